@@ -69,7 +69,7 @@ def _analyse() -> tuple[float, float]:
     """Return the seconds of everything, and those of the list."""
     began_s = time.perf_counter()
     with History() as history:
-        found = history.find()
+        found = history.find_sessions()
         listed_s = time.perf_counter() - began_s
         sessions = history.load_all([each.id for each in found])
     for session in sessions:

@@ -84,4 +84,4 @@ def test_a_file_that_has_another_name_now_is_copied_and_an_earlier_version_finds
 def test_its_history_is_read(kept_home: Path) -> None:
     assert (kept_home / "data" / "history" / "history.db").exists()
     with History() as history:
-        assert [each.kind for each in history.find()] == ["tune"]
+        assert [each.kind for each in history.find_sessions()] == ["tune"]

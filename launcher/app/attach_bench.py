@@ -164,7 +164,7 @@ async def measure_attached(
     """
     prompts = await fill_prompts(work.prompts, bench.server)
     try:
-        return await measure_speed(bench, prompts, width=0.0, minimum=runs, most=runs, on_run=on_run)
+        return await measure_speed(bench, prompts, width=0.0, least_rounds=runs, most_rounds=runs, on_run=on_run)
     finally:
         if bench.error is not None:
             raise bench.error

@@ -209,15 +209,15 @@ async def run_benchmark(target: BenchmarkTarget, request: BenchmarkRequest, on_r
     """
     workload = request.workload
     prompts = await fill_prompts(workload.prompts, target.server)
-    minimum, most, width = LEAST_ROUNDS, MOST_ROUNDS, request.width
+    least_rounds, most_rounds, width = LEAST_ROUNDS, MOST_ROUNDS, request.width
     if request.rounds:
-        minimum, most, width = request.rounds, request.rounds, 0.0
+        least_rounds, most_rounds, width = request.rounds, request.rounds, 0.0
     async with _record_targets([target], workload) as records:
         record = records.get(target.url)
 
         def record_run(run: Run, number: int) -> None:
             if record and number:
-                record.add(run)
+                record.add_run(run)
             on_run(run, number)
 
         measured = await measure_speed(
@@ -226,8 +226,8 @@ async def run_benchmark(target: BenchmarkTarget, request: BenchmarkRequest, on_r
             width=width,
             budget_s=request.budget_s,
             on_run=record_run,
-            minimum=minimum,
-            most=most,
+            least_rounds=least_rounds,
+            most_rounds=most_rounds,
         )
         history_id = record.id if record else None
         benchmark = Benchmark(measured, workload, target.environment, target.settings, target.url, history_id)
@@ -252,7 +252,7 @@ async def compare_targets(
 
         def record_run(url: str, run: Run, number: int) -> None:
             if number and url in records:
-                records[url].add(run)
+                records[url].add_run(run)
             on_turn(url, run, number)
 
         standings = await compare_servers(benches, prompts, rounds=rounds, on_turn=record_run)

@@ -96,7 +96,7 @@ def find_rate_without_mtp(launch: Launch) -> float | None:
         return None
     facts = model_facts(launch.header)
     with History() as history:
-        for summary in history.find(kind="tune", model=facts.name):
+        for summary in history.find_sessions(kind="tune", model=facts.name):
             tuned = history.load(summary.id)
             tuned_facts, engine = tuned.environment.model, tuned.environment.engine
             if (tuned_facts.name, tuned_facts.quant, engine) != (facts.name, facts.quant, launch.build.name):
@@ -189,7 +189,7 @@ class _TuneRecorder:
         """Save a new trial. Trials that a continued tune reports again are skipped."""
         if isinstance(event, TrialMeasured | TrialFailed) and id(event.trial) not in self._saved_before:
             for run in event.trial.runs:
-                self._record.add(run)
+                self._record.add_run(run)
             self._save_tune(event.state)
         elif isinstance(event, Paused):
             self._record.finish({"sentence": PAUSED})

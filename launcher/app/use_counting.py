@@ -88,7 +88,7 @@ def find_advice(launch: Launch) -> Advice | None:
             counts = [each for each in all_counts if each.settings == settings_in_use]
             if not counts:
                 return None
-            summaries = history.find(model=environment.model.name)
+            summaries = history.find_sessions(model=environment.model.name)
             sessions = history.load_all([each.id for each in summaries if each.counted])
         runs = [run for session in sessions if not session.environment.differences(environment) for run in session.runs]
         return advise_draft_length(counts[0], runs)

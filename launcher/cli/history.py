@@ -114,7 +114,7 @@ def _run_action(options: argparse.Namespace) -> Result:
 
 
 def _list_measurements(history: History, options: argparse.Namespace) -> Result:
-    summaries = history.find(kind=options.kind, model=options.model, since_s=options.since, most=options.most)
+    summaries = history.find_sessions(kind=options.kind, model=options.model, since_s=options.since, most=options.most)
     filtered = any(value is not None for value in (options.kind, options.model, options.since))
     return Result({"measurements": [asdict(each) for each in summaries]}, _format_list(summaries, filtered=filtered))
 
@@ -212,7 +212,7 @@ def _write_measurement(session: Session, text: str, file: Path) -> Result:
 
 def _delete_measurements(history: History, options: argparse.Namespace) -> Result:
     if deletes_all(options):
-        ids = [each.id for each in history.find()]
+        ids = [each.id for each in history.find_sessions()]
     else:
         ids = [history.resolve_id(id_) for id_ in options.ids]
     deleted = history.delete(list(dict.fromkeys(ids)))

@@ -94,11 +94,11 @@ def compute_cost(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices |
 
     Each group is the replies that were generated at the same time, and the seconds that they took together.
     """
-    from launcher.tuning.cost import Cost, cost_of
+    from launcher.tuning.cost import Cost, calculate_cost
 
     if prices is None:
         return None, ""
-    cost = cost_of(groups, prices)
+    cost = calculate_cost(groups, prices)
     return (cost, cost.sentence) if isinstance(cost, Cost) else (None, cost)
 
 

@@ -369,7 +369,7 @@ def _trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
 
     from launcher.monitor.meter import sum_acceptance
 
-    scores = [score for run in trial.runs if (score := goal.score(run)) is not None]
+    scores = [score for run in trial.runs if (score := goal.run_score(run)) is not None]
     drafts = sum_acceptance([run.acceptance for run in trial.runs if run.acceptance is not None])
     return {
         "number": trial.number,
@@ -391,9 +391,9 @@ def _trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
 
 def describe_settings(settings: RunSettings, baseline: Mapping[str, object]) -> str:
     """Return settings as short text: the draft length, and what differs from the baseline."""
-    from launcher.tuning.space import DRAFT, draft_of
+    from launcher.tuning.space import DRAFT, draft_length
 
-    draft = draft_of(settings)
+    draft = draft_length(settings)
     changed = {name: value for name, value in settings.items() if name != DRAFT and value != baseline.get(name)}
     others = [f"{_format_name(name)} {value}" for name, value in changed.items()]
     return ", ".join([f"draft {draft}" if draft else "off", *others])

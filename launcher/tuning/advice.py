@@ -14,7 +14,7 @@ from launcher.tuning.goal import Goal
 from launcher.tuning.predict import PositionCounts, acceptance_rates, add_counts, count_positions, tokens_per_step
 from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.report import welch_ratio
-from launcher.tuning.space import DRAFT, draft_of
+from launcher.tuning.space import DRAFT, draft_length
 from launcher.tuning.statistics import Interval
 from launcher.tuning.use_counts import UseCounts
 from launcher.tuning.verdict import MARGIN
@@ -67,7 +67,7 @@ def advise_draft_length(used: UseCounts, runs: Sequence[Run]) -> Advice | None:
     `runs` were measured with the same model, engine and hardware. Only those that differ from `used` in nothing but
     the draft length are compared.
     """
-    current = draft_of(used.settings)
+    current = draft_length(used.settings)
     if not current or used.steps < FEWEST_STEPS or len(used.accepted) < current or used.settings.get("extra"):
         return None
     comparable = [run for run in runs if run.is_counted and _differ_by_draft_only(run.settings, used.settings)]
@@ -94,7 +94,7 @@ def _acceptance_rates(used: UseCounts, current: int, runs: Sequence[Run], longes
     """Return the acceptance rates by position: counted ones up to the draft length in use, then estimated ones."""
     chances = (used.steps, *used.accepted)[:current]
     counted = list(acceptance_rates(PositionCounts(chances, used.accepted[:current]), current))
-    counts = add_counts(count_positions(run.steps or 0, run.acceptance) for run in runs if draft_of(run.settings))
+    counts = add_counts(count_positions(run.steps or 0, run.acceptance) for run in runs if draft_length(run.settings))
     known = len(counts.chances)
     measured = acceptance_rates(counts, known)
     if len(counted) < current or known < current:
@@ -110,7 +110,7 @@ def _step_times(runs: Sequence[Run]) -> dict[int, list[float]]:
     for run in runs:
         seconds = goal.step_cost(run)
         if seconds:
-            times.setdefault(draft_of(run.settings), []).append(seconds)
+            times.setdefault(draft_length(run.settings), []).append(seconds)
     return times
 
 

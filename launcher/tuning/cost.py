@@ -101,7 +101,7 @@ class Cost:
         }
 
 
-def cost_of(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices) -> Cost | str:
+def calculate_cost(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices) -> Cost | str:
     """Return the cost of replies, or a sentence that explains why it is unknown.
 
     A group holds replies that were generated at the same time, and the seconds from the first request to the last end:

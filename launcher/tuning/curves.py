@@ -305,7 +305,7 @@ class CurveRatio:
     interval: Interval
 
     @property
-    def clear(self) -> bool | None:
+    def is_faster(self) -> bool | None:
         """Whether it is faster: True or False with 95 % confidence, None when undecided."""
         if self.interval.low > 1:
             return True
@@ -441,19 +441,19 @@ def list_runs(measured: Sequence[RoundPoint]) -> list[Run]:
 
 # Summary of a curve in a few sentences.
 
-_AT = {
+_AT_PLACE = {
     CurveAxis.FILL: "with {} tokens in the context",
     CurveAxis.CONTEXT: "with a context of {}",
     CurveAxis.STREAMS: "with {} streams",
 }
 
-_OVER = {
+_OVER_RANGE = {
     CurveAxis.FILL: "from {} to {} tokens",
     CurveAxis.CONTEXT: "from a context of {} to one of {}",
     CurveAxis.STREAMS: "from {} to {} streams",
 }
 _WIDEST = 1.5
-"""Widest interval whose estimate is reported, as upper end over lower end."""
+"""Largest ratio of an interval's upper end to its lower end at which the estimate is reported."""
 
 
 def summarize_curve(curve: Curve) -> list[str]:
@@ -474,21 +474,21 @@ def _comparison_sentence(curve: Curve, name: str) -> str:
     base = curve.series[0]
     subject = f"{name.capitalize()} is"
     parts = []
-    for clear, word in (
+    for is_faster, word in (
         (True, f"faster than {base}"),
         (False, f"slower than {base}"),
         (None, f"not distinguishable from {base}"),
     ):
-        some = [each for each in ratios if each.clear is clear]
-        if not some:
+        matching = [each for each in ratios if each.is_faster is is_faster]
+        if not matching:
             continue
-        places = _places_text(curve, [each.place for each in some])
-        if len(some) < len(ratios):
-            parts.append(f"{word} {places} ({', '.join(map(_ratio_text, some))})")
+        places = _places_text(curve, [each.place for each in matching])
+        if len(matching) < len(ratios):
+            parts.append(f"{word} {places} ({', '.join(map(_ratio_text, matching))})")
             continue
-        where, figures = f"{_every_place_text(curve.axis)}: {_ratio_list(some)}", ""
-        if len(some) == 1:
-            where, figures = places, f" ({_ratio_text(some[0])})"
+        where, figures = f"{_every_place_text(curve.axis)}: {_ratio_list(matching)}", ""
+        if len(matching) == 1:
+            where, figures = places, f" ({_ratio_text(matching[0])})"
         return message("{subject} {word} {where}{figures}.", subject=subject, word=word, where=where, figures=figures)
     return message("{subject} {parts}.", subject=subject, parts=join_messages(*parts, separator="; "))
 
@@ -499,15 +499,15 @@ def _trend_sentence(curve: Curve, ratio: CurveRatio) -> str:
     here, there = f"{ratio.place:,}", f"{first.place:,}"
     low, high = ratio.interval.low, ratio.interval.high
     if high > _WIDEST * low:
-        what = _OVER[curve.axis].format(there, here)
+        what = _OVER_RANGE[curve.axis].format(there, here)
         return message(
             "{series}: its speed {what} is too uncertain. Use more --rounds.",
             series=_capitalized(ratio.series),
             what=what,
         )
-    open_ = ""
-    if ratio.clear is None:
-        open_ = f" (no difference is shown: {100 * (low - 1):+.0f} to {100 * (high - 1):+.0f} %)"
+    uncertainty = ""
+    if ratio.is_faster is None:
+        uncertainty = f" (no difference is shown: {100 * (low - 1):+.0f} to {100 * (high - 1):+.0f} %)"
     times = ratio.interval.estimate
     match curve.axis:
         case CurveAxis.FILL:
@@ -517,7 +517,7 @@ def _trend_sentence(curve: Curve, ratio: CurveRatio) -> str:
                 times=100 * times,
                 there=there,
                 here=here,
-                open=open_,
+                open=uncertainty,
             )
         case CurveAxis.CONTEXT:
             change = f"{100 * abs(times - 1):.1f} % {'faster' if times >= 1 else 'slower'}"
@@ -527,7 +527,7 @@ def _trend_sentence(curve: Curve, ratio: CurveRatio) -> str:
                 here=here,
                 change=change,
                 there=there,
-                open=open_,
+                open=uncertainty,
             )
         case CurveAxis.STREAMS:
             one = "one" if first.place == 1 else there
@@ -537,7 +537,7 @@ def _trend_sentence(curve: Curve, ratio: CurveRatio) -> str:
                 here=here,
                 times=times,
                 one=one,
-                open=open_,
+                open=uncertainty,
             )
 
 
@@ -556,11 +556,11 @@ def _every_place_text(axis: CurveAxis) -> str:
 def _places_text(curve: Curve, places: Sequence[int]) -> str:
     listed = [f"{place:,}" for place in places]
     text = listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
-    return _AT[curve.axis].format(text).replace("with 1 streams", "with 1 stream")
+    return _AT_PLACE[curve.axis].format(text).replace("with 1 streams", "with 1 stream")
 
 
-def _ratio_list(some: Sequence[CurveRatio]) -> str:
-    return ", ".join(f"{_ratio_text(each)} at {each.place:,}" for each in some)
+def _ratio_list(ratios: Sequence[CurveRatio]) -> str:
+    return ", ".join(f"{_ratio_text(each)} at {each.place:,}" for each in ratios)
 
 
 def _ratio_text(ratio: CurveRatio) -> str:

@@ -361,20 +361,20 @@ def judge_endurance(runs: Sequence[Run]) -> EnduranceVerdict:
     for level in levels:
         first, last = used[level.first][0], used[level.last][0]
         stretches.append(SpeedStretch(first.began_s - origin_s, last.began_s + last.wall_s - origin_s, level.mean))
-    rows = _rows(runs, origin_s, seconds)
+    rows = _table_rows(runs, origin_s, seconds)
     verdict = EnduranceVerdict("undecided", "", seconds, len(used), stretches=tuple(stretches), rows=rows)
     verdict = _decide_answer(verdict, used, levels)
     if verdict.answer != "undecided" and seconds < _FIRM_VERDICT_S:
         short = message(
             "The load ran for {minutes}; at least 3 minutes are needed for a reliable result.",
-            minutes=_minutes(seconds),
+            minutes=_duration_text(seconds),
         )
         verdict = replace(verdict, sentence=join_messages(verdict.sentence, short))
     last_errors = [run.error for run in runs[-_ERRORS_IN_A_ROW:]]
     if last_errors and last_errors[-1] is not None and None not in last_errors:
         ended = message(
             "The server stopped responding after {minutes}: {error} Until then: {sentence}",
-            minutes=_minutes(runs[-len(last_errors)].began_s - origin_s),
+            minutes=_duration_text(runs[-len(last_errors)].began_s - origin_s),
             error=last_errors[-1] if last_errors[-1].endswith(".") else f"{last_errors[-1]}.",
             sentence=verdict.sentence,
         )
@@ -400,13 +400,18 @@ def _decide_answer(
     if fall >= LEAST_FALL:
         why = explain_slowdown(_runs_of_level(used, levels[fastest]), _runs_of_level(used, levels[-1]), fall)
         sentence = message(
-            "Falls by {fall} after {minutes}, {why}.", fall=_percent(fall), minutes=_minutes(after_s), why=why
+            "Falls by {fall} after {minutes}, {why}.",
+            fall=_percent_text(fall),
+            minutes=_duration_text(after_s),
+            why=why,
         )
         return replace(verdict, answer="falls", sentence=sentence, fall=fall, after_s=after_s, because=why)
     if thirds.high < 1 - LEAST_FALL:
         third, fall = len(used) // 3, 1 - thirds.estimate
         why = explain_slowdown([run for run, _ in used[:third]], [run for run, _ in used[-third:]], fall)
-        sentence = message("Falls by {fall} from the first third to the last, {why}.", fall=_percent(fall), why=why)
+        sentence = message(
+            "Falls by {fall} from the first third to the last, {why}.", fall=_percent_text(fall), why=why
+        )
         return replace(verdict, answer="falls", sentence=sentence, fall=fall, because=why)
     if thirds.low < 1 - _HOLDS_WITHIN:
         return replace(
@@ -414,7 +419,7 @@ def _decide_answer(
             sentence=message("Undecided: the speed varies too much ({between}).", between=_interval_text(thirds)),
         )
     sentence = message(
-        "Holds over {minutes}: {between}.", minutes=_minutes(verdict.seconds), between=_interval_text(thirds)
+        "Holds over {minutes}: {between}.", minutes=_duration_text(verdict.seconds), between=_interval_text(thirds)
     )
     return replace(verdict, answer="holds", sentence=join_messages(sentence, _dip_sentence(levels, verdict.stretches)))
 
@@ -455,14 +460,14 @@ def _dip_sentence(levels: Sequence[Level], stretches: Sequence[SpeedStretch]) ->
     if slowest:
         return message(
             "Between {begin} and {end} it was {loss} slower.",
-            begin=_minutes(begin),
-            end=_minutes(end),
-            loss=_percent(loss),
+            begin=_duration_text(begin),
+            end=_duration_text(end),
+            loss=_percent_text(loss),
         )
-    return message("For the first {end} it was {loss} slower.", end=_minutes(end), loss=_percent(loss))
+    return message("For the first {end} it was {loss} slower.", end=_duration_text(end), loss=_percent_text(loss))
 
 
-def _rows(runs: Sequence[Run], origin_s: float, seconds: float) -> tuple[EnduranceRow, ...]:
+def _table_rows(runs: Sequence[Run], origin_s: float, seconds: float) -> tuple[EnduranceRow, ...]:
     """Return at most 15 rows, each a multiple of 1 minute long, or of 10 s or 1 s for a short load."""
     unit = 60.0
     if seconds <= 300:
@@ -491,12 +496,12 @@ def _interval_text(ratio: Interval) -> str:
     return f"with 95 % confidence the last third is {' to '.join(ends)} than the first"
 
 
-def _percent(share: float) -> str:
+def _percent_text(share: float) -> str:
     digits = 0 if share >= 0.095 else 1
     return f"{100 * share:.{digits}f} %"
 
 
-def _minutes(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.0f} s"
     digits = 0 if seconds >= 600 else 1

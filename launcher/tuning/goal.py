@@ -34,7 +34,7 @@ class Goal:
         """The unit of `value`."""
         return _UNITS[self.aim]
 
-    def value(self, run: Run) -> float | None:
+    def run_value(self, run: Run) -> float | None:
         """Return tokens/s of generation, seconds to the whole answer, or tokens per joule. None if unknown."""
         if not run.is_counted or not run.decode_rate or not run.reply_tokens:
             return None
@@ -51,9 +51,9 @@ class Goal:
         """Return the numbers of prompt tokens and reply tokens of one answer."""
         return self.prompt_tokens or run.prompt_tokens + run.cached_tokens, self.reply_tokens or run.reply_tokens
 
-    def score(self, run: Run) -> float | None:
+    def run_score(self, run: Run) -> float | None:
         """Return the logarithm of the run's value, negated for seconds, so that higher is better. None if unknown."""
-        value = self.value(run)
+        value = self.run_value(run)
         if not value:
             return None
         return -math.log(value) if self.aim is Aim.ANSWER else math.log(value)
@@ -65,7 +65,7 @@ class Goal:
     def step_cost(self, run: Run) -> float | None:
         """Return the cost of one verification step: seconds, or joules where energy is the aim. None if unknown."""
         steps = run.steps
-        if self.value(run) is None or not run.decode_rate or not steps:
+        if self.run_value(run) is None or not run.decode_rate or not steps:
             return None
         if self.aim is Aim.ENERGY:
             return run.energy_j / steps if run.energy_j else None

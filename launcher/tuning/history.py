@@ -29,7 +29,7 @@ from launcher.tuning.history_records import (
     RunRow,
     Session,
     Summary,
-    new_id,
+    new_session_id,
     row_from_run,
     run_from_row,
     to_compact_json,
@@ -116,7 +116,7 @@ class History:
 
         `settings` are the server's at the beginning; each run has its own.
         """
-        session, model = id or new_id(), environment.model
+        session, model = id or new_session_id(), environment.model
         with self._transaction() as db:
             db.execute(
                 "INSERT INTO sessions (id, kind, workload, began_s, model, quant, environment, settings, owner) "
@@ -148,7 +148,7 @@ class History:
             number = self._row_number(session)
             db.execute(
                 "UPDATE sessions SET ended_s = ?, result = ?, sentence = ? WHERE number = ?",
-                (self._clock(), to_compact_json(add_message_data(dict(result))), _sentence(result), number),
+                (self._clock(), to_compact_json(add_message_data(dict(result))), _result_sentence(result), number),
             )
 
     def reopen(self, session: str) -> None:
@@ -159,7 +159,7 @@ class History:
                 (_own_process_json(), self._row_number(session)),
             )
 
-    def find(
+    def find_sessions(
         self,
         *,
         kind: str | None = None,
@@ -181,7 +181,7 @@ class History:
                 values.append(value)
         limit = "" if most is None else f" LIMIT {most:d}"
         query = f"{_SUMMARY} WHERE {' AND '.join(conditions)} GROUP BY s.number ORDER BY s.number DESC{limit}"
-        return tuple(_summary(*row) for row in self._fetch_rows(query, *values))
+        return tuple(_summary_from_row(*row) for row in self._fetch_rows(query, *values))
 
     def resolve_id(self, text: str) -> str:
         """Return the full id of the session whose id begins with `text`, or of the newest for "last"."""
@@ -298,7 +298,7 @@ def _own_process_json() -> str:
     return to_compact_json(ProcessId.from_pid(os.getpid()))
 
 
-def _summary(*row: Any) -> Summary:  # noqa: ANN401 -- columns of all types
+def _summary_from_row(*row: Any) -> Summary:  # noqa: ANN401 -- columns of all types
     *columns, sentence_data, owner = row
     summary = Summary(*columns)
     if summary.sentence and sentence_data:
@@ -310,7 +310,7 @@ def _is_cut_off(ended_s: float | None, owner: str | None) -> bool:
     return ended_s is None and (owner is None or not ProcessId(*json.loads(owner)).is_running())
 
 
-def _sentence(result: Mapping[str, Any]) -> str | None:
+def _result_sentence(result: Mapping[str, Any]) -> str | None:
     sentence = result.get("sentence")
     return storable_text(sentence) if isinstance(sentence, str) and sentence else None
 
@@ -325,7 +325,7 @@ HistoryTask = Callable[[History], object]
 _log = logging.getLogger(__name__)
 
 
-def _warn(error: LauncherError) -> None:
+def _log_warning(error: LauncherError) -> None:
     _log.warning("%s", error.title)
 
 
@@ -336,7 +336,7 @@ class HistoryWriter:
     By default it logs a warning.
     """
 
-    def __init__(self, failed: Callable[[LauncherError], None] = _warn, path: Path | None = None) -> None:
+    def __init__(self, failed: Callable[[LauncherError], None] = _log_warning, path: Path | None = None) -> None:
         self._failed = failed
         self._path = path
         self._tasks: queue.SimpleQueue[HistoryTask | None] = queue.SimpleQueue()
@@ -345,7 +345,7 @@ class HistoryWriter:
 
     def begin_session(self, kind: str, environment: Environment, settings: RunSettings, *, workload: str = "") -> str:
         """Begin a session and return its id. See History.add_session."""
-        session = new_id()
+        session = new_session_id()
         self._enqueue(lambda history: history.add_session(kind, environment, settings, workload=workload, id=session))
         return session
 
@@ -353,8 +353,8 @@ class HistoryWriter:
         """Reopen a session that ended."""
         self._enqueue(lambda history: history.reopen(session))
 
-    def add(self, session: str, run: Run) -> None:
-        """Add a run."""
+    def add_run(self, session: str, run: Run) -> None:
+        """Add a run to a session."""
         self._enqueue(lambda history: history.add_run(session, run))
 
     def finish(self, session: str, result: Mapping[str, Any]) -> None:
@@ -400,9 +400,9 @@ class SessionRecord:
         self._writer, self.id = writer, session
         self._finished = False
 
-    def add(self, run: Run) -> None:
+    def add_run(self, run: Run) -> None:
         """Add a run."""
-        self._writer.add(self.id, run)
+        self._writer.add_run(self.id, run)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """End the measurement. Only the first result is kept."""

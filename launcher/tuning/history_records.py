@@ -60,7 +60,7 @@ class Session:
     runs: tuple[Run, ...]
 
 
-def new_id() -> str:
+def new_session_id() -> str:
     """Return a new session id: 10 hexadecimal digits."""
     return uuid4().hex[:10]
 

@@ -101,16 +101,16 @@ async def measure_speed(
     width: float = WIDTH,
     budget_s: float = float("inf"),
     on_run: OnRun = lambda *_: None,
-    minimum: int = LEAST_ROUNDS,
-    most: int = MOST_ROUNDS,
+    least_rounds: int = LEAST_ROUNDS,
+    most_rounds: int = MOST_ROUNDS,
     seed: int = 0,
 ) -> MeasuredSpeed:
     """Send every prompt in rounds to the server of `bench`, after one warm-up reply that does not count.
 
     It ends
-    - NARROW, after at least `minimum` rounds, when the half width of the 95 % interval is at most `width` of the mean;
-    - UNKNOWN, after `minimum` rounds without a known speed;
-    - MOST, after `most` rounds;
+    - NARROW, after at least `least_rounds`, when the half width of the 95 % interval is at most `width` of the mean;
+    - UNKNOWN, after `least_rounds` without a known speed;
+    - MOST, after `most_rounds`;
     - BUDGET, before a round that would probably exceed `budget_s`, but never before the first;
     - FAILED, when a request fails.
 
@@ -127,7 +127,7 @@ async def measure_speed(
     runs: list[Run] = []
     rates: list[float] = []
     ended = EndReason.FAILED if warm.error else EndReason.MOST
-    for number, _ in visit_rounds([bench], after_rounds(0 if warm.error else most)):
+    for number, _ in visit_rounds([bench], after_rounds(0 if warm.error else most_rounds)):
         round_began_s = bench.now_s()
         round_runs = await send_prompts(bench, prompts, seed, number, on_run)
         runs += round_runs
@@ -136,11 +136,11 @@ async def measure_speed(
             break
         if (rate := round_rate(round_runs, prompts)) is not None:
             rates.append(rate)
-        if number >= minimum and (not rates or _is_narrow(rates, width)):
+        if number >= least_rounds and (not rates or _is_narrow(rates, width)):
             ended = EndReason.NARROW if rates else EndReason.UNKNOWN
             break
         now_s = bench.now_s()
-        if number < most and now_s - began_s + (now_s - round_began_s) > budget_s:
+        if number < most_rounds and now_s - began_s + (now_s - round_began_s) > budget_s:
             ended = EndReason.BUDGET
             break
     measured = MeasuredSpeed(tuple(runs), rate_interval(rates) if rates else None, ended)

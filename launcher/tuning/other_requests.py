@@ -10,7 +10,7 @@ from launcher.base.messages import message
 from launcher.monitor.reply import Reply
 from launcher.monitor.traffic import Counters
 
-OTHERS_ASKED = message("The server got another request during the measurement.")
+OTHER_REQUESTS_SEEN = message("The server got another request during the measurement.")
 
 ReadCounters = Callable[[], Awaitable[Counters | None]]
 """Reads a server's counters; None if it has none. May raise LauncherError or ValueError."""
@@ -33,8 +33,8 @@ class OtherRequests:
     last one. A server without counters is never reported as disturbed.
     """
 
-    def __init__(self, count: ReadCounters) -> None:
-        self._count = count
+    def __init__(self, read: ReadCounters) -> None:
+        self._read = read
         self._running = 0
         """Requests of ours that are running."""
         self._before: asyncio.Future[Counters | None] | None = None
@@ -43,11 +43,8 @@ class OtherRequests:
         """Tokens of our replies since then."""
 
     @asynccontextmanager
-    async def observe(self) -> AsyncIterator[OwnRequest]:
-        """Observe one request that the caller makes within the block.
-
-        Its `disturbed` is set at the end of the block.
-        """
+    async def observe_request(self) -> AsyncIterator[OwnRequest]:
+        """Observe one request that the caller makes within the block, and set its `disturbed` at the end."""
         if not self._running:
             self._before = asyncio.ensure_future(self._read_counters())
             self._prompt_n = self._predicted_n = 0
@@ -59,7 +56,7 @@ class OtherRequests:
         finally:
             self._running -= 1
             if not self._running and self._before is not None:
-                self._before.cancel()  # if this was cancelled while waiting for it
+                self._before.cancel()  # still running if this task was cancelled while it waited
         if request.reply is not None and before is not None:
             request.disturbed = await self._is_disturbed(before, request.reply)
 
@@ -80,5 +77,5 @@ class OtherRequests:
 
     async def _read_counters(self) -> Counters | None:
         with suppress(LauncherError, ValueError):
-            return await self._count()
+            return await self._read()
         return None

@@ -50,8 +50,8 @@ def balanced_orders(pairs: int, candidates: int) -> list[list[int]]:
     """Return rounds (an even number) in which each candidate (1, 2, ...) is paired with the baseline (0).
 
     The candidates come after the baseline in the first half and before it in the second, in alternating order, so that
-    each is as often next to it as any other. No settings follow themselves, so that every visit is a new start; with a
-    single candidate that takes an extra visit of the baseline in the middle.
+    each is as often next to it as any other. No settings follow themselves, so that every trial is a new start; with a
+    single candidate that takes an extra trial of the baseline in the middle.
     """
     upwards = list(range(1, candidates + 1))
     turns = [upwards, upwards[::-1]]
@@ -105,13 +105,13 @@ def plan_trials(
     earlier if the result is clear earlier, and uses the whole budget if differences are small.
     """
     run_s = sum(prompt.tokens for prompt in prompts) / rate + reading_s * len(prompts)
-    visit_s = restart_s + WARM_UP_TOKENS / rate + reading_s + run_s
-    affordable = int(budget_s / visit_s)
+    trial_s = restart_s + WARM_UP_TOKENS / rate + reading_s + run_s
+    affordable = int(budget_s / trial_s)
     probe = min(affordable, 1 + len(probe_lengths(space.drafts)))
     verify = min(affordable - probe, count_starts(balanced_orders(FEWEST_PAIRS, MOST_CANDIDATES)))
     explore = min(affordable - probe - verify, usual_explored(space))
     confirm = min(affordable - probe - verify - explore, count_starts(balanced_orders(FEWEST_PAIRS, MOST_CANDIDATES)))
     starts = probe + explore + verify + confirm
     return TrialPlan(
-        probe, explore, verify, confirm, starts * len(prompts), starts * visit_s, starts * (visit_s - run_s)
+        probe, explore, verify, confirm, starts * len(prompts), starts * trial_s, starts * (trial_s - run_s)
     )

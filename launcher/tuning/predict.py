@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from launcher.models.server_settings import Value
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.records import Run, RunSettings
-from launcher.tuning.space import Key, Space, SpaceAxis, draft_of, settings_key
+from launcher.tuning.space import Key, Space, SpaceAxis, draft_length, settings_key
 
 _FEWEST = 30
 """Least drafts in a position for a rate of its own; with fewer, the rate of the position before is used."""
@@ -30,7 +30,10 @@ _FEWEST = 30
 
 @dataclass(frozen=True, slots=True)
 class PositionCounts:
-    """Counts by position: how often all drafts before it were accepted (`chances`), and how often it was, too."""
+    """Counts by draft position: how often all drafts before it were accepted (`chances`), and how often it was, too.
+
+    So `accepted` divided by `chances` is the acceptance rate of the position.
+    """
 
     chances: tuple[int, ...]
     accepted: tuple[int, ...]
@@ -104,12 +107,12 @@ In order: overall level, MTP, draft length (linear in the logarithm), draft leng
 in the logarithm), and draft length in any other way.
 """
 _STEEP = 0.3
-"""Time of one more draft token as a share of a step, for that curve."""
+"""Time of one more draft token as a share of a step, for the curve of `_CURVE`."""
 _AXIS, _AXIS_MTP, _AXIS_LINE, _AXIS_AXIS, _OWN = 0.08, 0.03, 0.015, 0.01, 0.003
 """Standard deviations of a setting's effect and its interactions.
 
-In order: the effect, its interactions with MTP, with the draft length and with another setting, and the separate effect
-of each measured point.
+In order: the effect, its interactions with MTP, with the draft length (over 3 tokens, or over all of a shorter range)
+and with another setting, and the separate effect of each measured point.
 """
 _DRIFT, _DRIFT_S = 0.015, 400.0
 """Standard deviation of the drift, and the seconds after which its correlation has fallen to 1/e."""
@@ -184,7 +187,7 @@ class CostPosterior:
 
 def _design_matrix(space: Space, grid: Sequence[RunSettings]) -> Array:
     """Return the design matrix; the weights of its columns have a standard normal prior."""
-    draft = np.array([draft_of(settings) for settings in grid], dtype=float)
+    draft = np.array([draft_length(settings) for settings in grid], dtype=float)
     on = draft > 0
     line = np.where(on, draft - space.drafts[0], 0.0)[:, None]
     lengths = {length: i for i, length in enumerate(space.drafts)}
@@ -258,14 +261,14 @@ class StepYields:
         """Return the values of the settings that affect drafts, other than the draft length."""
         return tuple(settings[name] for name in self._names)
 
-    def add(self, runs: Sequence[Run]) -> None:
+    def add_runs(self, runs: Sequence[Run]) -> None:
         """Add the acceptance counts of runs with drafts."""
         for run in runs:
-            if run.is_counted and run.steps and draft_of(run.settings):
+            if run.is_counted and run.steps and draft_length(run.settings):
                 key, counts = self.drafting_key(run.settings), count_positions(run.steps, run.acceptance)
                 self._counts.setdefault((key, run.prompt), []).append(counts)
                 tokens, steps = self._longer_drafts.get(key, (0, 0))
-                beyond = sum(counts.accepted[draft_of(run.settings) :])
+                beyond = sum(counts.accepted[draft_length(run.settings) :])
                 self._longer_drafts[key] = (tokens + beyond, steps + run.steps)
 
     def draw(self, rng: np.random.Generator, times: int, keys: Sequence[DraftingKey]) -> Mapping[DraftingKey, Array]:

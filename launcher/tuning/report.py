@@ -18,7 +18,7 @@ from launcher.models.server_settings import Value
 from launcher.monitor.meter import Acceptance, sum_acceptance
 from launcher.tuning.history_records import Session
 from launcher.tuning.records import Run, RunSettings
-from launcher.tuning.space import DRAFT, Key, draft_of, settings_key
+from launcher.tuning.space import DRAFT, Key, draft_length, settings_key
 from launcher.tuning.statistics import (
     CONFIDENCE,
     Figure,
@@ -171,7 +171,7 @@ def welch_ratio(baseline: Sequence[float], candidate: Sequence[float], confidenc
     return ratio_of_logs(Interval(effect, effect - reach, effect + reach, n))
 
 
-def percent_faster(ratio: Interval) -> str:
+def describe_speedup(ratio: Interval) -> str:
     """Return a ratio in words: "41.0 % faster (38.2 to 43.9 %)", "not distinguishable (-3 to +4 %)"."""
     if not math.isfinite(ratio.high):
         return f"{ratio.estimate:.2f} times as fast (too few runs for limits)"
@@ -220,7 +220,7 @@ class Row:
     @property
     def draft(self) -> int:
         """Draft length of the row."""
-        return draft_of(self.settings)
+        return draft_length(self.settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class Report:
     common: Mapping[str, Value]
     by_start: bool = False
 
-    def label(self, row: Row) -> str:
+    def row_label(self, row: Row) -> str:
         """Return the settings in which a row differs from the others, as text."""
         return settings_line({name: value for name, value in row.settings.items() if name not in self.common})
 
@@ -249,13 +249,13 @@ def build_report(runs: Sequence[Run], baseline: RunSettings | None = None, *, by
     groups = group_starts(runs)
     settings = [starts[0].runs[0].settings for starts in groups]
     if baseline is None:
-        baseline = next((each for each in settings if not draft_of(each)), None)
+        baseline = next((each for each in settings if not draft_length(each)), None)
     index = None
     if baseline is not None:
         keys = [settings_key(each) for each in settings]
         index = keys.index(settings_key(baseline)) if settings_key(baseline) in keys else None
     base = [] if index is None else groups[index]
-    rows = tuple(_row(starts, base if starts is not base else [], by_start=by_start) for starts in groups)
+    rows = tuple(_build_row(starts, base if starts is not base else [], by_start=by_start) for starts in groups)
     return Report(rows, None if index is None else rows[index], common_settings(settings), by_start)
 
 
@@ -266,16 +266,16 @@ def group_runs(runs: Iterable[Run]) -> list[list[Run]]:
 
 def group_starts(runs: Iterable[Run]) -> list[list[ServerStart]]:
     """Group the runs by settings into starts, in order of the first run of each."""
-    known: dict[int, object] = {}  # many runs share one mapping of settings
+    keys_by_id: dict[int, Key] = {}  # many runs share one mapping of settings
 
-    def settings_of(run: Run) -> object:
-        key = known.get(id(run.settings))
+    def find_key(run: Run) -> Key:
+        key = keys_by_id.get(id(run.settings))
         if key is None:
-            key = known[id(run.settings)] = settings_key(run.settings)
+            key = keys_by_id[id(run.settings)] = settings_key(run.settings)
         return key
 
-    groups: dict[object, list[ServerStart]] = {}
-    for number, (settings, same) in enumerate(groupby(runs, settings_of)):
+    groups: dict[Key, list[ServerStart]] = {}
+    for number, (settings, same) in enumerate(groupby(runs, find_key)):
         groups.setdefault(settings, []).append(ServerStart(number, tuple(same)))
     return list(groups.values())
 
@@ -307,7 +307,9 @@ def common_settings(settings: Sequence[RunSettings]) -> dict[str, Value]:
 def settings_line(settings: RunSettings) -> str:
     """Return settings as one line, the draft length first: "draft 2, kv q8_0". Unset values are left out."""
     others = {name: value for name, value in settings.items() if value is not None and name != DRAFT}
-    draft = [] if DRAFT not in settings else [f"draft {draft_of(settings)}" if draft_of(settings) else "MTP off"]
+    draft = (
+        [] if DRAFT not in settings else [f"draft {draft_length(settings)}" if draft_length(settings) else "MTP off"]
+    )
     return ", ".join([*draft, *(f"{name.replace('_', '-')} {value}" for name, value in sorted(others.items()))])
 
 
@@ -342,7 +344,7 @@ def figure_data(figure: Figure | None) -> dict[str, float | int | None] | None:
     return {"mean": figure.mean, "stdev": figure.stdev, "low": figure.low, "high": figure.high, "n": figure.n}
 
 
-def _row(starts: Sequence[ServerStart], base: Sequence[ServerStart], *, by_start: bool) -> Row:
+def _build_row(starts: Sequence[ServerStart], base: Sequence[ServerStart], *, by_start: bool) -> Row:
     runs = [run for start in starts for run in start.runs]
     counted = [run for run in runs if run.is_counted]
     others = [run.error or run.spoilt or "the speed is unknown" for run in runs if not run.is_counted]
@@ -413,7 +415,7 @@ class SettingsComparison:
         if self.speedup is None:
             return None
         if self.has_limits:
-            return percent_faster(self.speedup.ratio)
+            return describe_speedup(self.speedup.ratio)
         return f"{self.speedup.ratio.estimate:.2f} times as fast (too few starts for limits)"
 
     @property

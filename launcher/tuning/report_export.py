@@ -13,7 +13,7 @@ from launcher.base.units import format_percent
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import Session
 from launcher.tuning.records import Run
-from launcher.tuning.report import Report, Row, build_report, figures_by_prompt, percent_faster, settings_line
+from launcher.tuning.report import Report, Row, build_report, describe_speedup, figures_by_prompt, settings_line
 from launcher.tuning.session_file import session_json
 from launcher.tuning.statistics import Figure, Interval, plus_minus
 
@@ -29,13 +29,13 @@ def as_markdown(session: Session) -> str:
     report = baseline_report(session)
     parts = [f"# {session_title(session)}", str(session.result.get("sentence") or "")]
     if report.rows:
-        parts.append(_table([TABLE_HEAD, *(table_row(report, row) for row in report.rows)]))
+        parts.append(_markdown_table([TABLE_HEAD, *(table_row(report, row) for row in report.rows)]))
         if report.common:
             parts.append(message("All with {words}.", words=settings_line(report.common)))
         prompts = figures_by_prompt(session.runs)
         if len(prompts) > 1:
-            head = ("TOKENS/S", *(report.label(row) for row in report.rows))
-            parts.append(_table([head, *((name, *map(interval_text, figures)) for name, figures in prompts)]))
+            head = ("TOKENS/S", *(report.row_label(row) for row in report.rows))
+            parts.append(_markdown_table([head, *((name, *map(interval_text, figures)) for name, figures in prompts)]))
         parts.append(message("Tokens/s of generation, by the engine's clock; ± is the 95 % interval of the mean."))
     parts.append("\n".join(f"- {name}: {text}" for name, text in session_facts(session).items()))
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -59,7 +59,7 @@ def as_csv(session: Session) -> str:
     for run in session.runs:
         figures = [getattr(run, name) for name in _FIGURES]
         values = [run.settings.get(name) for name in settings]
-        writer.writerow(map(_cell, [*figures, *_drafts(run, drafts), *values]))
+        writer.writerow(map(_csv_cell, [*figures, *_draft_columns(run, drafts), *values]))
     return text.getvalue()
 
 
@@ -92,7 +92,7 @@ def session_facts(session: Session) -> dict[str, str]:
     facts = {
         "Model": where.model.label_with_quant,
         "SHA-256": ", ".join(where.model.sha256),
-        "GPU": "; ".join(_gpu(where)),
+        "GPU": "; ".join(_gpu_texts(where)),
         "Processor": ", ".join(filter(None, (where.cpu, f"{where.cores} cores" if where.cores else ""))),
         "Memory": f"{where.memory_bytes / 2**30:.0f} GiB" if where.memory_bytes else "",
         "System": where.system,
@@ -107,7 +107,7 @@ def session_facts(session: Session) -> dict[str, str]:
 def table_row(report: Report, row: Row) -> tuple[str, ...]:
     """Return one row of the table under TABLE_HEAD."""
     figure, first = row.decode, row.first_token_s
-    label = report.label(row) or settings_line(row.settings) or "as served"
+    label = report.row_label(row) or settings_line(row.settings) or "as served"
     failed = f" (+{row.failed} not counted)" if row.failed else ""
     return (
         label,
@@ -125,7 +125,7 @@ def _speedup_text(report: Report, row: Row) -> str:
     if row.speedup is None:
         return ""
     if math.isfinite(row.speedup.high) or not report.by_start:
-        return percent_faster(row.speedup)
+        return describe_speedup(row.speedup)
     few = min(row.starts, report.baseline.starts if report.baseline else row.starts)
     return f"{row.speedup.estimate:.2f} times as fast ({few} {'start' if few == 1 else 'starts'})"
 
@@ -143,7 +143,7 @@ def interval_text(figure: Figure | None) -> str:
     return text + plus_minus(Interval(figure.mean, figure.low, figure.high, figure.n), digits)
 
 
-def _gpu(where: Environment) -> list[str]:
+def _gpu_texts(where: Environment) -> list[str]:
     descriptions = []
     for gpu in where.gpus:
         memory = f"{gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
@@ -151,7 +151,7 @@ def _gpu(where: Environment) -> list[str]:
     return descriptions
 
 
-def _drafts(run: Run, length: int) -> list[int | None]:
+def _draft_columns(run: Run, length: int) -> list[int | None]:
     """Return drafted and accepted tokens: in total, then by position, padded to `length` positions."""
     drafts = run.acceptance
     if drafts is None:
@@ -161,11 +161,11 @@ def _drafts(run: Run, length: int) -> list[int | None]:
     return [drafts.drafted, drafts.accepted, *padded[0], *padded[1]]
 
 
-def _cell(value: object) -> object:
+def _csv_cell(value: object) -> object:
     """Return the value, with a quote before text that a spreadsheet would run as a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
 
 
-def _table(rows: list[tuple[str, ...]]) -> str:
+def _markdown_table(rows: list[tuple[str, ...]]) -> str:
     lines = ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0].replace("SETTINGS", "Settings"), "|" + "---|" * len(rows[0]), *lines[1:]])

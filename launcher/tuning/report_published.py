@@ -37,7 +37,7 @@ class _Cell(_Frozen):
     settings: Mapping[str, Value] = {}
 
 
-class Stated(_Frozen):
+class StatedStatistic(_Frozen):
     """A statistic that the source gives for a table. `value` has the digits that are printed there.
 
     `what` is mean, stdev, span or acceptance of the settings `of`, or the speedup of the settings `of` over the
@@ -60,7 +60,7 @@ class _Table(_Frozen):
     quant: str | None = None
     settings: Mapping[str, Value] = {}
     cells: tuple[_Cell, ...]
-    stated: tuple[Stated, ...] = ()
+    stated: tuple[StatedStatistic, ...] = ()
 
 
 class _Gpu(_Frozen):
@@ -82,23 +82,23 @@ class _File(_Frozen):
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedTable:
     """One published table: as a session, with its source, its description, and the statistics stated in the source."""
 
     session: Session
     about: str
     source: str
-    stated: tuple[Stated, ...]
+    stated: tuple[StatedStatistic, ...]
 
 
 @cache
-def published_tables() -> tuple[Published, ...]:
+def published_tables() -> tuple[PublishedTable, ...]:
     """Return the tables that ship with the program."""
     files = sorted(shipped_file("resources", "published").glob("*.toml"))
     return tuple(table for path in files for table in _read_tables(path))
 
 
-def published_table(id: str) -> Published:  # noqa: A002
+def published_table(id: str) -> PublishedTable:  # noqa: A002
     """Return the table with an id, given with or without PREFIX. Raises ResultMissing."""
     wanted = id.removeprefix(PREFIX)
     for each in published_tables():
@@ -112,7 +112,7 @@ def published_table(id: str) -> Published:  # noqa: A002
     )
 
 
-def _read_tables(path: Path) -> list[Published]:
+def _read_tables(path: Path) -> list[PublishedTable]:
     file = _File.model_validate(tomllib.loads(path.read_text("utf-8")))
     gpu = GpuFacts(file.gpu.name, file.gpu.vendor, round(file.gpu.memory_gib * 2**30))
     memory = None if file.memory_gib is None else round(file.memory_gib * 2**30)
@@ -129,7 +129,7 @@ def _read_tables(path: Path) -> list[Published]:
             file.system,
             program="",
         )
-        runs = tuple(_run(cell, table) for cell in table.cells)
+        runs = tuple(_run_from_cell(cell, table) for cell in table.cells)
         result = {"sentence": table.about, "source": file.source}
         session = Session(
             f"{PREFIX}{path.stem}/{table.name}",
@@ -142,11 +142,11 @@ def _read_tables(path: Path) -> list[Published]:
             result,
             runs,
         )
-        published.append(Published(session, table.about, file.source, table.stated))
+        published.append(PublishedTable(session, table.about, file.source, table.stated))
     return published
 
 
-def _run(cell: _Cell, table: _Table) -> Run:
+def _run_from_cell(cell: _Cell, table: _Table) -> Run:
     drafts = None
     if cell.drafted is not None and cell.accepted is not None:
         drafts = Acceptance(cell.drafted, cell.accepted, (), ())

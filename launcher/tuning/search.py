@@ -8,16 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.models.server_settings import Value
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.predict import CostPoint, CostPosterior, CostSurface, StepYields
 from launcher.tuning.records import Run, RunSettings
-from launcher.tuning.space import DRAFT, Key, Space, draft_of, settings_key
+from launcher.tuning.space import DRAFT, Key, Space, draft_length, settings_key
 from launcher.tuning.tune_state import Fault, Trial
 from launcher.tuning.verdict import Forecast
 
 Array = NDArray[np.float64]
-Chosen = dict[str, Value]
 _Cost = Callable[[Run], float | None]
 
 _DRAWS = 128
@@ -50,7 +48,7 @@ class Search:
     """The grid of settings, the trials on it, and the models fitted to them. `excluded` marks settings not to try."""
 
     def __init__(self, space: Space, prompts: Sequence[str], goal: Goal, seed: int) -> None:
-        self.grid: list[Chosen] = list(space.settings())
+        self.grid: list[RunSettings] = list(space.fitting_settings())
         self.excluded = np.zeros(len(self.grid), dtype=bool)
         self._space, self._goal, self._prompts = space, goal, list(prompts)
         self._index: dict[Key, int] = {settings_key(settings): i for i, settings in enumerate(self.grid)}
@@ -59,13 +57,13 @@ class Search:
         self._rng = np.random.default_rng(seed)
         self._trials: list[Trial] = []
         self._failures: dict[Key, int] = {}
-        self._drafts = np.array([draft_of(settings) for settings in self.grid])
+        self._drafts = np.array([draft_length(settings) for settings in self.grid])
         keys = [self._yields.drafting_key(settings) for settings in self.grid]
         self._drafting_keys = list(dict.fromkeys(keys))
         self._key_indices = np.array([self._drafting_keys.index(key) for key in keys])
         self.noise, self.start_noise = _USUAL_NOISE, _USUAL_START_NOISE
 
-    def add(self, trial: Trial) -> None:
+    def add_trial(self, trial: Trial) -> None:
         """Add a trial.
 
         Settings that do not start are excluded; if memory was the cause, so are all that need at least as much.
@@ -73,7 +71,7 @@ class Search:
         """
         if trial.error is None:
             self._trials.append(trial)
-            self._yields.add(trial.runs)
+            self._yields.add_runs(trial.runs)
             self._estimate_noise()
             return
         if trial.fault in {Fault.SPOILT, Fault.TIME}:
@@ -90,17 +88,17 @@ class Search:
                 if self._space.needs_as_much(settings, trial.settings):
                     self.excluded[i] = True
 
-    def index(self, settings: RunSettings) -> int:
+    def find_index(self, settings: RunSettings) -> int:
         """Return the index of settings in the grid."""
         return self._index[settings_key(settings)]
 
-    def nearest_to_baseline(self, draft: int) -> Chosen | None:
+    def nearest_to_baseline(self, draft: int) -> RunSettings | None:
         """Return the settings of a draft length that differ least from the baseline. None if none are left."""
         baseline = self.grid[0]
-        left = [s for i, s in enumerate(self.grid) if draft_of(s) == draft and not self.excluded[i]]
+        left = [s for i, s in enumerate(self.grid) if draft_length(s) == draft and not self.excluded[i]]
         return min(left, key=lambda s: sum(s[name] != baseline[name] for name in s), default=None)
 
-    def assess(self) -> Assessment:
+    def assess_settings(self) -> Assessment:
         """Return the posterior. At least one trial must have been added."""
         logs = self._yields.draw(self._rng, _DRAWS, self._drafting_keys)
         stacked = np.stack([logs[key] for key in self._drafting_keys])  # axes: drafting keys, draws, prompts, lengths
@@ -115,7 +113,7 @@ class Search:
         regret = float((scores.max(axis=1) - scores[:, best]).mean())
         return Assessment(scores, best, regret)
 
-    def choose_next(self, assessment: Assessment, avoid: RunSettings | None) -> Chosen:
+    def choose_next(self, assessment: Assessment, avoid: RunSettings | None) -> RunSettings:
         """Return the settings to try next: the best ones of a random draw of the posterior.
 
         In half of the cases the current best settings are excluded (top-two Thompson sampling, D. Russo 2016).
@@ -123,7 +121,7 @@ class Search:
         """
         barred: set[int] = set()
         if avoid is not None and settings_key(avoid) in self._index:
-            barred.add(self.index(avoid))
+            barred.add(self.find_index(avoid))
         if self._rng.random() < 0.5:
             barred.add(assessment.best)
         for row in self._rng.permutation(len(assessment.scores)):
@@ -134,13 +132,13 @@ class Search:
         scores[list(barred)] = -np.inf
         return self.grid[int(scores.argmax())]
 
-    def forecast(self, assessment: Assessment, settings: RunSettings) -> tuple[Forecast, ...]:
+    def forecast_drafts(self, assessment: Assessment, settings: RunSettings) -> tuple[Forecast, ...]:
         """Return forecasts of the goal's value at each draft length not excluded, with the other settings given."""
         forecasts = []
         for draft in (0, *self._space.drafts):
-            place = self.index_with_draft(settings, draft)
-            if place is not None:
-                scores = assessment.scores[:, place]
+            index = self.index_with_draft(settings, draft)
+            if index is not None:
+                scores = assessment.scores[:, index]
                 mean, reach = float(scores.mean()), 1.96 * float(scores.std())
                 low, high = sorted(map(self._goal.value_from_score, (mean - reach, mean + reach)))
                 forecasts.append(Forecast(draft, self._goal.value_from_score(mean), low, high))
@@ -151,8 +149,8 @@ class Search:
         changed = {**settings, DRAFT: draft}
         if not draft:
             changed |= {axis.name: self._space.baseline[axis.name] for axis in self._space.axes if axis.drafting}
-        place = self._index.get(settings_key(changed))
-        return None if place is None or self.excluded[place] else place
+        index = self._index.get(settings_key(changed))
+        return None if index is None or self.excluded[index] else index
 
     def _answer_scores(self, stacked: Array, costs: Array) -> Array:
         """Return scores for the `answer` aim: the time of prompt processing and generation, averaged over prompts."""
@@ -174,7 +172,7 @@ class Search:
         return read, written
 
     def _counted_runs(self) -> list[Run]:
-        return [run for trial in self._trials for run in trial.runs if self._goal.value(run) is not None]
+        return [run for trial in self._trials for run in trial.runs if self._goal.run_value(run) is not None]
 
     def _cost_surface(self) -> CostPosterior:
         return self._surface.fit(self._cost_points(self._goal.step_cost))

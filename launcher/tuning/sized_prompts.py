@@ -93,17 +93,17 @@ def _journal_entry(number: int) -> str:
     # A hash rather than `random`, whose choices may differ between Python versions.
     digits = iter(hashlib.sha512(f"harbour {number}".encode()).digest())
 
-    def one(words: Sequence[str]) -> str:
+    def pick(words: Sequence[str]) -> str:
         return words[next(digits) % len(words)]
 
-    def amount(low: int, high: int) -> int:
+    def pick_number(low: int, high: int) -> int:
         return low + (256 * next(digits) + next(digits)) % (high - low + 1)
 
-    head = f"Entry {number + 1}, {amount(1, 28)} {one(_MONTHS)}, {amount(4, 22)}:{amount(0, 59):02}."
-    weather = f"Wind {one(_WINDS)}, {amount(2, 47)} knots, glass at {amount(968, 1038)}; {one(_SKIES)}."
-    came = f"At {amount(5, 21)}:{amount(0, 59):02} {one(_KINDS)} {one(_SHIPS)} came in"
-    trade = f"{came} with {amount(3, 480)} {one(_GOODS)}."
-    return f"{head} {weather} {trade} {one(_PEOPLE)} {one(_WORK)}. {one(_REMARKS)}"
+    head = f"Entry {number + 1}, {pick_number(1, 28)} {pick(_MONTHS)}, {pick_number(4, 22)}:{pick_number(0, 59):02}."
+    weather = f"Wind {pick(_WINDS)}, {pick_number(2, 47)} knots, glass at {pick_number(968, 1038)}; {pick(_SKIES)}."
+    came = f"At {pick_number(5, 21)}:{pick_number(0, 59):02} {pick(_KINDS)} {pick(_SHIPS)} came in"
+    trade = f"{came} with {pick_number(3, 480)} {pick(_GOODS)}."
+    return f"{head} {weather} {trade} {pick(_PEOPLE)} {pick(_WORK)}. {pick(_REMARKS)}"
 
 
 class TokenCounter(Protocol):
@@ -121,7 +121,7 @@ _TOKENS_A_WORD = 1.4
 _SINGLE_TOKENS = (" a", " I", " it", ".", ",", "!", " x", "\n", " ", "a", "-")
 """Texts that are a single token in most vocabularies, appended to the filler to reach the exact number."""
 _MOST_WORDS_BACK = 8
-"""Words that may be removed from the end of the filler where none of these texts adds exactly one token."""
+"""Words that may be removed from the filler's end if no text of `_SINGLE_TOKENS` adds exactly one token."""
 
 
 async def fill_prompts(prompts: Sequence[Prompt], server: TokenCounter, *, begin: int = 0) -> tuple[Prompt, ...]:
@@ -161,7 +161,7 @@ async def make_filler(tokens: int, count: CountTokens, *, begin: int = 0) -> str
             message("Choose a larger size."),
         )
     words = _FillerWords(begin)
-    number = await _most_words(words, tokens, least, count)
+    number = await _find_most_words(words, tokens, least, count)
     for back in range(min(number, _MOST_WORDS_BACK) + 1):
         text = words.text(number - back)
         if (exact := await _append_single_tokens(text, tokens, count)) is not None:
@@ -189,7 +189,7 @@ class _FillerWords:
         return "".join(self._words[:number])
 
 
-async def _most_words(words: _FillerWords, tokens: int, least: int, count: CountTokens) -> int:
+async def _find_most_words(words: _FillerWords, tokens: int, least: int, count: CountTokens) -> int:
     """Return the largest number of words that stays within `tokens`, by the secant method inside a bracket.
 
     `least` is the number of tokens without filler.

@@ -85,7 +85,7 @@ class Space:
         """Return the baseline with an explicit draft length of 0."""
         return {**self.baseline, DRAFT: 0}
 
-    def settings(self) -> Iterator[dict[str, Value]]:
+    def fitting_settings(self) -> Iterator[dict[str, Value]]:
         """Yield the baseline, then every other combination that fits."""
         baseline = self.baseline_settings()
         yield baseline
@@ -99,7 +99,7 @@ class Space:
 
     def needs_as_much(self, other: RunSettings, failed: RunSettings) -> bool:
         """Return whether `other` needs at least the memory of `failed` on every axis."""
-        return draft_of(other) >= draft_of(failed) and all(
+        return draft_length(other) >= draft_length(failed) and all(
             axis.values.index(other[axis.name]) >= axis.values.index(failed[axis.name])
             for axis in self.axes
             if axis.memory
@@ -111,6 +111,6 @@ class Space:
         return {"baseline": self.baseline_settings(), "drafts": list(self.drafts), "axes": axes}
 
 
-def draft_of(settings: Mapping[str, Value]) -> int:
+def draft_length(settings: Mapping[str, Value]) -> int:
     """Return the draft length, 0 for MTP off."""
     return int(settings.get(DRAFT) or 0)

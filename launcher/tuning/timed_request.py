@@ -9,7 +9,7 @@ from launcher.engine.server.client import ChatRequest
 from launcher.monitor.monitor import Monitor
 from launcher.monitor.reply import Reply
 from launcher.tuning.disturbances import RunSensors
-from launcher.tuning.other_requests import OTHERS_ASKED, OtherRequests, ReadCounters
+from launcher.tuning.other_requests import OTHER_REQUESTS_SEEN, OtherRequests, ReadCounters
 from launcher.tuning.records import Prompt, Run, RunSettings
 
 _FEWEST_TOKENS = 5
@@ -31,7 +31,7 @@ class RequestTimer:
         """Send a request and return its run. A LauncherError that `send` raises becomes the run's error."""
         before, began_s = self._sensors.take_snapshot(), time.monotonic()
         try:
-            async with self._others.observe() as observed:
+            async with self._others.observe_request() as observed:
                 began_s = time.monotonic()
                 observed.reply = reply = await send()
                 wall_s = time.monotonic() - began_s
@@ -39,7 +39,7 @@ class RequestTimer:
             return Run(prompt.name, settings, began_s, time.monotonic() - began_s, error=error.title)
         run = run_from_reply(prompt, settings, reply, began_s=began_s, wall_s=wall_s)
         run = self._sensors.add_sensor_values(run, before)
-        return replace(run, spoilt=OTHERS_ASKED) if observed.disturbed and run.spoilt is None else run
+        return replace(run, spoilt=OTHER_REQUESTS_SEEN) if observed.disturbed and run.spoilt is None else run
 
 
 def build_request(prompt: Prompt, *, seed: int) -> ChatRequest:

@@ -29,14 +29,14 @@ from launcher.tuning.history_records import Session
 from launcher.tuning.records import RunSettings
 from launcher.tuning.report import FEWEST_STARTS, ServerStart, group_starts, settings_line, speedup_of_starts
 from launcher.tuning.session_file import read_bytes, remove_own_names, remove_personal_data
-from launcher.tuning.space import DRAFT, Key, draft_of, settings_key
+from launcher.tuning.space import DRAFT, Key, draft_length, settings_key
 from launcher.tuning.verdict import MARGIN
 from launcher.tuning.workloads import shipped_workloads
 
 _LOCK_S = 5.0
 _SESSION_OFFSET = 1_000_000
 """Offset between the start numbers of different sessions, so that starts of two sessions are never neighbours."""
-_MOST_PRESETS, _MOST_BYTES = 500, 2**20
+_MOST_RECORDS, _MOST_BYTES = 500, 2**20
 
 
 class _Frozen(BaseModel):
@@ -216,7 +216,7 @@ def find_confirming_sessions(tuned: TunedSettings, history: History, here: Envir
     is faster by more than MARGIN. Both sides need FEWEST_STARTS starts.
     """
     by_workload: dict[str, list[Session]] = {}
-    for summary in history.find(model=tuned.model.name):
+    for summary in history.find_sessions(model=tuned.model.name):
         if summary.counted:
             session = history.load(summary.id)
             if not session.environment.differences(here):
@@ -241,13 +241,13 @@ def _is_confirmed(tuned: TunedSettings, sessions: Sequence[Session]) -> bool:
     for key, starts in by_settings.items():
         if _settings_match(dict(key), tuned.settings):
             own += starts
-        if draft_of(dict(key)):
+        if draft_length(dict(key)):
             with_mtp.append(starts)
         else:
             without_mtp += starts
     if not own:
         return False
-    if draft_of(tuned.settings):
+    if draft_length(tuned.settings):
         return bool(without_mtp) and speedup_of_starts(without_mtp, own, together=together, by_start=True).ratio.low > 1
     ratios = [speedup_of_starts(own, starts, together=together).ratio for starts in with_mtp]
     enough = len(own) >= FEWEST_STARTS and any(len(starts) >= FEWEST_STARTS for starts in with_mtp)
@@ -256,7 +256,7 @@ def _is_confirmed(tuned: TunedSettings, sessions: Sequence[Session]) -> bool:
 
 def _settings_match(settings: RunSettings, wanted: RunSettings) -> bool:
     """Return whether two sets of settings agree in the draft length and in all other settings that both contain."""
-    if draft_of(settings) != draft_of(wanted):
+    if draft_length(settings) != draft_length(wanted):
         return False
     return all(settings[name] == value for name, value in wanted.items() if name in settings and name != DRAFT)
 
@@ -272,7 +272,7 @@ def _update_file(added: Sequence[TunedSettings], removed: Sequence[tuple[str, st
     try:
         with hold_file_lock(path, _LOCK_S):
             kept = [each for each in _FILE.load(tuned_settings_file()).presets if _model_key(each) not in removed]
-            file = _File(all_tuned=[*kept[-_MOST_PRESETS:], *added])
+            file = _File(presets=[*kept[-_MOST_RECORDS:], *added])
             _FILE.save(path, file.model_dump_json(indent=1).encode())
     except TimeoutError as error:
         raise OSError(f"{path} is held by another program") from error

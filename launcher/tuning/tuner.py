@@ -29,7 +29,7 @@ from launcher.tuning.plan_of_trials import (
 )
 from launcher.tuning.records import Bench, Prompt, Run, RunSettings
 from launcher.tuning.search import Assessment, Search
-from launcher.tuning.space import Key, Space, draft_of, settings_key
+from launcher.tuning.space import Key, Space, draft_length, settings_key
 from launcher.tuning.statistics import Pair, mean_of_known, pairs_needed, speedup_among, swap_pair
 from launcher.tuning.tune_state import Fault, Stage, Trial, TuneState, tune_identity
 from launcher.tuning.verdict import (
@@ -169,7 +169,7 @@ async def run_trial(
 def _find_fault(runs: Sequence[Run], most_spoilt: float) -> Fault:
     """Return why a trial is to be ended: its last run failed, or too many runs were disturbed.
 
-    Where many were noticed, the others were probably disturbed as well.
+    If many were disturbed, then probably also some of which it was not noticed.
     """
     if runs[-1].error is not None:
         return Fault.FAILED
@@ -269,7 +269,7 @@ class TrialRunner:
         if trial is None:
             trial = await self._run_new_trial(number, settings, stage, number if seed is None else seed)
         self.state = self.state.with_trial(trial)
-        self.search.add(trial)
+        self.search.add_trial(trial)
         self._last = settings_key(settings)
         if trial.error is None:
             self.on_event(TrialMeasured(trial, self.state))
@@ -299,8 +299,8 @@ class TrialRunner:
     async def run_rounds(self, stage: Stage, settings: Sequence[RunSettings], orders: Sequence[Sequence[int]]) -> Pairs:
         """Run a round of trials for each order, and return a pair for each two settings of the same round.
 
-        An order is a list of indices of `settings`. It ends with the budget. A few extra rounds replace pairs that were
-        lost to failures.
+        An order is a list of indices of `settings`. Ends early when the budget is used up. A few extra rounds replace
+        pairs that were lost to failures.
         """
         pairs: Pairs = {(a, b): [] for b in range(len(settings)) for a in range(b)}
         for order in orders:
@@ -323,10 +323,11 @@ class TrialRunner:
             return
         seed = len(self.trials)
         done: list[tuple[int, dict[str, float]]] = []
-        for place in order:
+        for index in order:
             if self.left_s <= 0:  # trials took longer than expected
                 break
-            done.append((place, self._scores(await self._run_undisturbed(settings[place], stage, seed))))
+            trial = await self._run_undisturbed(settings[index], stage, seed)
+            done.append((index, self._prompt_scores(trial)))
         for later, (second, after) in enumerate(done):
             for first, before in done[:later]:
                 ratio = _log_ratio(before, after)
@@ -341,13 +342,13 @@ class TrialRunner:
             trial = await self.run_trial(settings, stage, seed)
         return trial
 
-    def _scores(self, trial: Trial) -> dict[str, float]:
+    def _prompt_scores(self, trial: Trial) -> dict[str, float]:
         """Return the mean score of each prompt. Empty for a failed trial."""
         if trial.error is not None:
             return {}
         by_prompt: dict[str, list[float]] = {}
         for run in trial.runs:
-            score = self.goal.score(run)
+            score = self.goal.run_score(run)
             if score is not None:
                 by_prompt.setdefault(run.prompt, []).append(score)
         return {prompt: statistics.fmean(scores) for prompt, scores in by_prompt.items()}
@@ -447,10 +448,10 @@ class Questions:
         Once it is decided whether MTP is better, gains of the other kind of settings no longer matter.
         """
         mtp_on = self.mtp.answer if self.mtp else False
-        matter = [each for each in self.gains if mtp_on is None or bool(draft_of(each.candidate)) is mtp_on]
+        relevant = [each for each in self.gains if mtp_on is None or bool(draft_length(each.candidate)) is mtp_on]
         if self.mtp:
-            matter.insert(0, self.mtp)
-        return [each for each in matter if each.answer is None]
+            relevant.insert(0, self.mtp)
+        return [each for each in relevant if each.answer is None]
 
     def all_questions(self) -> list[Question]:
         """Return all questions, the one about MTP first."""
@@ -469,8 +470,8 @@ _SPARE_STARTS = 2
 """Starts of the comparison that may fail, for which exploring leaves time."""
 _MOST_FAILURES, _PATIENCE_S = 3, 180.0
 """Most failed starts of the baseline, and most seconds of disturbed ones."""
-LEAST_MORE = 1 + count_starts(balanced_orders(FEWEST_PAIRS, 1))
-"""Least trials for a verdict after that of the baseline: a draft length, and pairs of the two."""
+_LEAST_MORE_TRIALS = 1 + count_starts(balanced_orders(FEWEST_PAIRS, 1))
+"""Least further trials for a verdict once the baseline is measured: one of a draft length, and pairs of the two."""
 _LEAST_EXPLORED = 12
 """Exploring trials that must be affordable before prompts are sent more than once in a start."""
 
@@ -484,7 +485,7 @@ async def probe_drafts(runner: TrialRunner) -> bool:
     """
     if not await _measure_baseline(runner):
         return False
-    if runner.can_afford(LEAST_MORE):
+    if runner.can_afford(_LEAST_MORE_TRIALS):
         for length in probe_lengths(runner.space.drafts):
             await _probe_draft(runner, length)
         await _report_forecast(runner)
@@ -513,7 +514,7 @@ async def explore_settings(runner: TrialRunner) -> None:
 
 def _choose_next(runner: TrialRunner, last: RunSettings | None) -> RunSettings | None:
     """Return the settings to try next. None when enough is known."""
-    assessment = runner.search.assess()
+    assessment = runner.search.assess_settings()
     wanted = runner.search.choose_next(assessment, last)
     if assessment.regret >= _ENOUGH_REGRET:
         return wanted
@@ -527,9 +528,9 @@ async def _report_forecast(runner: TrialRunner) -> None:
 
 
 def _make_forecast(runner: TrialRunner) -> Predicted:
-    assessment = runner.search.assess()
+    assessment = runner.search.assess_settings()
     shown = _best_with_mtp(runner, assessment)
-    return Predicted(shown, runner.search.forecast(assessment, shown))
+    return Predicted(shown, runner.search.forecast_drafts(assessment, shown))
 
 
 async def _measure_baseline(runner: TrialRunner) -> bool:
@@ -537,7 +538,7 @@ async def _measure_baseline(runner: TrialRunner) -> bool:
     failures, spoilt_s = 0, 0.0
     while failures < _MOST_FAILURES and spoilt_s < _PATIENCE_S and (runner.left_s > 0 or not runner.trials):
         trial = await runner.run_trial(runner.space.baseline_settings(), Stage.PROBE)
-        if trial.fault is Fault.NONE and any(runner.goal.value(run) is not None for run in trial.runs):
+        if trial.fault is Fault.NONE and any(runner.goal.run_value(run) is not None for run in trial.runs):
             return True
         failures += trial.fault not in {Fault.SPOILT, Fault.TIME}
         spoilt_s += trial.seconds if trial.fault is Fault.SPOILT else 0.0
@@ -567,7 +568,7 @@ async def _probe_draft(runner: TrialRunner, length: int) -> None:
 def _best_with_mtp(runner: TrialRunner, assessment: Assessment) -> RunSettings:
     """Return the best settings with MTP, or the best of all if none with MTP are left."""
     search, mean = runner.search, assessment.mean
-    on = [i for i, settings in enumerate(search.grid) if draft_of(settings) and not search.excluded[i]]
+    on = [i for i, settings in enumerate(search.grid) if draft_length(settings) and not search.excluded[i]]
     return search.grid[max(on, key=lambda i: mean[i], default=assessment.best)]
 
 
@@ -603,8 +604,8 @@ def build_verdict(runner: TrialRunner, questions: Questions) -> Verdict:
         on, off = _trials_with(runner.trials, mtp.candidate), _trials_with(runner.trials, mtp.against)
         because = explain_comparison(on, off, {} if answer == "on" else _unfit_settings(runner, mtp))
         if compared is None:
-            because = _why_lost(runner, lost) if lost else _needed_time_sentence(runner)
-        values = _values(runner, compared) if compared and on and off else None
+            because = _why_comparison_failed(runner, lost) if lost else _needed_time_sentence(runner)
+        values = _compared_values(runner, compared) if compared and on and off else None
         rivals = _indistinguishable_drafts(runner, mtp.candidate) if answer == "on" else []
         if rivals:
             more.append(indistinguishable_sentence(mtp.candidate, rivals))
@@ -624,7 +625,7 @@ def build_verdict(runner: TrialRunner, questions: Questions) -> Verdict:
         because=because,
         gain=gain,
         shown=shown,
-        forecasts=runner.search.forecast(runner.search.assess(), shown),
+        forecasts=runner.search.forecast_drafts(runner.search.assess_settings(), shown),
         trials=runner.trials,
         unit=goal.unit,
     )
@@ -659,26 +660,30 @@ def _confirmed_best(runner: TrialRunner, questions: Questions) -> tuple[RunSetti
         against_baseline.insert(0, mtp)
     confirmed = [each for each in against_baseline if each.answer]
     if mtp is not None and mtp.answer is not None:
-        confirmed = [each for each in confirmed if bool(draft_of(each.candidate)) is mtp.answer]
+        confirmed = [each for each in confirmed if bool(draft_length(each.candidate)) is mtp.answer]
     if not confirmed:
         return baseline, None
-    mean = runner.search.assess().mean
-    best = max(confirmed, key=lambda each: mean[runner.search.index(each.candidate)])
+    mean = runner.search.assess_settings().mean
+    best = max(confirmed, key=lambda each: mean[runner.search.find_index(each.candidate)])
     return best.candidate, best.comparison
 
 
 def _indistinguishable_drafts(runner: TrialRunner, best: RunSettings) -> list[int]:
     """Return other draft lengths that may be as good as the best one, by all measurements."""
     search = runner.search
-    scores = search.assess().scores
-    own = scores[:, search.index(best)]
-    others = {draft: search.index_with_draft(best, draft) for draft in runner.space.drafts if draft != draft_of(best)}
-    return [d for d, i in others.items() if i is not None and float((scores[:, i] >= own).mean()) >= _RIVAL_CHANCE]
+    scores = search.assess_settings().scores
+    best_scores = scores[:, search.find_index(best)]
+    others = {
+        draft: search.index_with_draft(best, draft) for draft in runner.space.drafts if draft != draft_length(best)
+    }
+    return [
+        d for d, i in others.items() if i is not None and float((scores[:, i] >= best_scores).mean()) >= _RIVAL_CHANCE
+    ]
 
 
 def _unfit_settings(runner: TrialRunner, mtp: Question) -> RunSettings:
     """Return the memory settings of the candidate without MTP that do not fit or start with MTP's draft length."""
-    if runner.search.index_with_draft(mtp.against, draft_of(mtp.candidate)) is not None:
+    if runner.search.index_with_draft(mtp.against, draft_length(mtp.candidate)) is not None:
         return {}
     names = {axis.name for axis in runner.space.axes if axis.memory}
     return {name: value for name, value in mtp.against.items() if name in names and mtp.candidate[name] != value}
@@ -689,7 +694,7 @@ def _failed_comparisons(runner: TrialRunner) -> list[Trial]:
     return [trial for trial in _comparison_trials(runner.trials) if trial.error and trial.fault is not Fault.TIME]
 
 
-def _why_lost(runner: TrialRunner, lost: Sequence[Trial]) -> str:
+def _why_comparison_failed(runner: TrialRunner, lost: Sequence[Trial]) -> str:
     comparison = _comparison_trials(runner.trials)
     return join_messages(
         message("{lost} of {fresh} comparison starts gave no result.", lost=len(lost), fresh=len(comparison)),
@@ -703,17 +708,17 @@ def _comparison_trials(trials: Sequence[Trial]) -> list[Trial]:
 
 def _needed_time_sentence(runner: TrialRunner) -> str:
     """Return a sentence about the least time for a verdict, at the measured speed."""
-    minutes = math.ceil((runner.trials[0].seconds + LEAST_MORE * runner.trial_s) / 60)
+    minutes = math.ceil((runner.trials[0].seconds + _LEAST_MORE_TRIALS * runner.trial_s) / 60)
     return message(
         "A trial takes {visit_s:.0f} s here, and a verdict needs at least {least_more} trials ({minutes} min).",
         visit_s=runner.trial_s,
-        least_more=1 + LEAST_MORE,
+        least_more=1 + _LEAST_MORE_TRIALS,
         minutes=minutes,
     )
 
 
 def _why_not_served(runner: TrialRunner) -> str:
-    errors = [trial.error for trial in runner.trials if trial.error and draft_of(trial.settings)]
+    errors = [trial.error for trial in runner.trials if trial.error and draft_length(trial.settings)]
     return errors[-1] if errors else message("No draft length fits into memory with these settings.")
 
 
@@ -721,12 +726,12 @@ def _trials_with(trials: Sequence[Trial], settings: RunSettings) -> list[Trial]:
     return [trial for trial in trials if trial.error is None and settings_key(trial.settings) == settings_key(settings)]
 
 
-def _values(runner: TrialRunner, compared: Comparison) -> tuple[float, float] | None:
+def _compared_values(runner: TrialRunner, compared: Comparison) -> tuple[float, float] | None:
     """Return the goal's values with MTP and without, whose ratio is exactly that of the comparison.
 
     Their geometric mean is that of the measured values. None if one side was not measured.
     """
-    scores = [_score(runner, settings) for settings in (compared.candidate, compared.against)]
+    scores = [_mean_score(runner, settings) for settings in (compared.candidate, compared.against)]
     known = [score for score in scores if score is not None]
     if len(known) < 2:
         return None
@@ -734,10 +739,10 @@ def _values(runner: TrialRunner, compared: Comparison) -> tuple[float, float] | 
     return runner.goal.value_from_score(level + half), runner.goal.value_from_score(level - half)
 
 
-def _score(runner: TrialRunner, settings: RunSettings) -> float | None:
+def _mean_score(runner: TrialRunner, settings: RunSettings) -> float | None:
     """Return the mean score over the comparison's starts, or over all starts if there were none."""
     trials = _trials_with(runner.trials, settings)
-    return mean_of_known(runner.goal.score(run) for t in _comparison_trials(trials) or trials for run in t.runs)
+    return mean_of_known(runner.goal.run_score(run) for t in _comparison_trials(trials) or trials for run in t.runs)
 
 
 # Second half of a tune: the best with MTP, the best without and the baseline, compared with each other.
@@ -768,11 +773,11 @@ def choose_candidates(runner: TrialRunner) -> tuple[RunSettings | None, RunSetti
     The first is None if nothing with MTP is left, the second if it is the baseline or has no chance to be recommended.
     """
     search = runner.search
-    assessment, grid = search.assess(), search.grid
+    assessment, grid = search.assess_settings(), search.grid
     scores, mean = assessment.scores, assessment.mean
-    alive = [i for i in range(len(grid)) if not search.excluded[i]]
-    off = max((i for i in alive if not draft_of(grid[i])), key=lambda i: mean[i])
-    on = max((i for i in alive if draft_of(grid[i])), key=lambda i: mean[i], default=None)
+    allowed = [i for i in range(len(grid)) if not search.excluded[i]]
+    off = max((i for i in allowed if not draft_length(grid[i])), key=lambda i: mean[i])
+    on = max((i for i in allowed if draft_length(grid[i])), key=lambda i: mean[i], default=None)
     beats_baseline = mean[off] - mean[0] > _LEAST_GAIN_WITHOUT_MTP
     has_chance = on is None or float((scores[:, off] >= scores[:, on]).mean()) > _LEAST_CHANCE_WITHOUT_MTP
     return None if on is None else grid[on], grid[off] if beats_baseline and has_chance else None
@@ -798,7 +803,7 @@ async def _answer_questions(runner: TrialRunner, questions: Questions) -> None:
             return
         confidence = 1 - ERROR * error_share(number) / len(questions.all_questions())
         settings = _compared_settings(undecided)
-        trials_per_pair = len(settings) + (len(settings) == 2) / FEWEST_PAIRS  # two need an extra visit in the middle
+        trials_per_pair = len(settings) + (len(settings) == 2) / FEWEST_PAIRS  # two need an extra trial in the middle
         runner.choose_passes(math.ceil(FEWEST_PAIRS * trials_per_pair))
         if number == 0:
             wanted = await asyncio.to_thread(_pairs_wanted, runner, undecided, confidence)
@@ -829,8 +834,8 @@ def _compared_settings(questions: Sequence[Question]) -> list[RunSettings]:
 
 def _expected_difference(runner: TrialRunner, one: RunSettings, other: RunSettings) -> float:
     """Return the expected difference of two settings' scores, from all measurements."""
-    mean = runner.search.assess().mean
-    return float(mean[runner.search.index(one)] - mean[runner.search.index(other)])
+    mean = runner.search.assess_settings().mean
+    return float(mean[runner.search.find_index(one)] - mean[runner.search.find_index(other)])
 
 
 async def tune(

@@ -10,7 +10,7 @@ from launcher.base.messages import Message, join_messages, message
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.records import RunSettings
 from launcher.tuning.report import settings_line
-from launcher.tuning.space import Key, draft_of, settings_key
+from launcher.tuning.space import Key, draft_length, settings_key
 from launcher.tuning.statistics import Interval, mean_interval
 from launcher.tuning.tune_state import Trial
 
@@ -78,7 +78,7 @@ class Verdict:
     @property
     def draft(self) -> int:
         """The recommended draft length."""
-        return draft_of(self.settings)
+        return draft_length(self.settings)
 
     def as_json(self) -> dict[str, Any]:
         """Return the verdict as JSON data, without the trials."""
@@ -124,7 +124,7 @@ def tabulate_trials(trials: Sequence[Trial], goal: Goal) -> list[TriedSettings]:
     rows = []
     for same in by_settings.values():
         usable = [trial for trial in same if not trial.error]
-        scores = [[score for run in trial.runs if (score := goal.score(run)) is not None] for trial in usable]
+        scores = [[score for run in trial.runs if (score := goal.run_score(run)) is not None] for trial in usable]
         starts = [statistics.fmean(each) for each in scores if each]
         value = low = high = error = None
         if not starts:
@@ -162,7 +162,7 @@ def verdict_sentence(
         return join_messages(
             message("Leave MTP off: the model could not be loaded with it.") if answer == "off" else undecided, *more
         )
-    draft, off = f"draft {draft_of(mtp.candidate)}", "no MTP"
+    draft, off = f"draft {draft_length(mtp.candidate)}", "no MTP"
     against = ""
     if values:
         against = f": {_figure_text(values[0])} against {_figure_text(values[1])} {goal.unit}"
@@ -210,7 +210,7 @@ def indistinguishable_sentence(best: RunSettings, rivals: Sequence[int]) -> Mess
     """Return the sentence about other draft lengths that may be as good."""
     return message(
         "Draft {draft} is not distinguishable from {rivals}.",
-        draft=draft_of(best),
+        draft=draft_length(best),
         rivals=" or ".join(map(str, rivals)),
     )
 

@@ -44,7 +44,7 @@ def error_sentences(errors: Sequence[ErrorDetails]) -> str:
     return join_messages(*dict.fromkeys(map(_error_sentence, errors)))
 
 
-def broken_rules(data: Mapping[str, Any]) -> list[ErrorDetails]:
+def find_broken_rules(data: Mapping[str, Any]) -> list[ErrorDetails]:
     """Return the errors that concern several fields of a file.
 
     As validators of pydantic they would be reported only if all single fields are valid.
@@ -204,7 +204,7 @@ def read_workload_file(path: Path) -> Workload:
 
 def _file_errors(data: dict[str, Any]) -> str:
     """Return all errors of a file, as sentences."""
-    errors = broken_rules(data)
+    errors = find_broken_rules(data)
     try:
         _File.model_validate(data)
     except ValidationError as error:

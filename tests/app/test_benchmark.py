@@ -94,7 +94,7 @@ async def test_what_does_not_fit_is_told_and_kept_as_a_failure(demo_model: Path)
     finally:
         await session.stop()
     with History() as history:
-        (kept,) = history.find()
+        (kept,) = history.find_sessions()
     assert kept.sentence is not None
     assert "context" in kept.sentence
 
@@ -162,6 +162,6 @@ async def test_another_kind_of_server_beside_ours_is_measured_by_the_same_clock(
     assert sized_to == [500, 500]
     assert max(len(body["messages"][0]["content"]) for body in bodies) > 900, "theirs has the same text"
     with History() as history:
-        kept = {each.model: history.load(each.id) for each in history.find()}
+        kept = {each.model: history.load(each.id) for each in history.find_sessions()}
     assert {each.runs[0].clock for each in kept.values()} == {"engine", "wall"}
     assert kept["some/model"].environment.engine == "another server"

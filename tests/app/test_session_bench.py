@@ -20,7 +20,7 @@ from launcher.engine.server.state import ServerState
 from launcher.monitor.meter import sum_acceptance
 from launcher.monitor.traffic import measure_traffic, parse_counters
 from launcher.tuning.measured_speed import measure_speed
-from launcher.tuning.other_requests import OTHERS_ASKED
+from launcher.tuning.other_requests import OTHER_REQUESTS_SEEN
 from launcher.tuning.records import Prompt, Run
 
 PROMPT = Prompt("story", (("user", "Tell me of a small boat on a wide river."),), 48, {"temperature": 0.0})
@@ -166,7 +166,7 @@ async def disturbed(bench: SessionBench, asking: Awaitable[Run], tokens: int = 9
 async def test_another_programs_request_meanwhile_spoils_a_run(options: ServeOptions, slots: int, tokens: int) -> None:
     async with serving_bench(replace(options, slots=slots)) as bench:
         await bench.become({"draft": 0})
-        assert (await disturbed(bench, bench.run(PROMPT, seed=1), tokens)).spoilt == OTHERS_ASKED
+        assert (await disturbed(bench, bench.run(PROMPT, seed=1), tokens)).spoilt == OTHER_REQUESTS_SEEN
         assert (await bench.run(PROMPT, seed=1)).spoilt is None
         await asked_by_others(bench, 4)  # between two, which disturbs none
         assert (await bench.run(PROMPT, seed=1)).spoilt is None
@@ -180,7 +180,7 @@ async def test_several_runs_at_once_do_not_spoil_each_other_and_another_programs
         both = await asyncio.gather(bench.run(PROMPT, seed=1), bench.run(PROMPT, seed=2))
         assert [run.spoilt for run in both] == [None, None]
         both = await asyncio.gather(bench.run(PROMPT, seed=1), disturbed(bench, bench.run(PROMPT, seed=2)))
-        assert OTHERS_ASKED in [run.spoilt for run in both]  # mostly in both, in the last to end at least
+        assert OTHER_REQUESTS_SEEN in [run.spoilt for run in both]  # mostly in both, in the last to end at least
 
 
 async def test_what_others_spoilt_is_asked_again(options: ServeOptions) -> None:
@@ -188,10 +188,10 @@ async def test_what_others_spoilt_is_asked_again(options: ServeOptions) -> None:
         await bench.become({"draft": 0})
         async with others_asking(bench) as over:
             measured = await measure_speed(
-                bench, [PROMPT], minimum=1, most=1, on_run=lambda _, number: over.set() if number else None
+                bench, [PROMPT], least_rounds=1, most_rounds=1, on_run=lambda _, number: over.set() if number else None
             )
         *spoilt, last = measured.runs
-        assert [run.spoilt for run in spoilt] == [OTHERS_ASKED] * len(spoilt)
+        assert [run.spoilt for run in spoilt] == [OTHER_REQUESTS_SEEN] * len(spoilt)
         assert spoilt
         assert measured.counted == (last,)
 
@@ -210,7 +210,7 @@ async def test_a_server_that_others_started_tells_of_others_too(options: ServeOp
             if counts == "neither":
                 server.features = replace(server.features, missing={"/slots": "not offered"})
             run = await disturbed(ours, bench.run(PROMPT, seed=1))
-            assert counts == "slots" or run.spoilt == (None if counts == "neither" else OTHERS_ASKED)
+            assert counts == "slots" or run.spoilt == (None if counts == "neither" else OTHER_REQUESTS_SEEN)
             told = await server.read_counters()
             assert (told is None) is (counts == "neither")
             assert told is None or (told.predicted_n > 0) is (counts == "metrics")

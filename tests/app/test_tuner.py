@@ -135,7 +135,7 @@ async def test_a_tune_ends_with_a_verdict_in_the_history_and_nothing_runs(
     assert verdict.mtp in ("on", "off", "undecided")
     assert [event.verdict for event in told.of(VerdictReached)] == [verdict]
     with History() as history:
-        (listed,) = history.find(kind="tune")
+        (listed,) = history.find_sessions(kind="tune")
         loaded = history.load(listed.id)
     assert listed.workload == "boats"
     assert listed.sentence == verdict.sentence
@@ -169,7 +169,7 @@ async def test_it_goes_on_where_it_was(options: ServeOptions, session: ServerSes
     assert kept is not None
     assert kept.verdict is None
     with History() as history:
-        assert history.find(kind="tune")[0].sentence == PAUSED
+        assert history.find_sessions(kind="tune")[0].sentence == PAUSED
     done = kept.state.trials
     assert len(done) >= 3
     again = await prepare_tune(
@@ -178,7 +178,7 @@ async def test_it_goes_on_where_it_was(options: ServeOptions, session: ServerSes
     verdict = await run_tune(session, again, told, resume=kept)
     assert verdict.trials[: len(done)] == done
     with History() as history:
-        (listed,) = history.find(kind="tune")  # the same measurement, and each run once
+        (listed,) = history.find_sessions(kind="tune")  # the same measurement, and each run once
     assert listed.runs == sum(len(trial.runs) for trial in verdict.trials)
 
 
@@ -224,7 +224,7 @@ async def test_what_cannot_be_measured_is_no_tune_to_go_on_with(options: ServeOp
         await run_tune(session, await prepared(options, workload=too_long), Told())
     assert load_tune() is None
     with History() as history:
-        assert "cannot be measured" in (history.find(kind="tune")[0].sentence or "")
+        assert "cannot be measured" in (history.find_sessions(kind="tune")[0].sentence or "")
 
 
 async def test_each_model_keeps_its_own_tune(options: ServeOptions, session: ServerSession, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_what_was_measured_is_in_the_history(short: Path) -> None:
     told = run("bench", "demo", "--workload", str(short), "--runs", "2")
     assert told.returncode == 0
     with History() as history:
-        (kept,) = history.find(kind="bench")
+        (kept,) = history.find_sessions(kind="bench")
         session = history.load(kept.id)
     assert f"history show {kept.id}" in told.stdout
     assert (session.workload, len(session.runs)) == ("short", 4)
@@ -164,13 +164,13 @@ def test_an_interrupted_one_leaves_no_server_and_keeps_what_it_has(tmp_path: Pat
     assert process.returncode == 130
     assert runs_kept() >= 1
     with History() as history:
-        assert [each.sentence for each in history.find()] == ["Cancelled before it finished."]
+        assert [each.sentence for each in history.find_sessions()] == ["Cancelled before it finished."]
     assert json.loads(run("status", "--json").stdout) == []
 
 
 def runs_kept() -> int:
     with History() as history:
-        return sum(each.runs for each in history.find())
+        return sum(each.runs for each in history.find_sessions())
 
 
 def test_the_workloads_are_listed() -> None:
@@ -194,7 +194,7 @@ def test_who_it_is_compared_with_is_asked_before_the_model_is_loaded(short: Path
     assert "nowhere.invalid" in done.stderr
     assert "Loading" not in done.stderr
     with History() as history:
-        assert history.find() == ()
+        assert history.find_sessions() == ()
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ async def test_the_model_is_served_as_serve_does_with_the_machines_preset(demo_m
     assert over["settings"]["ubatch"] == PRESET["ubatch"]
     assert over["settings"]["extra"] == "--no-warmup"
     with History() as history:
-        newest = history.load(history.find(kind="bench")[0].id)
+        newest = history.load(history.find_sessions(kind="bench")[0].id)
     assert newest.runs[0].settings["p_min"] == 0.75
 
 

@@ -146,7 +146,7 @@ def wait_for_runs() -> None:
     until = time.monotonic() + 240
     while time.monotonic() < until:
         with History() as history:
-            if any(summary.runs for summary in history.find(kind="endure")):
+            if any(summary.runs for summary in history.find_sessions(kind="endure")):
                 return
         time.sleep(0.05)
     raise AssertionError("no reply within four minutes")

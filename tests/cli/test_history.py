@@ -79,9 +79,11 @@ def test_one_is_shown(two: tuple[str, str]) -> None:
 
 def test_of_a_tune_the_winners_speed_is_listed(two: tuple[str, str]) -> None:
     with History() as history:
-        assert [each.decode_rate for each in history.find(kind="tune")] == [None]  # nothing is recommended
+        assert [each.decode_rate for each in history.find_sessions(kind="tune")] == [None]  # nothing is recommended
         history.finish(two[1], {"sentence": "Draft 2.", "settings": dict(ON)})
-        assert [each.decode_rate for each in history.find(kind="tune")] == [pytest.approx((29.0 + 29.2 + 28.7) / 3)]
+        assert [each.decode_rate for each in history.find_sessions(kind="tune")] == [
+            pytest.approx((29.0 + 29.2 + 28.7) / 3)
+        ]
 
 
 def test_a_file_with_another_models_name_inside_is_told_by_its_own(home: Path) -> None:

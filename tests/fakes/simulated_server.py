@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from launcher.base.errors import EngineFailed
 from launcher.tuning.records import Run
-from launcher.tuning.space import draft_of
+from launcher.tuning.space import draft_length
 from tools.tuner_simulation.bench import SimulatedBench, prompts
 from tools.tuner_simulation.machine import draw
 
@@ -75,7 +75,7 @@ def steps(run: Run) -> list[dict[str, Any]]:
     """Return the engine's timings after each verification step."""
     assert run.decode_rate
     assert run.prefill_rate
-    draft = draft_of(run.settings)
+    draft = draft_length(run.settings)
     hits = [*(run.acceptance.accepted_by_position if run.acceptance else ()), 0]
     count = run.steps or 1
     lengths = [sum(step < hit for hit in hits) for step in range(count)]

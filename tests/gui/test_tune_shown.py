@@ -20,7 +20,7 @@ from launcher.gui.tune.trial_views import (
 )
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.goal import Aim, Goal
-from launcher.tuning.other_requests import OTHERS_ASKED
+from launcher.tuning.other_requests import OTHER_REQUESTS_SEEN
 from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.tune_state import Fault, Stage, Trial
 from launcher.tuning.verdict import Forecast
@@ -163,7 +163,7 @@ def test_a_verdict_in_another_language_is_made_of_its_figures() -> None:
         failed = join_messages(
             message("{lost} of {fresh} comparison starts gave no result.", lost=12, fresh=12),
             message("Too many of its runs were disturbed."),
-            OTHERS_ASKED,
+            OTHER_REQUESTS_SEEN,
         )
         lost = {
             **short,

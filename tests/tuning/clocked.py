@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from launcher.base.errors import EngineFailed
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.records import Prompt, Run, RunSettings
-from launcher.tuning.space import draft_of
+from launcher.tuning.space import draft_length
 
 START_S = 5.0
 PREFILL_RATE = 1_000.0
@@ -81,7 +81,7 @@ class Clocked:
             self._now_s = max(self._now_s, began_s + 1)
             return Run(prompt.name, settings, began_s, 1.0, error=told.error)
         steps_rate = told.steps_rate * (1 + self._dice.gauss(0, self.noise))
-        draft = draft_of(settings)
+        draft = draft_length(settings)
         steps = round(prompt.tokens / YIELD) if draft else prompt.tokens
         accepted = prompt.tokens - steps
         read = prompt.size or 20

@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.base.errors import BadOption
-from launcher.tuning.cost import Cost, Prices, cost_of
+from launcher.tuning.cost import Cost, Prices, calculate_cost
 from launcher.tuning.records import Run
 
 
@@ -13,7 +13,7 @@ def run(tokens: int, seconds: float, **figures: float | str) -> Run:
 
 def test_a_million_tokens_at_300_watts_and_100_tokens_a_second() -> None:
     """300 W for 10,000 s are 3 MJ: 0.8333 kWh, at 0.30 a kWh 0.25."""
-    told = cost_of([((run(1_000, 10.0, power_w=300.0),), 10.0)], Prices(0.30, 0.60))
+    told = calculate_cost([((run(1_000, 10.0, power_w=300.0),), 10.0)], Prices(0.30, 0.60))
     assert isinstance(told, Cost)
     assert told.measured
     assert told.joules_per_token == pytest.approx(3.0)
@@ -28,7 +28,7 @@ def test_a_million_tokens_at_300_watts_and_100_tokens_a_second() -> None:
 
 
 def test_energy_that_was_measured_goes_before_power_over_time() -> None:
-    told = cost_of([((run(100, 10.0, power_w=300.0, energy_j=50.0),), 10.0)], Prices(0.30))
+    told = calculate_cost([((run(100, 10.0, power_w=300.0, energy_j=50.0),), 10.0)], Prices(0.30))
     assert isinstance(told, Cost)
     assert told.joules == 50.0
     assert told.share_of_cloud is None
@@ -38,13 +38,13 @@ def test_energy_that_was_measured_goes_before_power_over_time() -> None:
 def test_streams_share_the_energy_of_their_time() -> None:
     """Each of four streams sees the power of the whole GPU, and has its energy counted with all of it."""
     runs = tuple(run(100, 9.0, power_w=200.0, energy_j=1_800.0) for _ in range(4))
-    told = cost_of([(runs, 10.0)], Prices(0.30))
+    told = calculate_cost([(runs, 10.0)], Prices(0.30))
     assert isinstance(told, Cost)
     assert (told.joules, told.tokens) == (2_000.0, 400)
 
 
 def test_a_power_that_the_user_knows_goes_before_all_sensors() -> None:
-    told = cost_of([((run(100, 5.0, power_w=100.0, energy_j=500.0),), 10.0)], Prices(0.25, 0.01, watts=400.0))
+    told = calculate_cost([((run(100, 5.0, power_w=100.0, energy_j=500.0),), 10.0)], Prices(0.25, 0.01, watts=400.0))
     assert isinstance(told, Cost)
     assert told.joules == 4_000.0
     assert not told.measured
@@ -62,19 +62,19 @@ def test_a_power_that_the_user_knows_goes_before_all_sensors() -> None:
     ],
 )
 def test_the_comparison_in_words(prices: Prices, end: str) -> None:
-    told = cost_of([((run(100, 1.0),), 1.0)], prices)
+    told = calculate_cost([((run(100, 1.0),), 1.0)], prices)
     assert isinstance(told, Cost)
     assert told.sentence.endswith(end)
 
 
 def test_what_is_not_known_is_said_and_not_nothing() -> None:
-    told = cost_of([((run(100, 1.0),), 1.0)], Prices(0.30))
+    told = calculate_cost([((run(100, 1.0),), 1.0)], Prices(0.30))
     assert told == "Cost unknown: no power sensor. Enter the reading of a power meter with --watts."
-    assert cost_of([], Prices(0.30, watts=100)) == "Cost unknown: no tokens were generated."
+    assert calculate_cost([], Prices(0.30, watts=100)) == "Cost unknown: no tokens were generated."
     failed = run(0, 1.0, power_w=100.0, error="The engine ended.")
-    assert cost_of([((failed,), 1.0)], Prices(0.30)) == "Cost unknown: no tokens were generated."
+    assert calculate_cost([((failed,), 1.0)], Prices(0.30)) == "Cost unknown: no tokens were generated."
     mixed = [((run(100, 1.0, power_w=100.0),), 1.0), ((run(100, 1.0),), 1.0)]
-    found = cost_of(mixed, Prices(0.30))
+    found = calculate_cost(mixed, Prices(0.30))
     assert isinstance(found, Cost)
     assert (found.joules, found.tokens) == (100.0, 100)
 

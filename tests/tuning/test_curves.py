@@ -29,7 +29,7 @@ from launcher.tuning.curves import (
     summarize_curve,
 )
 from launcher.tuning.records import Prompt, Run, RunSettings
-from launcher.tuning.space import draft_of
+from launcher.tuning.space import draft_length
 from tests.tuning.clocked import START_S, YIELD, Clocked, Moment, Speed
 
 PROMPT = Prompt("code", (("user", "Write a parser."),), 160)
@@ -44,7 +44,7 @@ async def filled(fill: int) -> Sequence[Prompt]:
 def by_depth(moment: Moment) -> Speed:
     """Without MTP 100 tokens/s, half of it at 40,000; with MTP a step takes 1.25 times as long, and more with depth."""
     depth = (moment.prompt.size or 0) / 40_000
-    step_s = 0.01 * (1 + depth) if not draft_of(moment.settings) else 0.0125 * (1 + 2.2 * depth)
+    step_s = 0.01 * (1 + depth) if not draft_length(moment.settings) else 0.0125 * (1 + 2.2 * depth)
     return Speed(1 / step_s, power_w=250.0)
 
 
@@ -99,7 +99,12 @@ async def test_series_are_measured_in_turns_there_and_back() -> None:
     forth, back = ["no MTP"] * 3 + ["draft 2"] * 3, ["draft 2"] * 3 + ["no MTP"] * 3
     assert [each.series for each in found] == forth + back + forth
     assert [each.place for each in found][:9] == [0, 10_000, 40_000, 0, 10_000, 40_000, 40_000, 10_000, 0]
-    assert [draft_of(settings) for settings in bench.starts] == [0, 2, 0, 2]  # a round begins with what serves already
+    assert [draft_length(settings) for settings in bench.starts] == [
+        0,
+        2,
+        0,
+        2,
+    ]  # a round begins with what serves already
     assert [prompt.name for prompt in bench.asked].count("warm") == 4
     assert [each.number for each in found] == list(range(18))
     seeds = [seed for seed, prompt in zip(bench.seeds, bench.asked, strict=True) if prompt.name != "warm"]
@@ -110,7 +115,7 @@ async def test_an_even_drift_cancels() -> None:
     """The machine becomes 1 % slower a minute: there and back, both series have the same share of it."""
 
     def drifting(moment: Moment) -> Speed:
-        speed = 100.0 if not draft_of(moment.settings) else 75.0
+        speed = 100.0 if not draft_length(moment.settings) else 75.0
         return Speed(speed * math.exp(-0.01 * (moment.now_s - 100) / 60))
 
     starts = tuple(CurveStart(name, {"draft": draft}, (0,)) for name, draft in ((NO_MTP, 0), ("draft 2", 2)))
@@ -184,7 +189,7 @@ async def test_a_server_that_ends_at_a_place_is_started_again_for_the_next() -> 
         """Without MTP it ends where the prompt is long, as engines do that run out of memory then."""
 
         async def run(self, prompt: Prompt, *, seed: int) -> Run:
-            if prompt.size == 10_000 and not draft_of(self.starts[-1]):
+            if prompt.size == 10_000 and not draft_length(self.starts[-1]):
                 self._settings = None
                 return Run(prompt.name, {}, self.now_s(), 0.1, error="The engine ended: out of memory.")
             return await super().run(prompt, seed=seed)
@@ -196,7 +201,7 @@ async def test_a_server_that_ends_at_a_place_is_started_again_for_the_next() -> 
     assert gone
     assert gone.why == "The engine ended: out of memory."
     assert curve.ratio_at("draft 2", 40_000)
-    assert [draft_of(settings) for settings in bench.starts] == [0, 0, 2, 0, 0]
+    assert [draft_length(settings) for settings in bench.starts] == [0, 0, 2, 0, 0]
 
     bench = Ending(by_depth, cannot=lambda _: len(bench.starts) == 2)
     curve, found, _ = await fill_curve(bench, rounds=2)
@@ -268,7 +273,7 @@ async def test_somebody_who_takes_the_server_ends_it() -> None:
 
 async def test_streams_share_one_server_and_are_asked_at_once() -> None:
     def shared(moment: Moment) -> Speed:
-        alone = 100.0 if not draft_of(moment.settings) else 80.0
+        alone = 100.0 if not draft_length(moment.settings) else 80.0
         return Speed(alone / (1 + 0.4 * (moment.streams - 1)), power_w=200.0)
 
     bench = Clocked(shared)

@@ -63,7 +63,7 @@ def test_what_is_put_in_comes_out(history: History, clock: Clock) -> None:
 def test_only_runs_that_count_make_the_figure_of_a_list(history: History) -> None:
     id_ = history.add_session("bench", ENVIRONMENT, OFF)
     history.add_runs(id_, RUNS)
-    (told,) = history.find()
+    (told,) = history.find_sessions()
     assert (told.runs, told.counted) == (4, 2)
     assert told.decode_rate == pytest.approx(60.25)
     assert (told.ended_s, told.sentence) == (None, None)
@@ -72,7 +72,7 @@ def test_only_runs_that_count_make_the_figure_of_a_list(history: History) -> Non
 
 def test_one_without_runs_has_no_figure(history: History) -> None:
     history.add_session("bench", ENVIRONMENT, OFF)
-    (told,) = history.find()
+    (told,) = history.find_sessions()
     assert (told.runs, told.counted, told.decode_rate) == (0, 0, None)
 
 
@@ -84,7 +84,7 @@ def test_they_are_found_by_kind_model_workload_and_time(history: History, clock:
     third = history.add_session("tune", ENVIRONMENT, OFF)
 
     def ids(**filters: object) -> list[str]:
-        return [each.id for each in history.find(**filters)]  # type: ignore[arg-type]
+        return [each.id for each in history.find_sessions(**filters)]  # type: ignore[arg-type]
 
     assert ids() == [third, second, first]
     assert ids(kind="tune") == [third, second]
@@ -107,13 +107,17 @@ def test_what_has_no_end_and_nobody_measures_any_more_was_cut_off(history: Histo
     done = history.add_session("bench", ENVIRONMENT, OFF)
     history.finish(done, {})
     history._db.execute("UPDATE sessions SET owner = NULL WHERE id = ?", (done,))  # as an earlier version kept it
-    assert {each.id: each.sentence for each in history.find()} == {mine: None, "0123456789": CUT_OFF, done: None}
+    assert {each.id: each.sentence for each in history.find_sessions()} == {
+        mine: None,
+        "0123456789": CUT_OFF,
+        done: None,
+    }
     assert [history.is_cut_off(id_) for id_ in (mine, "0123456789", done, "nothing")] == [False, True, False, False]
     history.reopen("0123456789")
     assert not history.is_cut_off("0123456789")
     history.finish("0123456789", {"sentence": "It holds."})
     history.reopen("0123456789")
-    (found,) = history.find(kind="curve")
+    (found,) = history.find_sessions(kind="curve")
     assert (found.sentence, found.ended_s, history.load(found.id).result) == (None, None, {})
 
 
@@ -144,7 +148,7 @@ def test_what_is_deleted_is_gone_with_its_runs(history: History) -> None:
     kept = history.add_session("bench", ENVIRONMENT, OFF)
     history.add_runs(kept, RUNS[:1])
     assert history.delete([id_, "nothing"]) == 1
-    assert [each.id for each in history.find()] == [kept]
+    assert [each.id for each in history.find_sessions()] == [kept]
     assert history.load(kept).runs == RUNS[:1]
     with sqlite3.connect(history.path) as db:
         assert db.execute("SELECT count(*) FROM runs").fetchone() == (1,)
@@ -165,7 +169,7 @@ def test_half_characters_of_a_file_s_name_can_be_kept(history: History) -> None:
     id_ = history.add_session("bench", odd, OFF, workload="mine\udcff")
     history.add_run(id_, run(1.0, prompt="\udcff"))
     assert history.load(id_).runs[0].prompt == "?"
-    assert history.find()[0].model == "? model"
+    assert history.find_sessions()[0].model == "? model"
 
 
 def test_a_killed_writer_loses_nothing_that_was_added(home: Path) -> None:
@@ -182,7 +186,7 @@ def test_a_killed_writer_loses_nothing_that_was_added(home: Path) -> None:
     assert ended.returncode == -9
     with History() as history:
         assert history.load("killed0001").runs[0].decode_rate == 12.5
-        assert history.find()[0].ended_s is None
+        assert history.find_sessions()[0].ended_s is None
 
 
 def test_two_programs_may_write(home: Path, history: History) -> None:
@@ -190,7 +194,11 @@ def test_two_programs_may_write(home: Path, history: History) -> None:
         mine, theirs = history.add_session("bench", ENVIRONMENT, OFF), other.add_session("tune", ENVIRONMENT, OFF)
         history.add_run(mine, RUNS[0])
         other.add_run(theirs, RUNS[1])
-        assert {each.id for each in history.find()} == {mine, theirs} == {each.id for each in other.find()}
+        assert (
+            {each.id for each in history.find_sessions()}
+            == {mine, theirs}
+            == {each.id for each in other.find_sessions()}
+        )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")
@@ -204,13 +212,13 @@ def test_a_damaged_file_is_set_aside(home: Path) -> None:
         history.add_session("bench", ENVIRONMENT, OFF)
     history_file().write_bytes(b"This is no database. " * 1_000)
     with History() as history:
-        assert history.find() == ()
+        assert history.find_sessions() == ()
         assert "history.db.bad" in history.notice
         history.add_session("bench", ENVIRONMENT, OFF)
     assert history_file().with_name("history.db.bad").exists()
     with History() as history:
         assert history.notice == ""
-        assert len(history.find()) == 1
+        assert len(history.find_sessions()) == 1
 
 
 def test_a_newer_file_is_left_alone(home: Path) -> None:
@@ -239,7 +247,7 @@ def test_the_writer_keeps_the_order_and_closes(home: Path) -> None:
     writer = HistoryWriter(told.append)
     id_ = writer.begin_session("tune", ENVIRONMENT, OFF, workload="code")
     for each in RUNS:
-        writer.add(id_, each)
+        writer.add_run(id_, each)
     writer.finish(id_, {"sentence": "Done."})
     assert writer.close(timeout_s=30)
     assert told == []
@@ -261,7 +269,7 @@ def test_the_writer_tells_once_what_cannot_be_kept(home: Path) -> None:
     told: list[LauncherError] = []
     writer = HistoryWriter(told.append)
     id_ = writer.begin_session("bench", ENVIRONMENT, OFF)
-    writer.add(id_, RUNS[0])
+    writer.add_run(id_, RUNS[0])
     assert writer.close(timeout_s=30)
     (error,) = told
     assert isinstance(error, HistoryUnusable)

@@ -87,7 +87,7 @@ async def test_what_the_prompts_differ_by_is_no_noise() -> None:
 async def test_it_ends_when_the_interval_is_as_narrow_as_asked_and_not_before() -> None:
     noise = random.Random(7)
     speeds = [noise.gauss(80.0, 4.0) for _ in range(500)]
-    measured = await measure_speed(Timed(lambda ask: speeds[ask.before]), PROMPTS[:1], width=0.02, most=400)
+    measured = await measure_speed(Timed(lambda ask: speeds[ask.before]), PROMPTS[:1], width=0.02, most_rounds=400)
     assert measured.ended is EndReason.NARROW
     rates = [run.decode_rate or 0.0 for run in measured.runs]
     assert rates == speeds[1 : 1 + len(rates)]
@@ -104,7 +104,7 @@ async def test_it_ends_with_the_rounds_or_the_time_it_was_given() -> None:
     def wild(ask: Ask) -> float:
         return 100.0 if ask.seed % 2 else 10.0
 
-    measured = await measure_speed(Timed(wild), PROMPTS, most=7)
+    measured = await measure_speed(Timed(wild), PROMPTS, most_rounds=7)
     assert (measured.ended, len(measured.runs)) == (EndReason.MOST, 14)
     bench = Timed(wild)
     measured = await measure_speed(bench, PROMPTS, budget_s=60.0)

@@ -56,7 +56,7 @@ def server() -> Server:
 async def test_nobody_else_is_nobody_else(server: Server) -> None:
     others = OtherRequests(server.count)
     for _ in range(3):
-        async with others.observe() as asking:
+        async with others.observe_request() as asking:
             server.begin()
             server.end()
             asking.reply = reply()
@@ -67,7 +67,7 @@ async def test_nobody_else_is_nobody_else(server: Server) -> None:
 
 @pytest.mark.parametrize(("read", "written"), [(1, 1), (300, 0), (0, 5)])
 async def test_what_began_and_ended_within_ours_is_seen_by_its_tokens(server: Server, read: int, written: int) -> None:
-    async with OtherRequests(server.count).observe() as asking:
+    async with OtherRequests(server.count).observe_request() as asking:
         server.begin()
         server.begin()
         server.end(read, written)
@@ -81,7 +81,7 @@ async def test_what_is_worked_on_before_or_after_ours_is_seen(server: Server, wh
     if when == "before":
         server.begin()
     server.waiting = int(when == "waiting before")
-    async with OtherRequests(server.count).observe() as asking:
+    async with OtherRequests(server.count).observe_request() as asking:
         if when == "before":
             server.processing = 0  # it was given up, with no tokens
         server.waiting = 0
@@ -98,7 +98,7 @@ async def test_replies_of_ours_at_once_are_added_up(server: Server) -> None:
     go_on = [asyncio.Event() for _ in range(3)]
 
     async def ours(number: int, *, besides: bool = False) -> bool:
-        async with others.observe() as asking:
+        async with others.observe_request() as asking:
             server.begin()
             await go_on[number].wait()
             server.end()
@@ -122,12 +122,12 @@ async def test_replies_of_ours_at_once_are_added_up(server: Server) -> None:
 
 async def test_what_counts_nothing_tells_nothing(server: Server) -> None:
     server.answers = False
-    async with OtherRequests(server.count).observe() as asking:
+    async with OtherRequests(server.count).observe_request() as asking:
         server.read += 500
         asking.reply = reply()
     assert not asking.disturbed
     server.answers = True
-    async with OtherRequests(server.count).observe() as asking:
+    async with OtherRequests(server.count).observe_request() as asking:
         server.read += 500  # whose those are is not known without timings
         asking.reply = reply(None)
     assert not asking.disturbed
@@ -136,12 +136,12 @@ async def test_what_counts_nothing_tells_nothing(server: Server) -> None:
 async def test_one_of_ours_that_fails_or_is_given_up_leaves_nothing(server: Server) -> None:
     others = OtherRequests(server.count)
     with pytest.raises(Unreachable):
-        async with others.observe():
+        async with others.observe_request():
             raise Unreachable("It ended.", "")
     server.hangs = True
 
     async def ask() -> None:
-        async with others.observe():
+        async with others.observe_request():
             pass
 
     asking = asyncio.create_task(ask())
@@ -152,7 +152,7 @@ async def test_one_of_ours_that_fails_or_is_given_up_leaves_nothing(server: Serv
     await asyncio.sleep(0)
     assert server.given_up == 1
     server.hangs = False
-    async with others.observe() as again:
+    async with others.observe_request() as again:
         server.begin()
         server.end()
         again.reply = reply()

@@ -15,9 +15,9 @@ from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.report import (
     build_report,
     common_settings,
+    describe_speedup,
     figures_by_prompt,
     group_runs,
-    percent_faster,
     report_data,
     settings_line,
     speedup_of_runs,
@@ -224,7 +224,7 @@ def test_nothing_is_compared_with_nothing() -> None:
     ],
 )
 def test_a_ratio_in_words(ratio: Interval, said: str) -> None:
-    assert percent_faster(ratio) == said
+    assert describe_speedup(ratio) == said
 
 
 def tuned(rates: Sequence[tuple[RunSettings, float]]) -> list[Run]:

@@ -7,7 +7,7 @@ import pytest
 from launcher.base.errors import ResultMissing
 from launcher.tuning.records import Run
 from launcher.tuning.report import build_report, speedup_of_runs
-from launcher.tuning.report_published import KIND, Published, Stated, published_table, published_tables
+from launcher.tuning.report_published import KIND, PublishedTable, StatedStatistic, published_table, published_tables
 from launcher.tuning.statistics import Figure
 
 ALL = [(table, stated) for table in published_tables() for stated in table.stated]
@@ -17,7 +17,7 @@ def holds(settings: Mapping[str, object], part: Mapping[str, object]) -> bool:
     return all(settings.get(name) == value for name, value in part.items())
 
 
-def reported(table: Published, stated: Stated) -> float:
+def reported(table: PublishedTable, stated: StatedStatistic) -> float:
     runs = [run for run in table.session.runs if not stated.prompt or run.prompt == stated.prompt]
     of = [run for run in runs if holds(run.settings, stated.of)]
     (row,) = build_report(of).rows
@@ -40,7 +40,7 @@ def reported(table: Published, stated: Stated) -> float:
 
 
 @pytest.mark.parametrize(("table", "stated"), ALL, ids=[f"{t.session.id}-{s.what}-{s.value}" for t, s in ALL])
-def test_what_the_source_states_comes_out(table: Published, stated: Stated) -> None:
+def test_what_the_source_states_comes_out(table: PublishedTable, stated: StatedStatistic) -> None:
     digits = len(stated.value.partition(".")[2])
     assert f"{reported(table, stated):.{digits}f}" == stated.value
 

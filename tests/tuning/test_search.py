@@ -11,7 +11,7 @@ from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.predict import CostPoint, CostSurface
 from launcher.tuning.records import Run
 from launcher.tuning.search import Search
-from launcher.tuning.space import Space, SpaceAxis, draft_of, settings_key
+from launcher.tuning.space import Space, SpaceAxis, draft_length, settings_key
 from launcher.tuning.tune_state import Fault, Stage, Trial
 
 SPACE = Space(
@@ -26,13 +26,13 @@ STEPS = 4_000
 
 def cost(settings: dict[str, Value]) -> float:
     """Seconds of a step: a line in the draft length, a tenth less with 6 threads, 3 % less with f16."""
-    draft = draft_of(settings)
+    draft = draft_length(settings)
     effect = THREADS[int(str(settings["threads"]))] - 0.03 * (settings["kv"] == "f16")
     return 0.01 * math.exp(effect) * (1.1 + 0.15 * draft if draft else 1)
 
 
 def trial(number: int, settings: dict[str, Value], noise: float = 0.0) -> Trial:
-    draft, alive, hits = draft_of(settings), 1.0, []
+    draft, alive, hits = draft_length(settings), 1.0, []
     for rate in CHAIN[:draft]:
         alive *= rate
         hits.append(round(alive * STEPS))
@@ -46,7 +46,7 @@ def trial(number: int, settings: dict[str, Value], noise: float = 0.0) -> Trial:
 def tried(*settings: dict[str, Value]) -> Search:
     search = Search(SPACE, ["p"], Goal(), seed=1)
     for number, each in enumerate(settings):
-        search.add(trial(number, each))
+        search.add_trial(trial(number, each))
     return search
 
 
@@ -56,7 +56,7 @@ MORE += [{"kv": "f16", "threads": 8, "draft": 0}, {"kv": "q4_0", "threads": 8, "
 
 
 def test_effects_that_were_seen_apart_are_added_where_nothing_was_tried() -> None:
-    grid = list(SPACE.settings())
+    grid = list(SPACE.fitting_settings())
     points = [CostPoint(s, math.log(cost(s)), 1e-6, 20.0 * i) for i, s in enumerate([*PROBES, *MORE])]
     mean = CostSurface(SPACE, grid).fit(points).mean
     unseen = {"kv": "f16", "threads": 6, "draft": 5}
@@ -66,7 +66,7 @@ def test_effects_that_were_seen_apart_are_added_where_nothing_was_tried() -> Non
 
 
 def test_draws_spread_more_where_less_is_known() -> None:
-    grid = list(SPACE.settings())
+    grid = list(SPACE.fitting_settings())
     points = [CostPoint(s, math.log(cost(s)), 1e-4, 20.0 * i) for i, s in enumerate(PROBES)]
     draws = CostSurface(SPACE, grid).fit(points).draw(np.random.default_rng(1), 400)
     spread = dict(zip(map(settings_key, grid), draws.std(axis=0), strict=True))
@@ -76,7 +76,7 @@ def test_draws_spread_more_where_less_is_known() -> None:
 
 def test_a_drift_is_not_taken_for_an_effect() -> None:
     """The machine slows down by 3 % over the time; what was tried last is not slower for that."""
-    grid = list(SPACE.settings())
+    grid = list(SPACE.fitting_settings())
     order = [*PROBES, *MORE, *PROBES]
     points = [CostPoint(s, math.log(cost(s)) + 0.03 * i / len(order), 1e-5, 60.0 * i) for i, s in enumerate(order)]
     mean = CostSurface(SPACE, grid).fit(points).mean
@@ -90,7 +90,7 @@ def test_a_drift_is_not_taken_for_an_effect() -> None:
 
 def test_the_forecast_of_every_length_is_near_the_truth_from_three_lengths() -> None:
     search = tried(*PROBES)
-    for forecast in search.forecast(search.assess(), PROBES[0]):
+    for forecast in search.forecast_drafts(search.assess_settings(), PROBES[0]):
         yielded = 1 + sum(math.prod(CHAIN[: i + 1]) for i in range(forecast.draft))
         truth = yielded / cost({**PROBES[0], "draft": forecast.draft})
         assert forecast.value == pytest.approx(truth, rel=0.04)
@@ -110,8 +110,10 @@ def test_a_published_sweep_is_met_from_two_of_its_lengths() -> None:
         drafts = Acceptance(steps * draft, sum(hits), (steps,) * draft, hits)
         settings: dict[str, Value] = {"draft": draft}
         run = Run("p", settings, 0.0, 1.0, reply_tokens=steps + sum(hits), decode_rate=rate, acceptance=drafts)
-        search.add(Trial(number, Stage.PROBE, settings, 20.0 * number, 20.0, 10.0, (run,)))
-    found = {forecast.draft: forecast.value for forecast in search.forecast(search.assess(), {"draft": 1})}
+        search.add_trial(Trial(number, Stage.PROBE, settings, 20.0 * number, 20.0, 10.0, (run,)))
+    found = {
+        forecast.draft: forecast.value for forecast in search.forecast_drafts(search.assess_settings(), {"draft": 1})
+    }
     assert found[2] == pytest.approx(175.2, rel=0.03)
     assert found[4] == pytest.approx(177.3, rel=0.05)
 
@@ -120,13 +122,13 @@ def test_exploring_finds_the_best_of_sixty_three_in_a_dozen_trials() -> None:
     search = tried(*PROBES)
     last: dict[str, Value] | None = None
     for number in range(8, 20):
-        last = search.choose_next(search.assess(), last)
-        search.add(trial(number, last))
-    found = search.grid[search.assess().best]
+        last = search.choose_next(search.assess_settings(), last)
+        search.add_trial(trial(number, last))
+    found = search.grid[search.assess_settings().best]
     assert (found["kv"], found["threads"]) == ("f16", 6)
 
     def benefit(settings: dict[str, Value]) -> float:
-        yielded = 1 + sum(math.prod(CHAIN[: i + 1]) for i in range(draft_of(settings)))
+        yielded = 1 + sum(math.prod(CHAIN[: i + 1]) for i in range(draft_length(settings)))
         return yielded / cost(settings)
 
     assert benefit(found) > 0.99 * max(map(benefit, search.grid))
@@ -134,7 +136,7 @@ def test_exploring_finds_the_best_of_sixty_three_in_a_dozen_trials() -> None:
 
 def test_what_is_tried_next_is_never_what_is_in_use() -> None:
     search = tried(*PROBES, *MORE)
-    assessment = search.assess()
+    assessment = search.assess_settings()
     for settings in search.grid[::7]:
         for _ in range(5):
             assert search.choose_next(assessment, settings) != settings
@@ -146,25 +148,27 @@ def failed(settings: dict[str, Value], fault: Fault) -> Trial:
 
 def test_what_needs_as_much_memory_as_something_that_did_not_start_is_left_alone() -> None:
     search = tried(*PROBES)
-    search.add(failed({"kv": "f16", "threads": 4, "draft": 3}, Fault.MEMORY))
+    search.add_trial(failed({"kv": "f16", "threads": 4, "draft": 3}, Fault.MEMORY))
     out = [settings for settings, gone in zip(search.grid, search.excluded, strict=True) if gone]
     assert out
-    assert all(each["kv"] == "f16" and draft_of(each) >= 3 for each in out)
+    assert all(each["kv"] == "f16" and draft_length(each) >= 3 for each in out)
     assert len(out) == 4 * 3
     assert search.nearest_to_baseline(3) == {"kv": "q8_0", "threads": 4, "draft": 3}
-    assert all(draft_of(search.grid[i]) < 3 or search.grid[i]["kv"] != "f16" for i in [search.assess().best])
+    assert all(
+        draft_length(search.grid[i]) < 3 or search.grid[i]["kv"] != "f16" for i in [search.assess_settings().best]
+    )
 
 
 def test_another_fault_speaks_of_these_settings_only_and_the_second_time_of_those_that_had_started() -> None:
     search = tried(*PROBES)
-    search.add(failed(MORE[0], Fault.FAILED))
+    search.add_trial(failed(MORE[0], Fault.FAILED))
     assert [search.grid[i] for i in np.flatnonzero(search.excluded)] == [MORE[0]]
-    search.add(failed(PROBES[2], Fault.FAILED))
+    search.add_trial(failed(PROBES[2], Fault.FAILED))
     assert search.nearest_to_baseline(3) == PROBES[2]
-    search.add(failed(PROBES[2], Fault.FAILED))
+    search.add_trial(failed(PROBES[2], Fault.FAILED))
     assert search.nearest_to_baseline(3) != PROBES[2]
-    search.add(failed(PROBES[0], Fault.SPOILT))
-    search.add(failed(PROBES[0], Fault.SPOILT))
+    search.add_trial(failed(PROBES[0], Fault.SPOILT))
+    search.add_trial(failed(PROBES[0], Fault.SPOILT))
     assert not search.excluded[0]
 
 
@@ -176,7 +180,7 @@ def test_noise_is_estimated_from_runs_and_starts_apart() -> None:
         start = dice.normal(0, 0.02)
         first, second = (trial(number, settings, start + dice.normal(0, 0.05)).runs[0] for _ in range(2))
         runs = (first, Run(**{**{f: getattr(second, f) for f in second.__slots__}, "prompt": "q"}))
-        search.add(Trial(number, Stage.EXPLORE, settings, 20.0 * number, 20.0, 10.0, runs))
+        search.add_trial(Trial(number, Stage.EXPLORE, settings, 20.0 * number, 20.0, 10.0, runs))
     assert search.noise == pytest.approx(0.05, rel=0.25)
     assert search.start_noise == pytest.approx(0.02, rel=0.5)
 
@@ -187,11 +191,13 @@ def test_the_time_of_an_answer_counts_reading_too() -> None:
         search = Search(SPACE, ["p"], Goal(Aim.ANSWER, prompt_tokens, 100), seed=1)
         for number, settings in enumerate(PROBES * 2):
             done = trial(number, settings)
-            reading = 1_000.0 if draft_of(settings) else 1_100.0
+            reading = 1_000.0 if draft_length(settings) else 1_100.0
             run = Run(**{**{f: getattr(done.runs[0], f) for f in done.runs[0].__slots__}, "prefill_rate": reading})
-            search.add(Trial(number, Stage.EXPLORE, settings, 20.0 * number, 20.0, 10.0, (run,)))
-        assessment = search.assess()
+            search.add_trial(Trial(number, Stage.EXPLORE, settings, 20.0 * number, 20.0, 10.0, (run,)))
+        assessment = search.assess_settings()
         home = search.index_with_draft(PROBES[0], 0)
         assert home is not None
-        assert bool(draft_of(search.grid[assessment.best])) is expected
-        assert search.forecast(assessment, PROBES[0])[0].value == pytest.approx(prompt_tokens / 1_100 + 1.0, rel=0.03)
+        assert bool(draft_length(search.grid[assessment.best])) is expected
+        assert search.forecast_drafts(assessment, PROBES[0])[0].value == pytest.approx(
+            prompt_tokens / 1_100 + 1.0, rel=0.03
+        )

@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.base.errors import BadOption
-from launcher.tuning.space import Space, SpaceAxis, draft_of, settings_key
+from launcher.tuning.space import Space, SpaceAxis, draft_length, settings_key
 
 KV = SpaceAxis("kv", ("q4_0", "q8_0", "f16"), memory=True)
 P_MIN = SpaceAxis("p_min", (0.0, 0.5), drafting=True)
@@ -12,21 +12,21 @@ BASELINE = {"kv": "q8_0", "p_min": 0.0, "ctx": 65_536}
 
 def test_every_combination_is_there_once_and_the_baseline_first() -> None:
     space = Space(BASELINE, (1, 2, 4), (KV, P_MIN))
-    found = list(space.settings())
+    found = list(space.fitting_settings())
     assert found[0] == {**BASELINE, "draft": 0}
     assert len({settings_key(each) for each in found}) == len(found) == space.size == 3 + 3 * 3 * 2
     assert all(each["ctx"] == 65_536 for each in found)
 
 
 def test_without_drafts_their_settings_are_not_varied() -> None:
-    off = [each for each in Space(BASELINE, (1,), (KV, P_MIN)).settings() if not draft_of(each)]
+    off = [each for each in Space(BASELINE, (1,), (KV, P_MIN)).fitting_settings() if not draft_length(each)]
     assert [each["p_min"] for each in off] == [0.0] * 3
 
 
 def test_memory_that_mtp_takes_is_free_without_it() -> None:
     """With drafts only the smallest cache fits, without them all of them do."""
-    space = Space(BASELINE, (1, 2), (KV,), fits=lambda s: not draft_of(s) or s["kv"] == "q4_0")
-    assert {(draft_of(each), each["kv"]) for each in space.settings()} == {
+    space = Space(BASELINE, (1, 2), (KV,), fits=lambda s: not draft_length(s) or s["kv"] == "q4_0")
+    assert {(draft_length(each), each["kv"]) for each in space.fitting_settings()} == {
         *((0, kv) for kv in KV.values),
         *((draft, "q4_0") for draft in (1, 2)),
     }

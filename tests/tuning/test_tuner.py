@@ -9,7 +9,7 @@ import pytest
 from launcher.base.errors import EngineFailed, NothingMeasured
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.records import Prompt, Run, RunSettings
-from launcher.tuning.space import Space, SpaceAxis, draft_of, settings_key
+from launcher.tuning.space import Space, SpaceAxis, draft_length, settings_key
 from launcher.tuning.tune_state import Fault, Stage
 from launcher.tuning.tuner import (
     Predicted,
@@ -120,7 +120,7 @@ async def test_finalists_are_asked_the_same_in_turns() -> None:
     """Pairs stand beside each other in time, in both orders, with the same seeds; each visit is a start of its own."""
     _, verdict, _ = await tuned_once(MTP_WINS)
     confirmed = [trial for trial in verdict.trials if trial.stage in {Stage.VERIFY, Stage.CONFIRM}]
-    drafts = [draft_of(trial.settings) for trial in confirmed]
+    drafts = [draft_length(trial.settings) for trial in confirmed]
     assert len(confirmed) >= 9
     assert all(one != other for one, other in pairwise(drafts))
     assert {tuple(drafts[:2]), tuple(drafts[-2:])} == {(0, verdict.draft), (verdict.draft, 0)}
@@ -142,20 +142,20 @@ class Fails(SimulatedBench):
 async def test_a_crash_is_a_result() -> None:
     """Drafts longer than 2 crash; the tune works with what is left."""
     machine, told = draw(MTP_WINS), Told()
-    bench = Fails(machine, lambda settings: draft_of(settings) > 2)
+    bench = Fails(machine, lambda settings: draft_length(settings) > 2)
     verdict = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, on_event=told, seed=1)
     assert verdict.mtp == "on"
     assert verdict.draft == 2
     failed = [event for event in told.of(TrialFailed) if event.trial.fault is Fault.FAILED]
     assert failed
-    assert all(draft_of(event.trial.settings) > 2 for event in failed)
+    assert all(draft_length(event.trial.settings) > 2 for event in failed)
     assert len({settings_key(event.trial.settings) for event in failed}) == len(failed)  # none is tried twice
 
 
 async def test_where_no_draft_can_be_served_mtp_stays_off() -> None:
     machine = draw(MTP_WINS)
     space = replace(machine.space(), axes=())
-    verdict = await tune(Fails(machine, draft_of), space, WORK, Goal(), HOUR_S, seed=1)
+    verdict = await tune(Fails(machine, draft_length), space, WORK, Goal(), HOUR_S, seed=1)
     assert verdict.mtp == "off"
     assert verdict.sentence.startswith("Leave MTP off: the model could not be loaded with it.")
     assert verdict.because == "It ended while it loaded."

@@ -18,7 +18,7 @@ from launcher.models.server_settings import Value
 from launcher.monitor.meter import ReplyMeter
 from launcher.tuning.goal import Goal
 from launcher.tuning.records import Prompt, Run, RunSettings
-from launcher.tuning.space import draft_of, settings_key
+from launcher.tuning.space import draft_length, settings_key
 from launcher.tuning.tuner import tune
 from tests.tuning.simulated import MTP_WINS
 from tools.tuner_simulation.bench import PROMPT_TOKENS
@@ -53,7 +53,7 @@ class HttpBench:
         if settings == self.served:
             return 0.0
         await self.stop()
-        draft = draft_of(settings)
+        draft = draft_length(settings)
         flags = [text for name, flag in FLAGS.items() if name in settings for text in (flag, str(settings[name]))]
         if draft:
             kind = "draft-mtp,ngram-simple" if settings["ngram"] != "none" else "draft-mtp"
@@ -130,7 +130,7 @@ async def test_what_a_program_has_no_memory_for_is_told_by_its_own_words() -> No
     number, too_large = next(
         (number, settings)
         for number in range(100)
-        for settings in draw(number).space().settings()  # those of which it is believed that they fit
+        for settings in draw(number).space().fitting_settings()  # those of which it is believed that they fit
         if draw(number).runs_out_of_memory(settings)
     )
     bench = HttpBench(number)
@@ -142,6 +142,6 @@ async def test_what_a_program_has_no_memory_for_is_told_by_its_own_words() -> No
         baseline = draw(number).space().baseline_settings()
         assert await bench.become(baseline) > 0
         run = await bench.run(WORK.prompts[0], seed=1)
-        assert Goal().value(run) == pytest.approx(1 / draw(number).step(baseline), rel=0.3)
+        assert Goal().run_value(run) == pytest.approx(1 / draw(number).step(baseline), rel=0.3)
     finally:
         await bench.stop()

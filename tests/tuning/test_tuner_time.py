@@ -10,11 +10,11 @@ import pytest
 
 from launcher.base.errors import TuneMismatch
 from launcher.tuning.goal import Aim, Goal
-from launcher.tuning.other_requests import OTHERS_ASKED
+from launcher.tuning.other_requests import OTHER_REQUESTS_SEEN
 from launcher.tuning.plan_of_trials import most_explored
 from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.search import Assessment, Search
-from launcher.tuning.space import Space, draft_of
+from launcher.tuning.space import Space, draft_length
 from launcher.tuning.tune_state import Fault, Stage, TuneState
 from launcher.tuning.tuner import (
     Paused,
@@ -126,7 +126,7 @@ async def test_a_budget_that_the_first_trial_shows_too_small_ends_undecided() ->
     verdict = await tune(SimulatedBench(machine, seed=2), machine.space(), WORK, Goal(), 25, seed=3)
     assert len(verdict.trials) == 1
     assert verdict.mtp == "undecided"
-    assert draft_of(verdict.settings) == 0
+    assert draft_length(verdict.settings) == 0
     assert "a verdict needs at least 11 trials (" in verdict.because
 
 
@@ -140,13 +140,13 @@ async def test_where_trials_are_noisy_and_time_is_long_exploring_ends_all_the_sa
 
 async def test_what_takes_time_to_compute_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     where: list[str] = []
-    assess = Search.assess
+    assess = Search.assess_settings
 
     def noted(search: Search) -> Assessment:
         where.append(threading.current_thread().name)
         return assess(search)
 
-    monkeypatch.setattr(Search, "assess", noted)
+    monkeypatch.setattr(Search, "assess_settings", noted)
     await tuned(MTP_WINS, 600.0)
     assert where
     assert threading.main_thread().name not in where
@@ -180,7 +180,7 @@ class Disturbed(SimulatedBench):
     others = False
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
-        return replace(await super().run(prompt, seed=seed), spoilt=OTHERS_ASKED if self.others else None)
+        return replace(await super().run(prompt, seed=seed), spoilt=OTHER_REQUESTS_SEEN if self.others else None)
 
 
 async def test_where_too_few_starts_can_be_compared_that_is_said_and_not_that_time_was_short() -> None:
@@ -196,7 +196,7 @@ async def test_where_too_few_starts_can_be_compared_that_is_said_and_not_that_ti
     compared = sum(trial.stage in (Stage.VERIFY, Stage.CONFIRM) for trial in verdict.trials)
     assert verdict.because == (
         f"{compared} of {compared} comparison starts gave no result."
-        f" Too many of its runs were disturbed. {OTHERS_ASKED}"
+        f" Too many of its runs were disturbed. {OTHER_REQUESTS_SEEN}"
     )
 
 
@@ -229,7 +229,7 @@ async def test_a_later_trial_that_does_not_end_is_ended_too(monkeypatch: pytest.
     left_s = (60.0, 0.01, 0.0)  # the first has all the time that a busy computer takes
     monkeypatch.setattr(TrialRunner, "left_s", property(lambda course: left_s[min(len(course.trials), 2)]))
     monkeypatch.setattr(TrialRunner, "can_afford", lambda course, _trials=1: len(course.trials) < 2)
-    bench = Hangs(machine, "start", lambda at: draft_of(at) > 0)
+    bench = Hangs(machine, "start", lambda at: draft_length(at) > 0)
     verdict = await tune(bench, machine.space(), WORK, Goal(), 0.1, seed=3)
     assert [trial.fault for trial in verdict.trials] == [Fault.NONE, Fault.TIME]
     assert (verdict.mtp, verdict.speedup) == ("undecided", None)

@@ -13,7 +13,7 @@ from launcher.base.errors import EngineFailed
 from launcher.models.server_settings import Value
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.records import Prompt, Run, RunSettings
-from launcher.tuning.space import draft_of
+from launcher.tuning.space import draft_length
 from tools.tuner_simulation.machine import PROMPTS, REPLY_TOKENS, Machine
 
 PROMPT_TOKENS = 600
@@ -125,7 +125,7 @@ class SimulatedBench:
         watts = machine.power(settings) * math.exp(dice.normal(0, 0.01))
         began_s = self._now_s
         self._now_s += reading_s + writing_s + 0.02
-        draft = draft_of(settings)
+        draft = draft_length(settings)
         drafts = Acceptance(steps * draft, sum(hits), (steps,) * draft, hits) if draft else None
         return Run(
             prompt=prompt.name,

@@ -15,7 +15,7 @@ from typing import Any
 
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.predict import tokens_per_step
-from launcher.tuning.space import Key, Space, SpaceAxis, draft_of, settings_key
+from launcher.tuning.space import Key, Space, SpaceAxis, draft_length, settings_key
 
 DRAFTS = (1, 2, 3, 4, 5, 6)
 KV = SpaceAxis("kv", ("q4_0", "q8_0", "f16"), memory=True)
@@ -100,7 +100,7 @@ class Machine:
         mib: float = _MODEL_MIB + _KV_MIB[settings["kv"]] + 0.35 * settings.get("ubatch", 512)
         if self.offloads:
             mib += (24 - settings["n_cpu_moe"]) * _LAYER_MIB
-        draft = draft_of(settings)
+        draft = draft_length(settings)
         return mib + (_HEAD_MIB + _STATE_MIB * (1 + draft) if draft else 0.0)
 
     def runs_out_of_memory(self, settings: Mapping[str, Any]) -> bool:
@@ -109,7 +109,7 @@ class Machine:
 
     def step(self, settings: Mapping[str, Any]) -> float:
         """Return the true seconds of a verification step."""
-        draft = draft_of(settings)
+        draft = draft_length(settings)
         if self.tied:
             return self.step_s * math.exp(self._mean_log_yield(settings))
         kept = self._kept(settings) * draft
@@ -128,7 +128,7 @@ class Machine:
 
     def rates(self, settings: Mapping[str, Any], prompt: int) -> tuple[float, ...]:
         """Return by position how often a draft is accepted, all before it being so."""
-        draft = draft_of(settings)
+        draft = draft_length(settings)
         first = self.chain[prompt] * self._kept(settings) ** 0.5
         if settings["ngram"] != "none":
             first += (1 - first) * self.ngram_finds[prompt]
@@ -136,7 +136,7 @@ class Machine:
 
     def _yield(self, settings: Mapping[str, Any], prompt: int) -> float:
         """Return the tokens that a step yields."""
-        return tokens_per_step(self.rates(settings, prompt), draft_of(settings))
+        return tokens_per_step(self.rates(settings, prompt), draft_length(settings))
 
     def _mean_log_yield(self, settings: Mapping[str, Any]) -> float:
         return sum(math.log(self._yield(settings, prompt)) for prompt in range(PROMPTS)) / PROMPTS
@@ -147,12 +147,12 @@ class Machine:
 
     def prefill(self, settings: Mapping[str, Any]) -> float:
         """Return the true tokens a second of reading a prompt."""
-        slower = self.prefill_mtp if draft_of(settings) else 0.0
+        slower = self.prefill_mtp if draft_length(settings) else 0.0
         return self.prefill_rate * math.exp(self.ubatch_prefill[settings.get("ubatch", 512)] - slower)
 
     def power(self, settings: Mapping[str, Any]) -> float:
         """Return the true watts while it writes."""
-        return self.power_w * (1 + self.power_draft * math.sqrt(draft_of(settings)))
+        return self.power_w * (1 + self.power_draft * math.sqrt(draft_length(settings)))
 
     def benefit(self, settings: Mapping[str, Any], goal: Goal, prompt_tokens: int) -> float:
         """Return the true score of settings: the mean over the prompts of the logarithm of what the goal wants."""
@@ -231,6 +231,6 @@ def truth(machine: Machine, goal: Goal, prompt_tokens: int) -> dict[Key, float]:
     """Return the true score of every setting of a machine's grid that can be served."""
     return {
         settings_key(settings): machine.benefit(settings, goal, prompt_tokens)
-        for settings in machine.space().settings()
+        for settings in machine.space().fitting_settings()
         if not machine.runs_out_of_memory(settings)
     }

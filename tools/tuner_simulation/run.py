@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from launcher.tuning.goal import Goal
 from launcher.tuning.records import Prompt
-from launcher.tuning.space import Key, draft_of, settings_key
+from launcher.tuning.space import Key, draft_length, settings_key
 from launcher.tuning.tuner import tune
 from launcher.tuning.verdict import Verdict
 from tools.tuner_simulation.bench import PROMPT_TOKENS, SimulatedBench, prompts
@@ -88,8 +88,8 @@ def judge(machine: Machine, goal: Goal, verdict: Verdict, bench: SimulatedBench,
 
 
 def _speedup(scores: dict[Key, float]) -> float:
-    on = [score for settings, score in scores.items() if draft_of(dict(settings))]
-    off = [score for settings, score in scores.items() if not draft_of(dict(settings))]
+    on = [score for settings, score in scores.items() if draft_length(dict(settings))]
+    off = [score for settings, score in scores.items() if not draft_length(dict(settings))]
     return math.exp(max(on) - max(off)) if on else 0.0
 
 
@@ -118,7 +118,7 @@ def exhaust(number: int, goal: Goal, visits: int) -> Outcome:
     return Outcome(
         kind=machine.kind,
         noise=machine.run_noise,
-        answer="on" if draft_of(dict(found)) else "off",
+        answer="on" if draft_length(dict(found)) else "off",
         to_best=math.exp(scores[found] - max(scores.values())),
         to_baseline=math.exp(scores[found] - scores[settings_key(machine.space().baseline_settings())]),
         speedup=_speedup(scores),
@@ -138,7 +138,7 @@ async def _best_of_all(bench: SimulatedBench, grid: list[Key], goal: Goal, visit
         for settings in grid:
             await bench.become(dict(settings), reliable=True)
             runs = [await bench.run(prompt, seed=turn) for prompt in WORK.prompts]
-            sums[settings] += statistics.fmean(goal.score(run) or 0.0 for run in runs)
+            sums[settings] += statistics.fmean(goal.run_score(run) or 0.0 for run in runs)
     return max(sums, key=sums.__getitem__)
 
 

@@ -275,7 +275,7 @@ def _list_tunes() -> tuple[Summary, ...]:
     if not history_file().exists():
         return ()
     with History() as history:
-        return history.find(kind="tune", most=_MOST_TUNES)
+        return history.find_sessions(kind="tune", most=_MOST_TUNES)
 
 
 def _load_session(session_id: str) -> Session:

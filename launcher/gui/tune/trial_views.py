@@ -15,7 +15,7 @@ from launcher.models.server_settings import ROWS
 from launcher.monitor.meter import sum_acceptance
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.records import Run, RunSettings
-from launcher.tuning.space import DRAFT, Key, draft_of, settings_key
+from launcher.tuning.space import DRAFT, Key, draft_length, settings_key
 from launcher.tuning.tune_state import Stage, Trial
 from launcher.tuning.verdict import Forecast, TriedSettings, tabulate_trials
 
@@ -88,7 +88,7 @@ def group_trials(runs: Sequence[Run]) -> tuple[Trial, ...]:
 
 def settings_text(settings: RunSettings, baseline: RunSettings) -> str:
     """Return settings in a few words: the draft length, and differences from the baseline."""
-    draft = draft_of(settings)
+    draft = draft_length(settings)
     return " · ".join(
         [tr("draft {draft}", draft=draft) if draft else tr("off"), *_other_differences(settings, baseline)]
     )
@@ -113,7 +113,7 @@ def trial_rows(view: TuneView) -> list[TrialRow]:
     rows: list[tuple[int, bool, TrialRow]] = []
     for key, tried in by_key.items():
         row = _measured_row(view, tried, off, best=key == best)
-        rows.append((draft_of(tried.settings), key != settings_key(baseline), row))
+        rows.append((draft_length(tried.settings), key != settings_key(baseline), row))
     for forecast in _speed_forecasts(view):
         settings = dict(_key_for_draft(baseline, view.other_settings, forecast.draft))
         if settings_key(settings) not in by_key:
@@ -141,7 +141,7 @@ def rate_curves(view: TuneView) -> tuple[Curve, ...]:
     }
     forecasts_by_draft = {each.draft: each for each in _speed_forecasts(view)}
     drafts = sorted(
-        {*forecasts_by_draft, *(draft_of(dict(key)) for key in by_key if _has_other_settings(dict(key), view))}
+        {*forecasts_by_draft, *(draft_length(dict(key)) for key in by_key if _has_other_settings(dict(key), view))}
     )
     points = []
     for draft in drafts:
@@ -171,7 +171,7 @@ def step_parts(view: TuneView) -> tuple[tuple[StepPart, ...], str, str]:
         return (), "", ""
     base_ms = steps[0][0]
     slope = linear_regression(draft_lengths, [steps[draft][0] for draft in draft_lengths]).slope
-    chosen = draft_of(view.verdict["settings"]) if view.verdict else 0
+    chosen = draft_length(view.verdict["settings"]) if view.verdict else 0
     fastest = max(draft_lengths, key=lambda each: steps[each][1] / steps[each][0])
     draft = chosen if chosen in draft_lengths else fastest
     step_ms, tokens = steps[draft]
@@ -246,7 +246,7 @@ def _step_times(view: TuneView) -> dict[int, tuple[float, float]]:
             for run in trial.runs:
                 if run.is_counted and run.steps and run.decode_rate:
                     ms = 1_000 * run.reply_tokens / run.decode_rate / run.steps
-                    by_draft.setdefault(draft_of(trial.settings), []).append((ms, run.reply_tokens / run.steps))
+                    by_draft.setdefault(draft_length(trial.settings), []).append((ms, run.reply_tokens / run.steps))
     return {
         draft: (math.exp(fmean(math.log(ms) for ms, _ in steps)), fmean(tokens for _, tokens in steps))
         for draft, steps in by_draft.items()
@@ -255,7 +255,7 @@ def _step_times(view: TuneView) -> dict[int, tuple[float, float]]:
 
 def _has_other_settings(settings: RunSettings, view: TuneView) -> bool:
     return settings_key(settings) == _key_for_draft(
-        _with_mtp_off(view.baseline), view.other_settings, draft_of(settings)
+        _with_mtp_off(view.baseline), view.other_settings, draft_length(settings)
     )
 
 
