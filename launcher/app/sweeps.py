@@ -276,7 +276,7 @@ async def _record_runs(
         on_begun(record.id)
         complete = False
         try:
-            yield record.add
+            yield record.add_run
             complete = True
         finally:
             record.finish({**build_result(), "complete": complete})
