@@ -101,24 +101,24 @@ def _split_graph(graph: Graph, copies: dict[tuple[int, int], int]) -> list[_Spli
     for node in graph.nodes:
         if ops[node] not in EMPTY:
             place = places[node]
-            foreign = [one for one in graph.sources[node] if places[one] != place]
-            if place != split.place or (split.copied and any(one in graph.outside for one in foreign)):
+            foreign = [source for source in graph.sources[node] if places[source] != place]
+            if place != split.place or (split.copied and any(source in graph.outside for source in foreign)):
                 split = _Split(place)
                 splits.append(split)
             for tensor in foreign:
                 if (tensor, place) not in copies:
-                    copies[tensor, place] = graph.copy(tensor, place)
+                    copies[tensor, place] = graph.add_copy(tensor, place)
                     split.copied.append(tensor)
             if foreign:
                 graph.sources[node] = tuple(
-                    copies[one, place] if places[one] != place else one for one in graph.sources[node]
+                    copies[source, place] if places[source] != place else source for source in graph.sources[node]
                 )
         split.nodes.append(node)
     return splits
 
 
 def _pipeline_copies(graph: Graph, tensor: int, place: int) -> list[int]:
-    return [graph.copy(tensor, place) for _ in range(_PIPELINE_COPIES - 1)]
+    return [graph.add_copy(tensor, place) for _ in range(_PIPELINE_COPIES - 1)]
 
 
 # CUDA: a fused kernel computes several nodes at once, so the tensors that it reads stay allocated until its last node.
@@ -167,10 +167,10 @@ _WINDOW = 20
 """Nodes looked at beyond the first unscheduled one, to find independent nodes."""
 _REACH = 15
 """Nodes looked at beyond a scheduled one, to find the rest of its run."""
-_CHOICE = (Op.SOFT_MAX, Op.RESHAPE, Op.ARGSORT, Op.VIEW, Op.GET_ROWS)
+_CHOOSE_EXPERTS = (Op.SOFT_MAX, Op.RESHAPE, Op.ARGSORT, Op.VIEW, Op.GET_ROWS)
 _VULKAN_TOP_EXPERTS = (
-    (*_CHOICE, Op.RESHAPE, Op.SUM_ROWS, Op.CLAMP, Op.DIV, Op.RESHAPE),
-    _CHOICE,
+    (*_CHOOSE_EXPERTS, Op.RESHAPE, Op.SUM_ROWS, Op.CLAMP, Op.DIV, Op.RESHAPE),
+    _CHOOSE_EXPERTS,
     (Op.ARGSORT, Op.VIEW, Op.GET_ROWS, Op.RESHAPE, Op.SOFT_MAX, Op.RESHAPE),
 )
 _RUNS = (
@@ -181,7 +181,7 @@ _RUNS = (
     (Op.RMS_NORM, Op.VIEW, Op.SET_ROWS),
     (Op.ROPE, Op.VIEW, Op.SET_ROWS),
 )
-_FIRST = frozenset(run[0] for run in _RUNS)
+_FIRST_OPS = frozenset(run[0] for run in _RUNS)
 _FOLLOWS = {(Op.RMS_NORM, Op.MUL), (Op.UNARY, Op.MUL)}
 _FOLLOWS_AT_ONCE = {(Op.MUL_MAT, Op.ADD), (Op.MUL_MAT_ID, Op.MUL), (Op.ADD, Op.ADD), (Op.SSM_CONV, Op.UNARY)}
 """Pairs of operations that one shader computes, so the second may be scheduled although it depends on the first."""
@@ -189,7 +189,7 @@ _FOLLOWS_AT_ONCE = {(Op.MUL_MAT, Op.ADD), (Op.MUL_MAT_ID, Op.MUL), (Op.ADD, Op.A
 
 def optimise_for_vulkan(graph: Graph, nodes: list[int]) -> tuple[list[int], dict[int, list[int]]]:
     """Return `nodes` in the backend's order and, by the last node of each run, the tensors that must stay allocated."""
-    return _VulkanOrder(graph, nodes).run()
+    return _VulkanOrder(graph, nodes).order_nodes()
 
 
 class _VulkanOrder:
@@ -228,7 +228,7 @@ class _VulkanOrder:
             waits.append(mask & (bit - 1))
         return waits
 
-    def run(self) -> tuple[list[int], dict[int, list[int]]]:
+    def order_nodes(self) -> tuple[list[int], dict[int, list[int]]]:
         first = 0
         while first < len(self.nodes):
             if self.used >> first & 1:
@@ -248,7 +248,7 @@ class _VulkanOrder:
         return self.order, self.needed
 
     def _runs_from(self, i: int) -> list[tuple[Op, ...]]:
-        if self.ops[i] not in _FIRST:
+        if self.ops[i] not in _FIRST_OPS:
             return []
         return [run for run in _RUNS if tuple(self.ops[i : i + len(run)]) == run]
 
@@ -391,22 +391,22 @@ def record_events(graph: Graph, schedule: Schedule) -> dict[int, BufferEvents]:
     def allocate(tensor: int) -> None:
         slots[tensor] = buffers.setdefault(places[tensor], BufferEvents()).allocate(sizes[tensor])
 
-    def heir(tensor: int, sources: Sequence[int]) -> int | None:
-        for one in sources:
-            last = one in slots and children[one] == 1 and not views[one] and one not in schedule.kept
-            if last and sizes[one] == sizes[tensor]:
-                return one
+    def find_reusable(tensor: int, sources: Sequence[int]) -> int | None:
+        for source in sources:
+            is_last_use = source in slots and children[source] == 1 and not views[source]
+            if is_last_use and source not in schedule.kept and sizes[source] == sizes[tensor]:
+                return source
         return None
 
     for tensor in schedule.inputs:
         allocate(tensor)
     for result, sources in schedule.steps:
         if result is not None and bases[result] == result and result not in slots:
-            left = heir(result, sources) if ops[result] in IN_PLACE else None
-            if left is None:
+            reusable = find_reusable(result, sources) if ops[result] in IN_PLACE else None
+            if reusable is None:
                 allocate(result)
             else:
-                slots[result] = slots.pop(left)
+                slots[result] = slots.pop(reusable)
         for source in sources:
             children[source] -= 1
             if children[source] or views[source]:
@@ -451,7 +451,7 @@ class _Chunk:
 def buffer_bytes(buffer: BufferEvents, units: Size, chunk_bytes: int | None = None) -> int:
     """Return the size of `buffer` in bytes. `chunk_bytes` is the backend's limit for one chunk, None without one.
 
-    The result is that of `place_tensors`. Nearly all buffers fit into one chunk, for which less is kept.
+    The result is that of `place_tensors`, which is slower: nearly all buffers fit into one chunk.
     """
     sizes = _tensor_bytes(buffer, units)
     peak = _measure_peak(buffer.events, sizes)
@@ -562,9 +562,9 @@ _OFFLOAD_ROWS = 32
 """Least batch rows for which a device copies weights from the host and computes there (GGML_OP_OFFLOAD_MIN_BATCH)."""
 _OPTIMISE = {"cuda": optimise_for_cuda, "rocm": optimise_for_cuda, "vulkan": optimise_for_vulkan}
 """The graph optimisation of each backend. Metal reorders nodes too; its rules are not simulated here."""
-_CHUNK = {"vulkan": 1 << 30}
+_CHUNK_BYTES = {"vulkan": 1 << 30}
 """Largest chunk of a backend's buffer, in bytes (suballocation_block_size)."""
-_COMPARED = frozenset({"cpu", "cuda", "vulkan"})
+_COMPARED_BACKENDS = frozenset({"cpu", "cuda", "vulkan"})
 """Backends whose computed buffer sizes were compared with those of an engine."""
 
 
@@ -674,13 +674,14 @@ def draft_model_buffers(draft: Geometry, target: Geometry, setting: ComputeSetti
     `setting` is the target's: the draft model has the same context and an f16 KV cache. Gemma 4's assistant has no KV
     cache and reads the target's.
     """
-    leans = draft.architecture == ASSISTANT
+    reads_target = draft.architecture == ASSISTANT
     setting = replace(setting, draft=0, outputs=0, cpu_expert_layers=0)
-    setting = setting if leans else replace(setting, quantised=False, wide=False)
-    found = _estimate_buffers(draft, setting, target_hidden=target.hidden if leans else 0)
-    by_device = tuple((0, share) for share, _ in found.by_device)
+    if not reads_target:
+        setting = replace(setting, quantised=False, wide=False)
+    buffers = _estimate_buffers(draft, setting, target_hidden=target.hidden if reads_target else 0)
+    by_device = tuple((0, share) for share, _ in buffers.by_device)
     return replace(
-        found, target=0, target_host=0, draft=found.target, draft_host=found.target_host, by_device=by_device
+        buffers, target=0, target_host=0, draft=buffers.target, draft_host=buffers.target_host, by_device=by_device
     )
 
 
@@ -688,7 +689,9 @@ def _estimate_buffers(
     geometry: Geometry, setting: ComputeSetting, *, target_hidden: int = 0, pipelined: bool = True
 ) -> ComputeBuffers:
     layers, on_host = geometry.layers, setting.cpu_expert_layers
-    of_trunk, of_head = setting.expert_bytes[: min(on_host, layers)], setting.expert_bytes[layers:]
+    trunk_experts, head_experts = setting.expert_bytes[: min(on_host, layers)], setting.expert_bytes[layers:]
+    # Layers that are alike, and those beyond the repeating pattern, need no sizes of their own.
+    are_listed = len(trunk_experts) < blocks_until_repetition(geometry) and len(set(trunk_experts)) > 1
     trunk_shape = Shape(
         snapshots=1 + setting.draft if setting.draft and geometry.inner_size else 0,
         rotated=setting.quantised,
@@ -697,13 +700,13 @@ def _estimate_buffers(
         devices=setting.devices,
         pipelined=pipelined and setting.devices > 1 and not on_host,
         cpu_expert_layers=layers if on_host >= layers else min(on_host, blocks_until_repetition(geometry)),
-        expert_bytes=of_trunk if len(of_trunk) < blocks_until_repetition(geometry) and len(set(of_trunk)) > 1 else (),
+        expert_bytes=trunk_experts if are_listed else (),
         offload_tokens=setting.tokens >= _OFFLOAD_ROWS,
         offload_outputs=setting.rows >= _OFFLOAD_ROWS,
         target_hidden=target_hidden,
     )
     kind: _Kind = "assistant" if target_hidden else "trunk"
-    target = _bytes_by_place(geometry, kind, trunk_shape, setting, setting.rows, of_trunk)
+    target = _bytes_by_place(geometry, kind, trunk_shape, setting, setting.rows, trunk_experts)
     draft: dict[int, int] = {}
     if setting.draft and setting.head and geometry.mtp_layers:
         head_shape = Shape(
@@ -712,13 +715,13 @@ def _estimate_buffers(
             cpu_expert_layers=on_host if on_host > layers else 0,
             offload_tokens=trunk_shape.offload_tokens,
         )
-        draft = _bytes_by_place(geometry, "head", head_shape, setting, setting.slots, of_head)
-    exact = is_graph_known(geometry) and setting.backend in _COMPARED and not (on_host and setting.devices > 1)
+        draft = _bytes_by_place(geometry, "head", head_shape, setting, setting.slots, head_experts)
+    exact = is_graph_known(geometry) and setting.backend in _COMPARED_BACKENDS and not (on_host and setting.devices > 1)
     if setting.backend == "cpu":
         return ComputeBuffers(target[HOST], draft.get(HOST, 0), exact=exact)
     shares = tuple((target.get(device, 0), draft.get(device, 0)) for device in range(1, setting.devices + 1))
-    of_target, of_draft = (sum(column) for column in zip(*shares, strict=True))
-    return ComputeBuffers(of_target, of_draft, target[HOST], draft.get(HOST, 0), by_device=shares, exact=exact)
+    target_sum, draft_sum = (sum(column) for column in zip(*shares, strict=True))
+    return ComputeBuffers(target_sum, draft_sum, target[HOST], draft.get(HOST, 0), by_device=shares, exact=exact)
 
 
 def _bytes_by_place(
@@ -739,13 +742,13 @@ def _bytes_by_place(
     window = window_cells(geometry, cells, setting.ubatch, slots if setting.unified else 1)
     largest = (max(column) for column in zip((0, 0, 0), *experts, strict=True))
     units = Size(1, tokens, rows, slots, cells * tokens, cells * streams, window * tokens, window * streams, *largest)
-    found = _buffer_sizes(geometry, kind, shape, setting.backend, units)
-    return found if is_graph_known(geometry) else {place: size * 11 // 10 for place, size in found.items()}
+    sizes = _buffer_sizes(geometry, kind, shape, setting.backend, units)
+    return sizes if is_graph_known(geometry) else {place: size * 11 // 10 for place, size in sizes.items()}
 
 
 @lru_cache(maxsize=4_096)
 def _buffer_sizes(geometry: Geometry, kind: _Kind, shape: Shape, backend: Backend, units: Size) -> dict[int, int]:
-    chunk = _CHUNK.get(backend)
+    chunk = _CHUNK_BYTES.get(backend)
     return {
         place: buffer_bytes(buffer, units, chunk)
         for place, buffer in _buffer_events(geometry, kind, shape, backend).items()
@@ -754,7 +757,7 @@ def _buffer_sizes(geometry: Geometry, kind: _Kind, shape: Shape, backend: Backen
 
 @lru_cache(maxsize=1_024)
 def _buffer_events(geometry: Geometry, kind: _Kind, shape: Shape, backend: Backend) -> dict[int, BufferEvents]:
-    """Return the allocations in the buffer of each place. They do not depend on context or batch: cached."""
+    """Return the allocations in the buffer of each place. Cached, because they do not depend on context or batch."""
     graph = _GRAPHS[kind](geometry, shape, 0 if backend == "cpu" else shape.devices)
     return record_events(
         graph, schedule_graph(graph, _OPTIMISE.get(backend), pipelined=shape.pipelined and backend != "cpu")

@@ -109,39 +109,39 @@ class Graph:
     outside: set[int] = field(default_factory=set)
     place: int = HOST
 
-    def node(self, op: Op, size: Size, *sources: int) -> int:
+    def add_node(self, op: Op, size: Size, *sources: int) -> int:
         """Add a node: `op` computes a tensor of `size` from `sources`. Returns the tensor."""
-        tensor = self._add(op, size, sources, len(self.ops), self.place)
+        tensor = self._add_tensor(op, size, sources, len(self.ops), self.place)
         self.nodes.append(tensor)
         return tensor
 
-    def like(self, op: Op, *sources: int) -> int:
+    def add_alike(self, op: Op, *sources: int) -> int:
         """Add a node whose result is as large as the first of `sources`."""
-        return self.node(op, self.sizes[sources[0]], *sources)
+        return self.add_node(op, self.sizes[sources[0]], *sources)
 
-    def view(self, op: Op, source: int, *others: int) -> int:
+    def add_view(self, op: Op, source: int, *others: int) -> int:
         """Add a node whose result shares the memory of `source`; `others` are read as well."""
-        tensor = self._add(op, self.sizes[source], (source, *others), self.bases[source], self.place)
+        tensor = self._add_tensor(op, self.sizes[source], (source, *others), self.bases[source], self.place)
         self.nodes.append(tensor)
         return tensor
 
-    def input(self, size: Size) -> int:
+    def add_input(self, size: Size) -> int:
         """Add a tensor of `size` that is filled on the host before the graph runs."""
-        tensor = self._add(Op.NONE, size, (), len(self.ops), HOST)
+        tensor = self._add_tensor(Op.NONE, size, (), len(self.ops), HOST)
         self.inputs.append(tensor)
         return tensor
 
-    def external(self, size: Size = _ZERO, place: int | None = None) -> int:
+    def add_external(self, size: Size = _ZERO, place: int | None = None) -> int:
         """Add a weight or a cache: its memory is not in the compute buffer. `size` matters if it must be copied."""
-        tensor = self._add(Op.NONE, size, (), len(self.ops), self.place if place is None else place)
+        tensor = self._add_tensor(Op.NONE, size, (), len(self.ops), self.place if place is None else place)
         self.outside.add(tensor)
         return tensor
 
-    def copy(self, tensor: int, place: int) -> int:
+    def add_copy(self, tensor: int, place: int) -> int:
         """Add a copy of `tensor` at `place`. The schedule decides when it is made."""
-        return self._add(Op.NONE, self.sizes[tensor], (), len(self.ops), place)
+        return self._add_tensor(Op.NONE, self.sizes[tensor], (), len(self.ops), place)
 
-    def _add(self, op: Op, size: Size, sources: tuple[int, ...], base: int, place: int) -> int:
+    def _add_tensor(self, op: Op, size: Size, sources: tuple[int, ...], base: int, place: int) -> int:
         self.ops.append(op)
         self.sizes.append(size)
         self.sources.append(sources)
@@ -278,204 +278,221 @@ class Blocks:
         self.outputs_only = False
         self._inputs: dict[str, int] = {}
 
-    def rows(self, width: int) -> Size:
+    def row_size(self, width: int) -> Size:
         """Return the size of a row of `width` floats for each token."""
         bytes_each = _F32 * width
         return Size(0, 0, bytes_each) if self.outputs_only else Size(0, bytes_each)
 
-    def input(self, name: str, size: Size) -> int:
+    def find_input(self, name: str, size: Size) -> int:
         """Return the input called `name`, adding it at its first use."""
         if name not in self._inputs:
-            self._inputs[name] = self.graph.input(size)
+            self._inputs[name] = self.graph.add_input(size)
         return self._inputs[name]
 
-    def norm(self, source: int, place: int | None = None) -> int:
+    def add_norm(self, source: int, place: int | None = None) -> int:
         """Add an RMS norm and the product with its weight. The graph continues at `place`, where that weight is."""
-        normed = self.graph.like(Op.RMS_NORM, source)
+        normed = self.graph.add_alike(Op.RMS_NORM, source)
         self.graph.place = self.graph.place if place is None else place
-        return self.graph.like(Op.MUL, normed)
+        return self.graph.add_alike(Op.MUL, normed)
 
-    def matmul(self, width: int, *sources: int) -> int:
+    def add_matmul(self, width: int, *sources: int) -> int:
         """Add a product with a weight matrix, which gives rows of `width`."""
-        return self.graph.node(Op.MUL_MAT, self.rows(width), *sources)
+        return self.graph.add_node(Op.MUL_MAT, self.row_size(width), *sources)
 
     def select_outputs(self, source: int) -> int:
         """Select the output rows of `source`."""
         width = self.graph.sizes[source].token
-        return self.graph.node(Op.GET_ROWS, Size(output=width), source, self.input("rows", Size(output=_I32)))
+        return self.graph.add_node(Op.GET_ROWS, Size(output=width), source, self.find_input("rows", Size(output=_I32)))
 
-    def attention(self, normed: int, *, windowed: bool = False) -> int:
+    def add_attention(self, normed: int, *, windowed: bool = False) -> int:
         """Add attention to all cells, or to those of a sliding window."""
         g, model, style = self.graph, self.geometry, self.style
         heads = self.window_heads if windowed else self.heads
         width = model.heads * heads.key_length
-        mixed = self.matmul(width * (1 + style.gated), normed)
-        mixed = g.like(Op.ADD, mixed) if style.biased else mixed
-        query = g.view(Op.VIEW if style.gated else Op.RESHAPE, mixed)
+        mixed = self.add_matmul(width * (1 + style.gated), normed)
+        mixed = g.add_alike(Op.ADD, mixed) if style.biased else mixed
+        query = g.add_view(Op.VIEW if style.gated else Op.RESHAPE, mixed)
         if style.normed_heads:
-            query = g.like(Op.MUL, g.node(Op.RMS_NORM, self.rows(width), query))
-        query = self.rope(query, self.rows(width))
-        query = g.like(Op.SCALE, query) if style.scaled_queries else query
-        query = self.rotate(query, "key", heads)
-        keys, values = g.external(), g.external()
+            query = g.add_alike(Op.MUL, g.add_node(Op.RMS_NORM, self.row_size(width), query))
+        query = self.add_rope(query, self.row_size(width))
+        query = g.add_alike(Op.SCALE, query) if style.scaled_queries else query
+        query = self.add_rotation(query, "key", heads)
+        keys, values = g.add_external(), g.add_external()
         if not style.borrowed:
-            self.store(normed, keys, values, heads)
-        attended = self.attend(query, keys, values, heads)
+            self.write_cache(normed, keys, values, heads)
+        attended = self.add_flash_attention(query, keys, values, heads)
         if style.gated:
-            gate = g.node(Op.OTHER, self.rows(width), g.view(Op.VIEW, mixed))
-            attended = g.node(Op.MUL, self.rows(width), attended, g.like(Op.UNARY, gate))
-        return self.matmul(model.hidden, attended)
+            gate = g.add_node(Op.OTHER, self.row_size(width), g.add_view(Op.VIEW, mixed))
+            attended = g.add_node(Op.MUL, self.row_size(width), attended, g.add_alike(Op.UNARY, gate))
+        return self.add_matmul(model.hidden, attended)
 
-    def store(self, normed: int, keys: int, values: int, heads: Heads) -> None:
+    def write_cache(self, normed: int, keys: int, values: int, heads: Heads) -> None:
         """Write keys and values into their caches."""
         g = self.graph
         if self.style.windowed:
-            key = self.key(normed, heads)
-            value = self.value(normed, heads)
+            key = self.add_keys(normed, heads)
+            value = self.add_values(normed, heads)
         else:
-            value = self.value(normed, heads)
-            key = self.key(normed, heads)
-        g.view(Op.SET_ROWS, keys, g.view(Op.VIEW, key), self.input(f"{heads.name}key rows", Size(token=_I64)))
-        g.view(Op.SET_ROWS, values, g.view(Op.VIEW, value), self.input(f"{heads.name}value rows", Size(token=_I64)))
+            value = self.add_values(normed, heads)
+            key = self.add_keys(normed, heads)
+        g.add_view(
+            Op.SET_ROWS, keys, g.add_view(Op.VIEW, key), self.find_input(f"{heads.name}key rows", Size(token=_I64))
+        )
+        g.add_view(
+            Op.SET_ROWS,
+            values,
+            g.add_view(Op.VIEW, value),
+            self.find_input(f"{heads.name}value rows", Size(token=_I64)),
+        )
 
-    def key(self, normed: int, heads: Heads) -> int:
+    def add_keys(self, normed: int, heads: Heads) -> int:
         """Add the keys, with their rotary position embedding."""
-        key = self.project(normed, heads.count * heads.key_length)
-        key = self.norm(key) if self.style.normed_heads else key
-        return self.rotate(self.rope(key, self.rows(heads.count * heads.key_length)), "key", heads)
+        key = self.add_projection(normed, heads.count * heads.key_length)
+        key = self.add_norm(key) if self.style.normed_heads else key
+        return self.add_rotation(self.add_rope(key, self.row_size(heads.count * heads.key_length)), "key", heads)
 
-    def value(self, normed: int, heads: Heads) -> int:
+    def add_values(self, normed: int, heads: Heads) -> int:
         """Add the values."""
-        value = self.project(normed, heads.count * heads.value_length)
-        value = self.graph.like(Op.RMS_NORM, value) if self.style.normed_values else value
-        return self.rotate(value, "value", heads)
+        value = self.add_projection(normed, heads.count * heads.value_length)
+        value = self.graph.add_alike(Op.RMS_NORM, value) if self.style.normed_values else value
+        return self.add_rotation(value, "value", heads)
 
-    def project(self, normed: int, width: int) -> int:
+    def add_projection(self, normed: int, width: int) -> int:
         """Add a projection of `width`, reshaped to heads."""
-        projected = self.matmul(width, normed)
-        return self.graph.view(Op.RESHAPE, self.graph.like(Op.ADD, projected) if self.style.biased else projected)
+        projected = self.add_matmul(width, normed)
+        return self.graph.add_view(
+            Op.RESHAPE, self.graph.add_alike(Op.ADD, projected) if self.style.biased else projected
+        )
 
-    def rope(self, source: int, size: Size) -> int:
+    def add_rope(self, source: int, size: Size) -> int:
         """Apply the rotary position embedding to `source`."""
-        return self.graph.node(Op.ROPE, size, source, self.input("positions", Size(token=self.style.positions * _I32)))
+        return self.graph.add_node(
+            Op.ROPE, size, source, self.find_input("positions", Size(token=self.style.positions * _I32))
+        )
 
-    def rotate(self, source: int, what: str, heads: Heads) -> int:
+    def add_rotation(self, source: int, what: str, heads: Heads) -> int:
         """Rotate keys, values or queries if the KV cache is quantised and the head size is a multiple of 64."""
         g = self.graph
         length = heads.key_length if what == "key" else heads.value_length
         if not self.shape.rotated or length % _ROTATION:
             return source
         width = length & -length if what == "key" else _ROTATION
-        rotation = self.input(f"{heads.name}{what} rotation", Size(_F32 * width**2))
-        return g.view(Op.RESHAPE, g.node(Op.MUL_MAT, g.sizes[source], rotation, g.view(Op.RESHAPE, source)))
+        rotation = self.find_input(f"{heads.name}{what} rotation", Size(_F32 * width**2))
+        return g.add_view(Op.RESHAPE, g.add_node(Op.MUL_MAT, g.sizes[source], rotation, g.add_view(Op.RESHAPE, source)))
 
-    def attend(self, query: int, keys: int, values: int, heads: Heads) -> int:
+    def add_flash_attention(self, query: int, keys: int, values: int, heads: Heads) -> int:
         """Add flash attention of `query` to the cached `keys` and `values`."""
         g, model, name = self.graph, self.geometry, heads.name
-        query = g.view(Op.PERMUTE, g.view(Op.VIEW, query))
-        keys = g.view(Op.PERMUTE, g.view(Op.VIEW, keys))
-        values = g.view(Op.PERMUTE, g.view(Op.VIEW, values))
-        mask = self.input(f"{name}mask", Size(window_mask=_F16) if name else Size(mask=_F16))
+        query = g.add_view(Op.PERMUTE, g.add_view(Op.VIEW, query))
+        keys = g.add_view(Op.PERMUTE, g.add_view(Op.VIEW, keys))
+        values = g.add_view(Op.PERMUTE, g.add_view(Op.VIEW, values))
+        mask = self.find_input(f"{name}mask", Size(window_mask=_F16) if name else Size(mask=_F16))
         width = model.heads * heads.value_length
         cached = heads.key_length + (0 if model.latent_attention else heads.value_length)
         scratch = self.shape.scratch * _F16 * heads.count * cached
         copied = Size(window_cache=scratch) if name else Size(cache=scratch)
-        attended = g.node(Op.FLASH_ATTN, self.rows(width).plus(copied), query, keys, values, mask)
-        attended = g.view(Op.RESHAPE, attended)
+        attended = g.add_node(Op.FLASH_ATTN, self.row_size(width).plus(copied), query, keys, values, mask)
+        attended = g.add_view(Op.RESHAPE, attended)
         if not self.shape.rotated or heads.value_length % _ROTATION:
             return attended
-        rotation = self.input(f"{name}value rotation", Size(_F32 * _ROTATION**2))
-        return g.view(Op.RESHAPE, g.node(Op.MUL_MAT, self.rows(width), rotation, g.view(Op.RESHAPE, attended)))
+        rotation = self.find_input(f"{name}value rotation", Size(_F32 * _ROTATION**2))
+        return g.add_view(
+            Op.RESHAPE, g.add_node(Op.MUL_MAT, self.row_size(width), rotation, g.add_view(Op.RESHAPE, attended))
+        )
 
-    def delta_net(self, normed: int) -> int:
+    def add_delta_net(self, normed: int) -> int:
         """Add a gated delta net: convolution over keys, queries and values, then the update of the state."""
         g, model = self.graph, self.geometry
-        convolutions, states = g.external(), g.external()
+        convolutions, states = g.add_external(), g.add_external()
         kept = Size(sequence=_F32 * model.conv_state)
-        conv_state = g.view(Op.RESHAPE, self.state(convolutions, kept))
-        mixed = self.matmul(model.conv_channels, normed)
-        mixed = g.view(Op.TRANSPOSE, g.view(Op.RESHAPE, mixed))
-        joined = g.node(Op.OTHER, Size(token=_F32 * model.conv_channels, sequence=kept.sequence), conv_state, mixed)
+        conv_state = g.add_view(Op.RESHAPE, self.gather_states(convolutions, kept))
+        mixed = self.add_matmul(model.conv_channels, normed)
+        mixed = g.add_view(Op.TRANSPOSE, g.add_view(Op.RESHAPE, mixed))
+        joined = g.add_node(Op.OTHER, Size(token=_F32 * model.conv_channels, sequence=kept.sequence), conv_state, mixed)
         for _ in range(max(self.shape.snapshots, 1)):
-            self.copy(joined, convolutions)
-        state = self.state(states, Size(sequence=_F32 * model.delta_state))
-        convolved = g.like(Op.UNARY, g.node(Op.SSM_CONV, self.rows(model.conv_channels), joined))
-        key_width = self.rows(model.group_count * model.state_size)
-        query, key = (g.like(Op.SCALE, g.node(Op.RMS_NORM, key_width, g.view(Op.VIEW, convolved))) for _ in range(2))
-        value = g.view(Op.VIEW, convolved)
-        decay = g.like(Op.ADD, g.view(Op.RESHAPE, self.matmul(model.time_step_rank, normed)))
-        decay = g.view(Op.RESHAPE, g.like(Op.MUL, g.like(Op.UNARY, decay)))
-        beta = g.like(Op.UNARY, g.view(Op.RESHAPE, self.matmul(model.time_step_rank, normed)))
-        state = g.view(Op.RESHAPE, state)
+            self.copy_to_cache(joined, convolutions)
+        state = self.gather_states(states, Size(sequence=_F32 * model.delta_state))
+        convolved = g.add_alike(Op.UNARY, g.add_node(Op.SSM_CONV, self.row_size(model.conv_channels), joined))
+        key_width = self.row_size(model.group_count * model.state_size)
+        query, key = (
+            g.add_alike(Op.SCALE, g.add_node(Op.RMS_NORM, key_width, g.add_view(Op.VIEW, convolved))) for _ in range(2)
+        )
+        value = g.add_view(Op.VIEW, convolved)
+        decay = g.add_alike(Op.ADD, g.add_view(Op.RESHAPE, self.add_matmul(model.time_step_rank, normed)))
+        decay = g.add_view(Op.RESHAPE, g.add_alike(Op.MUL, g.add_alike(Op.UNARY, decay)))
+        beta = g.add_alike(Op.UNARY, g.add_view(Op.RESHAPE, self.add_matmul(model.time_step_rank, normed)))
+        state = g.add_view(Op.RESHAPE, state)
         size = Size(token=_F32 * model.inner_size, sequence=_F32 * model.delta_state * max(self.shape.snapshots, 1))
-        delta = g.node(Op.OTHER, size, query, key, value, decay, beta, state)
-        self.copy(delta, states)
-        output = g.like(Op.MUL, g.node(Op.RMS_NORM, self.rows(model.inner_size), g.view(Op.VIEW, delta)))
-        gate = g.like(Op.UNARY, g.view(Op.RESHAPE, self.matmul(model.inner_size, normed)))
-        output = g.view(Op.RESHAPE, g.like(Op.MUL, output, gate))
-        return g.view(Op.RESHAPE, self.matmul(model.hidden, output))
+        delta = g.add_node(Op.OTHER, size, query, key, value, decay, beta, state)
+        self.copy_to_cache(delta, states)
+        output = g.add_alike(
+            Op.MUL, g.add_node(Op.RMS_NORM, self.row_size(model.inner_size), g.add_view(Op.VIEW, delta))
+        )
+        gate = g.add_alike(Op.UNARY, g.add_view(Op.RESHAPE, self.add_matmul(model.inner_size, normed)))
+        output = g.add_view(Op.RESHAPE, g.add_alike(Op.MUL, output, gate))
+        return g.add_view(Op.RESHAPE, self.add_matmul(model.hidden, output))
 
-    def state(self, cache: int, size: Size) -> int:
+    def gather_states(self, cache: int, size: Size) -> int:
         """Gather the recurrent states of the batch's sequences from `cache`."""
         g = self.graph
-        all_states = g.view(Op.RESHAPE, cache)
-        g.view(Op.SCALE, g.view(Op.VIEW, all_states))
-        gathered = g.node(Op.GET_ROWS, size, all_states, self.input("state copies", Size(sequence=_I32)))
-        state = g.view(Op.VIEW, gathered)
-        self.copy(gathered, cache)
+        all_states = g.add_view(Op.RESHAPE, cache)
+        g.add_view(Op.SCALE, g.add_view(Op.VIEW, all_states))
+        gathered = g.add_node(Op.GET_ROWS, size, all_states, self.find_input("state copies", Size(sequence=_I32)))
+        state = g.add_view(Op.VIEW, gathered)
+        self.copy_to_cache(gathered, cache)
         return state
 
-    def copy(self, source: int, cache: int) -> None:
+    def copy_to_cache(self, source: int, cache: int) -> None:
         """Copy a part of `source` into `cache`."""
         g = self.graph
-        part = g.view(Op.VIEW, source)
-        g.view(Op.OTHER, g.view(Op.VIEW, cache), part)
+        part = g.add_view(Op.VIEW, source)
+        g.add_view(Op.OTHER, g.add_view(Op.VIEW, cache), part)
 
-    def feed_forward(self, normed: int, width: int) -> int:
+    def add_feed_forward(self, normed: int, width: int) -> int:
         """Add a gated feed-forward network of `width`."""
-        gate = self.matmul(width, normed)
-        up = self.matmul(width, normed)
-        return self.matmul(self.geometry.hidden, self.graph.like(Op.GLU, gate, up))
+        gate = self.add_matmul(width, normed)
+        up = self.add_matmul(width, normed)
+        return self.add_matmul(self.geometry.hidden, self.graph.add_alike(Op.GLU, gate, up))
 
-    def experts(self, normed: int, layer: int) -> int:
+    def add_experts(self, normed: int, layer: int) -> int:
         """Add the routed experts, and the gated shared expert if the model has one."""
         g, model = self.graph, self.geometry
         used, hidden = model.experts_used, model.hidden
-        chances = g.like(Op.SOFT_MAX, self.matmul(model.experts, normed))
-        reshaped = g.view(Op.RESHAPE, chances)
-        best = g.view(Op.VIEW, g.like(Op.ARGSORT, chances))
-        weights = g.view(Op.RESHAPE, g.node(Op.GET_ROWS, self.rows(used), reshaped, best))
-        total = g.like(Op.CLAMP, g.node(Op.SUM_ROWS, self.rows(1), weights))
-        weights = g.view(Op.RESHAPE, g.like(Op.DIV, weights, total))
-        rows = g.view(Op.RESHAPE, normed)
+        chances = g.add_alike(Op.SOFT_MAX, self.add_matmul(model.experts, normed))
+        reshaped = g.add_view(Op.RESHAPE, chances)
+        best = g.add_view(Op.VIEW, g.add_alike(Op.ARGSORT, chances))
+        weights = g.add_view(Op.RESHAPE, g.add_node(Op.GET_ROWS, self.row_size(used), reshaped, best))
+        total = g.add_alike(Op.CLAMP, g.add_node(Op.SUM_ROWS, self.row_size(1), weights))
+        weights = g.add_view(Op.RESHAPE, g.add_alike(Op.DIV, weights, total))
+        rows = g.add_view(Op.RESHAPE, normed)
         gates, ups, downs = self.expert_weights(layer)
         device = g.place
         g.place = self.experts_place(layer)
-        inner = self.rows(used * (model.expert_ffn or model.ffn))
-        gate = g.node(Op.MUL_MAT_ID, inner, gates, rows, best)
-        up = g.node(Op.MUL_MAT_ID, inner, ups, rows, best)
-        down = g.node(Op.MUL_MAT_ID, self.rows(used * hidden), downs, g.like(Op.GLU, gate, up), best)
-        g.place = g.place or device
-        weighted = g.like(Op.MUL, down, weights)
-        parts = [g.view(Op.VIEW, weighted) for _ in range(used)]
+        inner = self.row_size(used * (model.expert_ffn or model.ffn))
+        gate = g.add_node(Op.MUL_MAT_ID, inner, gates, rows, best)
+        up = g.add_node(Op.MUL_MAT_ID, inner, ups, rows, best)
+        down = g.add_node(Op.MUL_MAT_ID, self.row_size(used * hidden), downs, g.add_alike(Op.GLU, gate, up), best)
+        g.place = g.place or device  # the sum is computed where the experts were, or on the block's device
+        weighted = g.add_alike(Op.MUL, down, weights)
+        parts = [g.add_view(Op.VIEW, weighted) for _ in range(used)]
         result = parts[0]
         for part in parts[1:]:
-            result = g.node(Op.ADD, self.rows(hidden), result, part)
+            result = g.add_node(Op.ADD, self.row_size(hidden), result, part)
         if not model.shared_expert_ffn:
             return result
         g.place = device
-        shared = self.feed_forward(normed, model.shared_expert_ffn)
-        shared = g.like(Op.MUL, shared, g.like(Op.UNARY, self.matmul(1, normed)))
-        return g.like(Op.ADD, result, shared)
+        shared = self.add_feed_forward(normed, model.shared_expert_ffn)
+        shared = g.add_alike(Op.MUL, shared, g.add_alike(Op.UNARY, self.add_matmul(1, normed)))
+        return g.add_alike(Op.ADD, result, shared)
 
     def expert_weights(self, layer: int) -> tuple[int, int, int]:
         """Return the expert matrices of `layer`, on the host if it is one of the layers with experts there."""
         g, known = self.graph, self.shape.expert_bytes
         if layer >= self.shape.cpu_expert_layers:
-            return g.external(), g.external(), g.external()
-        alike = Size(gate=1), Size(up=1), Size(down=1)
-        sizes = [Size(fixed=size) for size in known[layer]] if layer < len(known) else alike
-        gate, up, down = (g.external(size, HOST) for size in sizes)
+            return g.add_external(), g.add_external(), g.add_external()
+        symbolic = Size(gate=1), Size(up=1), Size(down=1)
+        sizes = [Size(fixed=size) for size in known[layer]] if layer < len(known) else symbolic
+        gate, up, down = (g.add_external(size, HOST) for size in sizes)
         return gate, up, down
 
     def experts_place(self, layer: int) -> int:
@@ -485,15 +502,15 @@ class Blocks:
         enough = self.shape.offload_outputs if self.outputs_only else self.shape.offload_tokens
         return min(self.graph.place, 1) if enough else HOST
 
-    def block_end(self, mixed: int, residual: int, layer: int) -> int:
+    def add_block_end(self, mixed: int, residual: int, layer: int) -> int:
         """Add the second half of a block, after attention or delta net: residual, norm, feed forward, residual."""
         g, model = self.graph, self.geometry
-        residual = g.node(Op.ADD, self.rows(model.hidden), mixed, residual)
-        normed = self.norm(residual)
-        result = self.experts(normed, layer) if model.experts else self.feed_forward(normed, model.ffn)
-        result = self.norm(result) if self.style.post_norms else result
-        result = g.node(Op.ADD, self.rows(model.hidden), result, residual)
-        return g.like(Op.MUL, result) if self.style.scaled_blocks else result
+        residual = g.add_node(Op.ADD, self.row_size(model.hidden), mixed, residual)
+        normed = self.add_norm(residual)
+        result = self.add_experts(normed, layer) if model.experts else self.add_feed_forward(normed, model.ffn)
+        result = self.add_norm(result) if self.style.post_norms else result
+        result = g.add_node(Op.ADD, self.row_size(model.hidden), result, residual)
+        return g.add_alike(Op.MUL, result) if self.style.scaled_blocks else result
 
 
 # Whole graphs: the trunk, the MTP head, and an assistant (a draft model that reads the target's states).
@@ -511,57 +528,61 @@ def trunk_graph(geometry: Geometry, shape: Shape, devices: int) -> Graph:
     """Return the graph of a trunk whose layers are split over `devices` GPUs; 0 is the processor alone."""
     build = Blocks(geometry, shape)
     current = _add_blocks(build, _add_embeddings(build, min(devices, 1)), devices)
-    build.matmul(geometry.vocabulary, current)
+    build.add_matmul(geometry.vocabulary, current)
     return build.graph
 
 
 def head_graph(geometry: Geometry, shape: Shape, device: int) -> Graph:
     """Return the graph of an MTP head on `device`: token and hidden state joined, one attention block, the output."""
     build = Blocks(geometry, shape)
-    g, hidden = build.graph, build.rows(geometry.hidden)
+    g, hidden = build.graph, build.row_size(geometry.hidden)
     g.place = HOST
-    token = g.node(Op.GET_ROWS, hidden, build.input("tokens", Size(token=_I32)))
+    token = g.add_node(Op.GET_ROWS, hidden, build.find_input("tokens", Size(token=_I32)))
     g.place = device
-    token = build.norm(token)
-    state = build.norm(build.input("states", hidden))
-    current = build.matmul(geometry.hidden, g.node(Op.OTHER, build.rows(2 * geometry.hidden), token, state))
-    current = build.block_end(build.attention(build.norm(current)), current, geometry.layers)
-    picked = build.select_outputs(build.norm(current))
+    token = build.add_norm(token)
+    state = build.add_norm(build.find_input("states", hidden))
+    current = build.add_matmul(geometry.hidden, g.add_node(Op.OTHER, build.row_size(2 * geometry.hidden), token, state))
+    current = build.add_block_end(build.add_attention(build.add_norm(current)), current, geometry.layers)
+    picked = build.select_outputs(build.add_norm(current))
     build.outputs_only = True
-    build.matmul(geometry.vocabulary, picked)
+    build.add_matmul(geometry.vocabulary, picked)
     return g
 
 
 def assistant_graph(geometry: Geometry, shape: Shape, devices: int) -> Graph:
     """Return the graph of a draft model that reads the target's hidden states and KV cache."""
     build = Blocks(geometry, shape)
-    g, states = build.graph, build.rows(shape.target_hidden)
+    g, states = build.graph, build.row_size(shape.target_hidden)
     g.place = HOST
-    token = g.node(Op.GET_ROWS, states, build.input("tokens", Size(token=_I32)))
+    token = g.add_node(Op.GET_ROWS, states, build.find_input("tokens", Size(token=_I32)))
     g.place = devices
-    joined = build.rows(2 * shape.target_hidden)
-    joined_rows = g.node(Op.OTHER, joined, g.like(Op.SCALE, token), build.input("states", states))
-    current = _add_blocks(build, build.matmul(geometry.hidden, joined_rows), devices)
-    build.matmul(geometry.vocabulary, current)
-    build.matmul(shape.target_hidden, current)
+    joined = build.row_size(2 * shape.target_hidden)
+    joined_rows = g.add_node(Op.OTHER, joined, g.add_alike(Op.SCALE, token), build.find_input("states", states))
+    current = _add_blocks(build, build.add_matmul(geometry.hidden, joined_rows), devices)
+    build.add_matmul(geometry.vocabulary, current)
+    build.add_matmul(shape.target_hidden, current)
     return g
 
 
 def _add_blocks(build: Blocks, current: int, devices: int) -> int:
     """Add all blocks and the final norm, and select the output rows."""
-    geometry, style, every = build.geometry, build.style, attention_interval(build.geometry)
+    geometry, style, interval = build.geometry, build.style, attention_interval(build.geometry)
     places = _block_places(geometry, build.shape, devices)
     for layer, place in enumerate(places):
-        normed = build.norm(current, place)
-        whole = layer % every == every - 1
-        mixed = build.attention(normed, windowed=not whole) if whole or geometry.window else build.delta_net(normed)
+        normed = build.add_norm(current, place)
+        is_full = layer % interval == interval - 1
+        mixed = (
+            build.add_attention(normed, windowed=not is_full)
+            if is_full or geometry.window
+            else build.add_delta_net(normed)
+        )
         if layer == len(places) - 1 and not style.late_pick:
             mixed = build.select_outputs(mixed)
             build.outputs_only = True
-        mixed = build.norm(mixed) if style.post_norms else mixed
+        mixed = build.add_norm(mixed) if style.post_norms else mixed
         current = build.select_outputs(current) if build.outputs_only else current
-        current = build.block_end(mixed, current, layer)
-    current = build.norm(current, devices)
+        current = build.add_block_end(mixed, current, layer)
+    current = build.add_norm(current, devices)
     current = build.select_outputs(current) if style.late_pick else current
     build.outputs_only = True
     return current
@@ -573,7 +594,7 @@ def _block_places(geometry: Geometry, shape: Shape, devices: int) -> list[int]:
     Equal devices get equal shares of the layers, the output counting as one layer (src/llama-model.cpp). Repeating
     blocks of a share are left out, whole intervals at a time.
     """
-    every, enough = attention_interval(geometry), blocks_until_repetition(geometry)
+    interval, enough = attention_interval(geometry), blocks_until_repetition(geometry)
     if 0 < shape.cpu_expert_layers < geometry.layers:
         enough += blocks_until_repetition(geometry)
     parts, all_layers = max(devices, 1), geometry.layers + geometry.mtp_layers + 1
@@ -581,15 +602,16 @@ def _block_places(geometry: Geometry, shape: Shape, devices: int) -> list[int]:
     places = []
     for part in range(parts):
         count = starts[part + 1] - starts[part]
-        places += [min(devices, part + 1)] * (count if count < enough else enough + (count - enough) % every)
+        places += [min(devices, part + 1)] * (count if count < enough else enough + (count - enough) % interval)
     return places
 
 
 def attention_interval(geometry: Geometry) -> int:
     """Return the distance, in layers, between layers with full attention; 1 if all layers are alike."""
-    whole = geometry.attention_layers - geometry.window_layers
-    mixed = geometry.inner_size or geometry.window_layers
-    return max((geometry.layers - geometry.cacheless_layers) // whole, 1) if whole > 0 and mixed else 1
+    full = geometry.attention_layers - geometry.window_layers
+    if full <= 0 or not (geometry.inner_size or geometry.window_layers):
+        return 1
+    return max((geometry.layers - geometry.cacheless_layers) // full, 1)
 
 
 def _add_embeddings(build: Blocks, device: int) -> int:
@@ -597,15 +619,15 @@ def _add_embeddings(build: Blocks, device: int) -> int:
 
     llama.cpp's graph also has inputs for images and for a mix of both; they take memory but are not computed.
     """
-    g, hidden = build.graph, build.rows(build.geometry.hidden)
+    g, hidden = build.graph, build.row_size(build.geometry.hidden)
     g.place = HOST
-    text = g.node(Op.GET_ROWS, hidden, build.input("tokens", Size(token=_I32)))
-    build.input("embeddings", hidden)
-    mixed_text = g.node(Op.GET_ROWS, hidden, build.input("mixed tokens", Size(token=_I32)))
+    text = g.add_node(Op.GET_ROWS, hidden, build.find_input("tokens", Size(token=_I32)))
+    build.find_input("embeddings", hidden)
+    mixed_text = g.add_node(Op.GET_ROWS, hidden, build.find_input("mixed tokens", Size(token=_I32)))
     g.place = device
-    slots = build.input("mixed slots", Size(token=_I64))
-    mixed = g.node(Op.OTHER, hidden, build.input("mixed embeddings", hidden))
-    g.view(Op.SET_ROWS, mixed, mixed_text, slots)
+    slots = build.find_input("mixed slots", Size(token=_I64))
+    mixed = g.add_node(Op.OTHER, hidden, build.find_input("mixed embeddings", hidden))
+    g.add_view(Op.SET_ROWS, mixed, mixed_text, slots)
     if build.style.scaled_input:
-        return g.like(Op.MUL, text, build.input("scales", Size(token=_F32)))
+        return g.add_alike(Op.MUL, text, build.find_input("scales", Size(token=_F32)))
     return text

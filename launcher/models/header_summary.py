@@ -80,7 +80,7 @@ def store_summary(sha256: str, header: GgufHeader | GgufModel) -> None:
     """
     with suppress(GeometryUnknown):
         body = json.dumps(asdict(_summarise(header))).encode()
-        write_atomically(_path(sha256), add_checksum(body))
+        write_atomically(_summary_path(sha256), add_checksum(body))
 
 
 def load_summary(sha256: str) -> HeaderSummary | None:
@@ -89,7 +89,7 @@ def load_summary(sha256: str) -> HeaderSummary | None:
     None if this version has not stored one, or it is damaged.
     """
     with suppress(OSError):
-        return _FILE.load(_path(sha256))
+        return _FILE.load(_summary_path(sha256))
     return None
 
 
@@ -132,5 +132,5 @@ def _read_once(path: Path, _size: int, _modified_ns: int) -> HeaderSummary | Non
         return None
 
 
-def _path(sha256: str) -> Path:
+def _summary_path(sha256: str) -> Path:
     return cache_dir() / "header-summaries" / f"{sha256}.json"

@@ -18,17 +18,18 @@ from launcher import __version__
 from launcher.base.files import write_atomically
 from launcher.base.kept_files import KeptFile, add_checksum, remove_checksum
 from launcher.base.paths import HOME_VARIABLE, cache_dir
-from launcher.models import compute_buffers as formula
+from launcher.models import compute_buffers as buffers_module
 from launcher.models import compute_graph
-from launcher.models import geometry as shape
+from launcher.models import geometry as geometry_module
 from launcher.models.compute_buffers import ComputeBuffers, ComputeSetting, compute_buffers
 from launcher.models.geometry import Geometry
 
-_MOST = 6_000
-"""Sizes in the file, about 0.6 MB; with more of them it is begun anew."""
+_MOST_SETTINGS = 6_000
+"""Most settings in the file, about 0.6 MB. With more, all old ones are dropped."""
 _KEY_BYTES = 12
 
-Kept = dict[str, list[Any]]
+SizesByKey = dict[str, list[Any]]
+"""The fields of ComputeBuffers by a hash of geometry and setting."""
 
 
 @lru_cache(maxsize=4_096)
@@ -36,9 +37,9 @@ def find_compute_buffers(geometry: Geometry, setting: ComputeSetting) -> Compute
     """Return what `compute_buffers` returns, from the file if it was computed before."""
     store = _open_store(os.environ.get(HOME_VARIABLE))
     key = hashlib.blake2b(f"{_geometry_text(geometry)} {setting}".encode(), digest_size=_KEY_BYTES).hexdigest()
-    if key not in store.kept:
+    if key not in store.sizes:
         store.add(key, compute_buffers(geometry, setting))
-    target, draft, target_host, draft_host, staging, by_device, exact = store.kept[key]
+    target, draft, target_host, draft_host, staging, by_device, exact = store.sizes[key]
     return ComputeBuffers(target, draft, target_host, draft_host, staging, tuple(map(tuple, by_device)), exact)
 
 
@@ -52,14 +53,14 @@ def _geometry_text(geometry: Geometry) -> str:
 
 
 class _Store:
-    """The sizes in one file, and those to add to it when this process ends."""
+    """The sizes in one file, and those to add to it when this process ends. `_home` is the key of `_open_store`."""
 
     def __init__(self, _home: str | None) -> None:
         self.path = _file_path()
-        self.kept = self._load()
-        self.new: Kept = {}
+        self.sizes = self._load()
+        self.new: SizesByKey = {}
 
-    def _load(self) -> Kept:
+    def _load(self) -> SizesByKey:
         with suppress(OSError):
             return _FILE.load(self.path)
         return {}
@@ -68,7 +69,7 @@ class _Store:
         """Add the sizes of a setting."""
         if not self.new:
             atexit.register(self.save)
-        self.kept[key] = self.new[key] = [
+        self.sizes[key] = self.new[key] = [
             buffers.target,
             buffers.draft,
             buffers.target_host,
@@ -79,11 +80,11 @@ class _Store:
         ]
 
     def save(self) -> None:
-        """Write the new sizes beside those that other processes wrote meanwhile."""
+        """Add the new sizes to the file, which other processes may have changed meanwhile."""
         if self.path != _file_path():  # the home was changed meanwhile, as tests do
             return
-        before = self._load()
-        sizes = (before if len(before) + len(self.new) <= _MOST else {}) | self.new
+        old = self._load()
+        sizes = (old if len(old) + len(self.new) <= _MOST_SETTINGS else {}) | self.new
         body = json.dumps({"made_by": _describe_formula(), "sizes": sizes}, separators=(",", ":")).encode()
         with suppress(OSError):
             write_atomically(self.path, add_checksum(body))
@@ -95,19 +96,19 @@ _open_store = cache(_Store)
 @cache
 def _describe_formula() -> str:
     """Return the version and a hash of the modules that compute the sizes: in development both versions are equal."""
-    found = hashlib.blake2b(__version__.encode(), digest_size=_KEY_BYTES)
-    for module in (formula, compute_graph, shape):
+    digest = hashlib.blake2b(__version__.encode(), digest_size=_KEY_BYTES)
+    for module in (buffers_module, compute_graph, geometry_module):
         with suppress(OSError):
-            found.update(Path(str(module.__file__)).read_bytes())
-    return found.hexdigest()
+            digest.update(Path(str(module.__file__)).read_bytes())
+    return digest.hexdigest()
 
 
-def _parse(text: bytes) -> Kept:
+def _parse(text: bytes) -> SizesByKey:
     data = json.loads(remove_checksum(text))
-    sizes: Kept = data["sizes"] if data["made_by"] == _describe_formula() else {}
+    sizes: SizesByKey = data["sizes"] if data["made_by"] == _describe_formula() else {}
     return sizes
 
 
-_FILE: KeptFile[Kept] = KeptFile(
+_FILE: KeptFile[SizesByKey] = KeptFile(
     "The sizes of compute buffers", _parse, dict, recreatable=True, quiet=True, consequence="they are computed again"
 )

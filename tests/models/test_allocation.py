@@ -43,59 +43,59 @@ def units(graph: Graph, optimise: Optimise | None = None, *, pipelined: bool = F
 
 def test_a_place_is_free_after_its_last_use() -> None:
     graph = Graph()
-    tensor = graph.input(UNIT)
+    tensor = graph.add_input(UNIT)
     for _ in range(5):
-        tensor = graph.node(Op.MUL_MAT, UNIT, tensor)
+        tensor = graph.add_node(Op.MUL_MAT, UNIT, tensor)
     assert units(graph) == {HOST: 2}
 
 
 def test_an_elementwise_result_takes_the_place_of_its_operand() -> None:
     graph = Graph()
-    first, second = graph.input(UNIT), graph.input(TWO)
-    graph.node(Op.OTHER, UNIT, graph.node(Op.ADD, UNIT, first, second))
+    first, second = graph.add_input(UNIT), graph.add_input(TWO)
+    graph.add_node(Op.OTHER, UNIT, graph.add_node(Op.ADD, UNIT, first, second))
     assert units(graph) == {HOST: 3}
 
 
 def test_not_while_somebody_else_needs_it() -> None:
     graph = Graph()
-    first, second = graph.input(UNIT), graph.input(UNIT)
-    graph.node(Op.OTHER, UNIT, graph.node(Op.ADD, UNIT, first, second), first, second)
+    first, second = graph.add_input(UNIT), graph.add_input(UNIT)
+    graph.add_node(Op.OTHER, UNIT, graph.add_node(Op.ADD, UNIT, first, second), first, second)
     assert units(graph) == {HOST: 4}
 
 
 def test_nor_when_it_is_of_another_size_or_a_view() -> None:
     graph = Graph()
-    small = graph.input(UNIT)
-    graph.node(Op.MUL, TWO, small)
+    small = graph.add_input(UNIT)
+    graph.add_node(Op.MUL, TWO, small)
     assert units(graph) == {HOST: 3}
     graph = Graph()
-    graph.node(Op.MUL, UNIT, graph.view(Op.RESHAPE, graph.input(UNIT)))
+    graph.add_node(Op.MUL, UNIT, graph.add_view(Op.RESHAPE, graph.add_input(UNIT)))
     assert units(graph) == {HOST: 2}
 
 
 def test_a_view_keeps_what_it_views() -> None:
     graph = Graph()
-    base = graph.node(Op.MUL_MAT, UNIT, graph.input(UNIT))
-    view = graph.view(Op.VIEW, base)
-    other = graph.node(Op.MUL_MAT, UNIT, base)
-    graph.node(Op.MUL_MAT, UNIT, other, view)
+    base = graph.add_node(Op.MUL_MAT, UNIT, graph.add_input(UNIT))
+    view = graph.add_view(Op.VIEW, base)
+    other = graph.add_node(Op.MUL_MAT, UNIT, base)
+    graph.add_node(Op.MUL_MAT, UNIT, other, view)
     assert units(graph) == {HOST: 3}
 
 
 def test_a_view_that_nobody_reads_keeps_it_to_the_end() -> None:
     graph = Graph()
-    base = graph.node(Op.MUL_MAT, UNIT, graph.input(UNIT))
+    base = graph.add_node(Op.MUL_MAT, UNIT, graph.add_input(UNIT))
     tensor = base
-    if graph.view(Op.VIEW, base):
+    if graph.add_view(Op.VIEW, base):
         for _ in range(3):
-            tensor = graph.node(Op.MUL_MAT, UNIT, tensor)
+            tensor = graph.add_node(Op.MUL_MAT, UNIT, tensor)
     assert units(graph) == {HOST: 3}
 
 
 def test_weights_and_caches_lie_elsewhere() -> None:
     graph = Graph()
-    cache = graph.external(TWO)
-    graph.view(Op.SET_ROWS, cache, graph.node(Op.MUL_MAT, UNIT, graph.external(TWO), graph.input(UNIT)))
+    cache = graph.add_external(TWO)
+    graph.add_view(Op.SET_ROWS, cache, graph.add_node(Op.MUL_MAT, UNIT, graph.add_external(TWO), graph.add_input(UNIT)))
     assert units(graph) == {HOST: 2}
 
 
@@ -123,35 +123,35 @@ def test_a_backend_with_a_limit_gets_several_pieces() -> None:
 
 def test_what_lies_elsewhere_is_copied_once_and_there_while_it_is_needed() -> None:
     graph = Graph()
-    source = graph.input(TWO)
+    source = graph.add_input(TWO)
     graph.place = DEVICE
-    first = graph.node(Op.MUL_MAT, UNIT, source)
-    graph.node(Op.MUL_MAT, UNIT, graph.node(Op.MUL_MAT, UNIT, first), source)
+    first = graph.add_node(Op.MUL_MAT, UNIT, source)
+    graph.add_node(Op.MUL_MAT, UNIT, graph.add_node(Op.MUL_MAT, UNIT, first), source)
     assert units(graph) == {HOST: 2, DEVICE: 4}
 
 
 def test_copies_of_weights_follow_one_another() -> None:
     graph = Graph()
-    tensor = graph.input(UNIT)
+    tensor = graph.add_input(UNIT)
     graph.place = DEVICE
     for _ in range(3):
-        tensor = graph.node(Op.MUL_MAT_ID, UNIT, graph.external(TWO, HOST), tensor)
+        tensor = graph.add_node(Op.MUL_MAT_ID, UNIT, graph.add_external(TWO, HOST), tensor)
     assert units(graph)[DEVICE] == 4  # one weight, what it is multiplied with, and the result
     graph = Graph()
-    tensor = graph.input(UNIT)
+    tensor = graph.add_input(UNIT)
     graph.place = DEVICE
-    weights = [graph.external(TWO, HOST) for _ in range(3)]
-    graph.node(Op.MUL_MAT_ID, UNIT, *weights, tensor)
+    weights = [graph.add_external(TWO, HOST) for _ in range(3)]
+    graph.add_node(Op.MUL_MAT_ID, UNIT, *weights, tensor)
     assert units(graph)[DEVICE] == 8
 
 
 def test_several_devices_hold_four_copies_of_every_input() -> None:
     graph = Graph()
-    source = graph.input(UNIT)
+    source = graph.add_input(UNIT)
     graph.place = 1
-    between = graph.node(Op.MUL_MAT, UNIT, source)
+    between = graph.add_node(Op.MUL_MAT, UNIT, source)
     graph.place = 2
-    graph.node(Op.MUL_MAT, UNIT, between)
+    graph.add_node(Op.MUL_MAT, UNIT, between)
     assert units(graph, pipelined=True) == {HOST: 4, 1: 5, 2: 5}
 
 
@@ -159,18 +159,18 @@ def test_several_devices_hold_four_copies_of_every_input() -> None:
 def graphs(draw: st.DrawFn) -> Graph:
     """Any graph on the host and a device, of what a builder can put together."""
     graph = Graph()
-    tensors = [graph.input(Size(fixed=draw(st.integers(1, 2_000)))) for _ in range(draw(st.integers(1, 3)))]
-    outside = [graph.external(Size(fixed=500), draw(st.sampled_from((HOST, DEVICE)))) for _ in range(2)]
+    tensors = [graph.add_input(Size(fixed=draw(st.integers(1, 2_000)))) for _ in range(draw(st.integers(1, 3)))]
+    outside = [graph.add_external(Size(fixed=500), draw(st.sampled_from((HOST, DEVICE)))) for _ in range(2)]
     for _ in range(draw(st.integers(1, 40))):
         sources = draw(st.lists(st.sampled_from(tensors + outside), min_size=1, max_size=3))
         graph.place = draw(st.sampled_from((HOST, DEVICE, DEVICE)))
         if draw(st.integers(0, 3)) == 0 and graph.places[graph.bases[sources[0]]] == graph.place:
-            tensors.append(graph.view(draw(st.sampled_from((Op.VIEW, Op.SET_ROWS))), *sources))
+            tensors.append(graph.add_view(draw(st.sampled_from((Op.VIEW, Op.SET_ROWS))), *sources))
         elif draw(st.booleans()):
-            tensors.append(graph.like(draw(st.sampled_from((Op.ADD, Op.MUL, Op.RMS_NORM, Op.UNARY))), *sources))
+            tensors.append(graph.add_alike(draw(st.sampled_from((Op.ADD, Op.MUL, Op.RMS_NORM, Op.UNARY))), *sources))
         else:
-            tensors.append(graph.node(Op.MUL_MAT, Size(fixed=draw(st.integers(1, 2_000))), *sources))
-    graph.node(Op.OTHER, UNIT, tensors[-1])
+            tensors.append(graph.add_node(Op.MUL_MAT, Size(fixed=draw(st.integers(1, 2_000))), *sources))
+    graph.add_node(Op.OTHER, UNIT, tensors[-1])
     return graph
 
 
