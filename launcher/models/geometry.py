@@ -174,9 +174,9 @@ def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
     kind of cache without a formula here.
     """
     arch = model.architecture
-    latent = arch in _LATENT and bool(model.count("attention.key_length_mla"))
-    others = {key for key in _OTHER_CACHES if model.count(key)} - (_LATENT_KEYS if latent else set())
-    if others or (model.count("ssm.inner_size") and arch not in _RECURRENT):
+    latent = arch in _LATENT and bool(model.read_count("attention.key_length_mla"))
+    others = {key for key in _OTHER_CACHES if model.read_count(key)} - (_LATENT_KEYS if latent else set())
+    if others or (model.read_count("ssm.inner_size") and arch not in _RECURRENT):
         raise _unknown_cache_error(model)
 
     def number(key: str, default: int | None = None) -> int:
@@ -312,12 +312,12 @@ def _count_feed_forward_layers(model: GgufModel | GgufHeader, layers: int) -> in
 
 def _count_indexers(model: GgufModel | GgufHeader, layers: int) -> int:
     """Return the number of trunk layers with a DSA indexer; the others use the choice of the one before."""
-    if not model.count("attention.indexer.head_count"):
+    if not model.read_count("attention.indexer.head_count"):
         return 0
     kinds = model.metadata.get(f"{model.architecture}.attention.indexer.types")
     if isinstance(kinds, Sequence) and not isinstance(kinds, str):
         return sum(1 for kind in kinds[:layers] if kind)
-    if model.architecture == "glm-dsa" and (model.count("context_length") or 0) >= _SHARED_INDEXERS_FROM:
+    if model.architecture == "glm-dsa" and (model.read_count("context_length") or 0) >= _SHARED_INDEXERS_FROM:
         return sum(1 for layer in range(layers) if layer < 2 or layer % 4 == 2)
     return layers
 
@@ -327,5 +327,5 @@ def _count_attention_layers(model: GgufModel | GgufHeader, layers: int) -> int:
     heads = model.metadata.get(f"{model.architecture}.attention.head_count_kv")
     if isinstance(heads, Sequence) and not isinstance(heads, str):
         return sum(1 for count in heads[:layers] if count)
-    interval = model.count("full_attention_interval") or (4 if model.count("ssm.inner_size") else 1)
+    interval = model.read_count("full_attention_interval") or (4 if model.read_count("ssm.inner_size") else 1)
     return layers // interval

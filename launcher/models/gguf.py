@@ -74,34 +74,34 @@ class _HeaderProperties:
     @property
     def block_count(self) -> int | None:
         """Number of blocks, including those of the MTP heads."""
-        return self.count("block_count")
+        return self.read_count("block_count")
 
     @property
     def trained_context(self) -> int | None:
         """Context length that the model was trained for, in tokens."""
-        return self.count("context_length")
+        return self.read_count("context_length")
 
     @property
     def vocabulary(self) -> int | None:
         """Tokens in the vocabulary: the length of its list, else the metadata's `vocab_size`."""
-        return self.array_lengths.get("tokenizer.ggml.tokens") or self.count("vocab_size")
+        return self.array_lengths.get("tokenizer.ggml.tokens") or self.read_count("vocab_size")
 
     @property
     def promised_heads(self) -> int:
         """Number of MTP heads by the metadata; their tensors may be missing."""
-        return self.count("nextn_predict_layers") or 0
+        return self.read_count("nextn_predict_layers") or 0
 
     @property
     def is_embedding(self) -> bool:
         """Whether the model turns texts into vectors or ranks them, and writes none."""
         is_causal = self.metadata.get(f"{self.architecture}.attention.causal")
-        return bool(self.count("pooling_type")) or is_causal is False
+        return bool(self.read_count("pooling_type")) or is_causal is False
 
     @property
     def splits_texts(self) -> bool:
         """Whether an engine may read a text of an embedding model in several batches, because the vector is its last
         token's (can_split of server-context.cpp). Else a text must fit into one ubatch."""
-        return self.count("pooling_type") == _POOLING_LAST
+        return self.read_count("pooling_type") == _POOLING_LAST
 
     @property
     def mtp_head(self) -> MtpHead:
@@ -112,7 +112,7 @@ class _HeaderProperties:
         there = any(tensor.name == wanted for tensor in self.tensors)
         return MtpHead.PRESENT if there else MtpHead.PROMISED
 
-    def count(self, key: str) -> int | None:
+    def read_count(self, key: str) -> int | None:
         """Return the non-negative integer under the architecture's `key`, such as "block_count", or None."""
         value = self.metadata.get(f"{self.architecture}.{key}")
         return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
@@ -238,9 +238,9 @@ def is_head_alone(model: GgufModel) -> bool:
 
 
 def isolate_head(model: GgufModel) -> GgufModel:
-    """Return a head without its model as a model of the head's layers, which all have attention; any other unchanged.
+    """Return a head without its model as a model of the head's layers, which all have attention.
 
-    As a draft in a file of its own it takes what such a model would take.
+    Its memory as a draft in a separate file is that of such a model. Any other model is returned unchanged.
     """
     if not is_head_alone(model):
         return model
@@ -256,11 +256,11 @@ def isolate_head(model: GgufModel) -> GgufModel:
         f"{arch}.full_attention_interval": 1,
     }
 
-    def renamed(tensor: Tensor) -> Tensor:
+    def rename_tensor(tensor: Tensor) -> Tensor:
         block = _BLOCK.match(tensor.name)
         return replace(tensor, name=f"blk.{int(block[1]) - trunk}.{tensor.name[block.end() :]}") if block else tensor
 
-    return replace(model, metadata=metadata, tensors=tuple(map(renamed, model.tensors)))
+    return replace(model, metadata=metadata, tensors=tuple(map(rename_tensor, model.tensors)))
 
 
 # Element types of tensors, and their sizes.
@@ -389,19 +389,19 @@ class _Parser:
         self._text_left = _MAX_KEPT_BYTES
         self._elements_left = _MAX_ALL_ELEMENTS
         self._listed_left = _MAX_LISTED
-        self._place_known = True  # the next tensor's offset is known: the previous one has a known element type
+        self._offset_known = True  # the next tensor's offset is known: the previous one has a known element type
 
     def parse(self) -> GgufHeader:
         self._check_magic()
-        n_tensors, n_keys = self._number(_U64), self._number(_U64)
+        n_tensors, n_keys = self._read_number(_U64), self._read_number(_U64)
         if max(n_tensors, n_keys) > _MAX_ENTRIES:
             self._refuse_damaged(f"it claims {n_tensors:,} tensors and {n_keys:,} keys")
         metadata: dict[str, object] = {}
         lengths: dict[str, int] = {}
         seen: set[str] = set()
         for _ in range(n_keys):
-            key = self._name("a key", seen)
-            value, length = self._value(key)
+            key = self._read_name("a key", seen)
+            value, length = self._read_value(key)
             if value is not None:
                 metadata[key] = value
             if length is not None:
@@ -411,7 +411,7 @@ class _Parser:
         tensors = []
         end = 0
         for _ in range(n_tensors):
-            tensor, end = self._tensor(seen, alignment, end)
+            tensor, end = self._read_tensor(seen, alignment, end)
             tensors.append(tensor)
         self._check_within(0)
         header = GgufHeader(
@@ -434,7 +434,7 @@ class _Parser:
                 message("Choose another file, or download it again. An error page may have been saved instead."),
             )
         self._at = len(_MAGIC)
-        version = self._number(_U32)
+        version = self._read_number(_U32)
         if version == 1:
             self._refuse(
                 "is a GGUF file of version 1, which llama.cpp no longer reads.",
@@ -455,16 +455,16 @@ class _Parser:
         if version not in (2, _LAST_VERSION):
             self._refuse_damaged(f"its GGUF version is {version}")
 
-    def _value(self, key: str) -> tuple[object | None, int | None]:
+    def _read_value(self, key: str) -> tuple[object | None, int | None]:
         """Return a value (None if it is skipped) and, for an array, its length."""
-        kind = self._number(_U32)
+        kind = self._read_number(_U32)
         if kind in _SCALARS:
-            return self._scalars(key, kind, 1)[0], None
+            return self._read_scalars(key, kind, 1)[0], None
         if kind == _STRING:
-            return self._text_value(), None
+            return self._read_text_value(), None
         if kind != _ARRAY:
             self._refuse_damaged(f"it holds a value of unknown type {kind}")
-        element, length = self._number(_U32), self._number(_U64)
+        element, length = self._read_number(_U32), self._read_number(_U64)
         if element == _STRING:
             self._skip_texts(length)
             return None, length
@@ -474,18 +474,18 @@ class _Parser:
             self._elements_left -= length
             if self._elements_left < 0:
                 self._refuse_damaged(f"its small arrays hold more than {_MAX_ALL_ELEMENTS:,} numbers")
-            return self._scalars(key, element, length), length
+            return self._read_scalars(key, element, length), length
         self._skip(length * _SCALARS[element].size)
         return None, length
 
-    def _tensor(self, seen: set[str], alignment: int, expected: int) -> tuple[Tensor, int]:
+    def _read_tensor(self, seen: set[str], alignment: int, expected: int) -> tuple[Tensor, int]:
         """Return a tensor, whose data must begin at `expected`, and the offset where the next one's must begin."""
-        name = self._name("a tensor", seen)
-        n_dimensions = self._number(_U32)
+        name = self._read_name("a tensor", seen)
+        n_dimensions = self._read_number(_U32)
         if n_dimensions > _MAX_DIMENSIONS:
             self._refuse_damaged(f"tensor {_shorten(name)} has {n_dimensions} dimensions")
-        dimensions = tuple(self._number(_U64) for _ in range(n_dimensions))
-        kind, offset = self._number(_U32), self._number(_U64)
+        dimensions = tuple(self._read_number(_U64) for _ in range(n_dimensions))
+        kind, offset = self._read_number(_U32), self._read_number(_U64)
         quant = QUANTS.get(kind)
         elements = math.prod(dimensions)
         n_bytes = None if quant is None else quant.n_bytes(elements)
@@ -499,15 +499,15 @@ class _Parser:
             self._refuse_damaged(
                 f"tensor {_shorten(name)} begins at byte {offset:,}, which is no multiple of {alignment}"
             )
-        if offset < expected or (offset > expected and self._place_known):
+        if offset < expected or (offset > expected and self._offset_known):
             self._refuse_damaged(
                 f"tensor {_shorten(name)} begins at byte {offset:,} of the data in place of {expected:,}"
             )
-        self._place_known = n_bytes is not None
+        self._offset_known = n_bytes is not None
         tensor = Tensor(name, dimensions, quant.name if quant else f"type {kind}", offset, n_bytes)
         return tensor, offset + -(-(n_bytes or 0) // alignment) * alignment
 
-    def _scalars(self, key: str, kind: int, count: int) -> tuple[object, ...]:
+    def _read_scalars(self, key: str, kind: int, count: int) -> tuple[object, ...]:
         form = _SCALARS[kind]
         at = self._advance(count * form.size)
         values = struct.unpack_from(f"<{count}{_CODES[kind]}", self._block, at)
@@ -515,16 +515,16 @@ class _Parser:
             self._refuse_damaged(f"{_shorten(key)} is not a number")
         return values
 
-    def _number(self, form: struct.Struct) -> int:
+    def _read_number(self, form: struct.Struct) -> int:
         at = self._advance(form.size)
         return int(form.unpack_from(self._block, at)[0])
 
-    def _name(self, what: str, seen: set[str]) -> str:
-        length = self._number(_U64)
+    def _read_name(self, what: str, seen: set[str]) -> str:
+        length = self._read_number(_U64)
         if length > _MAX_KEY_BYTES:
             self._refuse_damaged(f"the name of {what} has {length:,} bytes")
         try:
-            name = self._text(length).decode()
+            name = self._read_text(length).decode()
         except UnicodeDecodeError:
             self._refuse_damaged(f"the name of {what} is not UTF-8")
         if not name:
@@ -534,14 +534,14 @@ class _Parser:
         seen.add(name)
         return name
 
-    def _text_value(self) -> str | None:
-        length = self._number(_U64)
+    def _read_text_value(self) -> str | None:
+        length = self._read_number(_U64)
         if length > _MAX_TEXT_BYTES:
             self._skip(length)
             return None
-        return self._text(length).decode("utf-8", "replace")
+        return self._read_text(length).decode("utf-8", "replace")
 
-    def _text(self, length: int) -> bytes:
+    def _read_text(self, length: int) -> bytes:
         self._text_left -= length
         if self._text_left < 0:
             self._refuse_damaged(f"its names and texts have more than {_MAX_KEPT_BYTES:,} bytes")
@@ -552,7 +552,7 @@ class _Parser:
         """Advance over the next `count` bytes, and return their index in the block."""
         at = self._at
         if at + count > len(self._block):
-            self._load(count)
+            self._load_block(count)
             at = 0
         self._at = at + count
         return at
@@ -570,13 +570,13 @@ class _Parser:
         for _ in range(count):
             if at > end:
                 self._at = at
-                self._load(_U64.size)
+                self._load_block(_U64.size)
                 block, at, end = self._block, 0, len(self._block) - _U64.size
             at += _U64.size + length_at(block, at)[0]
         self._at = at
         self._check_within(0)
 
-    def _load(self, count: int) -> None:
+    def _load_block(self, count: int) -> None:
         """Read a new block that begins at the cursor and has at least `count` bytes."""
         self._check_within(count)
         self._base, self._at = self._base + self._at, 0
@@ -631,20 +631,6 @@ def _shorten(value: object) -> str:
     """Return the repr of a value for an error message, shortened to 80 characters."""
     shown = repr(value)
     return shown if len(shown) <= 80 else f"{shown[:76]}...{shown[-1]}"
-
-
-__all__ = [
-    "GgufHeader",
-    "GgufModel",
-    "MtpHead",
-    "Tensor",
-    "check_complete",
-    "is_head_alone",
-    "isolate_head",
-    "read_header",
-    "read_model",
-    "read_raw_header",
-]
 
 
 def read_header(path: Path) -> GgufHeader:

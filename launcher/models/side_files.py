@@ -58,21 +58,21 @@ def find_side_files(trunk: GgufModel) -> SideFiles:
 
 def is_head_of(side: GgufModel, trunk: GgufModel) -> bool:
     """Return whether a file is an MTP head that was made for a model, and nothing more."""
-    if not _same(side.vocabulary, trunk.vocabulary) or not trunk.count("embedding_length"):
+    if not _same(side.vocabulary, trunk.vocabulary) or not trunk.read_count("embedding_length"):
         return False
     if side.architecture == f"{trunk.architecture}{_ASSISTANT}":
-        return side.count("embedding_length_out") == trunk.count("embedding_length")
+        return side.read_count("embedding_length_out") == trunk.read_count("embedding_length")
     return (
         is_head_alone(side)
         and side.architecture == trunk.architecture
-        and side.count("embedding_length") == trunk.count("embedding_length")
+        and side.read_count("embedding_length") == trunk.read_count("embedding_length")
         and _count_blocks(side) == _count_blocks(trunk)
     )
 
 
 def is_projector_of(side: GgufModel, trunk: GgufModel) -> bool:
     """Return whether a file is a projector whose output has a model's hidden size."""
-    hidden = trunk.count("embedding_length")
+    hidden = trunk.read_count("embedding_length")
     if side.architecture != _PROJECTOR or trunk.architecture == _PROJECTOR or not hidden:
         return False
     widths = (side.metadata.get(f"clip.{kind}.projection_dim") for kind in ("vision", "audio"))
