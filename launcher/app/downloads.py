@@ -17,7 +17,7 @@ from launcher.fetch.retries import call_with_retries
 from launcher.fetch.transfer import discard_download
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.download_target import DownloadTarget, find_catalogue_model, local_target, parse_target
-from launcher.models.pull import pull
+from launcher.models.pull import pull_model
 
 PULL, ENGINE = "pull", "engine"
 
@@ -77,7 +77,7 @@ async def _run_pull(arguments: dict[str, Any], report: ReportProgress) -> dict[s
     query_target = partial(parse_target, arguments["what"], catalogue, **details)
     target = await call_with_retries(query_target, settings, lambda note: report(Progress(0, None, note=note)))
     to = Path(arguments["to"]) if arguments["to"] else None
-    pulled = await pull(target, to=to, on_progress=_report_pull(report), settings=settings)
+    pulled = await pull_model(target, to=to, on_progress=_report_pull(report), settings=settings)
     if pulled.checked.problem is not None:
         raise pulled.checked.problem
     return {

@@ -38,7 +38,7 @@ from launcher.models.catalogue_load import load_catalogue
 from launcher.models.download_target import parse_target
 from launcher.models.library import find_companion
 from launcher.models.locate import find_named
-from launcher.models.pull import PullResult, pull
+from launcher.models.pull import PullResult, pull_model
 from launcher.monitor.reply import Reply
 
 _POLL_S = 0.5
@@ -192,7 +192,7 @@ class _FirstStart:
             self._report_step(step, Stage.RUNNING, progress=progress)
 
         pulled = await self._do_or_follow_job(
-            lambda: pull(target, on_progress=report, settings=transfer_settings()),
+            lambda: pull_model(target, on_progress=report, settings=transfer_settings()),
             DownloadBusy,
             Step.MODEL,
             PULL,

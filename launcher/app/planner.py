@@ -132,14 +132,14 @@ async def _read_local_situation(
     _check_awake(machine, description)
     if description.backend != "cpu" and _must_ask_engine(machine, description):
         machine = read_machine(await _list_devices(build), wake=description.wake)
-    from launcher.models.read_situation import situation_of
+    from launcher.models.read_situation import make_situation
 
     servers: tuple[ServerMemory, ...] = ()
     if also or _may_servers_run():
         from launcher.engine.server.own_memory import read_own_memory
 
         servers = await asyncio.to_thread(read_own_memory, machine, also=also, wake=description.wake)
-    return situation_of(
+    return make_situation(
         machine,
         free_mib=description.free_mib,
         headless=description.headless,

@@ -56,7 +56,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.fetch.retries import call_with_retries
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.download_target import parse_target
-    from launcher.models.pull import pull, unfinished_bytes
+    from launcher.models.pull import pull_model, unfinished_bytes
 
     catalogue = load_catalogue()
     model_name, choice = await _choose_file(options, catalogue)
@@ -81,7 +81,7 @@ async def run(options: argparse.Namespace) -> int:
         reporter.show_progress(_describe_phase(progress), progress, _progress_json(progress))
 
     try:
-        pulled = await pull(target, to=options.to, on_progress=show_progress, settings=settings)
+        pulled = await pull_model(target, to=options.to, on_progress=show_progress, settings=settings)
     except asyncio.CancelledError:
         done = await asyncio.to_thread(unfinished_bytes, target, options.to)
         reporter.show_event({"event": "paused", "done_bytes": done, "bytes": total}, [_describe_pause(done, total)])

@@ -86,7 +86,7 @@ def check_options(options: ServeOptions) -> None:
     check_settings(options)
     # More threads than CPU cores are slower: each step waits for threads that are not scheduled.
     threads = ROWS["threads"]
-    replace(threads, most=os.cpu_count() or threads.most).check(options.threads)
+    replace(threads, most=os.cpu_count() or threads.most).check_value(options.threads)
     check_rpc(options.rpc)
     for word in options.extra:
         flag = word.split("=")[0]

@@ -77,7 +77,7 @@ def parse_settings(written: Mapping[str, str]) -> dict[str, Value]:
 def _parse_value(name: str, text: str) -> Value:
     if name == EXTRA:
         return None if text.strip().lower() in LEFT_OPEN else text.strip()
-    return ROWS[name].parse(text)
+    return ROWS[name].parse_value(text)
 
 
 def change_settings(options: ServeOptions, settings: Settings) -> ServeOptions:

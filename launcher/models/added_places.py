@@ -19,7 +19,7 @@ _MOST_BYTES = 2**20
 def read_added_places() -> tuple[Path, ...]:
     """Return the added paths in the order of the list, existing or not; empty if the list cannot be read."""
     try:
-        with _file().open("rb") as file:
+        with _list_path().open("rb") as file:
             text = os.fsdecode(file.read(_MOST_BYTES))
     except OSError:
         return ()
@@ -50,7 +50,7 @@ def add_place(place: Path) -> bool:
         raise BadOption(message("The folder name contains a line break."), message("Rename it."), path=str(path))
     if _is_covered(path):
         return False
-    _change(lambda places: (*places, path))
+    _update_list(lambda places: (*places, path))
     return True
 
 
@@ -62,7 +62,7 @@ def remove_place(place: Path) -> bool:
     path = expand_user(place).absolute()
     if path not in read_added_places():
         return False
-    _change(lambda places: tuple(each for each in places if each != path))
+    _update_list(lambda places: tuple(each for each in places if each != path))
     return True
 
 
@@ -78,17 +78,17 @@ def _is_covered(path: Path) -> bool:
 
 
 def _contains(store: Path, path: Path) -> bool:
-    """Return whether the models in a folder are listed with a store: it lies in it, or is the program's own folder."""
-    its = recognise_store(path)
-    return path.is_relative_to(store) or (its is not None and its.path == store)
+    """Return whether a folder's models are listed with a store: it lies in it, or is the program's own folder."""
+    own_store = recognise_store(path)
+    return path.is_relative_to(store) or (own_store is not None and own_store.path == store)
 
 
-def _change(change: Callable[[tuple[Path, ...]], tuple[Path, ...]]) -> None:
-    make_folder(_file().parent)
-    with hold_file_lock(_file(), _LOCK_S):
+def _update_list(change: Callable[[tuple[Path, ...]], tuple[Path, ...]]) -> None:
+    make_folder(_list_path().parent)
+    with hold_file_lock(_list_path(), _LOCK_S):
         lines = "".join(f"{each}\n" for each in change(read_added_places()))
-        write_atomically(_file(), os.fsencode(_HEAD + lines))
+        write_atomically(_list_path(), os.fsencode(_HEAD + lines))
 
 
-def _file() -> Path:
+def _list_path() -> Path:
     return config_dir() / "model-folders.txt"

@@ -12,7 +12,7 @@ from launcher.base.paths import expand_user, models_dir
 from launcher.fetch.file_names import local_name, local_path
 from launcher.fetch.hub import DEFAULT_ENDPOINT, HubFile, hub_endpoint, is_hub_file, list_files
 from launcher.models.catalogue import SPECULATION, Catalogue, ModelEntry, ModelFile
-from launcher.models.library import find_catalogue_file, quant_of, split_names
+from launcher.models.library import find_catalogue_file, parse_quant, split_names
 from launcher.models.library_index import Kind
 from launcher.models.side_files import head_preference
 
@@ -57,7 +57,7 @@ class DownloadItem:
 class DownloadTarget:
     """A parsed download target. `entry` and `file` are the catalogue's, None for other models.
 
-    `insists` is set if only files with the expected size and checksum are acceptable: "catalogue" if the catalogue
+    `pinned_by` is set if only files with the expected size and checksum are acceptable: "catalogue" if the catalogue
     chooses the revision, "user" if the user gave a checksum. With None the hub's current files are accepted.
     """
 
@@ -66,7 +66,7 @@ class DownloadTarget:
     folder: Path
     entry: ModelEntry | None = None
     file: ModelFile | None = None
-    insists: Literal["catalogue", "user"] | None = None
+    pinned_by: Literal["catalogue", "user"] | None = None
 
     @property
     def bytes(self) -> int | None:
@@ -274,7 +274,7 @@ def _find_quant(repo: str, quant: str | None, revision: str | None) -> HubFile:
         if name.endswith(".gguf") and split_names(name)[0] == name and "mmproj" not in name and "imatrix" not in name
     }
     models = {name: its for name, its in models.items() if not _is_head(name)} or models
-    meant = [name for name in models if quant and (quant_of(name) or "").casefold() == quant.casefold()]
+    meant = [name for name in models if quant and (parse_quant(name) or "").casefold() == quant.casefold()]
     if quant is None and len(models) == 1:
         meant = list(models)
     if len(meant) == 1:

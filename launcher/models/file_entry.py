@@ -8,7 +8,7 @@ from launcher.base.errors import GeometryUnknown
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.geometry import Geometry, read_geometry
 from launcher.models.gguf import GgufModel
-from launcher.models.library import quant_of
+from launcher.models.library import parse_quant
 from launcher.models.side_files import find_side_files
 
 _FILE_TYPES = {
@@ -59,7 +59,7 @@ def describe_file(model: GgufModel, name: str | None = None) -> ModelEntry:
     path = Path(model.parts[0].path).absolute()
     beside = find_side_files(model)
     file = ModelFile(
-        quant=quant_of(path.name) or _quant_of_header(model) or path.stem or path.name,
+        quant=parse_quant(path.name) or _quant_of_header(model) or path.stem or path.name,
         file=str(path),
         size_bytes=model.file_bytes,
         has_head=model.has_mtp_head,

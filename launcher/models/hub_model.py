@@ -23,7 +23,7 @@ from launcher.models.library import (
     find_entry,
     find_file,
     find_in_repository,
-    quant_of,
+    parse_quant,
     split_names,
 )
 from launcher.models.locate import ModelSelection, select_file, select_model
@@ -175,7 +175,7 @@ def _list_models(listing: RepoListing) -> list[ModelFile]:
         if any(each not in listing.files for each in names):
             continue
         stem = path.rsplit("/", 1)[-1].removesuffix(".gguf")
-        quant = quant_of(path.rsplit("/", 1)[-1]) or stem
+        quant = parse_quant(path.rsplit("/", 1)[-1]) or stem
         quant = stem if quant in quants else quant
         quants.add(quant)
         parts = [listing.files[each] for each in names]

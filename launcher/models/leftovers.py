@@ -53,31 +53,31 @@ def find_leftovers() -> tuple[Leftover, ...]:
     found: dict[Path, Leftover] = {}
     ours = models_dir()
     for folder in (ours, *(each for each in read_added_places() if each.is_dir() and recognise_store(each) is None)):
-        for path in _files(folder):
-            left = _read_leftover(path, surely=not path.is_relative_to(ours))
-            if left is not None:
-                found[path] = left
+        for path in _find_files(folder):
+            leftover = _read_leftover(path, needs_note=not path.is_relative_to(ours))
+            if leftover is not None:
+                found[path] = leftover
     return tuple(sorted(found.values(), key=lambda each: (-each.bytes, str(each.path))))
 
 
-def remove_leftover(left: Leftover) -> int:
+def remove_leftover(leftover: Leftover) -> int:
     """Delete a leftover with its journal or reason file, and return the bytes freed.
 
     Raises DownloadBusy while a download writes it, and OSError.
     """
-    if left.kind is LeftoverKind.UNFINISHED:
-        discard_download(left.target)
-        left.path.unlink(missing_ok=True)
+    if leftover.kind is LeftoverKind.UNFINISHED:
+        discard_download(leftover.target)
+        leftover.path.unlink(missing_ok=True)
     else:
-        left.path.unlink(missing_ok=True)
-        _reason_path(left.path).unlink(missing_ok=True)
-    folder = left.path.parent
+        leftover.path.unlink(missing_ok=True)
+        _reason_path(leftover.path).unlink(missing_ok=True)
+    folder = leftover.path.parent
     while (
         folder.is_relative_to(models_dir()) and folder != models_dir() and folder.is_dir() and not any(folder.iterdir())
     ):
         folder.rmdir()
         folder = folder.parent
-    return left.bytes
+    return leftover.bytes
 
 
 def select_leftovers(found: Iterable[Leftover], text: str) -> list[Leftover]:
@@ -86,25 +86,29 @@ def select_leftovers(found: Iterable[Leftover], text: str) -> list[Leftover]:
     return [each for each in found if text == "leftovers" or path == each.path or text == each.path.name]
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _find_files(folder: Path) -> Iterator[Path]:
     for place, _, names in os.walk(folder):
         for name in names:
             if name.endswith((_PART, _BAD)):
                 yield Path(place, name)
 
 
-def _read_leftover(path: Path, *, surely: bool) -> Leftover | None:
+def _read_leftover(path: Path, *, needs_note: bool) -> Leftover | None:
+    """Return a leftover, or None if it was deleted meanwhile.
+
+    With `needs_note` None also if it has no journal or reason file.
+    """
     kind = LeftoverKind.UNFINISHED if path.suffix == _PART else LeftoverKind.BAD
     target = path.with_suffix("")
-    beside = journal_path(target) if kind is LeftoverKind.UNFINISHED else _reason_path(path)
-    if surely and not beside.is_file():
+    note = journal_path(target) if kind is LeftoverKind.UNFINISHED else _reason_path(path)
+    if needs_note and not note.is_file():
         return None
     try:
         status = path.lstat()
         on_disk = min(status.st_size, getattr(status, "st_blocks", status.st_size) * _BLOCK)  # it may be sparse
         if kind is LeftoverKind.BAD:
             return Leftover(path, kind, target, on_disk, None, None, _read_reason(path), status.st_mtime)
-        record = journal.read_journal(beside)
+        record = journal.read_journal(note)
         whole = record.identity.bytes if record else None
         return Leftover(path, kind, target, on_disk, count_unfinished_bytes(target), whole, None, status.st_mtime)
     except OSError:

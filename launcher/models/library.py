@@ -48,10 +48,12 @@ from launcher.models.stores import (
 
 _QUANT = re.compile(r"[-.]((?:UD-)?(?:I?Q\d\w*|BF16|F16|F32|MXFP4\w*))(?:-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 _NO_MODELS = ("imatrix",)
-_OLLAMAS_TENSORS = ("a.", "mm.", "mtp.", "s.", "v.")
-_OLLAMAS_OWN = message("It is in a format of Ollama's own, which llama.cpp does not load. Get it from Hugging Face.")
-_LISTS_BESIDE = (Store.OLLAMA, Store.JAN, Store.LLAMA_CPP)
-"""Stores that list the files beside a model; elsewhere the folder tells."""
+"""Parts of the names of GGUF files that are no models."""
+_OLLAMA_TENSORS = ("a.", "mm.", "mtp.", "s.", "v.")
+"""Prefixes of tensor names that only Ollama writes."""
+_OLLAMA_FORMAT = message("It is in a format of Ollama's own, which llama.cpp does not load. Get it from Hugging Face.")
+_LISTS_SIDE_FILES = (Store.OLLAMA, Store.JAN, Store.LLAMA_CPP)
+"""Stores that list the draft and the projector of a model. In others they are found in the model's folder."""
 
 
 class State(Enum):
@@ -65,8 +67,10 @@ class State(Enum):
 
 
 class Place(Enum):
-    """The location of a model: OURS is the models folder, CACHE a cache of the hub's tools or of llama.cpp, STORE the
-    folder of another program's models."""
+    """The location of a model.
+
+    OURS is the models folder, CACHE a cache of the hub's tools or of llama.cpp, STORE another program's folder.
+    """
 
     OURS = "ours"
     CACHE = "cache"
@@ -147,7 +151,7 @@ class _Places:
     def find_store(self, record: Record) -> Store | None:
         """Return the store that a model belongs to; None for ours and the user's own.
 
-        Where our folder lies inside a store, what we downloaded is ours, and what was there before is not.
+        If our folder lies inside a store, only the models that we downloaded are ours.
         """
         path, ours = _folder_text(record.path), _folder_text(self.ours)
         if record.received_s is not None and path.startswith(ours):
@@ -164,8 +168,8 @@ class _Places:
             return Place.CACHE if store in (Store.HUB, Store.LLAMA_CPP) else Place.STORE
         return Place.OURS if record.path.is_relative_to(self.ours) else Place.ELSEWHERE
 
-    def is_away(self, path: Path) -> bool:
-        """Return whether a path lies in a folder that is not there now, as when its disk is not connected."""
+    def is_disconnected(self, path: Path) -> bool:
+        """Return whether a path lies in a folder that does not exist now, as when its disk is not connected."""
         homes = (*self.added, *(each.path for each in self.stores if each.named))
         return any(path.is_relative_to(each) and not each.exists() for each in homes)
 
@@ -213,23 +217,23 @@ def is_worth_showing(folder: StoreFolder) -> bool:
 def list_found() -> StoreScan:
     """Return the models in the stores of other programs, without the files beside them. No header is read."""
     scan = _Places().scan
-    return replace(scan, models=tuple(each for each in scan.models if not _is_beside(each.path.name)))
+    return replace(scan, models=tuple(each for each in scan.models if not _is_side_file(each.path.name)))
 
 
 def describe_store(folder: Path) -> tuple[str, StoreScan] | None:
-    """Return, in words, what another program's folder is, and the models in it; None for any other folder."""
+    """Return a sentence about another program's folder, and the models in it. None for any other folder."""
     path = expand_user(folder).absolute()
     known = find_store_folders()
-    its = recognise_store(path) or next((each for each in known if path.is_relative_to(each.path)), None)
-    if its is None:
+    folder_of_store = recognise_store(path) or next((each for each in known if path.is_relative_to(each.path)), None)
+    if folder_of_store is None:
         return None
-    scan = scan_stores((replace(its, named=True),))
-    models = tuple(each for each in scan.models if not _is_beside(each.path.name))
+    scan = scan_stores((replace(folder_of_store, named=True),))
+    models = tuple(each for each in scan.models if not _is_side_file(each.path.name))
     words = plural_message(
         "It is {store}'s: its model is used in place and never changed.",
         "It is {store}'s: its {n} models are used in place and never changed.",
         len(models),
-        store=its.store.title,
+        store=folder_of_store.store.title,
     )
     return words, replace(scan, models=models)
 
@@ -237,26 +241,26 @@ def describe_store(folder: Path) -> tuple[str, StoreScan] | None:
 def _is_obsolete(record: Record, places: _Places) -> bool:
     """Return whether a record is obsolete: its file was found, not downloaded, and is deleted or no longer covered.
 
-    What lies on a disk that is not connected is kept: with it go its header's facts, and the expected SHA-256.
+    Records of a disk that is not connected are kept, for they have facts of headers, and the expected SHA-256.
     """
-    if places.is_away(record.path):
+    if places.is_disconnected(record.path):
         return False
     if record.received_s is None and not places.is_covered(record):
         return True
     return not record.path.exists() and (record.received_s is None or places.find_store(record) is not None)
 
 
-_shared: ContextVar[tuple[Index, _Places] | None] = ContextVar("_shared", default=None)
+_shared_snapshot: ContextVar[tuple[Index, _Places] | None] = ContextVar("_shared_snapshot", default=None)
 
 
 @contextmanager
 def share_snapshot() -> Iterator[None]:
     """Read the index and the list of folders once for all `find_local_model` in the block, such as one a plan."""
-    token = _shared.set((read_index()[0], _Places()))
+    token = _shared_snapshot.set((read_index()[0], _Places()))
     try:
         yield
     finally:
-        _shared.reset(token)
+        _shared_snapshot.reset(token)
 
 
 def find_local_model(entry: ModelEntry, quant: str | None = None) -> LocalModel | None:
@@ -265,7 +269,7 @@ def find_local_model(entry: ModelEntry, quant: str | None = None) -> LocalModel 
     Files under its name that are another model by their header are skipped: see `find_misnamed`. Raises ModelUnknown if
     the model has no such quantisation.
     """
-    found = _candidates(entry, quant)
+    found = _find_candidates(entry, quant)
     return next((local for file, local in found if not describe_mismatch(entry, file, local.record.paths)), None)
 
 
@@ -274,12 +278,12 @@ def find_misnamed(entry: ModelEntry, quant: str | None = None) -> tuple[LocalMod
 
     Raises the errors of `find_local_model`.
     """
-    found = _candidates(entry, quant, any_size=True)
+    found = _find_candidates(entry, quant, any_size=True)
     candidates = ((local, describe_mismatch(entry, file, local.record.paths)) for file, local in found)
     return next((each for each in candidates if each[1]), None)
 
 
-def _candidates(
+def _find_candidates(
     entry: ModelEntry, quant: str | None, *, any_size: bool = False
 ) -> Iterator[tuple[ModelFile, LocalModel]]:
     """Yield the local models with the name of `entry`, the last downloaded first.
@@ -298,7 +302,7 @@ def _candidates(
                 wanted=quant,
             )
         files = (file,)
-    index, places = _shared.get() or (read_index()[0], _Places())
+    index, places = _shared_snapshot.get() or (read_index()[0], _Places())
     verified = _hashes_by_path(index)
     quants = {file.quant: file for file in files}
     kept = [each for each in index.records if each.kind == "model" and each.model == entry.id and each.quant in quants]
@@ -344,19 +348,19 @@ def find_in_repository(repo: str, quant: str | None) -> LocalModel | None:
     """Return the local model of a repository in a quantisation, or its only one; None if it is not here."""
     index, _ = read_index()
     records = [each for each in index.records if each.kind == "model" and each.repo == repo and each.path.is_file()]
-    named = [each for each in records if quant and (quant_of(each.path.name) or "").casefold() == quant.casefold()]
+    named = [each for each in records if quant and (parse_quant(each.path.name) or "").casefold() == quant.casefold()]
     found = named or ([] if quant or len(records) > 1 else records)
     return _make_local_model(found[0], _hashes_by_path(index), _Places()) if found else None
 
 
 def find_stored(text: str) -> tuple[LocalModel, ...]:
-    """Return the models in the stores of other programs that `text` names, as their program does: see `stored_names`.
+    """Return the models in the stores of other programs that have the name `text`: see `stored_names`.
 
     Several files may share a name, such as that of their repository.
     """
     places = _Places()
     wanted = text.casefold()
-    models = [each for each in places.scan.models if not _is_beside(each.path.name)]
+    models = [each for each in places.scan.models if not _is_side_file(each.path.name)]
     exact = [each for each in models if each.name.casefold() == wanted]
     found = exact or [each for each in models if wanted in {name.casefold() for name in stored_names(each)}]
     index, _ = read_index()
@@ -371,23 +375,25 @@ def find_stored(text: str) -> tuple[LocalModel, ...]:
     )
 
 
-def find_beside(path: Path) -> tuple[Path, ...]:
-    """Return the draft and the projector that a model's store lists for it, () for all others."""
+def find_stored_side_files(path: Path) -> tuple[Path, ...]:
+    """Return the draft and the projector that a store lists for the model at `path`; () for all other models."""
     places = _Places()
     text = _folder_text(path)
-    if not any(text.startswith(folder) for folder, store in places.store_texts if store in _LISTS_BESIDE):
+    if not any(text.startswith(folder) for folder, store in places.store_texts if store in _LISTS_SIDE_FILES):
         return ()
     stored = places.stored.get(path)
-    return stored.beside if stored else ()
+    return stored.side_files if stored else ()
 
 
 def stored_names(stored: StoredModel) -> tuple[str, ...]:
-    """Return the names of a model in another program's store: what that shows, and for one from the hub REPO:FILE,
-    REPO:QUANT and REPO."""
+    """Return the names of a model in another program's store.
+
+    These are the names that the program shows, and for a model from the hub REPO, REPO:FILE and REPO:QUANT.
+    """
     names = [stored.name, *stored.aliases]
     if stored.repo:
         names.append(stored.repo)
-        quant = quant_of(stored.path.name)
+        quant = parse_quant(stored.path.name)
         names += [f"{stored.repo}:{each}" for each in (stored.file, quant) if each]
     return tuple(dict.fromkeys(names))
 
@@ -415,7 +421,7 @@ def find_entry(catalogue: Catalogue, path: Path) -> tuple[ModelEntry, ModelFile]
 
 
 def _find_by_sha256(catalogue: Catalogue, sha256: str) -> tuple[ModelEntry, ModelFile] | None:
-    """Return the catalogue's model and file with a checksum, as Ollama names its files by theirs, or None."""
+    """Return the catalogue's model and file with a SHA-256, or None. Ollama names its files by it."""
     return next(((entry, file) for entry in catalogue.models for file in entry.files if file.sha256 == sha256), None)
 
 
@@ -455,13 +461,13 @@ def select_models(models: Iterable[LocalModel], text: str) -> list[LocalModel]:
     models = list(models)
     path = Path(text).expanduser().absolute()
 
-    def meant(local: LocalModel) -> bool:
+    def is_selected(local: LocalModel) -> bool:
         record = local.record
         names = {local.label, record.label, f"{record.repo}:{record.file}", record.model, record.path.name}
         names |= set(stored_names(local.stored) if local.stored else ())
         return path in record.paths or text.casefold() in {name.casefold() for name in names if name}
 
-    chosen = models if text == "all" else [each for each in models if meant(each)]
+    chosen = models if text == "all" else [each for each in models if is_selected(each)]
     if not chosen:
         raise ModelMissing(
             message("Model {text} is not on this computer.", text=text)
@@ -513,7 +519,9 @@ async def verify_model(local: LocalModel, on_bytes: Callable[[int], None] | None
         sha256 = await hash_file(path, report)
         before += stat.st_size
         store_hash(path, sha256, stat)
-        outcome = Outcome.UNKNOWN if expected is None else Outcome.GOOD if sha256 == expected else Outcome.CHANGED
+        outcome = Outcome.GOOD if sha256 == expected else Outcome.CHANGED
+        if expected is None:
+            outcome = Outcome.UNKNOWN
         results.append(VerifiedFile(path, outcome, sha256, expected))
     if any(each.outcome is Outcome.UNKNOWN for each in results):
         store_expected_hashes(local.record, tuple(each.expected or each.sha256 for each in results))
@@ -701,17 +709,17 @@ def _scan_folders(catalogue: Catalogue, known: Mapping[Path, Record], places: _P
             continue
         paths = tuple(path.with_name(name) for name in names)
         by_sha256 = _find_by_sha256(catalogue, sha256) if sha256 else None
-        entry, its = by_sha256 or find_catalogue_file(catalogue, repo, file)
-        new = _make_record(paths, repo, file, entry, its)
+        entry, catalogue_file = by_sha256 or find_catalogue_file(catalogue, repo, file)
+        new = _make_record(paths, repo, file, entry, catalogue_file)
         try:
             model = read_model(path)
         except LauncherError as error:
             yield replace(new, problem=error.title)
         else:
-            if entry is not None and its is not None and describe_mismatch(entry, its, paths):  # another under its name
+            if entry and catalogue_file and describe_mismatch(entry, catalogue_file, paths):  # another of that name
                 new = replace(new, model=None, sha256=())
-            problem = _OLLAMAS_OWN if is_ollamas_own(model) else None
-            kind = _kind(path.name, model)
+            problem = _OLLAMA_FORMAT if is_ollamas_own(model) else None
+            kind = _classify_file(path.name, model)
             yield replace(new, kind=kind, head=model.mtp_head.value, problem=problem)
 
 
@@ -722,14 +730,13 @@ def is_ollamas_own(model: GgufModel) -> bool:
     for.
     """
     is_blob = model.path.name.startswith("sha256-")
-    return is_blob and any(tensor.name.startswith(_OLLAMAS_TENSORS) for tensor in model.tensors)
+    return is_blob and any(tensor.name.startswith(_OLLAMA_TENSORS) for tensor in model.tensors)
 
 
 def _walk_files(places: _Places) -> Iterator[tuple[Path, str | None, str | None, str | None]]:
-    """Yield every GGUF file in the models folder, the stores and the user's folders, once.
+    """Yield every GGUF file in the models folder, the stores and the user's folders once, with its origin if known.
 
-    Its repository and its name there follow from the folder names or the store, its SHA-256 from the store; each is
-    None where it does not.
+    That is the repository and the name in it, by the folders' names or by the store, and the SHA-256 by the store.
     """
     ours = places.ours
     for path in sorted(ours.rglob("*.gguf")) if ours.is_dir() else ():
@@ -742,21 +749,27 @@ def _walk_files(places: _Places) -> Iterator[tuple[Path, str | None, str | None,
     for place in places.added:
         if place.is_dir() and recognise_store(place):
             continue
-        for path in sorted(place.rglob("*.gguf")) if place.is_dir() else (place,) if place.is_file() else ():
+        for path in sorted(place.rglob("*.gguf")) if place.is_dir() else (place,):
             if path.is_file() and path not in places.stored:
                 yield path, None, None, None
 
 
 def _make_record(
-    paths: tuple[Path, ...], repo: str | None, file: str | None, entry: ModelEntry | None, its: ModelFile | None
+    paths: tuple[Path, ...],
+    repo: str | None,
+    file: str | None,
+    entry: ModelEntry | None,
+    catalogue_file: ModelFile | None,
 ) -> Record:
-    hashes = tuple(part.sha256 for part in its.parts) if its and its.parts else (its.sha256,) if its else ()
+    hashes: tuple[str | None, ...] = ()
+    if catalogue_file:
+        hashes = tuple(part.sha256 for part in catalogue_file.parts) or (catalogue_file.sha256,)
     return Record(
         paths=paths,
         sha256=hashes if len(hashes) == len(paths) and any(hashes) else (),
         bytes=_total_size(paths),
         model=entry.id if entry else None,
-        quant=its.quant if its else quant_of(paths[0].name),
+        quant=catalogue_file.quant if catalogue_file else parse_quant(paths[0].name),
         repo=repo,
         file=file if repo else None,
     )
@@ -767,24 +780,24 @@ def find_catalogue_file(
 ) -> tuple[ModelEntry | None, ModelFile | None]:
     """Return the catalogue's model and file for a file of a repository, or (None, None)."""
     for entry in catalogue.models:
-        for its in entry.files:
-            if repo and (entry.repo, its.file) == (repo, file):
-                return entry, its
+        for catalogue_file in entry.files:
+            if repo and (entry.repo, catalogue_file.file) == (repo, file):
+                return entry, catalogue_file
     return None, None
 
 
-def quant_of(name: str) -> str | None:
+def parse_quant(name: str) -> str | None:
     """Return the quantisation at the end of a file name, or None."""
     found = _QUANT.search(name)
     return found[1] if found else None
 
 
-def _is_beside(name: str) -> bool:
+def _is_side_file(name: str) -> bool:
     """Return whether a file's name is that of a draft or a projector, which is loaded beside a model."""
     return "mmproj" in name.lower() or name.lower().startswith(("mtp-", *_NO_MODELS))
 
 
-def _kind(name: str, model: GgufModel) -> Kind:
+def _classify_file(name: str, model: GgufModel) -> Kind:
     if model.architecture == "clip" or "mmproj" in name:
         return "mmproj"
     is_draft = name.startswith("mtp-") or model.architecture.endswith("-assistant") or is_head_alone(model)

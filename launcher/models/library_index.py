@@ -131,7 +131,7 @@ def _parse_hash(data: dict[str, Any]) -> FileHash:
 
 def _require(holds: bool, name: str) -> None:
     if not holds:
-        raise ValueError(f"its {name} is no such value")
+        raise ValueError(f"its {name} is invalid")
 
 
 def _to_table(entry: Record | FileHash) -> dict[str, Any]:
@@ -154,8 +154,8 @@ def read_index() -> tuple[Index, str | None]:
     path = index_path()
     if sys.platform == "win32" and path.exists():  # Windows cannot replace a file that is being read
         with hold_file_lock(path, _LOCK_S):
-            return _read(path)
-    return _read(path)
+            return _load_index(path)
+    return _load_index(path)
 
 
 def find_origin(file: Path) -> Record | None:
@@ -164,15 +164,15 @@ def find_origin(file: Path) -> Record | None:
     return next((each for each in index.records if file in each.paths and each.repo is not None), None)
 
 
-def _read(path: Path) -> tuple[Index, str | None]:
+def _load_index(path: Path) -> tuple[Index, str | None]:
     try:
         index, damage = _FILE.load_with_damage(path)
     except OSError as error:
-        return Index(), _unreadable(path, error.strerror)
-    return index, _unreadable(path, "it does not hold what was written to it") if damage else None
+        return Index(), _unreadable_message(path, error.strerror)
+    return index, _unreadable_message(path, "it does not hold what was written to it") if damage else None
 
 
-def _unreadable(path: Path, why: str | None) -> str:
+def _unreadable_message(path: Path, why: str | None) -> str:
     return message("Cannot read {path} ({why}). Searching the model folders instead.", path=path, why=why)
 
 

@@ -27,7 +27,9 @@ _CUDA_MIB, _CUDA_MIB_PER_MULTIPROCESSOR = 93, 3.04
 """CUDA's overhead grows with the card: least squares over nine measured cards, off by at most 60 MiB."""
 
 
-def overhead_of(backend: Backend, card: Card | None, *, system: str | None = None, driver: str | None = None) -> int:
+def expected_overhead_mib(
+    backend: Backend, card: Card | None, *, system: str | None = None, driver: str | None = None
+) -> int:
     """Return the overhead on one GPU in MiB: that of a published run on such a card, else one by the card's size.
 
     Runs under the same operating system (`system` as in Host.kind) and driver release are preferred; of several the

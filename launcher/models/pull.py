@@ -23,7 +23,7 @@ from launcher.fetch.transfer import DownloadSource, TransferSettings, download_f
 from launcher.models.download_target import DownloadFile, DownloadItem, DownloadTarget, find_head_item, local_target
 from launcher.models.folders import make_download_folder
 from launcher.models.gguf import read_model
-from launcher.models.library import find_store_copies, quant_of
+from launcher.models.library import find_store_copies, parse_quant
 from launcher.models.library_index import Kind, Record, find_hash, read_index, store_hash, store_record
 from launcher.models.locate import refuse_damaged
 from launcher.models.received import HeaderCheck, check_received, promises_head, store_header
@@ -99,7 +99,7 @@ class _ResolvedFile:
 OnPull = Callable[[Progress], None]
 
 
-async def pull(
+async def pull_model(
     wanted: DownloadTarget,
     *,
     to: Path | None = None,
@@ -193,7 +193,7 @@ def _resolve_file(piece: DownloadFile, wanted: DownloadTarget) -> _ResolvedFile:
     except (Offline, Unreachable) as error:
         return _ResolvedFile(piece, None, piece.bytes, piece.sha256, piece.hub.revision, error)
     except ModelMissing as error:
-        if wanted.insists != "catalogue":
+        if wanted.pinned_by != "catalogue":
             raise
         hint = join_messages(
             message("The catalogue describes that revision. `--revision main` downloads the newest one."), error.hint
@@ -203,7 +203,7 @@ def _resolve_file(piece: DownloadFile, wanted: DownloadTarget) -> _ResolvedFile:
 
 
 def _differences(known: _ResolvedFile, wanted: DownloadTarget) -> Iterator[str]:
-    """Yield remarks on a file that differs from its description. Raises ModelReplaced if the caller insists on it."""
+    """Yield remarks on a file that differs from its description. Raises ModelReplaced if the caller pinned_by on it."""
     piece, differences = known.piece, []
     if piece.bytes is not None and known.bytes not in (None, piece.bytes):
         differences.append(f"{known.bytes:,} bytes in place of {piece.bytes:,}")
@@ -219,13 +219,13 @@ def _differences(known: _ResolvedFile, wanted: DownloadTarget) -> Iterator[str]:
         told=" and ".join(differences),
     )
     facts = {"file": piece.label, "bytes": known.bytes, "sha256": known.sha256}
-    if wanted.insists == "catalogue":
+    if wanted.pinned_by == "catalogue":
         hint = message(
             "It may have been uploaded again. `--revision main` downloads the newest file unchecked.",
             window="It may have been uploaded again.",
         )
         raise ModelReplaced(other, hint, **facts)
-    if wanted.insists == "user":
+    if wanted.pinned_by == "user":
         hint = message("Check --sha256. Without it, the checksum from Hugging Face is used.")
         other = message(
             "{words} differs from the file that you asked for: {told}.",
@@ -249,7 +249,7 @@ async def _find_head(wanted: DownloadTarget, record: Record, checked: HeaderChec
     asked.
     """
     from_hub = wanted.items[0].pieces[0].hub
-    if record.kind != "model" or checked.head == "present" or from_hub is None or wanted.entry or wanted.insists:
+    if record.kind != "model" or checked.head == "present" or from_hub is None or wanted.entry or wanted.pinned_by:
         return None
     try:
         return await asyncio.to_thread(find_head_item, from_hub, record.quant)
@@ -334,7 +334,7 @@ class _Download:
             sha256=tuple(file.sha256 for file in files),
             bytes=sum(file.bytes for file in files),
             model=wanted.entry.id if wanted.entry else None,
-            quant=(wanted.file.quant if wanted.file else quant_of(files[0].path.name)) if is_model else None,
+            quant=(wanted.file.quant if wanted.file else parse_quant(files[0].path.name)) if is_model else None,
             repo=hub.repo if hub else None,
             revision=first.revision,
             file=hub.path if hub else None,

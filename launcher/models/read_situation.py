@@ -14,7 +14,7 @@ from launcher.machine.machine import Machine
 from launcher.machine.visibility import find_hidden_gpus
 from launcher.models.compute_buffers import Backend
 from launcher.models.load_history import read_overhead_mib
-from launcher.models.overhead import USUAL_MIB, overhead_of
+from launcher.models.overhead import USUAL_MIB, expected_overhead_mib
 from launcher.models.situation import (
     DESKTOP_MARGIN_MIB,
     HEADLESS_MARGIN_MIB,
@@ -69,7 +69,7 @@ class ServerMemory:
     estimate: Callable[[Backend, tuple[int, ...]], tuple[int, ...] | None]
 
 
-def situation_of(
+def make_situation(
     machine: Machine,
     *,
     free_mib: int | None = None,
@@ -115,7 +115,8 @@ def situation_of(
     found = [match_card(gpu.name, (gpu.memory_bytes or 0) / _GIB) for gpu in gpus]
     system = "windows" if host.wsl else host.kind  # in WSL the driver is that of Windows
     published = [
-        overhead_of(backend, card, system=system, driver=gpu.driver) for gpu, card in zip(gpus, found, strict=True)
+        expected_overhead_mib(backend, card, system=system, driver=gpu.driver)
+        for gpu, card in zip(gpus, found, strict=True)
     ]
     measured = [read_overhead_mib(gpu.id, backend) for gpu in gpus]
     overheads = tuple(known if here is None else here for known, here in zip(published, measured, strict=True))

@@ -47,10 +47,10 @@ class ServerSetting:
     - `name`: key in JSON and for `--set`; `attribute`: field in `ServerSettings`.
     - `flags`: llama-server's arguments that take the value; of a switch, the first turns it on and the second off. An
       engine supports the setting if it has these flags.
-    - `usual`: llama-server's default. A setting with that value is left out of the arguments, unless `always`. -
-    `resolved`: the launcher chooses a value at each start if the user leaves it open. - `help`, `default`: texts for
-    the command line's help; `label`, `tip`: texts in the window; `steps`: values that its
-      slider offers beside the current one.
+    - `usual`: llama-server's default. A setting with that value is left out of the arguments, unless `always`.
+    - `resolved`: the launcher chooses a value at each start if the user leaves it open.
+    - `help`, `default`: texts for the command line's help; `label`, `tip`: texts in the window; `steps`: values that
+      its slider offers beside the current one.
     - `tuned`: values for a tune to try; with `likely` it tries them unasked.
     - `drafting`: meaningless while MTP is off; `of_experts`: meaningless if no experts can be on the host.
     - `choices`: accepted words of a choice. Without them the engine decides, as for KV cache types (`memory.check_kv`).
@@ -90,7 +90,7 @@ class ServerSetting:
         """Name for users, with dashes."""
         return self.name.replace("_", "-")
 
-    def check(self, value: Value) -> None:
+    def check_value(self, value: Value) -> None:
         """Raise BadOption for a value that no engine accepts."""
         if value is None or (self.kind == "choice" and not self.choices):
             return
@@ -131,7 +131,7 @@ class ServerSetting:
                 option=self.option,
             )
 
-    def parse(self, text: str) -> Value:
+    def parse_value(self, text: str) -> Value:
         """Parse a value written by a user. Raises BadOption if it is invalid."""
         word = text.strip().lower()
         if self.can_be_open and word in LEFT_OPEN and word not in self.choices:
@@ -153,7 +153,7 @@ class ServerSetting:
         return number if self.kind == "share" else int(number)
 
     def format_value(self, value: Value) -> str:
-        """Return a value as text that `parse` accepts."""
+        """Return a value as text that `parse_value` accepts."""
         if value is None:
             return LEFT_OPEN[0]
         return ("on" if value else "off") if self.kind == "switch" else str(value)
@@ -414,7 +414,7 @@ def format_settings(settings: Mapping[str, Value]) -> str:
 def check_settings(settings: ServerSettings) -> None:
     """Raise BadOption for a value that no engine accepts."""
     for row in ROWS.values():
-        row.check(row.value_in(settings))
+        row.check_value(row.value_in(settings))
 
 
 def find_setting_name(text: str, *, also: tuple[str, ...] = ()) -> str:

@@ -17,13 +17,13 @@ from launcher.base.errors import LauncherError
 from launcher.base.paths import models_dir
 from launcher.models.catalogue import CompanionFile
 from launcher.models.gguf import GgufModel, MtpHead, is_head_alone, part_names, read_model
-from launcher.models.library import find_beside, quant_of
+from launcher.models.library import find_stored_side_files, parse_quant
 from launcher.models.library_index import read_index
 
 _PROJECTOR, _ASSISTANT = "clip", "-assistant"
 _BY_NAME = re.compile(r"mmproj|(^|[-_.])(mtp|nextn|draft|assistant)([-_.]|$)", re.IGNORECASE)
-_FEW = 4
-"""Files without a telling name that are read in a folder; in one with more of them, it would take too long."""
+_MOST_UNNAMED = 4
+"""Files with any other name are read only if a folder has at most this many, because reading takes long."""
 _USUAL_HEAD_QUANT = "Q8_0"
 
 
@@ -49,7 +49,7 @@ def find_side_files(trunk: GgufModel) -> SideFiles:
             projectors.append(each)
         elif trunk.mtp_head is not MtpHead.PRESENT and is_head_of(each, trunk):
             heads.append(each)
-    quant = quant_of(path.name)
+    quant = parse_quant(path.name)
     head = min(heads, key=lambda each: head_preference(each.path.name, each.file_bytes, quant), default=None)
     named = trunk.metadata.get("general.basename")
     projectors.sort(key=lambda each: each.metadata.get("general.basename") != named)  # stable: then by name
@@ -58,7 +58,7 @@ def find_side_files(trunk: GgufModel) -> SideFiles:
 
 def is_head_of(side: GgufModel, trunk: GgufModel) -> bool:
     """Return whether a file is an MTP head that was made for a model, and nothing more."""
-    if not _same(side.vocabulary, trunk.vocabulary) or not trunk.read_count("embedding_length"):
+    if not _may_be_equal(side.vocabulary, trunk.vocabulary) or not trunk.read_count("embedding_length"):
         return False
     if side.architecture == f"{trunk.architecture}{_ASSISTANT}":
         return side.read_count("embedding_length_out") == trunk.read_count("embedding_length")
@@ -87,15 +87,15 @@ def _count_blocks(model: GgufModel) -> int:
     return (model.block_count or 0) - model.promised_heads
 
 
-def _same(one: int | None, other: int | None) -> bool:
-    """Return whether two counts are equal, or one is unknown: a head may do without the vocabulary."""
+def _may_be_equal(one: int | None, other: int | None) -> bool:
+    """Return whether two counts are equal, or one is unknown: a head may lack the vocabulary."""
     return None in (one, other) or one == other
 
 
 def head_preference(name: str, file_bytes: int, quant: str | None) -> tuple[bool, bool, int]:
     """Return the order of heads for a model of `quant`: its own quantisation, then the usual one, then the smallest."""
-    its = quant_of(name)
-    return its != quant, its != _USUAL_HEAD_QUANT, file_bytes
+    head_quant = parse_quant(name)
+    return head_quant != quant, head_quant != _USUAL_HEAD_QUANT, file_bytes
 
 
 def _as_companion(model: GgufModel) -> CompanionFile:
@@ -104,7 +104,7 @@ def _as_companion(model: GgufModel) -> CompanionFile:
 
 def _read_candidates(path: Path, trunk_bytes: int) -> Iterator[GgufModel]:
     """Yield the headers of the files that may belong to a model; files that cannot be read are left out."""
-    listed = find_beside(path)
+    listed = find_stored_side_files(path)
     for each in listed or _find_candidates(path, trunk_bytes):
         try:
             stat = each.stat()
@@ -119,15 +119,18 @@ def _read_once(path: Path, _size: int, _modified_ns: int) -> GgufModel:
 
 
 def _find_candidates(path: Path, trunk_bytes: int) -> list[Path]:
-    """Return the files beside a model that are drafts or projectors by the index or their names, or that are few."""
-    its = part_names(path.name) or (path.name,)
-    others = [each for each in _list_files(path) if each.name not in its]
+    """Return the files beside a model that may be drafts or projectors, by the index or by their names.
+
+    Smaller files with any other name are included if there are few.
+    """
+    parts = part_names(path.name) or (path.name,)
+    others = [each for each in _list_files(path) if each.name not in parts]
     index, _ = read_index()
     kinds = {record.path: record.kind for record in index.records if record.problem is None}
-    telling = [each for each in others if kinds.get(each) in ("draft", "mmproj") or _BY_NAME.search(each.stem)]
-    silent = [each for each in others if each not in kinds and each not in telling and part_names(each.name) is None]
-    smaller = [each for each in silent if _size(each) < trunk_bytes] if len(silent) <= _FEW else []
-    return [*telling, *smaller]
+    named = [each for each in others if kinds.get(each) in ("draft", "mmproj") or _BY_NAME.search(each.stem)]
+    unnamed = [each for each in others if each not in kinds and each not in named and part_names(each.name) is None]
+    smaller = [each for each in unnamed if _file_size(each) < trunk_bytes] if len(unnamed) <= _MOST_UNNAMED else []
+    return [*named, *smaller]
 
 
 def _list_files(path: Path) -> Iterable[Path]:
@@ -147,7 +150,7 @@ def _repository_folder(path: Path) -> Path | None:
     return next((each for each in path.parents if each.parent.name == "snapshots"), None)
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:

@@ -7,7 +7,7 @@ from launcher.base.errors import BadOption
 from launcher.base.messages import fill_template, mark, message, plural_message
 from launcher.machine.cards import Card, typical_card
 from launcher.models.compute_buffers import Backend
-from launcher.models.overhead import overhead_of
+from launcher.models.overhead import expected_overhead_mib
 
 _MIB, _GIB = 2**20, 2**30
 HEADLESS_MARGIN_MIB, DESKTOP_MARGIN_MIB = 512, 1_024
@@ -92,7 +92,7 @@ class Situation:
         return self.backend != "cpu" and not self.unified
 
     @property
-    def beside_mib(self) -> int:
+    def free_now_mib(self) -> int:
         """Memory that is free now, with all of our own servers running, in MiB."""
         return sum(self.by_device_now_mib) if self.own else self.free_mib
 
@@ -113,7 +113,7 @@ class Situation:
             fill_template(_OWN_UNKNOWN, {"name": each.model}) for each in self.own if each.by_device is None
         )
         having = [each for each in self.own if each.mib]
-        if not having or self.beside_mib >= self.free_mib:  # none is counted as stopped: see `with_servers_running`
+        if not having or self.free_now_mib >= self.free_mib:  # none is counted as stopped: see `with_servers_running`
             return unknown
         counted = plural_message(
             "Free memory is counted as if {names} were stopped, which frees {own:,} MiB."
@@ -123,7 +123,7 @@ class Situation:
             len(having),
             names=", ".join(dict.fromkeys(each.model for each in having)),
             own=sum(each.mib for each in having),
-            beside=self.beside_mib,
+            beside=self.free_now_mib,
         )
         return counted, *unknown
 
@@ -155,7 +155,7 @@ class Situation:
         """Return the free memory with and without our own servers, and the time of reading, for JSON output."""
         return {
             "alone_mib": self.free_mib,
-            "beside_mib": self.beside_mib,
+            "beside_mib": self.free_now_mib,
             "own_mib": self.own_mib,
             "read_at": None if self.read_at is None else round(self.read_at, 1),
         }
@@ -225,7 +225,7 @@ def describe_machine(
         cards=cards,
         gpus=len(sizes),
         gpu_free_mib=tuple(by_gpu) if len(sizes) > 1 else (),
-        overheads_mib=tuple(overhead_of(backend, each) for each in found),
+        overheads_mib=tuple(expected_overhead_mib(backend, each) for each in found),
         headless=headless,
         described=True,
         notes=notes,
@@ -257,7 +257,7 @@ def describe_unified_machine(
         bandwidth_gb_s=card.bandwidth_gb_s if card else None,
         gpu_name=card.name if card else None,
         cards=(card,) if card else (),
-        overheads_mib=(overhead_of(backend, card),),
+        overheads_mib=(expected_overhead_mib(backend, card),),
         unified=True,
         described=True,
         notes=host_notes(memory_gib),

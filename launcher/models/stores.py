@@ -74,7 +74,7 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class StoreFolder:
-    """The folder of a store. `named`: a setting or the user names it, so it is worth a word when it is not there."""
+    """The folder of a store. `named`: a setting or the user names it, so users are told if it is missing."""
 
     store: Store
     path: Path
@@ -86,7 +86,7 @@ class StoredModel:
     """A model file in a store, by its first part, with the names that its program knows it by.
 
     `repo` and `file` are its origin on the hub, `sha256` the checksum that the store claims, None where it has none.
-    `beside` are the draft and the projector that the store lists for it.
+    `side_files` are the draft and the projector that the store lists for it.
     """
 
     store: Store
@@ -96,7 +96,7 @@ class StoredModel:
     repo: str | None = None
     file: str | None = None
     sha256: str | None = None
-    beside: tuple[Path, ...] = ()
+    side_files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def find_store_folders(
         (_read_text(expand_user("~/.lmstudio-home-pointer")) or "").strip(),
         (*_OLLAMA_SERVICE, *_OLLAMA_UNITS),
     )
-    usual = _find_usual_folders(known, tuple(map(_stamp, _list_settings(known))))
+    usual = _find_usual_folders(known, tuple(map(_file_stamp, _list_settings(known))))
     old_jan = expand_user("~/jan")  # of 2024, and a name that a user's own folder may have
     if _recognise_layout(old_jan) is Store.JAN:
         usual = (*usual, StoreFolder(Store.JAN, old_jan))
@@ -144,7 +144,10 @@ def find_store_folders(
 
 @dataclass(frozen=True, slots=True)
 class _Surroundings:
-    """All that the folders depend on, but for the content of settings: `environment` as (name, value)."""
+    """Everything that the folders depend on except the content of settings files.
+
+    `environment` has pairs of name and value.
+    """
 
     environment: tuple[tuple[str, str], ...]
     platform: str
@@ -155,7 +158,7 @@ class _Surroundings:
 
 @lru_cache(maxsize=4)
 def _list_settings(known: _Surroundings) -> tuple[Path, ...]:
-    """Return the settings files of the programs that may name a folder."""
+    """Return the programs' settings files that may name a folder."""
     homes, folders = _lm_studio_homes(known), _config_folders(dict(known.environment), known.platform)
     return (
         *(home / "settings.json" for home in homes),
@@ -165,7 +168,7 @@ def _list_settings(known: _Surroundings) -> tuple[Path, ...]:
     )
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _file_stamp(path: Path) -> tuple[int, int] | None:
     """Return the size and modification time of a file, None if there is none."""
     try:
         stat = path.stat()
@@ -176,7 +179,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 @lru_cache(maxsize=4)
 def _find_usual_folders(known: _Surroundings, _stamps: tuple[object, ...]) -> tuple[StoreFolder, ...]:
-    """Return the folders that do not depend on the user's list. Cached, for plans ask it for each of their files."""
+    """Return the folders that do not depend on the user's list. Cached: plans call it for each file."""
     environ = dict(known.environment)
     llama_cache = expand_user(environ["LLAMA_CACHE"]) if environ.get("LLAMA_CACHE") else None
     return (
@@ -189,7 +192,10 @@ def _find_usual_folders(known: _Surroundings, _stamps: tuple[object, ...]) -> tu
 
 
 def recognise_store(folder: Path) -> StoreFolder | None:
-    """Return the store that a folder is or lies in the middle of, by what it contains; None for any other folder."""
+    """Return the store whose folder, or a folder inside or just above it, this is; None for any other folder.
+
+    It is recognised by its contents.
+    """
     for path in (folder, folder / "models", folder / "hub", folder.parent):
         if path == folder.parent and folder.name not in ("blobs", "manifests", "llamacpp"):
             continue
@@ -231,7 +237,7 @@ def scan_stores(folders: tuple[StoreFolder, ...]) -> StoreScan:
     scanned: set[str] = set()
     for folder in folders:
         real = os.path.realpath(folder.path)
-        if real in scanned or not _is_there(folder, problems):
+        if real in scanned or not _can_read(folder, problems):
             continue
         scanned.add(real)
         for model in scanners[folder.store](folder.path, problems):
@@ -241,8 +247,8 @@ def scan_stores(folders: tuple[StoreFolder, ...]) -> StoreScan:
     return StoreScan(folders, tuple(models.values()), tuple(problems))
 
 
-def _is_there(folder: StoreFolder, problems: list[StoreProblem]) -> bool:
-    """Return whether a store can be read, and note why not if its folder was named, or exists."""
+def _can_read(folder: StoreFolder, problems: list[StoreProblem]) -> bool:
+    """Return whether a store can be read. If not, add a problem, unless it is a missing folder that nobody named."""
     try:
         with os.scandir(folder.path) as entries:
             next(entries, None)
@@ -261,12 +267,12 @@ def _is_there(folder: StoreFolder, problems: list[StoreProblem]) -> bool:
             )
         return False
     except OSError as error:
-        problems.append(_unreadable(folder.store, folder.path, error))
+        problems.append(_unreadable_problem(folder.store, folder.path, error))
         return False
     return True
 
 
-def _unreadable(store: Store, path: Path, error: OSError) -> StoreProblem:
+def _unreadable_problem(store: Store, path: Path, error: OSError) -> StoreProblem:
     if store is Store.OLLAMA and isinstance(error, PermissionError):
         reason = message(
             "Ollama's models in {path} cannot be read by you: {reason}. `sudo usermod -aG ollama $USER` lets you, from "
@@ -301,7 +307,7 @@ def _ollama_folders(environ: Mapping[str, str], platform: str) -> Iterator[Store
 def _scan_ollama(root: Path, problems: list[StoreProblem]) -> Iterator[StoredModel]:
     """Yield the models with a GGUF layer; models of other formats and adapters are left out."""
     found: dict[Path, list[StoredModel]] = {}
-    for path in _walk(root / "manifests", Store.OLLAMA, problems):
+    for path in _walk_files(root / "manifests", Store.OLLAMA, problems):
         parts = path.relative_to(root / "manifests").parts
         if len(parts) == 4 and all(map(_OLLAMA_PART.fullmatch, parts)):
             model = _read_ollama_manifest(root, path, parts, problems)
@@ -310,9 +316,9 @@ def _scan_ollama(root: Path, problems: list[StoreProblem]) -> Iterator[StoredMod
     for models in found.values():
         first = min(models, key=lambda each: (each.name.endswith(":latest"), len(each.name), each.name))
         names = {each: None for model in (first, *models) for each in (model.name, *model.aliases)}
-        beside = next((each.beside for each in (first, *models) if each.beside), ())
+        side_files = next((each.side_files for each in (first, *models) if each.side_files), ())
         yield StoredModel(
-            Store.OLLAMA, first.name, first.path, tuple(names)[1:], first.repo, None, first.sha256, beside
+            Store.OLLAMA, first.name, first.path, tuple(names)[1:], first.repo, None, first.sha256, side_files
         )
 
 
@@ -327,19 +333,19 @@ def _read_ollama_manifest(
         shown = f"{namespace}/{shown}"
     layers = _read_json(path).get("layers")
     if not isinstance(layers, list):
-        problems.append(_half_written(Store.OLLAMA, path, shown, f"ollama pull {shown}"))
+        problems.append(_incomplete_problem(Store.OLLAMA, path, shown, f"ollama pull {shown}"))
         return None
     blobs: dict[str, list[Path]] = {}
     for layer in layers:
         kind, digest = (layer.get("mediaType"), layer.get("digest")) if isinstance(layer, dict) else (None, None)
-        its = _DIGEST.fullmatch(digest) if isinstance(digest, str) else None
-        if its and isinstance(kind, str):
-            blobs.setdefault(kind.removeprefix(_LAYER), []).append(root / "blobs" / f"sha256-{its[1]}")
+        sha256 = _DIGEST.fullmatch(digest) if isinstance(digest, str) else None
+        if sha256 and isinstance(kind, str):
+            blobs.setdefault(kind.removeprefix(_LAYER), []).append(root / "blobs" / f"sha256-{sha256[1]}")
     if not blobs.get("model"):
         return None  # a model for another engine, or one of Ollama's cloud
     blob = blobs["model"][0]
     if len(blobs["model"]) > 1 or not blob.is_file():
-        problems.append(_half_written(Store.OLLAMA, path, shown, f"ollama pull {shown}"))
+        problems.append(_incomplete_problem(Store.OLLAMA, path, shown, f"ollama pull {shown}"))
         return None
     aliases = [shown.removesuffix(":latest")] if tag == "latest" else []
     if host in _HUB_HOSTS:
@@ -356,7 +362,7 @@ def _read_ollama_manifest(
     )
 
 
-def _half_written(store: Store, path: Path, name: str, command: str) -> StoreProblem:
+def _incomplete_problem(store: Store, path: Path, name: str, command: str) -> StoreProblem:
     return StoreProblem(
         store,
         path,
@@ -387,7 +393,7 @@ def _lm_studio_folders(known: _Surroundings) -> Iterator[StoreFolder]:
 
 
 def _scan_lm_studio(root: Path, problems: list[StoreProblem]) -> Iterator[StoredModel]:
-    for path in _walk(root, Store.LM_STUDIO, problems, ".gguf"):
+    for path in _walk_files(root, Store.LM_STUDIO, problems, ".gguf"):
         parts = path.relative_to(root).parts
         name = "/".join(parts)
         repo, file = ("/".join(parts[:2]), "/".join(parts[2:])) if len(parts) > 2 else (None, None)
@@ -415,7 +421,7 @@ def _jan_folders(environ: Mapping[str, str], platform: str) -> Iterator[StoreFol
 def _scan_jan(root: Path, problems: list[StoreProblem]) -> Iterator[StoredModel]:
     """Yield the models that a description names: model.yml now; before, NAME.yml or model.json in `models`."""
     for folder in (root / "llamacpp" / "models", root / "models"):
-        for path in _walk(folder, Store.JAN, problems, ".yml", "model.json") if folder.is_dir() else ():
+        for path in _walk_files(folder, Store.JAN, problems, ".yml", "model.json") if folder.is_dir() else ():
             described = _read_json(path) if path.suffix == ".json" else _read_yaml(path)
             files = _jan_files(described)
             if not files:
@@ -433,15 +439,15 @@ def _scan_jan(root: Path, problems: list[StoreProblem]) -> Iterator[StoredModel]
                     )
                 )
                 continue
-            called = [described.get(key) for key in ("id", "model", "name")]
+            aliases = [described.get(key) for key in ("id", "model", "name")]
             projector = described.get("mmproj_path")
-            beside = [_jan_path(projector, root, path.parent)] if isinstance(projector, str) and projector else []
+            side_files = [_jan_path(projector, root, path.parent)] if isinstance(projector, str) and projector else []
             yield StoredModel(
                 Store.JAN,
                 name,
                 model,
-                tuple(dict.fromkeys(each for each in called if isinstance(each, str) and each != name)),
-                beside=tuple(each for each in beside if each.is_file()),
+                tuple(dict.fromkeys(each for each in aliases if isinstance(each, str) and each != name)),
+                side_files=tuple(each for each in side_files if each.is_file()),
             )
 
 
@@ -455,12 +461,12 @@ def _jan_files(described: Mapping[str, Any]) -> list[str]:
     return [each for each in named if isinstance(each, str) and each]
 
 
-def _jan_path(file: str, root: Path, beside: Path) -> Path:
+def _jan_path(file: str, root: Path, description_folder: Path) -> Path:
     """Return the path of a file as Jan writes it: absolute, from the data folder, or from its description."""
     path = expand_user(file)
     if path.is_absolute():
         return path
-    return root / path if (root / path).exists() else beside / path
+    return root / path if (root / path).exists() else description_folder / path
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -492,23 +498,23 @@ def _scan_llama_cpp(root: Path, problems: list[StoreProblem]) -> Iterator[Stored
     try:
         entries = sorted(entry.name for entry in os.scandir(root))
     except OSError as error:
-        problems.append(_unreadable(Store.LLAMA_CPP, root, error))
+        problems.append(_unreadable_problem(Store.LLAMA_CPP, root, error))
         return
     named: dict[str, StoredModel] = {}
     for manifest in filter(None, map(_MANIFEST.fullmatch, entries)):
         repo = f"{manifest['owner']}/{manifest['name']}"
         path, shown = root / manifest.string, f"{repo}:{manifest['tag']}"
-        told = _read_json(path)
-        file, projector = (_rfilename(told.get(key)) for key in ("ggufFile", "mmprojFile"))
+        manifest_data = _read_json(path)
+        file, projector = (_rfilename(manifest_data.get(key)) for key in ("ggufFile", "mmprojFile"))
         if file is None:
-            problems.append(_half_written(Store.LLAMA_CPP, path, shown, f"llama-server -hf {shown}"))
+            problems.append(_incomplete_problem(Store.LLAMA_CPP, path, shown, f"llama-server -hf {shown}"))
             continue
-        local, beside = (f"{repo}_{each}".replace("/", "_") if each else "" for each in (file, projector))
+        local, local_projector = (f"{repo}_{each}".replace("/", "_") if each else "" for each in (file, projector))
         known = named.get(local)
         aliases = (*known.aliases, shown) if known else ()
-        side = (root / beside,) if beside in entries else ()
+        side_files = (root / local_projector,) if local_projector in entries else ()
         named[local] = StoredModel(
-            Store.LLAMA_CPP, known.name if known else shown, root / local, aliases, repo, file, beside=side
+            Store.LLAMA_CPP, known.name if known else shown, root / local, aliases, repo, file, side_files=side_files
         )
     for name in entries:
         if name.endswith(".gguf"):
@@ -539,7 +545,7 @@ def _config_folders(environ: Mapping[str, str], platform: str) -> tuple[Path, ..
     return tuple(expand_user(environ.get(name) or usual) for name, usual in names)
 
 
-def _walk(
+def _walk_files(
     folder: Path, store: Store, problems: list[StoreProblem], *endings: str, depth: int = _DEPTH
 ) -> Iterator[Path]:
     """Yield the files below a folder whose names have one of `endings`, links followed, in the order of their names."""
@@ -547,7 +553,7 @@ def _walk(
         with os.scandir(folder) as found:
             entries = sorted(found, key=lambda entry: entry.name)
     except OSError as error:
-        problems.append(_unreadable(store, folder, error))
+        problems.append(_unreadable_problem(store, folder, error))
         return
     for entry in entries:
         try:
@@ -555,7 +561,7 @@ def _walk(
         except OSError:
             continue
         if is_folder and depth:
-            yield from _walk(folder / entry.name, store, problems, *endings, depth=depth - 1)
+            yield from _walk_files(folder / entry.name, store, problems, *endings, depth=depth - 1)
         elif not is_folder and (not endings or entry.name.lower().endswith(endings)) and not entry.name.startswith("."):
             yield folder / entry.name
 

@@ -154,7 +154,7 @@ def model_facts(header: GgufModel, *, compute: bool = False) -> ModelFacts:
 
     With `compute`, unknown SHA-256 sums are computed and stored in that index; this may raise OSError.
     """
-    from launcher.models.library import quant_of
+    from launcher.models.library import parse_quant
     from launcher.models.library_index import find_hash, read_index
 
     index, _ = read_index()
@@ -167,7 +167,7 @@ def model_facts(header: GgufModel, *, compute: bool = False) -> ModelFacts:
         elif compute:
             hashes.append(_compute_hash(path))
     sha256 = tuple(hashes) if len(hashes) == len(header.parts) else ()
-    return ModelFacts(header.name, quant_of(header.path.name), header.file_bytes, sha256, header.path.name)
+    return ModelFacts(header.name, parse_quant(header.path.name), header.file_bytes, sha256, header.path.name)
 
 
 def _compute_hash(path: Path) -> str:

@@ -21,7 +21,7 @@ from launcher.machine.gpu import Gpu, GpuActivity, GpuProcess
 from launcher.machine.host import Host
 from launcher.machine.machine import Machine, read_machine
 from launcher.models.memory import PlanSettings
-from launcher.models.read_situation import situation_of
+from launcher.models.read_situation import make_situation
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write
 
@@ -82,8 +82,8 @@ def test_where_no_driver_tells_a_server_has_what_its_settings_are_estimated_at(
         both = found.estimate("cuda", (330, 606))
         assert both is not None
         assert len(both) == 2
-        known = situation_of(machine, servers=[found])
-        assert (known.free_mib, known.beside_mib, known.own_mib) == (8 * 1_024 + expected, 8 * 1_024, expected)
+        known = make_situation(machine, servers=[found])
+        assert (known.free_mib, known.free_now_mib, known.own_mib) == (8 * 1_024 + expected, 8 * 1_024, expected)
     finally:
         registration.remove()
 
@@ -96,7 +96,7 @@ def test_what_cannot_be_estimated_is_unknown(
     try:
         (found,) = read_own_memory(machine)
         assert found.estimate("cuda", (330,)) is None
-        assert situation_of(machine, servers=[found]).own_mib is None
+        assert make_situation(machine, servers=[found]).own_mib is None
     finally:
         registration.remove()
 
@@ -183,7 +183,7 @@ def test_a_driver_s_list_is_believed_where_it_names_all_processes(
 
 async def test_without_a_server_the_figures_of_this_computer_are_those_of_the_system() -> None:
     known = await read_situation(MachineDescription(backend="cpu"))
-    assert (known.own_mib, known.beside_mib) == (0, known.free_mib)
+    assert (known.own_mib, known.free_now_mib) == (0, known.free_mib)
     assert known.read_at is not None
 
 
@@ -192,5 +192,5 @@ async def test_on_the_processor_what_a_server_of_ours_has_is_free(engine_pid: in
     known = await read_situation(MachineDescription(backend="cpu"), also=[server])
     assert known.own_mib is not None
     assert known.own_mib >= 64
-    assert known.free_mib == known.beside_mib + known.own_mib
+    assert known.free_mib == known.free_now_mib + known.own_mib
     assert known.own_pids == {engine_pid}

@@ -28,7 +28,7 @@ from launcher.machine.host import read_host
 from launcher.machine.machine import Machine
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.plan import PlanCriteria, make_plans
-from launcher.models.read_situation import ServerMemory, situation_of
+from launcher.models.read_situation import ServerMemory, make_situation
 from launcher.models.situation import describe_machine
 
 MIB, GB = 2**20, 10**9
@@ -74,7 +74,7 @@ def found(
     disk = Disk(FOLDER, 10**12, int(disk_gb * GB), "ext4")
     activities = {gpu.id: GpuActivity(processes, (), {}) for gpu in gpus[:1]}
     computer = Computer(machine, activities, disk, choose_backend(gpus, "Linux"), list_advice(machine, (), [disk]))
-    situation = situation_of(machine, environ={})
+    situation = make_situation(machine, environ={})
     plans = make_plans(load_catalogue(), situation, PlanCriteria())
     return PlanResult(PlanRequest(), computer, (), situation, plans, (), None)
 
@@ -101,7 +101,7 @@ def test_our_own_server_is_none_of_the_others(told: bool) -> None:
     busy = replace(card(), used_bytes=13_600 * MIB, free_bytes=(24_564 - 13_600) * MIB)
     about = found(busy, processes=(GpuProcess(1, "gnome-shell", 820 * MIB), own))
     server = ServerMemory(2, "qwen", {"GPU-0": 12_000} if told else None, 0, lambda _backend, _gpus: (12_000,))
-    situation = situation_of(about.computer.machine, environ={}, servers=[server])
+    situation = make_situation(about.computer.machine, environ={}, servers=[server])
     about = replace(about, situation=situation, plans=make_plans(load_catalogue(), situation, PlanCriteria()))
     assert fact(about, "Used by this server").value == "qwen 12,000 MiB"
     assert (fact(about, "Used by others").value, fact(about, "Used by others").detail) == ("gnome-shell 820 MiB", "")
@@ -113,14 +113,14 @@ def test_our_own_server_is_none_of_the_others(told: bool) -> None:
 def test_what_is_not_known_of_our_own_server_is_said() -> None:
     about = found(card())
     server = ServerMemory(2, "qwen", None, None, lambda _backend, _gpus: None)
-    situation = situation_of(about.computer.machine, environ={}, servers=[server])
+    situation = make_situation(about.computer.machine, environ={}, servers=[server])
     told = list_facts(replace(about, situation=situation))
     assert [each.value for each in told if each.subject == "Used by this server"] == ["qwen, size unknown"]
     needs = memory_needs_text(about.plans[0], None, situation)
     assert "GiB free GPU memory. Memory that qwen would free: unknown." in needs
     known = [ServerMemory(pid, "gemma", {"GPU-0": 1_000}, 0, lambda _backend, _gpus: None) for pid in (3, 4)]
     for stopping, more in (("the running server stops", known[:1]), ("2 running servers stop", known)):
-        situation = situation_of(about.computer.machine, environ={}, servers=[server, *more])
+        situation = make_situation(about.computer.machine, environ={}, servers=[server, *more])
         needs = memory_needs_text(about.plans[0], None, situation)
         assert f"that is free once {stopping}; 22.4 GiB free now. Memory that qwen would free: unknown" in needs
 

@@ -11,7 +11,7 @@ from launcher.fetch.transfer import TransferSettings
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.catalogue_load import shipped_models
 from launcher.models.download_target import parse_target
-from launcher.models.pull import PullResult, pull
+from launcher.models.pull import PullResult, pull_model
 from tests.conftest import Hub
 
 COMMIT = "5bc3e238d916f48a861bac2f8a1990a0e9b7e98d"
@@ -33,7 +33,7 @@ def catalogue(*entries: ModelEntry) -> Catalogue:
 
 async def get(text: str, *entries: ModelEntry, to: Path | None = None, **how: object) -> PullResult:
     meant = await asyncio.to_thread(parse_target, text, catalogue(*entries), **how)  # type: ignore[arg-type]
-    return await pull(meant, to=to, settings=QUICK)
+    return await pull_model(meant, to=to, settings=QUICK)
 
 
 def methods(hub: Hub) -> list[tuple[str, str]]:

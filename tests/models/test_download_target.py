@@ -41,7 +41,7 @@ class TestAModelOfTheCatalogue:
         meant = parse_target("Qwen3.6-35B-A3B-MTP:ud-q3_k_xl", CATALOGUE)
         piece = only_piece(meant)
         assert meant.words == "qwen3.6-35b-a3b-mtp:UD-Q3_K_XL"
-        assert (meant.entry, meant.file, meant.insists) == (MTP, XL, "catalogue")
+        assert (meant.entry, meant.file, meant.pinned_by) == (MTP, XL, "catalogue")
         assert piece.hub == HubFile(MTP.repo or "", XL.file, MTP.revision or "")
         assert (piece.bytes, piece.sha256) == (XL.size_bytes, XL.sha256)
         assert meant.bytes == XL.size_bytes
@@ -50,7 +50,7 @@ class TestAModelOfTheCatalogue:
         meant = parse_target("qwen3.6-35b-a3b-mtp:UD-Q3_K_XL", CATALOGUE, revision="main")
         piece = only_piece(meant)
         assert piece.hub
-        assert (piece.hub.revision, piece.bytes, piece.sha256, meant.insists) == ("main", None, None, None)
+        assert (piece.hub.revision, piece.bytes, piece.sha256, meant.pinned_by) == ("main", None, None, None)
 
     def test_all_parts_of_a_split_model(self) -> None:
         (item,) = parse_target("qwen3.6-35b-a3b-mtp:BF16", CATALOGUE).items
@@ -115,13 +115,13 @@ class TestAFileOfTheHub:
     def test_the_catalogues_figures_are_known_but_not_insisted_on(self) -> None:
         assert XL is not None
         meant = parse_target(f"{MTP.repo}:{XL.file}", CATALOGUE)
-        assert (meant.entry, meant.file, meant.insists) == (MTP, XL, None)
+        assert (meant.entry, meant.file, meant.pinned_by) == (MTP, XL, None)
         assert only_piece(meant).sha256 == XL.sha256
         assert only_piece(parse_target(f"{MTP.repo}@v1:{XL.file}", CATALOGUE)).sha256 is None
 
     def test_a_checksum_of_the_users_is_insisted_on(self) -> None:
         meant = parse_target("a/b:x.gguf", CATALOGUE, sha256=SHA256)
-        assert (only_piece(meant).sha256, meant.insists) == (SHA256, "user")
+        assert (only_piece(meant).sha256, meant.pinned_by) == (SHA256, "user")
 
     @pytest.mark.parametrize(("name", "kind"), [("mmproj-F16.gguf", "mmproj"), ("mtp-x.gguf", "draft")])
     def test_what_goes_beside_a_model_is_known_by_its_name(self, name: str, kind: str) -> None:

@@ -14,7 +14,7 @@ from launcher.models.download_target import parse_target
 from launcher.models.hub_model import HubName, parse_hub_name, select_hub_model
 from launcher.models.locate import find_named
 from launcher.models.plan import PlanCriteria, Status, make_plans
-from launcher.models.pull import pull
+from launcher.models.pull import pull_model
 from launcher.models.situation import describe_machine
 from tests.conftest import Hub
 from tests.models.tiny_models import write_decoder
@@ -171,7 +171,7 @@ def test_without_a_network_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_downloaded_quantisation_is_found_by_its_repository(hub: Hub, repository: Path) -> None:
     target = parse_target(f"{REPO}:Q8_0", load_catalogue())
-    pulled = asyncio.run(pull(target))
+    pulled = asyncio.run(pull_model(target))
     named = find_named(f"{REPO}:q8_0", load_catalogue())
     assert named is not None
     assert named.path == pulled.files[0].path

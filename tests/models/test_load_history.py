@@ -106,8 +106,9 @@ def test_a_believable_load_moves_the_overhead_of_later_plans(learn: Learn, drive
     assert 0 < difference < 100
     script = (
         "import json\nfrom launcher.machine.machine import read_machine\n"
-        "from launcher.models.read_situation import situation_of\n"
-        "plain = situation_of(read_machine())\nprint(json.dumps([plain.margin_mib, plain.overheads_mib, plain.notes]))"
+        "from launcher.models.read_situation import make_situation\n"
+        "plain = make_situation(read_machine())\n"
+        "print(json.dumps([plain.margin_mib, plain.overheads_mib, plain.notes]))"
     )
     environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "DISPLAY": ":0"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True, timeout=60)

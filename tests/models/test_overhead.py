@@ -3,27 +3,29 @@
 import pytest
 
 from launcher.machine.cards import find_card, list_cards
-from launcher.models.overhead import USUAL_MIB, overhead_of, read_overheads
+from launcher.models.overhead import USUAL_MIB, expected_overhead_mib, read_overheads
 from launcher.models.situation import describe_machine, describe_unified_machine
 
 
 def test_a_published_run_tells_it() -> None:
     card = find_card("5090")
-    assert overhead_of("cuda", card) == 606
-    assert overhead_of("cuda", card, system="linux", driver="595.97") == 570
-    assert overhead_of("cuda", card, system="windows", driver="610.10") == 606  # of no such run is anything known
+    assert expected_overhead_mib("cuda", card) == 606
+    assert expected_overhead_mib("cuda", card, system="linux", driver="595.97") == 570
+    assert (
+        expected_overhead_mib("cuda", card, system="windows", driver="610.10") == 606
+    )  # of no such run is anything known
     r9700 = find_card("R9700")
-    assert overhead_of("vulkan", r9700) == overhead_of("vulkan", r9700, system="linux") == 201
-    assert overhead_of("vulkan", r9700, system="windows") == 126
+    assert expected_overhead_mib("vulkan", r9700) == expected_overhead_mib("vulkan", r9700, system="linux") == 201
+    assert expected_overhead_mib("vulkan", r9700, system="windows") == 126
 
 
 def test_without_one_it_grows_with_the_card() -> None:
-    sizes = [overhead_of("cuda", find_card(name)) for name in ("3060 12GB", "4070 Ti", "4090", "PRO 6000")]
+    sizes = [expected_overhead_mib("cuda", find_card(name)) for name in ("3060 12GB", "4070 Ti", "4090", "PRO 6000")]
     assert sizes == sorted(sizes)
     assert 150 < sizes[0] < 200
     assert 600 < sizes[-1] < 700
-    assert overhead_of("cuda", None) == overhead_of("vulkan", find_card("9070 XT")) == 330
-    assert overhead_of("cpu", find_card("5090")) == USUAL_MIB["cpu"] == 240
+    assert expected_overhead_mib("cuda", None) == expected_overhead_mib("vulkan", find_card("9070 XT")) == 330
+    assert expected_overhead_mib("cpu", find_card("5090")) == USUAL_MIB["cpu"] == 240
 
 
 def test_every_row_is_of_a_known_card_and_near_what_its_size_tells() -> None:

@@ -13,7 +13,7 @@ from launcher.models.catalogue import Catalogue
 from launcher.models.catalogue_load import shipped_models
 from launcher.models.plan import Plan, PlanCriteria, Status, estimate_argument, make_plans
 from launcher.models.preset import Intent
-from launcher.models.read_situation import situation_of
+from launcher.models.read_situation import make_situation
 from launcher.models.situation import Situation, describe_machine
 
 GIB = 2**30
@@ -196,7 +196,7 @@ class TestHostMemory:
 class TestMachines:
     def test_without_a_gpu_the_context_is_one_that_a_processor_can_read(self) -> None:
         machine = Machine(replace(read_host(), available_bytes=40 * GIB), (), "No driver.", {}, (), ())
-        first = plans(situation_of(machine))[0]
+        first = plans(make_situation(machine))[0]
         assert (first.setting.backend, first.setting.context, first.setting.n_cpu_moe) == ("cpu", 32_768, 0)
         assert first.estimate.host.weights == 0
         assert first.evidence == ()
@@ -206,7 +206,7 @@ class TestMachines:
     def test_over_two_gpus(self) -> None:
         card = Gpu("nvidia", 0, "NVIDIA GeForce RTX 3090", "GPU-0", 24 * GIB, free_bytes=23 * GIB, unified=False)
         machine = Machine(read_host(), (card, replace(card, index=1, id="GPU-1")), None, {}, (), ())
-        first = plans(situation_of(machine, headless=True))[0]
+        first = plans(make_situation(machine, headless=True))[0]
         assert first.setting.gpus == 2
         assert (first.entry.id, first.setting.context) == (MOE, 262_144)
         assert first.file.bits

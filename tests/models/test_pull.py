@@ -29,7 +29,7 @@ from launcher.models.download_target import parse_target
 from launcher.models.header_summary import load_summary
 from launcher.models.library import find_companion, find_local_model, list_library
 from launcher.models.library_index import read_index
-from launcher.models.pull import pull, unfinished_bytes
+from launcher.models.pull import pull_model, unfinished_bytes
 from tests.conftest import Hub
 from tests.models.pulling import COMMIT, DEMO, FILE, QUICK, catalogue, entry, get, methods, sha256
 from tests.models.test_gguf_split import write_split
@@ -146,7 +146,7 @@ class TestAHubThatIsAskedTooOften:
         told: list[Progress] = []
         notes: list[str] = []
         meant = await call_with_retries(lambda: parse_target(f"{repo}{name}", catalogue()), PATIENT, notes.append)
-        assert (await pull(meant, on_progress=told.append, settings=PATIENT)).checked.problem is None
+        assert (await pull_model(meant, on_progress=told.append, settings=PATIENT)).checked.problem is None
         waits = [each for each in told if each.phase is Phase.WAITING]
         assert waits[0].item == FILE
         for note in (waits[0].note, *notes):
@@ -162,14 +162,14 @@ class TestAHubThatIsAskedTooOften:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(f"{status}*9"))
         settings = replace(PATIENT, attempts=2)
         with pytest.raises(Refused) as refused:
-            await pull(meant, settings=settings)
+            await pull_model(meant, settings=settings)
         assert refused.value.status == status
         assert methods(hub) == [("hub", "HEAD")] * 2
 
     async def test_other_answers_are_not_waited_out(self, repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("502"))
         with pytest.raises(Refused, match="502"):
-            await pull(await asyncio.to_thread(parse_target, f"{repo}:{FILE}", catalogue()), settings=PATIENT)
+            await pull_model(await asyncio.to_thread(parse_target, f"{repo}:{FILE}", catalogue()), settings=PATIENT)
         assert methods(hub) == [("hub", "HEAD")]
 
 
@@ -186,7 +186,7 @@ class TestAPauseAndGoingOn:
             if told.done_bytes >= size // 2:
                 half.set()
 
-        work = asyncio.create_task(pull(meant, on_progress=watch, settings=TransferSettings()))
+        work = asyncio.create_task(pull_model(meant, on_progress=watch, settings=TransferSettings()))
         await asyncio.wait_for(half.wait(), 120)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -300,7 +300,7 @@ class TestAHeadInAFileOfItsOwn:
     async def test_it_comes_with_its_model(self, repo: str, named: str) -> None:
         told: list[Progress] = []
         meant = await asyncio.to_thread(parse_target, f"{repo}:{named}", catalogue())
-        pulled = await pull(meant, on_progress=told.append, settings=QUICK)
+        pulled = await pull_model(meant, on_progress=told.append, settings=QUICK)
         trunk, head = pulled.files
         assert [(file.kind, file.path.name) for file in pulled.files] == [
             ("model", "trunk-Q8_0.gguf"),
@@ -313,7 +313,7 @@ class TestAHeadInAFileOfItsOwn:
         records = {record.path.name: record for record in read_index()[0].records}
         assert records["trunk-Q8_0.gguf"].problem is None
         assert records["mtp-trunk-Q8_0.gguf"].kind == "draft"
-        again = await pull(meant, settings=QUICK)
+        again = await pull_model(meant, settings=QUICK)
         assert [file.origin for file in again.files] == ["here", "here"]
 
     async def test_one_of_another_model_is_named(self, repo: str, hub: Hub) -> None:
@@ -341,7 +341,7 @@ class TestASplitModel:
     async def test_all_parts_come_and_are_one_model(self, repo: str, first: str, hub: Hub) -> None:
         told: list[Progress] = []
         meant = await asyncio.to_thread(parse_target, f"{repo}:{first}", catalogue())
-        pulled = await pull(meant, on_progress=told.append, settings=QUICK)
+        pulled = await pull_model(meant, on_progress=told.append, settings=QUICK)
         assert [file.path.name for file in pulled.files] == [
             f"model-0000{number}-of-00003.gguf" for number in (1, 2, 3)
         ]

@@ -17,7 +17,7 @@ from launcher.base.paths import models_dir
 from launcher.models.download_target import DownloadTarget, parse_target
 from launcher.models.library import find_local_model
 from launcher.models.library_index import read_index
-from launcher.models.pull import pull
+from launcher.models.pull import pull_model
 from tests.conftest import Hub
 from tests.models.pulling import FILE, QUICK, cached, catalogue, entry, get, methods, sha256
 from tests.models.test_gguf_split import write_split
@@ -132,6 +132,6 @@ async def test_several_pieces_that_do_not_fit_are_refused_before_anything_is_fet
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
     hub.requests()
     with pytest.raises(LauncherError, match=r"needs 0\.0 GB more") as told:
-        await pull(meant, settings=QUICK)
+        await pull_model(meant, settings=QUICK)
     assert told.value.code == "disk_full"
     assert ("store", "GET") not in methods(hub)

@@ -14,8 +14,8 @@ from launcher.machine.host import Host, read_host
 from launcher.machine.machine import Machine, read_machine
 from launcher.models.compute_buffers import Backend
 from launcher.models.load_history import record_load
-from launcher.models.overhead import overhead_of
-from launcher.models.read_situation import ServerMemory, situation_of
+from launcher.models.overhead import expected_overhead_mib
+from launcher.models.read_situation import ServerMemory, make_situation
 from launcher.models.situation import describe_machine, describe_unified_machine
 from tests.machine.conftest import pci_card
 
@@ -98,21 +98,21 @@ class TestDescribed:
 
 class TestThisMachine:
     def test_without_a_gpu_it_is_the_processor_and_says_why(self, host: Host) -> None:
-        known = situation_of(machine(host))
+        known = make_situation(machine(host))
         assert (known.backend, known.free_mib, known.host_mib, known.gpu_name) == ("cpu", 48 * 1_024, 48 * 1_024, None)
         assert known.notes == ("No NVIDIA driver is installed.",)
 
     def test_without_a_gpu_there_is_no_gpu_s_backend(self, host: Host) -> None:
         with pytest.raises(BadOption, match="--backend vulkan needs a GPU") as wrong:
-            situation_of(machine(host), backend="vulkan")
+            make_situation(machine(host), backend="vulkan")
         assert "--gpu-memory" in wrong.value.hint
 
     def test_free_memory_is_what_is_free_now(self, host: Host) -> None:
-        known = situation_of(machine(host, nvidia(free=12 * GIB)))
+        known = make_situation(machine(host, nvidia(free=12 * GIB)))
         assert (known.free_mib, known.nominal_gb, known.backend) == (12 * 1_024, 24, "cuda")
         assert (known.gpu_name, known.bandwidth_gb_s) == ("NVIDIA GeForce RTX 4090", 1_008)
-        assert situation_of(machine(host, nvidia()), free_mib=900).free_mib == 900
-        assert situation_of(machine(host, nvidia()), backend="vulkan").backend == "vulkan"
+        assert make_situation(machine(host, nvidia()), free_mib=900).free_mib == 900
+        assert make_situation(machine(host, nvidia()), backend="vulkan").backend == "vulkan"
 
     @pytest.mark.parametrize(
         ("kind", "wsl", "display", "margin"),
@@ -128,13 +128,13 @@ class TestThisMachine:
         self, host: Host, kind: str, wsl: int | None, display: str | None, margin: int
     ) -> None:
         other = replace(host, kind=kind, wsl=wsl, display=display)  # type: ignore[arg-type]
-        known = situation_of(machine(other, nvidia()))
+        known = make_situation(machine(other, nvidia()))
         assert (known.margin_mib, known.headless) == (margin, margin == 512)
-        assert situation_of(machine(other, nvidia()), headless=True).margin_mib == 512
+        assert make_situation(machine(other, nvidia()), headless=True).margin_mib == 512
 
     def test_a_model_is_split_over_gpus_of_one_vendor(self, host: Host) -> None:
         other = Gpu("amd", 0, "AMD Radeon RX 7900 XTX", "0000:09:00.0", 24 * GIB, free_bytes=23 * GIB, unified=False)
-        known = situation_of(machine(host, nvidia(0), nvidia(1, free=20 * GIB), other))
+        known = make_situation(machine(host, nvidia(0), nvidia(1, free=20 * GIB), other))
         assert (known.gpus, known.nominal_gb, known.free_mib) == (2, 48, 42 * 1_024)
         assert known.margin_mib == 2 * 512
         assert known.bandwidth_gb_s is None
@@ -149,21 +149,21 @@ class TestThisMachine:
     def test_gpus_that_a_variable_hides_are_left_out_by_name(self, host: Host, value: str, left: list[int]) -> None:
         cards = [nvidia(0, free=24 * GIB), nvidia(1, free=12 * GIB)]
         environ = {"CUDA_VISIBLE_DEVICES": value, "GGML_VK_VISIBLE_DEVICES": "0"}
-        known = situation_of(machine(host, *cards), environ=environ)
+        known = make_situation(machine(host, *cards), environ=environ)
         assert (known.gpus, known.free_mib) == (len(left), 1_024 * sum(left))
         assert sum(f"CUDA_VISIBLE_DEVICES={value} hides it" in note for note in known.notes) == 2 - len(left)
-        by_vulkan = situation_of(machine(host, *cards), backend="vulkan", environ=environ)
+        by_vulkan = make_situation(machine(host, *cards), backend="vulkan", environ=environ)
         assert (by_vulkan.gpus, by_vulkan.free_mib) == (1, 24 * 1_024)
 
     def test_cuda_counts_from_the_fastest_unless_it_is_told_otherwise(self, host: Host) -> None:
         slow = replace(nvidia(0, free=8 * GIB), memory_bandwidth_gb_s=272.0)
         both = machine(host, slow, nvidia(1, free=20 * GIB))
-        assert situation_of(both, environ={"CUDA_VISIBLE_DEVICES": "0"}).free_mib == 20 * 1_024
+        assert make_situation(both, environ={"CUDA_VISIBLE_DEVICES": "0"}).free_mib == 20 * 1_024
         bus = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        assert situation_of(both, environ=bus).free_mib == 8 * 1_024
+        assert make_situation(both, environ=bus).free_mib == 8 * 1_024
 
     def test_with_all_gpus_hidden_it_is_the_processor_and_says_so(self, host: Host) -> None:
-        known = situation_of(machine(host, nvidia()), environ={"CUDA_VISIBLE_DEVICES": ""})
+        known = make_situation(machine(host, nvidia()), environ={"CUDA_VISIBLE_DEVICES": ""})
         assert (known.backend, known.no_gpu) == ("cpu", True)
         assert known.notes == ("The NVIDIA GeForce RTX 4090 is not used: CUDA_VISIBLE_DEVICES= hides it.",)
 
@@ -171,61 +171,63 @@ class TestThisMachine:
         new = nvidia(1, compute_capability=(8, 9), driver="580.65.06")
         old = nvidia(0, total=2 * GIB, free=2 * GIB, compute_capability=(3, 5), driver="580.65.06", name="GT 710")
         for cards in ((old, new), (new, old)):
-            known = situation_of(machine(host, *cards))
+            known = make_situation(machine(host, *cards))
             assert (known.gpus, known.free_mib, known.backend) == (1, 22 * 1_024, "cuda")
             (note,) = known.notes
             assert note.startswith("The GT 710 has compute capability 3.5")
             assert note.endswith("It is not used.")
-        assert situation_of(machine(host, new, old), backend="vulkan").gpus == 2
-        assert situation_of(machine(host, old)).backend == "vulkan"
+        assert make_situation(machine(host, new, old), backend="vulkan").gpus == 2
+        assert make_situation(machine(host, old)).backend == "vulkan"
 
     def test_a_gpu_of_unknown_memory_is_left_out_with_the_reason(self, host: Host) -> None:
         silent = nvidia(1, absent={"memory_bytes": "The GPU stopped answering: restart the computer."})
         silent = replace(silent, memory_bytes=None, free_bytes=None)
         for cards in ((nvidia(), silent), (silent,)):
-            known = situation_of(machine(host, *cards))
+            known = make_situation(machine(host, *cards))
             assert any("unknown: The GPU stopped answering" in note for note in known.notes)
         assert (known.backend, known.no_gpu) == ("cpu", True)
         built_in = Gpu("intel", 0, "Intel Iris Xe", "0000:00:02.0", unified=True)
-        assert situation_of(machine(host, nvidia(), built_in)).notes == ()
+        assert make_situation(machine(host, nvidia(), built_in)).notes == ()
 
     @pytest.mark.parametrize(
         ("name", "backend"), [("Vulkan0", "vulkan"), ("ROCm0", "rocm"), ("MTL0", "metal"), ("CUDA0", "cuda")]
     )
     def test_a_gpu_that_only_the_engine_names_is_used_by_its_backend(self, host: Host, name: str, backend: str) -> None:
         gpu = Gpu("other", 0, "Some GPU", name, 12 * GIB, free_bytes=11 * GIB)
-        known = situation_of(machine(host, gpu), environ={"CUDA_VISIBLE_DEVICES": "5", "GGML_VK_VISIBLE_DEVICES": "3"})
+        known = make_situation(
+            machine(host, gpu), environ={"CUDA_VISIBLE_DEVICES": "5", "GGML_VK_VISIBLE_DEVICES": "3"}
+        )
         assert (known.backend, known.free_mib, known.gpu_name) == (backend, 11 * 1_024, "Some GPU")
 
     def test_with_a_processor_asked_for_the_gpu_is_left_alone(self, host: Host) -> None:
-        known = situation_of(machine(host, nvidia()), backend="cpu")
+        known = make_situation(machine(host, nvidia()), backend="cpu")
         assert (known.backend, known.free_mib, known.gpu_name, known.notes) == ("cpu", 48 * 1_024, None, ())
         assert not known.no_gpu
 
     def test_a_sleeping_gpu_beside_one_awake_is_left_out_and_named(self, host: Host) -> None:
         asleep = Gpu("nvidia", 1, "NVIDIA RTX A500 Laptop GPU", "GPU-1", unified=None, asleep=True)
-        known = situation_of(machine(host, nvidia(), asleep))
+        known = make_situation(machine(host, nvidia(), asleep))
         assert known.gpus == 1
         assert known.notes == ("The NVIDIA RTX A500 Laptop GPU is asleep and not used; --wake wakes it.",)
 
     @pytest.mark.parametrize("overhead", [130, 630])
     def test_earlier_loads_on_a_gpu_tell_what_driver_and_process_take(self, host: Host, overhead: int) -> None:
-        first = situation_of(machine(host, nvidia()))
-        assert first.overheads_mib == (overhead_of("cuda", find_card("4090")),)
+        first = make_situation(machine(host, nvidia()))
+        assert first.overheads_mib == (expected_overhead_mib("cuda", find_card("4090")),)
         record_load("GPU-0", "cuda", buffers_mib=10_000, measured_mib=10_000 + overhead)
-        known = situation_of(machine(host, nvidia()))
+        known = make_situation(machine(host, nvidia()))
         assert (known.overheads_mib, known.margin_mib, known.headless) == ((overhead,), 512, True)
         assert f"took up to {overhead} MiB of the NVIDIA GeForce RTX 4090 in earlier loads" in known.notes[-1]
-        desktop = situation_of(machine(replace(host, display=":0"), nvidia()))
+        desktop = make_situation(machine(replace(host, display=":0"), nvidia()))
         assert (desktop.margin_mib, desktop.headless) == (1_024, False)
 
     def test_resizable_bar_that_is_off_is_a_caution_of_every_plan_on_vulkan(self, host: Host) -> None:
         off = replace(nvidia(), vendor="amd", name="AMD Radeon RX 7900 XTX", small_bar=True)
-        (caution,) = situation_of(machine(host, off)).cautions
+        (caution,) = make_situation(machine(host, off)).cautions
         assert caution.startswith("Resizable BAR is off for the AMD Radeon RX 7900 XTX, which can make Vulkan several")
         assert "Above 4G Decoding" in caution
-        assert situation_of(machine(host, off), backend="rocm").cautions == ()
-        assert situation_of(machine(host, replace(off, small_bar=False))).cautions == ()
+        assert make_situation(machine(host, off), backend="rocm").cautions == ()
+        assert make_situation(machine(host, replace(off, small_bar=False))).cautions == ()
 
 
 def server(
@@ -246,8 +248,8 @@ def server(
 class TestOwnServers:
     def test_what_our_server_has_is_free_alone_and_not_beside_it(self, host: Host) -> None:
         busy = nvidia(free=5_020 * MIB, used_bytes=24 * GIB - 5_020 * MIB)
-        known = situation_of(machine(host, busy), servers=[server(7, {"GPU-0": 17_333})])
-        assert (known.free_mib, known.beside_mib, known.own_mib) == (22_353, 5_020, 17_333)
+        known = make_situation(machine(host, busy), servers=[server(7, {"GPU-0": 17_333})])
+        assert (known.free_mib, known.free_now_mib, known.own_mib) == (22_353, 5_020, 17_333)
         assert known.host_mib == 48 * 1_024 + 100
         (note,) = known.own_notes
         assert note.startswith("Free memory is counted as if model-7 were stopped, which frees 17,333 MiB. While it")
@@ -256,8 +258,8 @@ class TestOwnServers:
         assert (beside.free_mib, beside.host_mib, beside.own_mib) == (5_020, 48 * 1_024, 17_333)
 
     def test_without_a_server_of_ours_both_are_what_is_free(self, host: Host) -> None:
-        known = situation_of(machine(host, nvidia()))
-        assert (known.free_mib, known.beside_mib, known.own_mib, known.own_notes) == (22_528, 22_528, 0, ())
+        known = make_situation(machine(host, nvidia()))
+        assert (known.free_mib, known.free_now_mib, known.own_mib, known.own_notes) == (22_528, 22_528, 0, ())
         assert known.with_servers_running() is known
         assert known.memory_json() == {
             "alone_mib": 22_528,
@@ -268,55 +270,55 @@ class TestOwnServers:
 
     def test_of_two_servers_one_may_end_while_the_other_stays(self, host: Host) -> None:
         busy = nvidia(free=6_000 * MIB)
-        known = situation_of(machine(host, busy), servers=[server(7, {"GPU-0": 10_000}), server(8, {"GPU-0": 2_000})])
-        assert (known.free_mib, known.beside_mib, known.own_mib) == (18_000, 6_000, 12_000)
+        known = make_situation(machine(host, busy), servers=[server(7, {"GPU-0": 10_000}), server(8, {"GPU-0": 2_000})])
+        assert (known.free_mib, known.free_now_mib, known.own_mib) == (18_000, 6_000, 12_000)
         assert "model-7, model-8 were stopped, which frees 12,000 MiB. While they run" in known.own_notes[0]
         restarted = known.with_servers_running(ending=[7])
         assert (restarted.free_mib, restarted.own_mib) == (16_000, 2_000)
-        assert (restarted.beside_mib, restarted.own_notes) == (16_000, ())  # none is counted as stopped there
+        assert (restarted.free_now_mib, restarted.own_notes) == (16_000, ())  # none is counted as stopped there
         gone = known.with_servers_running(ending=[7, 8])
-        assert (gone.free_mib, gone.own, gone.beside_mib) == (18_000, (), 18_000)
+        assert (gone.free_mib, gone.own, gone.free_now_mib) == (18_000, (), 18_000)
 
     def test_each_gpu_gets_back_what_the_server_has_of_it(self, host: Host) -> None:
         cards = (nvidia(free=2_000 * MIB), nvidia(1, free=9_000 * MIB))
-        known = situation_of(machine(host, *cards), servers=[server(7, {"GPU-0": 15_000, "GPU-1": 3_000})])
-        assert (known.gpu_free_mib, known.free_mib, known.beside_mib) == ((17_000, 12_000), 29_000, 11_000)
+        known = make_situation(machine(host, *cards), servers=[server(7, {"GPU-0": 15_000, "GPU-1": 3_000})])
+        assert (known.gpu_free_mib, known.free_mib, known.free_now_mib) == ((17_000, 12_000), 29_000, 11_000)
         assert known.with_servers_running().gpu_free_mib == (2_000, 9_000)
 
     def test_where_no_driver_tells_the_estimate_does_and_is_no_more_than_is_used(self, host: Host) -> None:
         busy = nvidia(free=20_000 * MIB, used_bytes=4_000 * MIB)
-        known = situation_of(
+        known = make_situation(
             machine(host, busy), servers=[server(7, estimated=(3_000,)), server(8, estimated=(9_000,))]
         )
         assert [(each.mib, each.measured) for each in known.own] == [(3_000, False), (4_000, False)]
         assert known.free_mib == 24 * 1_024  # never more than there is
 
     def test_what_is_not_known_of_a_server_is_not_counted_as_free(self, host: Host) -> None:
-        known = situation_of(machine(host, nvidia(free=6_000 * MIB)), servers=[server(7)])
-        assert (known.free_mib, known.beside_mib, known.own_mib) == (6_000, 6_000, None)
+        known = make_situation(machine(host, nvidia(free=6_000 * MIB)), servers=[server(7)])
+        assert (known.free_mib, known.free_now_mib, known.own_mib) == (6_000, 6_000, None)
         assert known.memory_json()["own_mib"] is None
         assert known.own_notes == (
             "The memory of model-7 is unknown. Stopping it frees more memory than this figure shows.",
         )
 
     def test_on_the_processor_the_engine_s_private_memory_is_free_alone(self, host: Host) -> None:
-        known = situation_of(machine(host), servers=[server(7, {}, host_mib=3_000)])
+        known = make_situation(machine(host), servers=[server(7, {}, host_mib=3_000)])
         assert (known.free_mib, known.host_mib) == (48 * 1_024 + 3_000,) * 2
-        assert (known.beside_mib, known.with_servers_running().free_mib, known.own_mib) == (
+        assert (known.free_now_mib, known.with_servers_running().free_mib, known.own_mib) == (
             48 * 1_024,
             48 * 1_024,
             3_000,
         )
 
     def test_memory_that_the_user_has_told_stays_as_it_is(self, host: Host) -> None:
-        known = situation_of(machine(host, nvidia()), free_mib=9_000, servers=[server(7, {"GPU-0": 4_000})])
-        assert (known.free_mib, known.beside_mib, known.own_mib) == (9_000, 9_000, 0)
+        known = make_situation(machine(host, nvidia()), free_mib=9_000, servers=[server(7, {"GPU-0": 4_000})])
+        assert (known.free_mib, known.free_now_mib, known.own_mib) == (9_000, 9_000, 0)
 
     def test_a_gpu_in_the_processor_and_the_host_get_it_back_once(self, host: Host) -> None:
         shared = nvidia(free=30 * GIB, total=60 * GIB, unified=True)
         here = replace(host, available_bytes=20 * GIB)
-        known = situation_of(machine(here, shared), servers=[server(7, {"GPU-0": 10 * 1_024}, host_mib=0)])
-        assert (known.free_mib, known.beside_mib, known.host_mib) == (30 * 1_024, 20 * 1_024, 0)
+        known = make_situation(machine(here, shared), servers=[server(7, {"GPU-0": 10 * 1_024}, host_mib=0)])
+        assert (known.free_mib, known.free_now_mib, known.host_mib) == (30 * 1_024, 20 * 1_024, 0)
 
 
 class TestFromSysfs:
@@ -326,13 +328,13 @@ class TestFromSysfs:
             "mem_info_vram_used": str(2 * GIB),
         }
         pci_card(root, "0000:03:00.0", RX_7900, "amdgpu", memory)
-        known = situation_of(replace(read_machine(root=root), host=host))
+        known = make_situation(replace(read_machine(root=root), host=host))
         assert (known.backend, known.nominal_gb, known.free_mib, known.gpus) == ("vulkan", 24, 22 * 1_024, 1)
         assert not known.unified
 
     def test_an_arc_whose_free_memory_is_not_told(self, root: Path, host: Host) -> None:
         pci_card(root, "0000:03:00.0", ARC_B580, "xe", {"tile0/physical_vram_size_bytes": hex(12 * GIB)})
-        known = situation_of(replace(read_machine(root=root), host=host))
+        known = make_situation(replace(read_machine(root=root), host=host))
         assert (known.backend, known.nominal_gb) == ("vulkan", 12)
         assert known.free_mib == describe_machine(12).free_mib
         assert any("96.7 % of its memory" in note for note in known.notes)
@@ -349,7 +351,7 @@ class TestFromSysfs:
         memory |= {"gpu_metrics": struct.pack("<HBB", 264, 3, 0) + bytes(260)}  # the table that processors' GPUs have
         pci_card(root, "0000:04:00.0", PHOENIX, "amdgpu", memory)
         host = replace(host, available_bytes=available_gib * GIB)
-        known = situation_of(replace(read_machine(root=root), host=host))
+        known = make_situation(replace(read_machine(root=root), host=host))
         assert (known.unified, known.backend) == (True, "vulkan")
         assert (known.free_mib, known.host_mib) == (free_mib, left_mib)
         assert any("shares host memory" in note for note in known.notes)
@@ -357,7 +359,7 @@ class TestFromSysfs:
     def test_a_sleeping_card_has_no_memory_to_plan_with(self, root: Path, host: Host) -> None:
         pci_card(root, "0000:03:00.0", RX_7900, "amdgpu", status="suspended", control="auto")
         found = replace(read_machine(root=root), host=host)
-        known = situation_of(found)
+        known = make_situation(found)
         assert (known.backend, known.gpu_name) == ("cpu", None)
         with pytest.raises(GpuAsleep, match="is asleep, so its free memory is unknown") as asleep:
             _check_awake(found, MachineDescription())

@@ -17,9 +17,9 @@ from launcher.models.catalogue_load import shipped_models
 from launcher.models.geometry import read_geometry
 from launcher.models.gguf import read_header
 from launcher.models.memory import MemoryEstimate, PlanSettings, estimate_memory, split_layers
-from launcher.models.overhead import overhead_of
+from launcher.models.overhead import expected_overhead_mib
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
-from launcher.models.read_situation import situation_of
+from launcher.models.read_situation import make_situation
 from launcher.models.situation import Situation, describe_machine
 from launcher.models.speed import forecast_speed
 from launcher.models.weights import read_weights, weights_by_rules
@@ -38,7 +38,7 @@ def machine(*free_mib: int) -> Situation:
         replace(CARD, index=index, id=f"GPU-{index}", memory_bytes=-(-free // 1_024) * GIB, free_bytes=free * 2**20)
         for index, free in enumerate(free_mib)
     ]
-    return situation_of(Machine(read_host(), tuple(cards), None, {}, (), ()), headless=True)
+    return make_situation(Machine(read_host(), tuple(cards), None, {}, (), ()), headless=True)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_status_holds_for_each_card(first: int, second: int, draft: int) -> No
 
 def test_free_memory_that_is_told_is_shared_like_what_was_found() -> None:
     cards = (replace(CARD, free_bytes=8_000 * 2**20), replace(CARD, index=1, id="GPU-1", free_bytes=4_000 * 2**20))
-    found = situation_of(Machine(read_host(), cards, None, {}, (), ()), free_mib=18_000)
+    found = make_situation(Machine(read_host(), cards, None, {}, (), ()), free_mib=18_000)
     assert (found.free_mib, found.gpu_free_mib) == (18_000, (12_000, 6_000))
 
 
@@ -141,7 +141,7 @@ def split_27b(quant: str, setting: PlanSettings, cards: tuple[str, ...]) -> tupl
     weights = weights_by_rules(entry, file, entry.geometry)
     assert weights is not None
     found = tuple(map(find_card, cards))
-    overheads = tuple(overhead_of("cuda", card) for card in found)
+    overheads = tuple(expected_overhead_mib("cuda", card) for card in found)
     setting = replace(setting, gpus=len(cards), overheads_mib=overheads)
     situation = replace(describe_machine([card.memory_gb for card in found]), cards=found)
     speed = forecast_speed(file, entry.geometry, weights, setting, situation)

@@ -115,7 +115,7 @@ class TestOllama:
         nine = found["qwen3.5:9b"]
         assert (nine.store, nine.path, nine.sha256) == (Store.OLLAMA, ollama_blob(ollama, "a"), "a" * 64)
         assert set(nine.aliases) == {"qwen3.5:latest", "qwen3.5"}
-        assert found["someone/llava:7b"].beside == (ollama_blob(ollama, "c"),)
+        assert found["someone/llava:7b"].side_files == (ollama_blob(ollama, "c"),)
 
     def test_they_are_listed_with_their_header(self, ollama: Path) -> None:
         local = next(each for each in listed() if each.label == "qwen3.5:9b")
@@ -276,7 +276,7 @@ class TestJan:
             "model_path: llamacpp/models/unsloth/Tiny-Q4/model.gguf\nname: 'Tiny'\nsize_bytes: 3\n"
         )
         found = by_name()["unsloth/Tiny-Q4"]
-        assert (found.path, found.beside, found.aliases) == (model, (projector,), ("Tiny",))
+        assert (found.path, found.side_files, found.aliases) == (model, (projector,), ("Tiny",))
         assert find_named("Tiny", NOTHING) is not None
 
     def test_the_layout_of_before(self, user: Path, put: Put) -> None:
@@ -320,7 +320,7 @@ class TestLlamaCpp:
         assert set(found) == {"ggml-org/Tiny-GGUF:Q8_0", "downloaded"}
         tiny = found["ggml-org/Tiny-GGUF:Q8_0"]
         assert (tiny.path, tiny.repo, tiny.file) == (path, "ggml-org/Tiny-GGUF", "sub/tiny-Q8_0.gguf")
-        assert tiny.beside == (folder / "ggml-org_Tiny-GGUF_mmproj-tiny.gguf",)
+        assert tiny.side_files == (folder / "ggml-org_Tiny-GGUF_mmproj-tiny.gguf",)
         assert [each.reason for each in scan.problems] == [
             "llama.cpp's a/b:cut is incomplete. `llama-server -hf a/b:cut` completes it."
         ]

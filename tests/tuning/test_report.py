@@ -53,7 +53,7 @@ def test_rows_stand_in_the_order_in_which_settings_came_and_compare_with_no_mtp(
     expected = math.exp(statistics.fmean(math.log(b / a) for a, b in zip(BASE, FAST, strict=True)))
     assert on.speedup.estimate == pytest.approx(expected)
     assert told.common == {"kv": "q8_0"}
-    assert [told.label(row) for row in told.rows] == ["draft 2", "MTP off"]
+    assert [told.row_label(row) for row in told.rows] == ["draft 2", "MTP off"]
 
 
 def test_only_runs_that_count_are_in_the_figures() -> None:

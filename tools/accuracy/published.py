@@ -12,7 +12,7 @@ from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.compute_buffers import Backend
 from launcher.models.memory import MemoryEstimate, PlanSettings, estimate_memory
-from launcher.models.overhead import overhead_of
+from launcher.models.overhead import expected_overhead_mib
 from launcher.models.preset import Preset
 from launcher.models.weights import weights_by_rules
 
@@ -131,7 +131,7 @@ def predictions() -> list[tuple[ModelEntry, Preset, float]]:
 def _dense(
     quant: str, context: int, draft: int, size: int | None = None, backend: Backend = "cuda", card: str | None = None
 ) -> Run:
-    overheads = (overhead_of(backend, find_card(card)),) if card else ()
+    overheads = (expected_overhead_mib(backend, find_card(card)),) if card else ()
     setting = PlanSettings(context=context, kv="q4_0", draft=draft, backend=backend, overheads_mib=overheads)
     return Run(DENSE, quant, setting, size)
 

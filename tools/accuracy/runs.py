@@ -17,7 +17,7 @@ from launcher.machine.cards import Card, find_card
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.evidence import count_gpus, family_key, read_rows
 from launcher.models.memory import KV_TYPES, PlanSettings, estimate_memory
-from launcher.models.overhead import overhead_of
+from launcher.models.overhead import expected_overhead_mib
 from launcher.models.weights import weights_by_rules
 from tools.accuracy.published import shipped
 from tools.speed_accuracy.__main__ import OTHER_ENGINE
@@ -182,7 +182,7 @@ def _read_total(row: Mapping[str, str], measured_mib: float, with_head: bool) ->
     system, draft = row["os"].partition(" ")[0].casefold() or None, int(row["draft"])
     if weights is None or (draft and not weights.heads):
         return "size of the file not told"
-    overhead = overhead_of("cuda", card, system=system, driver=row["driver"] or None)
+    overhead = expected_overhead_mib("cuda", card, system=system, driver=row["driver"] or None)
     setting = PlanSettings(
         int(row["ctx"]),
         row["kv"],

@@ -27,7 +27,7 @@ from launcher.models.geometry import read_geometry
 from launcher.models.gguf import GgufModel, check_complete, isolate_head, read_model
 from launcher.models.limits import no_head_error, training_warning
 from launcher.models.memory import KV_TYPES, DraftModel, PlanSettings, check_kv, estimate_memory
-from launcher.models.read_situation import situation_of
+from launcher.models.read_situation import make_situation
 from launcher.models.server_settings import ROWS, Value, to_fields
 from launcher.models.weights import read_weights
 
@@ -124,7 +124,7 @@ async def uses_gpu(build: EngineBuild, machine: Machine) -> bool:
     """Return whether a build will use a GPU: one that the drivers report, or else one in the build's device list."""
     if build.name == BUILT_IN:
         return False
-    if situation_of(machine).backend != "cpu" or any(gpu.asleep for gpu in machine.gpus):
+    if make_situation(machine).backend != "cpu" or any(gpu.asleep for gpu in machine.gpus):
         return True
     return await _lists_gpu(build)
 
@@ -209,7 +209,7 @@ async def prepare_launch(options: ServeOptions, endpoint: Endpoint, *, freed_mib
     context = options.context or fallback_context(header.trained_context)
     machine = await asyncio.to_thread(read_machine)
     gpu = not options.no_gpu and await uses_gpu(build, machine)
-    backend: Backend = situation_of(machine).backend if gpu else "cpu"
+    backend: Backend = make_situation(machine).backend if gpu else "cpu"
     # The drivers show no GPU but the engine lists one. Any GPU backend will do: host memory is the same for all.
     if gpu and backend == "cpu":
         backend = "vulkan"

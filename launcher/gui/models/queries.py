@@ -206,7 +206,7 @@ def _memory_text(needed_mib: int, situation: Situation, setting: PlanSettings) -
             "context of {context} tokens, {mtp}.",
             stopping,
             mtp=mtp,
-            now=f"{situation.beside_mib:,}",
+            now=f"{situation.free_now_mib:,}",
             **values,
         )
     return f"{text} {unknown_memory_text(situation)}".rstrip()

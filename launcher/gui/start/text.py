@@ -121,7 +121,7 @@ def memory_needs_text(plan: Plan, answer: EngineAnswer | None, situation: Situat
             need=need,
             free=free,
             where=place,
-            now=situation.beside_mib / 1024,
+            now=situation.free_now_mib / 1024,
         )
     if situation is not None:
         text = f"{text} {unknown_memory_text(situation)}".rstrip()
