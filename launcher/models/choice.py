@@ -35,8 +35,11 @@ def choose_file(
         plans, smaller = replace_misfits(plans, catalogue, situation, criteria)
     named = entry.file(quant) if quant else None
     if not plans:
-        by_preset = next((entry.file(each.quant) for each in entry.presets), None)
-        file = named or (entry.files[0] if len(entry.files) == 1 else by_preset if situation else None)
+        file = named
+        if file is None and len(entry.files) == 1:
+            file = entry.files[0]
+        elif file is None and situation:
+            file = next((entry.file(each.quant) for each in entry.presets), None)
         if file is None:
             quants = ", ".join(each.quant for each in entry.files)
             raise BadOption(

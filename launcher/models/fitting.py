@@ -74,8 +74,8 @@ def fit_settings(
     def fits(candidate: PlanSettings, budget_mib: int) -> bool:
         return measure(candidate).needed_bytes <= budget_mib * _MIB
 
-    def fewest(candidate: PlanSettings, budget_mib: int) -> PlanSettings:
-        """Keep the experts of as few layers on the host as make it fit, or of all layers if nothing does."""
+    def move_fewest(candidate: PlanSettings, budget_mib: int) -> PlanSettings:
+        """Move the experts of the fewest layers to the host with which it fits, or of all layers if nothing fits."""
         return replace(candidate, n_cpu_moe=fewest_on_host(candidate, expert_layers, budget_mib, measure))
 
     may_move = "n_cpu_moe" not in fixed and expert_layers > 0
@@ -86,11 +86,11 @@ def fit_settings(
             if fits(shrunk[0], budget_mib):
                 return FitResult(shrunk[0], measure(shrunk[0]), shrunk[1])
     if may_move:
-        begin = fewest(setting, budgets_mib[0])
+        begin = move_fewest(setting, budgets_mib[0])
         for budget_mib in budgets_mib:
             shrunk = _shrink(begin, fixed, partial(fits, budget_mib=budget_mib))
             if fits(shrunk[0], budget_mib):
-                best = fewest(shrunk[0], budget_mib)
+                best = move_fewest(shrunk[0], budget_mib)
                 return FitResult(best, measure(best), (*_moved_note(setting, best), *shrunk[1]))
         shrunk = shrunk[0], (*_moved_note(setting, shrunk[0]), *shrunk[1])
     return FitResult(shrunk[0], measure(shrunk[0]), shrunk[1])
@@ -135,7 +135,7 @@ def add_expert_cache(
     layer_counts = (
         {setting.n_cpu_moe} if "n_cpu_moe" in fixed else {setting.n_cpu_moe, max(setting.n_cpu_moe, expert_layers)}
     )
-    found: list[tuple[float, FitResult]] = []
+    faster: list[tuple[float, FitResult]] = []
     for count in sorted(layer_counts):
         bare = measure(replace(setting, n_cpu_moe=count))
         if count > setting.n_cpu_moe and host_mib is not None and host_need_mib(bare) > host_mib:
@@ -143,8 +143,8 @@ def add_expert_cache(
         spare_mib = min(budget_mib - -(-bare.needed_bytes // _MIB), bare.host.weights // _MIB)
         cached = replace(setting, n_cpu_moe=count, moe_cache_mib=spare_mib // CACHE_STEP_MIB * CACHE_STEP_MIB)
         if spare_mib >= CACHE_STEP_MIB and (speed := rate(cached) or 0) >= _CACHE_GAIN * plain:
-            found.append((speed, replace(fitted, setting=cached, estimate=measure(cached))))
-    return max(found, key=lambda one: one[0], default=(0.0, fitted))[1]
+            faster.append((speed, replace(fitted, setting=cached, estimate=measure(cached))))
+    return max(faster, key=lambda one: one[0], default=(0.0, fitted))[1]
 
 
 def _moved_note(wanted: PlanSettings, found: PlanSettings) -> tuple[str, ...]:
@@ -216,49 +216,49 @@ def _shorter_draft(
     return replace(setting, draft=2), message("draft length 2 instead of {draft}", draft=setting.draft)
 
 
-def _search_least(low: int, high: int, good: Callable[[int], bool]) -> int:
-    """Return the least number from `low` to `high` for which `good` holds, or `high` if none (a binary search).
+def _search_least(low: int, high: int, is_enough: Callable[[int], bool]) -> int:
+    """Return the least number from `low` to `high` for which `is_enough` holds, or `high` if none (a binary search).
 
-    Once `good` holds, it must hold for all larger numbers.
+    If it holds for a number, it must hold for all larger ones.
     """
     while low < high:
         middle = (low + high) // 2
-        if good(middle):
+        if is_enough(middle):
             high = middle
         else:
             low = middle + 1
     return low
 
 
-def host_need_mib(found: MemoryEstimate) -> int:
+def host_need_mib(estimate: MemoryEstimate) -> int:
     """Return the host memory, in MiB, that a server needs at its start, including ROOM_MIB for the system."""
-    on_host = found.parts.total if found.setting.backend == "cpu" else found.host.at_start
+    on_host = estimate.parts.total if estimate.setting.backend == "cpu" else estimate.host.at_start
     return on_host // _MIB + ROOM_MIB
 
 
-def overfills_host(found: MemoryEstimate, host_mib: int) -> bool:
+def overfills_host(estimate: MemoryEstimate, host_mib: int) -> bool:
     """Return whether a server, with full prompt cache and checkpoints, may exceed the `host_mib` that are available."""
-    setting = found.setting
+    setting = estimate.setting
     checkpoints, cache = (effective_value(name, getattr(setting, name)) for name in ("ctx_checkpoints", "cache_ram"))
-    most_mib = found.host.checkpoint * setting.slots * checkpoints / _MIB + cache
-    return host_need_mib(found) + most_mib > host_mib
+    most_mib = estimate.host.checkpoint * setting.slots * checkpoints / _MIB + cache
+    return host_need_mib(estimate) + most_mib > host_mib
 
 
-def choose_host_limits(found: MemoryEstimate, host_mib: int) -> dict[str, Value]:
+def choose_host_limits(estimate: MemoryEstimate, host_mib: int) -> dict[str, Value]:
     """Return the limits, by setting name, that keep a server within the `host_mib` that are available.
 
     Values set by the user stay, and nothing is limited if llama-server's own limits fit. The limits are a few powers of
     two: free memory changes every second, and a plan and the start after it should choose the same limits.
     """
-    setting = found.setting
-    spare = max(0, host_mib - host_need_mib(found))
+    setting = estimate.setting
+    spare = max(0, host_mib - host_need_mib(estimate))
     chosen: dict[str, Value] = {}
-    each = found.host.checkpoint * setting.slots / _MIB
+    checkpoint_mib = estimate.host.checkpoint * setting.slots / _MIB
     checkpoints, cache = (effective_value(name, getattr(setting, name)) for name in ("ctx_checkpoints", "cache_ram"))
-    if setting.ctx_checkpoints is None and each * checkpoints + cache > spare:
-        checkpoints = next((count for count in _CHECKPOINTS if each * count <= spare / 2), _CHECKPOINTS[-1])
+    if setting.ctx_checkpoints is None and checkpoint_mib * checkpoints + cache > spare:
+        checkpoints = next((count for count in _CHECKPOINTS if checkpoint_mib * count <= spare / 2), _CHECKPOINTS[-1])
         if checkpoints != _CHECKPOINTS[0]:
             chosen["ctx_checkpoints"] = checkpoints
-    if setting.cache_ram is None and each * checkpoints + cache > spare:
-        chosen["cache_ram"] = next((mib for mib in _CACHES_MIB if mib <= spare - each * checkpoints), 0)
+    if setting.cache_ram is None and checkpoint_mib * checkpoints + cache > spare:
+        chosen["cache_ram"] = next((mib for mib in _CACHES_MIB if mib <= spare - checkpoint_mib * checkpoints), 0)
     return chosen

@@ -179,7 +179,7 @@ def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
     if others or (model.read_count("ssm.inner_size") and arch not in _RECURRENT):
         raise _unknown_cache_error(model)
 
-    def number(key: str, default: int | None = None) -> int:
+    def read_number(key: str, default: int | None = None) -> int:
         found = model.metadata.get(f"{arch}.{key}")
         value = max(found, default=0) if isinstance(found, Sequence) and not isinstance(found, str) else found
         value = default if value is None else value
@@ -190,9 +190,9 @@ def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
             )
         return value
 
-    heads, hidden = number("attention.head_count"), number("embedding_length")
-    mtp_layers = 0 if arch == _ASSISTANT else number("nextn_predict_layers", 0)
-    layers = number("block_count") - mtp_layers
+    heads, hidden = read_number("attention.head_count"), read_number("embedding_length")
+    mtp_layers = 0 if arch == _ASSISTANT else read_number("nextn_predict_layers", 0)
+    layers = read_number("block_count") - mtp_layers
     head_size = hidden // heads if heads else 0
     if not 0 < layers <= len(model.tensors) or not head_size:
         raise GeometryUnknown(
@@ -212,35 +212,35 @@ def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
         mtp_layers=mtp_layers,
         hidden=hidden,
         heads=heads,
-        kv_heads=number("attention.head_count_kv", heads),
-        key_length=number("attention.key_length", head_size),
-        value_length=number("attention.value_length", head_size),
+        kv_heads=read_number("attention.head_count_kv", heads),
+        key_length=read_number("attention.key_length", head_size),
+        value_length=read_number("attention.value_length", head_size),
         attention_layers=_count_attention_layers(model, layers),
         cacheless_layers=_count_feed_forward_layers(model, layers),
-        conv_kernel=number("ssm.conv_kernel", 0),
-        inner_size=number("ssm.inner_size", 0),
-        state_size=number("ssm.state_size", 0),
-        time_step_rank=number("ssm.time_step_rank", 0),
-        group_count=number("ssm.group_count", 0),
-        experts=number("expert_count", 0),
-        experts_used=number("expert_used_count", 0),
-        expert_ffn=number("expert_feed_forward_length", 0),
-        ffn=number("feed_forward_length", 0),
+        conv_kernel=read_number("ssm.conv_kernel", 0),
+        inner_size=read_number("ssm.inner_size", 0),
+        state_size=read_number("ssm.state_size", 0),
+        time_step_rank=read_number("ssm.time_step_rank", 0),
+        group_count=read_number("ssm.group_count", 0),
+        experts=read_number("expert_count", 0),
+        experts_used=read_number("expert_used_count", 0),
+        expert_ffn=read_number("expert_feed_forward_length", 0),
+        ffn=read_number("feed_forward_length", 0),
         vocabulary=model.vocabulary or 0,
-        trained_context=number("context_length", 0),
-        shared_expert_ffn=number("expert_shared_feed_forward_length", 0),
-        leading_dense=number("leading_dense_block_count", 0),
+        trained_context=read_number("context_length", 0),
+        shared_expert_ffn=read_number("expert_shared_feed_forward_length", 0),
+        leading_dense=read_number("leading_dense_block_count", 0),
         latent_attention=latent,
         indexer_layers=_count_indexers(model, layers),
-        indexer_length=number("attention.indexer.key_length", 0),
-        per_layer_input=number("embedding_length_per_layer_input", 0),
+        indexer_length=read_number("attention.indexer.key_length", 0),
+        per_layer_input=read_number("embedding_length_per_layer_input", 0),
     )
-    geometry = _add_window(model, geometry, number)
+    geometry = _add_window(model, geometry, read_number)
     kv_heads = model.metadata.get(f"{arch}.attention.head_count_kv")
     uneven = isinstance(kv_heads, Sequence) and len({count for count in kv_heads[:layers] if count}) > 1
     if model.metadata.get(f"{arch}.attention.causal") is False:  # an encoder keeps no cache
         raise _unknown_cache_error(model)
-    if not geometry.window and (uneven or number("attention.sliding_window", 0)):
+    if not geometry.window and (uneven or read_number("attention.sliding_window", 0)):
         raise _unknown_cache_error(model)
     for name, reason in geometry.contradictions():
         key, value = f"{arch}.{_KEYS[name]}", getattr(geometry, name)
@@ -268,16 +268,16 @@ def _unknown_cache_error(model: GgufModel | GgufHeader) -> GeometryUnknown:
     )
 
 
-def _add_window(model: GgufModel | GgufHeader, geometry: Geometry, number: Callable[..., int]) -> Geometry:
+def _add_window(model: GgufModel | GgufHeader, geometry: Geometry, read_number: Callable[..., int]) -> Geometry:
     """Return `geometry` with its sliding-window layers, and without the caches that its last layers share.
 
     It is returned unchanged for unknown architectures, and if the header contradicts itself.
     """
     arch, layers = geometry.architecture, geometry.layers
-    window, period = number("attention.sliding_window", 0), _WINDOWED.get(arch)
+    window, period = read_number("attention.sliding_window", 0), _WINDOWED.get(arch)
     if period is None or not window:
         return geometry
-    shared = 0 if arch == _ASSISTANT else number("attention.shared_kv_layers", 0)
+    shared = 0 if arch == _ASSISTANT else read_number("attention.shared_kv_layers", 0)
     pattern = model.metadata.get(f"{arch}.attention.sliding_window_pattern")
     if isinstance(pattern, Sequence):
         slides = list(pattern[: layers - shared])
@@ -286,8 +286,8 @@ def _add_window(model: GgufModel | GgufHeader, geometry: Geometry, number: Calla
         slides = [(i + 1) % period != 0 for i in range(layers - shared)] if period else []
     heads = model.metadata.get(f"{arch}.attention.head_count_kv")
     by_layer = heads if isinstance(heads, Sequence) else [geometry.kv_heads] * layers
-    odd = shared >= layers or len(slides) < layers - shared or len(by_layer) < layers or min(by_layer) < 0
-    if odd or True not in slides or False not in slides:
+    contradictory = shared >= layers or len(slides) < layers - shared or len(by_layer) < layers or min(by_layer) < 0
+    if contradictory or True not in slides or False not in slides:
         return geometry
     return replace(
         geometry,
@@ -297,8 +297,8 @@ def _add_window(model: GgufModel | GgufHeader, geometry: Geometry, number: Calla
         window=window,
         window_layers=slides.count(True),
         window_kv_heads=by_layer[slides.index(True)],
-        window_key_length=number("attention.key_length_swa", geometry.key_length),
-        window_value_length=number("attention.value_length_swa", geometry.value_length),
+        window_key_length=read_number("attention.key_length_swa", geometry.key_length),
+        window_value_length=read_number("attention.value_length_swa", geometry.value_length),
     )
 
 

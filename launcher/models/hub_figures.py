@@ -128,7 +128,7 @@ def refresh_figures(model: ModelEntry) -> RefreshResult:
     own = listings.get(model.repo) if model.repo else None
     kept = _HubReply(model.repo, model.revision, own.revision if own else None, tuple(files))
     before, after = fill_from_hub_cache(model), _fill_model(model, kept)
-    write_atomically(_path(model, None), json.dumps(asdict(kept), indent=1).encode())
+    write_atomically(_reply_path(model, None), json.dumps(asdict(kept), indent=1).encode())
     return RefreshResult(
         model=model.id,
         repo=model.repo,
@@ -145,7 +145,7 @@ def fill_from_hub_cache(model: ModelEntry, folder: Path | None = None) -> ModelE
     `folder` has the cached replies (default: in the cache folder). A reply that is damaged, or for another repository
     or revision, is ignored.
     """
-    kept = _read(_path(model, folder))
+    kept = _load_reply(_reply_path(model, folder))
     if kept is None or (kept.repo, kept.asked) != (model.repo, model.revision):
         return model
     return _fill_model(model, kept)
@@ -156,11 +156,11 @@ def figures_folder() -> Path:
     return cache_dir() / "hub-figures"
 
 
-def _path(model: ModelEntry, folder: Path | None) -> Path:
+def _reply_path(model: ModelEntry, folder: Path | None) -> Path:
     return (folder or figures_folder()) / f"{model.id}.json"
 
 
-def _read(path: Path) -> _HubReply | None:
+def _load_reply(path: Path) -> _HubReply | None:
     """Return a cached reply; None if it is missing or damaged."""
     with suppress(OSError):
         return _FILE.load(path)
@@ -229,7 +229,7 @@ def _figure_of(file: ModelFile, repo: str, known: _Known) -> Figure | None:
     return replace(found[0], file=file.file, size_bytes=sum(part.size_bytes for part in found), sha256=None)
 
 
-def _pairs(model: ModelEntry, known: _Known) -> Iterator[tuple[str, _Entry, Figure | None]]:
+def _pair_figures(model: ModelEntry, known: _Known) -> Iterator[tuple[str, _Entry, Figure | None]]:
     """Yield each file, part and companion of a model with the hub's figure for it."""
     repo = model.repo or ""
     for file in model.files:
@@ -240,13 +240,13 @@ def _pairs(model: ModelEntry, known: _Known) -> Iterator[tuple[str, _Entry, Figu
 
 
 def _differences(model: ModelEntry, known: _Known) -> Iterator[Difference]:
-    for of, entry, figure in _pairs(model, known):
+    for of, entry, figure in _pair_figures(model, known):
         if figure:
             yield from (Difference(of, entry.file, *conflict) for conflict in _conflicts(entry, figure))
 
 
 def _new_figures(before: ModelEntry, after: ModelEntry) -> Iterator[NewFigure]:
-    for (_, old, _), (of, new, _) in zip(_pairs(before, {}), _pairs(after, {}), strict=True):
+    for (_, old, _), (of, new, _) in zip(_pair_figures(before, {}), _pair_figures(after, {}), strict=True):
         if not getattr(new, "parts", ()):  # a split model's parts are listed themselves
             for name in _NAMES:
                 value = getattr(new, name)
@@ -257,15 +257,15 @@ def _new_figures(before: ModelEntry, after: ModelEntry) -> Iterator[NewFigure]:
 def _fill_model(model: ModelEntry, kept: _HubReply) -> ModelEntry:
     known, repo = kept.known, model.repo or ""
 
-    def beside(companion: CompanionFile) -> CompanionFile:
+    def fill_companion(companion: CompanionFile) -> CompanionFile:
         return _fill_entry(companion, known.get((companion.repo or repo, companion.file)))
 
     return replace(
         model,
         revision=model.revision or kept.revision,
         files=tuple(_fill_file(file, repo, known) for file in model.files),
-        draft=beside(model.draft) if model.draft else None,
-        mmproj=tuple(map(beside, model.mmproj)),
+        draft=fill_companion(model.draft) if model.draft else None,
+        mmproj=tuple(map(fill_companion, model.mmproj)),
     )
 
 
@@ -275,8 +275,10 @@ def _fill_file(file: ModelFile, repo: str, known: _Known) -> ModelFile:
     if figure is None:
         return file
     parts = [(part, known[repo, part.file]) for part in _parts(file)]
-    if _may_be_same(file, figure) and all(_may_be_same(part, its) for part, its in parts):
-        return replace(_fill_entry(file, figure), parts=tuple(_fill_entry(part, its) for part, its in parts))
+    if _may_be_same(file, figure) and all(_may_be_same(part, part_figure) for part, part_figure in parts):
+        return replace(
+            _fill_entry(file, figure), parts=tuple(_fill_entry(part, part_figure) for part, part_figure in parts)
+        )
     checksum = f", SHA-256 {figure.sha256[:12]}" if figure.sha256 else ""
     note = message(
         "The hub has another file of this name at {revision}: {size_bytes:,} bytes{checksum}.",

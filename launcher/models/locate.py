@@ -29,6 +29,7 @@ from launcher.models.library import (
 from launcher.models.side_files import find_side_files
 
 _SHOWN = 12
+"""Most names in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +145,15 @@ def _find_listed(text: str, catalogue: Catalogue) -> NamedModel | None:
         file = HubFile.parse(text)
         if not file.path.lower().endswith(".gguf"):
             return _find_quant(text, file, catalogue)
-        entry, its = find_catalogue_file(catalogue, file.repo, file.path)
+        entry, catalogue_file = find_catalogue_file(catalogue, file.repo, file.path)
         local = find_file(file.repo, file.path)
         command = f"mtp-launcher pull {text}"
-        differs = describe_mismatch(entry, its, local.record.paths) if entry and its and local else ""
+        differs = ""
+        if entry and catalogue_file and local:
+            differs = describe_mismatch(entry, catalogue_file, local.record.paths)
         if local is not None and differs:
-            return NamedModel(entry, its, None, command, (local.path, differs))
-        return NamedModel(entry, its, local, command)
+            return NamedModel(entry, catalogue_file, None, command, (local.path, differs))
+        return NamedModel(entry, catalogue_file, local, command)
     try:
         named = find_catalogue_model(text, catalogue)
     except ModelUnknown as error:
@@ -159,13 +162,13 @@ def _find_listed(text: str, catalogue: Catalogue) -> NamedModel | None:
         raise
     if named is None:
         return None
-    entry, its = named
-    quant = its.quant if its else None
+    entry, named_file = named
+    quant = named_file.quant if named_file else None
     local = find_local_model(entry, quant)
     if local is None:
-        return _missing_model(entry, its, quant, text)
-    its = entry.file(local.record.quant or "") or its
-    return NamedModel(entry, its, local, f"mtp-launcher pull {text}")
+        return _missing_model(entry, named_file, quant, text)
+    local_file = entry.file(local.record.quant or "") or named_file
+    return NamedModel(entry, local_file, local, f"mtp-launcher pull {text}")
 
 
 def _find_quant(text: str, named: HubFile, catalogue: Catalogue) -> NamedModel:
@@ -179,7 +182,7 @@ def _find_quant(text: str, named: HubFile, catalogue: Catalogue) -> NamedModel:
 
 
 def _missing_model(entry: ModelEntry, file: ModelFile | None, quant: str | None, text: str) -> NamedModel:
-    """Return a Named without local files, with any other model that has its name."""
+    """Return a NamedModel without local files, with any other model that has its name."""
     other = find_misnamed(entry, quant)
     return NamedModel(entry, file, None, f"mtp-launcher pull {text}", (other[0].path, other[1]) if other else None)
 
@@ -208,7 +211,7 @@ class ModelSelection:
 
     @property
     def local_path(self) -> Path:
-        """The first local file. Raises the errors of Named.path."""
+        """The first local file. Raises the errors of NamedModel.path."""
         if self.path is not None:
             return self.path
         if self.named is not None:
@@ -282,8 +285,8 @@ def find_projector(selection: ModelSelection) -> Path:
     listed = (find_companion(entry, each) for each in (*preferred, *entry.mmproj))
     path = next(filter(None, listed), None)
     if path is None:
-        beside = find_side_files(read_model(selection.local_path)).projectors
-        path = Path(beside[0].file) if beside else None
+        projectors = find_side_files(read_model(selection.local_path)).projectors
+        path = Path(projectors[0].file) if projectors else None
     if path is not None:
         refuse_damaged(path)
         return path

@@ -32,7 +32,7 @@ ENCODER_MIB = 500
 """Buffers of the vision encoder, in MiB: a guess between 300 and 700, since no measurement is published."""
 _GUESSED_BUFFERS = (0.45, 0.3)
 """Shares by which the compute buffers of an unknown graph may be smaller and larger: on known architectures the
-substitute graph, enlarged by a tenth, gives 1.03 to 1.65 times the right size; the rest is for what no one tried."""
+substitute graph, enlarged by a tenth, gives 1.03 to 1.65 times the right size; the rest is reserve."""
 _SIMILAR_BUFFERS = (0.15, 0.15)
 """The same for a known graph on a backend that was never compared, or split over several GPUs with host experts."""
 
@@ -248,13 +248,14 @@ def estimate_memory(
     mtp = setting.draft > 0 and geometry.mtp_layers > 0 and not setting.ngrams
     on_cpu = setting.backend == "cpu"
     gpus = setting.used_gpus
-    moved = min(setting.n_cpu_moe, len(weights.blocks) + len(weights.heads))
-    device, host = weights.on_device(moved, mtp=mtp), weights.on_host(moved, mtp=mtp)
-    expert_bytes = tuple(block.matrices for block in (weights.blocks + weights.heads)[:moved])
-    layers_on_host, enough = moved, blocks_until_repetition(geometry)
-    if enough < moved < geometry.layers:  # more layers are copied in the same way, so that one size serves them all
-        layers_on_host, expert_bytes = enough, (tuple(map(max, zip(*expert_bytes, strict=True))),) * enough
-    asked = ComputeSetting(
+    host_expert_layers = min(setting.n_cpu_moe, len(weights.blocks) + len(weights.heads))
+    device_weights = weights.on_device(host_expert_layers, mtp=mtp)
+    host_weights = weights.on_host(host_expert_layers, mtp=mtp)
+    expert_bytes = tuple(block.matrices for block in (weights.blocks + weights.heads)[:host_expert_layers])
+    counted_layers, enough = host_expert_layers, blocks_until_repetition(geometry)
+    if enough < host_expert_layers < geometry.layers:  # further layers do not change the sizes of buffers
+        counted_layers, expert_bytes = enough, (tuple(map(max, zip(*expert_bytes, strict=True))),) * enough
+    compute_setting = ComputeSetting(
         backend=setting.backend,
         context=setting.context,
         ubatch=setting.ubatch,
@@ -262,47 +263,49 @@ def estimate_memory(
         draft=setting.draft if mtp else 0,
         quantised=KV_TYPES[setting.kv][0] > 1,
         wide=setting.kv in ("bf16", "f32"),
-        cpu_expert_layers=0 if on_cpu else layers_on_host,
+        cpu_expert_layers=0 if on_cpu else counted_layers,
         expert_bytes=expert_bytes,
         devices=1 if setting.splits_tensors else gpus,
         outputs=_NGRAM_OUTPUTS if setting.ngrams and setting.draft else 0,
         unified=bool(setting.kv_unified),
     )
-    compute = find_compute_buffers(geometry, asked)
-    beside = draft if setting.draft_model_bytes else None
-    of_draft = draft_model_buffers(beside.geometry, geometry, asked) if beside else None
-    head = 0
+    compute = find_compute_buffers(geometry, compute_setting)
+    draft_model = draft if setting.draft_model_bytes else None
+    draft_buffers = draft_model_buffers(draft_model.geometry, geometry, compute_setting) if draft_model else None
+    head_staging = 0
     if compute.staging:  # the target's own may shrink, where copies replace larger results
-        head = min(sum(share for _, share in compute.by_device) - compute.draft, compute.staging)
+        head_staging = min(sum(share for _, share in compute.by_device) - compute.draft, compute.staging)
     checkpoint = recurrent_bytes(geometry, slots=1, draft=0)
     overheads = overhead_bytes(setting, gpus)
     graphs = gpus if setting.splits_tensors else 1  # each GPU then computes all layers, with buffers as for one GPU
     parts = MemoryParts(
-        weights=device + (host - weights.shared if on_cpu else 0) + _draft_weights(beside, setting, on_cpu),
+        weights=device_weights
+        + (host_weights - weights.shared if on_cpu else 0)
+        + _draft_weights(draft_model, setting, on_cpu),
         kv=kv_bytes(geometry, setting),
-        recurrent=recurrent_bytes(geometry, slots=setting.slots, draft=setting.draft if mtp or beside else 0),
+        recurrent=recurrent_bytes(geometry, slots=setting.slots, draft=setting.draft if mtp or draft_model else 0),
         draft_kv=(draft_kv_bytes(geometry, setting) if mtp else 0)
-        + (_draft_model_kv_bytes(beside.geometry, setting) if beside else 0),
+        + (_draft_model_kv_bytes(draft_model.geometry, setting) if draft_model else 0),
         compute=graphs * compute.target,
-        draft_compute=graphs * (compute.draft + head + (of_draft.draft if of_draft else 0)),
-        staging=graphs * (compute.staging - head),
+        draft_compute=graphs * (compute.draft + head_staging + (draft_buffers.draft if draft_buffers else 0)),
+        staging=graphs * (compute.staging - head_staging),
         overhead=sum(overheads),
         mmproj=setting.mmproj_bytes + (ENCODER_MIB * _MIB if setting.mmproj_bytes else 0),
         caches=0 if on_cpu else sum((getattr(setting, name) or 0) * _MIB for name in _GPU_CACHES),
     )
     host_parts = HostParts(
-        weights=0 if on_cpu else host,
-        compute=compute.target_host + compute.draft_host + (of_draft.draft_host if of_draft else 0),
+        weights=0 if on_cpu else host_weights,
+        compute=compute.target_host + compute.draft_host + (draft_buffers.draft_host if draft_buffers else 0),
         checkpoints_most=effective_value("ctx_checkpoints", setting.ctx_checkpoints) * setting.slots * checkpoint,
         prompt_cache_most=effective_value("cache_ram", setting.cache_ram) * _MIB,
         checkpoint=checkpoint,
     )
-    buffers_known = compute.exact and (of_draft.exact if of_draft else not setting.draft_model_bytes)
+    buffers_known = compute.exact and (draft_buffers.exact if draft_buffers else not setting.draft_model_bytes)
     buffers_known = buffers_known and setting.split_mode in (None, "layer")
     if setting.splits_tensors:
         by_gpu = _split_tensors(setting, parts)
     elif gpus > 1:
-        by_gpu = _split_layers(geometry, weights, setting, parts, compute, moved)
+        by_gpu = _split_layers(geometry, weights, setting, parts, compute, host_expert_layers)
     else:  # of several GPUs, the others stay empty
         by_gpu = (parts.total, *(0,) * (setting.gpus - 1 if setting.split_mode == "none" else 0))
     low, high = _range_of_total(geometry, parts, weights, buffers_known)
@@ -313,7 +316,7 @@ def estimate_memory(
         by_gpu,
         weights.exact,
         buffers_known,
-        drafts_counted=of_draft is not None,
+        drafts_counted=draft_buffers is not None,
         low=low,
         high=high,
     )
@@ -334,10 +337,10 @@ def _split_tensors(setting: PlanSettings, parts: MemoryParts) -> tuple[int, ...]
     gpus = setting.gpus
     shares = split_shares(setting.tensor_split, gpus) or (1,) * gpus
     shared = parts.weights + parts.kv + parts.recurrent + parts.draft_kv
-    beside = (parts.compute + parts.draft_compute + parts.staging) // gpus
+    buffers = (parts.compute + parts.draft_compute + parts.staging) // gpus
     others = [
-        shared * share // sum(shares) + beside + own
-        for share, own in zip(shares[1:], overhead_bytes(setting, gpus)[1:], strict=True)
+        shared * share // sum(shares) + buffers + overhead
+        for share, overhead in zip(shares[1:], overhead_bytes(setting, gpus)[1:], strict=True)
     ]
     return (parts.total - sum(others), *others)
 
@@ -348,16 +351,16 @@ def _split_layers(
     setting: PlanSettings,
     parts: MemoryParts,
     compute: ComputeBuffers,
-    moved: int,
+    host_expert_layers: int,
 ) -> tuple[int, ...]:
-    """Return the bytes of each of several GPUs that share the layers; `moved` layers have their experts on the host."""
+    """Return the bytes of each of several GPUs that share the layers."""
     gpus, caches = setting.gpus, _layer_caches(geometry, setting, parts)
     blocks = [
-        block.rest + (0 if at < moved else block.experts) + cache
-        for at, (block, cache) in enumerate(zip(weights.blocks, caches, strict=True))
+        block.rest + (0 if index < host_expert_layers else block.experts) + cache
+        for index, (block, cache) in enumerate(zip(weights.blocks, caches, strict=True))
     ]
     overheads = overhead_bytes(setting, gpus)
-    buffers = [own + share for own, (share, _) in zip(overheads, compute.by_device, strict=True)]
+    buffers = [overhead + share for overhead, (share, _) in zip(overheads, compute.by_device, strict=True)]
     buffers[0] += parts.caches  # llama.cpp keeps them on the first GPU
     free = split_shares(setting.tensor_split, gpus) or setting.gpu_free_mib
     free = free if len(free) == gpus else (1,) * gpus
@@ -366,11 +369,11 @@ def _split_layers(
 
 def _range_of_total(geometry: Geometry, parts: MemoryParts, weights: Weights, buffers_known: bool) -> tuple[int, int]:
     """Return the bytes between which the total lies, by what is not known exactly of weights and compute buffers."""
-    total, doubt, below, above = parts.total, int(parts.weights * weights.tolerance), 0, 0
+    total, weights_error, below, above = parts.total, int(parts.weights * weights.tolerance), 0, 0
     if not buffers_known:
         shares = _SIMILAR_BUFFERS if is_graph_known(geometry) else _GUESSED_BUFFERS
         below, above = (int((parts.compute + parts.draft_compute) * share) for share in shares)
-    return max(total - doubt - below, 0), total + doubt + above
+    return max(total - weights_error - below, 0), total + weights_error + above
 
 
 def effective_value(name: str, value: int | None) -> int:
@@ -391,8 +394,8 @@ def kv_bytes(geometry: Geometry, setting: PlanSettings) -> int:
     a sliding window only have the cells of that window, those with latent attention no values
     (src/llama-kv-cache.cpp: has_v). Indexers have keys of the same type (src/llama-kv-cache-dsa.cpp).
     """
-    layers, (whole, sliding) = geometry.attention_layers - geometry.window_layers, _kv_of_layer(geometry, setting)
-    return layers * whole + geometry.window_layers * sliding + _indexer_bytes(geometry, setting)
+    layers, (full, sliding) = geometry.attention_layers - geometry.window_layers, _kv_of_layer(geometry, setting)
+    return layers * full + geometry.window_layers * sliding + _indexer_bytes(geometry, setting)
 
 
 def _indexer_bytes(geometry: Geometry, setting: PlanSettings) -> int:
@@ -412,21 +415,23 @@ def _kv_of_layer(geometry: Geometry, setting: PlanSettings) -> tuple[int, int]:
 
     streams = setting.streams
     cells = padded_context(setting.context, streams)
-    whole = cell(geometry.kv_heads, geometry.key_length, 0 if geometry.latent_attention else geometry.value_length)
+    full = cell(geometry.kv_heads, geometry.key_length, 0 if geometry.latent_attention else geometry.value_length)
     if not geometry.window:
-        return streams * cells * whole, 0
+        return streams * cells * full, 0
     window = window_cells(geometry, cells, setting.ubatch, setting.slots // streams)
     sliding = cell(geometry.window_kv_heads, geometry.window_key_length, geometry.window_value_length)
-    return streams * cells * whole, streams * window * sliding
+    return streams * cells * full, streams * window * sliding
 
 
 def _layer_caches(geometry: Geometry, setting: PlanSettings, parts: MemoryParts) -> list[int]:
     """Return the bytes of the KV cache or recurrent state of each trunk layer."""
-    whole, sliding = _kv_of_layer(geometry, setting)
+    full, sliding = _kv_of_layer(geometry, setting)
     other = sliding if geometry.window_layers else parts.recurrent // max(geometry.recurrent_layers, 1)
-    every, having = attention_interval(geometry), geometry.layers - geometry.cacheless_layers
-    whole += _indexer_bytes(geometry, setting) // max(geometry.attention_layers, 1)
-    return [other if (layer + 1) % every else whole for layer in range(having)] + [0] * geometry.cacheless_layers
+    interval, cached_layers = attention_interval(geometry), geometry.layers - geometry.cacheless_layers
+    full += _indexer_bytes(geometry, setting) // max(geometry.attention_layers, 1)
+    return [other if (layer + 1) % interval else full for layer in range(cached_layers)] + [
+        0
+    ] * geometry.cacheless_layers
 
 
 def recurrent_bytes(geometry: Geometry, *, slots: int, draft: int) -> int:
@@ -480,7 +485,7 @@ def split_by_gpu(
     has the other bytes on each GPU, `free` the weights of the split. The last GPU has the rest: output, heads, drafts.
     """
     begin, first = 0, []
-    for count, beside in list(zip(split_layers(len(blocks) + heads, free), buffers, strict=True))[:-1]:
-        first.append(sum(blocks[begin : begin + count]) + beside)
+    for count, other_bytes in list(zip(split_layers(len(blocks) + heads, free), buffers, strict=True))[:-1]:
+        first.append(sum(blocks[begin : begin + count]) + other_bytes)
         begin += count
     return (*first, total - sum(first))

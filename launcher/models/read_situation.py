@@ -30,7 +30,7 @@ from launcher.models.situation import (
 _MIB, _GIB = 2**20, 2**30
 _ASLEEP = mark("The {name} is asleep and not used; --wake wakes it.")
 _ASLEEP_HERE = mark("The {name} is asleep and not used.")
-_UNTOLD = mark("The {name} is not used because its memory is unknown: {why}")
+_MEMORY_UNKNOWN = mark("The {name} is not used because its memory is unknown: {why}")
 _HIDDEN = mark("The {name} is not used: {variable}={value} hides it.")
 _TOO_OLD = mark("{reason} It is not used.")
 _OTHER_MAKER = mark("The {name} is not used: a model can only be split over GPUs of one maker.")
@@ -42,7 +42,7 @@ _MEASURED = mark(
     "Driver and process took up to {overhead_mib:,} MiB of the {name} in earlier loads; the plan counts that."
 )
 _SMALL_BAR = mark("Resizable BAR is off for the {name}, which can make Vulkan several times slower.")
-_ENGINES_NAMES: Mapping[str, Backend] = {"CUDA": "cuda", "ROCm": "rocm", "MTL": "metal", "Vulkan": "vulkan"}
+_BACKENDS_BY_DEVICE_NAME: Mapping[str, Backend] = {"CUDA": "cuda", "ROCm": "rocm", "MTL": "metal", "Vulkan": "vulkan"}
 """Prefixes of the engine's device names, with their backends."""
 _COUNTED = mark(
     "Devices of the RPC workers {workers} in this plan, as listed by the engine: {devices}. The network "
@@ -82,17 +82,17 @@ def make_situation(
     """Return the situation of this machine with its current memory; given arguments replace values that were read.
 
     `servers` are this user's running servers, whose memory counts as free: see Situation. Without a usable GPU the
-    model runs on the processor, in host memory. What driver and process take is what earlier loads on a GPU took, else
-    what is published of such a card. `environ` (default: this process's) may hide GPUs, as CUDA_VISIBLE_DEVICES does.
-    Raises BadOption for the backend of a GPU if there is no GPU.
+    model runs on the processor, in host memory. The overhead of driver and process is that of earlier loads on a GPU,
+    else that of published runs on such a card. `environ` (default: this process's) may hide GPUs, as
+    CUDA_VISIBLE_DEVICES does. Raises BadOption for the backend of a GPU if there is no GPU.
     """
     host, read_at = machine.host, time.time()
     host_mib = host.available_bytes // _MIB if host_gib is None else available_mib(host_gib)
     memory_gib, host_free_mib = host.memory_bytes / _GIB, host_mib if free_mib is None else free_mib
     if backend == "cpu":
         notes = host_notes(host_gib) if free_mib is None else ()
-        here = replace(processor_situation(memory_gib, host_free_mib, notes=notes), read_at=read_at)
-        return here if host_gib or free_mib is not None else _add_own_host_memory(here, servers)
+        situation = replace(processor_situation(memory_gib, host_free_mib, notes=notes), read_at=read_at)
+        return situation if host_gib or free_mib is not None else _add_own_host_memory(situation, servers)
     gpus, left_out = _choose_gpus(machine.gpus, backend, os.environ if environ is None else environ)
     notes = (*machine.failures, *left_out, *host_notes(host_gib))
     if not gpus and backend is not None:
@@ -102,34 +102,35 @@ def make_situation(
         )
     if not gpus:
         all_notes = tuple(filter(None, [machine.no_gpu_reason, *notes]))
-        here = replace(processor_situation(memory_gib, host_free_mib, no_gpu=True, notes=all_notes), read_at=read_at)
-        return here if host_gib or free_mib is not None else _add_own_host_memory(here, servers)
+        situation = processor_situation(memory_gib, host_free_mib, no_gpu=True, notes=all_notes)
+        situation = replace(situation, read_at=read_at)
+        return situation if host_gib or free_mib is not None else _add_own_host_memory(situation, servers)
     first = gpus[0]
-    backend = backend or backend_of(first)
+    backend = backend or choose_gpu_backend(first)
     notes += tuple(
         fill_template(_ASLEEP, {"name": gpu.name}, window=_ASLEEP_HERE) for gpu in machine.gpus if gpu.asleep
     )
     if free_mib is None:
         silent = [gpu.name for gpu in gpus if gpu.free_bytes is None]
         notes += tuple(fill_template(_SILENT, {"name": name, "percent": 100 * USABLE}) for name in silent)
-    found = [match_card(gpu.name, (gpu.memory_bytes or 0) / _GIB) for gpu in gpus]
+    known_cards = [match_card(gpu.name, (gpu.memory_bytes or 0) / _GIB) for gpu in gpus]
     system = "windows" if host.wsl else host.kind  # in WSL the driver is that of Windows
     published = [
         expected_overhead_mib(backend, card, system=system, driver=gpu.driver)
-        for gpu, card in zip(gpus, found, strict=True)
+        for gpu, card in zip(gpus, known_cards, strict=True)
     ]
     measured = [read_overhead_mib(gpu.id, backend) for gpu in gpus]
-    overheads = tuple(known if here is None else here for known, here in zip(published, measured, strict=True))
+    overheads = tuple(usual if own is None else own for usual, own in zip(published, measured, strict=True))
     shares = tuple(server_share(server, gpus, backend, overheads) for server in servers) if free_mib is None else ()
-    had = [sum(each.by_device[at] for each in shares if each.by_device) for at in range(len(gpus))]
-    now = [
+    own_by_gpu = [sum(each.by_device[at] for each in shares if each.by_device) for at in range(len(gpus))]
+    free_now = [
         max(0, _free_mib(gpu, host_mib) - (0 if gpu.free_bytes is not None else own))
-        for gpu, own in zip(gpus, had, strict=True)
+        for gpu, own in zip(gpus, own_by_gpu, strict=True)
     ]
     if host_gib is None:
-        of_host_mib = sum(each.host_mib for each in shares) + (sum(had) if first.unified else 0)
-        host_mib = min(max(host_mib, host.memory_bytes // _MIB), host_mib + of_host_mib)
-    by_gpu = [_free_mib(gpu, host_mib, own) for gpu, own in zip(gpus, had, strict=True)]
+        own_host_mib = sum(each.host_mib for each in shares) + (sum(own_by_gpu) if first.unified else 0)
+        host_mib = min(max(host_mib, host.memory_bytes // _MIB), host_mib + own_host_mib)
+    by_gpu = [_free_mib(gpu, host_mib, own) for gpu, own in zip(gpus, own_by_gpu, strict=True)]
     if free_mib is None:
         free_mib = sum(by_gpu)
     elif sum(by_gpu):
@@ -137,14 +138,14 @@ def make_situation(
     if first.unified:
         host_mib = max(0, host_mib - max(0, free_mib - first.carve_out_free_bytes // _MIB))
         notes += (fill_template(_SHARED, {"name": first.name}),)
-    cards = tuple(card for card in found if card) if all(found) else ()
+    cards = tuple(card for card in known_cards if card) if all(known_cards) else ()
     bandwidth = first.memory_bandwidth_gb_s or (cards[0].bandwidth_gb_s if cards else None)
-    alone = headless or (host.kind == "linux" and host.wsl is None and host.display is None)
-    margin_mib = (HEADLESS_MARGIN_MIB if alone else DESKTOP_MARGIN_MIB) * len(gpus)
+    is_headless = headless or (host.kind == "linux" and host.wsl is None and host.display is None)
+    margin_mib = (HEADLESS_MARGIN_MIB if is_headless else DESKTOP_MARGIN_MIB) * len(gpus)
     notes += tuple(
-        fill_template(_MEASURED, {"name": gpu.name, "overhead_mib": here})
-        for gpu, known, here in zip(gpus, published, measured, strict=True)
-        if here not in (None, known)
+        fill_template(_MEASURED, {"name": gpu.name, "overhead_mib": own})
+        for gpu, usual, own in zip(gpus, published, measured, strict=True)
+        if own not in (None, usual)
     )
     cautions = tuple(
         join_messages(fill_template(_SMALL_BAR, {"name": gpu.name}), RESIZABLE_BAR_CURE)
@@ -164,19 +165,19 @@ def make_situation(
         gpu_free_mib=tuple(by_gpu) if len(gpus) > 1 else (),
         overheads_mib=overheads,
         unified=bool(first.unified),
-        headless=alone,
+        headless=is_headless,
         notes=notes,
         cautions=cautions,
         own=shares,
-        by_device_now_mib=tuple(now) if shares else (),
+        by_device_now_mib=tuple(free_now) if shares else (),
         read_at=read_at,
     )
 
 
-def _add_own_host_memory(here: Situation, servers: Sequence[ServerMemory]) -> Situation:
+def _add_own_host_memory(situation: Situation, servers: Sequence[ServerMemory]) -> Situation:
     """Return a situation on the processor in which the host memory of our own servers counts as free."""
     if not servers:
-        return here
+        return situation
     shares = tuple(
         ServerShare(
             each.engine_pid,
@@ -187,9 +188,9 @@ def _add_own_host_memory(here: Situation, servers: Sequence[ServerMemory]) -> Si
         )
         for each in servers
     )
-    most = max(here.free_mib, round(here.nominal_gb * 1_024))
-    alone = min(most, here.free_mib + sum(each.mib for each in shares))
-    return replace(here, free_mib=alone, host_mib=alone, own=shares, by_device_now_mib=(here.free_mib,))
+    most = max(situation.free_mib, round(situation.nominal_gb * 1_024))
+    alone = min(most, situation.free_mib + sum(each.mib for each in shares))
+    return replace(situation, free_mib=alone, host_mib=alone, own=shares, by_device_now_mib=(situation.free_mib,))
 
 
 def _free_mib(gpu: Gpu, host_mib: int, own_mib: int = 0) -> int:
@@ -212,7 +213,7 @@ def _choose_gpus(
     """
     notes, usable = [], []
     for gpu in gpus:
-        variable = _hidden_by(gpu, gpus, backend or backend_of(gpu), environ)
+        variable = _hidden_by(gpu, gpus, backend or choose_gpu_backend(gpu), environ)
         if variable is not None:
             notes.append(fill_template(_HIDDEN, {"name": gpu.name, "variable": variable, "value": environ[variable]}))
         elif gpu.memory_bytes:
@@ -220,22 +221,25 @@ def _choose_gpus(
     own = sorted((gpu for gpu in usable if not gpu.unified), key=_too_old_for_cuda)
     chosen = own or usable[:1]
     if own:
-        family = backend or backend_of(own[0])
-        ours = [gpu for gpu in own if gpu.vendor == own[0].vendor]
-        notes += [fill_template(_OTHER_MAKER, {"name": gpu.name}) for gpu in own if gpu not in ours]
-        fresh = [gpu for gpu in ours if not _too_old_for_cuda(gpu)]
+        family = backend or choose_gpu_backend(own[0])
+        same_vendor = [gpu for gpu in own if gpu.vendor == own[0].vendor]
+        notes += [fill_template(_OTHER_MAKER, {"name": gpu.name}) for gpu in own if gpu not in same_vendor]
+        fresh = [gpu for gpu in same_vendor if not _too_old_for_cuda(gpu)]
         if family == "cuda" and fresh:
             notes += [
                 fill_template(_TOO_OLD, {"reason": choose_backend([gpu], "Linux").reason})
-                for gpu in ours
+                for gpu in same_vendor
                 if gpu not in fresh
             ]
-            ours = fresh
-        chosen = ours
-    untold = [gpu for gpu in gpus if not gpu.memory_bytes and not gpu.asleep and not (gpu.unified and chosen)]
+            same_vendor = fresh
+        chosen = same_vendor
+    without_memory = [gpu for gpu in gpus if not gpu.memory_bytes and not gpu.asleep and not (gpu.unified and chosen)]
     return chosen, (
         *notes,
-        *(fill_template(_UNTOLD, {"name": gpu.name, "why": gpu.absent.get("memory_bytes", "")}) for gpu in untold),
+        *(
+            fill_template(_MEMORY_UNKNOWN, {"name": gpu.name, "why": gpu.absent.get("memory_bytes", "")})
+            for gpu in without_memory
+        ),
     )
 
 
@@ -244,8 +248,8 @@ def _hidden_by(gpu: Gpu, gpus: Sequence[Gpu], backend: Backend, environ: Mapping
 
     A GPU known only from an engine's device list is not hidden, since the engine sees it.
     """
-    told_by_drivers = [each for each in gpus if _backend_by_device_name(each) is None]
-    return find_hidden_gpus(told_by_drivers, backend, environ).get(gpu.id)
+    from_drivers = [each for each in gpus if _backend_by_device_name(each) is None]
+    return find_hidden_gpus(from_drivers, backend, environ).get(gpu.id)
 
 
 def _too_old_for_cuda(gpu: Gpu) -> bool:
@@ -254,10 +258,10 @@ def _too_old_for_cuda(gpu: Gpu) -> bool:
 
 
 def _backend_by_device_name(gpu: Gpu) -> Backend | None:
-    return next((backend for name, backend in _ENGINES_NAMES.items() if gpu.id.startswith(name)), None)
+    return next((backend for name, backend in _BACKENDS_BY_DEVICE_NAME.items() if gpu.id.startswith(name)), None)
 
 
-def backend_of(gpu: Gpu) -> Backend:
+def choose_gpu_backend(gpu: Gpu) -> Backend:
     """Return the backend to use on a GPU.
 
     That is CUDA for NVIDIA GPUs that are not too old, and Vulkan for all others. For a GPU known only from an engine's

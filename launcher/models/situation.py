@@ -42,7 +42,7 @@ class ServerShare:
         return sum(self.by_device or ())
 
     def with_workers(self, workers: int) -> "ServerShare":
-        """Return it extended by 0 MiB for each device of RPC workers, where a server's memory is unknown."""
+        """Return the share with 0 MiB added for each device of RPC workers, where its memory is unknown."""
         return self if self.by_device is None else replace(self, by_device=(*self.by_device, *(0,) * workers))
 
 
@@ -112,20 +112,20 @@ class Situation:
         unknown = tuple(
             fill_template(_OWN_UNKNOWN, {"name": each.model}) for each in self.own if each.by_device is None
         )
-        having = [each for each in self.own if each.mib]
-        if not having or self.free_now_mib >= self.free_mib:  # none is counted as stopped: see `with_servers_running`
+        counted = [each for each in self.own if each.mib]
+        if not counted or self.free_now_mib >= self.free_mib:  # none is counted as stopped: see `with_servers_running`
             return unknown
-        counted = plural_message(
+        sentence = plural_message(
             "Free memory is counted as if {names} were stopped, which frees {own:,} MiB."
             " While it runs, {beside:,} MiB are free.",
             "Free memory is counted as if {names} were stopped, which frees {own:,} MiB."
             " While they run, {beside:,} MiB are free.",
-            len(having),
-            names=", ".join(dict.fromkeys(each.model for each in having)),
-            own=sum(each.mib for each in having),
+            len(counted),
+            names=", ".join(dict.fromkeys(each.model for each in counted)),
+            own=sum(each.mib for each in counted),
             beside=self.free_now_mib,
         )
-        return counted, *unknown
+        return sentence, *unknown
 
     def with_servers_running(self, *, ending: Collection[int] = ()) -> "Situation":
         """Return the situation of a server that runs beside our own servers.
@@ -284,11 +284,9 @@ def available_mib(host_gib: float) -> int:
 
 def host_notes(host_gib: float | None) -> tuple[str, ...]:
     """Return the note on how host memory named by the user is counted."""
-    return (
-        ()
-        if host_gib is None
-        else (fill_template(_HOST_COUNTED, {"host_gib": host_gib, "counted": available_mib(host_gib)}),)
-    )
+    if host_gib is None:
+        return ()
+    return (fill_template(_HOST_COUNTED, {"host_gib": host_gib, "counted": available_mib(host_gib)}),)
 
 
 def usable_mib(gpu_memory_gib: float) -> int:

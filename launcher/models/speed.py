@@ -3,7 +3,7 @@
 The forecast's time of one pass is the time to read the active weights, plus a fixed time per layer. A pass that
 verifies drafts takes longer: each drafted token costs a run of the MTP head, arithmetic, and in a mixture of experts
 more experts that are read. It yields more tokens, by the usual rate of acceptance. The factors by generation of GPU
-were fitted to published runs by `python -m tools.speed_accuracy --fit`, which also tells how far the forecasts are off
+were fitted to published runs by `python -m tools.speed_accuracy --fit`, which also reports the errors of the forecasts
 (docs/speed-forecasts.md).
 """
 
@@ -23,7 +23,9 @@ from launcher.models.situation import Situation
 from launcher.models.weights import Weights
 
 _FAR = 3.0
+"""Distance from which on a published run does not count as near."""
 _SHOWN = 3
+"""Most published runs that are returned for a plan."""
 _USUAL_BITS = 4
 """Bits per weight assumed for a result without a named file; most people run four bits."""
 _OTHER_ENGINES = ("vLLM", "ik_llama", "fork", "Ollama")
@@ -91,11 +93,13 @@ def _distance(entry: ModelEntry, result: Measurement, quant: str, setting: PlanS
         if result.gpu_memory_gb is None:
             return _FAR
         distance = 0.5 + 2 * abs(log2(result.gpu_memory_gb / situation.nominal_gb))
-    ours, its = entry.file(quant), entry.file(result.quant or "")
-    if ours is None or its is None or ours.size_bytes is None or its.size_bytes is None:
+    own_file, their_file = entry.file(quant), entry.file(result.quant or "")
+    own_bytes = own_file.size_bytes if own_file else None
+    their_bytes = their_file.size_bytes if their_file else None
+    if own_bytes is None or their_bytes is None:
         distance += 1.0
     else:
-        distance += 3 * abs(log2(ours.size_bytes / its.size_bytes)) + 0.3 * (ours is not its)
+        distance += 3 * abs(log2(own_bytes / their_bytes)) + 0.3 * (own_file is not their_file)
     if result.ctx:
         distance += 0.2 * abs(log2(result.ctx / setting.context))
     if result.draft and setting.draft:
@@ -153,7 +157,10 @@ def describe_measurement(entry: ModelEntry, result: Measurement) -> str:
         how.append(f"KV {result.kv}")
     if result.n_cpu_moe:
         how.append(f"experts of {result.n_cpu_moe} layers on the host")
-    how.append("MTP off" if result.draft == 0 else f"draft {result.draft}" if result.draft else "draft length unknown")
+    if result.draft is None:
+        how.append("draft length unknown")
+    else:
+        how.append(f"draft {result.draft}" if result.draft else "MTP off")
     text = f"{', '.join(where)}: {_format_rate(result)} with {', '.join(how)}"
     if result.baseline:
         text += f"; {result.baseline:g} t/s without MTP"
@@ -243,7 +250,7 @@ GENERATIONS = {
     "rdna": GenerationFactors(0.966, 235.4, 0.178),
     "shared": GenerationFactors(0.802, 113.1, 0.169),
 }
-_LIKE = {
+_STAND_INS = {
     "rdna2": "rdna",
     "rdna3": "rdna",
     "rdna4": "rdna",
@@ -251,7 +258,7 @@ _LIKE = {
     "xe": "rdna",
     "xe2": "rdna",
 }
-"""Generations with few published runs or none, with the one whose factors stand for them."""
+"""Generations with few published runs or none, and the generation whose factors are used for them."""
 _MEASURED = frozenset({*GENERATIONS, "rdna3", "rdna4"} - {"rdna"})
 """Generations with published runs."""
 _MEASURED_WITH_DRAFTS = _MEASURED - {"hopper", "gb100", "pascal", "gp100"}
@@ -266,8 +273,8 @@ class CommonFactors:
     mixture of experts, the fixed time per layer is `experts_us` times as long, each drafted token costs `mixture_us`
     microseconds per layer, and reads the share `more_experts` of its experts anew. `vulkan` is the time of a pass on
     Vulkan, as a multiple. `watts` and `watts_compute` are exponents for a power limit below the board's. `host_gb_s` is
-    the rate at which experts in host memory are read: an assumption for every computer, which runs on two channels of
-    DDR4 and DDR5 agree with. `cache_spread` tells how far the experts that tokens need are spread: see `hit_rate`.
+    the rate at which experts in host memory are read: an assumption for every computer, with which runs on two
+    channels of DDR4 and DDR5 agree. `cache_spread` is how evenly tokens need the experts: see `hit_rate`.
     """
 
     few_bits: float = 1.267
@@ -371,7 +378,7 @@ class ReadingForecast:
 
 
 def forecast_reading(weights_used: float, situation: Situation) -> ReadingForecast | None:
-    """Return how fast a model of so many weights for each token reads, or None if the cards are not known.
+    """Return the reading speed of a model that uses so many weights per token. None if the cards are not known.
 
     A ubatch is read by arithmetic: two operations for each weight and token, at the share of the maker's figure that
     verifying drafts reaches.
@@ -380,7 +387,7 @@ def forecast_reading(weights_used: float, situation: Situation) -> ReadingForeca
         return None
     seconds = 0.0
     for card, share in zip(situation.cards, gpu_shares(situation), strict=True):
-        factors = GENERATIONS[_LIKE.get(card.generation, card.generation)]
+        factors = GENERATIONS[_STAND_INS.get(card.generation, card.generation)]
         seconds += share * 2 * weights_used / (card.tflops * 1e12 * factors.compute)
     found = 1 / seconds
     return ReadingForecast(found, found * WIDE_RANGE[0], found * WIDE_RANGE[1])
@@ -456,7 +463,7 @@ def token_rate(
     """
     times: list[float] = []
     for card, share in zip(cards, shares, strict=True):
-        factors = generations[_LIKE.get(card.generation, card.generation)]
+        factors = generations[_STAND_INS.get(card.generation, card.generation)]
         rate = card.bandwidth_gb_s * 1e9 * factors.bandwidth
         layer_s = factors.layer_us * 1e-6
         power = min(1.0, power_limit_w / card.watts) if power_limit_w else 1.0

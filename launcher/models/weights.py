@@ -175,16 +175,14 @@ def weights_by_rules(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> 
     if rules and rules.header_mib is not None:
         header = int(rules.header_mib * _MIB)
     embedding, known_type = _embedding_bytes(entry, file, geometry)
-    beside = _host_table_bytes(entry, size.size_bytes - header, geometry)
-    device = total = max(size.size_bytes - header - embedding - beside, 0)
+    host_tables = _host_table_bytes(entry, size.size_bytes - header, geometry)
+    device = total = max(size.size_bytes - header - embedding - host_tables, 0)
     measured = entry.expert_layer_mib(sized)
-    experts = (
-        int(measured * _MIB)
-        if measured
-        else _experts_by_parameters(
-            entry, size.size_bytes - header - (beside if rules and rules.host_mib else 0), geometry
-        )
-    )
+    if measured:
+        experts = int(measured * _MIB)
+    else:
+        listed_tables = host_tables if rules and rules.host_mib else 0
+        experts = _experts_by_parameters(entry, size.size_bytes - header - listed_tables, geometry)
     matrices = (experts // 3,) * 3
     heads: tuple[Block, ...] = ()
     if entry.has_head(file):
@@ -199,16 +197,16 @@ def weights_by_rules(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> 
     rest = max(device, 0) // (geometry.layers + 1)
     output = max(device, 0) - geometry.layers * rest
     tied = rules is not None and rules.tied_output
-    doubt = size.tolerance + (0 if measured or not experts else _EXPERTS_DOUBT)
-    doubt += 0 if known_type or not total else _EMBEDDING_DOUBT * embedding / total
+    tolerance = size.tolerance + (0 if measured or not experts else _EXPERTS_DOUBT)
+    tolerance += 0 if known_type or not total else _EMBEDDING_DOUBT * embedding / total
     return Weights(
-        embedding + beside,
+        embedding + host_tables,
         output + (embedding if tied else 0),
         _rule_blocks(geometry, rest, matrices),
         heads,
         exact=False,
         shared=embedding if tied and geometry.architecture not in _OUTPUT_FIRST else 0,
-        tolerance=doubt,
+        tolerance=tolerance,
     )
 
 
@@ -229,18 +227,18 @@ def _experts_by_parameters(entry: ModelEntry, tensor_bytes: int, geometry: Geome
 
 def _rule_blocks(geometry: Geometry, rest: int, matrices: Matrices) -> tuple[Block, ...]:
     """Return the trunk's blocks. Those with experts are the last ones, or spread where others lie between them."""
-    count, having = geometry.layers, geometry.expert_layers
+    count, routed_count = geometry.layers, geometry.expert_layers
     plain, routed = Block(rest), Block(rest, matrices)
-    if having + geometry.leading_dense == count:
-        return (plain,) * geometry.leading_dense + (routed,) * having
-    starts = [at * having // count for at in range(count + 1)]
+    if routed_count + geometry.leading_dense == count:
+        return (plain,) * geometry.leading_dense + (routed,) * routed_count
+    starts = [index * routed_count // count for index in range(count + 1)]
     return tuple(routed if after > before else plain for before, after in pairwise(starts))
 
 
 def _embedding_bytes(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> tuple[int, bool]:
-    """Return the bytes of the input embedding, and whether its type is known: the file's own, or that of most files.
+    """Return the bytes of the input embedding, and whether its type is known.
 
-    Else its type follows from the bits.
+    The type is the file's own, or that of most files. Without either, llama.cpp's type for so many bits is assumed.
     """
     given = file.token_embd_type
     if given is None:
