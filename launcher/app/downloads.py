@@ -56,7 +56,7 @@ async def add_pull(
         "vision": vision,
         "targets": [[str(path) for path in paths] for paths in _target_paths(target, folder)],
     }
-    return await asyncio.to_thread(download_queue().add_job, PULL, arguments, target.words, size_bytes=target.bytes)
+    return await asyncio.to_thread(download_queue().add_job, PULL, arguments, target.label, size_bytes=target.bytes)
 
 
 async def add_engine(tag: str | None = None, backend: str | None = None) -> AddedJob:
@@ -66,7 +66,7 @@ async def add_engine(tag: str | None = None, backend: str | None = None) -> Adde
 
 
 def _target_paths(target: DownloadTarget, to: Path | None) -> list[list[Path]]:
-    return [[local_target(piece, target.folder, to=to) for piece in item.pieces] for item in target.items]
+    return [[local_target(file, target.folder, to=to) for file in item.files] for item in target.items]
 
 
 async def _run_pull(arguments: dict[str, Any], report: ReportProgress) -> dict[str, Any]:

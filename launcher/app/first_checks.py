@@ -262,7 +262,7 @@ async def query_model_to_fetch(
     target = await call_with_retries(
         partial(parse_target, request.model, load_catalogue(), vision=request.vision), settings, on_wait
     )
-    hub_files = [piece.hub for item in target.items for piece in item.pieces if piece.hub]
+    hub_files = [piece.hub for item in target.items for piece in item.files if piece.hub]
     size = sum([(await call_with_retries(partial(resolve_file, hub), settings, on_wait)).bytes for hub in hub_files])
     return ModelToFetch(size, max(size - await asyncio.to_thread(unfinished_bytes, target), 0))
 

@@ -88,7 +88,7 @@ async def run(options: argparse.Namespace) -> int:
         raise
     finally:
         reporter.close()
-    reporter.show_event(_result_json(pulled, target.words), _describe_result(pulled))
+    reporter.show_event(_result_json(pulled, target.label), _describe_result(pulled))
     if pulled.checked.problem is not None:
         raise pulled.checked.problem
     return 0
@@ -116,9 +116,9 @@ def _target_json(target: DownloadTarget, choice: FileChoice | None) -> dict[str,
     plan = choice.plan if choice else None
     return {
         "event": "start",
-        "what": target.words,
+        "what": target.label,
         "bytes": target.bytes,
-        "files": [piece.label for item in target.items for piece in item.pieces],
+        "files": [piece.label for item in target.items for piece in item.files],
         "status": plan.status.value if plan else None,
         "required_mib": plan.required_mib if plan else None,
         "free_mib": plan.free_mib if plan else None,
@@ -129,13 +129,13 @@ def _target_json(target: DownloadTarget, choice: FileChoice | None) -> dict[str,
 def _describe_target(target: DownloadTarget, choice: FileChoice | None, options: argparse.Namespace) -> Iterator[str]:
     from launcher.models.plan import Status
 
-    first = target.items[0].pieces[0]
+    first = target.items[0].files[0]
     origin = f", from {first.hub.repo}" if choice and first.hub else ""
-    yield Note(f"{target.words}{f', {format_size(target.bytes)}' if target.bytes else ''}{origin}")
+    yield Note(f"{target.label}{f', {format_size(target.bytes)}' if target.bytes else ''}{origin}")
     if choice:
         chosen = "" if ":" in options.what else "chosen for this machine: "
         yield Note(wrap_text(f"{chosen}{choice.why}", "  "))
-    companions = [f"{_COMPANION_LABELS[item.kind]} {item.pieces[0].name}" for item in target.items[1:]]
+    companions = [f"{_COMPANION_LABELS[item.kind]} {item.files[0].name}" for item in target.items[1:]]
     if companions:
         yield Note(wrap_text(f"with {' and '.join(companions)}", "  "))
     if choice and choice.plan and choice.plan.status is Status.TOO_BIG:

@@ -35,7 +35,7 @@ SpeculationKind = Literal["mtp", "draft-file", "draft-model", "ngram-mod"]
 _BITS = re.compile(r"(?:Q|FP|BF|F)(\d+)")
 _MIB = 2**20
 _NEAR = 3
-"""The most similar ids that are named for an unknown one."""
+"""Most similar ids that the error for an unknown id names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,8 +45,8 @@ def load_catalogue(config: Path | None = None, *, hub_figures: bool = True) -> C
     if own := sorted(folder.joinpath(_OWN_PRESETS).glob("*.toml")):
         problems += _add_presets(models, own)
     if hub_figures:
-        answers = figures_folder()
-        models = {model.id: fill_from_hub_cache(model, answers) for model in models.values()}
+        replies = figures_folder()
+        models = {model.id: fill_from_hub_cache(model, replies) for model in models.values()}
     return Catalogue(tuple(models.values()), tuple(problems))
 
 
@@ -59,7 +59,7 @@ def shipped_models() -> tuple[ModelEntry, ...]:
 def _read_shipped() -> tuple[tuple[ModelEntry, ...], bool]:
     """Return the shipped models, and whether they are from the copy in the cache folder.
 
-    The copy is JSON without defaults, read in a fifth of the time. It is used if it was made from these very files.
+    The copy is JSON without defaults, read in a fifth of the time. It is used if it was made from the same files.
     """
     with suppress(OSError):
         if (kept := _COPY.load(_copy_path())) is not None:
@@ -96,8 +96,8 @@ def _to_table(value: Any) -> Any:  # noqa: ANN401 -- any part of a model
         return [_to_table(each) for each in value]
     if not is_dataclass(value):
         return value
-    named = ((field, getattr(value, field.name)) for field in fields(value))
-    return {field.name: _to_table(each) for field, each in named if each != field.default}
+    values = ((field, getattr(value, field.name)) for field in fields(value))
+    return {field.name: _to_table(each) for field, each in values if each != field.default}
 
 
 def _copy_path() -> Path:
@@ -110,7 +110,7 @@ def _shipped_paths() -> list[Path]:
 
 @cache
 def _describe_shipped() -> list[Any]:
-    """Return the version of the program, and name, size and time of change of each file of the catalogue."""
+    """Return the program's version, and the path, size and modification time of each file of the catalogue."""
     files = [*_shipped_paths(), shipped_file(*RUNS_FILE)]
     stats = [(str(path), path.stat()) for path in files]
     return [__version__, *([name, stat.st_size, stat.st_mtime_ns] for name, stat in stats)]
@@ -204,13 +204,13 @@ def _resolve_paths(model: ModelEntry, folder: Path) -> ModelEntry:
     """Resolve the paths of a model without a repository against `folder`, where its TOML file is."""
     if model.repo:
         return model
-    files = tuple(replace(file, file=_path(folder, file.file)) for file in model.files)
+    files = tuple(replace(file, file=_resolve_path(folder, file.file)) for file in model.files)
     draft = model.draft
     if draft and not draft.repo:
-        draft = replace(draft, file=_path(folder, draft.file))
-    mmproj = tuple(each if each.repo else replace(each, file=_path(folder, each.file)) for each in model.mmproj)
+        draft = replace(draft, file=_resolve_path(folder, draft.file))
+    mmproj = tuple(each if each.repo else replace(each, file=_resolve_path(folder, each.file)) for each in model.mmproj)
     return replace(model, files=files, draft=draft, mmproj=mmproj)
 
 
-def _path(folder: Path, name: str) -> str:
+def _resolve_path(folder: Path, name: str) -> str:
     return str(folder / expand_user(name))

@@ -144,7 +144,7 @@ class UserFile:
             for detail in error.errors(include_url=False):
                 place = detail["loc"]
                 bad.add(place[1] if len(place) > 1 else None)
-                self.add_problem(place, _reason(schema, detail))
+                self.add_problem(place, _describe_error(schema, detail))
         tables = self.data.get(key, [])
         if not isinstance(tables, list):
             return []
@@ -164,16 +164,16 @@ def find_line(text: str, place: Place) -> int | None:
     Python's tomllib reports no positions. So ever longer prefixes of the text are parsed until the value appears; that
     works for every way to write TOML.
     """
-    whole = tomllib.loads(text)
-    while place and not _has_value(whole, place):
+    data = tomllib.loads(text)
+    while place and not _has_value(data, place):
         place = place[:-1]
     if not place:
         return None
     lines = text.split("\n")
-    ends = 1 + bisect_left(
+    shortest = 1 + bisect_left(  # number of lines of the shortest prefix with the value
         range(1, len(lines) + 1), True, key=lambda count: _has_value(_parse_prefix(lines, count)[1], place)
     )
-    return _parse_prefix(lines, ends - 1)[0] + 1
+    return _parse_prefix(lines, shortest - 1)[0] + 1
 
 
 def _parse_prefix(lines: Sequence[str], count: int) -> tuple[int, dict[str, Any]]:
@@ -202,7 +202,7 @@ def _line_in_error(message: str, text: str) -> int | None:
     return text.count("\n") + 1 if "end of document" in message else None
 
 
-def _reason(schema: type[BaseModel], detail: ErrorDetails) -> str:
+def _describe_error(schema: type[BaseModel], detail: ErrorDetails) -> str:
     kind, given = detail["type"], detail["input"]
     if kind == "missing":
         return "is missing"

@@ -24,6 +24,7 @@ _PAGE = re.compile(r"/(?P<repo>[^/]+/[^/]+)/(?:resolve|blob)/(?P<revision>[^/]+)
 _REPO_PAGE = re.compile(r"/(?P<repo>[^/]+/[^/]+)(?:/tree/(?P<revision>[^/]+))?/?")
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _SHOWN = 12
+"""Most file names in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +51,18 @@ class DownloadItem:
     """A model with all its parts, or one draft or vision projector."""
 
     kind: Kind
-    pieces: tuple[DownloadFile, ...]
+    files: tuple[DownloadFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadTarget:
-    """A parsed download target. `entry` and `file` are the catalogue's, None for other models.
+    """A parsed download target, with its name for users. `entry` and `file` are the catalogue's, None for other models.
 
-    `pinned_by` is set if only files with the expected size and checksum are acceptable: "catalogue" if the catalogue
-    chooses the revision, "user" if the user gave a checksum. With None the hub's current files are accepted.
+    With `pinned_by`, only files of the expected size and checksum are accepted: those of the revision in the catalogue
+    ("catalogue"), or with the checksum that the user gave ("user"). Without, the hub's current files are accepted.
     """
 
-    words: str
+    label: str
     items: tuple[DownloadItem, ...]
     folder: Path
     entry: ModelEntry | None = None
@@ -71,7 +72,7 @@ class DownloadTarget:
     @property
     def bytes(self) -> int | None:
         """Size of all files together, None if that of one is unknown."""
-        sizes = [piece.bytes for item in self.items for piece in item.pieces]
+        sizes = [file.bytes for item in self.items for file in item.files]
         return None if None in sizes else sum(size or 0 for size in sizes)
 
 
@@ -102,15 +103,16 @@ def parse_target(
             message("Start it: `mtp-launcher serve {text}`.", text=text),
         )
     file = _parse_hub_file(text, revision)
-    entry, its = find_catalogue_file(catalogue, file.repo, file.path)
-    items = [DownloadItem("model", _model_files(file, its, None if revision or file.revision != "main" else its))]
+    entry, catalogue_file = find_catalogue_file(catalogue, file.repo, file.path)
+    is_other_revision = revision or file.revision != "main"
+    items = [DownloadItem("model", _model_files(file, catalogue_file, None if is_other_revision else catalogue_file))]
     if sha256:
-        if len(items[0].pieces) > 1:
+        if len(items[0].files) > 1:
             raise BadOption(
                 message("--sha256 is for one file, but this model has several."),
                 message("Omit it: Hugging Face provides the checksums."),
             )
-        items = [DownloadItem("model", (replace(items[0].pieces[0], sha256=sha256),))]
+        items = [DownloadItem("model", (replace(items[0].files[0], sha256=sha256),))]
     name = PurePosixPath(file.path).name.lower()
     if name.startswith(("mmproj", "mtp-")):
         items = [replace(items[0], kind="mmproj" if name.startswith("mmproj") else "draft")]
@@ -121,7 +123,7 @@ def parse_target(
             message("--vision works only with models of the catalogue."),
             message("Download the projector file by its own name."),
         )
-    return DownloadTarget(str(file), tuple(items), models_dir(), entry, its, "user" if sha256 else None)
+    return DownloadTarget(str(file), tuple(items), models_dir(), entry, catalogue_file, "user" if sha256 else None)
 
 
 def find_catalogue_model(text: str, catalogue: Catalogue) -> tuple[ModelEntry, ModelFile | None] | None:
@@ -166,11 +168,9 @@ def _from_catalogue(
     items = [DownloadItem("model", _model_files(hub, file, None if revision else file))]
     if entry.speculation and SPECULATION[entry.speculation].needs_draft_file and entry.draft:
         draft, own = entry.draft, entry.draft.repo in (None, entry.repo)
-        its = HubFile(draft.repo or entry.repo, draft.file, chosen if own else "main")
-        known = own and not revision
-        items.append(
-            DownloadItem("draft", (DownloadFile(draft.file, its, None, *_size_and_hash(draft if known else None)),))
-        )
+        hub_file = HubFile(draft.repo or entry.repo, draft.file, chosen if own else "main")
+        figures = _size_and_hash(draft if own and not revision else None)
+        items.append(DownloadItem("draft", (DownloadFile(draft.file, hub_file, None, *figures),)))
     if vision:
         items += _projector_items(entry, revision)
     return DownloadTarget(
@@ -183,14 +183,10 @@ def _projector_items(entry: ModelEntry, revision: str | None) -> list[DownloadIt
     if projector is None:
         raise BadOption(message("No vision projector of {id} is known.", id=entry.id), message("Omit --vision."))
     own = projector.repo in (None, entry.repo)
-    its = HubFile(
-        projector.repo or entry.repo or "", projector.file, (revision or entry.revision or "main") if own else "main"
-    )
-    return [
-        DownloadItem(
-            "mmproj", (DownloadFile(projector.file, its, None, *_size_and_hash(None if revision else projector)),)
-        )
-    ]
+    chosen = revision or entry.revision or "main"
+    hub_file = HubFile(projector.repo or entry.repo or "", projector.file, chosen if own else "main")
+    figures = _size_and_hash(None if revision else projector)
+    return [DownloadItem("mmproj", (DownloadFile(projector.file, hub_file, None, *figures),))]
 
 
 def _model_files(first: HubFile, file: ModelFile | None, figures: ModelFile | None) -> tuple[DownloadFile, ...]:
@@ -211,10 +207,10 @@ def _size_and_hash(entry: object) -> tuple[int | None, str | None]:
 
 def parse_hub_url(url: str) -> str | None:
     """Convert the URL of a page on the hub to REPO[@REVISION][:FILE]; None for other URLs."""
-    there = urlsplit(url)
-    if there.netloc not in {urlsplit(each).netloc for each in (hub_endpoint(), DEFAULT_ENDPOINT)}:
+    parts = urlsplit(url)
+    if parts.netloc not in {urlsplit(each).netloc for each in (hub_endpoint(), DEFAULT_ENDPOINT)}:
         return None
-    path = there.path.removeprefix(urlsplit(hub_endpoint()).path)
+    path = parts.path.removeprefix(urlsplit(hub_endpoint()).path)
     found = _PAGE.fullmatch(path) or _REPO_PAGE.fullmatch(path)
     if found is None:
         return None
@@ -225,24 +221,23 @@ def parse_hub_url(url: str) -> str | None:
 
 
 def _from_url(url: str, sha256: str | None) -> DownloadTarget:
-    there = urlsplit(url)
-    if there.scheme not in ("http", "https") or not there.hostname:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadOption(
             message("{url} is not the URL of a file.", url=url),
             message("Use an address that begins with https://."),
         )
     if sha256 is None:
         raise BadOption(
-            message("There is no checksum for the file from {hostname}.", hostname=there.hostname),
+            message("There is no checksum for the file from {hostname}.", hostname=parts.hostname),
             message("Add --sha256 with the checksum from its page."),
         )
-    name = local_name(PurePosixPath(unquote(there.path)).name)
+    name = local_name(PurePosixPath(unquote(parts.path)).name)
     _check_gguf(name)
-    words = f"{there.hostname}/{name}"
     return DownloadTarget(
-        words,
+        f"{parts.hostname}/{name}",
         (DownloadItem("model", (DownloadFile(name, url=url, sha256=sha256),)),),
-        models_dir() / local_name(there.hostname),
+        models_dir() / local_name(parts.hostname),
     )
 
 
@@ -268,18 +263,18 @@ def _parse_hub_file(text: str, revision: str | None) -> HubFile:
 def _find_quant(repo: str, quant: str | None, revision: str | None) -> HubFile:
     """Look up the file of a quantisation on the hub. Raises ModelMissing, naming its files, if none fits."""
     listing = list_files(repo, revision)
-    models = {
-        name: its
-        for name, its in sorted(listing.files.items())
+    models = [
+        name
+        for name in sorted(listing.files)
         if name.endswith(".gguf") and split_names(name)[0] == name and "mmproj" not in name and "imatrix" not in name
-    }
-    models = {name: its for name, its in models.items() if not _is_head(name)} or models
+    ]
+    models = [name for name in models if not _is_head(name)] or models
     meant = [name for name in models if quant and (parse_quant(name) or "").casefold() == quant.casefold()]
     if quant is None and len(models) == 1:
-        meant = list(models)
+        meant = models
     if len(meant) == 1:
         return HubFile.parse(f"{repo}{f'@{revision}' if revision else ''}:{meant[0]}")
-    choices = meant or list(models)
+    choices = meant or models
     shown: str = ", ".join(choices[:_SHOWN])
     if len(choices) > _SHOWN:
         shown = message("{names} and {count} more", names=shown, count=len(choices) - _SHOWN)
@@ -331,11 +326,11 @@ def _check_gguf(name: str) -> None:
         )
 
 
-def local_target(piece: DownloadFile, folder: Path, *, to: Path | None) -> Path:
+def local_target(file: DownloadFile, folder: Path, *, to: Path | None) -> Path:
     """Return the local path for a file: in `to`, or below `folder` by its repository.
 
     Raises BadOption for a name that cannot be a file name.
     """
     if to is not None:
-        return to / local_name(PurePosixPath(piece.name).name)
-    return local_path(folder, f"{piece.hub.repo}/{piece.name}" if piece.hub else piece.name)
+        return to / local_name(PurePosixPath(file.name).name)
+    return local_path(folder, f"{file.hub.repo}/{file.name}" if file.hub else file.name)

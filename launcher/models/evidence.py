@@ -1,8 +1,8 @@
 """Published runs of models, from presets/evidence/runs.csv: speed, acceptance and memory on the computers of others.
 
 A row is one run. Rates are in tokens per second, memory is in MiB, a missing figure is empty. `baseline` is the rate of
-the same run without drafts. `code`, `prose` and `shell` are the rates by kind of prompt, `runs` the number of requests,
-`method` is how the source supports its figures. A row with trust `low` is shown, but never used.
+the same run without drafts. `code`, `prose` and `shell` are the rates by kind of prompt, `runs` is the number of
+requests, `method` how the source supports its figures. A row with trust `low` is shown, but never used.
 """
 
 import csv
@@ -28,7 +28,7 @@ def read_published_runs() -> dict[str, tuple[Measurement, ...]]:
 
 
 def family_key(name: str) -> str:
-    """Return the name of a model's family as both the runs and the catalogue have it: gemma-4-31b."""
+    """Return a family's name in the form that runs and catalogue share, such as gemma-4-31b."""
     return re.sub(r"(-it|-qat)+$", "", name.casefold().replace(" ", "-"))
 
 
@@ -77,7 +77,7 @@ def count_gpus(name: str) -> int:
     several = _SEVERAL.search(name)
     if several is None:
         return 1
-    return int(several[1]) if several[1] else name.count("+") + 1
+    return int(several[1] or name.count("+") + 1)
 
 
 def _integer(text: str) -> int | None:

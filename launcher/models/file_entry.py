@@ -52,12 +52,12 @@ _FILE_TYPES = {
 def describe_file(model: GgufModel, name: str | None = None) -> ModelEntry:
     """Return a catalogue entry for a model file: one quantisation, no presets, and its path as the id.
 
-    `name` is what another program's store calls it, where that is known; else its header has its name.
-    It drafts with the head inside or, without one, with the head that was found in a file of its own. The geometry is
-    None if the header lacks a number that the memory estimate needs.
+    `name` is its name in another program's store, if it is in one; by default its header has the name. It drafts with
+    the head inside or, without one, with a head in a separate file. The geometry is None if the header lacks a number
+    that the memory estimate needs.
     """
     path = Path(model.parts[0].path).absolute()
-    beside = find_side_files(model)
+    side_files = find_side_files(model)
     file = ModelFile(
         quant=parse_quant(path.name) or _quant_of_header(model) or path.stem or path.name,
         file=str(path),
@@ -70,9 +70,9 @@ def describe_file(model: GgufModel, name: str | None = None) -> ModelEntry:
         parameters_b=count_parameters(model) / 1e9 or None,
         native_context=model.trained_context or None,
         embedding=model.is_embedding,
-        speculation="draft-file" if beside.head else "mtp",
-        draft=beside.head,
-        mmproj=beside.projectors,
+        speculation="draft-file" if side_files.head else "mtp",
+        draft=side_files.head,
+        mmproj=side_files.projectors,
         geometry=geometry_or_none(model),
         files=(file,),
     )

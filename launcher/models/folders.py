@@ -18,12 +18,12 @@ def make_download_folder(folder: Path, *, given_by: str, mount_points: Sequence[
     Raises TargetUnusable if it cannot be created, or if it lies below one of `mount_points` without a mounted disk.
     """
     hint = message("Set {named} to another folder.", named=given_by)
-    there = find_existing_parent(folder)
-    if not there.is_dir():
-        raise TargetUnusable(message("{there} is a file, not a folder.", there=there), hint, path=str(there))
+    existing = find_existing_parent(folder)
+    if not existing.is_dir():
+        raise TargetUnusable(message("{there} is a file, not a folder.", there=existing), hint, path=str(existing))
     mounts = next((each for each in mount_points if folder.is_relative_to(each)), None)
-    if there != folder and mounts is not None:
-        above = [each for each in (there, *there.parents) if each.is_relative_to(mounts)]
+    if existing != folder and mounts is not None:
+        above = [each for each in (existing, *existing.parents) if each.is_relative_to(mounts)]
         if not any(os.path.ismount(each) for each in above):
             raise TargetUnusable(
                 message("{folder} not found, and no disk is mounted there.", folder=folder),

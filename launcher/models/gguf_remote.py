@@ -104,20 +104,20 @@ def read_remote_model(file: HubFile) -> RemoteModel:
             file=str(file),
             missing=missing,
         )
-    read = [(header, raw) if part.path == file.path else _read_entry(part, its) for part, its in parts]
+    read = [(header, raw) if part.path == file.path else _read_entry(part, part_entry) for part, part_entry in parts]
     model = join_parts([header for header, _ in read])
     _store_summary(parts[0][1], model)
-    return RemoteModel(model, tuple(its for _, its in parts), tuple(raw for _, raw in read))
+    return RemoteModel(model, tuple(part_entry for _, part_entry in parts), tuple(raw for _, raw in read))
 
 
 def _read_entry(file: HubFile, entry: HubEntry) -> tuple[GgufHeader, bytes]:
     """Return a file's header, parsed and raw, from the cache folder if it is there."""
-    kept = _cache_path(entry)
+    cached = _cache_path(entry)
     with suppress(OSError, ModelBroken):
-        raw = kept.read_bytes()
+        raw = cached.read_bytes()
         header = parse_header(BytesIO(raw), PurePosixPath(file.path), entry.bytes)
         if header.data_offset == len(raw):
-            os.utime(kept)
+            os.utime(cached)  # for `_delete_oldest`
             return header, raw
     header, raw = read_remote_header(entry.url, token=hub_token())
     if header.file_bytes != entry.bytes:
@@ -132,8 +132,8 @@ def _read_entry(file: HubFile, entry: HubEntry) -> tuple[GgufHeader, bytes]:
         )
     header = replace(header, path=PurePosixPath(file.path))
     with suppress(OSError):  # a full disk must not prevent the reply
-        write_atomically(kept, raw)
-        _delete_oldest(kept.parent)
+        write_atomically(cached, raw)
+        _delete_oldest(cached.parent)
     return header, raw
 
 
@@ -150,7 +150,7 @@ def _cache_path(entry: HubEntry) -> Path:
 
 
 def _delete_oldest(folder: Path) -> None:
-    files = sorted(((path.stat(), path) for path in folder.iterdir()), key=lambda kept: -kept[0].st_mtime)
+    files = sorted(((path.stat(), path) for path in folder.iterdir()), key=lambda file: -file[0].st_mtime)
     total = 0
     for stat, path in files:
         total += stat.st_size

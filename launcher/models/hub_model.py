@@ -1,7 +1,7 @@
 """Selects a model that the user names by its repository on the hub, on this machine or not.
 
-A repository of the catalogue is its entry. Of any other one, its listing gives files, sizes and checksums, and the
-headers of a few of them what a plan needs: a few MB, which are cached.
+A repository of the catalogue is its entry. For any other, files, sizes and checksums are from the hub's listing, and
+what a plan needs is from the headers of a few files: a few MB, which are cached.
 """
 
 import re
@@ -34,10 +34,11 @@ _REPO = re.compile(
 )
 _LINK = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/", re.IGNORECASE)
 _USUAL_BITS = 4.7
-"""Bits per weight of the file whose header is read where the user names none."""
+"""If the user names no file, the header of the one with the nearest bits per weight is read."""
 _HEAD, _PROJECTOR = re.compile(r"(?:^|/)(?:mtp-|nextn-)|-assistant", re.IGNORECASE), "mmproj"
 _NOT_MODELS = re.compile(r"imatrix|mmproj|(?:^|/)(?:mtp-|nextn-)", re.IGNORECASE)
 _SHOWN = 12
+"""Most file names in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def find_named_entry(text: str, catalogue: Catalogue) -> ModelEntry | None:
 
 
 def _find_in_catalogue(name: HubName, catalogue: Catalogue) -> tuple[ModelEntry | None, ModelFile | None]:
-    """Return the catalogue's entry for a repository, and its file if one is named; neither if it has not that file."""
+    """Return the catalogue's entry for a repository, and its file if one is named; neither if the file is not there."""
     if name.revision is not None:
         return None, None
     if name.file is not None:
@@ -163,12 +164,13 @@ def read_planned_header(entry: ModelEntry, file: ModelFile) -> None:
 
 
 def _list_models(listing: RepoListing) -> list[ModelFile]:
-    """Return the models of a repository, the smallest first; of several with one quantisation's name, all keep theirs
-    by the name of the file.
+    """Return the models of a repository, the smallest first.
+
+    If several have the same quantisation, all but the first are named by their files.
     """
     found: list[ModelFile] = []
     quants: set[str] = set()
-    for path, its in listing.files.items():
+    for path, listed in listing.files.items():
         names = split_names(path)
         if not path.lower().endswith(".gguf") or _NOT_MODELS.search(path) or names[0] != path:
             continue
@@ -179,18 +181,19 @@ def _list_models(listing: RepoListing) -> list[ModelFile]:
         quant = stem if quant in quants else quant
         quants.add(quant)
         parts = [listing.files[each] for each in names]
+        file_parts: tuple[FilePart, ...] = ()
+        if len(parts) > 1:
+            file_parts = tuple(
+                FilePart(file=each, size_bytes=part.bytes or None, sha256=part.sha256)
+                for each, part in zip(names, parts, strict=True)
+            )
         found.append(
             ModelFile(
                 quant=quant,
                 file=path,
                 size_bytes=sum(part.bytes for part in parts) or None,
-                sha256=its.sha256 if len(parts) == 1 else None,
-                parts=tuple(
-                    FilePart(file=each, size_bytes=part.bytes or None, sha256=part.sha256)
-                    for each, part in zip(names, parts, strict=True)
-                )
-                if len(parts) > 1
-                else (),
+                sha256=None if file_parts else listed.sha256,
+                parts=file_parts,
             )
         )
     return sorted(found, key=lambda each: each.size_bytes or 0)
@@ -225,9 +228,9 @@ def _distance_from_usual(file: ModelFile) -> float:
 
 
 def _list_projectors(listing: RepoListing) -> Iterator[CompanionFile]:
-    for path, its in listing.files.items():
+    for path, listed in listing.files.items():
         if _PROJECTOR in path.lower() and path.lower().endswith(".gguf"):
-            yield CompanionFile(file=path, size_bytes=its.bytes or None, sha256=its.sha256)
+            yield CompanionFile(file=path, size_bytes=listed.bytes or None, sha256=listed.sha256)
 
 
 def _find_head(listing: RepoListing, trunk: GgufModel) -> CompanionFile | None:
@@ -239,6 +242,6 @@ def _find_head(listing: RepoListing, trunk: GgufModel) -> CompanionFile | None:
         except LauncherError:
             continue
         if is_head_of(side, trunk) and (is_head_alone(side) or side.architecture.endswith("-assistant")):
-            its = listing.files[path]
-            return CompanionFile(file=path, size_bytes=its.bytes or None, sha256=its.sha256)
+            listed = listing.files[path]
+            return CompanionFile(file=path, size_bytes=listed.bytes or None, sha256=listed.sha256)
     return None

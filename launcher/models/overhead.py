@@ -1,6 +1,6 @@
 """GPU memory of an engine process beside llama.cpp's buffers: driver, context and libraries.
 
-Published runs that tell it are in presets/evidence/overheads.csv; `just accuracy` compares them with the formula.
+Published runs with this memory are in presets/evidence/overheads.csv; `just accuracy` compares them with the formula.
 """
 
 import csv
@@ -14,7 +14,7 @@ from launcher.models.compute_buffers import Backend
 
 USUAL_MIB: Mapping[Backend, int] = MappingProxyType(
     {
-        # For a card of which nothing is known. CUDA: the middle of seven measured cards. Processor: 249 MB resident
+        # For an unknown card. CUDA: the middle of seven measured cards. Processor: 249 MB resident
         # before any weights are read, measured on our own machine.
         "cuda": 330,
         "rocm": 330,

@@ -80,15 +80,15 @@ class PullResult:
 class _ResolvedFile:
     """A file to download with its URL, size in bytes, SHA-256 and commit, as far as known.
 
-    `absent` is the error of the hub, if it could not be reached.
+    `hub_error` is the error if the hub could not be reached.
     """
 
-    piece: DownloadFile
+    file: DownloadFile
     url: str | None
     bytes: int | None
     sha256: str | None
     revision: str | None = None
-    absent: LauncherError | None = None
+    hub_error: LauncherError | None = None
 
     @property
     def lacks_checksum(self) -> bool:
@@ -119,33 +119,33 @@ async def pull_model(
     """
     began_s = time.monotonic()
     settings = settings or TransferSettings()
-    known = await _resolve_all(wanted, settings, on_progress)
-    notes = [note for each in known for note in _differences(each, wanted)]
-    work = _Download(wanted, expand_user(to) if to else None, settings, on_progress, known)
-    brought = [await work.get_files(item) for item in wanted.items]
+    resolved = await _resolve_all(wanted, settings, on_progress)
+    notes = [note for each in resolved for note in _check_differences(each, wanted)]
+    download = _Download(wanted, expand_user(to) if to else None, settings, on_progress, resolved)
+    files_by_item = [await download.get_files(item) for item in wanted.items]
     checks = [
-        await asyncio.to_thread(_add_to_library, work.make_record(item, files), wanted)
-        for item, files in zip(wanted.items, brought, strict=True)
+        await asyncio.to_thread(_add_to_library, download.make_record(item, files), wanted)
+        for item, files in zip(wanted.items, files_by_item, strict=True)
     ]
     if head := await _find_head(wanted, *checks[0]):
-        known += await _resolve_all(replace(wanted, items=(head,)), settings, on_progress)
-        work.add_files(known[-1:])
-        brought.append(await work.get_files(head))
-        checks.append(await asyncio.to_thread(_add_to_library, work.make_record(head, brought[-1]), wanted))
-        trunk, beside = checks[0][0], brought[-1][0].path
-        if await asyncio.to_thread(_is_head_of, beside, trunk.path):
+        resolved += await _resolve_all(replace(wanted, items=(head,)), settings, on_progress)
+        download.add_files(resolved[-1:])
+        files_by_item.append(await download.get_files(head))
+        checks.append(await asyncio.to_thread(_add_to_library, download.make_record(head, files_by_item[-1]), wanted))
+        trunk, head_path = checks[0][0], files_by_item[-1][0].path
+        if await asyncio.to_thread(_is_head_of, head_path, trunk.path):
             checks[0] = await asyncio.to_thread(partial(_add_to_library, trunk, wanted, has_head_beside=True))
         else:
-            notes.append(message("{name} is not an MTP head for this model.", name=beside.name))
+            notes.append(message("{name} is not an MTP head for this model.", name=head_path.name))
     notes += [str(checked.problem) for _, checked in checks[1:] if checked.problem]
-    files = tuple(file for each in brought for file in each)
-    published = not any(each.lacks_checksum for each in known)
+    files = tuple(file for each in files_by_item for file in each)
+    published = not any(each.lacks_checksum for each in resolved)
     return PullResult(files, *checks[0], time.monotonic() - began_s, tuple(notes), published)
 
 
 def unfinished_bytes(wanted: DownloadTarget, to: Path | None = None) -> int:
     """Return the number of bytes that a paused download of `wanted` has on the disk."""
-    targets = [local_target(piece, wanted.folder, to=to) for item in wanted.items for piece in item.pieces]
+    targets = [local_target(file, wanted.folder, to=to) for item in wanted.items for file in item.files]
     return sum(
         count_unfinished_bytes(target) or (target.stat().st_size if target.is_file() else 0) for target in targets
     )
@@ -155,11 +155,11 @@ async def _resolve_all(
     wanted: DownloadTarget, settings: TransferSettings, on_progress: OnPull | None
 ) -> list[_ResolvedFile]:
     """Resolve all files on the hub concurrently. If it limits requests, report WAITING and retry."""
-    pieces = [piece for item in wanted.items for piece in item.pieces]
+    files = [file for item in wanted.items for file in item.files]
 
     def report(number: int, note: str) -> None:
         if on_progress is not None:
-            name = PurePosixPath(pieces[number].name).name
+            name = PurePosixPath(files[number].name).name
             on_progress(
                 Progress(
                     bytes=wanted.bytes,
@@ -167,31 +167,31 @@ async def _resolve_all(
                     phase=Phase.WAITING,
                     item=name,
                     item_number=number + 1,
-                    item_count=len(pieces),
+                    item_count=len(files),
                 )
             )
 
-    asked = [
+    requests = [
         asyncio.ensure_future(
-            call_with_retries(partial(_resolve_file, piece, wanted), settings, partial(report, number))
+            call_with_retries(partial(_resolve_file, file, wanted), settings, partial(report, number))
         )
-        for number, piece in enumerate(pieces)
+        for number, file in enumerate(files)
     ]
     try:
-        return await asyncio.gather(*asked)
+        return await asyncio.gather(*requests)
     finally:
-        for each in asked:  # if one has failed, the others are pointless
+        for each in requests:  # if one has failed, the others are pointless
             each.cancel()
 
 
-def _resolve_file(piece: DownloadFile, wanted: DownloadTarget) -> _ResolvedFile:
+def _resolve_file(file: DownloadFile, wanted: DownloadTarget) -> _ResolvedFile:
     """Resolve a file on the hub. If the hub cannot be reached, use the catalogue's figures."""
-    if piece.hub is None:
-        return _ResolvedFile(piece, piece.url, piece.bytes, piece.sha256)
+    if file.hub is None:
+        return _ResolvedFile(file, file.url, file.bytes, file.sha256)
     try:
-        entry = resolve_file(piece.hub)
+        entry = resolve_file(file.hub)
     except (Offline, Unreachable) as error:
-        return _ResolvedFile(piece, None, piece.bytes, piece.sha256, piece.hub.revision, error)
+        return _ResolvedFile(file, None, file.bytes, file.sha256, file.hub.revision, error)
     except ModelMissing as error:
         if wanted.pinned_by != "catalogue":
             raise
@@ -199,26 +199,26 @@ def _resolve_file(piece: DownloadFile, wanted: DownloadTarget) -> _ResolvedFile:
             message("The catalogue describes that revision. `--revision main` downloads the newest one."), error.hint
         )
         raise ModelMissing(error.title, hint, **error.facts) from error
-    return _ResolvedFile(piece, entry.url, entry.bytes, entry.sha256 or piece.sha256, entry.revision)
+    return _ResolvedFile(file, entry.url, entry.bytes, entry.sha256 or file.sha256, entry.revision)
 
 
-def _differences(known: _ResolvedFile, wanted: DownloadTarget) -> Iterator[str]:
-    """Yield remarks on a file that differs from its description. Raises ModelReplaced if the caller pinned_by on it."""
-    piece, differences = known.piece, []
-    if piece.bytes is not None and known.bytes not in (None, piece.bytes):
-        differences.append(f"{known.bytes:,} bytes in place of {piece.bytes:,}")
-    if piece.sha256 is not None and known.sha256 not in (None, piece.sha256):
-        differences.append(f"SHA-256 {known.sha256[:12]}… in place of {piece.sha256[:12]}…")
-    if known.lacks_checksum:
-        yield message("No checksum is published for {words}: only its size can be verified.", words=piece.label)
+def _check_differences(resolved: _ResolvedFile, wanted: DownloadTarget) -> Iterator[str]:
+    """Yield remarks on a file that differs from its description. Raises ModelReplaced if it is pinned."""
+    file, differences = resolved.file, []
+    if file.bytes is not None and resolved.bytes not in (None, file.bytes):
+        differences.append(f"{resolved.bytes:,} bytes in place of {file.bytes:,}")
+    if file.sha256 is not None and resolved.sha256 not in (None, file.sha256):
+        differences.append(f"SHA-256 {resolved.sha256[:12]}… in place of {file.sha256[:12]}…")
+    if resolved.lacks_checksum:
+        yield message("No checksum is published for {words}: only its size can be verified.", words=file.label)
     if not differences:
         return
     other = message(
         "{words} differs from the file in the catalogue: {told}.",
-        words=piece.label,
+        words=file.label,
         told=" and ".join(differences),
     )
-    facts = {"file": piece.label, "bytes": known.bytes, "sha256": known.sha256}
+    facts = {"file": file.label, "bytes": resolved.bytes, "sha256": resolved.sha256}
     if wanted.pinned_by == "catalogue":
         hint = message(
             "It may have been uploaded again. `--revision main` downloads the newest file unchecked.",
@@ -229,7 +229,7 @@ def _differences(known: _ResolvedFile, wanted: DownloadTarget) -> Iterator[str]:
         hint = message("Check --sha256. Without it, the checksum from Hugging Face is used.")
         other = message(
             "{words} differs from the file that you asked for: {told}.",
-            words=piece.label,
+            words=file.label,
             told=" and ".join(differences),
         )
         raise ModelReplaced(other, hint, **facts)
@@ -238,17 +238,17 @@ def _differences(known: _ResolvedFile, wanted: DownloadTarget) -> Iterator[str]:
 
 def _redact_url(url: str) -> str:
     """Return a URL without user, password and query, which may hold a signature."""
-    there = urlsplit(url)
-    return f"{there.scheme}://{there.netloc.rpartition('@')[2]}{there.path}"
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 async def _find_head(wanted: DownloadTarget, record: Record, checked: HeaderCheck) -> DownloadItem | None:
-    """Return the MTP head of its own that the repository of a model without a head has, as an item to download.
+    """Return the MTP head in a separate file of the repository, for a model without a head, as an item to download.
 
     None for a model of the catalogue, which knows its head, for a file with a given checksum, and if the hub cannot be
     asked.
     """
-    from_hub = wanted.items[0].pieces[0].hub
+    from_hub = wanted.items[0].files[0].hub
     if record.kind != "model" or checked.head == "present" or from_hub is None or wanted.entry or wanted.pinned_by:
         return None
     try:
@@ -294,40 +294,40 @@ class _Download:
         to: Path | None,
         settings: TransferSettings,
         on_progress: OnPull | None,
-        known: Sequence[_ResolvedFile],
+        resolved: Sequence[_ResolvedFile],
     ) -> None:
         self._wanted = wanted
         self._to = to.absolute() if to else None
         self._settings = settings
         self._on_progress = on_progress
-        self._known: dict[DownloadFile, _ResolvedFile] = {}
+        self._resolved: dict[DownloadFile, _ResolvedFile] = {}
         self._done: list[PulledFile] = []
         self._bytes: int | None = 0
-        self.add_files(known)
+        self.add_files(resolved)
 
-    def add_files(self, known: Sequence[_ResolvedFile]) -> None:
+    def add_files(self, resolved: Sequence[_ResolvedFile]) -> None:
         """Add further files to the download, and their sizes to its total."""
-        self._known |= {each.piece: each for each in known}
-        sizes = [each.bytes for each in self._known.values()]
+        self._resolved |= {each.file: each for each in resolved}
+        sizes = [each.bytes for each in self._resolved.values()]
         self._bytes = None if None in sizes else sum(size or 0 for size in sizes)
 
     async def get_files(self, item: DownloadItem) -> list[PulledFile]:
         """Return a model's files: from the models folder, else from a cache, else downloaded."""
-        known = [self._known[piece] for piece in item.pieces]
+        resolved = [self._resolved[file] for file in item.files]
         files = None
-        if self._to is None and not any(self._target(each).exists() for each in known):
-            files = await self._find_in_cache(item.kind, known)
+        if self._to is None and not any(self._target(each).exists() for each in resolved):
+            files = await self._find_in_cache(item.kind, resolved)
         if files is None:
             files = []
-            for each in known:
+            for each in resolved:
                 files.append(await self._find_local(item.kind, each) or await self._fetch_file(item.kind, each))
                 self._done.append(files[-1])
         return files
 
     def make_record(self, item: DownloadItem, files: Sequence[PulledFile]) -> Record:
         """Return a model's record for the library, without the facts from its header."""
-        first, wanted = self._known[item.pieces[0]], self._wanted
-        is_model, hub = item.kind == "model", first.piece.hub
+        first, wanted = self._resolved[item.files[0]], self._wanted
+        is_model, hub = item.kind == "model", first.file.hub
         return Record(
             kind=item.kind,
             paths=tuple(file.path for file in files),
@@ -338,49 +338,51 @@ class _Download:
             repo=hub.repo if hub else None,
             revision=first.revision,
             file=hub.path if hub else None,
-            url=_redact_url(first.piece.url) if first.piece.url else None,
+            url=_redact_url(first.file.url) if first.file.url else None,
             received_s=round(time.time(), 3),
         )
 
-    def _target(self, known: _ResolvedFile) -> Path:
-        return local_target(known.piece, self._wanted.folder, to=self._to)
+    def _target(self, resolved: _ResolvedFile) -> Path:
+        return local_target(resolved.file, self._wanted.folder, to=self._to)
 
-    async def _find_in_cache(self, kind: Kind, known: Sequence[_ResolvedFile]) -> list[PulledFile] | None:
+    async def _find_in_cache(self, kind: Kind, resolved: Sequence[_ResolvedFile]) -> list[PulledFile] | None:
         """Return the files in a cache or another program's store if their SHA-256 match, else None."""
-        hubs = [each.piece.hub for each in known if each.piece.hub]
+        hubs = [each.file.hub for each in resolved if each.file.hub]
         if not hubs:
             return None
         names = [hub.path for hub in hubs]
 
         def find_copies() -> list[tuple[Path, ...]]:
-            cached = find_cached_files(hubs[0].repo, names, known[0].revision)
-            return [*cached, *find_store_copies(hubs[0].repo, names, known[0].sha256)]
+            cached = find_cached_files(hubs[0].repo, names, resolved[0].revision)
+            return [*cached, *find_store_copies(hubs[0].repo, names, resolved[0].sha256)]
 
         for paths in await asyncio.to_thread(find_copies):
-            wanted = [each.sha256 or claimed_sha256(path) for each, path in zip(known, paths, strict=True)]
+            wanted = [each.sha256 or claimed_sha256(path) for each, path in zip(resolved, paths, strict=True)]
             sizes = [path.stat().st_size for path in paths]
-            if None in wanted or any(each.bytes not in (None, size) for each, size in zip(known, sizes, strict=True)):
+            if None in wanted or any(
+                each.bytes not in (None, size) for each, size in zip(resolved, sizes, strict=True)
+            ):
                 continue
             files: list[PulledFile] = []
-            for each, path, sha256 in zip(known, paths, wanted, strict=True):
+            for each, path, sha256 in zip(resolved, paths, wanted, strict=True):
                 if claimed_sha256(path) in (None, sha256) and await self._hash_file(path, each) == sha256:
                     files.append(PulledFile(path, kind, path.stat().st_size, sha256 or "", "cache"))
-            if len(files) == len(known):
+            if len(files) == len(resolved):
                 self._done += files
                 return files
         return None
 
-    async def _find_local(self, kind: Kind, known: _ResolvedFile) -> PulledFile | None:
+    async def _find_local(self, kind: Kind, resolved: _ResolvedFile) -> PulledFile | None:
         """Return the file if it exists at its target path. Raises ModelReplaced if a different file is there."""
-        target = self._target(known)
+        target = self._target(resolved)
         if not target.is_file():
             return None
         size = target.stat().st_size
-        sha256 = await self._hash_file(target, known) if known.bytes in (None, size) else None
-        if sha256 is None or known.sha256 not in (None, sha256):
+        sha256 = await self._hash_file(target, resolved) if resolved.bytes in (None, size) else None
+        if sha256 is None or resolved.sha256 not in (None, sha256):
             await asyncio.to_thread(refuse_damaged, target)
             raise ModelReplaced(
-                message("{target} exists but is not {words}.", target=target, words=known.piece.label),
+                message("{target} exists but is not {words}.", target=target, words=resolved.file.label),
                 message(
                     "Delete it first (`mtp-launcher models remove`), or download into another folder with --to.",
                     window="Delete it on Models first, or choose another folder in Settings.",
@@ -389,47 +391,50 @@ class _Download:
             )
         return PulledFile(target, kind, size, sha256, "here")
 
-    async def _hash_file(self, path: Path, known: _ResolvedFile) -> str:
+    async def _hash_file(self, path: Path, resolved: _ResolvedFile) -> str:
         """Return a file's SHA-256: the stored one if the file is unchanged, else computed with progress reports."""
         index, _ = await asyncio.to_thread(read_index)
         kept = find_hash(index, path)
         if kept is not None:
             return kept.sha256
-        began_s, size = time.monotonic(), known.bytes
+        began_s, size = time.monotonic(), resolved.bytes
 
         def report(done: int) -> None:
             speed = done / max(time.monotonic() - began_s, 1e-3)
-            self._report_progress(known, Progress(done, size, speed, phase=Phase.VERIFYING))
+            self._report_progress(resolved, Progress(done, size, speed, phase=Phase.VERIFYING))
 
         stat = await asyncio.to_thread(path.stat)
         sha256 = await hash_file(path, report)
         await asyncio.to_thread(store_hash, path, sha256, stat)
         return sha256
 
-    async def _fetch_file(self, kind: Kind, known: _ResolvedFile) -> PulledFile:
-        if known.url is None:
-            raise known.absent or Offline(
-                message("{words} is not on this computer.", words=known.piece.label), message("Download it first.")
+    async def _fetch_file(self, kind: Kind, resolved: _ResolvedFile) -> PulledFile:
+        if resolved.url is None:
+            raise resolved.hub_error or Offline(
+                message("{words} is not on this computer.", words=resolved.file.label), message("Download it first.")
             )
-        target = self._target(known)
+        target = self._target(resolved)
         await asyncio.to_thread(make_download_folder, target.parent, given_by="--to" if self._to else MODELS_VARIABLE)
         self._check_disk_space()
         source = DownloadSource(
-            url=known.url,
-            bytes=known.bytes,
-            sha256=known.sha256,
-            token=hub_token() if known.piece.hub else None,
-            name=known.piece.label,
+            url=resolved.url,
+            bytes=resolved.bytes,
+            sha256=resolved.sha256,
+            token=hub_token() if resolved.file.hub else None,
+            name=resolved.file.label,
         )
         got = await download_file(
-            source, target, settings=self._settings, on_progress=lambda progress: self._report_progress(known, progress)
+            source,
+            target,
+            settings=self._settings,
+            on_progress=lambda progress: self._report_progress(resolved, progress),
         )
         await asyncio.to_thread(store_hash, target, got.sha256, target.stat())
         return PulledFile(target, kind, got.bytes, got.sha256, "downloaded", got.resumed_bytes, got.received_bytes)
 
     def _check_disk_space(self) -> None:
         """Raise DiskFull if several files together do not fit. For a single file, the transfer checks that."""
-        left = [each for each in self._known.values() if each.bytes and not self._target(each).exists()]
+        left = [each for each in self._resolved.values() if each.bytes and not self._target(each).exists()]
         if len(left) < 2:
             return
         folder = self._target(left[0]).parent
@@ -441,7 +446,7 @@ class _Download:
             raise DiskFull(
                 message(
                     "{words} needs {need:.1f} GB more, but {folder} has only {free:.1f} GB free.",
-                    words=self._wanted.words,
+                    words=self._wanted.label,
                     need=need / 1e9,
                     folder=folder,
                     free=free / 1e9,
@@ -455,7 +460,7 @@ class _Download:
                 folder=str(folder),
             )
 
-    def _report_progress(self, known: _ResolvedFile, progress: Progress) -> None:
+    def _report_progress(self, resolved: _ResolvedFile, progress: Progress) -> None:
         if self._on_progress is None:
             return
         before = sum(file.bytes for file in self._done)
@@ -465,10 +470,10 @@ class _Download:
             replace(
                 progress,
                 done_bytes=done,
-                bytes=self._bytes if len(self._known) > 1 else progress.bytes or self._bytes,
+                bytes=self._bytes if len(self._resolved) > 1 else progress.bytes or self._bytes,
                 seconds_left=left,
-                item=self._target(known).name,
-                item_number=list(self._known).index(known.piece) + 1,
-                item_count=len(self._known),
+                item=self._target(resolved).name,
+                item_number=list(self._resolved).index(resolved.file) + 1,
+                item_count=len(self._resolved),
             )
         )

@@ -16,7 +16,7 @@ from launcher.models.library_index import Head, Kind
 
 _WITH_HEAD = re.compile(r"(?<![a-z0-9])mtp(?![a-z0-9])", re.IGNORECASE)
 _PROJECTOR_ARCHITECTURE = "clip"
-_UNSURE = frozenset({"trained_context", "vocabulary"})
+_EDITED_FIELDS = frozenset({"trained_context", "vocabulary"})
 """Fields that quantisers edit or pad, so a difference does not mean another model."""
 
 
@@ -124,7 +124,7 @@ def describe_differences(model: GgufModel, wanted: Geometry) -> str:
             if model.architecture == wanted.architecture
             else message("its architecture is {architecture}", architecture=model.architecture)
         )
-    names = [each.name for each in fields(Geometry) if each.name not in _UNSURE | {"mtp_layers"}]
+    names = [each.name for each in fields(Geometry) if each.name not in _EDITED_FIELDS | {"mtp_layers"}]
     lines = [
         f"{name.replace('_', ' ')} {getattr(found, name)} in place of {getattr(wanted, name)}"
         for name in names

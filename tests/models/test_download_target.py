@@ -25,7 +25,7 @@ SHA256 = "5" * 64
 
 
 def only_piece(meant: DownloadTarget) -> DownloadFile:
-    ((piece,),) = [item.pieces for item in meant.items]
+    ((piece,),) = [item.files for item in meant.items]
     return piece
 
 
@@ -40,7 +40,7 @@ class TestAModelOfTheCatalogue:
         assert XL is not None
         meant = parse_target("Qwen3.6-35B-A3B-MTP:ud-q3_k_xl", CATALOGUE)
         piece = only_piece(meant)
-        assert meant.words == "qwen3.6-35b-a3b-mtp:UD-Q3_K_XL"
+        assert meant.label == "qwen3.6-35b-a3b-mtp:UD-Q3_K_XL"
         assert (meant.entry, meant.file, meant.pinned_by) == (MTP, XL, "catalogue")
         assert piece.hub == HubFile(MTP.repo or "", XL.file, MTP.revision or "")
         assert (piece.bytes, piece.sha256) == (XL.size_bytes, XL.sha256)
@@ -54,25 +54,25 @@ class TestAModelOfTheCatalogue:
 
     def test_all_parts_of_a_split_model(self) -> None:
         (item,) = parse_target("qwen3.6-35b-a3b-mtp:BF16", CATALOGUE).items
-        assert [piece.bytes for piece in item.pieces] == [49_913_715_456, 21_152_227_104]
-        assert {piece.name.split("/")[0] for piece in item.pieces} == {"BF16"}
+        assert [piece.bytes for piece in item.files] == [49_913_715_456, 21_152_227_104]
+        assert {piece.name.split("/")[0] for piece in item.files} == {"BF16"}
 
     def test_the_draft_that_it_cannot_do_without(self) -> None:
         model, draft = parse_target("gemma-4-31b:IQ4_XS", CATALOGUE).items
         assert (model.kind, draft.kind) == ("model", "draft")
-        assert draft.pieces[0].name == "mtp-gemma-4-31B-it.gguf"
-        assert draft.pieces[0].bytes == 514_687_104
+        assert draft.files[0].name == "mtp-gemma-4-31B-it.gguf"
+        assert draft.files[0].bytes == 514_687_104
 
     def test_its_projector_if_asked_for(self) -> None:
         model, vision = parse_target("qwen3.6-35b-a3b-mtp:UD-Q3_K_XL", CATALOGUE, vision=True).items
-        assert (vision.kind, vision.pieces[0].name) == ("mmproj", "mmproj-F16.gguf")
+        assert (vision.kind, vision.files[0].name) == ("mmproj", "mmproj-F16.gguf")
         (file, _), hub = parse_target(f"{MTP.repo}:{XL.file if XL else ''}", CATALOGUE, vision=True).items, model
-        assert file.pieces[0].name == hub.pieces[0].name
+        assert file.files[0].name == hub.files[0].name
 
     def test_a_draft_from_another_repository_is_its_newest(self) -> None:
         draft = CompanionFile(file="small.gguf", repo="other/Small", size_bytes=7)
         model = replace(MTP, id="drafted", speculation="draft-model", draft=draft)
-        piece = parse_target("drafted:UD-Q3_K_XL", Catalogue((model,))).items[1].pieces[0]
+        piece = parse_target("drafted:UD-Q3_K_XL", Catalogue((model,))).items[1].files[0]
         assert piece.hub == HubFile("other/Small", "small.gguf", "main")
 
     @pytest.mark.parametrize(
