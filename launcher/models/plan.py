@@ -53,7 +53,7 @@ from launcher.models.speed import (
 from launcher.models.weights import Weights, read_weights
 
 _MIB = 2**20
-_OLD_CLASSES = 1.05
+_SIZE_TOLERANCE = 1.05
 """Tolerance of a card's nominal size: 23.98 GiB count as 24 GB."""
 _DEMO = "demo"
 """Id of the demo model, which is planned only when the user names it."""
@@ -61,13 +61,14 @@ _SHORT_CONTEXT = 8_192
 """Shortest context, in tokens, that is proposed where a model has other files."""
 _MOST_FILES = 6
 """Number of files that are planned for a model that the user names."""
-_POOR = 2.6
+_POOR_LOSS = 2.6
 """Loss above which a model that fits better comes first."""
-_LEAST_HOST_GB, _AVAILABLE = 24, 0.7
-"""Presets that need at most the first (GB of host memory) are never left out; the second is the share of a computer's
-memory that is taken to be available."""
-_LIKE_CARD = 1.034
-"""Nominal size of a card over its usable memory, to find the card that has as much memory as is free here."""
+_ALWAYS_OFFERED_HOST_GB = 24
+"""Presets that need at most so much host memory, in GB, are never left out."""
+_AVAILABLE_SHARE = 0.7
+"""Share of a computer's host memory that is assumed to be available."""
+_NOMINAL_TO_USABLE = 1.034
+"""Nominal size of a card divided by its usable memory, to find presets for a card with as much memory as is free."""
 
 
 class Status(Enum):
@@ -105,8 +106,8 @@ class Plan:
     None, and `reading` is the speed at which it reads. `engine` is the name of the engine that computed the estimate,
     "" for the formula. `reasons` explain the choices, `cautions` name costs and risks, `evidence` has the nearest
     published measurements. `host_short`: host memory is known to be too small for the part that stays there.
-    `host_overfull`: the memory that a server adds on the host while it runs may be too much. `loss` is what the
-    ranking finds wanting: None for a preset, endless if no way was found to fit.
+    `host_overfull`: the memory that a server adds on the host while it runs may be too much. `loss` is that of the
+    ranking: None for a preset, infinite if no way to fit was found.
     """
 
     entry: ModelEntry
@@ -145,7 +146,7 @@ class Plan:
         if self.status is Status.TOO_BIG:
             return 2
         tight = self.free_mib - self.needed_mib < self.margin_mib // 2
-        poor = self.loss is not None and self.loss > _POOR
+        poor = self.loss is not None and self.loss > _POOR_LOSS
         return 1 if tight or poor else 0
 
 
@@ -210,7 +211,7 @@ def plan_file(model: GgufModel, situation: Situation, criteria: PlanCriteria) ->
     (file,) = entry.files
     weights = read_weights(model, read_geometry(model))
     criteria = replace(criteria, model=entry.id, quant=None)
-    _can_draft(entry, file, criteria)
+    _check_drafts(entry, file, criteria)
     known = entry, file, weights
     ranked = next(iter(_rank_files([known], situation, criteria)), None)
     plan = _make_ranked_plan(known, ranked, situation, criteria)
@@ -239,15 +240,15 @@ def list_unplanned(catalogue: Catalogue, situation: Situation, criteria: PlanCri
 def _requested_entries(catalogue: Catalogue, criteria: PlanCriteria) -> list[ModelEntry]:
     if criteria.model:
         return [_with_projector(catalogue.find(criteria.model), criteria)]
-    having = [each for each in catalogue.models if criteria.quant is None or each.file(criteria.quant)]
-    if not having and criteria.quant is not None:
+    entries = [each for each in catalogue.models if criteria.quant is None or each.file(criteria.quant)]
+    if not entries and criteria.quant is not None:
         raise _unknown_quant_error(
             message("No model has {quant}.", quant=criteria.quant),
             criteria.quant,
             [file.quant for each in catalogue.models for file in each.files],
         )
-    meant = (each for each in having if each.id != _DEMO and (each.projector or not criteria.vision))
-    return sorted(meant, key=lambda each: each.preference)
+    proposed = (each for each in entries if each.id != _DEMO and (each.projector or not criteria.vision))
+    return sorted(proposed, key=lambda each: each.preference)
 
 
 def _with_projector(entry: ModelEntry, criteria: PlanCriteria) -> ModelEntry:
@@ -286,7 +287,10 @@ def _requested_files(entry: ModelEntry, criteria: PlanCriteria) -> Sequence[Mode
 
 
 def _missing_fact(entry: ModelEntry, file: ModelFile, draft: int, criteria: PlanCriteria) -> tuple[str, str] | None:
-    """Return an unknown fact that a plan for `file` needs, and a remedy; None if all facts are known."""
+    """Return an unknown fact that a plan for `file` needs, and a remedy; None if all facts are known.
+
+    `draft` is the draft length that is planned unless the user chose one.
+    """
     if entry.geometry is None:
         by_checksum = entry.repo and file.sha256 is None and not file.parts
         remedy = _name_estimate(entry, file)
@@ -296,10 +300,10 @@ def _missing_fact(entry: ModelEntry, file: ModelFile, draft: int, criteria: Plan
     if criteria.vision and entry.projector and entry.projector.expected_bytes is None:
         state_it = message("Set size_bytes of {file}, or omit --vision.", file=entry.projector.file)
         return message("the size of its vision projector is unknown"), _name_refresh(entry) if entry.repo else state_it
-    beside, drafts = _draft_file(entry), draft if criteria.draft is None else criteria.draft
-    if beside and drafts and beside.expected_bytes is None:
-        state_it = message("Set size_bytes of {file}, or use --no-mtp.", file=beside.file)
-        is_on_hub = beside.repo or entry.repo
+    draft_file, length = _draft_file(entry), draft if criteria.draft is None else criteria.draft
+    if draft_file and length and draft_file.expected_bytes is None:
+        state_it = message("Set size_bytes of {file}, or use --no-mtp.", file=draft_file.file)
+        is_on_hub = draft_file.repo or entry.repo
         return message("the size of its draft is unknown"), _name_refresh(entry) if is_on_hub else state_it
     return None
 
@@ -356,19 +360,19 @@ def _make_model_plans(entry: ModelEntry, situation: Situation, criteria: PlanCri
 
 
 def _usable_files(entry: ModelEntry, files: Sequence[ModelFile], criteria: PlanCriteria) -> list[KnownFile]:
-    """Return the files that can be planned, with what their headers say where those were read.
+    """Return the files that can be planned, with the facts from their headers if these were read.
 
     Raises ModelHasNoHead if the user named the model and asks for drafts that none of its files can make.
     """
     known = [
-        (described, same, weights)
-        for described, same, weights in (apply_header(entry, file) for file in files)
-        if weights is not None and _missing_fact(described, same, 1, criteria) is None
+        (described, file, weights)
+        for described, file, weights in (apply_header(entry, file) for file in files)
+        if weights is not None and _missing_fact(described, file, 1, criteria) is None
     ]
     drafting = [each for each in known if _has_drafts(*each[:2])]
     if criteria.draft and not drafting:
         for described, file, _ in known:
-            _can_draft(described, file, criteria)
+            _check_drafts(described, file, criteria)
     return drafting if criteria.draft else known
 
 
@@ -394,7 +398,7 @@ def _make_preset_plans(
         if (
             weights is None
             or _missing_fact(known, file, preset.draft, criteria)
-            or not _can_draft(known, file, criteria)
+            or not _check_drafts(known, file, criteria)
         ):
             continue
         setting = _preset_settings(known, file, preset, situation, criteria)
@@ -457,12 +461,12 @@ def _make_ranked_plan(
 
 
 def _name_alternatives(plan: Plan, situation: Situation, criteria: PlanCriteria) -> list[str]:
-    """Return what a card without a desktop, and best quality, would take in place of the recommended plan."""
+    """Return sentences on what would be recommended for a GPU without a desktop, and for the best quality."""
     files = _usable_files(plan.entry, _requested_files(plan.entry, criteria), criteria)
     found: list[str] = []
     if not situation.headless and not situation.unified and situation.backend != "cpu":
-        alone = replace(situation, headless=True, margin_mib=HEADLESS_MARGIN_MIB * situation.gpus)
-        found.append(describe_alternative(plan.setting, plan.file, _rank_files(files, alone, criteria), None))
+        headless = replace(situation, headless=True, margin_mib=HEADLESS_MARGIN_MIB * situation.gpus)
+        found.append(describe_alternative(plan.setting, plan.file, _rank_files(files, headless, criteria), None))
     if criteria.intent == "balanced":
         best = _rank_files(files, situation, replace(criteria, intent="best-quality"))
         found.append(describe_alternative(plan.setting, plan.file, best, "best-quality"))
@@ -473,18 +477,18 @@ def _has_drafts(entry: ModelEntry, file: ModelFile) -> bool:
     return entry.has_head(file) if entry.speculation in ("mtp", None) else True
 
 
-def _can_draft(entry: ModelEntry, file: ModelFile, criteria: PlanCriteria) -> bool:
+def _check_drafts(entry: ModelEntry, file: ModelFile, criteria: PlanCriteria) -> bool:
     """Return whether `file` can make the requested drafts. Raises ModelHasNoHead if the user named the model."""
-    can = _has_drafts(entry, file)
-    if criteria.draft and not can and criteria.model:
+    can_draft = _has_drafts(entry, file)
+    if criteria.draft and not can_draft and criteria.model:
         raise no_head_error(entry.name if entry.repo is None else f"{entry.id}:{file.quant}", file=file.file)
-    return can or not criteria.draft
+    return can_draft or not criteria.draft
 
 
 def _preset_settings(
     entry: ModelEntry, file: ModelFile, preset: Preset, situation: Situation, criteria: PlanCriteria | None = None
 ) -> PlanSettings:
-    """Return the setting of a preset, with the user's choices, and without what this model or machine cannot use."""
+    """Return the settings of a preset with the user's choices, without those that this model or machine cannot use."""
     on_cpu = situation.backend == "cpu"
     without_head = not entry.has_head(file) and entry.speculation in ("mtp", None)
     setting = PlanSettings(
@@ -502,24 +506,22 @@ def _preset_settings(
     )
     if criteria is not None:
         setting = replace(setting, **to_fields(criteria.chosen()))
-    geometry, beside = entry.geometry, _draft_file(entry)
-    projector = entry.projector if criteria is not None and criteria.vision else None
-    with_experts = 0 if on_cpu or geometry is None or not geometry.experts else geometry.layers + geometry.mtp_layers
+    geometry, draft_file = entry.geometry, _draft_file(entry)
+    mmproj_bytes = criteria.mmproj_bytes if criteria is not None else 0
+    if criteria is not None and criteria.vision and entry.projector:
+        mmproj_bytes = entry.projector.expected_bytes or 0
+    most_on_host = 0 if on_cpu or geometry is None or not geometry.experts else geometry.layers + geometry.mtp_layers
     return replace(
         setting,
-        n_cpu_moe=min(setting.n_cpu_moe, with_experts),
-        mmproj_bytes=(projector.expected_bytes or 0)
-        if projector
-        else criteria.mmproj_bytes
-        if criteria is not None
-        else 0,
-        draft_model_bytes=(beside.expected_bytes or 0) if beside and setting.draft else 0,
+        n_cpu_moe=min(setting.n_cpu_moe, most_on_host),
+        mmproj_bytes=mmproj_bytes,
+        draft_model_bytes=(draft_file.expected_bytes or 0) if draft_file and setting.draft else 0,
         ngrams=entry.speculation == "ngram-mod",
     )
 
 
 def _longest_context(entry: ModelEntry, criteria: PlanCriteria) -> int:
-    """Return the longest context to propose: the trained one for each slot; only on request more than CONTEXTS have."""
+    """Return the longest context to propose: the trained one for each slot, but more than CONTEXTS only on request."""
     trained = entry.native_context or (entry.geometry.trained_context if entry.geometry else 0)
     slots = criteria.slots if criteria.slots and not criteria.kv_unified else 1
     if not trained:
@@ -529,14 +531,14 @@ def _longest_context(entry: ModelEntry, criteria: PlanCriteria) -> int:
 
 def _matching_presets(entry: ModelEntry, situation: Situation, criteria: PlanCriteria) -> list[Preset]:
     """Return the presets for this intent: those for a GPU of this size, then for one with as much free memory."""
-    gone = {file.quant for file in entry.files if file.withdrawn and file.quant != criteria.quant}
-    offered = [preset for preset in entry.presets if preset.quant not in gone]
+    withdrawn = {file.quant for file in entry.files if file.withdrawn and file.quant != criteria.quant}
+    offered = [preset for preset in entry.presets if preset.quant not in withdrawn]
     single = [preset for preset in offered if preset.slots == 1 or criteria.slots is not None] or offered
     rows = [preset for preset in single if criteria.intent in preset.intents]
     sizes = sorted({preset.memory_gb for preset in rows if preset.memory_gb})
-    free_like_gb = situation.free_mib / 1_024 * _LIKE_CARD
+    free_like_gb = situation.free_mib / 1_024 * _NOMINAL_TO_USABLE
     chosen: list[Preset] = [preset for preset in rows if preset.memory_gb is None]
-    for nominal in (situation.nominal_gb * _OLD_CLASSES, free_like_gb * _OLD_CLASSES):
+    for nominal in (situation.nominal_gb * _SIZE_TOLERANCE, free_like_gb * _SIZE_TOLERANCE):
         size = max((size for size in sizes if size <= nominal), default=sizes[0] if sizes else None)
         chosen += [preset for preset in rows if preset.memory_gb == size]
     kept = [preset for preset in dict.fromkeys(chosen) if _suits_machine(preset, situation)]
@@ -550,7 +552,7 @@ def _suits_machine(preset: Preset, situation: Situation) -> bool:
     need, have = preset.host_memory_gb_min, situation.host_mib
     if need is None or have is None:
         return True
-    return need <= _LEAST_HOST_GB or have >= need * 1_024 * _AVAILABLE
+    return need <= _ALWAYS_OFFERED_HOST_GB or have >= need * 1_024 * _AVAILABLE_SHARE
 
 
 def _make_plan(
@@ -563,13 +565,14 @@ def _make_plan(
     criteria: PlanCriteria,
     ranked: RankedFile | None = None,
 ) -> Plan:
-    geometry, beside = entry.geometry, read_draft_model(entry) if setting.draft_model_bytes else None
+    """Return the plan for a file, with `setting` shrunk until it fits. `preset` or `ranked` is where that is from."""
+    geometry, draft_model = entry.geometry, read_draft_model(entry) if setting.draft_model_bytes else None
     fixed = to_fields(criteria.chosen())
-    assert geometry is not None  # noqa: S101 -- _lack has checked it
+    assert geometry is not None  # noqa: S101 -- _missing_fact has checked it
 
     @cache  # shrinking compares the same settings several times
     def measure(candidate: PlanSettings) -> MemoryEstimate:
-        return estimate_memory(geometry, weights, candidate, beside)
+        return estimate_memory(geometry, weights, candidate, draft_model)
 
     layers = weights.expert_layers(mtp=setting.draft > 0) if situation.has_host_memory else 0
     budgets = [situation.free_mib - situation.margin_mib, situation.free_mib - situation.margin_mib // 2]
@@ -599,8 +602,9 @@ def _make_plan(
     if situation.has_expert_cache:
         fitted = cached
     evidence = nearest_measurements(entry, file.quant, fitted.setting, situation)
-    loss = ranked.loss.total if ranked else None if preset in entry.presets else inf
+    loss = None if preset in entry.presets else inf
     if ranked is not None:
+        loss = ranked.loss.total
         published = any(_is_near(run, file, situation) for run in evidence)
         preset = replace(preset, mark="measured" if published else "derived")
     elif not _is_as_preset(_preset_settings(entry, file, preset, situation), fitted.setting):
@@ -614,13 +618,21 @@ def _make_plan(
     if limits:
         limited = replace(fitted.setting, **to_fields(limits))
         fitted = replace(fitted, setting=limited, estimate=measure(limited))
+    status = fit_status(fitted.needed_mib, fitted.setting, situation.free_mib, situation.margin_mib)
+    if host_short:
+        status = Status.TOO_BIG
+    limit = full_limit = forecast = reading = None
+    if entry.embedding:
+        reading = forecast_reading(measure_work(file, geometry, weights, 0).weights, situation)
+    else:
+        limit = bandwidth_limit(geometry, weights, fitted.setting, situation)
+        full_limit = bandwidth_limit(geometry, weights, fitted.setting, situation, full=True)
+        forecast = forecast_speed(file, geometry, weights, fitted.setting, situation)
     return Plan(
         entry=entry,
         file=file,
         setting=fitted.setting,
-        status=Status.TOO_BIG
-        if host_short
-        else fit_status(fitted.needed_mib, fitted.setting, situation.free_mib, situation.margin_mib),
+        status=status,
         estimate=fitted.estimate,
         free_mib=situation.free_mib,
         margin_mib=situation.margin_mib,
@@ -631,14 +643,10 @@ def _make_plan(
         ),
         cautions=list_cautions(entry, file, weights, fitted, situation, evidence, limits, measure),
         evidence=evidence,
-        limit_t_s=None if entry.embedding else bandwidth_limit(geometry, weights, fitted.setting, situation),
-        limit_full_t_s=None
-        if entry.embedding
-        else bandwidth_limit(geometry, weights, fitted.setting, situation, full=True),
-        forecast=None if entry.embedding else forecast_speed(file, geometry, weights, fitted.setting, situation),
-        reading=forecast_reading(measure_work(file, geometry, weights, 0).weights, situation)
-        if entry.embedding
-        else None,
+        limit_t_s=limit,
+        limit_full_t_s=full_limit,
+        forecast=forecast,
+        reading=reading,
         host_short=host_short,
         host_overfull=situation.host_mib is not None and overfills_host(fitted.estimate, situation.host_mib),
         loss=loss,
@@ -650,9 +658,9 @@ def _is_near(run: Measurement, file: ModelFile, situation: Situation) -> bool:
     return run.quant == file.quant and run.gpu_memory_gb == round(situation.nominal_gb)
 
 
-def _is_as_preset(whole: PlanSettings, found: PlanSettings) -> bool:
-    """Return whether `found` still is the preset's setting; the number of layers with host experts may differ."""
-    return replace(found, n_cpu_moe=whole.n_cpu_moe) == whole and bool(found.n_cpu_moe) == bool(whole.n_cpu_moe)
+def _is_as_preset(preset: PlanSettings, fitted: PlanSettings) -> bool:
+    """Return whether fitted settings are still those of a preset; the number of layers with host experts may differ."""
+    return replace(fitted, n_cpu_moe=preset.n_cpu_moe) == preset and bool(fitted.n_cpu_moe) == bool(preset.n_cpu_moe)
 
 
 def fit_status(needed_mib: int, setting: PlanSettings, free_mib: int, margin_mib: int) -> Status:

@@ -80,7 +80,7 @@ def explain_preset(file: ModelFile, preset: Preset, intent: str, situation: Situ
 
 
 def explain_ranking(ranked: Sequence[RankedFile], place: int, situation: Situation, intent: str) -> tuple[str, ...]:
-    """Return why a file has its place in the ranking, and for the first one which file it beat and by what."""
+    """Return why a file has its place in the ranking; for the best file also how it compares with another one."""
     own, best = ranked[place], ranked[0]
     if place:
         return (
@@ -103,9 +103,10 @@ def explain_ranking(ranked: Sequence[RankedFile], place: int, situation: Situati
         "best-quality": message("{quant} is the best quality for {size}.", quant=own.file.quant, size=size),
     }.get(intent, "")
     finer = [each for each in ranked[1:] if each.bits > own.bits]
-    rival = finer[0] if finer else ranked[1] if len(ranked) > 1 else None
-    if rival is None:
+    rivals = finer or ranked[1:]
+    if not rivals:
         return (first,)
+    rival = rivals[0]
     if rival.bits > own.bits:
         second = message(
             "{quant} has more bits a weight ({bits:.2f} instead of {own:.2f}), but {why}.",
@@ -157,7 +158,10 @@ def _drawback(worse: RankedFile, better: RankedFile, situation: Situation) -> st
 def describe_alternative(
     setting: PlanSettings, file: ModelFile, ranked: Sequence[RankedFile], intent: str | None
 ) -> str:
-    """Return the sentence on what would be taken instead for `intent`, or without a desktop; "" if the same."""
+    """Return the sentence on what `ranked` recommends instead of a plan; "" if that is the same.
+
+    `intent` is what it was ranked for, None for a GPU without a desktop.
+    """
     if not ranked:
         return ""
     other = ranked[0]
@@ -303,7 +307,7 @@ def _kv_reason(fitted: FitResult, situation: Situation, measure: Measure) -> str
 
 
 _ASSUMED_DRAFT = 2
-"""Draft length of the runs that a plan without drafts is compared with."""
+"""Draft length of the published runs with which a plan without drafts is compared."""
 _USUAL = 0.4
 """Share of the published runs from which on a draft length is called usual."""
 
@@ -454,13 +458,13 @@ def _chosen_offload_reason(
             "A dense model has no routed experts: --n-cpu-moe is ignored.",
             window="A dense model has no routed experts.",
         )
-    most = message(
+    reduced = message(
         "--n-cpu-moe {chosen} is reduced to {count}: the model has no more layers.",
         window="Experts on CPU is reduced from {chosen} to {count} layers: the model has no more.",
         chosen=chosen,
         count=count,
     )
-    sentence = most if chosen != count else ""
+    sentence = reduced if chosen != count else ""
     least = fewest_on_host(fitted.setting, count, situation.free_mib - situation.margin_mib, measure)
     if least < count:
         if count - least == 1:
@@ -486,7 +490,7 @@ def _order_of_concessions(
     setting = fitted.setting
     layers = weights.expert_layers(mtp=setting.draft > 0) if situation.has_host_memory else 0
     more_experts = setting.n_cpu_moe < layers
-    steps = [
+    possible = [
         message("expert cache") if setting.moe_cache_mib and "moe_cache_mib" not in fixed else "",
         message("ubatch to 256") if setting.ubatch > 256 and "ubatch" not in fixed else "",
         message("KV to q8_0") if setting.kv == "f16" and "kv" not in fixed else "",
@@ -495,10 +499,10 @@ def _order_of_concessions(
         message("KV to q4_0") if setting.kv in ("f16", "q8_0") and "kv" not in fixed else "",
         message("experts to the CPU") if more_experts and "n_cpu_moe" not in fixed else "",
     ]
-    left = [step for step in steps if step]
-    if not left or fitted.needed_mib > situation.free_mib:
+    steps = [step for step in possible if step]
+    if not steps or fitted.needed_mib > situation.free_mib:
         return ""
-    return message("If memory runs short, reduce in this order: {left}.", left=join_messages(*left, separator=", "))
+    return message("If memory runs short, reduce in this order: {left}.", left=join_messages(*steps, separator=", "))
 
 
 def list_cautions(
@@ -690,16 +694,16 @@ def _slower_cautions(evidence: Sequence[Measurement], situation: Situation) -> l
     return found
 
 
-def list_host_cautions(found: MemoryEstimate, situation: Situation, limited: Collection[str]) -> list[str]:
+def list_host_cautions(estimate: MemoryEstimate, situation: Situation, limited: Collection[str]) -> list[str]:
     """Return cautions about the host memory that the engine takes at its start, and may add later.
 
     `limited` has the settings that were limited to fit into host memory.
     """
-    host, setting = found.host, found.setting
+    host, setting = estimate.host, estimate.setting
     offloads = setting.n_cpu_moe > 0
     later = (host.checkpoints_most + host.prompt_cache_most) // _MIB
     if situation.backend == "cpu":
-        spare = situation.free_mib - -(-found.parts.total // _MIB)
+        spare = situation.free_mib - -(-estimate.parts.total // _MIB)
         room = (
             message("{spare:,} MiB stay free", spare=spare)
             if spare >= later
@@ -715,7 +719,7 @@ def list_host_cautions(found: MemoryEstimate, situation: Situation, limited: Col
             room=room,
         )
         return [sentence]
-    need, have = host_need_mib(found), situation.host_mib
+    need, have = host_need_mib(estimate), situation.host_mib
     if have is None:
         sentence = message(
             "The experts on the CPU need about {need:,} MiB of free host memory. The free host memory is "

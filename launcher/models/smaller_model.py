@@ -14,10 +14,9 @@ from launcher.models.situation import Situation
 def replace_misfits(
     plans: tuple[Plan, ...], catalogue: Catalogue, situation: Situation, criteria: PlanCriteria
 ) -> tuple[tuple[Plan, ...], Plan | None]:
-    """Return the plans, with one that fits in the first place, if nothing that `criteria` leave open fits better.
+    """Return the plans, and what fits instead if the best of them is too big or poor (else None).
 
-    Where nothing fits that they name, or only poorly, the second value is what fits instead, None if nothing of
-    `catalogue` does.
+    If `criteria` name no model, the plan that fits replaces the plans. Otherwise it is the second value.
     """
     if not plans or plans[0].group == 0 or criteria.intent == "as-published":
         return plans, None
