@@ -254,8 +254,8 @@ def _concessions_reason(fitted: FitResult, situation: Situation) -> str:
         return ""
     concessions = join_messages(*fitted.given_up, separator=", ")
     if fitted.needed_mib > situation.free_mib:
-        return message("It does not fit even with {told}.", told=concessions)
-    return message("Reduced to fit: {told}.", told=concessions)
+        return message("It does not fit even with {concessions}.", concessions=concessions)
+    return message("Reduced to fit: {concessions}.", concessions=concessions)
 
 
 def _context_reason(
@@ -607,22 +607,22 @@ def _split_caution(fitted: FitResult, situation: Situation) -> str:
     head = message(", an MTP head with its cache and buffers too") if fitted.estimate.parts.draft_kv else None
     if fitted.setting.tensor_split:
         return message(
-            "The layers are split over {gpus} GPUs as you asked ({shares}): {told} MiB. The last GPU also holds the "
+            "The layers are split over {gpus} GPUs as you asked ({shares}): {sizes} MiB. The last GPU also holds the "
             "output[{head}].",
             gpus=situation.gpus,
             shares=fitted.setting.tensor_split,
-            told=shares,
+            sizes=shares,
             head=head,
         )
     shared = message(
-        "The layers are split over {gpus} GPUs by free memory: {told} MiB. The last GPU also holds the "
+        "The layers are split over {gpus} GPUs by free memory: {sizes} MiB. The last GPU also holds the "
         "output[{head}]. --tensor-split changes this.",
         window=(
-            "The layers are split over {gpus} GPUs by free memory: {told} MiB. The last GPU also holds the "
+            "The layers are split over {gpus} GPUs by free memory: {sizes} MiB. The last GPU also holds the "
             "output[{head}]. The setting tensor-split changes this."
         ),
         gpus=situation.gpus,
-        told=shares,
+        sizes=shares,
         head=head,
     )
     if not fitted.required_mib <= situation.free_mib < fitted.needed_mib:
@@ -640,15 +640,15 @@ def _tensor_caution(setting: PlanSettings, shares: str) -> str:
     """Return how tensors are shared, and what suits cards with unequal memory."""
     if setting.tensor_split:
         return message(
-            "Each tensor is split over {gpus} GPUs as you asked ({shares}): {told} MiB.",
+            "Each tensor is split over {gpus} GPUs as you asked ({shares}): {sizes} MiB.",
             gpus=setting.gpus,
             shares=setting.tensor_split,
-            told=shares,
+            sizes=shares,
         )
     shared = message(
-        "Each tensor is split equally over {gpus} GPUs, whatever is free on them: {told} MiB.",
+        "Each tensor is split equally over {gpus} GPUs, whatever is free on them: {sizes} MiB.",
         gpus=setting.gpus,
-        told=shares,
+        sizes=shares,
     )
     free = setting.gpu_free_mib
     if not free or min(free) > 0.9 * max(free):

@@ -214,9 +214,9 @@ def _check_differences(resolved: _ResolvedFile, wanted: DownloadTarget) -> Itera
     if not differences:
         return
     other = message(
-        "{words} differs from the file in the catalogue: {told}.",
+        "{words} differs from the file in the catalogue: {differences}.",
         words=file.label,
-        told=" and ".join(differences),
+        differences=" and ".join(differences),
     )
     facts = {"file": file.label, "bytes": resolved.bytes, "sha256": resolved.sha256}
     if wanted.pinned_by == "catalogue":
@@ -228,9 +228,9 @@ def _check_differences(resolved: _ResolvedFile, wanted: DownloadTarget) -> Itera
     if wanted.pinned_by == "user":
         hint = message("Check --sha256. Without it, the checksum from Hugging Face is used.")
         other = message(
-            "{words} differs from the file that you asked for: {told}.",
+            "{words} differs from the file that you asked for: {differences}.",
             words=file.label,
-            told=" and ".join(differences),
+            differences=" and ".join(differences),
         )
         raise ModelReplaced(other, hint, **facts)
     yield join_messages(other, message("The data of the catalogue may not apply to it."))

@@ -172,7 +172,7 @@ def describe_measurement(entry: ModelEntry, result: Measurement) -> str:
         without = f" ({fullest.baseline:g} without MTP)" if fullest.baseline else ""
         text += f"; {_format_rate(fullest)}{without} with {fullest.filled:,} tokens in the context"
     note = f" {result.note.rstrip('.')}." if result.note else ""
-    return message("{told}.{note} Source: {source}.", told=text, note=note, source=result.source)
+    return message("{result}.{note} Source: {source}.", result=text, note=note, source=result.source)
 
 
 def _format_rate(result: Measurement) -> str:

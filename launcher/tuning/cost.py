@@ -76,7 +76,7 @@ class Cost:
         if self.prices.cloud is None:
             return f"{cost}."
         if self.share_of_cloud is None:
-            return message("{said}; elsewhere they are free.", said=cost)
+            return message("{cost}; elsewhere they are free.", cost=cost)
         times = 1 / self.share_of_cloud if 0 < self.share_of_cloud < 1 else self.share_of_cloud
         if not self.share_of_cloud:
             compared = "nothing here"
@@ -85,7 +85,7 @@ class Cost:
         else:
             compared = f"{_significant_digits(times)} times as much {'there' if self.share_of_cloud < 1 else 'here'}"
         return message(
-            "{said}, against {cloud:g} elsewhere: {compared}.", said=cost, cloud=self.prices.cloud, compared=compared
+            "{cost}, against {cloud:g} elsewhere: {compared}.", cost=cost, cloud=self.prices.cloud, compared=compared
         )
 
     def as_json(self) -> dict[str, Any]:

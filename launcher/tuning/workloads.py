@@ -82,13 +82,13 @@ def _error_sentence(error: ErrorDetails) -> str:
         return message("{where} has an unknown key {name}.", where=where, name=name)
     if kind == "value_error":
         subject = f"{name} of {_lower_first(where)}" if name else where
-        return message("{whole}: {said}.", whole=subject, said=str(limits["error"]))
+        return message("{subject}: {rule}.", subject=subject, rule=str(limits["error"]))
     if kind in _TYPE_TEXTS:
         return message(
             "{name} of {lower} must be {kinds}.", name=name, lower=_lower_first(where), kinds=_TYPE_TEXTS[kind]
         )
     rule = _RULE_TEXTS[kind](limits) if kind in _RULE_TEXTS else f"is wrong ({error['msg']})"
-    return message("{name} of {lower} {said}.", name=name, lower=_lower_first(where), said=rule)
+    return message("{name} of {lower} {rule}.", name=name, lower=_lower_first(where), rule=rule)
 
 
 def _locate_field(loc: tuple[int | str, ...]) -> tuple[str, str]:
