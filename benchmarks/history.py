@@ -43,7 +43,7 @@ def _store(history: History, number: int) -> None:
     environment = Environment(
         ModelFacts(f"model {number % 5}", "Q4_K_M", 2**34, ("ab" * 32,)), "b11434", "11434", (GpuFacts("RTX 4090"),)
     )
-    session = history.add_session("tune", environment, {"draft": 0}, workload="code")
+    session = history.begin_session("tune", environment, {"draft": 0}, workload="code")
     runs = []
     for index in range(_RUNS):
         draft = index % 6

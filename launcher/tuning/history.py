@@ -103,7 +103,7 @@ class History:
         """Close the file."""
         self._db.close()
 
-    def add_session(
+    def begin_session(
         self,
         kind: str,
         environment: Environment,
@@ -344,9 +344,9 @@ class HistoryWriter:
         self._broken = False
 
     def begin_session(self, kind: str, environment: Environment, settings: RunSettings, *, workload: str = "") -> str:
-        """Begin a session and return its id. See History.add_session."""
+        """Begin a session and return its id. See History.begin_session."""
         session = new_session_id()
-        self._enqueue(lambda history: history.add_session(kind, environment, settings, workload=workload, id=session))
+        self._enqueue(lambda history: history.begin_session(kind, environment, settings, workload=workload, id=session))
         return session
 
     def reopen(self, session: str) -> None:
@@ -415,7 +415,7 @@ class SessionRecord:
 async def record_session(
     kind: str, environment: Environment, settings: RunSettings, *, workload: str, reopened: str | None = None
 ) -> AsyncIterator[SessionRecord]:
-    """Record a measurement in the history, in a new session or in `reopened`. See History.add_session.
+    """Record a measurement in the history, in a new session or in `reopened`. See History.begin_session.
 
     If the block raises NothingMeasured, that is the session's result. Leaving the block waits until everything is
     written, also on cancellation.

@@ -529,8 +529,8 @@ async def _report_forecast(runner: TrialRunner) -> None:
 
 def _make_forecast(runner: TrialRunner) -> Predicted:
     assessment = runner.search.assess_settings()
-    shown = _best_with_mtp(runner, assessment)
-    return Predicted(shown, runner.search.forecast_drafts(assessment, shown))
+    settings = _best_with_mtp(runner, assessment)
+    return Predicted(settings, runner.search.forecast_drafts(assessment, settings))
 
 
 async def _measure_baseline(runner: TrialRunner) -> bool:
@@ -611,7 +611,7 @@ def build_verdict(runner: TrialRunner, questions: Questions) -> Verdict:
             more.append(indistinguishable_sentence(mtp.candidate, rivals))
     if gain is not None and (mtp is None or answer != "on" or settings_key(mtp.against) != settings_key(baseline)):
         more.append(recommendation_sentence(gain, goal))
-    shown = mtp.candidate if mtp else best
+    forecast_settings = mtp.candidate if mtp else best
     return Verdict(
         mtp=answer,
         settings=best,
@@ -624,8 +624,8 @@ def build_verdict(runner: TrialRunner, questions: Questions) -> Verdict:
         ),
         because=because,
         gain=gain,
-        shown=shown,
-        forecasts=runner.search.forecast_drafts(runner.search.assess_settings(), shown),
+        forecast_settings=forecast_settings,
+        forecasts=runner.search.forecast_drafts(runner.search.assess_settings(), forecast_settings),
         trials=runner.trials,
         unit=goal.unit,
     )
@@ -645,7 +645,7 @@ def verdict_without_baseline(runner: TrialRunner) -> Verdict:
         sentence=verdict_sentence("undecided", runner.goal, runner.workload.name, None, None),
         because=message("The first trial, with MTP off, was not finished after {minutes} min.", minutes=minutes),
         gain=None,
-        shown=off,
+        forecast_settings=off,
         forecasts=(),
         trials=runner.trials,
         unit=runner.goal.unit,

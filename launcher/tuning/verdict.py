@@ -58,7 +58,7 @@ class Verdict:
     `mtp` is the result of comparing the best settings with MTP and without: MTP is `speedup` times as good, between
     `ci_low` and `ci_high` at `confidence`; None if they could not be compared. `gain` compares the recommended settings
     with the baseline, if they differ. `forecasts` are the goal's value by draft length, with the other settings of
-    `shown`. `sentence` and `because` consist of whole sentences.
+    `forecast_settings`. `sentence` and `because` consist of whole sentences.
     """
 
     mtp: Answer
@@ -70,7 +70,7 @@ class Verdict:
     sentence: str
     because: str
     gain: Comparison | None
-    shown: RunSettings
+    forecast_settings: RunSettings
     forecasts: tuple[Forecast, ...]
     trials: tuple[Trial, ...]
     unit: str
@@ -93,7 +93,7 @@ class Verdict:
             "sentence": self.sentence,
             "because": self.because,
             "gain": self.gain.ratio.as_json() if self.gain else None,
-            "shown": dict(self.shown),
+            "shown": dict(self.forecast_settings),
             "forecasts": [{"draft": f.draft, "value": f.value, "low": f.low, "high": f.high} for f in self.forecasts],
             "unit": self.unit,
         }

@@ -53,7 +53,7 @@ async def here(model: Path) -> Environment:
 def tuned(environment: Environment, model: Path) -> TunedSettings:
     """A preset of this machine, as a tune there would have left it."""
     with History() as history:
-        id_ = history.add_session("tune", environment, {"draft": 0}, workload="code")
+        id_ = history.begin_session("tune", environment, {"draft": 0}, workload="code")
         history.finish(id_, RESULT)
     return save_tune_result(id_, model)
 
@@ -157,7 +157,7 @@ async def test_an_imported_one_waits_until_it_is_confirmed_here(demo_model: Path
         one: RunSettings = {"draft": 1, "kv": "q8_0"}
         ids = []
         for off_rate, rate in ((50.0, 60.0), (51.0, 61.0), (50.5, 60.5)):
-            ids.append(history.add_session("bench", await here(demo_model), OFF, workload="code"))
+            ids.append(history.begin_session("bench", await here(demo_model), OFF, workload="code"))
             history.add_runs(ids[-1], [run(off_rate), run(rate, one)])
     found = await find_tuned_match(ServeOptions(demo_model, built_in=True))
     assert found is not None
@@ -172,7 +172,7 @@ async def test_a_plan_for_this_machine_takes_it_and_one_for_another_does_not(hom
     store_record(Record(paths=(path,), bytes=path.stat().st_size, model="own", quant="Q"))
     result = RESULT | {"settings": {"draft": 3, "kv": "q4_0", "threads": 4}}
     with History() as history:
-        id_ = history.add_session("tune", await here(path), {"draft": 0}, workload="code")
+        id_ = history.begin_session("tune", await here(path), {"draft": 0}, workload="code")
         history.finish(id_, result)
         save_tuned_settings(
             TunedSettings.from_session(history.load(id_), path=path)
@@ -202,7 +202,7 @@ async def test_applying_a_tune_keeps_its_verdict_as_the_preset(
 ) -> None:
     environment = await here(demo_model)
     with History() as history:
-        id_ = history.add_session("tune", environment, {"draft": 0}, workload="code")
+        id_ = history.begin_session("tune", environment, {"draft": 0}, workload="code")
         history.finish(id_, RESULT)
     options = ServeOptions(demo_model, built_in=True)
     tune = SimpleNamespace(options=options, verdict=RESULT, record_id=id_)

@@ -158,7 +158,7 @@ def seed(launch: Launch) -> None:
         counts = used(2)
         mine = UseCounts(settings_for_history(launch), counts.tokens, counts.seconds, counts.steps, counts.accepted)
         history.add_use(use_counts_key(here), [mine])
-        history.add_runs(history.add_session("tune", here, {"draft": 0}), measured((1, 2, 4), kv=None))
+        history.add_runs(history.begin_session("tune", here, {"draft": 0}), measured((1, 2, 4), kv=None))
 
 
 async def test_advice_is_of_this_machine_and_these_settings(launch: Launch) -> None:

@@ -61,11 +61,11 @@ def two(home: Path) -> tuple[str, str]:
         ENVIRONMENT, gpus=(GpuFacts("Tesla T4", "nvidia", 2**34, "1"),), model=ModelFacts("demo\x1b[31m", "F16")
     )
     with History(clock=lambda: now_s) as history:
-        bench = history.add_session("bench", ENVIRONMENT, OFF, workload="code", id="aaa0000001")
+        bench = history.begin_session("bench", ENVIRONMENT, OFF, workload="code", id="aaa0000001")
         history.add_runs(bench, [measured(rate) for rate in (50.0, 51.0, 49.0)])
         history.finish(bench, {"mean": 50.0})
         now_s += _DAY_S
-        tune = history.add_session("tune", other, OFF, workload="prose", id="bbb0000002")
+        tune = history.begin_session("tune", other, OFF, workload="prose", id="bbb0000002")
         history.add_runs(tune, [measured(rate) for rate in (20.0, 20.2, 19.9)])
         history.add_runs(tune, [measured(rate, ON) for rate in (29.0, 29.2, 28.7)])
         history.finish(tune, {"sentence": "Draft 2 is 45 % faster than no MTP for prose."})

@@ -89,7 +89,7 @@ def test_of_a_tune_the_winners_speed_is_listed(two: tuple[str, str]) -> None:
 def test_a_file_with_another_models_name_inside_is_told_by_its_own(home: Path) -> None:
     with History() as history:
         facts = ModelFacts("MTP demo", file="slow4.gguf")
-        history.add_session("bench", replace(ENVIRONMENT, model=facts), OFF, workload="code", id="ccc0000003")
+        history.begin_session("bench", replace(ENVIRONMENT, model=facts), OFF, workload="code", id="ccc0000003")
         assert history.load("ccc0000003").environment.model == facts
     assert "MTP demo (slow4.gguf)" in run("history").stdout
     assert ModelFacts("MTP demo", "F16", file="mtp-demo-F16.gguf").label_with_quant == "MTP demo F16"
@@ -97,7 +97,7 @@ def test_a_file_with_another_models_name_inside_is_told_by_its_own(home: Path) -
 
 def test_what_has_no_runs_is_not_shared(home: Path, tmp_path: Path) -> None:
     with History() as history:
-        history.add_session("bench", ENVIRONMENT, OFF, workload="code", id="ccc0000003")
+        history.begin_session("bench", ENVIRONMENT, OFF, workload="code", id="ccc0000003")
     told = run("history", "share", "ccc", "--to", str(tmp_path / "nothing.json"))
     assert told.returncode != 0
     assert "has no runs, so there is nothing to share" in " ".join(told.stderr.split())

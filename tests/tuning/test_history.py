@@ -45,7 +45,7 @@ RUNS = (
 
 
 def test_what_is_put_in_comes_out(history: History, clock: Clock) -> None:
-    id_ = history.add_session("bench", ENVIRONMENT, OFF, workload="code")
+    id_ = history.begin_session("bench", ENVIRONMENT, OFF, workload="code")
     for each in RUNS[:2]:
         history.add_run(id_, each)
     history.add_runs(id_, RUNS[2:])
@@ -61,7 +61,7 @@ def test_what_is_put_in_comes_out(history: History, clock: Clock) -> None:
 
 
 def test_only_runs_that_count_make_the_figure_of_a_list(history: History) -> None:
-    id_ = history.add_session("bench", ENVIRONMENT, OFF)
+    id_ = history.begin_session("bench", ENVIRONMENT, OFF)
     history.add_runs(id_, RUNS)
     (told,) = history.find_sessions()
     assert (told.runs, told.counted) == (4, 2)
@@ -71,17 +71,17 @@ def test_only_runs_that_count_make_the_figure_of_a_list(history: History) -> Non
 
 
 def test_one_without_runs_has_no_figure(history: History) -> None:
-    history.add_session("bench", ENVIRONMENT, OFF)
+    history.begin_session("bench", ENVIRONMENT, OFF)
     (told,) = history.find_sessions()
     assert (told.runs, told.counted, told.decode_rate) == (0, 0, None)
 
 
 def test_they_are_found_by_kind_model_workload_and_time(history: History, clock: Clock) -> None:
     small = Environment(ModelFacts("demo"), "built-in", "1")
-    first = history.add_session("bench", ENVIRONMENT, OFF, workload="code")
+    first = history.begin_session("bench", ENVIRONMENT, OFF, workload="code")
     clock.now_s = 2_000.0
-    second = history.add_session("tune", small, OFF, workload="prose")
-    third = history.add_session("tune", ENVIRONMENT, OFF)
+    second = history.begin_session("tune", small, OFF, workload="prose")
+    third = history.begin_session("tune", ENVIRONMENT, OFF)
 
     def ids(**filters: object) -> list[str]:
         return [each.id for each in history.find_sessions(**filters)]  # type: ignore[arg-type]
@@ -98,13 +98,13 @@ def test_they_are_found_by_kind_model_workload_and_time(history: History, clock:
 
 
 def test_what_has_no_end_and_nobody_measures_any_more_was_cut_off(history: History, home: Path) -> None:
-    mine = history.add_session("endure", ENVIRONMENT, OFF)
+    mine = history.begin_session("endure", ENVIRONMENT, OFF)
     child = (
         "import os, signal; from launcher.tuning.history import History; from tests.tuning.measured import *; "
-        "History().add_session('curve', ENVIRONMENT, OFF, id='0123456789'); os.kill(os.getpid(), signal.SIGKILL)"
+        "History().begin_session('curve', ENVIRONMENT, OFF, id='0123456789'); os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", child], check=False)
-    done = history.add_session("bench", ENVIRONMENT, OFF)
+    done = history.begin_session("bench", ENVIRONMENT, OFF)
     history.finish(done, {})
     history._db.execute("UPDATE sessions SET owner = NULL WHERE id = ?", (done,))  # as an earlier version kept it
     assert {each.id: each.sentence for each in history.find_sessions()} == {
@@ -122,8 +122,8 @@ def test_what_has_no_end_and_nobody_measures_any_more_was_cut_off(history: Histo
 
 
 def test_an_id_may_be_cut_short(history: History) -> None:
-    first = history.add_session("bench", ENVIRONMENT, OFF, id="aa00000001")
-    second = history.add_session("bench", ENVIRONMENT, OFF, id="aa00000002")
+    first = history.begin_session("bench", ENVIRONMENT, OFF, id="aa00000001")
+    second = history.begin_session("bench", ENVIRONMENT, OFF, id="aa00000002")
     assert history.resolve_id(first) == first
     assert history.resolve_id("LAST") == second
     for text, what in (("aa", "2 measurements begin with aa."), ("b", "no measurement b."), ("", "no measurement")):
@@ -143,9 +143,9 @@ def test_what_is_not_there_is_told(history: History) -> None:
 
 
 def test_what_is_deleted_is_gone_with_its_runs(history: History) -> None:
-    id_ = history.add_session("bench", ENVIRONMENT, OFF)
+    id_ = history.begin_session("bench", ENVIRONMENT, OFF)
     history.add_runs(id_, RUNS)
-    kept = history.add_session("bench", ENVIRONMENT, OFF)
+    kept = history.begin_session("bench", ENVIRONMENT, OFF)
     history.add_runs(kept, RUNS[:1])
     assert history.delete([id_, "nothing"]) == 1
     assert [each.id for each in history.find_sessions()] == [kept]
@@ -156,7 +156,7 @@ def test_what_is_deleted_is_gone_with_its_runs(history: History) -> None:
 
 
 def test_a_run_that_cannot_be_kept_leaves_no_half_of_a_list(history: History) -> None:
-    id_ = history.add_session("bench", ENVIRONMENT, OFF)
+    id_ = history.begin_session("bench", ENVIRONMENT, OFF)
     with pytest.raises(HistoryUnusable):
         history.add_runs(id_, [RUNS[0], run(1.0, prompt=None)])  # type: ignore[arg-type]
     assert history.load(id_).runs == ()
@@ -166,7 +166,7 @@ def test_a_run_that_cannot_be_kept_leaves_no_half_of_a_list(history: History) ->
 
 def test_half_characters_of_a_file_s_name_can_be_kept(history: History) -> None:
     odd = Environment(ModelFacts("\udcff model"), "built-in", "1")
-    id_ = history.add_session("bench", odd, OFF, workload="mine\udcff")
+    id_ = history.begin_session("bench", odd, OFF, workload="mine\udcff")
     history.add_run(id_, run(1.0, prompt="\udcff"))
     assert history.load(id_).runs[0].prompt == "?"
     assert history.find_sessions()[0].model == "? model"
@@ -178,7 +178,7 @@ def test_a_killed_writer_loses_nothing_that_was_added(home: Path) -> None:
         "from launcher.tuning.history import History\n"
         "from tests.tuning.measured import ENVIRONMENT, OFF, run\n"
         "history = History()\n"
-        "id_ = history.add_session('bench', ENVIRONMENT, OFF, id='killed0001')\n"
+        "id_ = history.begin_session('bench', ENVIRONMENT, OFF, id='killed0001')\n"
         "history.add_run(id_, run(12.5))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -191,7 +191,7 @@ def test_a_killed_writer_loses_nothing_that_was_added(home: Path) -> None:
 
 def test_two_programs_may_write(home: Path, history: History) -> None:
     with History() as other:
-        mine, theirs = history.add_session("bench", ENVIRONMENT, OFF), other.add_session("tune", ENVIRONMENT, OFF)
+        mine, theirs = history.begin_session("bench", ENVIRONMENT, OFF), other.begin_session("tune", ENVIRONMENT, OFF)
         history.add_run(mine, RUNS[0])
         other.add_run(theirs, RUNS[1])
         assert (
@@ -209,12 +209,12 @@ def test_it_is_its_owner_s_alone(history: History) -> None:
 
 def test_a_damaged_file_is_set_aside(home: Path) -> None:
     with History() as history:
-        history.add_session("bench", ENVIRONMENT, OFF)
+        history.begin_session("bench", ENVIRONMENT, OFF)
     history_file().write_bytes(b"This is no database. " * 1_000)
     with History() as history:
         assert history.find_sessions() == ()
         assert "history.db.bad" in history.notice
-        history.add_session("bench", ENVIRONMENT, OFF)
+        history.begin_session("bench", ENVIRONMENT, OFF)
     assert history_file().with_name("history.db.bad").exists()
     with History() as history:
         assert history.notice == ""
@@ -232,8 +232,8 @@ def test_a_newer_file_is_left_alone(home: Path) -> None:
 
 
 def test_a_row_that_makes_no_sense_is_told_and_harms_no_other(history: History) -> None:
-    id_ = history.add_session("bench", ENVIRONMENT, OFF)
-    good = history.add_session("bench", ENVIRONMENT, OFF)
+    id_ = history.begin_session("bench", ENVIRONMENT, OFF)
+    good = history.begin_session("bench", ENVIRONMENT, OFF)
     with sqlite3.connect(history.path) as db:
         db.execute("UPDATE sessions SET environment = '{\"model\": 5}' WHERE id = ?", (id_,))
     db.close()

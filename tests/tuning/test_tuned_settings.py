@@ -43,7 +43,7 @@ VERDICT = {
 def measured(result: object = VERDICT, environment: Environment = ENVIRONMENT) -> str:
     """A tune in the history."""
     with History(clock=lambda: 1_793_534_400.0) as history:
-        id_ = history.add_session("tune", environment, OFF, workload="code")
+        id_ = history.begin_session("tune", environment, OFF, workload="code")
         history.finish(id_, dict(result))  # type: ignore[call-overload]
     return id_
 
@@ -62,7 +62,7 @@ def benched(
     ids = []
     with History() as history:
         for at, (settings, rates) in itertools.product(range(times), runs):
-            ids.append(history.add_session("bench", environment, settings, workload="code"))
+            ids.append(history.begin_session("bench", environment, settings, workload="code"))
             history.add_runs(ids[-1], [run(rate * (1.0, 1.03, 0.98)[at], settings) for rate in rates])
     return ids
 

@@ -100,7 +100,7 @@ def _errors(
     drift = statistics.fmean(bench.drifts)
     errors = {}
     for forecast in verdict.forecasts:
-        settings = {**verdict.shown, "draft": forecast.draft}
+        settings = {**verdict.forecast_settings, "draft": forecast.draft}
         if not forecast.draft:
             idle = {axis.name: machine.space().baseline[axis.name] for axis in machine.space().axes if axis.drafting}
             settings |= idle

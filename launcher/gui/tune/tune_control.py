@@ -191,7 +191,7 @@ class TuneControl(QObject):
                 self._change_view(
                     trials=event.state.trials,
                     forecasts=event.verdict.forecasts,
-                    other_settings=_without_draft(event.verdict.shown),
+                    other_settings=_without_draft(event.verdict.forecast_settings),
                     verdict=event.verdict.as_json(),
                 )
 
