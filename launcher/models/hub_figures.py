@@ -173,7 +173,7 @@ def _parse(text: bytes) -> _HubReply:
     kept = _HubReply(**data, files=figures)
     texts = [kept.repo, kept.asked, kept.revision]
     if not all(text is None or isinstance(text, str) for text in texts) or not all(map(_is_sound, figures)):
-        raise ValueError("it is not what the hub told")
+        raise ValueError("a value in it is invalid")
     return kept
 
 

@@ -169,7 +169,7 @@ def _load_index(path: Path) -> tuple[Index, str | None]:
         index, damage = _FILE.load_with_damage(path)
     except OSError as error:
         return Index(), _unreadable_message(path, error.strerror)
-    return index, _unreadable_message(path, "it does not hold what was written to it") if damage else None
+    return index, _unreadable_message(path, "its content is damaged") if damage else None
 
 
 def _unreadable_message(path: Path, why: str | None) -> str:
