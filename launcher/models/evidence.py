@@ -39,33 +39,33 @@ def read_rows() -> list[dict[str, str]]:
 
 
 def _to_measurement(row: dict[str, str]) -> Measurement:
-    prompt = _integer(row["prompt_tokens"])
+    prompt = _parse_integer(row["prompt_tokens"])
     return Measurement(
         gpu=row["gpu"] or "unknown GPU",
-        gpu_memory_gb=_integer(row["gpu_memory_gb"]),
+        gpu_memory_gb=_parse_integer(row["gpu_memory_gb"]),
         backend=row["backend"] or None,
         os=row["os"] or None,
         engine=row["engine"] or None,
         quant=row["quant"] or None,
-        ctx=_integer(row["ctx"]),
+        ctx=_parse_integer(row["ctx"]),
         filled=prompt if prompt == 0 or (prompt and prompt >= _LONG_PROMPT) else None,
         kv=row["kv"] or None,
-        draft=_integer(row["draft"]),
-        n_cpu_moe=_integer(row["n_cpu_moe"]),
+        draft=_parse_integer(row["draft"]),
+        n_cpu_moe=_parse_integer(row["n_cpu_moe"]),
         expert_cache=row["expert_cache"] == "yes",
         speculation="" if row["speculation"] in ("draft-mtp", "none") else row["speculation"],
         gpus=count_gpus(row["gpu"]),
         workload=row["workload"],
-        temperature=_number(row["temperature"]),
-        power_w=_number(row["power_w"]),
-        file_bytes=_integer(row["file_bytes"]),
+        temperature=_parse_number(row["temperature"]),
+        power_w=_parse_number(row["power_w"]),
+        file_bytes=_parse_integer(row["file_bytes"]),
         date=row["date"],
-        tokens_per_second=_number(row["tokens_per_second"]),
-        tokens_per_second_high=_number(row["tokens_per_second_high"]),
-        baseline=_number(row["baseline"]),
-        acceptance=_number(row["acceptance_low"]) or _number(row["acceptance"]),
-        acceptance_high=_number(row["acceptance_high"]),
-        memory_mib=_integer(row["memory_mib"]),
+        tokens_per_second=_parse_number(row["tokens_per_second"]),
+        tokens_per_second_high=_parse_number(row["tokens_per_second_high"]),
+        baseline=_parse_number(row["baseline"]),
+        acceptance=_parse_number(row["acceptance_low"]) or _parse_number(row["acceptance"]),
+        acceptance_high=_parse_number(row["acceptance_high"]),
+        memory_mib=_parse_integer(row["memory_mib"]),
         trust="low" if row["trust"] == "low" else "good",
         note=row["note"],
         source=row["source"],
@@ -80,9 +80,9 @@ def count_gpus(name: str) -> int:
     return int(several[1] or name.count("+") + 1)
 
 
-def _integer(text: str) -> int | None:
+def _parse_integer(text: str) -> int | None:
     return round(float(text)) if text else None
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     return float(text) if text else None

@@ -483,25 +483,25 @@ class _Parser:
         name = self._read_name("a tensor", seen)
         n_dimensions = self._read_number(_U32)
         if n_dimensions > _MAX_DIMENSIONS:
-            self._refuse_damaged(f"tensor {_shorten(name)} has {n_dimensions} dimensions")
+            self._refuse_damaged(f"tensor {_shorten_repr(name)} has {n_dimensions} dimensions")
         dimensions = tuple(self._read_number(_U64) for _ in range(n_dimensions))
         kind, offset = self._read_number(_U32), self._read_number(_U64)
         quant = QUANTS.get(kind)
         elements = math.prod(dimensions)
         n_bytes = None if quant is None else quant.n_bytes(elements)
         if max(elements, *dimensions, offset + (n_bytes or 0)) > _MAX_SIZE:
-            self._refuse_damaged(f"tensor {_shorten(name)} is larger than any file")
+            self._refuse_damaged(f"tensor {_shorten_repr(name)} is larger than any file")
         if quant is not None and (dimensions[0] if dimensions else 1) % quant.per_block:
             self._refuse_damaged(
-                f"a row of tensor {_shorten(name)} does not fill its blocks of {quant.per_block} ({quant.name})"
+                f"a row of tensor {_shorten_repr(name)} does not fill its blocks of {quant.per_block} ({quant.name})"
             )
         if offset % alignment:
             self._refuse_damaged(
-                f"tensor {_shorten(name)} begins at byte {offset:,}, which is no multiple of {alignment}"
+                f"tensor {_shorten_repr(name)} begins at byte {offset:,}, which is no multiple of {alignment}"
             )
         if offset < expected or (offset > expected and self._offset_known):
             self._refuse_damaged(
-                f"tensor {_shorten(name)} begins at byte {offset:,} of the data in place of {expected:,}"
+                f"tensor {_shorten_repr(name)} begins at byte {offset:,} of the data in place of {expected:,}"
             )
         self._offset_known = n_bytes is not None
         tensor = Tensor(name, dimensions, quant.name if quant else f"type {kind}", offset, n_bytes)
@@ -512,7 +512,7 @@ class _Parser:
         at = self._advance(count * form.size)
         values = struct.unpack_from(f"<{count}{_CODES[kind]}", self._block, at)
         if kind in _FLOATS and any(map(math.isnan, values)):
-            self._refuse_damaged(f"{_shorten(key)} is not a number")
+            self._refuse_damaged(f"{_shorten_repr(key)} is not a number")
         return values
 
     def _read_number(self, form: struct.Struct) -> int:
@@ -530,7 +530,7 @@ class _Parser:
         if not name:
             self._refuse_damaged(f"the name of {what} is empty")
         if name in seen:
-            self._refuse_damaged(f"it holds {what} twice: {_shorten(name)}")
+            self._refuse_damaged(f"it holds {what} twice: {_shorten_repr(name)}")
         seen.add(name)
         return name
 
@@ -605,7 +605,7 @@ def _read_alignment(metadata: dict[str, object], refuse: Callable[[str], NoRetur
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
     number = alignment if isinstance(alignment, int) and not isinstance(alignment, bool) else 0
     if not 0 < number <= _MAX_ALIGNMENT or number & (number - 1):
-        refuse(f"its alignment is {_shorten(alignment)}")
+        refuse(f"its alignment is {_shorten_repr(alignment)}")
     return number
 
 
@@ -613,7 +613,7 @@ def _check_counts(header: GgufHeader, refuse: Callable[[str], NoReturn]) -> None
     """Refuse impossible counts, so that later loops over them are bounded."""
     name = header.metadata.get("general.architecture", "")
     if not isinstance(name, str) or len(name) > 64 or not name.isprintable():
-        refuse(f"its architecture is named {_shorten(name)}")
+        refuse(f"its architecture is named {_shorten_repr(name)}")
     keys = {
         f"{header.architecture}.block_count": _MAX_BLOCKS,
         f"{header.architecture}.nextn_predict_layers": header.block_count or _MAX_BLOCKS,
@@ -627,7 +627,7 @@ def _check_counts(header: GgufHeader, refuse: Callable[[str], NoReturn]) -> None
             refuse(f"{key} is {value:,}")
 
 
-def _shorten(value: object) -> str:
+def _shorten_repr(value: object) -> str:
     """Return the repr of a value for an error message, shortened to 80 characters."""
     shown = repr(value)
     return shown if len(shown) <= 80 else f"{shown[:76]}...{shown[-1]}"

@@ -134,7 +134,7 @@ def refresh_figures(model: ModelEntry) -> RefreshResult:
         repo=model.repo,
         revision=kept.revision,
         learned=tuple(_new_figures(before, after)),
-        differs=tuple(_differences(model, kept.known)),
+        differs=tuple(_find_differences(model, kept.known)),
         missing=tuple(missing),
     )
 
@@ -193,7 +193,7 @@ def _is_sound(figure: Figure) -> bool:
     return names and checksum and type(size) is int and size > 0
 
 
-def _companions(model: ModelEntry) -> Iterator[tuple[str, CompanionFile]]:
+def _list_companions(model: ModelEntry) -> Iterator[tuple[str, CompanionFile]]:
     if model.draft:
         yield "draft", model.draft
     yield from (("vision", companion) for companion in model.mmproj)
@@ -203,13 +203,13 @@ def _hub_files(model: ModelEntry) -> Iterator[tuple[str, str, str]]:
     """Yield each file on the hub: its quantisation (or "draft" or "vision"), its repository, its name."""
     if model.repo:
         for file in model.files:
-            yield from ((file.quant, model.repo, each.file) for each in _parts(file) or (file,))
-    for of, companion in _companions(model):
+            yield from ((file.quant, model.repo, each.file) for each in _list_parts(file) or (file,))
+    for of, companion in _list_companions(model):
         if repo := companion.repo or model.repo:
             yield of, repo, companion.file
 
 
-def _parts(file: ModelFile) -> tuple[FilePart, ...]:
+def _list_parts(file: ModelFile) -> tuple[FilePart, ...]:
     """Return the parts of a split model, derived from its name if they are not listed; () for a single file."""
     count = _PARTS.search(file.file)
     if file.parts or count is None:
@@ -220,7 +220,7 @@ def _parts(file: ModelFile) -> tuple[FilePart, ...]:
 
 def _figure_of(file: ModelFile, repo: str, known: _Known) -> Figure | None:
     """Return the hub's figure of a model; for a split one the total size, or None if the hub lacks a part."""
-    parts = _parts(file)
+    parts = _list_parts(file)
     if not parts:
         return known.get((repo, file.file))
     found = [figure for part in parts if (figure := known.get((repo, part.file)))]
@@ -234,15 +234,15 @@ def _pair_figures(model: ModelEntry, known: _Known) -> Iterator[tuple[str, _Entr
     repo = model.repo or ""
     for file in model.files:
         yield file.quant, file, _figure_of(file, repo, known)
-        yield from ((file.quant, part, known.get((repo, part.file))) for part in _parts(file))
-    for of, companion in _companions(model):
+        yield from ((file.quant, part, known.get((repo, part.file))) for part in _list_parts(file))
+    for of, companion in _list_companions(model):
         yield of, companion, known.get((companion.repo or repo, companion.file))
 
 
-def _differences(model: ModelEntry, known: _Known) -> Iterator[Difference]:
+def _find_differences(model: ModelEntry, known: _Known) -> Iterator[Difference]:
     for of, entry, figure in _pair_figures(model, known):
         if figure:
-            yield from (Difference(of, entry.file, *conflict) for conflict in _conflicts(entry, figure))
+            yield from (Difference(of, entry.file, *conflict) for conflict in _find_conflicts(entry, figure))
 
 
 def _new_figures(before: ModelEntry, after: ModelEntry) -> Iterator[NewFigure]:
@@ -274,7 +274,7 @@ def _fill_file(file: ModelFile, repo: str, known: _Known) -> ModelFile:
     figure = _figure_of(file, repo, known)
     if figure is None:
         return file
-    parts = [(part, known[repo, part.file]) for part in _parts(file)]
+    parts = [(part, known[repo, part.file]) for part in _list_parts(file)]
     if _may_be_same(file, figure) and all(_may_be_same(part, part_figure) for part, part_figure in parts):
         return replace(
             _fill_entry(file, figure), parts=tuple(_fill_entry(part, part_figure) for part, part_figure in parts)
@@ -303,10 +303,10 @@ def _fill_entry(entry: Record, figure: Figure | None) -> Record:
 
 def _may_be_same(entry: _Entry, figure: Figure) -> bool:
     """Return whether no figure that both have differs, so that the hub's file may be the catalogue's."""
-    return not any(_conflicts(entry, figure))
+    return not any(_find_conflicts(entry, figure))
 
 
-def _conflicts(entry: _Entry, figure: Figure) -> Iterator[tuple[FigureName, int | str, int | str]]:
+def _find_conflicts(entry: _Entry, figure: Figure) -> Iterator[tuple[FigureName, int | str, int | str]]:
     for name in _NAMES:
         ours, theirs = getattr(entry, name), getattr(figure, name)
         if ours is not None and theirs is not None and ours != theirs:

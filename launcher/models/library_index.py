@@ -93,16 +93,16 @@ def _parse_index(text: bytes) -> Index:
 
 def _parse_record(data: dict[str, Any]) -> Record:
     paths, sha256, size = data["paths"], data.get("sha256", []), data.get("bytes", 0)
-    _require(isinstance(paths, list) and bool(paths) and all(isinstance(path, str) for path in paths), "paths")
-    _require(isinstance(sha256, list) and all(each is None or isinstance(each, str) for each in sha256), "sha256")
-    _require(type(size) is int and size >= 0, "bytes")
+    _require_valid(isinstance(paths, list) and bool(paths) and all(isinstance(path, str) for path in paths), "paths")
+    _require_valid(isinstance(sha256, list) and all(each is None or isinstance(each, str) for each in sha256), "sha256")
+    _require_valid(type(size) is int and size >= 0, "bytes")
     kind, head, received_s = data.get("kind", "model"), data.get("head"), data.get("received_s")
-    _require(kind in get_args(Kind), "kind")
-    _require(head is None or head in get_args(Head), "head")
-    _require(received_s is None or type(received_s) in (int, float), "received_s")
+    _require_valid(kind in get_args(Kind), "kind")
+    _require_valid(head is None or head in get_args(Head), "head")
+    _require_valid(received_s is None or type(received_s) in (int, float), "received_s")
     texts = {name: data.get(name) for name in ("model", "quant", "repo", "revision", "file", "url", "problem")}
     for name, value in texts.items():
-        _require(value is None or isinstance(value, str), name)
+        _require_valid(value is None or isinstance(value, str), name)
     return Record(
         kind=kind,
         paths=tuple(map(Path, paths)),
@@ -122,14 +122,14 @@ def _parse_hash(data: dict[str, Any]) -> FileHash:
         sha256=data["sha256"],
         verified_s=data["verified_s"],
     )
-    _require(type(found.bytes) is int and found.bytes >= 0, "bytes")
-    _require(type(found.modified_ns) is int, "modified_ns")
-    _require(_SHA256.fullmatch(found.sha256) is not None, "sha256")
-    _require(type(found.verified_s) in (int, float), "verified_s")
+    _require_valid(type(found.bytes) is int and found.bytes >= 0, "bytes")
+    _require_valid(type(found.modified_ns) is int, "modified_ns")
+    _require_valid(_SHA256.fullmatch(found.sha256) is not None, "sha256")
+    _require_valid(type(found.verified_s) in (int, float), "verified_s")
     return found
 
 
-def _require(holds: bool, name: str) -> None:
+def _require_valid(holds: bool, name: str) -> None:
     if not holds:
         raise ValueError(f"its {name} is invalid")
 

@@ -410,16 +410,16 @@ def _kv_of_layer(geometry: Geometry, setting: PlanSettings) -> tuple[int, int]:
     """Return the bytes of one layer's KV cache for all slots: of a layer with full attention, and of a windowed one."""
     per_block, block_bytes = KV_TYPES[setting.kv]
 
-    def cell(heads: int, key_length: int, value_length: int) -> int:
+    def cell_bytes(heads: int, key_length: int, value_length: int) -> int:
         return (heads * key_length // per_block + heads * value_length // per_block) * block_bytes
 
     streams = setting.streams
     cells = padded_context(setting.context, streams)
-    full = cell(geometry.kv_heads, geometry.key_length, 0 if geometry.latent_attention else geometry.value_length)
+    full = cell_bytes(geometry.kv_heads, geometry.key_length, 0 if geometry.latent_attention else geometry.value_length)
     if not geometry.window:
         return streams * cells * full, 0
     window = window_cells(geometry, cells, setting.ubatch, setting.slots // streams)
-    sliding = cell(geometry.window_kv_heads, geometry.window_key_length, geometry.window_value_length)
+    sliding = cell_bytes(geometry.window_kv_heads, geometry.window_key_length, geometry.window_value_length)
     return streams * cells * full, streams * window * sliding
 
 

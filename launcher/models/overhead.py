@@ -39,7 +39,7 @@ def expected_overhead_mib(
         return USUAL_MIB[backend]
     rows = [row for row in read_overheads() if (row["gpu"], row["backend"]) == (card.name, backend)]
     rows = [row for row in rows if row["os"].casefold() == system] or rows
-    rows = [row for row in rows if driver and _release(row["driver"]) == _release(driver)] or rows
+    rows = [row for row in rows if driver and _driver_release(row["driver"]) == _driver_release(driver)] or rows
     if rows:
         return max(int(row["overhead_mib"]) for row in rows)
     if backend == "cuda" and card.multiprocessors:
@@ -47,7 +47,7 @@ def expected_overhead_mib(
     return USUAL_MIB[backend]
 
 
-def _release(driver: str) -> str:
+def _driver_release(driver: str) -> str:
     return driver.partition(".")[0]
 
 

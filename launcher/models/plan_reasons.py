@@ -88,7 +88,7 @@ def explain_ranking(ranked: Sequence[RankedFile], place: int, situation: Situati
                 "{quant} ranks below {best}: {why}.",
                 quant=own.file.quant,
                 best=best.file.quant,
-                why=_drawback(own, best, situation),
+                why=_drawback_clause(own, best, situation),
             ),
         )
     size = f"{max(1, round(situation.nominal_gb))} GB"
@@ -113,14 +113,14 @@ def explain_ranking(ranked: Sequence[RankedFile], place: int, situation: Situati
             quant=rival.file.quant,
             bits=rival.bits,
             own=own.bits,
-            why=_drawback(rival, own, situation),
+            why=_drawback_clause(rival, own, situation),
         )
     else:
-        second = message("Next is {quant}: {why}.", quant=rival.file.quant, why=_drawback(rival, own, situation))
+        second = message("Next is {quant}: {why}.", quant=rival.file.quant, why=_drawback_clause(rival, own, situation))
     return first, second
 
 
-def _drawback(worse: RankedFile, better: RankedFile, situation: Situation) -> str:
+def _drawback_clause(worse: RankedFile, better: RankedFile, situation: Situation) -> str:
     """Return the main thing that `worse` loses against `better`, as a clause."""
     losses = {each.name: getattr(worse.loss, each.name) - getattr(better.loss, each.name) for each in fields(Loss)}
     cause = max(losses, key=lambda name: losses[name])

@@ -315,7 +315,7 @@ class _Download:
         """Return a model's files: from the models folder, else from a cache, else downloaded."""
         resolved = [self._resolved[file] for file in item.files]
         files = None
-        if self._to is None and not any(self._target(each).exists() for each in resolved):
+        if self._to is None and not any(self._local_path(each).exists() for each in resolved):
             files = await self._find_in_cache(item.kind, resolved)
         if files is None:
             files = []
@@ -342,7 +342,7 @@ class _Download:
             received_s=round(time.time(), 3),
         )
 
-    def _target(self, resolved: _ResolvedFile) -> Path:
+    def _local_path(self, resolved: _ResolvedFile) -> Path:
         return local_target(resolved.file, self._wanted.folder, to=self._to)
 
     async def _find_in_cache(self, kind: Kind, resolved: Sequence[_ResolvedFile]) -> list[PulledFile] | None:
@@ -374,7 +374,7 @@ class _Download:
 
     async def _find_local(self, kind: Kind, resolved: _ResolvedFile) -> PulledFile | None:
         """Return the file if it exists at its target path. Raises ModelReplaced if a different file is there."""
-        target = self._target(resolved)
+        target = self._local_path(resolved)
         if not target.is_file():
             return None
         size = target.stat().st_size
@@ -413,7 +413,7 @@ class _Download:
             raise resolved.hub_error or Offline(
                 message("{words} is not on this computer.", words=resolved.file.label), message("Download it first.")
             )
-        target = self._target(resolved)
+        target = self._local_path(resolved)
         await asyncio.to_thread(make_download_folder, target.parent, given_by="--to" if self._to else MODELS_VARIABLE)
         self._check_disk_space()
         source = DownloadSource(
@@ -434,13 +434,13 @@ class _Download:
 
     def _check_disk_space(self) -> None:
         """Raise DiskFull if several files together do not fit. For a single file, the transfer checks that."""
-        left = [each for each in self._resolved.values() if each.bytes and not self._target(each).exists()]
+        left = [each for each in self._resolved.values() if each.bytes and not self._local_path(each).exists()]
         if len(left) < 2:
             return
-        folder = self._target(left[0]).parent
+        folder = self._local_path(left[0]).parent
         while not folder.exists():
             folder = folder.parent
-        need = sum((each.bytes or 0) - (count_unfinished_bytes(self._target(each)) or 0) for each in left)
+        need = sum((each.bytes or 0) - (count_unfinished_bytes(self._local_path(each)) or 0) for each in left)
         free = shutil.disk_usage(folder).free
         if need + self._settings.reserve_bytes > free:
             raise DiskFull(
@@ -472,7 +472,7 @@ class _Download:
                 done_bytes=done,
                 bytes=self._bytes if len(self._resolved) > 1 else progress.bytes or self._bytes,
                 seconds_left=left,
-                item=self._target(resolved).name,
+                item=self._local_path(resolved).name,
                 item_number=list(self._resolved).index(resolved.file) + 1,
                 item_count=len(self._resolved),
             )

@@ -505,7 +505,7 @@ def _scan_llama_cpp(root: Path, problems: list[StoreProblem]) -> Iterator[Stored
         repo = f"{manifest['owner']}/{manifest['name']}"
         path, shown = root / manifest.string, f"{repo}:{manifest['tag']}"
         manifest_data = _read_json(path)
-        file, projector = (_rfilename(manifest_data.get(key)) for key in ("ggufFile", "mmprojFile"))
+        file, projector = (_hub_file_name(manifest_data.get(key)) for key in ("ggufFile", "mmprojFile"))
         if file is None:
             problems.append(_incomplete_problem(Store.LLAMA_CPP, path, shown, f"llama-server -hf {shown}"))
             continue
@@ -522,7 +522,7 @@ def _scan_llama_cpp(root: Path, problems: list[StoreProblem]) -> Iterator[Stored
     yield from _scan_hub(root, problems, Store.LLAMA_CPP)
 
 
-def _rfilename(file: object) -> str | None:
+def _hub_file_name(file: object) -> str | None:
     name = file.get("rfilename") if isinstance(file, dict) else None
     return name if isinstance(name, str) and name else None
 

@@ -72,7 +72,7 @@ class ServerStart:
     @property
     def rounds(self) -> tuple[float, ...]:
         """Mean speed of each round, in which every prompt was answered once, as in `bench`."""
-        return tuple(statistics.fmean(each.values()) for each in _rounds(_rates(self.runs)))
+        return tuple(statistics.fmean(each.values()) for each in _split_rounds(_rates_by_prompt(self.runs)))
 
 
 def speedup_of_starts(
@@ -125,14 +125,14 @@ def speedup_of_runs(
 
     Raises ValueError when one side has no usable run.
     """
-    before, after = _rates(baseline), _rates(candidate)
+    before, after = _rates_by_prompt(baseline), _rates_by_prompt(candidate)
     if not before or not after:
         raise ValueError("no speed-up without runs on both sides")
     shared = [prompt for prompt in before if prompt in after]
     if shared:
         before, after = ({prompt: each[prompt] for prompt in shared} for each in (before, after))
     rounds_before, rounds_after = (
-        [_geometric_mean(round_.values()) for round_ in _rounds(each)] for each in (before, after)
+        [_geometric_mean(round_.values()) for round_ in _split_rounds(each)] for each in (before, after)
     )
     if min(len(rounds_before), len(rounds_after)) < 2 and len(shared) > 1:
         by_prompt = [(_geometric_mean(before[prompt]), _geometric_mean(after[prompt])) for prompt in shared]
@@ -147,7 +147,7 @@ def _geometric_mean(rates: Collection[float]) -> float:
     return math.exp(math.fsum(map(math.log, rates)) / len(rates))
 
 
-def _rounds(rates: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
+def _split_rounds(rates: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
     """Return the complete rounds: the first rate of every prompt, the second of every prompt, and so on."""
     return [dict(zip(rates, each, strict=True)) for each in zip(*rates.values(), strict=False)]
 
@@ -186,7 +186,7 @@ def describe_speedup(ratio: Interval) -> str:
     return f"{100 * abs(ratio.estimate - 1):.1f} % {'faster' if faster else 'slower'} ({low:.1f} to {high:.1f} %)"
 
 
-def _rates(runs: Sequence[Run]) -> dict[str, list[float]]:
+def _rates_by_prompt(runs: Sequence[Run]) -> dict[str, list[float]]:
     """Return the speeds by prompt."""
     rates: dict[str, list[float]] = {}
     for run in runs:

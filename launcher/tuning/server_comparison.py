@@ -68,10 +68,10 @@ async def compare_servers(
             done[number - 1][name] = await send_prompts(benches[name], prompts, seed, number, on_run)
     if not any(run.error is None for each in done for runs in each.values() for run in runs):
         raise NothingMeasured(message("No server could be measured."), next(iter(errors.values()), ""))
-    return _standings(list(benches), _by_one_clock(done), prompts, errors)
+    return _build_standings(list(benches), _by_one_clock(done), prompts, errors)
 
 
-def _standings(
+def _build_standings(
     names: Sequence[str], done: Rounds, prompts: Sequence[Prompt], errors: Mapping[str, str]
 ) -> tuple[ServerStanding, ...]:
     standings = []

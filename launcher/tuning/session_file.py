@@ -201,7 +201,7 @@ def remove_personal_data(
 
     def clean(each: Any) -> Any:  # noqa: ANN401 -- any JSON value
         if isinstance(each, str):
-            return _clean(each, hidden, folder)
+            return _clean_text(each, hidden, folder)
         if isinstance(each, Mapping):
             return {clean(str(name)): clean(inside) for name, inside in each.items()}
         if isinstance(each, list | tuple):
@@ -211,7 +211,7 @@ def remove_personal_data(
     return clean(value)
 
 
-def _clean(text: str, hidden: list[str], home: Path | None) -> str:
+def _clean_text(text: str, hidden: list[str], home: Path | None) -> str:
     text = _URL.sub("[address]", text)
     text = redact_text(text, home=home)
     text = _UUID.sub("[id]", text)

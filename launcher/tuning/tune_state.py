@@ -95,7 +95,10 @@ class TuneState:
                 )
             budgets = tuple((int(count), float(seconds)) for count, seconds in data["budgets"])
             return cls(
-                data["about"], int(data["seed"]), budgets, tuple(map(_trial, restore_messages(list(data["trials"]))))
+                data["about"],
+                int(data["seed"]),
+                budgets,
+                tuple(map(_parse_trial, restore_messages(list(data["trials"])))),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise TuneMismatch(message("Cannot read the state of the tune."), message("Start a new tune.")) from error
@@ -112,12 +115,12 @@ def tune_identity(space: Space, workload: str, prompts: Sequence[Prompt], goal: 
     }
 
 
-def _trial(data: Mapping[str, Any]) -> Trial:
-    runs = tuple(_run(run) for run in data["runs"])
+def _parse_trial(data: Mapping[str, Any]) -> Trial:
+    runs = tuple(_parse_run(run) for run in data["runs"])
     return Trial(**{**data, "stage": Stage(data["stage"]), "runs": runs, "fault": Fault(data["fault"])})
 
 
-def _run(data: Mapping[str, Any]) -> Run:
+def _parse_run(data: Mapping[str, Any]) -> Run:
     drafts = data["acceptance"]
     if not drafts:
         return Run(**data)

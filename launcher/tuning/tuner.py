@@ -397,7 +397,7 @@ class ComparedPairs:
     def __init__(self) -> None:
         self._pairs: dict[tuple[Key, Key], list[Pair]] = {}
 
-    def add(self, settings: Sequence[RunSettings], pairs: Pairs) -> None:
+    def add_pairs(self, settings: Sequence[RunSettings], pairs: Pairs) -> None:
         """Add the pairs of some rounds."""
         for (a, b), added in pairs.items():
             one, other = settings_key(settings[a]), settings_key(settings[b])
@@ -406,7 +406,7 @@ class ComparedPairs:
             else:
                 self._pairs.setdefault((one, other), []).extend(added)
 
-    def compare(self, candidate: RunSettings, against: RunSettings, confidence: float) -> Comparison | None:
+    def compare_settings(self, candidate: RunSettings, against: RunSettings, confidence: float) -> Comparison | None:
         """Return the comparison of two settings, with the pooled spread of all comparisons. None with too few pairs."""
         one, other = settings_key(against), settings_key(candidate)
         pairs = self._pairs.get((one, other)) or [swap_pair(pair) for pair in self._pairs.get((other, one), ())]
@@ -430,7 +430,7 @@ class Question:
 
     def update_answer(self, measured: ComparedPairs, confidence: float) -> None:
         """Update the answer from all pairs so far."""
-        self.comparison = measured.compare(self.candidate, self.against, confidence) or self.comparison
+        self.comparison = measured.compare_settings(self.candidate, self.against, confidence) or self.comparison
         if self.comparison is not None and (self.comparison.no_better or self.comparison.better):
             self.answer = self.comparison.better
 
@@ -814,7 +814,7 @@ async def _answer_questions(runner: TrialRunner, questions: Questions) -> None:
             return
         orders = balanced_orders(min(wanted, affordable), len(settings) - 1)
         stage = Stage.CONFIRM if number else Stage.VERIFY
-        measured.add(settings, await runner.run_rounds(stage, settings, orders))
+        measured.add_pairs(settings, await runner.run_rounds(stage, settings, orders))
         for question in undecided:
             question.update_answer(measured, confidence)
 

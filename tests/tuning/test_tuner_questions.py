@@ -22,7 +22,7 @@ def pairs(ratio: float, spread: float = 1.0) -> list[Pair]:
 def measured(on: float, off: float = 1.0, spread: float = 1.0) -> ComparedPairs:
     found = ComparedPairs()
     sides = {(0, 1): pairs(off, spread), (0, 2): pairs(on, spread), (1, 2): pairs(on / off, spread)}
-    found.add([BASELINE, OFF, ON], sides)
+    found.add_pairs([BASELINE, OFF, ON], sides)
     return found
 
 
@@ -40,7 +40,7 @@ def test_better_no_better_or_open(ratio: float, spread: float, answer: bool | No
 
 def test_a_comparison_reads_the_same_from_either_side() -> None:
     both = measured(1.3, 1.1)
-    there, back = both.compare(ON, OFF, 0.95), both.compare(OFF, ON, 0.95)
+    there, back = both.compare_settings(ON, OFF, 0.95), both.compare_settings(OFF, ON, 0.95)
     assert there is not None
     assert back is not None
     assert there.ratio.estimate == pytest.approx(1.3 / 1.1)
@@ -49,9 +49,9 @@ def test_a_comparison_reads_the_same_from_either_side() -> None:
 
 def test_later_rounds_add_to_the_pairs_whatever_their_order_was() -> None:
     both = ComparedPairs()
-    both.add([BASELINE, ON], {(0, 1): pairs(1.2)})
-    both.add([ON, BASELINE], {(0, 1): pairs(1 / 1.2)})
-    found = both.compare(ON, BASELINE, 0.95)
+    both.add_pairs([BASELINE, ON], {(0, 1): pairs(1.2)})
+    both.add_pairs([ON, BASELINE], {(0, 1): pairs(1 / 1.2)})
+    found = both.compare_settings(ON, BASELINE, 0.95)
     assert found is not None
     assert found.ratio.n == 8
     assert found.ratio.estimate == pytest.approx(1.2)
@@ -59,8 +59,8 @@ def test_later_rounds_add_to_the_pairs_whatever_their_order_was() -> None:
 
 def test_two_pairs_are_too_few_to_say_anything() -> None:
     both = ComparedPairs()
-    both.add([BASELINE, ON], {(0, 1): pairs(1.2)[:2]})
-    assert both.compare(ON, BASELINE, 0.95) is None
+    both.add_pairs([BASELINE, ON], {(0, 1): pairs(1.2)[:2]})
+    assert both.compare_settings(ON, BASELINE, 0.95) is None
     question = Question(ON, BASELINE)
     question.update_answer(both, 0.95)
     assert (question.answer, question.comparison) == (None, None)
