@@ -162,20 +162,19 @@ class Rail(QFrame):
             button = self._buttons[spec.name] = PageButton(spec)
             button.clicked.connect(lambda _, name=spec.name: self.chosen.emit(name))
             self._group.addButton(button)
-            if spec.name == "settings":
+            if spec.name == "settings":  # at the bottom of the rail
                 layout.addStretch()
             layout.addWidget(button)
-        if "settings" not in self._buttons:
-            layout.addStretch()
+
         layout.addSpacing(theme.px(8))
         layout.addWidget(self._engine)
         layout.addWidget(self._gpus)
         layout.addWidget(self._about)
         self.show_engine("")
 
-    def fit_width(self, window: int) -> None:
-        """Choose the width for a window's width in pixels."""
-        narrow = window < theme.px(_NARROW_WINDOW)
+    def fit_width(self, window_width: int) -> None:
+        """Choose the narrow or the usual width for a window's width in pixels."""
+        narrow = window_width < theme.px(_NARROW_WINDOW)
         if narrow != self._narrow:
             self._narrow = narrow
             self.setFixedWidth(theme.px(_NARROW if narrow else WIDTH))

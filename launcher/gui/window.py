@@ -118,7 +118,7 @@ class Window(QMainWindow):
         self.tray: Tray | None = None
         self._pages: dict[str, QWidget] = {}
         self._specs = {spec.name: spec for spec in PAGES}
-        self._page = self._previous_page = ""
+        self._page_name = self._previous_name = ""
         self._prebuild_steps = self._prebuild_pages()
         self.rail = Rail([spec for spec in self._specs.values() if spec.in_rail])
         self.chip = self.rail.chip
@@ -151,7 +151,7 @@ class Window(QMainWindow):
     @property
     def page_name(self) -> str:
         """The name of the current page."""
-        return self._page
+        return self._page_name
 
     @property
     def page_names(self) -> tuple[str, ...]:
@@ -198,11 +198,10 @@ class Window(QMainWindow):
     def show_page(self, name: str) -> None:
         """Show a page; the first one if the name is unknown."""
         name = name if name in self._specs else next(iter(self._specs))
-        if name == self._page:
+        if name == self._page_name:
             return
-        if self._pages.get(self._page) is not None:
-            self._notify_page("on_hidden")
-        self._previous_page, self._page = self._page, name
+        self._notify_page("on_hidden")
+        self._previous_name, self._page_name = self._page_name, name
         page = self.page(name)
         if page.focusWidget() is None:
             page.setFocus()  # Tab then goes to the first control, which is not highlighted before
@@ -214,12 +213,12 @@ class Window(QMainWindow):
     @Slot()
     def show_keys(self) -> None:
         """Show the keyboard page, or return to the previous one."""
-        self.show_page(self._previous_page if self._page == "keys" else "keys")
+        self.show_page(self._previous_name if self._page_name == "keys" else "keys")
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
         """Leave a page that is not in the rail with Esc."""
-        if event.key() == Qt.Key.Key_Escape and not self._specs[self._page].in_rail:
-            self.show_page(self._previous_page)
+        if event.key() == Qt.Key.Key_Escape and not self._specs[self._page_name].in_rail:
+            self.show_page(self._previous_name)
         else:
             super().keyPressEvent(event)
 
@@ -259,13 +258,13 @@ class Window(QMainWindow):
 
     def _notify_page(self, method: str) -> None:
         """Call the current page's method, if it has it."""
-        page = self._pages.get(self._page)
+        page = self._pages.get(self._page_name)
         if page is None:
             return
         if hasattr(page, method):
             getattr(page, method)()
         if method == "on_shown":
-            self.page_shown.emit(self._page)
+            self.page_shown.emit(self._page_name)
 
     def add_tray(self) -> None:
         """Add a tray icon, if the system has a tray."""
@@ -369,7 +368,9 @@ class Window(QMainWindow):
         if self._remember:
             stored = open_window_settings()
             stored.setValue("window/geometry", self.saveGeometry())
-            stored.setValue("window/page", self._page if self._specs[self._page].in_rail else self._previous_page)
+            stored.setValue(
+                "window/page", self._page_name if self._specs[self._page_name].in_rail else self._previous_name
+            )
 
     def _connect_signals(self) -> None:
         controller = self.controller

@@ -23,14 +23,15 @@ class PlotState:
     """The values from which the asides are made.
 
     `limit` is the highest rate, in tokens per second, that the memory bandwidth allows the running server, which
-    started at `served_s`; `note` is a remark on its speed. `throttled` is the time and reason of the last throttling.
+    started at `server_start_s`; `note` is a remark on its speed. `throttled` is the time and the reason of the last
+    throttling.
     """
 
     samples: Samples
     latest: MonitorSnapshot
     limit: Reading | None = None
     note: str = ""
-    served_s: float = float("-inf")
+    server_start_s: float = float("-inf")
     throttled: tuple[float, str] | None = None
 
 
@@ -39,8 +40,8 @@ def rate_aside(state: PlotState) -> Aside:
 
     The limit belongs to the running server, so only its samples count for the mean.
     """
-    samples, limit, note, served_s = state.samples, state.limit, state.note, state.served_s
-    from_s, newest_s = max(samples.newest_s - MEAN_S, served_s), samples.newest_s
+    samples, limit, note, server_start_s = state.samples, state.limit, state.note, state.server_start_s
+    from_s, newest_s = max(samples.newest_s - MEAN_S, server_start_s), samples.newest_s
     mean = samples.mean("tokens_per_second", from_s, newest_s) if from_s <= newest_s else None
     lines = [] if mean is None else [tr("mean of 5 min {rate:,.1f}", rate=mean)]
     tips = [note] if note else []

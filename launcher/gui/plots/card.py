@@ -96,11 +96,11 @@ class PlotCard(QFrame):
             self.chart.show_times(times)
 
     def show_readings(
-        self, readings: Mapping[str, Reading], samples: Samples, *, served_s: float = float("-inf")
+        self, readings: Mapping[str, Reading], samples: Samples, *, server_start_s: float = float("-inf")
     ) -> None:
         """Show the newest values. If none was ever known, a single line gives the reason.
 
-        Values from before `served_s` belong to an earlier server and are ignored.
+        Values from before `server_start_s` belong to an earlier server and are ignored.
         """
         own_readings = {name: readings[name] for name in self.read_outs if name in readings}
         reasons = [reading.absent or "" for reading in own_readings.values() if reading.value is None]
@@ -111,7 +111,7 @@ class PlotCard(QFrame):
             reading = own_readings.get(quantity.name)
             if reading is None:
                 continue
-            oldest_s = served_s if quantity.of_server else float("-inf")
+            oldest_s = server_start_s if quantity.of_server else float("-inf")
             from_s, to_s = max(newest_s - 2 * _MINUTE_S, oldest_s), newest_s - _MINUTE_S
             minute_before = None
             if reading.value is not None and from_s < to_s:

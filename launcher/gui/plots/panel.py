@@ -289,7 +289,7 @@ class PlotPanel(QWidget):
         self._latest: MonitorSnapshot | None = None
         self._throttled: tuple[float, str] | None = None
         """Time and reason of the last throttling."""
-        self._drawn_s = self._numbers_s = self._served_s = float("-inf")
+        self._drawn_s = self._numbers_s = self._server_start_s = float("-inf")
         """When the plots were drawn, when the numbers were shown, and when the running server started."""
         self._is_idle = controller.view.resting
         self._stale = self._attaching = False
@@ -338,7 +338,7 @@ class PlotPanel(QWidget):
     def _handle_launch(self, launch: Launch | None) -> None:
         """Start the figures again for another server."""
         if launch is not None:
-            self._served_s, self._latest = time.monotonic(), None
+            self._server_start_s, self._latest = time.monotonic(), None
             for card in self.cards.values():
                 if card.plot.of_server:
                     card.show_aside("")
@@ -378,7 +378,7 @@ class PlotPanel(QWidget):
 
     def draw_if_due(self) -> None:
         """Draw, and refresh the numbers, if the panel is visible and there are new samples or another time span."""
-        self._timer.setInterval(_TICK_MS)
+        self._timer.setInterval(_TICK_MS)  # schedule_drawing has set it to 0
         samples = self.samples
         if samples is None or not self._is_visible_to_user():
             return
@@ -423,14 +423,14 @@ class PlotPanel(QWidget):
         self._show_cards(has_gpu=has_gpu)
         for card in self.cards.values():
             if not card.isHidden():
-                card.show_readings(latest.readings, samples, served_s=self._served_s)
+                card.show_readings(latest.readings, samples, server_start_s=self._server_start_s)
         self._update_time_labels()
         if self._is_idle:
             for card in self.cards.values():
                 card.show_nothing_runs()
             return
         limit, note = self.references.limit, self._controller.note
-        state = PlotState(samples, latest, limit, note, self._served_s, self._throttled)
+        state = PlotState(samples, latest, limit, note, self._server_start_s, self._throttled)
         for card in self.cards.values():
             aside = card.plot.aside(state) if card.plot.aside is not None and card.absent is None else None
             if aside is not None:
