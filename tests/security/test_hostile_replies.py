@@ -20,8 +20,9 @@ from launcher.engine.server.registry import ServerEntry
 from launcher.gui import theme
 from launcher.gui.chat import reply as reply_widgets
 from launcher.gui.chat.code import CodeBlock
-from launcher.gui.chat.pane import ChatPane, ReadOnlyText, ReplyView
-from launcher.gui.chat.reply import SHOWN_CHARACTERS
+from launcher.gui.chat.pane import ChatPane
+from launcher.gui.chat.reply import SHOWN_CHARACTERS, ReplyView
+from launcher.gui.chat.text import ReadOnlyText
 from launcher.gui.cockpit.page import CockpitPage
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, set_tooltip
