@@ -395,7 +395,7 @@ def _line() -> str:
         address = await server.listen(Path(os.environ[HOME_VARIABLE]), "line")
         right, refusals = await told(address), []
         try:
-            await told(ControlAddress(address.place, "x" * len(address.token)))
+            await told(ControlAddress(address.path, "x" * len(address.token)))
         except LauncherError as error:
             refusals.append(error.code)
         await server.close()
