@@ -93,7 +93,7 @@ class MemoryBar(QWidget):
         servers: int = 0,
         needed: int | None = None,
     ) -> None:
-        """Show parts (key, label, bytes) in a memory of `total` bytes. Keys other than those of _SHADES look alike.
+        """Show parts (key, label, bytes) in a memory of `total` bytes. The keys weights, kv, ... have a shade each.
 
         `others` is used by other programs (None: unknown), `servers` by other servers of ours. `needed` is the memory
         that must be free if that is more than the sum of the parts, as with several GPUs.
