@@ -8,8 +8,9 @@ exact estimates); a plan is then fitted exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
 from math import ceil, inf, log2
 from types import MappingProxyType
@@ -234,8 +235,9 @@ def _layer_mib(weights: Weights) -> float:
     return weights.blocks[-1].experts / _MIB if weights.blocks else 0.0
 
 
-_Way = tuple[int, int, str, int, float]
-"""Draft length, context, KV cache type, layers with experts on the host, and the MiB that stay free."""
+_Way = tuple[int, int, str, int, float, float]
+"""Draft length, context, KV cache type, layers with experts on the host, and the MiB that stay free on the GPU and, if
+there are such layers, on the host (else endless)."""
 
 
 @dataclass(slots=True)
@@ -250,25 +252,36 @@ class _Ranker:
     fixed: Mapping[str, Value]
     draft_model: DraftModel | None
     contexts: Sequence[int]
-    beside_weights: dict[tuple[str, int, str], tuple[float, float]] = field(default_factory=dict)
+    shares: Sequence[float] = field(init=False)
+    desktop_mib: int = field(init=False)
+    beside_weights: dict[tuple[str, int, str], tuple[float, float, int]] = field(default_factory=dict)
     staging: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.shares, self.desktop_mib = gpu_shares(self.situation), desktop_share_mib(self.situation)
 
     def rank_file(self, file: ModelFile, weights: Weights, drafts: Sequence[int] | None = None) -> RankedFile | None:
         """Return the best way to run `file`, with one of `drafts` if given; None if it cannot fit."""
         bits = self._bits(file)
         best: RankedFile | None = None
         simple = _SIMPLE_BITS if any(name in file.quant.upper() for name in _SIMPLE) else 0.0
-        works = {0: measure_work(file, self.geometry, weights, 0)}
-        drafts = self._drafts(file, works[0]) if drafts is None else drafts
-        for draft, context, kv, moved, spare in self._fitting_ways(weights, drafts, file):
+        quality = self.intent.quality * _QUALITY * other_tokens(bits - simple) ** 2
+
+        @cache
+        def find_work(moved: int) -> PassWork:
+            return measure_work(file, self.geometry, weights, moved)
+
+        @cache
+        def find_rate(draft: int, moved: int = 0) -> float | None:
+            return self._rate(find_work(moved), draft)
+
+        drafts = self._drafts(file, find_rate) if drafts is None else drafts
+        for draft, context, kv, moved, spare, host in self._fitting_ways(weights, drafts, file):
             if best is not None and not draft and self._needs_no_more_context(best, moved):
                 continue
-            if moved not in works:
-                works[moved] = measure_work(file, self.geometry, weights, moved)
-            rate = self._rate(works[moved], draft)
-            host = self._spare_host_mib(weights, draft, moved) if moved else inf
-            assumed = self._assumed_rate(works[moved]) if rate is None else rate
-            loss = self._loss(bits - simple, context, kv, moved, assumed, spare, host)
+            rate = find_rate(draft, moved)
+            assumed = self._assumed_rate(find_work(moved)) if rate is None else rate
+            loss = self._loss(quality, context, kv, moved, assumed, spare, host)
             if best is None or loss.total < best.loss.total:
                 best = RankedFile(file, bits, context, kv, draft, moved, rate, int(spare), loss)
         return best
@@ -297,7 +310,7 @@ class _Ranker:
         known = bits_per_weight(file)
         return known[1] if known else _USUAL_BITS
 
-    def _drafts(self, file: ModelFile, work: PassWork) -> Sequence[int]:
+    def _drafts(self, file: ModelFile, find_rate: Callable[[int], float | None]) -> Sequence[int]:
         """Return the draft lengths to compare: off, and the one with the best forecast."""
         if "draft" in self.fixed:
             return (self.base.draft,)
@@ -305,7 +318,7 @@ class _Ranker:
             return (0,)
         rates: list[float] = []
         for draft in range(_LONGEST_DRAFT + 1):
-            rate = self._rate(work, draft)
+            rate = find_rate(draft)
             if rate is None:
                 return (_USUAL_DRAFT,)
             if draft > 1 and rate < rates[-1]:  # it only falls from here on
@@ -329,7 +342,7 @@ class _Ranker:
             work,
             draft,
             situation.cards,
-            gpu_shares(situation),
+            self.shares,
             vulkan=situation.backend == "vulkan",
             power_limit_w=situation.power_limit_w,
         )
@@ -359,8 +372,8 @@ class _Ranker:
 
     def _lacks_nothing(self, way: _Way) -> bool:
         """Return whether a way has the longest context, all experts on the GPU and room for a desktop."""
-        _, context, _, moved, spare = way
-        return context == self.contexts[0] and not moved and spare >= desktop_share_mib(self.situation)
+        _, context, _, moved, spare, _ = way
+        return context == self.contexts[0] and not moved and spare >= self.desktop_mib
 
     def _ways_with_kv(self, file: ModelFile, weights: Weights, draft: int, kv: str) -> Iterator[_Way]:
         situation, base = self.situation, self.base
@@ -372,20 +385,20 @@ class _Ranker:
         if fitting < least_spare and not layer:
             return
         low, high = min(LEAST_CONTEXT, base.context), base.context
-        least, most = self._beside_weights(file, weights, kv, draft)
+        least, most, least_bytes = self._beside_weights(file, weights, kv, draft)
         per_token = (most - least) / (high - low) if high > low else 0.0
         fitting += (fixed or 0) * layer - least
         for context in self.contexts:
             spare = fitting - per_token * (context - low)
             if spare >= least_spare:
-                yield draft, context, kv, fixed or 0, spare
+                yield draft, context, kv, fixed or 0, spare, self._spare_host_mib(weights, draft, fixed or 0)
                 return
-            if fixed is not None or not layer or (context not in _OFFLOADED_CONTEXTS and context != base.context):
+            if fixed is not None or not layer or (context not in _OFFLOADED_CONTEXTS and context != high):
                 continue
-            spare -= self._staging_share(weights, kv, draft) * layer
+            spare -= self._staging_share(weights, kv, draft, least_bytes) * layer
             moved = ceil((situation.margin_mib - spare) / layer)
-            if moved <= layers and self._spare_host_mib(weights, draft, moved) >= 0:
-                yield draft, context, kv, moved, spare + moved * layer
+            if moved <= layers and (host := self._spare_host_mib(weights, draft, moved)) >= 0:
+                yield draft, context, kv, moved, spare + moved * layer, host
 
     def _uses_head(self, draft: int) -> bool:
         return draft > 0 and self.geometry.mtp_layers > 0 and not self.base.ngrams
@@ -398,37 +411,40 @@ class _Ranker:
         return weights.on_device(0, mtp=mtp) / _MIB
 
     def _spare_host_mib(self, weights: Weights, draft: int, moved: int) -> float:
-        """Return the host memory that stays free beside the model's part there."""
+        """Return the host memory that stays free beside the model's part there; endless without `moved` layers."""
+        if not moved:
+            return inf
         on_host_mib = weights.on_host(moved, mtp=self._uses_head(draft)) / _MIB
         host_mib = self.situation.host_mib
         return (_USUAL_HOST_MIB if host_mib is None else host_mib) - ROOM_MIB - on_host_mib
 
-    def _beside_weights(self, file: ModelFile, weights: Weights, kv: str, draft: int) -> tuple[float, float]:
+    def _beside_weights(self, file: ModelFile, weights: Weights, kv: str, draft: int) -> tuple[float, float, int]:
         """Return the MiB beside the weights at the least and at the longest context: between them it is nearly a line.
 
-        With one GPU they are the same for all files.
+        The last figure is the bytes beside the weights on all GPUs at the least context. With one GPU they are the same
+        for all files.
         """
         low, high = min(LEAST_CONTEXT, self.base.context), self.base.context
         key = kv, draft, file.quant if self.situation.gpus > 1 else ""
         if key not in self.beside_weights:
-            at_least, at_most = (self._measure_beside(weights, each, kv, draft) for each in (low, high))
-            self.beside_weights[key] = at_least, at_most
+            at_least = self._estimate(weights, low, kv, draft, 0)
+            at_most = self._estimate(weights, high, kv, draft, 0) if high > low else at_least
+            own = self._weights_mib(weights, draft)
+            least, most = (each.needed_bytes / _MIB - own for each in (at_least, at_most))
+            self.beside_weights[key] = least, most, at_least.parts.total - at_least.parts.weights
         return self.beside_weights[key]
 
-    def _staging_share(self, weights: Weights, kv: str, draft: int) -> float:
-        """Return the memory for copies of experts from the host, as a share of one layer's experts."""
+    def _staging_share(self, weights: Weights, kv: str, draft: int, without_copies: int) -> float:
+        """Return the memory for copies of experts from the host, as a share of one layer's experts.
+
+        `without_copies` is the bytes beside the weights at the least context with all experts on the GPU.
+        """
         if (kv, draft) not in self.staging:
-            context = min(LEAST_CONTEXT, self.base.context)
             layers = weights.expert_layers(mtp=self._uses_head(draft))
-            without = self._estimate(weights, context, kv, draft, 0).parts
-            with_copies = self._estimate(weights, context, kv, draft, layers).parts
-            more = with_copies.total - with_copies.weights - without.total + without.weights
+            with_copies = self._estimate(weights, min(LEAST_CONTEXT, self.base.context), kv, draft, layers).parts
+            more = with_copies.total - with_copies.weights - without_copies
             self.staging[kv, draft] = max(more, 0) / _MIB / _layer_mib(weights)
         return self.staging[kv, draft]
-
-    def _measure_beside(self, weights: Weights, context: int, kv: str, draft: int) -> float:
-        estimate = self._estimate(weights, context, kv, draft, 0)
-        return estimate.needed_bytes / _MIB - self._weights_mib(weights, draft)
 
     def _estimate(self, weights: Weights, context: int, kv: str, draft: int, n_cpu_moe: int) -> MemoryEstimate:
         beside = self.entry.draft if draft and self.entry.speculation not in ("mtp", None) else None
@@ -443,15 +459,15 @@ class _Ranker:
         return estimate_memory(self.geometry, weights, setting, self.draft_model)
 
     def _loss(
-        self, bits: float, context: int, kv: str, moved: int, rate: float, spare_mib: float, host_mib: float
+        self, quality: float, context: int, kv: str, moved: int, rate: float, spare_mib: float, host_mib: float
     ) -> Loss:
-        intent, situation = self.intent, self.situation
+        intent = self.intent
         halvings = log2(self.base.context / context)
-        missing = max(0.0, desktop_share_mib(situation) - spare_mib)
-        unknown_host = _HOST_UNKNOWN if situation.host_mib is None else 0.0
+        missing = max(0.0, self.desktop_mib - spare_mib)
+        unknown_host = _HOST_UNKNOWN if self.situation.host_mib is None else 0.0
         missing_host = max(0.0, _HOST_ROOM_MIB - host_mib) / 1_024
         return Loss(
-            quality=intent.quality * _QUALITY * other_tokens(bits) ** 2,
+            quality=quality,
             context=intent.context * (_SHORTENED + _HALVED * halvings**1.3) if halvings > 0 else 0.0,
             kv=_KV_LOSS.get(kv, _SMALL_KV_LOSS),
             speed=intent.speed * _HALF_SPEED * log2(_USUAL_RATE / rate),
