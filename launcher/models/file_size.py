@@ -1,6 +1,5 @@
 """Estimates the size of a model file that nobody has listed, from its quantisation and the model's parameters."""
 
-import re
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -8,6 +7,8 @@ from launcher.models.catalogue import ModelEntry, ModelFile
 
 _ROUNDED = 0.02
 """Share by which a rounded size, such as "about 4.30 GB", may be off."""
+_PREFIXES = ("UD", "AD", "XL")
+"""Prefixes of publishers' own recipes."""
 _BITS_PER_WEIGHT = MappingProxyType(
     {
         # Least, usual and most bits per parameter in the 407 files of 18 repositories of models above 8B that are
@@ -70,7 +71,10 @@ def expect_size(entry: ModelEntry, file: ModelFile) -> ExpectedSize | None:
 
 def bits_per_weight(file: ModelFile) -> tuple[float, float, float] | None:
     """Return the least, usual and most bits per parameter of a quantisation; None if its name says nothing."""
-    name = re.sub(r"^(?:UD|AD|XL)-", "", file.quant.upper())
+    name = file.quant.upper()
+    publisher, dash, rest = name.partition("-")
+    if dash and publisher in _PREFIXES:
+        name = rest
     if name in _BITS_PER_WEIGHT:
         return _BITS_PER_WEIGHT[name]
     return None if file.bits is None else (file.bits, file.bits + 0.6, file.bits + 1.4)

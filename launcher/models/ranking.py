@@ -8,9 +8,8 @@ exact estimates); a plan is then fitted exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import pairwise
 from math import ceil, inf, log2
 from types import MappingProxyType
@@ -230,14 +229,12 @@ def _list_contexts(base: PlanSettings, fixed: Mapping[str, Value], least: int) -
     return [each for each in contexts if each >= min(least, longest)]
 
 
-def _layer_mib(weights: Weights) -> float:
-    """Return the MiB of one layer's routed experts: of the last layer, for the first ones may have none."""
-    return weights.blocks[-1].experts / _MIB if weights.blocks else 0.0
-
-
 _Way = tuple[int, int, str, int, float, float]
 """Draft length, context, KV cache type, layers with experts on the host, and the MiB that stay free on the GPU and, if
 there are such layers, on the host (else endless)."""
+_DraftedWeights = tuple[int, float, int, float]
+"""A draft length, and with it the MiB of weights where the model runs with all experts there, the layers with experts
+that can move to the host, and the MiB of the experts of one."""
 
 
 @dataclass(slots=True)
@@ -267,20 +264,18 @@ class _Ranker:
         simple = _SIMPLE_BITS if any(name in file.quant.upper() for name in _SIMPLE) else 0.0
         quality = self.intent.quality * _QUALITY * other_tokens(bits - simple) ** 2
 
-        @cache
-        def find_work(moved: int) -> PassWork:
-            return measure_work(file, self.geometry, weights, moved)
-
-        @cache
-        def find_rate(draft: int, moved: int = 0) -> float | None:
-            return self._rate(find_work(moved), draft)
-
-        drafts = self._drafts(file, find_rate) if drafts is None else drafts
+        works = {0: measure_work(file, self.geometry, weights, 0)}
+        rates: dict[tuple[int, int], float | None] = {}
+        drafts = self._drafts(file, works[0]) if drafts is None else drafts
         for draft, context, kv, moved, spare, host in self._fitting_ways(weights, drafts, file):
             if best is not None and not draft and self._needs_no_more_context(best, moved):
                 continue
-            rate = find_rate(draft, moved)
-            assumed = self._assumed_rate(find_work(moved)) if rate is None else rate
+            if moved not in works:
+                works[moved] = measure_work(file, self.geometry, weights, moved)
+            if (draft, moved) not in rates:
+                rates[draft, moved] = self._rate(works[moved], draft)
+            rate = rates[draft, moved]
+            assumed = self._assumed_rate(works[moved]) if rate is None else rate
             loss = self._loss(quality, context, kv, moved, assumed, spare, host)
             if best is None or loss.total < best.loss.total:
                 best = RankedFile(file, bits, context, kv, draft, moved, rate, int(spare), loss)
@@ -310,7 +305,7 @@ class _Ranker:
         known = bits_per_weight(file)
         return known[1] if known else _USUAL_BITS
 
-    def _drafts(self, file: ModelFile, find_rate: Callable[[int], float | None]) -> Sequence[int]:
+    def _drafts(self, file: ModelFile, work: PassWork) -> Sequence[int]:
         """Return the draft lengths to compare: off, and the one with the best forecast."""
         if "draft" in self.fixed:
             return (self.base.draft,)
@@ -318,7 +313,7 @@ class _Ranker:
             return (0,)
         rates: list[float] = []
         for draft in range(_LONGEST_DRAFT + 1):
-            rate = find_rate(draft)
+            rate = self._rate(work, draft)
             if rate is None:
                 return (_USUAL_DRAFT,)
             if draft > 1 and rate < rates[-1]:  # it only falls from here on
@@ -359,46 +354,51 @@ class _Ranker:
         For each draft length and KV cache type that is the longest context with all experts on the GPU, and a few
         contexts with as few of them on the host as possible.
         """
+        on_gpu = [self._measure_draft(weights, draft) for draft in drafts]
         if "kv" in self.fixed:
-            return [way for draft in drafts for way in self._ways_with_kv(file, weights, draft, self.base.kv)]
+            return [way for each in on_gpu for way in self._ways_with_kv(file, weights, each, self.base.kv)]
         found: list[_Way] = []
-        for draft in drafts:
+        for each in on_gpu:
             for kv in _KV_TYPES:
-                ways = list(self._ways_with_kv(file, weights, draft, kv))
+                ways = list(self._ways_with_kv(file, weights, each, kv))
                 found += ways
                 if ways and self._lacks_nothing(ways[0]):
                     break
-        return found or [way for draft in drafts for way in self._ways_with_kv(file, weights, draft, _LAST_KV_TYPE)]
+        return found or [way for each in on_gpu for way in self._ways_with_kv(file, weights, each, _LAST_KV_TYPE)]
+
+    def _measure_draft(self, weights: Weights, draft: int) -> _DraftedWeights:
+        layers = weights.expert_layers(mtp=self._uses_head(draft)) if self.situation.has_host_memory else 0
+        layer_mib = weights.blocks[-1].experts / _MIB if layers else 0.0  # of the last one: the first may have none
+        return draft, self._weights_mib(weights, draft), layers, layer_mib
 
     def _lacks_nothing(self, way: _Way) -> bool:
         """Return whether a way has the longest context, all experts on the GPU and room for a desktop."""
         _, context, _, moved, spare, _ = way
         return context == self.contexts[0] and not moved and spare >= self.desktop_mib
 
-    def _ways_with_kv(self, file: ModelFile, weights: Weights, draft: int, kv: str) -> Iterator[_Way]:
+    def _ways_with_kv(self, file: ModelFile, weights: Weights, drafted: _DraftedWeights, kv: str) -> Iterator[_Way]:
         situation, base = self.situation, self.base
+        draft, on_gpu_mib, layers, layer_mib = drafted
         least_spare = situation.margin_mib / 2
-        fitting = situation.free_mib - self._weights_mib(weights, draft)
-        layers = weights.expert_layers(mtp=self._uses_head(draft)) if situation.has_host_memory else 0
-        layer = _layer_mib(weights) if layers else 0.0
+        fitting = situation.free_mib - on_gpu_mib
         fixed = min(base.n_cpu_moe, layers) if "n_cpu_moe" in self.fixed else None
-        if fitting < least_spare and not layer:
+        if fitting < least_spare and not layer_mib:
             return
         low, high = min(LEAST_CONTEXT, base.context), base.context
-        least, most, least_bytes = self._beside_weights(file, weights, kv, draft)
+        least, most, least_bytes = self._beside_weights(file, weights, kv, draft, on_gpu_mib)
         per_token = (most - least) / (high - low) if high > low else 0.0
-        fitting += (fixed or 0) * layer - least
+        fitting += (fixed or 0) * layer_mib - least
         for context in self.contexts:
             spare = fitting - per_token * (context - low)
             if spare >= least_spare:
                 yield draft, context, kv, fixed or 0, spare, self._spare_host_mib(weights, draft, fixed or 0)
                 return
-            if fixed is not None or not layer or (context not in _OFFLOADED_CONTEXTS and context != high):
+            if fixed is not None or not layer_mib or (context not in _OFFLOADED_CONTEXTS and context != high):
                 continue
-            spare -= self._staging_share(weights, kv, draft, least_bytes) * layer
-            moved = ceil((situation.margin_mib - spare) / layer)
+            spare -= self._staging_share(weights, drafted, kv, least_bytes) * layer_mib
+            moved = ceil((situation.margin_mib - spare) / layer_mib)
             if moved <= layers and (host := self._spare_host_mib(weights, draft, moved)) >= 0:
-                yield draft, context, kv, moved, spare + moved * layer, host
+                yield draft, context, kv, moved, spare + moved * layer_mib, host
 
     def _uses_head(self, draft: int) -> bool:
         return draft > 0 and self.geometry.mtp_layers > 0 and not self.base.ngrams
@@ -418,7 +418,9 @@ class _Ranker:
         host_mib = self.situation.host_mib
         return (_USUAL_HOST_MIB if host_mib is None else host_mib) - ROOM_MIB - on_host_mib
 
-    def _beside_weights(self, file: ModelFile, weights: Weights, kv: str, draft: int) -> tuple[float, float, int]:
+    def _beside_weights(
+        self, file: ModelFile, weights: Weights, kv: str, draft: int, on_gpu_mib: float
+    ) -> tuple[float, float, int]:
         """Return the MiB beside the weights at the least and at the longest context: between them it is nearly a line.
 
         The last figure is the bytes beside the weights on all GPUs at the least context. With one GPU they are the same
@@ -429,21 +431,20 @@ class _Ranker:
         if key not in self.beside_weights:
             at_least = self._estimate(weights, low, kv, draft, 0)
             at_most = self._estimate(weights, high, kv, draft, 0) if high > low else at_least
-            own = self._weights_mib(weights, draft)
-            least, most = (each.needed_bytes / _MIB - own for each in (at_least, at_most))
+            least, most = (each.needed_bytes / _MIB - on_gpu_mib for each in (at_least, at_most))
             self.beside_weights[key] = least, most, at_least.parts.total - at_least.parts.weights
         return self.beside_weights[key]
 
-    def _staging_share(self, weights: Weights, kv: str, draft: int, without_copies: int) -> float:
+    def _staging_share(self, weights: Weights, drafted: _DraftedWeights, kv: str, without_copies: int) -> float:
         """Return the memory for copies of experts from the host, as a share of one layer's experts.
 
         `without_copies` is the bytes beside the weights at the least context with all experts on the GPU.
         """
+        draft, _, layers, layer_mib = drafted
         if (kv, draft) not in self.staging:
-            layers = weights.expert_layers(mtp=self._uses_head(draft))
             with_copies = self._estimate(weights, min(LEAST_CONTEXT, self.base.context), kv, draft, layers).parts
             more = with_copies.total - with_copies.weights - without_copies
-            self.staging[kv, draft] = max(more, 0) / _MIB / _layer_mib(weights)
+            self.staging[kv, draft] = max(more, 0) / _MIB / layer_mib
         return self.staging[kv, draft]
 
     def _estimate(self, weights: Weights, context: int, kv: str, draft: int, n_cpu_moe: int) -> MemoryEstimate:

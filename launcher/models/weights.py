@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
+from operator import attrgetter
 
 from launcher.base.errors import GeometryUnknown
 from launcher.base.messages import message
@@ -53,6 +54,9 @@ class Block:
         return sum(self.matrices)
 
 
+_REST, _MATRICES = attrgetter("rest"), attrgetter("matrices")
+
+
 @dataclass(frozen=True)
 class Weights:
     """Sizes of a model's tensors, in bytes.
@@ -74,13 +78,13 @@ class Weights:
     @cached_property
     def _rest_sums(self) -> tuple[int, int]:
         """Bytes that are not routed experts: of the trunk's blocks, and with the heads."""
-        trunk = sum(block.rest for block in self.blocks)
-        return trunk, trunk + sum(block.rest for block in self.heads)
+        trunk = sum(map(_REST, self.blocks))
+        return trunk, trunk + sum(map(_REST, self.heads))
 
     @cached_property
     def _expert_sums(self) -> tuple[int, ...]:
         """Bytes of the routed experts of the first 0, 1, 2, ... blocks, the heads behind the trunk."""
-        return tuple(accumulate((sum(block.matrices) for block in self.blocks + self.heads), initial=0))
+        return tuple(accumulate(map(sum, map(_MATRICES, self.blocks + self.heads)), initial=0))
 
     def sum_experts(self, begin: int = 0, end: int | None = None, *, mtp: bool = False) -> int:
         """Return the bytes of the routed experts of the blocks from `begin` to `end`, `mtp`: of the heads, too."""
@@ -228,7 +232,10 @@ def _experts_by_parameters(entry: ModelEntry, tensor_bytes: int, geometry: Geome
 def _rule_blocks(geometry: Geometry, rest: int, matrices: Matrices) -> tuple[Block, ...]:
     """Return the trunk's blocks. Those with experts are the last ones, or spread where others lie between them."""
     count, routed_count = geometry.layers, geometry.expert_layers
-    plain, routed = Block(rest), Block(rest, matrices)
+    plain = Block(rest)
+    if not routed_count:
+        return (plain,) * count
+    routed = Block(rest, matrices)
     if routed_count + geometry.leading_dense == count:
         return (plain,) * geometry.leading_dense + (routed,) * routed_count
     starts = [index * routed_count // count for index in range(count + 1)]
