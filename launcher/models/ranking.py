@@ -8,7 +8,7 @@ exact estimates); a plan is then fitted exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil, inf, log2
@@ -251,11 +251,16 @@ class _Ranker:
     contexts: Sequence[int]
     shares: Sequence[float] = field(init=False)
     desktop_mib: int = field(init=False)
+    host_mib: int = field(init=False)
+    offloaded_contexts: Collection[int] = field(init=False)
     beside_weights: dict[tuple[str, int, str], tuple[float, float, int]] = field(default_factory=dict)
     staging: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.shares, self.desktop_mib = gpu_shares(self.situation), desktop_share_mib(self.situation)
+        situation = self.situation
+        self.shares, self.desktop_mib = gpu_shares(situation), desktop_share_mib(situation)
+        self.host_mib = (_USUAL_HOST_MIB if situation.host_mib is None else situation.host_mib) - ROOM_MIB
+        self.offloaded_contexts = () if "n_cpu_moe" in self.fixed else {*_OFFLOADED_CONTEXTS, self.base.context}
 
     def rank_file(self, file: ModelFile, weights: Weights, drafts: Sequence[int] | None = None) -> RankedFile | None:
         """Return the best way to run `file`, with one of `drafts` if given; None if it cannot fit."""
@@ -388,17 +393,21 @@ class _Ranker:
         least, most, least_bytes = self._beside_weights(file, weights, kv, draft, on_gpu_mib)
         per_token = (most - least) / (high - low) if high > low else 0.0
         fitting += (fixed or 0) * layer_mib - least
+        mtp, copies_mib = self._uses_head(draft), None
         for context in self.contexts:
             spare = fitting - per_token * (context - low)
             if spare >= least_spare:
-                yield draft, context, kv, fixed or 0, spare, self._spare_host_mib(weights, draft, fixed or 0)
+                moved = fixed or 0
+                host = self.host_mib - weights.on_host(moved, mtp=mtp) / _MIB if moved else inf
+                yield draft, context, kv, moved, spare, host
                 return
-            if fixed is not None or not layer_mib or (context not in _OFFLOADED_CONTEXTS and context != high):
-                continue
-            spare -= self._staging_share(weights, drafted, kv, least_bytes) * layer_mib
-            moved = ceil((situation.margin_mib - spare) / layer_mib)
-            if moved <= layers and (host := self._spare_host_mib(weights, draft, moved)) >= 0:
-                yield draft, context, kv, moved, spare + moved * layer_mib, host
+            if layer_mib and context in self.offloaded_contexts:
+                if copies_mib is None:
+                    copies_mib = self._staging_share(weights, drafted, kv, least_bytes) * layer_mib
+                spare -= copies_mib
+                moved = ceil((situation.margin_mib - spare) / layer_mib)
+                if moved <= layers and (host := self.host_mib - weights.on_host(moved, mtp=mtp) / _MIB) >= 0:
+                    yield draft, context, kv, moved, spare + moved * layer_mib, host
 
     def _uses_head(self, draft: int) -> bool:
         return draft > 0 and self.geometry.mtp_layers > 0 and not self.base.ngrams
@@ -409,14 +418,6 @@ class _Ranker:
         if self.situation.backend == "cpu":
             return (weights.on_device(0, mtp=mtp) + weights.on_host(0, mtp=mtp) - weights.shared) / _MIB
         return weights.on_device(0, mtp=mtp) / _MIB
-
-    def _spare_host_mib(self, weights: Weights, draft: int, moved: int) -> float:
-        """Return the host memory that stays free beside the model's part there; endless without `moved` layers."""
-        if not moved:
-            return inf
-        on_host_mib = weights.on_host(moved, mtp=self._uses_head(draft)) / _MIB
-        host_mib = self.situation.host_mib
-        return (_USUAL_HOST_MIB if host_mib is None else host_mib) - ROOM_MIB - on_host_mib
 
     def _beside_weights(
         self, file: ModelFile, weights: Weights, kv: str, draft: int, on_gpu_mib: float

@@ -425,13 +425,15 @@ def measure_work(
     `cache_hits` is the share of the experts in host memory that are found in an expert cache.
     """
     bits = (bits_per_weight(file) or (_USUAL_FILE_BITS,) * 3)[1]
-    used = geometry.experts_used / geometry.experts if geometry.experts else 0.0
-    experts = weights.sum_experts(n_cpu_moe) * used
-    on_host = weights.sum_experts(0, n_cpu_moe) * used
-    host = on_host * (1 - cache_hits)
-    experts += on_host - host
+    used = experts = host = 0.0
+    if geometry.experts:
+        used = geometry.experts_used / geometry.experts
+        experts = weights.sum_experts(n_cpu_moe) * used
+        on_host = weights.sum_experts(0, n_cpu_moe) * used
+        host = on_host * (1 - cache_hits)
+        experts += on_host - host
     rest = weights.output + weights.sum_rest()
-    head = weights.output + sum(block.rest + block.experts * used for block in weights.heads)
+    head = weights.output + sum([block.rest + block.experts * used for block in weights.heads])
     return PassWork(
         gpu_bytes=rest + experts,
         experts=experts,
