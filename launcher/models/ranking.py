@@ -232,9 +232,9 @@ def _list_contexts(base: PlanSettings, fixed: Mapping[str, Value], least: int) -
 _Way = tuple[int, int, str, int, float, float]
 """Draft length, context, KV cache type, layers with experts on the host, and the MiB that stay free on the GPU and, if
 there are such layers, on the host (else endless)."""
-_DraftedWeights = tuple[int, float, int, float]
-"""A draft length, and with it the MiB of weights where the model runs with all experts there, the layers with experts
-that can move to the host, and the MiB of the experts of one."""
+_LoadedWeights = tuple[bool, float, int, float]
+"""Whether the MTP head is loaded, and with it the MiB of weights where the model runs with all experts there, the
+layers with experts that can move to the host, and the MiB of the experts of one."""
 
 
 @dataclass(slots=True)
@@ -264,6 +264,9 @@ class _Ranker:
 
     def rank_file(self, file: ModelFile, weights: Weights, drafts: Sequence[int] | None = None) -> RankedFile | None:
         """Return the best way to run `file`, with one of `drafts` if given; None if it cannot fit."""
+        loaded = {mtp: self._load_weights(weights, mtp=mtp) for mtp in (False, self._uses_head(1))}
+        if not any(self._may_fit(weights, each) for each in loaded.values()):
+            return None
         bits = self._bits(file)
         best: RankedFile | None = None
         simple = _SIMPLE_BITS if any(name in file.quant.upper() for name in _SIMPLE) else 0.0
@@ -272,7 +275,7 @@ class _Ranker:
         works = {0: measure_work(file, self.geometry, weights, 0)}
         rates: dict[tuple[int, int], float | None] = {}
         drafts = self._drafts(file, works[0]) if drafts is None else drafts
-        for draft, context, kv, moved, spare, host in self._fitting_ways(weights, drafts, file):
+        for draft, context, kv, moved, spare, host in self._fitting_ways(file, weights, loaded, drafts):
             if best is not None and not draft and self._needs_no_more_context(best, moved):
                 continue
             if moved not in works:
@@ -353,74 +356,93 @@ class _Ranker:
         bandwidth_gb_s = self.situation.bandwidth_gb_s or (COMMON.host_gb_s if on_cpu else _USUAL_BANDWIDTH_GB_S)
         return bandwidth_gb_s * 1e9 / (work.gpu_bytes + work.host_bytes)
 
-    def _fitting_ways(self, weights: Weights, drafts: Sequence[int], file: ModelFile) -> list[_Way]:
+    def _load_weights(self, weights: Weights, *, mtp: bool) -> _LoadedWeights:
+        if self.situation.backend == "cpu":
+            own = weights.on_device(0, mtp=mtp) + weights.on_host(0, mtp=mtp) - weights.shared
+        else:
+            own = weights.on_device(0, mtp=mtp)
+        layers = weights.expert_layers(mtp=mtp) if self.situation.has_host_memory else 0
+        layer_mib = weights.blocks[-1].experts / _MIB if layers else 0.0  # of the last one: the first may have none
+        return mtp, own / _MIB, layers, layer_mib
+
+    def _may_fit(self, weights: Weights, loaded: _LoadedWeights) -> bool:
+        """Return whether the weights alone would fit, on the GPU or with experts on the host."""
+        mtp, own_mib, layers, layer_mib = loaded
+        fitting = self.situation.free_mib - own_mib
+        if fitting >= self.situation.margin_mib / 2:
+            return True
+        if not layer_mib or "n_cpu_moe" in self.fixed:
+            return layer_mib > 0
+        moved = ceil((self.situation.margin_mib - fitting) / layer_mib)
+        return moved <= layers and self._spare_host_mib(weights, moved, mtp=mtp) >= 0
+
+    def _fitting_ways(
+        self, file: ModelFile, weights: Weights, loaded: Mapping[bool, _LoadedWeights], drafts: Sequence[int]
+    ) -> list[_Way]:
         """Return the ways that fit, with a KV cache of the last type only if none fits with another.
 
         For each draft length and KV cache type that is the longest context with all experts on the GPU, and a few
         contexts with as few of them on the host as possible.
         """
-        on_gpu = [self._measure_draft(weights, draft) for draft in drafts]
-        if "kv" in self.fixed:
-            return [way for each in on_gpu for way in self._ways_with_kv(file, weights, each, self.base.kv)]
-        found: list[_Way] = []
-        for each in on_gpu:
-            for kv in _KV_TYPES:
-                ways = list(self._ways_with_kv(file, weights, each, kv))
-                found += ways
-                if ways and self._lacks_nothing(ways[0]):
-                    break
-        return found or [way for each in on_gpu for way in self._ways_with_kv(file, weights, each, _LAST_KV_TYPE)]
 
-    def _measure_draft(self, weights: Weights, draft: int) -> _DraftedWeights:
-        layers = weights.expert_layers(mtp=self._uses_head(draft)) if self.situation.has_host_memory else 0
-        layer_mib = weights.blocks[-1].experts / _MIB if layers else 0.0  # of the last one: the first may have none
-        return draft, self._weights_mib(weights, draft), layers, layer_mib
+        def ways(draft: int, kv: str) -> list[_Way]:
+            return list(self._ways_with_kv(file, weights, loaded[self._uses_head(draft)], draft, kv))
+
+        if "kv" in self.fixed:
+            return [way for draft in drafts for way in ways(draft, self.base.kv)]
+        found: list[_Way] = []
+        for draft in drafts:
+            for kv in _KV_TYPES:
+                more = ways(draft, kv)
+                found += more
+                if more and self._lacks_nothing(more[0]):
+                    break
+        return found or [way for draft in drafts for way in ways(draft, _LAST_KV_TYPE)]
 
     def _lacks_nothing(self, way: _Way) -> bool:
         """Return whether a way has the longest context, all experts on the GPU and room for a desktop."""
         _, context, _, moved, spare, _ = way
         return context == self.contexts[0] and not moved and spare >= self.desktop_mib
 
-    def _ways_with_kv(self, file: ModelFile, weights: Weights, drafted: _DraftedWeights, kv: str) -> Iterator[_Way]:
+    def _ways_with_kv(
+        self, file: ModelFile, weights: Weights, loaded: _LoadedWeights, draft: int, kv: str
+    ) -> Iterator[_Way]:
         situation, base = self.situation, self.base
-        draft, on_gpu_mib, layers, layer_mib = drafted
+        mtp, own_mib, layers, layer_mib = loaded
         least_spare = situation.margin_mib / 2
-        fitting = situation.free_mib - on_gpu_mib
+        fitting = situation.free_mib - own_mib
         fixed = min(base.n_cpu_moe, layers) if "n_cpu_moe" in self.fixed else None
         if fitting < least_spare and not layer_mib:
             return
         low, high = min(LEAST_CONTEXT, base.context), base.context
-        least, most, least_bytes = self._beside_weights(file, weights, kv, draft, on_gpu_mib)
+        least, most, least_bytes = self._beside_weights(file, weights, kv, draft, own_mib)
         per_token = (most - least) / (high - low) if high > low else 0.0
         fitting += (fixed or 0) * layer_mib - least
-        mtp, copies_mib = self._uses_head(draft), None
+        copies_mib: float | None = None
         for context in self.contexts:
             spare = fitting - per_token * (context - low)
             if spare >= least_spare:
                 moved = fixed or 0
-                host = self.host_mib - weights.on_host(moved, mtp=mtp) / _MIB if moved else inf
+                host = self._spare_host_mib(weights, moved, mtp=mtp) if moved else inf
                 yield draft, context, kv, moved, spare, host
                 return
             if layer_mib and context in self.offloaded_contexts:
                 if copies_mib is None:
-                    copies_mib = self._staging_share(weights, drafted, kv, least_bytes) * layer_mib
+                    copies_mib = self._staging_share(weights, loaded, draft, kv, least_bytes) * layer_mib
                 spare -= copies_mib
                 moved = ceil((situation.margin_mib - spare) / layer_mib)
-                if moved <= layers and (host := self.host_mib - weights.on_host(moved, mtp=mtp) / _MIB) >= 0:
+                if moved <= layers and (host := self._spare_host_mib(weights, moved, mtp=mtp)) >= 0:
                     yield draft, context, kv, moved, spare + moved * layer_mib, host
 
     def _uses_head(self, draft: int) -> bool:
         return draft > 0 and self.geometry.mtp_layers > 0 and not self.base.ngrams
 
-    def _weights_mib(self, weights: Weights, draft: int) -> float:
-        """Return the MiB of weights where the model runs, with all experts there."""
-        mtp = self._uses_head(draft)
-        if self.situation.backend == "cpu":
-            return (weights.on_device(0, mtp=mtp) + weights.on_host(0, mtp=mtp) - weights.shared) / _MIB
-        return weights.on_device(0, mtp=mtp) / _MIB
+    def _spare_host_mib(self, weights: Weights, moved: int, *, mtp: bool) -> float:
+        """Return the host memory that stays free beside the model's part there."""
+        return self.host_mib - weights.on_host(moved, mtp=mtp) / _MIB
 
     def _beside_weights(
-        self, file: ModelFile, weights: Weights, kv: str, draft: int, on_gpu_mib: float
+        self, file: ModelFile, weights: Weights, kv: str, draft: int, own_mib: float
     ) -> tuple[float, float, int]:
         """Return the MiB beside the weights at the least and at the longest context: between them it is nearly a line.
 
@@ -432,16 +454,18 @@ class _Ranker:
         if key not in self.beside_weights:
             at_least = self._estimate(weights, low, kv, draft, 0)
             at_most = self._estimate(weights, high, kv, draft, 0) if high > low else at_least
-            least, most = (each.needed_bytes / _MIB - on_gpu_mib for each in (at_least, at_most))
+            least, most = (each.needed_bytes / _MIB - own_mib for each in (at_least, at_most))
             self.beside_weights[key] = least, most, at_least.parts.total - at_least.parts.weights
         return self.beside_weights[key]
 
-    def _staging_share(self, weights: Weights, drafted: _DraftedWeights, kv: str, without_copies: int) -> float:
+    def _staging_share(
+        self, weights: Weights, loaded: _LoadedWeights, draft: int, kv: str, without_copies: int
+    ) -> float:
         """Return the memory for copies of experts from the host, as a share of one layer's experts.
 
         `without_copies` is the bytes beside the weights at the least context with all experts on the GPU.
         """
-        draft, _, layers, layer_mib = drafted
+        _, _, layers, layer_mib = loaded
         if (kv, draft) not in self.staging:
             with_copies = self._estimate(weights, min(LEAST_CONTEXT, self.base.context), kv, draft, layers).parts
             more = with_copies.total - with_copies.weights - without_copies
