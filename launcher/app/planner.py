@@ -214,10 +214,12 @@ async def _list_devices(build: EngineBuild | None, rpc: tuple[str, ...] = ()) ->
         return ()
 
 
-def options_for_plan(plan: Plan, *, rpc: Sequence[str] = (), extra: Sequence[str] = ()) -> ServeOptions:
+def options_for_plan(
+    plan: Plan, *, rpc: Sequence[str] = (), extra: Sequence[str] = (), file: Path | None = None
+) -> ServeOptions:
     """Return the options that serve a plan: its model and companion files by path if they are here, else by name.
 
-    `rpc` are the RPC workers, `extra` the user's own arguments.
+    `rpc` are the RPC workers, `extra` the user's own arguments. `file` is the model's path or name if that is known.
     """
     from launcher.engine.arguments import planned_options
     from launcher.engine.serve_options import ServeOptions
@@ -227,7 +229,7 @@ def options_for_plan(plan: Plan, *, rpc: Sequence[str] = (), extra: Sequence[str
     draft = plan.entry.draft if speculation.needs_draft_file else None
     projector = plan.entry.projector if plan.setting.mmproj_bytes else None
     options = ServeOptions(
-        downloaded_file(plan) or Path(plan.file.file),
+        file or downloaded_file(plan) or Path(plan.file.file),
         draft_file=_companion_path(plan, draft),
         spec_type=speculation.spec_type,
         embeddings=plan.entry.embedding,
@@ -273,17 +275,22 @@ async def planned_engine(machine: MachineDescription, situation: Situation) -> P
 
 
 def plan_arguments(
-    plan: Plan, engine: PlannedEngine, extra: Sequence[str] = (), *, rpc: Sequence[str] = ()
+    plan: Plan,
+    engine: PlannedEngine,
+    extra: Sequence[str] = (),
+    *,
+    rpc: Sequence[str] = (),
+    file: Path | None = None,
 ) -> list[str]:
     """Return the command line of a plan, for `engine` or for a generic llama-server.
 
-    `rpc` are the RPC workers, `extra` the user's own arguments, which come last. Raises EngineUnsuitable when the build
-    lacks a needed flag.
+    `rpc` are the RPC workers, `extra` the user's own arguments, which come last. `file` is the model's path or name if
+    that is known. Raises EngineUnsuitable when the build lacks a needed flag.
     """
     from launcher.engine.arguments import LLAMA_SERVER, server_arguments
 
     build = engine.build or LLAMA_SERVER
-    options = replace(options_for_plan(plan, rpc=rpc, extra=extra), no_gpu=engine.no_gpu)
+    options = replace(options_for_plan(plan, rpc=rpc, extra=extra, file=file), no_gpu=engine.no_gpu)
     return [*build.command, *server_arguments(options, build, gpu=engine.gpu)]
 
 

@@ -182,7 +182,10 @@ def _build_parser(arguments: list[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"mtp-launcher {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+    chosen = [name for name in arguments[:1] if name in VERBS]
     for name, summary in VERBS.items():
+        if chosen and name not in chosen:  # a parser for each of the others would take 10 ms in all
+            continue
         verb_parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name in arguments:
             module = importlib.import_module(f"launcher.cli.{name}")

@@ -7,6 +7,7 @@ import asyncio
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.cli.layout import format_table, wrap_text
@@ -178,6 +179,7 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.app import planner
     from launcher.base.errors import LauncherError
     from launcher.models.catalogue_load import load_catalogue
+    from launcher.models.library import share_snapshot
     from launcher.models.plan import Status
 
     criteria, machine = read_plan_criteria(options), read_machine_description(options)
@@ -199,7 +201,9 @@ async def run(options: argparse.Namespace) -> Result:
     if not plans and isinstance(planned.asked, LauncherError):
         comparison = planned.asked
     # Only files on this machine can have settings of an earlier start, or tuned ones.
-    if not situation.described and any(map(planner.downloaded_file, plans)):
+    with share_snapshot():
+        may_have_own = not situation.described and any(map(planner.downloaded_file, plans))
+    if may_have_own:
         from launcher.app.start_settings import apply_own_settings
 
         plans, kept_plans = await apply_own_settings(
@@ -216,10 +220,9 @@ async def run(options: argparse.Namespace) -> Result:
     engine = await planner.planned_engine(machine, situation)
     if options.ask_engine and plans:
         comparison = await _ask_engine(plans[0], machine)
-    from launcher.models.library import share_snapshot
-
+    environment = planner.plan_environment(engine) if plans else {}
     with share_snapshot():
-        plans_json = [_as_json(plan, engine, options.extra, options.rpc) for plan in plans]
+        plans_json = [_as_json(plan, engine, environment, options.extra, options.rpc) for plan in plans]
     if comparison is not None and plans:
         from launcher.cli.engine_comparison import comparison_json
 
@@ -409,12 +412,15 @@ def _machine_json(situation: Situation) -> dict[str, Any]:
     }
 
 
-def _as_json(plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[str]) -> dict[str, Any]:
+def _as_json(
+    plan: Plan, engine: PlannedEngine, environment: dict[str, str], extra: list[str], rpc: Sequence[str]
+) -> dict[str, Any]:
     from launcher.app import planner
     from launcher.models.speed import comparable_rate, describe_measurement
 
     setting = plan.setting
-    words, lacks = _make_command(plan, engine, extra, rpc)
+    local_file = planner.downloaded_file(plan)
+    words, lacks = _make_command(plan, engine, extra, rpc, local_file)
     return {
         "model": plan.entry.id,
         "quant": plan.file.quant,
@@ -423,7 +429,7 @@ def _as_json(plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[
         "file": plan.file.file,
         "bytes": plan.file.size_bytes,
         "sha256": plan.file.sha256,
-        "path": planner.downloaded_file(plan),
+        "path": local_file,
         "mmproj": plan.entry.projector.file if plan.entry.projector and setting.mmproj_bytes else None,
         "ctx": setting.context,
         "kv": setting.kv,
@@ -459,7 +465,7 @@ def _as_json(plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[
         "limit_tokens_per_second": round_figure(plan.limit_t_s),
         "limit_full_tokens_per_second": round_figure(plan.limit_full_t_s),
         "argv": words,
-        "env": planner.plan_environment(engine),
+        "env": environment,
         "extra": extra,
     }
 
@@ -490,17 +496,19 @@ def _reading_json(plan: Plan) -> dict[str, float | None] | None:
 
 
 def _make_command(
-    plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[str]
+    plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[str], local_file: Path | None
 ) -> tuple[list[str], list[str]]:
     """Return the command line of a plan, and cautions if the engine in use cannot run it."""
     from launcher.app import planner
     from launcher.base.errors import EngineUnsuitable
 
+    file = local_file or Path(plan.file.file)
     try:
-        return planner.plan_arguments(plan, engine, extra, rpc=rpc), []
+        return planner.plan_arguments(plan, engine, extra, rpc=rpc, file=file), []
     except EngineUnsuitable as error:
         other = replace(engine, build=None)
-        return planner.plan_arguments(plan, other, extra, rpc=rpc), [f"{error} The engine in use cannot run this plan."]
+        words = planner.plan_arguments(plan, other, extra, rpc=rpc, file=file)
+        return words, [f"{error} The engine in use cannot run this plan."]
 
 
 def _format_others(plans: Sequence[Plan]) -> Iterator[str]:
@@ -628,7 +636,8 @@ def _describe_plan(
         yield _format_row("engine", describe_comparison(comparison, plan.estimate) + alone)
     yield from _format_rows("why", plan.reasons)
     extra = options.extra
-    words, lacks = _make_command(plan, engine, [], options.rpc)
+    local_file = planner.downloaded_file(plan)
+    words, lacks = _make_command(plan, engine, [], options.rpc, local_file)
     yield from _format_rows("caution", [*plan.cautions, *lacks, *uncounted_arguments(extra)])
     if plan.forecast:
         yield _format_row("speed", _describe_forecast(plan.forecast, setting))
@@ -641,7 +650,6 @@ def _describe_plan(
     if plan.limit_t_s and plan.limit_full_t_s:
         limits = f"{plan.limit_t_s:,.0f} tokens/s without drafts, {plan.limit_full_t_s:,.0f} when the context is full"
         yield _format_row("limit", f"{limits}, by the GPU's memory bandwidth: not a forecast")
-    local_file = planner.downloaded_file(plan)
     if plan.entry.repo is None and local_file:
         yield _format_row("file", str(local_file))
     if plan.entry.repo:
