@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from launcher.machine.surroundings import container_name
 from launcher.machine.sysfs import ROOT, PciGpu, read_text
 
 _MIB = 2**20
-_WSL_LIBRARY = "usr/lib/wsl/lib/libnvidia-ml.so.1"
+_LIBRARY = "libnvidia-ml.so.1"
+_WSL_LIBRARY = f"usr/lib/wsl/lib/{_LIBRARY}"
+_NO_DRIVER = message("No NVIDIA driver is installed.")
 _UNIFIED_CHIPS = ("GB10", "Jetson", "Orin", "Thor", "Tegra")
 """Parts of the names of NVIDIA chips that share the host's memory (DGX Spark, Jetson)."""
 _THROTTLE_REASONS = {
@@ -48,10 +51,16 @@ class Nvml:
         self._failures: tuple[str, ...] = ()
         if self._sleepers and len(self._sleepers) == len(cards):
             return
-        import pynvml
-
         with contextlib.suppress(OSError):  # outside WSL it does not exist, or the dynamic linker finds it anyway
             ctypes.CDLL(str(root / _WSL_LIBRARY), mode=ctypes.RTLD_GLOBAL)
+        if sys.platform == "linux":  # without the driver, pynvml's import would be the slowest part
+            try:
+                ctypes.CDLL(_LIBRARY)
+            except OSError:
+                self._absent = _NO_DRIVER
+                return
+        import pynvml
+
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
@@ -253,7 +262,7 @@ def _process_name(pid: int) -> str | None:
 
 def _nvml_error_text(nvml: Any, error: Exception) -> str:  # noqa: ANN401 -- pynvml has no type hints
     reasons = {
-        nvml.NVML_ERROR_LIBRARY_NOT_FOUND: message("No NVIDIA driver is installed."),
+        nvml.NVML_ERROR_LIBRARY_NOT_FOUND: _NO_DRIVER,
         nvml.NVML_ERROR_DRIVER_NOT_LOADED: message("The NVIDIA driver is installed but not loaded."),
         nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: message("The NVIDIA driver was updated: restart the computer."),
         nvml.NVML_ERROR_NOT_SUPPORTED: message("This card or driver does not report it."),
