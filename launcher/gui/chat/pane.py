@@ -79,21 +79,25 @@ class SettingsComparison(QObject):
             self.finished.emit()
             return
         self._conversation.end_reply(reply_id, reply_view.text, reply, footer, steps=reply_view.steps, continues=is_a)
-        if not is_a:
-            texts = [each.text for each in self.pair.replies]
-            reply_ids, conversation = list(self._reply_ids), self._conversation
-            self.pair.chosen.connect(lambda number: conversation.continue_with(reply_ids[number], texts[number]))
-            self.pair.offer_choice()
-            self._restarts.restore_a()
-        elif reply is None:
+        if is_a and reply is None:
             self.pair.show_b_status(tr("B did not run because A was stopped."))
             self.finished.emit()
-        else:
+        elif is_a:
             self._restarts.switch_to_b()
+        else:
+            self._offer_choice()
+            self._restarts.restore_a()
 
     def cancel(self) -> None:
         """Cancel the comparison and restore the earlier settings. Ends with `finished`."""
         self._restarts.cancel()
+
+    def _offer_choice(self) -> None:
+        # The choice can be made long after the comparison has ended and this object is gone: keep no reference to it.
+        texts = [each.text for each in self.pair.replies]
+        reply_ids, conversation = list(self._reply_ids), self._conversation
+        self.pair.chosen.connect(lambda number: conversation.continue_with(reply_ids[number], texts[number]))
+        self.pair.offer_choice()
 
     def _send_to_b(self) -> None:
         """Send the question with B's settings. A's reply is taken out meanwhile, so that the question is last."""

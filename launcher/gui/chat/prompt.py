@@ -88,4 +88,4 @@ class QuestionBubble(QWidget):
         short = "\n" not in shown and bubble.fontMetrics().horizontalAdvance(shown) < theme.px(_SHORT_BUBBLE)
         bubble.setWordWrap(not short)
         layout.addStretch(1)
-        layout.addWidget(bubble, 0 if short else 12)
+        layout.addWidget(bubble, 0 if short else 12)  # a long question takes nearly the whole width

@@ -7,12 +7,12 @@ from PySide6.QtWidgets import QPushButton
 from launcher.gui import theme
 from launcher.gui.widgets.glyphs import paint_glyph
 
-_SIZE = 14
+_ICON_SIZE = 14
 
 
 def glyph_icon(name: str, role: str = "secondary") -> QIcon:
     """Return a painted glyph as an icon. "left" is "right" mirrored."""
-    size = theme.px(_SIZE)
+    size = theme.px(_ICON_SIZE)
     picture = QPixmap(QSize(size, size) * 2)
     picture.setDevicePixelRatio(2)
     picture.fill(Qt.GlobalColor.transparent)

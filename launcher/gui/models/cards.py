@@ -36,7 +36,8 @@ from launcher.gui.widgets.blocks import make_button, make_caption
 from launcher.gui.widgets.flow import FlowLayout, clear_layout
 
 if TYPE_CHECKING:
-    from launcher.fetch.jobs import Job
+    from launcher.fetch.jobs import Job, JobFailure
+    from launcher.fetch.queue_runner import QueueTotals
     from launcher.gui.bridge import Bridge
     from launcher.gui.models.queries import LocalModels, ModelDetails
     from launcher.models.leftovers import Leftover
@@ -357,7 +358,6 @@ class OffersPanel(Card):
         self.table: ModelTable[CatalogueOffer] = ModelTable(
             tr("Files of the catalogue"), offer_columns(), stretch=_MODEL_COLUMN
         )
-        self.table.setMinimumHeight(theme.px(34 * 8))
         self.reason = Label(tr("Checking which models fit this computer ..."))
         self.reason.setObjectName("secondary")
         self.reason.setWordWrap(True)
@@ -485,28 +485,26 @@ class JobRow(QWidget):
         column.addWidget(self.progress_text)
         column.addLayout(buttons)
 
-    def show_job(self, job: Job, progress: Progress | None, *, first: bool) -> None:
-        """Show a download and its progress. The `first` in the queue cannot move up."""
+    def show_job(self, job: Job, progress: Progress | None, *, is_first: bool) -> None:
+        """Show a download and its progress. The first in the queue cannot move up."""
         state = self._state = job.state.value
         self.glyph.show_glyph(*_GLYPHS[state])
         self.title.setText(job.title)
         self.progress_text.setText(job_text(job, progress))
         done = progress.done_bytes if progress else job.done_bytes or 0
         size = (progress.bytes if progress else None) or job.bytes
-        self.line.show_fraction(1.0 if state == "done" else done / size if size else 0.0)
+        self.line.show_fraction(done / size if size else 0.0)
         self.line.setVisible(state in _QUEUED_STATES)
         self.line.setAccessibleName(tr("Download of {title}", title=job.title))
         is_active = state in _ACTIVE_STATES
         self.toggle.setVisible(state != "done")
-        if is_active:
-            self.toggle.setText(tr("Pause"))
-        else:
-            self.toggle.setText(tr("Resume") if state == "paused" else tr("Try again"))
+        toggle_texts = {"waiting": tr("Pause"), "running": tr("Pause"), "paused": tr("Resume")}
+        self.toggle.setText(toggle_texts.get(state, tr("Try again")))
         self.toggle.setToolTip(
             tr("The downloaded part is kept") if is_active else tr("Continues from the downloaded part")
         )
         self.toggle.setEnabled(not job.is_changing)
-        self.up.setVisible(state in _QUEUED_STATES and not first)
+        self.up.setVisible(state in _QUEUED_STATES and not is_first)
         self.cancel.setVisible(state in (*_QUEUED_STATES, "failed"))
         self.cancel.setText(tr("Discard") if state == "failed" else tr("Cancel"))
         self.cancel.setToolTip(tr("Cancel the download and delete the downloaded part"))
@@ -563,24 +561,28 @@ class QueueCard(Card):
             self.rows = rows
         queued = [job.id for job in snapshot.jobs if job.state.value in _QUEUED_STATES]
         for job in snapshot.jobs:
-            self.rows[job.id].show_job(job, snapshot.progress_by_id.get(job.id), first=queued[:1] == [job.id])
-        totals = snapshot.totals
-        shows_total = totals is not None and totals.jobs > 1 and bool(queued)
-        if totals is not None and shows_total:
-            parts = [ntr("1 download", "{n} downloads", totals.jobs)]
-            if totals.left_bytes is not None:
-                parts.append(tr("{size} left", size=format_size(totals.left_bytes)))
-            if totals.seconds_left is not None:
-                parts.append(tr("{time} left", time=format_duration(totals.seconds_left)))
-            self.total.setText(" · ".join(parts))
-        self.total.setVisible(shows_total)
-        self.problem.setText(
-            render(join_messages(snapshot.blocked_by.title, snapshot.blocked_by.hint)) if snapshot.blocked_by else ""
-        )
-        self.problem.setVisible(snapshot.blocked_by is not None)
-        self.resume_button.setVisible(snapshot.blocked_by is not None)
+            self.rows[job.id].show_job(job, snapshot.progress_by_id.get(job.id), is_first=queued[:1] == [job.id])
+        self._show_total(snapshot.totals if queued else None)
+        self._show_problem(snapshot.blocked_by)
         self.clear_button.setVisible(any(job.state.value not in _QUEUED_STATES for job in snapshot.jobs))
         self.setVisible(bool(snapshot.jobs))
+
+    def _show_total(self, totals: QueueTotals | None) -> None:
+        if totals is None or totals.jobs < 2:
+            self.total.hide()
+            return
+        parts = [ntr("1 download", "{n} downloads", totals.jobs)]
+        if totals.left_bytes is not None:
+            parts.append(tr("{size} left", size=format_size(totals.left_bytes)))
+        if totals.seconds_left is not None:
+            parts.append(tr("{time} left", time=format_duration(totals.seconds_left)))
+        self.total.setText(" · ".join(parts))
+        self.total.show()
+
+    def _show_problem(self, failure: JobFailure | None) -> None:
+        self.problem.setText(render(join_messages(failure.title, failure.hint)) if failure is not None else "")
+        self.problem.setVisible(failure is not None)
+        self.resume_button.setVisible(failure is not None)
 
     def _resume_queue(self) -> None:
         active = [job.id for job in self._queue.snapshot.jobs if job.state.value in _ACTIVE_STATES]

@@ -144,7 +144,7 @@ class ModelsPage(QWidget):
             self.add_place(path)
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Put the details below the table where there is no room beside it."""
+        """Put the details beside the table, or below it on a narrow page."""
         super().resizeEvent(event)
         self._arrange()
 

@@ -76,7 +76,7 @@ class CatalogueOffer:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueOffers:
-    """The catalogue for this computer. `problem` says why no fit could be determined.
+    """The catalogue's files for this computer. `problem` is the reason, as text, if no fit could be determined.
 
     `read_at` is when the memory was read, as in ModelDetails.
     """

@@ -32,6 +32,8 @@ _MACHINE_WIDTH, _NARROW, _CRAMPED = 296, 900, 620
 """In pixels: width of the computer's card; page widths below which it goes below the plans, and margins shrink."""
 _NAME_WIDTH = 120
 """Smallest width of the field for a model's name, in pixels."""
+_MOST_UNPLANNED = 3
+"""Files without a plan whose reasons are shown."""
 _GOALS = ("balanced", "agents", "long-context", "best-quality", "as-published")
 
 
@@ -206,7 +208,7 @@ class StartPage(QWidget):
         self._arrange()
 
     def _arrange(self) -> None:
-        """Put the computer's card at the left, or below where there is no room for two columns."""
+        """Put the computer's card at the left, or below the plans on a narrow page."""
         cramped = self.width() < theme.px(_CRAMPED)
         direction = QBoxLayout.Direction.TopToBottom if cramped else QBoxLayout.Direction.LeftToRight
         self.card.set_direction(direction)
@@ -274,23 +276,9 @@ class StartPage(QWidget):
         chosen, used_own_settings = self.plan, self._has_own_settings
         self.result = result
         self.machine.show_facts(list_facts(result), result.situation.read_at if result.situation else None)
-        if self.family.count() == 1:
-            for model_id, name in result.families:
-                self.family.addItem(name.removesuffix(" with MTP head"), model_id)
-        self.family.setCurrentIndex(max(self.family.findData(result.request.family), 0))
-        self.goal.setCurrentIndex(self.goal.findData(result.request.intent))
+        self._show_request(result)
         self._show_table(result)
-        unplanned = "\n".join(
-            tr(
-                "{file}: {why}. {remedy}",
-                file=each.quant or each.model,
-                why=render(each.reason),
-                remedy=render(each.remedy),
-            )
-            for each in result.unplanned[:3]
-        )
-        self._unplanned.setText(unplanned)
-        self._unplanned.setVisible(bool(unplanned))
+        self._show_unplanned(result)
         if is_refresh and self._user_chose:
             self._reselect_plan(result, chosen, use_own_settings=used_own_settings)
             return
@@ -303,6 +291,21 @@ class StartPage(QWidget):
             self._choose_plan(plan, keeps_texts=is_refresh)
         self._show_smaller(result)
         self._ask_for_headers(result)
+
+    def _show_request(self, result: PlanResult) -> None:
+        if self.family.count() == 1:  # only "All models" yet
+            for model_id, name in result.families:
+                self.family.addItem(name.removesuffix(" with MTP head"), model_id)
+        self.family.setCurrentIndex(max(self.family.findData(result.request.family), 0))
+        self.goal.setCurrentIndex(self.goal.findData(result.request.intent))
+
+    def _show_unplanned(self, result: PlanResult) -> None:
+        lines = []
+        for each in result.unplanned[:_MOST_UNPLANNED]:
+            file, reason, remedy = each.quant or each.model, render(each.reason), render(each.remedy)
+            lines.append(tr("{file}: {why}. {remedy}", file=file, why=reason, remedy=remedy))
+        self._unplanned.setText("\n".join(lines))
+        self._unplanned.setVisible(bool(lines))
 
     def _recommend_plan(self, result: PlanResult) -> Plan | None:
         """Return the plan to select, or None for the demo.

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 class VerdictText:
     """A verdict to show.
 
-    `kicker` is the line above the sentence, such as the time spent; `meaning` is "good", "attention" or "information";
-    `buttons` are (label, action), the first one primary.
+    `kicker` is the line above the sentence, such as the time spent; `meaning` is "good", "attention", "information" or
+    "none"; `buttons` are (label, action), the first one primary.
     """
 
     sentence: str
