@@ -79,27 +79,27 @@ class ModelFile:
     size_bytes: Positive | None = None
     """Size in bytes, of a split model that of all parts."""
     about_bytes: Positive | None = None
-    """Rounded size in bytes, where nobody listed the exact one."""
+    """Rounded size in bytes, if the exact one is not listed."""
     withdrawn: bool = False
-    """Whether its repository no longer has it: it is planned only where somebody names it."""
+    """Whether its repository no longer has it. It is then planned only if the user names it."""
     sha256: Sha256 | None = None
     """SHA-256 in lower-case hexadecimal; a split model has one for each part."""
     parts: tuple[FilePart, ...] = ()
     """All parts of a split model, in order."""
     has_head: bool | None = None
-    """Whether the MTP head is inside, where that differs from what the model's `speculation` says."""
+    """Whether the MTP head is inside, if that differs from the model's `speculation`."""
     token_embd_type: Text | None = None
     """GGML type of the input embedding, which stays in host memory."""
     expert_layer_mib: Amount | None = None
-    """MiB that one layer's routed experts take, where it was measured."""
+    """MiB of one layer's routed experts, if measured."""
     source: str = ""
-    """Where this file's figures come from, when it is not the model's `files_source`."""
+    """Source of this file's figures, if it is not the model's `files_source`."""
     note: str = ""
-    """What to know about this file."""
+    """A remark on this file."""
 
     @property
     def bits(self) -> int | None:
-        """Bits per weight that the quantisation's name promises, or None when it promises nothing."""
+        """Bits per weight by the quantisation's name, or None if it has no number."""
         found = _BITS.search(self.quant.upper().replace("MXFP", "FP"))
         return int(found[1]) if found else None
 
@@ -109,17 +109,17 @@ class CompanionFile:
     """A file that is loaded beside the model: a vision projector, or a draft."""
 
     file: Text
-    """Name inside the repository, or without one a path on this machine."""
+    """Name inside the repository; without a repository, a path on this machine."""
     repo: Text | None = None
-    """Repository, where it is not the model's."""
+    """Repository, if it is not the model's."""
     size_bytes: Positive | None = None
     """Size in bytes."""
     about_bytes: Positive | None = None
-    """Rounded or estimated size in bytes, where nobody listed the exact one."""
+    """Rounded or estimated size in bytes, if the exact one is not listed."""
     sha256: Sha256 | None = None
     """SHA-256 in lower-case hexadecimal."""
     source: str = ""
-    """Where the figures come from, when it is not the model's `files_source`."""
+    """Source of the figures, if it is not the model's `files_source`."""
 
     @property
     def expected_bytes(self) -> int | None:
@@ -129,20 +129,20 @@ class CompanionFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightRules:
-    """Figures that stand in for a file's header until that is read."""
+    """Figures that are used until a file's header is read."""
 
     header_mib: Amount | None = None
-    """MiB of a file that are metadata and vocabulary, not tensors; absent where the vocabulary tells."""
+    """MiB of a file's metadata and vocabulary; absent if it follows from the size of the vocabulary."""
     tied_output: bool = False
-    """Whether the input embedding makes the logits, too: then the GPU holds a copy of it."""
+    """Whether the input embedding is also the output matrix. The GPU then has a copy of it."""
     mtp_block_mib: Amount | None = None
     """MiB of the MTP block, without routed experts."""
     host_mib: Amount | None = None
-    """MiB of tables that stay in host memory, such as one of n-grams; `parameters_b` is then without them."""
+    """MiB of tables that stay in host memory, such as one of n-grams. `parameters_b` does not count them."""
     beside_experts_mib: Amount | None = None
-    """MiB of a file that are not routed experts."""
+    """MiB of a file without its routed experts."""
     expert_blocks: Positive | None = None
-    """Blocks with routed experts, the MTP block among them."""
+    """Number of blocks with routed experts, including the MTP block."""
     source: Text
     """Where the figures come from."""
 
@@ -152,7 +152,7 @@ class ModelEntry:
     """One model of the catalogue."""
 
     id: Text
-    """What the user writes for it: lower-case letters, digits, dots and dashes."""
+    """Id, as users write it: lower-case letters, digits, dots and dashes."""
     name: Text
     """Name for people."""
     family: str = ""
@@ -160,31 +160,31 @@ class ModelEntry:
     repo: Text | None = None
     """Hugging Face repository; absent for files on this machine."""
     revision: Text | None = None
-    """Commit that the sizes and checksums belong to; absent where none is known."""
+    """Commit that the sizes and checksums belong to; absent if unknown."""
     licence: Text | None = None
     """SPDX identifier of the weights' licence."""
     parameters_b: Amount | None = None
-    """Parameters in all, in 10^9: sizes that nobody listed are estimated from them."""
+    """Total parameters in 10^9, from which unlisted sizes are estimated."""
     native_context: Positive | None = None
     """Context the model was trained for, in tokens."""
     preference: Count = 100
     """Order in which plans name models, the smallest first."""
     speculation: SpeculationKind | None = None
-    """How it drafts: with a head inside (mtp), a head in its own file, a smaller model, or repeats (ngram-mod)."""
+    """How it drafts: with a head inside (mtp) or in a separate file, a smaller model, or repeated text (ngram-mod)."""
     embedding: bool = False
-    """Whether it turns texts into vectors and writes none: then it has no drafts, and its speed is that of reading."""
+    """Whether it is an embedding model, which has no drafts, and whose speed is that of reading."""
     thinking: Literal["on", "off"] | None = None
-    """Whether it thinks before it answers unless told otherwise; absent where that is unknown."""
+    """Whether it thinks before it answers by default; absent if unknown."""
     draft: CompanionFile | None = None
-    """The draft's file, where it needs one."""
+    """The draft's file, if it needs one."""
     mmproj: tuple[CompanionFile, ...] = ()
     """Vision projectors."""
     geometry: Geometry | None = None
-    """The model's shape; absent where only its header tells."""
+    """The model's shape; absent if only its header has it."""
     geometry_source: str = ""
     """Where the geometry comes from."""
     weights: WeightRules | None = None
-    """Figures that stand in for the header."""
+    """Figures that are used until the header is read."""
     files: Annotated[tuple[ModelFile, ...], Limits(min_length=1)]
     """The quantisations, smallest first."""
     files_source: str = ""
@@ -192,13 +192,13 @@ class ModelEntry:
     sampling: SamplingAdvice | None = None
     """Sampling that the authors advise."""
     quality: tuple[QualityNote, ...] = ()
-    """What the smaller quantisations cost."""
+    """Losses of quality by quantisation."""
     presets: tuple[Preset, ...] = ()
     """Ways to start it, the preferred first."""
     measurements: tuple[Measurement, ...] = ()
     """Published results, good and bad."""
     notes: tuple[Note, ...] = ()
-    """What else to know."""
+    """Further remarks."""
 
     def file(self, quant: str) -> ModelFile | None:
         """Return the file of a quantisation, ignoring case, or None."""
@@ -214,7 +214,7 @@ class ModelEntry:
         )
 
     def has_head(self, file: ModelFile) -> bool:
-        """Return whether the catalogue expects an MTP head in `file`; the file's header overrides it where read."""
+        """Return whether the catalogue expects an MTP head in `file`. If the file's header was read, that decides."""
         if self.embedding:  # it drafts nothing, whatever its file holds
             return False
         return self.speculation == "mtp" if file.has_head is None else file.has_head

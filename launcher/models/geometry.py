@@ -17,8 +17,8 @@ class Geometry:
     cache; `cacheless_layers` keep nothing (they read another layer's cache, or are feed-forward alone); the others
     are gated delta nets or Mamba-2 layers with a recurrent state, whose five sizes are 0 in a model of attention
     alone. `experts` is 0 in a dense model; the first `leading_dense` layers of the others have none. `window_layers`
-    of the attention layers see `window` tokens only, with heads of their own measure; `kv_heads`, `key_length` and
-    `value_length` are then those of the others.
+    of the attention layers see `window` tokens only, and have KV heads of other numbers and lengths; `kv_heads`,
+    `key_length` and `value_length` are then those of the other layers.
 
     `latent_attention` (MLA): only keys are cached, for the values are a part of them. `indexer_layers` cache one more
     key of `indexer_length` for each token. `per_layer_input` is the width of the embeddings that each layer adds.

@@ -57,22 +57,22 @@ class SamplingAdvice:
     no_thinking: Sampling | None = None
     """While it answers at once."""
     source: Text
-    """Where the authors say so."""
+    """Source of the advice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Something worth knowing, with its source."""
+    """A remark with its source."""
 
     text: Text
-    """What is known."""
+    """The remark."""
     source: Text
-    """Who says so."""
+    """Its source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityNote:
-    """What a quantisation costs in quality; shown beside the plans that use it."""
+    """The loss of quality of a quantisation, shown with the plans that use it."""
 
     quants: tuple[Text, ...] = ()
     """Parts of quantisation names it applies to, such as IQ2."""
@@ -97,7 +97,7 @@ class Measurement:
     os: Text | None = None
     """Operating system."""
     engine: Text | None = None
-    """Engine and build, where it is not llama.cpp or its build is known."""
+    """Engine and build; absent for an unknown build of llama.cpp."""
     quant: Text | None = None
     """Quantisation."""
     ctx: Positive | None = None
@@ -117,7 +117,7 @@ class Measurement:
     gpus: Positive = 1
     """Number of GPUs."""
     workload: str = ""
-    """What was generated, as the source tells it."""
+    """What was generated, in the words of the source."""
     temperature: Amount | None = None
     """Temperature of sampling."""
     power_w: Amount | None = None
@@ -139,9 +139,9 @@ class Measurement:
     memory_mib: Positive | None = None
     """GPU memory in use while it ran, in MiB."""
     trust: Literal["good", "low"] = "good"
-    """Low where the source leaves out what was run, or contradicts better ones."""
+    """Low if the source omits the model or the settings, or contradicts better sources."""
     note: str = ""
-    """What else the source says."""
+    """Further remarks of the source."""
     source: Text
     """Who measured it."""
 
@@ -158,9 +158,9 @@ class Preset:
     intents: Annotated[tuple[Intent, ...], Limits(min_length=1)] = ("balanced",)
     """What it is meant for."""
     variant: Variant = "any"
-    """Whether a desktop shares the GPU: then a GiB of it stays free."""
+    """Whether a desktop shares the GPU, of which a GiB then stays free."""
     memory_gb: Positive | None = None
-    """GPU memory it is made for, in GB as vendors count; absent where it does not matter."""
+    """GPU memory that it is made for, in GB as vendors count; absent if any."""
     host_memory_gb_min: Positive | None = None
     """Least host memory, in GB."""
     quant: Text
@@ -184,6 +184,6 @@ class Preset:
     predicted_mib: Positive | None = None
     """GPU memory by the formula, in MiB."""
     note: str = ""
-    """Why it is as it is."""
+    """The reason for these settings."""
     source: str = ""
-    """Where it comes from."""
+    """Source of the preset."""
