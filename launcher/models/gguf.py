@@ -93,14 +93,16 @@ class _HeaderProperties:
 
     @property
     def is_embedding(self) -> bool:
-        """Whether the model turns texts into vectors or ranks them, and writes none."""
+        """Whether the model turns texts into vectors or ranks them, and generates no text."""
         is_causal = self.metadata.get(f"{self.architecture}.attention.causal")
         return bool(self.read_count("pooling_type")) or is_causal is False
 
     @property
     def splits_texts(self) -> bool:
-        """Whether an engine may read a text of an embedding model in several batches, because the vector is its last
-        token's (can_split of server-context.cpp). Else a text must fit into one ubatch."""
+        """Whether an embedding model may read a text in several batches (can_split of server-context.cpp).
+
+        That is so if the last token gives the vector. Otherwise a text must fit into one ubatch.
+        """
         return self.read_count("pooling_type") == _POOLING_LAST
 
     @property
