@@ -291,7 +291,12 @@ class PublishedServer:
     def update_entry(self, event: ServerEvent, supervisor: Supervisor) -> None:
         """Update the registry entry from an event."""
         if isinstance(event, EngineStarted):
-            self.registration.update(engine_pid=event.pid, engine_created_s=event.created_s, command_hash=None)
+            self.registration.update(
+                engine_pid=event.pid,
+                engine_created_s=event.created_s,
+                engine_port=supervisor.engine_endpoint.port,
+                command_hash=None,
+            )
         elif isinstance(event, ServerStatus) and event.state not in (
             ServerState(self.registration.entry.state),
             ServerState.BUSY,

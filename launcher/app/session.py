@@ -36,6 +36,7 @@ from launcher.engine.server.state import (
 )
 from launcher.engine.server.supervisor import Supervisor
 from launcher.engine.settings import load_model_settings, save_model_settings
+from launcher.gateway.client_side import GatewayClientSide
 from launcher.models.server_settings import Value
 from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.monitor import Monitor, MonitorSnapshot
@@ -65,8 +66,9 @@ class ServerSession:
     """One server, which may be started, restarted, used and stopped repeatedly.
 
     Its address stays the same, unless no `port` was given and another program takes it. A `shared` server listens on
-    every address of this computer, until `set_shared` changes that. A session belongs to one asyncio loop, on which
-    listeners are called.
+    every address of this computer, until `set_shared` changes that. Clients talk to the gateway, so that
+    their streams go on while the engine is restarted, or with `direct` to the engine itself. A session belongs to one
+    asyncio loop, on which listeners are called.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class ServerSession:
         *,
         port: int | None = None,
         shared: bool = False,
+        direct: bool = False,
         on_event: OnServerEvent | None = None,
         on_snapshot: OnSnapshot | None = None,
         on_health: OnHealth | None = None,
@@ -83,6 +86,8 @@ class ServerSession:
         self._on_health = on_health
         self._port, self._may_change_port = port, port is None
         self.shared = shared
+        self._direct = direct
+        self._gateway: GatewayClientSide | None = None
         self._on_event = on_event
         self._extra_listeners: list[OnServerEvent] = []
         # The port that another program took, until the user was told; while another port will be tried, the listeners
@@ -359,8 +364,15 @@ class ServerSession:
             if not (is_lost_port and self._hides_lost_port):
                 self._notify_listeners(event)
 
+        try:
+            self._gateway = None if self._direct else GatewayClientSide(endpoint)
+        except LauncherError:
+            await published.withdraw()
+            raise
         self._published, self._port = published, endpoint.port
-        self._supervisor = supervisor = Supervisor(endpoint, LogBook.for_port(endpoint.port), listen)
+        self._supervisor = supervisor = Supervisor(
+            endpoint, LogBook.for_port(endpoint.port), listen, client_side=self._gateway
+        )
         lost, self._lost_port = self._lost_port or endpoint.in_place_of, None
         if lost is not None and lost != endpoint.port:
             listen(
@@ -417,6 +429,9 @@ class ServerSession:
                 return
             published, self._published, self._supervisor = self._published, None, None
             supervisor.log.close()
+            gateway, self._gateway = self._gateway, None
+            if gateway is not None:
+                await gateway.close()
             if published is not None:
                 await published.withdraw()
             await self.monitor.end()

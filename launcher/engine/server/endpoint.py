@@ -141,6 +141,12 @@ def replace_keys(port: int | None) -> tuple[Endpoint, ...]:
         return tuple(Endpoint(entry.port, entry.api_key) for entry in chosen)
 
 
+def make_private_endpoint() -> Endpoint:
+    """Return an endpoint with a free port and a new key, for an engine behind the gateway. It is not saved."""
+    port = next(each for each in random.sample(_PORTS, k=200) if is_port_free(each))
+    return Endpoint(port, secrets.token_urlsafe(32))
+
+
 def is_port_free(port: int, host: str = HOST) -> bool:
     """Return whether a server could listen on `port` of `host` now.
 

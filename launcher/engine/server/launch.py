@@ -1,6 +1,7 @@
 """Preparation of a server start: checks the options, chooses the engine build, and makes the command line."""
 
 import asyncio
+import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -54,6 +55,17 @@ class Launch:
     def plan_settings(self, backend: Backend) -> PlanSettings:
         """Return the settings for a memory estimate of this start. The user's extra arguments are ignored."""
         return plan_settings_of(self.resolved, backend)
+
+    @property
+    def state_key(self) -> str:
+        """A name for the kind of state in this engine's slots: engines with the same one can exchange them.
+
+        llama.cpp itself takes the slot of another quantisation of the same model without an error.
+        """
+        model = self.options.model.stat()
+        kind = [str(self.options.model), model.st_size, model.st_mtime_ns, *self.build.command, self.build.version]
+        kind += [self.options.kv, self.options.no_gpu, *self.options.extra]
+        return hashlib.sha256(repr(kind).encode()).hexdigest()
 
     @property
     def resolved(self) -> ServeOptions:
@@ -195,10 +207,13 @@ def _choose_host_limits(
         return {}
 
 
-async def prepare_launch(options: ServeOptions, endpoint: Endpoint, *, freed_mib: int = 0) -> Launch:
+async def prepare_launch(
+    options: ServeOptions, endpoint: Endpoint, *, freed_mib: int = 0, slot_folder: Path | None = None
+) -> Launch:
     """Check everything that can be checked before a process is started, and return the launch.
 
-    `freed_mib` is the host memory in MiB of the running engine that this one will replace. Raises a LauncherError with
+    `freed_mib` is the host memory in MiB of the running engine that this one will replace. `slot_folder` is an existing
+    folder in which the engine may save its slots. Raises a LauncherError with
     the reason if a check fails; no process or file is left behind.
     """
     check_options(options)
@@ -216,7 +231,9 @@ async def prepare_launch(options: ServeOptions, endpoint: Endpoint, *, freed_mib
     available_mib = machine.host.available_bytes // _MIB + freed_mib
     resolved = replace(options, context=context)
     limits = await asyncio.to_thread(_choose_host_limits, resolved, header, backend, available_mib)
-    arguments = engine_arguments(replace(resolved, **to_fields(limits)), build, endpoint, gpu=gpu)
+    arguments = engine_arguments(
+        replace(resolved, **to_fields(limits)), build, endpoint, gpu=gpu, slot_folder=slot_folder
+    )
     environment = engine_environment(api_key=endpoint.api_key, reports_loading=True) | dict(build.environment)
     folder = options.model.absolute().parent
     command = EngineCommand((*build.command, *arguments), environment, folder)
@@ -240,7 +257,9 @@ def api_model_name(options: ServeOptions) -> str:
     return name.replace(",", " ").lstrip("-").strip() or "model"
 
 
-def engine_arguments(options: ServeOptions, build: EngineBuild, endpoint: Endpoint, *, gpu: bool) -> list[str]:
+def engine_arguments(
+    options: ServeOptions, build: EngineBuild, endpoint: Endpoint, *, gpu: bool, slot_folder: Path | None = None
+) -> list[str]:
     """Return all arguments of a server: settings, then address, alias and logging, then the user's extra arguments.
 
     Raises BadOption for a KV cache type that the build does not support, EngineUnsuitable for a missing flag.
@@ -259,6 +278,7 @@ def engine_arguments(options: ServeOptions, build: EngineBuild, endpoint: Endpoi
         *_if_supported(build, "--log-colors", "off"),
         # Below verbosity 4, buffers, layers on the GPU and draft statistics are not printed.
         *_if_supported(build, "--verbosity", "4"),
+        *(_if_supported(build, "--slot-save-path", str(slot_folder)) if slot_folder else ()),
     ]
     return [*without_extra, *run_flags, *options.extra]
 

@@ -58,6 +58,8 @@ def verified_api_key(entry: ServerEntry) -> str:
 
     Raises NotOurEngine if another program listens on the port, Unreachable if none does.
     """
+    if entry.launcher.is_running() and is_listening(entry.pid, entry.port):  # the gateway
+        return entry.api_key
     engine = (
         ProcessId(entry.engine_pid, entry.engine_created_s) if entry.engine_pid and entry.engine_created_s else None
     )

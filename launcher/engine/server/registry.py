@@ -76,6 +76,7 @@ LIVE_FIELDS = {
     "embeddings",
     "engine_pid",
     "engine_created_s",
+    "engine_port",
     "command_hash",
     "settings",
     "health",
@@ -89,8 +90,9 @@ class ServerEntry(BaseModel):
     """The registry entry of a running server.
 
     `pid` and `created_s` identify the launcher process that supervises it, `engine_pid` and `engine_created_s` the
-    engine's process. `model` is the model's name in the API, `engine` the name of the engine build. `shared` means that
-    the server listens on all addresses, `embeddings` that it turns texts into vectors and writes none. `control` and
+    engine's process; `engine_port` is the engine's own port behind the gateway. `model` is the model's name in the API,
+    `engine` the name of the engine build. `shared` means that the server listens on all addresses, `embeddings` that it
+    turns texts into vectors and writes none. `control` and
     `control_token` are the address and secret of the launcher's control socket. `formula_inputs` are the arguments of
     the memory estimate: see own_memory.py.
     """
@@ -109,6 +111,7 @@ class ServerEntry(BaseModel):
     embeddings: bool = False
     engine_pid: int | None = Field(default=None, gt=0)
     engine_created_s: float | None = None
+    engine_port: int | None = None
     command_hash: str | None = None
     state: str = "preparing"
     settings: dict[str, Any] = {}
@@ -286,6 +289,10 @@ def _read_entries() -> tuple[ServerEntry, ...]:
             entries.append(entry)
         else:
             if entry.engine_pid and entry.engine_created_s:
-                end_orphaned_engine(ProcessId(entry.engine_pid, entry.engine_created_s), entry.port, entry.command_hash)
+                end_orphaned_engine(
+                    ProcessId(entry.engine_pid, entry.engine_created_s),
+                    entry.engine_port or entry.port,
+                    entry.command_hash,
+                )
             path.unlink(missing_ok=True)
     return tuple(entries)

@@ -8,7 +8,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from launcher.base.errors import (
     BadOption,
@@ -36,7 +37,7 @@ from launcher.engine.diagnosis.fixes import attach_fixes
 from launcher.engine.diagnosis.log_reading import STARTED
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, Delta, EngineClient, Timings
-from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.endpoint import Endpoint, make_private_endpoint
 from launcher.engine.server.guard import Clock, Guard, GuardLimits, SystemClock
 from launcher.engine.server.in_use import FilesInUse
 from launcher.engine.server.launch import Launch, prepare_launch
@@ -348,6 +349,30 @@ _STREAMS_END_S = 1.0
 _HUNG_PATIENCE_S = (0.5, 0.5)
 
 
+class ClientSide(Protocol):
+    """What takes the clients' requests in the engine's place and passes them on: the gateway.
+
+    `slot_folder` is where engines save their slots for it.
+    """
+
+    slot_folder: Path
+
+    def engine_starts(self) -> None:
+        """Called as soon as an engine's process has been started."""
+
+    async def pause_requests(self, drain_s: float) -> None:
+        """Hold all requests, because the engine will be replaced. Replies that cannot go on get `drain_s` seconds."""
+
+    async def resume_requests(self, endpoint: Endpoint, launch: Launch) -> None:
+        """Send requests to the engine at `endpoint`, which is ready."""
+
+    def lose_engine(self) -> None:
+        """Hold requests, because the engine has ended and may be restarted."""
+
+    async def end_requests(self, drain_s: float) -> None:
+        """Refuse requests, because the engine will be stopped. Running ones get up to `drain_s` seconds to end."""
+
+
 @dataclass
 class _PreparationFailed(Exception):
     """Wraps an error of the preparation of a start. No engine was started or stopped yet."""
@@ -359,7 +384,8 @@ class Supervisor:
     """Runs one server at one endpoint. Port and API key stay the same across restarts.
 
     All methods must be called in one asyncio event loop. `listener` is called in it with each event and must not block.
-    `restarts`, `limits` and `clock` replace the default rules for restarts, time limits and clocks.
+    With a `client_side`, `endpoint` is its address; each engine gets an address and a key of its own. `restarts`,
+    `limits` and `clock` replace the default rules for restarts, time limits and clocks.
     """
 
     def __init__(
@@ -368,11 +394,15 @@ class Supervisor:
         log: LogBook,
         listener: Listener | None = None,
         *,
+        client_side: ClientSide | None = None,
         restarts: RestartPolicy | None = None,
         limits: GuardLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self._client_side = client_side
+        self._engine_endpoint = endpoint
+        self._chat_client: EngineClient | None = None
         self.log = log
         self.launch: Launch | None = None
         self._listener = listener
@@ -387,6 +417,8 @@ class Supervisor:
         self._watch_task: asyncio.Task[None] | None = None
         self._change_task: asyncio.Task[None] | None = None
         self._change_lock = asyncio.Lock()
+        self._next_start_waits = False
+        self._served_options: ServeOptions | None = None
         self._loop_closing = False
         self._replies = OpenReplies(self._clock.monotonic, self._update_busy_state)
         self._other_requests = 0
@@ -402,6 +434,11 @@ class Supervisor:
     def options(self) -> ServeOptions | None:
         """The requested options of the last start; None before the first one."""
         return self._options
+
+    @property
+    def engine_endpoint(self) -> Endpoint:
+        """Where the engine listens: at the server's own endpoint, or behind the gateway at one of its own."""
+        return self._engine_endpoint
 
     @property
     def engine_pid(self) -> int | None:
@@ -483,8 +520,13 @@ class Supervisor:
         """
         if self.launch is not None and self.launch.options.embeddings:
             raise no_text_error(self.launch.header.name)
+        client = self.client
+        if self._client_side is not None:  # so that own replies survive a restart, too
+            if self._chat_client is None:
+                self._chat_client = EngineClient(self.endpoint.url, self.endpoint.api_key)
+            client = self._chat_client
         try:
-            async with self._replies.stream_reply(self.client, request) as deltas:
+            async with self._replies.stream_reply(client, request) as deltas:
                 yield deltas
         except Unreachable as error:
             raise await explain_interruption(self, error) from error
@@ -505,6 +547,7 @@ class Supervisor:
     ) -> None:
         """Cancel `earlier`, then do what `become` describes, or with `pause_s` restart after a crash."""
         if earlier is not None:
+            self._next_start_waits = options is not None
             earlier.cancel()
         async with self._change_lock:  # the cancelled call cleans up under this lock before a new one begins
             if options is not None and options == self._options and self._status.state in SERVING and not again:
@@ -513,15 +556,18 @@ class Supervisor:
                 if options is not None and pause_s is not None:
                     await self._restart_after_crash(options, pause_s)
                 elif options is None:
-                    await self._drain_server(drain_s)
+                    if self._client_side is not None:
+                        await self._client_side.end_requests(drain_s)
+                    else:
+                        await self._drain_server(drain_s)
                     await self._stop_engine(ServerState.STOPPING)
+                    self._served_options = None
                     self._set_status(ServerState.STOPPED)
                 else:
                     await self._start_or_restore(options, drain_s)
             except asyncio.CancelledError:
                 if not self._loop_closing:
-                    await self._stop_engine(ServerState.STOPPING)
-                    self._set_status(ServerState.STOPPED)
+                    await self._end_cancelled_change()
                 raise
             except _PreparationFailed as failed:
                 if self._process is None:
@@ -534,9 +580,18 @@ class Supervisor:
                 self._set_status(ServerState.FAILED, error=error if isinstance(error, LauncherError) else None)
                 raise
 
+    async def _end_cancelled_change(self) -> None:
+        """Stop the engine after a change was cancelled. If another start waits, the clients' requests go on with it."""
+        if self._client_side is not None and self._next_start_waits:
+            await self._client_side.pause_requests(0.0)
+            await self._stop_engine(ServerState.RESTARTING)
+        else:
+            await self._stop_engine(ServerState.STOPPING)
+        self._set_status(ServerState.STOPPED)
+
     async def _start_or_restore(self, options: ServeOptions, drain_s: float) -> None:
         """Serve `options`; if that fails, serve the previous options again and raise SettingsFailed."""
-        previous = self._options if self._status.state in SERVING else None
+        previous = self._options if self._status.state in SERVING else self._served_options
         try:
             await self._start_server(options, drain_s)
         except LauncherError as reason:
@@ -574,11 +629,21 @@ class Supervisor:
         try:
             pid = self.engine_pid
             freed_mib = None if pid is None else await asyncio.to_thread(private_mib, pid)
-            launch = await prepare_launch(options, self.endpoint, freed_mib=freed_mib or 0)
+            if self._client_side is not None:
+                self._engine_endpoint = make_private_endpoint()
+            slot_folder = self._client_side.slot_folder if self._client_side else None
+            launch = await prepare_launch(
+                options, self._engine_endpoint, freed_mib=freed_mib or 0, slot_folder=slot_folder
+            )
         except LauncherError as error:  # the running engine is not touched
             attach_fixes(error, options)
             raise _PreparationFailed(error) from None
-        await self._drain_server(drain_s)
+        if self._client_side is not None and self._client is not None:
+            if self._status.state in SERVING and drain_s:
+                self._set_status(ServerState.DRAINING)
+            await self._client_side.pause_requests(drain_s)
+        else:
+            await self._drain_server(drain_s)
         await self._stop_engine(ServerState.RESTARTING)
         self._engine_line_count = 0
         self._options, self.launch = options, launch
@@ -595,18 +660,28 @@ class Supervisor:
         self.log.add(f"{STARTED} {one_line(f'{launch.build.name} {launch.build.version}', 200)}")
         self._process = process = await start_process(launch.command, self._on_line)
         self._notify_listener(EngineStarted(*process.identity))
-        self._client = client = EngineClient(self.endpoint.url, self.endpoint.api_key)
+        if self._client_side is not None:
+            self._client_side.engine_starts()
+        endpoint = self._engine_endpoint
+        self._client = client = EngineClient(endpoint.url, endpoint.api_key)
         self._last_output_s = time.monotonic()
         loaded = wait_until_healthy(client, lambda: self._last_output_s, self._limits.loading_s, self._log_hint)
         await await_unless_ended(process, loaded, self._exit_explainer(message("loading the model")))
-        await asyncio.to_thread(check_port_owner, process.identity.pid, self.endpoint.port)
+        await asyncio.to_thread(check_port_owner, process.identity.pid, endpoint.port)
         self._set_status(ServerState.WARMING_UP)
         answered = check_first_reply(
             client, launch.options, self._limits.first_reply_s, self._log_hint, self._engine_lines
         )
         await await_unless_ended(process, answered, self._exit_explainer(message("warming up")))
+        if self._client_side is not None:
+            await await_unless_ended(
+                process,
+                self._client_side.resume_requests(endpoint, launch),
+                self._exit_explainer(message("warming up")),
+            )
         self._other_requests = 0
         self._crash_counter.record_ready()
+        self._served_options = launch.options
         self._set_status(ServerState.READY)
         guard = Guard(
             process.identity.pid,
@@ -643,6 +718,8 @@ class Supervisor:
             await asyncio.wait(exit_or_guard, return_when=asyncio.FIRST_COMPLETED)
         finally:
             guarding.cancel()
+        if self._client_side is not None:
+            self._client_side.lose_engine()
         if process.exited.done():
             error = files.find_exit_cause() or self._exit_explainer("serving")(process.exited.result())
         else:
@@ -703,18 +780,24 @@ class Supervisor:
             self._watch_task = None
         if self._process is not None and meanwhile is not None:
             self._set_status(meanwhile)
-        self._replies.end_all()
-        await self._close_client()
+        replies_go_on = self._client_side is not None and meanwhile is not ServerState.STOPPING
+        if not replies_go_on:
+            self._replies.end_all()
+        await self._close_client(replies_go_on=replies_go_on)
         if self._process is not None:
             await self._process.stop()
             self._process = None
 
-    async def _close_client(self) -> None:
+    async def _close_client(self, *, replies_go_on: bool = False) -> None:
         client, self._client = self._client, None
-        if client is not None:
+        if client is not None and not replies_go_on:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._replies.none_open.wait(), _STREAMS_END_S)
+        if client is not None:
             await client.close()
+        if self._chat_client is not None and not replies_go_on:
+            chat_client, self._chat_client = self._chat_client, None
+            await chat_client.close()
 
     def _on_line(self, stream: Stream, text: str) -> None:
         self._last_output_s = time.monotonic()

@@ -1,0 +1,233 @@
+"""How a chat stream goes on with another engine: the way to continue it, and the frames of the second part.
+
+The same request is sent to the new engine with one more message, the assistant's, which holds what was generated so
+far, exactly as generated ("continue_final_message"). The engine's own template and parser go on from there, so the
+gateway needs to know nothing of either. The raw text comes from the saved slot: the parser has dropped the marks
+between thinking and answer, and white space, which would make other tokens.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from launcher.gateway.engine_link import EngineLink
+from launcher.gateway.exchange import DeliveredText, Exchange, begins_word
+from launcher.gateway.frames import format_event
+from launcher.gateway.saved_slots import SavedSlot
+
+_MODES = ("reasoning_content", "content")
+"""The fields of an assistant's message that a template may continue."""
+_LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
+_LEADING = 64
+"""Characters that may stand in a reply before the first one that was delivered, such as a mark that thinking begins."""
+_TAIL_TOKENS = 64
+"""Prompt tokens that are compared to find a request's slot."""
+_LAST_PIECES = 4
+_ANY_BOUNDARY_AFTER = 16
+"""Frames after which a stream without spaces, such as Chinese, is cut between any two tokens that are canonical."""
+
+_UNCHECKED_AFTER = 64
+"""Frames after which any word's end will do: some tokenizers never make the same pieces of a word by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """The second part of a cut stream: the request to send, and what the first part was.
+
+    `slot` has the conversation, None if it was not saved. `tokens_before` were generated in all earlier parts, whose
+    text is `raw`.
+    `prompt_tokens` and `reused_tokens` are those of the client's request.
+    """
+
+    request: Mapping[str, Any]
+    raw: str
+    slot: int | None
+    tokens_before: int
+    prompt_tokens: int
+    reused_tokens: int
+
+    def without_slot(self) -> Self:
+        """Return the same continuation for an engine that has the conversation in no slot."""
+        return replace(self, slot=None)
+
+
+def drain_reason(exchange: Exchange) -> str | None:
+    """Return why a running reply must end before its engine is stopped; None if it may be continued.
+
+    A request of which nothing was delivered can always be sent again.
+    """
+    body = exchange.body or {}
+    messages = body.get("messages")
+    if not exchange.is_chat_stream or not isinstance(messages, list) or not messages:
+        return "api"
+    if body.get("n", 1) != 1:
+        return "choices"
+    if exchange.text.calls_tool:
+        return "tool call"
+    if isinstance(messages[-1], dict) and messages[-1].get("role") == "assistant":
+        return "prefill"
+    if body.get("seed") is not None and body.get("temperature") != 0:
+        return "seed"
+    if any(isinstance(part, dict) and part.get("type") != "text" for part in _content_parts(messages)):
+        return "image"
+    return None
+
+
+def _content_parts(messages: list[Any]) -> list[Any]:
+    parts: list[Any] = []
+    for each in messages:
+        content = each.get("content") if isinstance(each, dict) else None
+        if isinstance(content, list):
+            parts += content
+    return parts
+
+
+async def find_mode(link: EngineLink, body: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the request's prompt, and the field by which its template continues a reply; None if it has no such field.
+
+    A field fits if the prompt with a message X is the prompt followed by X.
+    """
+    plain = {name: value for name, value in body.items() if name not in ("stream", "stream_options", *_LIMITS)}
+    prompt = await link.render_prompt(plain)
+    if prompt is None:
+        return None
+    for mode in _MODES:
+        if await link.render_prompt(_with_reply(plain, mode, "X")) == prompt + "X":
+            return prompt, mode
+    return None
+
+
+def _with_reply(body: Mapping[str, Any], mode: str, text: str) -> dict[str, Any]:
+    reply = {"role": "assistant", "content": "", mode: text}
+    return {
+        **body,
+        "messages": [*body["messages"], reply],
+        "continue_final_message": mode,
+        "add_generation_prompt": False,
+    }
+
+
+async def may_cut_here(link: EngineLink, text: DeliveredText, next_piece: str, frames_waited: int) -> bool:
+    """Return whether a stream can be cut before `next_piece` so that the new engine goes on with the same tokens.
+
+    That is so between two words, if the last one consists of the tokens that its text is made of: the sampled tokens
+    may be others. In a text without spaces any such boundary will do.
+    """
+    if begins_word(next_piece):
+        last = text.last_pieces[text.word_at :]
+        if frames_waited > _UNCHECKED_AFTER:
+            return True
+    elif frames_waited > _ANY_BOUNDARY_AFTER and next_piece:
+        last = text.last_pieces[-_LAST_PIECES:]
+    else:
+        return False
+    return bool(last) and await link.token_pieces("".join(last)) == last
+
+
+async def is_canonical(link: EngineLink, text: DeliveredText) -> bool:
+    """Return whether a delivered text consists of the tokens that it would be made of.
+
+    Otherwise the new engine reads other tokens, and at temperature 0 the reply may go on with other words.
+    """
+    kinds = ((text.reasoning, text.reasoning_pieces), (text.content, text.content_pieces))
+    return all([not whole or await link.token_pieces(whole) == pieces for whole, pieces in kinds])
+
+
+async def make_continuation(
+    link: EngineLink,
+    exchange: Exchange,
+    found: tuple[str, str],
+    saved: list[SavedSlot],
+    earlier: Continuation | None,
+) -> Continuation:
+    """Return how a cut stream continues.
+
+    `found` is what `find_mode` returned, `earlier` the continuation of a stream that was cut before. Call it while the
+    engine that was cut still runs, because it counts the tokens.
+    """
+    prompt, mode = found
+    body = dict(exchange.body or {})
+    prompt_tokens = earlier.prompt_tokens if earlier else exchange.figures.prompt_tokens
+    raw, slot, count = None, None, 0
+    for each in saved:
+        if each.tokens is None:
+            continue
+        begin = await _count_prompt(link, each.tokens, prompt, prompt_tokens)
+        if begin is None:
+            continue
+        generated = each.tokens[begin:]
+        raw = find_raw_text(await link.detokenize(generated), exchange.text)
+        if raw is not None:
+            slot, prompt_tokens, count = each.number, begin, await _count_tokens(link, generated, raw)
+            if earlier is not None:  # its text is in this slot, perhaps as other tokens than were generated
+                count += earlier.tokens_before - await _count_tokens(link, generated, earlier.raw)
+            break
+    if raw is None:  # the text of one kind is exact but for white space at its ends
+        raw = exchange.text.reasoning + exchange.text.content
+        count = len(await link.token_pieces(raw))
+    request = _with_reply(body, mode, raw)
+    for name in _LIMITS:
+        limit = body.get(name)
+        if isinstance(limit, int) and limit > 0:
+            request[name] = max(1, limit - count)
+    return Continuation(request, raw, slot, count, prompt_tokens or 0, exchange.figures.reused_tokens or 0)
+
+
+def find_raw_text(generated: str, delivered: DeliveredText) -> str | None:
+    """Return the beginning of a generated text that holds all that was delivered; None if it does not hold it."""
+    begin = generated.find(delivered.reasoning, 0, len(delivered.reasoning) + _LEADING)
+    if begin < 0:
+        return None
+    end = begin + len(delivered.reasoning)
+    if delivered.content:
+        begin = generated.find(delivered.content, end)
+        if begin < 0:
+            return None
+        end = begin + len(delivered.content)
+    return generated[:end]
+
+
+async def _count_prompt(link: EngineLink, tokens: list[int], prompt: str, expected: int | None) -> int | None:
+    """Return how many of a slot's tokens are the prompt; None if the slot's conversation is another one."""
+    if expected is None:
+        text = await link.detokenize(tokens)
+        return await _count_tokens(link, tokens, prompt) if text.startswith(prompt) else None
+    tail = await link.detokenize(tokens[max(0, expected - _TAIL_TOKENS) : expected])
+    return expected if expected <= len(tokens) and tail and prompt.endswith(tail) else None
+
+
+async def _count_tokens(link: EngineLink, tokens: list[int], text: str) -> int:
+    """Return how many of the first tokens make `text`."""
+    low, high = 0, len(tokens)
+    while low < high:
+        middle = (low + high) // 2
+        if len(await link.detokenize(tokens[:middle])) >= len(text):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def rewrite_event(event: dict[str, Any], continuation: Continuation, identity: Mapping[str, Any]) -> bytes | None:
+    """Return the frame of a continued stream as the client expects it; None if it must not be repeated.
+
+    The stream keeps its first ID, and its counts are those of the whole reply, as if it had not been cut.
+    """
+    choices = event.get("choices")
+    if choices:
+        delta = choices[0].get("delta") or {}
+        begins_again = delta.get("role") and not delta.get("content") and not delta.get("reasoning_content")
+        if begins_again and not choices[0].get("finish_reason"):
+            return None
+    event.update(identity)
+    if isinstance(timings := event.get("timings"), dict):
+        timings["predicted_n"] = timings.get("predicted_n", 0) + continuation.tokens_before
+        timings["cache_n"] = continuation.reused_tokens
+        timings["prompt_n"] = continuation.prompt_tokens - continuation.reused_tokens
+    if isinstance(usage := event.get("usage"), dict):
+        usage["completion_tokens"] = usage.get("completion_tokens", 0) + continuation.tokens_before
+        usage["prompt_tokens"] = continuation.prompt_tokens
+        usage["total_tokens"] = usage["completion_tokens"] + usage["prompt_tokens"]
+        if isinstance(usage.get("prompt_tokens_details"), dict):
+            usage["prompt_tokens_details"]["cached_tokens"] = continuation.reused_tokens
+    return format_event(event)

@@ -1,0 +1,153 @@
+"""One client's request and what has become of it: state, delivered text and figures."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+CHAT_PATHS = frozenset({"/v1/chat/completions", "/chat/completions"})
+_numbers = itertools.count(1)
+
+
+class ExchangeState(Enum):
+    """The state of a request: it waits for the engine, runs in it, is paused by a handover, or has ended."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PAUSED = "paused"
+    ENDED = "ended"
+
+
+def begins_word(piece: str) -> bool:
+    """Return whether a token's text begins a word: tokenizers never join the space before a word to what precedes it.
+
+    They do join line ends to the full stop before them, so white space alone begins nothing.
+    """
+    return piece[:1] == " " and piece[1:2].isalpha()
+
+
+@dataclass(slots=True)
+class DeliveredText:
+    """The text that a client of a chat stream has received, whole and in the pieces in which it came.
+
+    A piece is a token, or several that make a character. `word_at` is where the last word begins in the pieces.
+    """
+
+    reasoning: str = ""
+    content: str = ""
+    calls_tool: bool = False
+    reasoning_pieces: list[str] = field(default_factory=list)
+    content_pieces: list[str] = field(default_factory=list)
+    word_at: int = 0
+
+    @property
+    def last_pieces(self) -> list[str]:
+        """The pieces of the kind that came last, thinking or answer."""
+        return self.content_pieces or self.reasoning_pieces
+
+    def add_choice(self, choice: Mapping[str, Any]) -> bool:
+        """Add a choice of a stream's event; return whether it has a part of the reply."""
+        delta = choice.get("delta") or {}
+        content, reasoning = delta.get("content") or "", delta.get("reasoning_content") or ""
+        calls = "tool_calls" in delta
+        if not (content or reasoning or calls):
+            return False
+        self.content += content
+        self.reasoning += reasoning
+        self.calls_tool |= calls
+        piece, pieces = (content, self.content_pieces) if content else (reasoning, self.reasoning_pieces)
+        if begins_word(piece) or not pieces:
+            self.word_at = len(pieces)
+        pieces.append(piece)
+        return True
+
+
+@dataclass(slots=True)
+class ReplyFigures:
+    """Figures of a reply, None while unknown. Drafts of a part that was cut by a handover are not counted."""
+
+    prompt_tokens: int | None = None
+    reused_tokens: int | None = None
+    reply_tokens: int | None = None
+    tokens_per_second: float | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+
+    def add_progress(self, progress: Mapping[str, Any]) -> None:
+        """Take the counts of the prompt from the engine's first progress report of a request."""
+        if self.prompt_tokens is None:
+            self.prompt_tokens = int(progress.get("total", 0))
+            self.reused_tokens = int(progress.get("cache", 0))
+
+    def add_timings(self, timings: Mapping[str, Any], tokens_before: int = 0) -> None:
+        """Take the engine's timings at the end of a reply; `tokens_before` were generated before a handover."""
+        self.add_progress({"total": _sum_counts(timings, "cache_n", "prompt_n"), "cache": timings.get("cache_n", 0)})
+        generated, milliseconds = int(timings.get("predicted_n", 0)), float(timings.get("predicted_ms", 0.0))
+        self.reply_tokens = tokens_before + generated
+        self.tokens_per_second = 1_000 * generated / milliseconds if generated > 1 and milliseconds else None
+        if timings.get("draft_n") is not None:
+            self.drafted = int(timings["draft_n"])
+            self.accepted = int(timings.get("draft_n_accepted") or 0)
+
+
+def _sum_counts(data: Mapping[str, Any], *names: str) -> int:
+    return sum(int(data.get(name, 0)) for name in names)
+
+
+@dataclass(eq=False, slots=True)
+class Exchange:
+    """One request of a client, and its reply so far.
+
+    `body` is the request's JSON object, None if it has none, `raw` the bytes as they came. `key_name` and `user_agent`
+    say who sent it. Times are by time.time(), `gaps_s` the pauses that handovers made in the stream.
+    """
+
+    path: str
+    raw: bytes
+    body: Mapping[str, Any] | None
+    key_name: str = ""
+    user_agent: str = ""
+    number: int = field(default_factory=lambda: next(_numbers))
+    state: ExchangeState = ExchangeState.WAITING
+    started: float = field(default_factory=time.time)
+    first_token: float | None = None
+    last_token: float | None = None
+    text: DeliveredText = field(default_factory=DeliveredText)
+    figures: ReplyFigures = field(default_factory=ReplyFigures)
+    gaps_s: list[float] = field(default_factory=list)
+    gap_open: bool = False
+    """A handover has cut the stream, and nothing was delivered since."""
+    end: str | None = None
+    sent_again: bool = False
+    pauses_at_word: bool = False
+    """A handover waits until this stream can be cut."""
+    cut_at_once: bool = False
+    """A handover has cancelled the forwarding of this request."""
+    left_engine: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while the engine does not work on this request."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether the client asked for a stream."""
+        return bool(self.body and self.body.get("stream"))
+
+    @property
+    def model(self) -> str | None:
+        """The model that the client named."""
+        name = self.body.get("model") if self.body else None
+        return name if isinstance(name, str) else None
+
+    @property
+    def is_chat_stream(self) -> bool:
+        """Whether the reply is a stream in the format of OpenAI's chat completions."""
+        return self.path in CHAT_PATHS and self.streams
+
+    def note_token(self) -> None:
+        """Record that a part of the reply is being delivered now."""
+        now = time.time()
+        if self.first_token is None:
+            self.first_token = now
+        self.last_token = now

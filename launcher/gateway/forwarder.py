@@ -1,0 +1,245 @@
+"""Forwards one request to the engine, and its reply to the client, through as many engines as handovers need."""
+
+import asyncio
+import json
+from typing import Any
+
+from aiohttp import ClientError, ClientResponse, web
+
+from launcher.gateway.continuation import Continuation, may_cut_here, rewrite_event
+from launcher.gateway.engine_link import EngineLink, EngineLost
+from launcher.gateway.exchange import Exchange, ExchangeState
+from launcher.gateway.frames import COMMENT, FRAME_END, FrameSplitter, format_event, parse_event
+
+_EVENT_STREAM = "text/event-stream"
+_PASSED_ON = ("Content-Type", "Accept", "User-Agent")
+_PASSED_BACK = ("Content-Type", "Retry-After")
+_PROGRESS = b'"return_progress":true,'
+
+
+class ClientGone(Exception):
+    """The client has closed its connection."""
+
+
+class Forwarder:
+    """Forwards one exchange.
+
+    `was_cut` is whether a handover has cut its reply, `continuation`, which the handover sets, how the reply goes on.
+    """
+
+    def __init__(self, request: web.Request, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.continuation: Continuation | None = None
+        self.was_cut = False
+        self._request = request
+        self._response: web.StreamResponse | None = None
+        self._delivered = False
+        self._task: asyncio.Task[bool] | None = None
+        # The gateway asks for the progress of the prompt, to know its tokens before the end, and keeps the answers to
+        # itself unless the client asked, too.
+        self._asks_progress = exchange.is_chat_stream and not (exchange.body or {}).get("return_progress")
+        self._identity: dict[str, Any] = {}
+        self._frames_waited = 0
+
+    @property
+    def has_delivered(self) -> bool:
+        """Whether the client has received a part of the reply; if not, the request can be sent again unnoticed."""
+        return self._delivered
+
+    @property
+    def response(self) -> web.StreamResponse:
+        """The response to the client. Call it after `forward` or `fail`."""
+        assert self._response is not None  # noqa: S101 -- both open one
+        return self._response
+
+    async def forward(self, link: EngineLink) -> bool:
+        """Send the request to an engine and pass its reply on; return whether a handover has cut it.
+
+        Raises EngineLost if the engine ends, ClientGone if the client does.
+        """
+        self.exchange.state = ExchangeState.RUNNING
+        self.exchange.left_engine.clear()
+        self._task = asyncio.ensure_future(self._pass_reply_on(link))
+        self.was_cut = False
+        try:
+            self.was_cut = await self._task
+            return self.was_cut
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self.exchange.cut_at_once and task is not None and not task.cancelling():
+                self.was_cut = True
+                return True
+            raise
+        finally:
+            self._frames_waited = 0
+            self.exchange.pauses_at_word = self.exchange.cut_at_once = False
+            self.exchange.state = ExchangeState.PAUSED
+            self.exchange.left_engine.set()
+
+    def cut(self) -> None:
+        """Stop forwarding now, wherever the reply is."""
+        if self._task is not None and not self._task.done():
+            self.exchange.cut_at_once = True
+            self._task.cancel()
+
+    async def send_comment(self) -> None:
+        """Tell a streaming client that it has to wait. After this, the status of its response is 200."""
+        if self._response is None:
+            await self._open_response(200, {"Content-Type": _EVENT_STREAM, "Cache-Control": "no-cache"})
+        await self._write(COMMENT)
+
+    async def fail(self, status: int, reason: str) -> None:
+        """End the reply with an error, as a response or, if the stream has begun, as an event of it."""
+        error = {"error": {"code": status, "message": reason, "type": "unavailable_error"}}
+        if self._response is None:
+            await self._open_response(status, {"Content-Type": "application/json", "Retry-After": "5"})
+            await self._write(json.dumps(error).encode())
+        else:
+            named = "error" if self.exchange.path == "/v1/messages" else None
+            await self._write(format_event({"type": "error", **error} if named else error, name=named) + FRAME_END)
+
+    async def _pass_reply_on(self, link: EngineLink) -> bool:
+        headers = {name: self._request.headers[name] for name in _PASSED_ON if name in self._request.headers}
+        upstream = link.http.request(
+            self._request.method,
+            link.url + self._request.path_qs,
+            data=self._request_body() or None,
+            headers={**headers, **link.headers},
+        )
+        try:
+            async with upstream as reply:
+                if reply.content_type != _EVENT_STREAM:
+                    await self._pass_whole(reply, await reply.read())
+                    return False
+                if self._response is None:
+                    await self._open_response(reply.status, _select_headers(reply))
+                return await self._pass_frames(link, reply)
+        except (ClientError, OSError) as error:
+            raise EngineLost from error
+
+    def _request_body(self) -> bytes:
+        body = self.exchange.body
+        if self.continuation is not None:
+            slot = {} if self.continuation.slot is None else {"id_slot": self.continuation.slot}
+            progress = {"return_progress": True} if self._asks_progress else {}
+            return json.dumps({**self.continuation.request, **slot, **progress}).encode()
+        if body is not None and "id_slot" in body:  # the gateway alone assigns slots
+            return json.dumps({name: value for name, value in body.items() if name != "id_slot"}).encode()
+        if self._asks_progress:
+            brace = self.exchange.raw.index(b"{") + 1  # without writing a large body anew
+            return self.exchange.raw[:brace] + _PROGRESS + self.exchange.raw[brace:]
+        return self.exchange.raw
+
+    async def _pass_whole(self, reply: ClientResponse, data: bytes) -> None:
+        if self._response is not None:  # its headers promise a stream
+            await self._write(b"data: " + data.strip() + FRAME_END)
+            return
+        if b'"timings"' in data:
+            timings = _parse_object(data).get("timings")
+            if isinstance(timings, dict):
+                self.exchange.figures.add_timings(timings)
+        self.exchange.note_token()
+        await self._open_response(reply.status, _select_headers(reply))
+        await self._write(data)
+
+    async def _pass_frames(self, link: EngineLink, reply: ClientResponse) -> bool:
+        """Pass the frames of a stream on; return whether it was cut before its end."""
+        splitter = FrameSplitter()
+        async for data in reply.content.iter_any():
+            passed: list[bytes] = []
+            cut = False
+            for frame in splitter.add_bytes(data):
+                event = parse_event(frame) if self._must_read(frame) else None
+                if event is not None:
+                    if self.exchange.pauses_at_word and await self._may_cut(link, event):
+                        cut = True
+                        break
+                    rewritten = self._take_event(event, frame)
+                    if rewritten is None:
+                        continue
+                    frame = rewritten
+                passed.append(frame)
+            if passed:
+                await self._write(FRAME_END.join(passed) + FRAME_END)
+            if cut:
+                return True
+        return False
+
+    def _must_read(self, frame: bytes) -> bool:
+        return self.exchange.is_chat_stream or b'"timings"' in frame or not self._delivered
+
+    async def _may_cut(self, link: EngineLink, event: dict[str, Any]) -> bool:
+        piece = _event_piece(event)
+        if piece is None:
+            return False
+        self._frames_waited += 1
+        return await may_cut_here(link, self.exchange.text, piece, self._frames_waited)
+
+    def _take_event(self, event: dict[str, Any], frame: bytes) -> bytes | None:
+        """Record what an event says; return its frame for the client, None if it is not for the client."""
+        exchange, continuation = self.exchange, self.continuation
+        if isinstance(event.get("prompt_progress"), dict):
+            exchange.figures.add_progress(event["prompt_progress"])
+            if self._asks_progress:
+                return None
+        if isinstance(event.get("timings"), dict) and _ends_reply(event):
+            exchange.figures.add_timings(event["timings"], continuation.tokens_before if continuation else 0)
+        if not exchange.is_chat_stream:
+            self._note_part()
+            return frame
+        for choice in event.get("choices") or ():
+            if exchange.text.add_choice(choice):
+                self._note_part()
+        if continuation is not None:
+            return rewrite_event(event, continuation, self._identity)
+        if not self._identity:
+            self._identity = {
+                name: event[name] for name in ("id", "created", "model", "system_fingerprint") if name in event
+            }
+        return frame
+
+    def _note_part(self) -> None:
+        """Record that a part of the reply is delivered now, and the gap that a handover made before it."""
+        earlier = self.exchange.last_token
+        self.exchange.note_token()
+        if self.exchange.gap_open and earlier is not None and self.exchange.last_token is not None:
+            self.exchange.gaps_s.append(self.exchange.last_token - earlier)
+        self.exchange.gap_open = False
+        self._delivered = True
+
+    async def _open_response(self, status: int, headers: dict[str, str]) -> None:
+        self._response = web.StreamResponse(status=status, headers=headers)
+        try:
+            await self._response.prepare(self._request)
+        except (ConnectionError, ClientError) as error:
+            raise ClientGone from error
+
+    async def _write(self, data: bytes) -> None:
+        try:
+            await self.response.write(data)
+        except (ConnectionError, ClientError) as error:
+            raise ClientGone from error
+
+
+def _select_headers(reply: ClientResponse) -> dict[str, str]:
+    return {name: reply.headers[name] for name in _PASSED_BACK if name in reply.headers}
+
+
+def _parse_object(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _event_piece(event: dict[str, Any]) -> str | None:
+    """Return the text that an event of a chat stream adds; None if it adds none."""
+    choices = event.get("choices")
+    delta = choices[0].get("delta") if choices else None
+    return (delta.get("content") or delta.get("reasoning_content")) if delta else None
+
+
+def _ends_reply(event: dict[str, Any]) -> bool:
+    choices = event.get("choices")
+    return not choices or bool(choices[0].get("finish_reason")) or "delta" not in choices[0]

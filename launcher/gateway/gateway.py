@@ -1,0 +1,337 @@
+"""The gateway itself: takes requests at one address, holds them while no engine is ready, and hands them over."""
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import ClientError, ClientTimeout, web
+
+from launcher.gateway.access import GENERATING_PATHS, OPEN_PATHS, Access, Refusal, check_path
+from launcher.gateway.continuation import drain_reason, find_mode, is_canonical, make_continuation
+from launcher.gateway.engine_link import EngineLink, EngineLost, open_engine_session
+from launcher.gateway.exchange import Exchange, ExchangeState
+from launcher.gateway.forwarder import ClientGone, Forwarder
+from launcher.gateway.saved_slots import SavedSlot, delete_slots, restore_slots, save_slots
+from launcher.gateway.turns import Turns
+
+_MOST_BODY_BYTES = 256 << 20
+_LARGE_BODY_BYTES = 1 << 20
+"""Size from which a body is parsed in a thread."""
+_FIRST_COMMENT_S, _COMMENT_S = 1.0, 2.0
+"""Seconds until a waiting client of a stream gets its headers, and between the comments that keep it waiting. An error
+within the first second still has its own HTTP status."""
+_WORD_S = 5.0
+"""Seconds that streams have at least to reach the end of a word before they are cut."""
+_HEALTH_TIMEOUT = ClientTimeout(total=2.0)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class HandoverReport:
+    """What a handover meant for the clients: streams that go on, that could end before it, and that were cut off.
+
+    Requests of which nothing had been delivered are only in `again`. Of the streams that go on, `uncertain` may do so
+    with other words than without the handover.
+    """
+
+    continued: list[Exchange]
+    uncertain: int = 0
+    drained: int = 0
+    cut: int = 0
+    again: int = 0
+
+    @property
+    def way(self) -> str:
+        """How the handover went for the client that noticed most: seamless, drained or cut."""
+        return "cut" if self.cut else "drained" if self.drained else "seamless"
+
+    @property
+    def gap_s(self) -> float | None:
+        """The longest pause in a stream that went on, in seconds; None if there was none."""
+        return max((each.gaps_s[-1] for each in self.continued if each.gaps_s), default=None)
+
+
+class Gateway:
+    """Serves one model's clients at one address, whichever engine is behind it.
+
+    Belongs to one asyncio loop. `on_exchange` is called whenever a request begins, is paused or ends.
+    """
+
+    def __init__(self, access: Access, on_exchange: Callable[[Exchange], None] | None = None) -> None:
+        self.access = access
+        self.report: HandoverReport | None = None
+        self._on_exchange = on_exchange
+        self._http = open_engine_session()
+        self._link: EngineLink | None = None
+        self._turns = Turns()
+        self._engine_ready = asyncio.Event()
+        self._forwarders: set[Forwarder] = set()
+        self._saved: list[SavedSlot] = []
+        self._pausing: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._runner: web.AppRunner | None = None
+
+    async def listen(self, sockets: Sequence[socket.socket]) -> None:
+        """Accept requests on listening sockets."""
+        app = web.Application(client_max_size=_MOST_BODY_BYTES)
+        app.router.add_route("*", "/{path:.*}", self._handle_request)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
+        await self._runner.setup()
+        for each in sockets:
+            await web.SockSite(self._runner, each).start()
+
+    async def close(self) -> None:
+        """Stop listening, end all requests and delete saved slots."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+        await self._http.close()
+        delete_slots(self._saved)
+
+    def make_link(self, url: str, api_key: str, **details: Any) -> EngineLink:  # noqa: ANN401 -- EngineLink's own
+        """Return the connection to an engine. See EngineLink."""
+        return EngineLink(url, api_key, http=self._http, **details)
+
+    # The engine's side: a supervisor calls these.
+
+    async def pause_requests(self, drain_s: float) -> None:
+        """Prepare for the end of the engine: hold new requests, cut those that can go on, and save the slots.
+
+        Replies that cannot go on get up to `drain_s` seconds to end. If the call is cancelled, this still completes; a
+        second call waits for it, and for no more replies.
+        """
+        if self._pausing is None or self._pausing.done():
+            self._hurry.clear()
+            self._pausing = asyncio.ensure_future(self._pause_requests(drain_s))
+        else:
+            self._hurry.set()
+        await asyncio.shield(self._pausing)
+
+    async def _pause_requests(self, drain_s: float) -> None:
+        link = self._link
+        if link is None:
+            return
+        self._turns.set_limit(0)
+        self._engine_ready.clear()
+        running = [each for each in self._forwarders if each.exchange.state is ExchangeState.RUNNING]
+        self.report = HandoverReport([])
+        with suppress(EngineLost):
+            found = await self._cut_streams(link, running, drain_s)
+            self._saved = await save_slots(link)
+            for forwarder, mode in found.items():
+                forwarder.continuation = await make_continuation(
+                    link, forwarder.exchange, mode, self._saved, forwarder.continuation
+                )
+        self._link = None
+
+    async def _cut_streams(
+        self, link: EngineLink, running: list[Forwarder], drain_s: float
+    ) -> dict[Forwarder, tuple[str, str]]:
+        """Cut the running requests, or let them end; return those to continue, with their prompts and modes."""
+        report = self.report or HandoverReport([])
+        modes: dict[Forwarder, tuple[str, str]] = {}
+        uncertain: list[Forwarder] = []
+        for forwarder in running:
+            if not forwarder.has_delivered:
+                forwarder.cut()
+                report.again += 1
+                continue
+            exchange = forwarder.exchange
+            if drain_reason(exchange) is not None or exchange.body is None:
+                continue
+            mode = await find_mode(link, exchange.body)
+            if mode is None:
+                continue
+            modes[forwarder] = mode
+            if exchange.body.get("temperature") == 0 and not await is_canonical(link, exchange.text):
+                uncertain.append(forwarder)
+            else:
+                exchange.pauses_at_word = True
+        draining = [each for each in running if each not in modes]
+        await self._wait_until_left([*draining, *uncertain], drain_s)
+        for forwarder in uncertain:
+            forwarder.exchange.pauses_at_word = True
+        await self._wait_until_left(modes, _WORD_S)
+        for forwarder in running:
+            if forwarder.exchange.state is ExchangeState.RUNNING:
+                if forwarder in draining:
+                    report.cut += 1
+                    forwarder.exchange.end = "cut"
+                forwarder.cut()
+        self._hurry.clear()
+        await self._wait_until_left(running, _WORD_S)
+        report.uncertain = sum(each.was_cut for each in uncertain)
+        continued = {each: mode for each, mode in modes.items() if each.was_cut}
+        report.continued = [each.exchange for each in continued]
+        report.drained = len(running) - report.again - report.cut - len(continued)
+        return continued
+
+    async def _wait_until_left(self, forwarders: Collection[Forwarder], limit_s: float) -> None:
+        """Wait until the engine works on none of these requests, for at most `limit_s` seconds, and not in a hurry."""
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        left = asyncio.gather(*(each.exchange.left_engine.wait() for each in forwarders))
+        waits: set[asyncio.Future[Any]] = {left, hurry}
+        try:
+            await asyncio.wait(waits, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+            with suppress(asyncio.CancelledError):
+                await left
+
+    async def resume_requests(self, link: EngineLink) -> None:
+        """Send the held requests to a new engine that is ready, and accept others."""
+        restored = await restore_slots(link, self._saved)
+        self._saved = []
+        for forwarder in self._forwarders:
+            if forwarder.continuation is not None and forwarder.continuation.slot not in restored:
+                forwarder.continuation = forwarder.continuation.without_slot()
+        self._link = link
+        self._engine_ready.set()
+        self._turns.set_limit(link.slots)
+
+    def lose_engine(self) -> None:
+        """Hold requests, because the engine has ended. `resume_requests` goes on, `close` ends them."""
+        self._link = None
+        self._engine_ready.clear()
+        self._turns.set_limit(0)
+
+    async def end_requests(self, reason: str, drain_s: float) -> None:
+        """Refuse waiting and new requests with `reason`; running ones get up to `drain_s` seconds to end."""
+        self._hurry.set()
+        if self._pausing is not None:
+            await asyncio.wait([self._pausing])
+        self._hurry.clear()
+        self._turns.refuse_all(reason)
+        self._engine_ready.clear()
+        running = [each for each in self._forwarders if each.exchange.state is ExchangeState.RUNNING]
+        await self._wait_until_left(running, drain_s)
+        for forwarder in running:
+            if forwarder.exchange.state is ExchangeState.RUNNING:
+                forwarder.exchange.end = "cut"
+                forwarder.cut()
+        await self._wait_until_left(running, _WORD_S)
+        self._link = None
+
+    # The clients' side.
+
+    async def _handle_request(self, request: web.Request) -> web.StreamResponse:
+        try:
+            key_name = self.access.check_request(request)
+            check_path(request.method, request.path)
+            if request.path in OPEN_PATHS:
+                return self._report_health()
+            raw = await request.read()
+            exchange = Exchange(
+                request.path,
+                raw,
+                await _parse_body(raw),
+                key_name=key_name,
+                user_agent=request.headers.get("User-Agent", ""),
+            )
+            return await self._serve_exchange(request, exchange)
+        except Refusal as refusal:
+            return refusal.make_response()
+
+    def _report_health(self) -> web.Response:
+        if self._link is not None or self.report is not None:  # a handover is no reason to go elsewhere
+            return web.json_response({"status": "ok"})
+        error = {"code": 503, "message": "Loading model", "type": "unavailable_error"}
+        return web.json_response({"error": error}, status=503)
+
+    async def _serve_exchange(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
+        forwarder = Forwarder(request, exchange)
+        self._forwarders.add(forwarder)
+        self._note_change(exchange)
+        try:
+            await self._forward_to_end(forwarder)
+            exchange.end = exchange.end or "complete"
+        except ClientGone:
+            exchange.end = "client left"
+        except Refusal as refusal:
+            exchange.end = "refused"
+            await forwarder.fail(refusal.status, refusal.reason)
+        except asyncio.CancelledError:
+            exchange.end = "client left"
+            raise
+        finally:
+            exchange.state = ExchangeState.ENDED
+            exchange.left_engine.set()
+            self._forwarders.discard(forwarder)
+            self._note_change(exchange)
+        return forwarder.response
+
+    async def _forward_to_end(self, forwarder: Forwarder) -> None:
+        """Forward a request until its reply has ended, with as many engines as that takes."""
+        exchange = forwarder.exchange
+        takes_turn = exchange.path in GENERATING_PATHS
+        while True:
+            await self._wait_for_engine(forwarder, takes_turn=takes_turn)
+            link = self._link
+            try:
+                if link is None:  # lost since the turn was given
+                    await asyncio.sleep(0)
+                    continue
+                if not await forwarder.forward(link):
+                    return
+            except EngineLost:
+                if forwarder.has_delivered or exchange.sent_again:
+                    exchange.end = "engine ended"
+                    await forwarder.fail(502, "The engine ended before the reply was complete.")
+                    return
+                exchange.sent_again = True
+                if link is not None and self._link is link and not await self._answers(link):
+                    self.lose_engine()
+            finally:
+                if takes_turn:
+                    self._turns.end_turn()
+            if exchange.end == "cut":
+                await forwarder.fail(503, "The server was stopped or restarted before the reply was complete.")
+                return
+            exchange.gap_open = forwarder.has_delivered
+            self._note_change(exchange)
+
+    async def _wait_for_engine(self, forwarder: Forwarder, *, takes_turn: bool) -> None:
+        """Wait for a turn, or only for an engine; a client of a stream gets comments meanwhile."""
+        exchange = forwarder.exchange
+        first = exchange.state is not ExchangeState.WAITING
+        ready = self._turns.take_turn(first=first) if takes_turn else self._engine_ready.wait()
+        waiting = asyncio.ensure_future(ready)
+        pause_s = _FIRST_COMMENT_S
+        try:
+            while not (await asyncio.wait([waiting], timeout=pause_s))[0]:
+                if exchange.streams:
+                    await forwarder.send_comment()
+                    pause_s = _COMMENT_S
+            waiting.result()
+        except BaseException:
+            if waiting.done() and not waiting.cancelled() and waiting.exception() is None and takes_turn:
+                self._turns.end_turn()
+            waiting.cancel()
+            raise
+
+    async def _answers(self, link: EngineLink) -> bool:
+        try:
+            async with self._http.get(f"{link.url}/health", timeout=_HEALTH_TIMEOUT) as reply:
+                return reply.status == 200
+        except (ClientError, OSError, TimeoutError):
+            return False
+
+    def _note_change(self, exchange: Exchange) -> None:
+        if self._on_exchange is not None:
+            self._on_exchange(exchange)
+
+
+async def _parse_body(raw: bytes) -> dict[str, Any] | None:
+    """Return the JSON object of a request; None if it has no body or another one."""
+    if not raw:
+        return None
+    try:
+        body = json.loads(raw) if len(raw) < _LARGE_BODY_BYTES else await asyncio.to_thread(json.loads, raw)
+    except ValueError:
+        raise Refusal(400, "The request's body is not valid JSON") from None
+    return body if isinstance(body, dict) else None

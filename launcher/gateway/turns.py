@@ -1,0 +1,80 @@
+"""Turns in the engine: at most as many requests at once as it has slots, the others wait in order."""
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+
+from launcher.gateway.access import Refusal
+
+MOST_WAITING = 256
+"""Requests that may wait at once; one more is refused."""
+
+
+class Turns:
+    """Gives out turns, in the order in which they are asked for.
+
+    A request that the engine itself would queue could take a slot between its cut and its saving in a handover. While
+    `limit` is 0, as before the engine is ready and during a handover, all requests wait.
+    """
+
+    def __init__(self) -> None:
+        self._limit = 0
+        self._taken = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._refused: str | None = None
+
+    @property
+    def limit(self) -> int:
+        """How many requests may have a turn at once."""
+        return self._limit
+
+    def set_limit(self, limit: int) -> None:
+        """Change the limit. Turns that were given stay. Requests are taken again after `refuse_all`."""
+        self._limit = limit
+        self._refused = None
+        self._give_turns()
+
+    def refuse_all(self, reason: str) -> None:
+        """Refuse all that wait and all that come, until `set_limit`."""
+        self._limit, self._refused = 0, reason
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_exception(_refuse(reason))
+
+    async def take_turn(self, *, first: bool = False) -> None:
+        """Wait for a turn; with `first` before all others. Raises Refusal if too many wait."""
+        if self._refused is not None:
+            raise _refuse(self._refused)
+        if len(self._waiting) >= MOST_WAITING and not first:
+            raise _refuse("Too many requests wait for this server")
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if first:
+            self._waiting.appendleft(turn)
+        else:
+            self._waiting.append(turn)
+        self._give_turns()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.end_turn()
+            with suppress(ValueError):
+                self._waiting.remove(turn)
+            raise
+
+    def end_turn(self) -> None:
+        """Give a turn back."""
+        self._taken -= 1
+        self._give_turns()
+
+    def _give_turns(self) -> None:
+        while self._waiting and self._taken < self._limit:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._taken += 1
+                turn.set_result(None)
+
+
+def _refuse(reason: str) -> Refusal:
+    return Refusal(503, reason, "unavailable_error")
