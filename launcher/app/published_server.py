@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from launcher.app.preview import Previewer, read_basis
 from launcher.app.start_settings import resolve_start
@@ -32,6 +32,9 @@ from launcher.engine.server.supervisor import Supervisor
 from launcher.engine.settings import Settings, change_settings, changes_between, launched_settings, parse_settings
 from launcher.models.server_settings import ROWS, Value
 
+if TYPE_CHECKING:
+    from launcher.gateway.gateway import HandoverReport
+
 _LOG_LINES = 200
 _LINES_AT_ONCE = 4
 r"""Log lines in one message. Even a message of the longest lines, with every character escaped as \uXXXX\uXXXX, is
@@ -46,6 +49,10 @@ class ControllableSession(Protocol):
     @property
     def supervisor(self) -> Supervisor:
         """Supervisor of the session's server."""
+
+    @property
+    def last_handover(self) -> "HandoverReport | None":
+        """What the last restart meant for clients. See ServerSession.last_handover."""
 
     async def start(
         self,
@@ -135,7 +142,7 @@ class RemoteControl:
             fixes = [self._describe_fix(action, options, supervisor) for action in error.actions]
             error.facts = {**error.facts, "actions": fixes}
             raise
-        yield status_data(self._session.supervisor)
+        yield status_data(self._session.supervisor) | await _handover_data(self._session.last_handover)
 
     def _describe_fix(self, action: Action, tried: ServeOptions, supervisor: Supervisor) -> dict[str, object]:
         """Return a fix for failed settings as JSON data.
@@ -204,6 +211,24 @@ def status_data(supervisor: Supervisor) -> dict[str, object]:
         "url": supervisor.endpoint.url,
         "settings": launched_settings(launch) if launch else {},
         "log": str(supervisor.log.path),
+    }
+
+
+async def _handover_data(report: "HandoverReport | None") -> dict[str, object]:
+    """Return what a restart meant for clients, once their streams go on. Unknown without the gateway."""
+    if report is None:
+        return {"handover": None, "gap_s": None, "streams": None}
+    await report.wait_for_streams()
+    gap_s = None if report.gap_s is None else round(report.gap_s, 3)
+    streams = len(report.continued) + report.drained + report.cut + report.again
+    return {
+        "handover": report.way,
+        "gap_s": gap_s,
+        "streams": streams,
+        "continued": len(report.continued),
+        "uncertain": report.uncertain,
+        "drained": report.drained,
+        "cut": report.cut,
     }
 
 

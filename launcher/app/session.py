@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.app.planner import record_load_memory
 from launcher.app.published_server import PublishedServer
@@ -41,6 +41,9 @@ from launcher.models.server_settings import Value
 from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.monitor import Monitor, MonitorSnapshot
 from launcher.monitor.reply import OnDelta, Reply, read_reply
+
+if TYPE_CHECKING:
+    from launcher.gateway.gateway import HandoverReport
 
 _MAX_PORTS = 4
 """Number of ports that one start tries, if the user did not choose one."""
@@ -114,6 +117,11 @@ class ServerSession:
         if self._supervisor is None:
             raise ServerNotFound(message("The server is not running."), message("Start it first."))
         return self._supervisor
+
+    @property
+    def last_handover(self) -> "HandoverReport | None":
+        """What the last restart of the engine meant for clients; None before the first one and without the gateway."""
+        return self._gateway.last_handover if self._gateway else None
 
     @contextmanager
     def listening(self, listener: OnServerEvent) -> Iterator[None]:

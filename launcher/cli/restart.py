@@ -33,9 +33,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drain",
         type=parse_seconds,
-        default=0.0,
+        default=30.0,
         metavar="SECONDS",
-        help="wait up to SECONDS for running requests to finish (default: do not wait)",
+        help="wait up to SECONDS for replies that cannot go on with other settings (default: 30)",
     )
     parser.add_argument(
         "--dry-run",
@@ -80,7 +80,29 @@ async def run(options: argparse.Namespace) -> Result | int:
     settings = {name: value for name, value in server["settings"].items() if name in ROWS and value is not None}
     extra = server["settings"].get("extra")
     own_arguments = f" and {shlex.join(extra)}" if extra else ""
-    return Result(server, [f"{server['url']} is {server['state']} with {format_settings(settings)}{own_arguments}."])
+    lines = [f"{server['url']} is {server['state']} with {format_settings(settings)}{own_arguments}."]
+    return Result(server, [*lines, *_describe_handover(server)])
+
+
+def _describe_handover(server: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the restart meant for the clients' requests; nothing if there were none."""
+    if not server.get("streams"):
+        return
+    gap = "" if server["gap_s"] is None else f", with a pause of {server['gap_s']:.2f} s at most"
+    counts = {
+        "went on with the new settings" + gap: server["continued"],
+        "had received nothing yet and started again": server["streams"]
+        - server["continued"]
+        - server["drained"]
+        - server["cut"],
+        "ended before the restart": server["drained"],
+        "were cut off": server["cut"],
+    }
+    for what, count in counts.items():
+        if count:
+            yield f"{count} {'request' if count == 1 else 'requests'} {what}."
+    if server["uncertain"]:
+        yield "Some go on from other tokens than were generated, so their text may differ at temperature 0."
 
 
 async def _find_size_warning(options: argparse.Namespace) -> str | None:

@@ -58,6 +58,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--defaults", action="store_true", help="ignore the settings of this model's last start")
     parser.add_argument("--no-preset", action="store_true", help="ignore tuned settings")
     parser.add_argument(
+        "--direct",
+        action="store_true",
+        help="let clients talk to the engine itself; their replies then end when it is restarted",
+    )
+    parser.add_argument(
         "--fix",
         action="store_true",
         help="after a failed start, apply the suggested change and try again, three times at most",
@@ -93,7 +98,9 @@ async def run(options: argparse.Namespace) -> int:
         raise
     on_event = None if options.json else StateLine().show_event
     on_health = None if options.json else _print_health
-    session = ServerSession(port=options.port, shared=options.lan, on_event=on_event, on_health=on_health)
+    session = ServerSession(
+        port=options.port, shared=options.lan, direct=options.direct, on_event=on_event, on_health=on_health
+    )
     counting = UseCounting(session)
     try:
         start_server = partial(

@@ -27,6 +27,7 @@ _FIRST_COMMENT_S, _COMMENT_S = 1.0, 2.0
 within the first second still has its own HTTP status."""
 _WORD_S = 5.0
 """Seconds that streams have at least to reach the end of a word before they are cut."""
+_STREAMS_GO_ON_S, _POLL_S = 30.0, 0.02
 _HEALTH_TIMEOUT = ClientTimeout(total=2.0)
 _log = logging.getLogger(__name__)
 
@@ -50,10 +51,21 @@ class HandoverReport:
         """How the handover went for the client that noticed most: seamless, drained or cut."""
         return "cut" if self.cut else "drained" if self.drained else "seamless"
 
+    async def wait_for_streams(self) -> None:
+        """Wait until the streams that go on have done so or have ended, for at most `_STREAMS_GO_ON_S` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STREAMS_GO_ON_S):
+                while any(map(_is_silent, self.continued)):  # noqa: ASYNC110 -- each goes on at a moment of its own
+                    await asyncio.sleep(_POLL_S)
+
     @property
     def gap_s(self) -> float | None:
         """The longest pause in a stream that went on, in seconds; None if there was none."""
         return max((each.gaps_s[-1] for each in self.continued if each.gaps_s), default=None)
+
+
+def _is_silent(exchange: Exchange) -> bool:
+    return exchange.gap_open and exchange.state is not ExchangeState.ENDED
 
 
 class Gateway:
@@ -167,6 +179,8 @@ class Gateway:
         report.uncertain = sum(each.was_cut for each in uncertain)
         continued = {each: mode for each, mode in modes.items() if each.was_cut}
         report.continued = [each.exchange for each in continued]
+        for exchange in report.continued:
+            exchange.gap_open = True
         report.drained = len(running) - report.again - report.cut - len(continued)
         return continued
 
@@ -292,7 +306,6 @@ class Gateway:
             if exchange.end == "cut":
                 await forwarder.fail(503, "The server was stopped or restarted before the reply was complete.")
                 return
-            exchange.gap_open = forwarder.has_delivered
             self._note_change(exchange)
 
     async def _wait_for_engine(self, forwarder: Forwarder, *, takes_turn: bool) -> None:
