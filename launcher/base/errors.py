@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from launcher.base.action import Action
 
 
+INTERRUPTED = "reply_interrupted"
+"""Type of the error by which the gateway ends a stream whose engine has ended."""
+
+
 class LauncherError(Exception):
     """An error for users: what happened and why, then what to do.
 

@@ -15,7 +15,7 @@ from weakref import WeakSet
 import httpx
 
 from launcher import __version__
-from launcher.base.errors import RateLimited, Refused, Unreachable
+from launcher.base.errors import INTERRUPTED, RateLimited, Refused, Unreachable
 from launcher.base.messages import message
 from launcher.base.net import (
     connection_error,
@@ -226,6 +226,8 @@ class ServerClient:
                     return
                 data = _parse_json(event, self.url)
                 if isinstance(data, dict) and "error" in data:
+                    if isinstance(data["error"], dict) and data["error"].get("type") == INTERRUPTED:
+                        raise self._lost_connection(message("in the middle of the reply"))
                     raise llama_server_error(data, None, self.url)
                 yield data
 
@@ -257,10 +259,12 @@ class ServerClient:
         except httpx.HTTPError as error:
             was_closed = isinstance(error, httpx.NetworkError) or str(error).startswith(_CLOSED)
             why = when if was_closed else message("because the reply was not HTTP")
-            raise Unreachable(
-                message("The connection to {url} was lost {why}.", url=self.url, why=why),
-                message("See the server's log."),
-            ) from error
+            raise self._lost_connection(why) from error
+
+    def _lost_connection(self, why: str) -> Unreachable:
+        return Unreachable(
+            message("The connection to {url} was lost {why}.", url=self.url, why=why), message("See the server's log.")
+        )
 
 
 async def _read_body(response: httpx.Response, max_bytes: int, url: str) -> bytes:

@@ -6,6 +6,7 @@ from typing import Any
 
 from aiohttp import ClientError, ClientResponse, web
 
+from launcher.base.errors import INTERRUPTED
 from launcher.gateway.continuation import Continuation, may_cut_here, rewrite_event
 from launcher.gateway.engine_link import EngineLink, EngineLost
 from launcher.gateway.exchange import Exchange, ExchangeState
@@ -90,7 +91,8 @@ class Forwarder:
 
     async def fail(self, status: int, reason: str) -> None:
         """End the reply with an error, as a response or, if the stream has begun, as an event of it."""
-        error = {"error": {"code": status, "message": reason, "type": "unavailable_error"}}
+        kind = INTERRUPTED if self._delivered else "unavailable_error"
+        error = {"error": {"code": status, "message": reason, "type": kind}}
         if self._response is None:
             await self._open_response(status, {"Content-Type": "application/json", "Retry-After": "5"})
             await self._write(json.dumps(error).encode())

@@ -238,7 +238,7 @@ class Gateway:
             key_name = self.access.check_request(request)
             check_path(request.method, request.path)
             if request.path in OPEN_PATHS:
-                return self._report_health()
+                return await self._report_health()
             raw = await request.read()
             exchange = Exchange(
                 request.path,
@@ -251,10 +251,13 @@ class Gateway:
         except Refusal as refusal:
             return refusal.make_response()
 
-    def _report_health(self) -> web.Response:
-        if self._link is not None or self.report is not None:  # a handover is no reason to go elsewhere
+    async def _report_health(self) -> web.Response:
+        link = self._link
+        # A handover is no reason for a client to go elsewhere.
+        if (link is None and self.report is not None) or (link is not None and await self._answers(link)):
             return web.json_response({"status": "ok"})
-        error = {"code": 503, "message": "Loading model", "type": "unavailable_error"}
+        reason = "Loading model" if link is None else "The engine does not answer"
+        error = {"code": 503, "message": reason, "type": "unavailable_error"}
         return web.json_response({"error": error}, status=503)
 
     async def _serve_exchange(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:

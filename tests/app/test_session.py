@@ -205,7 +205,7 @@ class Thief:
 @asynccontextmanager
 async def robbed(times: int, port: int | None = None) -> AsyncIterator[tuple[ServerSession, Thief]]:
     thief = Thief(times)
-    opened = ServerSession(port=port, on_event=thief)
+    opened = ServerSession(port=port, direct=True, on_event=thief)  # the gateway holds its port from the first moment
     try:
         yield opened, thief
     finally:

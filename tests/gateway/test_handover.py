@@ -22,6 +22,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import ServerState
 
 QUESTION = "Explain why a bicycle stays upright, and how bread rises. " * 4
+LONGER = {"max_tokens": 1500, "ignore_eos": True}
 LONG = {"max_tokens": 300, "ignore_eos": True, "stream_options": {"include_usage": True}}
 
 
@@ -144,12 +145,12 @@ async def test_several_streams_go_on_at_once(options: ServeOptions) -> None:
 
 async def test_a_request_of_which_nothing_was_delivered_starts_again(options: ServeOptions) -> None:
     async with serving(options) as (session, client):
-        body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "max_tokens": 200}
+        body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, **LONGER}
         whole = (await client.post("/v1/chat/completions", json=body)).json()
         asking = asyncio.create_task(client.post("/v1/chat/completions", json=body))
         assert session.supervisor.options is not None
         while not await session.supervisor.client.count_working_slots():
-            await asyncio.sleep(0.01)
+            assert not asking.done()
         await session.start(replace(session.supervisor.options, draft=3))
         again = (await asking).json()
         assert again["choices"][0]["message"] == whole["choices"][0]["message"]
@@ -204,7 +205,7 @@ async def test_an_engine_that_is_killed_in_a_reply_is_told_and_the_next_request_
 ) -> None:
     async with serving(options) as (session, client):
         reply = ReadReply()
-        reading = asyncio.create_task(read_stream(client, reply))
+        reading = asyncio.create_task(read_stream(client, reply, **LONGER))
         await reply.wait_for_parts(8)
         pid = session.supervisor.engine_pid
         assert pid is not None

@@ -59,8 +59,14 @@ from launcher.models.limits import no_text_error
 
 # Explanation of interrupted replies.
 
+_STOPPING = (ServerState.DRAINING, ServerState.STOPPING, ServerState.STOPPED)
 _REASON_LIMIT_S = 3.0
 """Seconds to wait until the supervisor knows why the engine ended; that takes it less than a second."""
+
+
+def stopped_during_reply() -> Unreachable:
+    """Return the error of a reply that a stop has ended."""
+    return Unreachable(message("The server was stopped during the reply."))
 
 
 async def explain_interruption(server: Supervisor, error: Unreachable) -> Unreachable:
@@ -70,6 +76,8 @@ async def explain_interruption(server: Supervisor, error: Unreachable) -> Unreac
             while server.status.state in SERVING:
                 await server.wait_for_change()
     status = server.status
+    if status.state in _STOPPING:
+        return stopped_during_reply()
     if status.state in SERVING or status.error is None:
         return error
     hint = (
@@ -324,7 +332,7 @@ class OpenReplies:
         except TimeoutError:
             if not scope.expired():  # a timeout of the caller, not one from end_all()
                 raise
-            raise Unreachable(message("The server was stopped during the reply.")) from None
+            raise stopped_during_reply() from None
         finally:
             del self._last_token_s[scope]
             if not self._last_token_s:
@@ -556,10 +564,9 @@ class Supervisor:
                 if options is not None and pause_s is not None:
                     await self._restart_after_crash(options, pause_s)
                 elif options is None:
+                    await self._drain_server(drain_s)
                     if self._client_side is not None:
                         await self._client_side.end_requests(drain_s)
-                    else:
-                        await self._drain_server(drain_s)
                     await self._stop_engine(ServerState.STOPPING)
                     self._served_options = None
                     self._set_status(ServerState.STOPPED)
@@ -638,12 +645,9 @@ class Supervisor:
         except LauncherError as error:  # the running engine is not touched
             attach_fixes(error, options)
             raise _PreparationFailed(error) from None
+        await self._drain_server(drain_s)
         if self._client_side is not None and self._client is not None:
-            if self._status.state in SERVING and drain_s:
-                self._set_status(ServerState.DRAINING)
             await self._client_side.pause_requests(drain_s)
-        else:
-            await self._drain_server(drain_s)
         await self._stop_engine(ServerState.RESTARTING)
         self._engine_line_count = 0
         self._options, self.launch = options, launch
@@ -701,9 +705,14 @@ class Supervisor:
             await asyncio.to_thread(attach_fixes, error, self.launch.options, self.launch, self._engine_lines())
 
     async def _drain_server(self, limit_s: float) -> None:
-        """Let open requests finish, for up to `limit_s` seconds, and refuse new ones from this program."""
+        """Let open requests finish, for up to `limit_s` seconds, and refuse new ones from this program.
+
+        With a client side, it lets them finish: this only changes the state.
+        """
         if limit_s and self._client is not None and self._status.state in SERVING:
             self._set_status(ServerState.DRAINING)
+            if self._client_side is not None:
+                return
             await drain_requests(self._client, self._replies.none_open, limit_s)
 
     def _exit_explainer(self, while_doing: str) -> Callable[[ProcessExit], LauncherError]:
