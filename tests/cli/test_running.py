@@ -190,7 +190,7 @@ def test_a_server_whose_program_is_held_says_so_and_can_be_stopped() -> None:
     with served() as (process, _):
         process.send_signal(signal.SIGSTOP)
         told = status()
-        assert told["state"] == "ready"
+        assert told["state"] == "not answering"  # the gateway is in that process
         assert f"(process {process.pid}) is suspended" in told["problem"]
         assert run("stop").returncode == 0
         assert process.wait(120) == 0  # it was let go on, and not killed

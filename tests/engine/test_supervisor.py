@@ -77,7 +77,9 @@ async def test_a_restart_may_have_the_memory_of_the_engine_that_it_ends(
 ) -> None:
     freed: list[int] = []
 
-    async def noted(options: ServeOptions, endpoint: Endpoint, *, freed_mib: int = 0) -> Launch:
+    async def noted(
+        options: ServeOptions, endpoint: Endpoint, *, freed_mib: int = 0, slot_folder: Path | None = None
+    ) -> Launch:
         freed.append(freed_mib)
         return await prepare_launch(options, endpoint, freed_mib=freed_mib)
 

@@ -58,7 +58,8 @@ def verified_api_key(entry: ServerEntry) -> str:
 
     Raises NotOurEngine if another program listens on the port, Unreachable if none does.
     """
-    if entry.launcher.is_running() and is_listening(entry.pid, entry.port):  # the gateway
+    behind_gateway = entry.engine_port not in (None, entry.port)
+    if behind_gateway and entry.launcher.is_running() and is_listening(entry.pid, entry.port) is not False:
         return entry.api_key
     engine = (
         ProcessId(entry.engine_pid, entry.engine_created_s) if entry.engine_pid and entry.engine_created_s else None
