@@ -48,12 +48,11 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
         self.curves: dict[str, Any] = {}
         """The drawn curves by the name of their quantity."""
         self.overlay = Overlay()
-        super().__init__(axisItems=axes)
+        super().__init__(axisItems=axes, enableMenu=False)
         self.plot_name = plot.name
         self._plot = plot
         self._range = (0.0, 0.0)
         self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setMenuEnabled(False)
         self.setMouseEnabled(x=False, y=False)
         self.hideButtons()
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
