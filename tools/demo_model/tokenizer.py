@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -57,19 +57,26 @@ class Tokenizer:
         spelled = {word: list(word) for word in words}
         tokens = dict.fromkeys(_LETTER_OF[byte] for byte in range(256))
         merges: list[tuple[str, str]] = []
-        while True:
-            pairs: Counter[tuple[str, str]] = Counter()
-            for word, count in words.items():
-                for pair in pairwise(spelled[word]):
-                    pairs[pair] += count
-            if not pairs:
-                return cls(merges=merges, tokens=list(tokens), special=special)
+        pairs: Counter[tuple[str, str]] = Counter()
+        holders: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for word, count in words.items():
+            for pair in pairwise(word):
+                pairs[pair] += count
+                holders[pair].add(word)
+        while pairs:
             best = max(pairs, key=lambda pair: (pairs[pair], pair))
             merges.append(best)
             tokens["".join(best)] = None
-            for word, pieces in spelled.items():
-                if len(pieces) > 1:
-                    spelled[word] = _merge(pieces, best)
+            for word in holders.pop(best):
+                for pair in pairwise(spelled[word]):
+                    pairs[pair] -= words[word]
+                    if not pairs[pair]:
+                        del pairs[pair]
+                spelled[word] = _merge(spelled[word], best)
+                for pair in pairwise(spelled[word]):
+                    pairs[pair] += words[word]
+                    holders[pair].add(word)
+        return cls(merges=merges, tokens=list(tokens), special=special)
 
     def __len__(self) -> int:
         return len(self.tokens) + len(self.special)
