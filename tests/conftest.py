@@ -142,6 +142,15 @@ def forked_commands() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def no_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with an NVML that cannot be loaded; what commands are forked from that look there."""
+    folder = tmp_path_factory.mktemp("no-driver")
+    (folder / "libnvidia-ml.so.1").touch()
+    with forked.prepared(LD_LIBRARY_PATH=str(folder)):
+        yield folder
+
+
+@pytest.fixture(scope="session")
 def demo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo model, unpacked once."""
     with pytest.MonkeyPatch.context() as patch:

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,11 +15,11 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.tuning.measured_speed import MeasuredSpeed
 from launcher.tuning.records import Run
 from launcher.tuning.workloads import load_workload
+from tests import forked
 from tests.app.test_attach import KEY, MODELS, Answer, reply, serving
 
 MIXED = load_workload("mixed")
 STANDARD = {"messages", "model", "stream", "stream_options", "max_tokens", "temperature", "seed", "top_p"}
-COMMAND = [sys.executable, "-m", "launcher", "attach"]
 
 
 def event(data: object) -> bytes:
@@ -118,6 +116,7 @@ async def test_what_it_refuses_otherwise_is_told() -> None:
         await measured(reply({"error": {"message": "the prompt is too long"}}, "413 Too Large"))
 
 
+@pytest.mark.usefixtures("forked_commands")
 async def test_the_real_engine_is_measured_by_its_own_clock(demo_model: Path) -> None:
     session = ServerSession()
     try:
@@ -133,10 +132,7 @@ async def test_the_real_engine_is_measured_by_its_own_clock(demo_model: Path) ->
         async with attached_bench(server) as bench:
             told = await measure_attached(bench, MIXED, runs=1, on_run=see)
         await server.close()
-        command = await asyncio.create_subprocess_exec(
-            *COMMAND, f"{endpoint.url}/v1", "--bench", "--runs", "1", stdout=subprocess.PIPE
-        )
-        text, _ = await command.communicate()
+        command = await asyncio.to_thread(forked.run, "attach", f"{endpoint.url}/v1", "--bench", "--runs", "1")
     finally:
         await session.stop()
     assert told.clock == "engine"
@@ -148,25 +144,27 @@ async def test_the_real_engine_is_measured_by_its_own_clock(demo_model: Path) ->
     assert told.acceptance.rate
     assert unknown_reasons(told) == {}
     assert seen == [0, 1, 1, 1]
-    words = text.decode()
+    words = command.stdout
     assert "Timed by the server" in words
     assert "% accepted" in words
     assert command.returncode == 0
 
 
+@pytest.mark.usefixtures("forked_commands")
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [(["--runs", "3"], 1), (["--workload", "code"], 1), (["--bench", "--runs", "0"], 2), (["--bench", "--once"], 2)],
 )
 def test_options_that_mean_nothing_together(arguments: list[str], code: int) -> None:
-    told = subprocess.run([*COMMAND, "http://127.0.0.1:9", *arguments], capture_output=True, text=True, check=False)
+    told = forked.run("attach", "http://127.0.0.1:9", *arguments)
     assert told.returncode == code
     assert "Traceback" not in told.stderr
 
 
+@pytest.mark.usefixtures("forked_commands")
 @pytest.mark.parametrize(("host", "said"), [("127.0.0.1:9", "tune is already running"), ("nowhere.invalid", "invalid")])
 def test_nothing_on_this_computer_is_measured_beside_a_tune(host: str, said: str) -> None:
     with hold_tune_lock():
-        told = subprocess.run([*COMMAND, f"http://{host}", "--bench"], capture_output=True, text=True, check=False)
+        told = forked.run("attach", f"http://{host}", "--bench")
     assert told.returncode == 1
     assert said in told.stderr

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from subprocess import list2cmdline
 
@@ -14,6 +13,7 @@ from launcher.app import autostart
 from launcher.base.errors import BadOption, ModelMissing
 from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.server.last_start import require_last_model, save_last_model
+from tests import forked
 
 NASTY = "/m/a b'c\"d$HOME`id`%h\\é模 .gguf"
 
@@ -140,10 +140,10 @@ def test_where_it_cannot_be_kept_serving_goes_on(home: Path) -> None:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "launcher", "autostart", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return forked.run("autostart", *arguments)
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_the_command_says_what_it_wrote(login: Path) -> None:
     assert run().stdout.startswith("Off")
     told = run("on", "--model", "demo").stdout
@@ -155,6 +155,7 @@ def test_the_command_says_what_it_wrote(login: Path) -> None:
     assert not entry.exists()
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_a_model_that_is_not_there_is_not_written_down(login: Path) -> None:
     told = run("on", "--model", "/nowhere/x.gguf")
     assert told.returncode == 1

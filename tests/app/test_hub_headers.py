@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +14,10 @@ from launcher.app.settings_declared import READ_HEADERS, VALUE_ASK, VALUE_OFF, V
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.plan import Plan, PlanCriteria, make_plans
 from launcher.models.situation import describe_machine
+from tests import forked
 from tests.conftest import Hub
 
+pytestmark = pytest.mark.usefixtures("forked_commands")
 MODEL = "qwen3.5-4b-mtp"
 ARGUMENTS = (MODEL, "--quant", "Q4_K_M", "--gpu-memory", "8")
 
@@ -84,18 +85,12 @@ def test_offline_nothing_is_asked_or_read(monkeypatch: pytest.MonkeyPatch) -> No
 def run_on_terminal(typed: str, *arguments: str) -> tuple[str, str]:
     """Run `plan` with a terminal for questions; return its output, and what was asked."""
     ours, its = os.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "launcher", "plan", *ARGUMENTS, *arguments],
-        stdin=its,
-        stderr=its,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as program:
+    with forked.start("plan", *ARGUMENTS, *arguments, stdin=its, stderr=its, stdout=subprocess.PIPE) as program:
         os.close(its)
         os.write(ours, typed.encode())
         assert program.stdout
         output = program.stdout.read()
-    assert program.returncode == 0
+        assert program.wait() == 0
     asked = b""
     try:
         while block := os.read(ours, 4_096):
@@ -122,12 +117,7 @@ def test_the_question_is_asked_once_and_the_answer_is_kept(typed: str, kept: str
 def test_programs_are_not_asked(hub: Hub) -> None:
     _, asked = run_on_terminal("", "--json")
     assert "Hugging Face" not in asked
-    output = subprocess.run(
-        [sys.executable, "-m", "launcher", "plan", *ARGUMENTS],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=True,
-    )
-    assert output.stderr == b""
+    output = forked.run("plan", *ARGUMENTS, input=b"")
+    assert (output.returncode, output.stderr) == (0, "")
     assert settings.stored_value(READ_HEADERS) == VALUE_ASK
     assert hub.requests() == []

@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from launcher.machine.gpus import find_gpus
 from launcher.machine.host import read_host
 from launcher.machine.machine import Machine
 from launcher.models.memory import PlanSettings
+from tests import forked
 from tests.conftest import FAKES
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write
@@ -32,24 +32,22 @@ BUILT_IN = Gpu("intel", 0, "Intel Iris Xe", "0000:00:02.0", unified=True)
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_driver: Path) -> Path:
     """A file that names what the llama-server on PATH was asked for; no NVIDIA driver is there."""
     folder, log = tmp_path / "bin", tmp_path / "asked"
     folder.mkdir()
-    (tmp_path / "libnvidia-ml.so.1").touch()
     fake = shlex.join([sys.executable, str(FAKES / "llama_server.py")])
     program = folder / "llama-server"
     program.write_text(f'#!/bin/sh\necho "$1" >> {shlex.quote(str(log))}\nexec {fake} "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(no_driver))
     monkeypatch.setenv("FAKE_DEVICES", f"Available devices:\n  {RADEON}")
     return log
 
 
 def machine_of(*arguments: str, verb: str = "plan") -> Any:  # noqa: ANN401 -- any JSON value
-    command = [sys.executable, "-m", "launcher", verb, *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = forked.run(verb, *arguments, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -69,8 +67,7 @@ def test_the_engine_s_devices_are_asked_for_only_when_they_matter(asked: Path, a
 
 
 def test_a_gpu_that_is_left_alone_is_not_said_to_be_missing(asked: Path) -> None:
-    command = [sys.executable, "-m", "launcher", "plan", "--backend", "cpu"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    told = forked.run("plan", "--backend", "cpu")
     assert told.stdout.startswith("The processor (cpu): ")
 
 

@@ -1,7 +1,6 @@
 """What the tests of the command line share."""
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import GpuFacts, ModelFacts
-from tests import forked
 from tests.tuning.measured import ENVIRONMENT, OFF, ON
 from tests.tuning.measured import run as measured
 from tools.sparse_models.models import Model
@@ -21,15 +19,6 @@ _DAY_S = 86_400.0
 @pytest.fixture(scope="session", autouse=True)
 def commands_are_forked(forked_commands: None) -> None:
     """Have what the commands of tests.forked are forked from."""
-
-
-@pytest.fixture(scope="session")
-def no_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with an NVML that cannot be loaded; what commands are forked from that look there."""
-    folder = tmp_path_factory.mktemp("no-driver")
-    (folder / "libnvidia-ml.so.1").touch()
-    with forked.prepared(LD_LIBRARY_PATH=str(folder)):
-        yield folder
 
 
 @pytest.fixture
