@@ -3,14 +3,15 @@
 import gc
 import importlib.util
 import os
-import tempfile
+
+from tests.forked import OWN_HOME
 
 # Read with numpy and by the built-in engine, whose threads wait for one another without sleeping: with as many programs
 # as processors, a reply of the demo takes ten times as long with two threads as with one.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_THREAD_LIMIT", "1")
 # Modules that load the catalogue while tests are collected keep its copy there, not in the user's own home.
-os.environ.setdefault("MTP_LAUNCHER_HOME", f"{tempfile.gettempdir()}/mtp-launcher-tests")
+os.environ.setdefault("MTP_LAUNCHER_HOME", str(OWN_HOME))
 
 import json
 import shlex
@@ -71,9 +72,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector all that was imported and collected, which it would look through again and again."""
+    """Spare the garbage collector all that was imported and collected, and have it look through the rest seldom."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000)
 
 
 @pytest.fixture(autouse=True, scope="session")

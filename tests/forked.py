@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import IO, Any, NoReturn, Self
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +40,8 @@ _NOT_IMPORTED = (
 )
 _IMPORTED_LATE = ("anyio._backends._asyncio", "anyio.streams.tls", "encodings.idna", "httpcore", "pynvml")
 """What the first request and the first look for a GPU import."""
+OWN_HOME = Path(gettempdir()) / "mtp-launcher-tests"
+"""Where tests keep what is the same in all of them and takes time to compute: the catalogue, sizes of buffers."""
 _MOST_BYTES = 1 << 17
 _servers: dict[tuple[tuple[str, str], ...], socket.socket] = {}
 
@@ -242,6 +244,7 @@ def _import_all() -> None:
     _learn_answers()
     gc.collect()
     gc.freeze()  # what is never looked at stays shared
+    gc.set_threshold(20_000)
 
 
 def _learn_answers() -> None:
@@ -249,18 +252,19 @@ def _learn_answers() -> None:
     from launcher.engine.builds.probe import probe_engine
     from launcher.engine.demo import unpack_demo_model
     from launcher.engine.diagnosis.signatures import fault_signatures
+    from launcher.models import kept_buffers
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.plan import PlanCriteria, make_plans
     from launcher.models.situation import describe_machine
     from tests.remembered import remember_answers
 
     remember_answers()
-    with TemporaryDirectory() as home:
-        os.environ[HOME_VARIABLE] = home
-        asyncio.run(probe_engine(None))
-        unpack_demo_model()
-        for machine in (describe_machine(24), describe_machine(24, host_gib=16, backend="cpu")):
-            make_plans(load_catalogue(), machine, PlanCriteria())  # with hundreds of sizes of buffers
+    os.environ[HOME_VARIABLE] = str(OWN_HOME)
+    asyncio.run(probe_engine(None))
+    unpack_demo_model()
+    for machine in (describe_machine(24), describe_machine(24, host_gib=16, backend="cpu")):
+        make_plans(load_catalogue(), machine, PlanCriteria())  # with hundreds of sizes of buffers
+    kept_buffers._open_store(str(OWN_HOME)).save()  # for the next such process
     fault_signatures()
 
 
