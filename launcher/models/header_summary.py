@@ -44,8 +44,8 @@ def apply_header(entry: ModelEntry, file: ModelFile) -> tuple[ModelEntry, ModelF
     The values come from the file's header if it was read, else from the catalogue and its rules.
     """
     described, file, weights = apply_summary(entry, file)
-    if weights is None and entry.geometry is not None:
-        weights = weights_by_rules(entry, file, entry.geometry)
+    if weights is None:
+        weights = _weights_by_rules(_KnownPair(entry, file))
     return described, file, weights
 
 
@@ -60,6 +60,28 @@ def apply_summary(entry: ModelEntry, file: ModelFile) -> tuple[ModelEntry, Model
         return entry, file, None
     file = replace(file, size_bytes=file.size_bytes or summary.size_bytes, has_head=summary.has_head)
     return replace(entry, geometry=summary.geometry, embedding=summary.embedding), file, summary.weights
+
+
+class _KnownPair:
+    """An entry and a file of it as the key of a cache: the same objects, for comparing all their values takes long."""
+
+    __slots__ = ("entry", "file")
+
+    def __init__(self, entry: ModelEntry, file: ModelFile) -> None:
+        self.entry = entry
+        self.file = file
+
+    def __hash__(self) -> int:
+        return hash((id(self.entry), id(self.file)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _KnownPair) and self.entry is other.entry and self.file is other.file
+
+
+@lru_cache(maxsize=4_096)
+def _weights_by_rules(known: _KnownPair) -> Weights | None:
+    geometry = known.entry.geometry
+    return weights_by_rules(known.entry, known.file, geometry) if geometry else None
 
 
 def read_draft_model(entry: ModelEntry) -> DraftModel | None:
