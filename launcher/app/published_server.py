@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -30,6 +30,7 @@ from launcher.engine.server.registry import Registration, hash_command
 from launcher.engine.server.state import SERVING, EngineStarted, ServerEvent, ServerState, ServerStatus
 from launcher.engine.server.supervisor import Supervisor
 from launcher.engine.settings import Settings, change_settings, changes_between, launched_settings, parse_settings
+from launcher.gateway.request_log import RequestLog, RequestRecord
 from launcher.models.server_settings import ROWS, Value
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ r"""Log lines in one message. Even a message of the longest lines, with every ch
 smaller than the 1 MiB that base/control.py allows.
 """
 _LOG_PERIOD_S = 0.2
+_RECORDS_AT_ONCE = 50
 
 
 class ControllableSession(Protocol):
@@ -49,6 +51,10 @@ class ControllableSession(Protocol):
     @property
     def supervisor(self) -> Supervisor:
         """Supervisor of the session's server."""
+
+    @property
+    def request_log(self) -> RequestLog:
+        """The clients' requests."""
 
     @property
     def last_handover(self) -> "HandoverReport | None":
@@ -74,7 +80,8 @@ class ControllableSession(Protocol):
 class RemoteControl:
     """Control socket of one server session.
 
-    It answers these verbs: status; stop (drain_s); restart (set, drain_s); preview (set); logs (lines, follow).
+    It answers these verbs: status; stop (drain_s); restart (set, drain_s); preview (set); logs (lines, follow);
+    requests (count, follow).
     """
 
     def __init__(self, session: ControllableSession, entry_fields: Callable[[], Mapping[str, object]] = dict) -> None:
@@ -111,6 +118,9 @@ class RemoteControl:
                 yield await self._preview_restart(fields)
             case "logs":
                 async for each in self._send_logs(fields):
+                    yield each
+            case "requests":
+                async for each in self._send_requests(fields):
                     yield each
             case _:
                 raise BadOption(
@@ -195,6 +205,32 @@ class RemoteControl:
             if not fields.get("follow"):
                 return
             await asyncio.sleep(_LOG_PERIOD_S)
+
+    async def _send_requests(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
+        """Send the last requests, and with `follow` each one that ends from now on."""
+        log, count = self._session.request_log, fields.get("count")
+        if not fields.get("follow"):
+            for batch in _split_records(_last_records(log.records, count)):
+                yield batch
+            return
+        ended: asyncio.Queue[RequestRecord] = asyncio.Queue()
+        with log.listening(ended.put_nowait):
+            for batch in _split_records(_last_records([each for each in log.records if each.has_ended], count)):
+                yield batch
+            while True:
+                record = await ended.get()
+                if record.has_ended:
+                    yield {"requests": [record.as_json()]}
+
+
+def _last_records(records: list[RequestRecord], count: object) -> list[RequestRecord]:
+    return records[-count:] if isinstance(count, int) and count > 0 else []
+
+
+def _split_records(records: list[RequestRecord]) -> Iterator[dict[str, object]]:
+    """Yield messages of records, of which each has less than the 1 MiB that base/control.py allows."""
+    for begin in range(0, len(records), _RECORDS_AT_ONCE):
+        yield {"requests": [record.as_json() for record in records[begin : begin + _RECORDS_AT_ONCE]]}
 
 
 def status_data(supervisor: Supervisor) -> dict[str, object]:

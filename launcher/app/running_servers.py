@@ -4,10 +4,10 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from pydantic import ValidationError
@@ -22,6 +22,9 @@ from launcher.engine.server.logs import LogLine, logs_dir, read_last_lines
 from launcher.engine.server.registry import ServerEntry
 from launcher.engine.server.state import SERVING
 from launcher.engine.settings import parse_settings
+
+if TYPE_CHECKING:
+    from launcher.gateway.request_log import RequestRecord
 
 _STOP_TIMEOUT_S = 12.0
 _ANSWER_TIMEOUT_S = 10.0
@@ -257,6 +260,37 @@ async def follow_log(url: str | None, *, lines: int, follow: bool) -> AsyncItera
         async for reply in send_request(address, "logs", lines=lines, follow=follow):
             for time_s, text in reply["lines"]:
                 yield str(LogLine(float(time_s), str(text)))
+
+
+async def read_requests(url: str | None, *, count: int, follow: bool) -> AsyncIterator[Mapping[str, Any]]:
+    """Yield the last `count` requests of a running server as JSON data, or those that were kept if none runs.
+
+    With `follow` it continues with those that end from now on, until the server's launcher ends. Raises what
+    `follow_log` raises, and HistoryUnusable.
+    """
+    try:
+        entry = await asyncio.to_thread(registry.find_server, url)
+    except ServerNotFound:
+        if url is not None or follow:
+            raise
+        for record in await asyncio.to_thread(_load_requests, count):
+            yield record.as_json()
+        return
+    address = await _find_control_address(entry)
+    ended = suppress(Unreachable) if follow else nullcontext()  # when the launcher ends, so does this
+    with ended:
+        async for reply in send_request(address, "requests", count=count, follow=follow):
+            for record in reply["requests"]:
+                yield record
+
+
+def _load_requests(count: int) -> "list[RequestRecord]":
+    from launcher.tuning.history import History, history_file  # late: `status` and `stop` must be quick
+
+    if not history_file().exists():
+        return []
+    with History() as history:
+        return history.load_requests(count)
 
 
 def _read_last_log(lines: int) -> list[str]:

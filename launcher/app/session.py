@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.app.planner import record_load_memory
 from launcher.app.published_server import PublishedServer
+from launcher.app.request_keeping import RequestKeeping
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import ActionImpossible, LauncherError, PortBusy, ServerNotFound, Superseded
 from launcher.base.heap import fix_mmap_threshold
@@ -22,7 +23,7 @@ from launcher.engine.diagnosis.fixes import attach_fixes
 from launcher.engine.serve_options import ServeOptions, check_options
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.last_start import RepeatableStart, save_last_start, save_last_use
-from launcher.engine.server.launch import check_model
+from launcher.engine.server.launch import api_model_name, check_model
 from launcher.engine.server.load_times import LoadTimer, save_load_time
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.state import (
@@ -37,6 +38,7 @@ from launcher.engine.server.state import (
 from launcher.engine.server.supervisor import Supervisor
 from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.gateway.client_side import GatewayClientSide
+from launcher.gateway.request_log import RequestLog
 from launcher.models.server_settings import Value
 from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.monitor import Monitor, MonitorSnapshot
@@ -89,6 +91,8 @@ class ServerSession:
         self._on_health = on_health
         self._port, self._may_change_port = port, port is None
         self.shared = shared
+        self.request_log = RequestLog(self._served_model)
+        self._request_keeping = RequestKeeping(self.request_log)
         self._direct = direct
         self._gateway: GatewayClientSide | None = None
         self._on_event = on_event
@@ -252,6 +256,10 @@ class ServerSession:
         """Return the command that applies an action, or the link to open; neither when only the user can do it."""
         return command_for(action, self._start_to_fix(action))
 
+    def _served_model(self) -> str | None:
+        options = self._supervisor.options if self._supervisor else None
+        return api_model_name(options) if options else None
+
     @property
     def _is_serving(self) -> bool:
         return self._supervisor is not None and self._supervisor.status.state in SERVING
@@ -373,7 +381,7 @@ class ServerSession:
                 self._notify_listeners(event)
 
         try:
-            self._gateway = None if self._direct else GatewayClientSide(endpoint)
+            self._gateway = None if self._direct else GatewayClientSide(endpoint, self.request_log)
         except LauncherError:
             await published.withdraw()
             raise
@@ -440,6 +448,7 @@ class ServerSession:
             gateway, self._gateway = self._gateway, None
             if gateway is not None:
                 await gateway.close()
+                await self._request_keeping.save_pending()
             if published is not None:
                 await published.withdraw()
             await self.monitor.end()

@@ -61,7 +61,7 @@ MOTION, CLOSE = "window.motion", "window.close"
 NOTIFICATIONS, DOWNLOAD_LIMIT, CONNECTIONS = "window.notifications", "downloads.limit", "downloads.connections"
 READ_HEADERS = "models.read_headers"
 MODELS_FOLDER, AT_LOGIN, APPLY = "models.folder", "server.at_login", "server.apply"
-ADVICE = "server.advice"
+ADVICE, REQUEST_LOG = "server.advice", "server.request_log"
 TEMPERATURE, TOP_K, TOP_P, MIN_P = "chat.temperature", "chat.top_k", "chat.top_p", "chat.min_p"
 MAX_TOKENS, THINKING, SYSTEM_PROMPT = "chat.max_tokens", "chat.thinking", "chat.system_prompt"
 KEEP = "chat.keep"
@@ -208,6 +208,17 @@ SETTINGS = (
         mark(
             "Counts tokens and accepted drafts while you use a server, and suggests a better draft length. "
             "Only these counts are saved, on this computer."
+        ),
+        "switch",
+        True,
+    ),
+    Setting(
+        REQUEST_LOG,
+        mark("Server"),
+        mark("Keep a log of requests"),
+        mark(
+            "Saves who sent each request, its token counts, speed and end, but none of its text, on this computer. "
+            "The last 10,000 are kept."
         ),
         "switch",
         True,

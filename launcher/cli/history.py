@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         actions[name].add_argument("id", metavar="ID", help=_ID_HELP)
     for name in ("export", "share"):
         add_output_file(actions[name])
-    add_deletion_arguments(actions["delete"], 'as `history` shows them, or "all", with all counts of use')
+    add_deletion_arguments(actions["delete"], 'as `history` shows them, or "all", with all counts of use and requests')
 
 
 def _add_filters(parser: argparse.ArgumentParser, default: object = None) -> None:
@@ -218,6 +218,7 @@ def _delete_measurements(history: History, options: argparse.Namespace) -> Resul
     deleted = history.delete(list(dict.fromkeys(ids)))
     if deletes_all(options):
         history.forget_use()
+        history.forget_requests()
     return Result({"deleted": deleted}, [f"Deleted {deleted} {'measurement' if deleted == 1 else 'measurements'}."])
 
 

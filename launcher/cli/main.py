@@ -30,6 +30,7 @@ VERBS = {
     "stop": "stop a running server",
     "restart": "restart a running server, optionally with other settings",
     "logs": "show the log of a running server, or of the last one",
+    "requests": "list the last requests to the server: who sent them, tokens, speed",
     "plan": "recommend models and settings for this machine, or for one that you describe",
     "estimate": "estimate a model's memory before you download it",
     "pull": "download and verify a model, or resume its download",

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import PortBusy
@@ -11,10 +10,10 @@ from launcher.base.messages import message
 from launcher.base.paths import cache_dir, explain_os_error
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch
+from launcher.gateway.request_log import RequestLog
 from launcher.gateway.slot_folder import clear_slot_folder
 
 if TYPE_CHECKING:
-    from launcher.gateway.exchange import Exchange
     from launcher.gateway.gateway import Gateway, HandoverReport
 
 _BACKLOG = 256
@@ -27,15 +26,18 @@ DEFAULT_KEY = "default"
 class GatewayClientSide:
     """The gateway at one endpoint. Implements ClientSide of the supervisor."""
 
-    def __init__(self, endpoint: Endpoint, on_exchange: "Callable[[Exchange], None] | None" = None) -> None:
-        """Claim the address. Raises PortBusy, or what explain_os_error returns for a folder that cannot be made."""
+    def __init__(self, endpoint: Endpoint, request_log: RequestLog) -> None:
+        """Claim the address; `request_log` gets all requests.
+
+        Raises PortBusy, or what explain_os_error returns for a folder that cannot be made.
+        """
         self.slot_folder = cache_dir() / "slots" / str(endpoint.port)
         try:
             clear_slot_folder(self.slot_folder)
         except OSError as error:
             raise explain_os_error(error) from error
         self._endpoint = endpoint
-        self._on_exchange = on_exchange
+        self._request_log = request_log
         self._socket = _listen(endpoint)
         self._gateway: Gateway | None = None
         self._opening: asyncio.Task[Gateway] | None = None
@@ -55,7 +57,7 @@ class GatewayClientSide:
         from launcher.gateway.access import Access
         from launcher.gateway.gateway import Gateway
 
-        self._gateway = Gateway(Access({DEFAULT_KEY: self._endpoint.api_key}), self._on_exchange)
+        self._gateway = Gateway(Access({DEFAULT_KEY: self._endpoint.api_key}), self._request_log.note_exchange)
         await self._gateway.listen([self._socket])
         return self._gateway
 

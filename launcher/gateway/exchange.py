@@ -92,6 +92,20 @@ class ReplyFigures:
             self.drafted = int(timings["draft_n"])
             self.accepted = int(timings.get("draft_n_accepted") or 0)
 
+    def add_usage(self, usage: Mapping[str, Any]) -> None:
+        """Take the counts of a reply without timings, by the names of OpenAI's APIs or of Anthropic's.
+
+        Anthropic's `input_tokens` leave out what came from the cache, OpenAI's do not.
+        """
+        details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+        left_out = usage.get("cache_read_input_tokens")
+        prompt = usage.get("prompt_tokens", usage.get("input_tokens"))
+        if prompt is not None:
+            self.prompt_tokens = prompt + (left_out or 0)
+            self.reused_tokens = details.get("cached_tokens", left_out)
+        if generated := usage.get("completion_tokens", usage.get("output_tokens")):  # 0 as a message begins
+            self.reply_tokens = generated
+
 
 def _sum_counts(data: Mapping[str, Any], *names: str) -> int:
     return sum(int(data.get(name, 0)) for name in names)
@@ -102,7 +116,8 @@ class Exchange:
     """One request of a client, and its reply so far.
 
     `body` is the request's JSON object, None if it has none, `raw` the bytes as they came. `key_name` and `user_agent`
-    say who sent it. Times are by time.time(), `gaps_s` the pauses that handovers made in the stream.
+    say who sent it. Times are by time.time(), `gaps_s` the pauses that handovers made in the stream. `handovers` counts
+    those that have sent the request on to another engine.
     """
 
     path: str
@@ -118,6 +133,7 @@ class Exchange:
     text: DeliveredText = field(default_factory=DeliveredText)
     figures: ReplyFigures = field(default_factory=ReplyFigures)
     gaps_s: list[float] = field(default_factory=list)
+    handovers: int = 0
     gap_open: bool = False
     """A handover has cut the stream, and nothing was delivered since."""
     end: str | None = None
@@ -144,6 +160,11 @@ class Exchange:
     def is_chat_stream(self) -> bool:
         """Whether the reply is a stream in the format of OpenAI's chat completions."""
         return self.path in CHAT_PATHS and self.streams
+
+    def note_whole_reply(self, generating_s: float | None) -> None:
+        """Record that a whole reply has come, and that the engine took `generating_s` for it after the first token."""
+        self.last_token = time.time()
+        self.first_token = None if generating_s is None else self.last_token - generating_s
 
     def note_token(self) -> None:
         """Record that a part of the reply is being delivered now."""

@@ -10,7 +10,7 @@ from launcher.base.errors import INTERRUPTED
 from launcher.gateway.continuation import Continuation, may_cut_here, rewrite_event
 from launcher.gateway.engine_link import EngineLink, EngineLost
 from launcher.gateway.exchange import Exchange, ExchangeState
-from launcher.gateway.frames import COMMENT, FRAME_END, FrameSplitter, format_event, parse_event
+from launcher.gateway.frames import COMMENT, FRAME_END, FrameSplitter, find_object, format_event, parse_event
 
 _EVENT_STREAM = "text/event-stream"
 _PASSED_ON = ("Content-Type", "Accept", "User-Agent")
@@ -133,16 +133,24 @@ class Forwarder:
         return self.exchange.raw
 
     async def _pass_whole(self, reply: ClientResponse, data: bytes) -> None:
+        self._take_whole(reply.status, data)
         if self._response is not None:  # its headers promise a stream
             await self._write(b"data: " + data.strip() + FRAME_END)
             return
-        if b'"timings"' in data:
-            timings = _parse_object(data).get("timings")
-            if isinstance(timings, dict):
-                self.exchange.figures.add_timings(timings)
-        self.exchange.note_token()
         await self._open_response(reply.status, _select_headers(reply))
         await self._write(data)
+
+    def _take_whole(self, status: int, data: bytes) -> None:
+        """Record what a reply that is no stream says."""
+        exchange = self.exchange
+        timings, usage = find_object(data, "timings"), find_object(data, "usage")
+        if status >= 400:
+            exchange.end = "error"
+        elif timings is not None:
+            exchange.figures.add_timings(timings)
+        elif usage is not None:
+            exchange.figures.add_usage(usage)
+        exchange.note_whole_reply(None if timings is None else timings.get("predicted_ms", 0.0) / 1_000)
 
     async def _pass_frames(self, link: EngineLink, reply: ClientResponse) -> bool:
         """Pass the frames of a stream on; return whether it was cut before its end."""
@@ -168,7 +176,8 @@ class Forwarder:
         return False
 
     def _must_read(self, frame: bytes) -> bool:
-        return self.exchange.is_chat_stream or b'"timings"' in frame or not self._delivered
+        told = (b'"timings"', b'"usage"', b'"error"')
+        return self.exchange.is_chat_stream or not self._delivered or any(name in frame for name in told)
 
     async def _may_cut(self, link: EngineLink, event: dict[str, Any]) -> bool:
         piece = _event_piece(event)
@@ -186,6 +195,10 @@ class Forwarder:
                 return None
         if isinstance(event.get("timings"), dict) and _ends_reply(event):
             exchange.figures.add_timings(event["timings"], continuation.tokens_before if continuation else 0)
+        elif (usage := _event_usage(event)) is not None and continuation is None:
+            exchange.figures.add_usage(usage)
+        if event.get("error"):
+            exchange.end = "error"
         if not exchange.is_chat_stream:
             self._note_part()
             return frame
@@ -227,12 +240,12 @@ def _select_headers(reply: ClientResponse) -> dict[str, str]:
     return {name: reply.headers[name] for name in _PASSED_BACK if name in reply.headers}
 
 
-def _parse_object(data: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(data)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+def _event_usage(event: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the counts in an event, which Anthropic's API has in the message at its beginning."""
+    for place in (event, event.get("response"), event.get("message")):
+        if isinstance(place, dict) and isinstance(place.get("usage"), dict):
+            return dict(place["usage"])
+    return None
 
 
 def _event_piece(event: dict[str, Any]) -> str | None:

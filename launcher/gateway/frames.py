@@ -8,6 +8,8 @@ FRAME_END = b"\n\n"
 COMMENT = b": waiting\n\n"
 """A comment, which clients skip. It keeps the connection of a client that waits alive."""
 _DATA = b"data: "
+_MOST_OBJECT_BYTES = 1 << 14
+"""Size of the objects that `find_object` can find."""
 
 
 class FrameSplitter:
@@ -32,6 +34,23 @@ def parse_event(frame: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return event if isinstance(event, dict) else None
+
+
+def find_object(data: bytes, name: str) -> dict[str, Any] | None:
+    """Return the last JSON object called `name` in a reply, without parsing the rest; None if there is none.
+
+    Replies may have megabytes, and the quotes of a name within a text are escaped.
+    """
+    key = b'"%s":' % name.encode()
+    begin = data.rfind(key)
+    if begin < 0:
+        return None
+    text = data[begin + len(key) :][:_MOST_OBJECT_BYTES].decode(errors="replace").lstrip()
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def format_event(event: Mapping[str, Any], *, name: str | None = None) -> bytes:

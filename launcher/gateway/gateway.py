@@ -71,7 +71,8 @@ def _is_silent(exchange: Exchange) -> bool:
 class Gateway:
     """Serves one model's clients at one address, whichever engine is behind it.
 
-    Belongs to one asyncio loop. `on_exchange` is called whenever a request begins, is paused or ends.
+    Belongs to one asyncio loop. `on_exchange` is called whenever a request for a reply begins, is paused or
+    ends.
     """
 
     def __init__(self, access: Access, on_exchange: Callable[[Exchange], None] | None = None) -> None:
@@ -295,6 +296,7 @@ class Gateway:
                     continue
                 if not await forwarder.forward(link):
                     return
+                exchange.handovers += exchange.end is None
             except EngineLost:
                 if forwarder.has_delivered or exchange.sent_again:
                     exchange.end = "engine ended"
@@ -338,7 +340,7 @@ class Gateway:
             return False
 
     def _note_change(self, exchange: Exchange) -> None:
-        if self._on_exchange is not None:
+        if self._on_exchange is not None and exchange.path in GENERATING_PATHS:
             self._on_exchange(exchange)
 
 

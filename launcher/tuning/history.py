@@ -23,6 +23,7 @@ from launcher.base.identity import ProcessId
 from launcher.base.messages import add_message_data, message, message_from_json, restore_messages
 from launcher.base.paths import data_dir, expand_user
 from launcher.base.text import storable_text
+from launcher.gateway.request_log import RequestRecord
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import (
     RUN_COLUMNS,
@@ -34,6 +35,7 @@ from launcher.tuning.history_records import (
     run_from_row,
     to_compact_json,
 )
+from launcher.tuning.kept_requests import REQUESTS_TABLE, add_request_rows, read_request_rows
 from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.report_published import PREFIX, published_table
 from launcher.tuning.session_file import read_session_file
@@ -59,7 +61,7 @@ CREATE INDEX runs_of_session ON runs (session)
 """
 _OWNER = "ALTER TABLE sessions ADD COLUMN owner TEXT"
 """Adds the ProcessId of the process that measures, as JSON."""
-_MIGRATIONS = (_TABLES, TABLE, _OWNER)
+_MIGRATIONS = (_TABLES, TABLE, _OWNER, REQUESTS_TABLE)
 _COUNTS = "r.spoilt IS NULL AND r.error IS NULL AND r.decode_rate IS NOT NULL"
 _AVERAGED = f"{_COUNTS} AND (s.kind <> 'tune' OR r.settings = json_extract(s.result, '$.settings'))"
 """Runs whose mean speed is listed: the usable ones; of a tune, only those with the recommended settings."""
@@ -236,6 +238,21 @@ class History:
         """Delete all counters of real use."""
         with self._transaction() as db:
             db.execute("DELETE FROM use_counts")
+
+    def add_requests(self, records: Sequence[RequestRecord]) -> None:
+        """Add requests that have ended. The oldest ones are deleted beyond MOST_KEPT of kept_requests.py."""
+        with self._transaction() as db:
+            add_request_rows(db, records)
+
+    def load_requests(self, most: int) -> list[RequestRecord]:
+        """Return at most `most` requests, the last ones in the order in which they ended."""
+        with self._converted_errors():
+            return read_request_rows(self._db, most)
+
+    def forget_requests(self) -> None:
+        """Delete all requests."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM requests")
 
     def _load_session(self, session: str, parsed_settings: dict[str, RunSettings]) -> Session:
         """Return a session. `parsed_settings` caches settings by their JSON, because many runs share them."""

@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,26 @@ def test_one_object_has_its_keys(command: str) -> None:
         assert keys["each of `models`"] <= each.keys()
 
 
-def test_serve_and_status_have_their_keys() -> None:
+def test_serve_status_and_requests_have_their_keys() -> None:
     with forked.start("serve", "demo", "--json", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
         running = answer("status")
+        body = json.dumps({"prompt": "Bread", "max_tokens": 4}).encode()
+        headers = {"Authorization": f"Bearer {ready['api_key']}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{ready['url']}/v1/completions", body, headers)
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            reply.read()
+        requests = answer("requests")
         process.terminate()
         process.wait(120)
     assert documented("serve")["the first object"] <= ready.keys()
     assert [each["url"] for each in running] == [ready["url"]]
     assert documented("status")["each server"] <= running[0].keys()
+    keys = documented("requests")
+    assert keys["the object"] <= requests.keys()
+    assert keys["each of `requests`"] <= requests["requests"][0].keys()
+    assert keys["`who`"] == requests["requests"][0]["who"].keys()
 
 
 def test_tune_ends_with_its_keys(tmp_path: Path) -> None:

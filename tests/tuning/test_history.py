@@ -292,3 +292,4 @@ def test_a_file_of_the_first_version_is_brought_up_to_date(home: Path) -> None:
         history.add_use("place", [])
         assert history.load("old0000001").environment == ENVIRONMENT
         assert history.load_use("place") == ()
+        assert history.load_requests(1) == []

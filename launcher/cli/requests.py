@@ -1,0 +1,80 @@
+"""`mtp-launcher requests`: list the requests that clients sent, and follow them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from launcher.base.text import one_line
+from launcher.cli.layout import UNKNOWN, format_count, format_table
+from launcher.cli.output import Result, print_result
+from launcher.cli.quantities import parse_count
+
+_DEFAULT_COUNT = 20
+_HEADER = ("TIME", "WHO", "MODEL", "PROMPT (REUSED)", "FIRST TOKEN", "T/S", "DRAFTS", "END")
+_FOLLOWED_WIDTHS = (19, 30, 20, 17, 11, 7, 6, 8)
+"""Columns of a table whose rows are not known yet."""
+_RIGHT = {3, 4, 5, 6}
+_MAX_NAME = 40
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("--url", help="which server, when more than one runs")
+    parser.add_argument(
+        "-n",
+        dest="count",
+        type=parse_count,
+        default=_DEFAULT_COUNT,
+        metavar="N",
+        help=f"the last N requests (default {_DEFAULT_COUNT})",
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="also print new ones as they end")
+    parser.epilog = "Figures only: the text of requests and replies is not kept."
+
+
+async def run(options: argparse.Namespace) -> Result | int:
+    """List the requests; with --follow each on a line of its own, until the server ends."""
+    from launcher.app.running_servers import read_requests
+
+    found = read_requests(options.url, count=options.count, follow=options.follow)
+    if not options.follow:
+        records = [record async for record in found]
+        table = format_table([_HEADER, *map(_format_record, records)], right=_RIGHT, indent="")
+        return Result({"requests": records}, table if records else ["No requests yet."])
+    header = _format_followed(_HEADER)
+    async for record in found:
+        print_result(Result(record, [*header, *_format_followed(_format_record(record))]), as_json=options.json)
+        header = []
+    return 0
+
+
+def _format_followed(cells: Sequence[str]) -> list[str]:
+    padded = [
+        cell.rjust(width) if column in _RIGHT else cell.ljust(width)
+        for column, (cell, width) in enumerate(zip(cells, _FOLLOWED_WIDTHS, strict=True))
+    ]
+    return list(format_table([padded], indent=""))
+
+
+def _format_record(record: Mapping[str, Any]) -> Sequence[str]:
+    """Return the cells of a request's row."""
+    who, drafted, accepted = record["who"], record["draft_n"], record["draft_n_accepted"]
+    agent = (who["user_agent"] or "").partition(" (")[0]
+    prompt, reused = record["prompt_tokens"], record["reused_tokens"]
+    first_s, speed, handovers = record["first_token_s"], record["tokens_per_second"], record["handovers"]
+    end = record["end"] or record["state"]
+    if handovers:
+        end += f", {handovers} {'handover' if handovers == 1 else 'handovers'}"
+    return (
+        datetime.fromisoformat(record["started"]).strftime("%Y-%m-%d %H:%M:%S"),
+        one_line(", ".join(filter(None, (who["key"], agent))) or UNKNOWN, _MAX_NAME),
+        one_line(record["model"] or UNKNOWN, _MAX_NAME),
+        format_count(prompt) + (f" ({reused:,})" if reused else ""),
+        UNKNOWN if first_s is None else f"{first_s:.2f} s",
+        UNKNOWN if speed is None else f"{speed:.1f}",
+        f"{accepted / drafted:.0%}" if drafted else UNKNOWN,
+        end,
+    )

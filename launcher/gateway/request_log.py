@@ -1,0 +1,169 @@
+"""Log of the clients' requests: figures of each, never its text, and the last some hundred of them in memory."""
+
+import itertools
+import secrets
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from launcher.base.text import storable_text
+from launcher.gateway.exchange import Exchange, ExchangeState
+
+MOST_REMEMBERED = 500
+_MOST_CHARACTERS = 200
+"""Characters of a user agent or a model's name that are kept: clients choose them."""
+_LEAST_S = 0.05
+"""Seconds of a reply from which our clock tells its speed; a shorter one may have come in a single piece."""
+
+OnRecord = Callable[["RequestRecord"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """Figures of one request; None is unknown.
+
+    `started_s` is the time in seconds since the epoch. `first_token_s` counts from there, so it includes waiting; of a
+    reply that was not streamed it is when the engine generated the token. `tokens_per_second` is the engine's figure,
+    or by our clock where the engine gives none or the reply comes from several engines. `gaps_s` are the pauses that
+    handovers made in the stream; drafts of a reply with gaps are unknown. `end` is None until the request has ended.
+    """
+
+    id: str
+    started_s: float
+    key_name: str
+    user_agent: str
+    model: str | None
+    path: str
+    state: str
+    prompt_tokens: int | None = None
+    reused_tokens: int | None = None
+    reply_tokens: int | None = None
+    first_token_s: float | None = None
+    tokens_per_second: float | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    gaps_s: tuple[float, ...] = ()
+    handovers: int = 0
+    end: str | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the figures are final."""
+        return self.end is not None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the record with the keys of docs/json.md."""
+        return {
+            "id": self.id,
+            "started": datetime.fromtimestamp(self.started_s).astimezone().isoformat(timespec="milliseconds"),
+            "who": {"key": self.key_name or None, "user_agent": self.user_agent or None},
+            "model": self.model,
+            "path": self.path,
+            "state": self.state,
+            "prompt_tokens": self.prompt_tokens,
+            "reused_tokens": self.reused_tokens,
+            "reply_tokens": self.reply_tokens,
+            "first_token_s": _round(self.first_token_s, 4),
+            "tokens_per_second": _round(self.tokens_per_second, 2),
+            "draft_n": self.drafted,
+            "draft_n_accepted": self.accepted,
+            "gaps_s": [round(each, 3) for each in self.gaps_s],
+            "handovers": self.handovers,
+            "end": self.end,
+        }
+
+
+def _round(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+class RequestLog:
+    """The last requests of a server, those in progress included. Belongs to the gateway's asyncio loop.
+
+    `read_model` returns the name of the model that serves a request which begins now.
+    """
+
+    def __init__(self, read_model: Callable[[], str | None] = lambda: None) -> None:
+        self._read_model = read_model
+        self._prefix = secrets.token_hex(4)
+        self._numbers = itertools.count(1)
+        self._open: dict[Exchange, tuple[str, str | None]] = {}
+        """Requests in progress, with their IDs and models."""
+        self._ended: deque[RequestRecord] = deque(maxlen=MOST_REMEMBERED)
+        self._listeners: list[OnRecord] = []
+
+    @property
+    def records(self) -> list[RequestRecord]:
+        """The last requests in the order in which they began, as they are now."""
+        current = [_make_record(exchange, *known) for exchange, known in self._open.items()]
+        return sorted([*self._ended, *current], key=lambda record: record.started_s)
+
+    def count_states(self) -> Counter[ExchangeState]:
+        """Return how many requests wait, run and are paused."""
+        return Counter(exchange.state for exchange in self._open)
+
+    def note_exchange(self, exchange: Exchange) -> None:
+        """Take a request's figures. Call it whenever one begins, is paused or ends."""
+        if exchange not in self._open:
+            self._open[exchange] = f"{self._prefix}-{next(self._numbers)}", self._read_model()
+        record = _make_record(exchange, *self._open[exchange])
+        if record.has_ended:
+            del self._open[exchange]
+            self._ended.append(record)
+        for listener in tuple(self._listeners):
+            listener(record)
+
+    def add_listener(self, listener: OnRecord) -> None:
+        """Have `listener` called with each request that begins, is paused or ends."""
+        self._listeners.append(listener)
+
+    def remove_listener(self, listener: OnRecord) -> None:
+        """Undo `add_listener`."""
+        self._listeners.remove(listener)
+
+    @contextmanager
+    def listening(self, listener: OnRecord) -> Iterator[None]:
+        """Have `listener` called within the block."""
+        self.add_listener(listener)
+        try:
+            yield
+        finally:
+            self.remove_listener(listener)
+
+
+def _make_record(exchange: Exchange, id_: str, model: str | None) -> RequestRecord:
+    figures, ended = exchange.figures, exchange.state is ExchangeState.ENDED
+    parts_unknown = bool(exchange.gaps_s)
+    return RequestRecord(
+        id_,
+        exchange.started,
+        exchange.key_name,
+        storable_text(exchange.user_agent[:_MOST_CHARACTERS]),
+        None if model is None else storable_text(model[:_MOST_CHARACTERS]),
+        exchange.path,
+        exchange.state.value,
+        prompt_tokens=figures.prompt_tokens,
+        reused_tokens=figures.reused_tokens,
+        reply_tokens=figures.reply_tokens,
+        first_token_s=None if exchange.first_token is None else max(0.0, exchange.first_token - exchange.started),
+        tokens_per_second=_find_speed(exchange),
+        drafted=None if parts_unknown else figures.drafted,
+        accepted=None if parts_unknown else figures.accepted,
+        gaps_s=tuple(exchange.gaps_s),
+        handovers=exchange.handovers,
+        end=(exchange.end or "error") if ended else None,
+    )
+
+
+def _find_speed(exchange: Exchange) -> float | None:
+    """Return tokens/s: the engine's figure for a reply from one engine, else by our clock without the gaps."""
+    figures, first, last = exchange.figures, exchange.first_token, exchange.last_token
+    if figures.tokens_per_second is not None and not exchange.gaps_s:
+        return figures.tokens_per_second
+    if not exchange.streams or first is None or last is None or not figures.reply_tokens:
+        return None
+    seconds = last - first - sum(exchange.gaps_s)
+    return (figures.reply_tokens - 1) / seconds if seconds >= _LEAST_S and figures.reply_tokens > 1 else None

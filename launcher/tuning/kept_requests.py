@@ -1,0 +1,49 @@
+"""Requests in the history file: the figures of the last ones, without any text."""
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import astuple, fields, replace
+from typing import Any
+
+from launcher.gateway.request_log import RequestRecord
+from launcher.tuning.history_records import to_compact_json
+
+MOST_KEPT = 10_000
+_QUOTED_COLUMNS = ", ".join(f'"{field.name}"' for field in fields(RequestRecord))  # one is called end
+_PLACES = ", ".join("?" * len(fields(RequestRecord)))
+_GAPS = [field.name for field in fields(RequestRecord)].index("gaps_s")
+REQUESTS_TABLE = """
+CREATE TABLE requests (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, started_s REAL NOT NULL,
+    key_name TEXT NOT NULL, user_agent TEXT NOT NULL, model TEXT, path TEXT NOT NULL, state TEXT NOT NULL,
+    prompt_tokens INTEGER, reused_tokens INTEGER, reply_tokens INTEGER, first_token_s REAL, tokens_per_second REAL,
+    drafted INTEGER, accepted INTEGER, gaps_s TEXT NOT NULL, handovers INTEGER NOT NULL, "end" TEXT
+)
+"""
+
+
+def add_request_rows(db: sqlite3.Connection, records: Iterable[RequestRecord]) -> None:
+    """Add requests within the caller's transaction. The oldest ones beyond MOST_KEPT are deleted."""
+    db.executemany(
+        f"INSERT INTO requests ({_QUOTED_COLUMNS}) VALUES ({_PLACES})",  # noqa: S608 -- constants
+        [tuple(map(_column_value, astuple(record))) for record in records],
+    )
+    db.execute("DELETE FROM requests WHERE number <= (SELECT max(number) FROM requests) - ?", (MOST_KEPT,))
+
+
+def read_request_rows(db: sqlite3.Connection, most: int) -> list[RequestRecord]:
+    """Return the last requests, in the order in which they ended."""
+    rows = db.execute(
+        f"SELECT {_QUOTED_COLUMNS} FROM requests ORDER BY number DESC LIMIT ?",  # noqa: S608 -- constants
+        (most,),
+    ).fetchall()
+    return [_make_record(*row) for row in reversed(rows)]
+
+
+def _make_record(*row: Any) -> RequestRecord:  # noqa: ANN401 -- columns of all types
+    return replace(RequestRecord(*row), gaps_s=tuple(json.loads(row[_GAPS])))
+
+
+def _column_value(value: object) -> object:
+    return to_compact_json(value) if isinstance(value, tuple) else value

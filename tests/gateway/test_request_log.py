@@ -1,0 +1,259 @@
+"""The log of requests: what it knows of each, on the real built-in engine, and what is kept of it."""
+
+import asyncio
+import gc
+import json
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from launcher.app import request_keeping, settings
+from launcher.app.request_keeping import RequestKeeping
+from launcher.app.session import ServerSession
+from launcher.app.settings_declared import REQUEST_LOG
+from launcher.base.control import send_request
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import registry
+from launcher.gateway.exchange import Exchange, ExchangeState, ReplyFigures
+from launcher.gateway.frames import find_object
+from launcher.gateway.request_log import MOST_REMEMBERED, RequestLog, RequestRecord
+from launcher.tuning import kept_requests
+from launcher.tuning.history import History, history_file
+from tests.gateway.test_handover import ReadReply, read_stream, serving
+
+MESSAGES = [{"role": "user", "content": "Explain why a bicycle stays upright, and how bread rises. " * 4}]
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+BODIES: Mapping[str, Mapping[str, Any]] = {
+    CHAT: {"messages": MESSAGES, "max_tokens": 24},
+    COMPLETIONS: {"prompt": "Bread rises because", "max_tokens": 24, "ignore_eos": True},
+    "/v1/responses": {"input": "How does bread rise?", "max_output_tokens": 24},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 24},
+}
+
+
+@pytest.fixture
+def options(demo_model: Path) -> ServeOptions:
+    return ServeOptions(model=demo_model, built_in=True, threads=1, context=2048, alias="demo")
+
+
+@asynccontextmanager
+async def logging_requests(options: ServeOptions) -> AsyncIterator[tuple[ServerSession, httpx.AsyncClient]]:
+    async with serving(options) as (session, client):
+        client.headers["User-Agent"] = "bread/1.0"
+        yield session, client
+
+
+async def last_record(session: ServerSession) -> RequestRecord:
+    while not (records := session.request_log.records) or not records[-1].has_ended:
+        await asyncio.sleep(0.01)
+    return records[-1]
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_what_is_known_of_each_kind_of_reply(options: ServeOptions, path: str) -> None:
+    async with logging_requests(options) as (session, client):
+        for streams in (True, False):
+            response = await client.post(path, json={**BODIES[path], "model": "bread", "stream": streams})
+            assert response.status_code == 200
+            record = await last_record(session)
+            assert (record.path, record.model, record.end) == (path, "demo", "complete")
+            assert (record.key_name, record.user_agent) == ("default", "bread/1.0")
+            assert record.prompt_tokens is not None
+            assert record.prompt_tokens > 3
+            assert record.reused_tokens is not None
+            assert 0 <= record.reused_tokens < record.prompt_tokens
+            assert record.reply_tokens == 24
+            assert (record.gaps_s, record.handovers) == ((), 0)
+            has_timings = path in (CHAT, COMPLETIONS) or (streams and path == "/v1/responses")
+            assert (record.drafted is not None) is has_timings
+            assert (record.first_token_s is not None) is (has_timings or streams)
+            assert record.tokens_per_second is not None or not has_timings
+            if record.tokens_per_second is not None:
+                assert 1 < record.tokens_per_second < 100_000
+            if record.first_token_s is not None:
+                assert 0 < record.first_token_s < 60
+            if record.drafted is not None and record.accepted is not None:
+                assert 0 < record.accepted <= record.drafted
+        if path in (CHAT, "/v1/messages"):  # the same prompt a second time
+            assert record.reused_tokens > 40
+
+
+async def test_requests_in_progress_are_listed_and_those_that_read_something_are_not(options: ServeOptions) -> None:
+    async with logging_requests(options) as (session, client):
+        assert (await client.get("/v1/models")).status_code == 200
+        assert (await client.post("/tokenize", json={"content": "bread"})).status_code == 200
+        assert session.request_log.records == []
+        reply = ReadReply()
+        reading = asyncio.create_task(read_stream(client, reply))
+        await reply.wait_for_parts(4)
+        (record,) = session.request_log.records
+        assert (record.state, record.end, record.reply_tokens) == ("running", None, None)
+        assert record.prompt_tokens is not None
+        reading.cancel()
+        record = await last_record(session)
+        assert (record.end, record.reply_tokens, record.tokens_per_second) == ("client left", None, None)
+
+
+async def test_an_error_of_the_engine_is_one(options: ServeOptions) -> None:
+    async with logging_requests(options) as (session, client):
+        assert (await client.post("/v1/embeddings", json={"input": "bread"})).status_code == 501
+        record = await last_record(session)
+        assert (record.end, record.first_token_s, record.prompt_tokens) == ("error", None, None)
+
+
+def test_counts_are_found_in_the_formats_of_all_apis() -> None:
+    embedding = b'{"model":"e","usage":{"prompt_tokens":7,"total_tokens":7},"data":[{"embedding":[' + b"0.5," * 99_999
+    figures = ReplyFigures()
+    figures.add_usage(find_object(embedding + b"1]}]}", "usage") or {})
+    assert (figures.prompt_tokens, figures.reused_tokens, figures.reply_tokens) == (7, None, None)
+    figures.add_usage({"input_tokens": 4, "cache_read_input_tokens": 85, "output_tokens": 0})
+    assert (figures.prompt_tokens, figures.reused_tokens, figures.reply_tokens) == (89, 85, None)
+    figures.add_usage({"input_tokens": 11, "output_tokens": 20, "input_tokens_details": {"cached_tokens": 7}})
+    assert (figures.prompt_tokens, figures.reused_tokens, figures.reply_tokens) == (11, 7, 20)
+    text = json.dumps({"text": 'no "usage":{"prompt_tokens":1} here'}).encode()
+    assert find_object(text, "usage") is None
+    assert find_object(b'{"usage": {"prompt_tokens": 1', "usage") is None
+    assert find_object(b'{"usage": null}', "usage") is None
+
+
+async def test_a_handover_shows_as_a_gap_and_its_drafts_are_unknown(options: ServeOptions) -> None:
+    async with logging_requests(options) as (session, client):
+        reply = ReadReply()
+        reading = asyncio.create_task(read_stream(client, reply, max_tokens=1_500))
+        await reply.wait_for_parts(9)
+        assert session.supervisor.options is not None
+        await session.start(replace(session.supervisor.options, draft=3))
+        await reading
+        record = await last_record(session)
+        assert (record.handovers, record.end, record.reply_tokens) == (1, "complete", 1_500)
+        (gap_s,) = record.gaps_s
+        assert 0 < gap_s < 60
+        assert (record.drafted, record.accepted) == (None, None)
+        assert record.tokens_per_second is not None
+
+
+async def test_the_control_socket_sends_the_last_ones_and_follows(options: ServeOptions) -> None:
+    async with logging_requests(options) as (session, client):
+        for _ in range(3):
+            await client.post(COMPLETIONS, json=BODIES[COMPLETIONS])
+        (entry,) = registry.list_entries()
+        assert entry.control_address is not None
+        (told,) = [each async for each in send_request(entry.control_address, "requests", count=2)]
+        assert [each["id"] for each in told["requests"]] == [each.id for each in session.request_log.records[-2:]]
+        following = send_request(entry.control_address, "requests", count=1, follow=True)
+        assert (await anext(following))["requests"][0]["id"] == session.request_log.records[-1].id
+        await client.post(COMPLETIONS, json=BODIES[COMPLETIONS])
+        assert (await anext(following))["requests"][0]["id"] == session.request_log.records[-1].id
+
+
+async def test_requests_are_kept_after_the_server_unless_the_setting_is_off(options: ServeOptions) -> None:
+    async with logging_requests(options) as (session, client):
+        await client.post(CHAT, json=BODIES[CHAT])
+        record = await last_record(session)
+    with History() as history:
+        assert history.load_requests(5) == [record]
+    assert b"bicycle" not in history_file().read_bytes()
+    settings.change_setting(REQUEST_LOG, False)
+    async with logging_requests(options) as (session, client):
+        await client.post(CHAT, json=BODIES[CHAT])
+        assert (await last_record(session)).end == "complete"
+    with History() as history:
+        assert history.load_requests(5) == [record]
+        history.forget_requests()
+        assert history.load_requests(5) == []
+
+
+def ended_exchange(end: str = "complete") -> Exchange:
+    return Exchange(CHAT, b"", {"stream": True}, state=ExchangeState.ENDED, end=end)
+
+
+def test_our_clock_tells_the_speed_where_the_engine_does_not_and_leaves_gaps_out() -> None:
+    log = RequestLog()
+    for streams, last_s, gaps, engine, speed in (
+        (True, 3.0, [], None, 50.0),  # 101 tokens in 2 s
+        (True, 5.0, [2.0], 99.0, 50.0),
+        (True, 3.0, [], 99.0, 99.0),
+        (True, 1.04, [], None, None),  # perhaps all in one piece
+        (False, 3.0, [], None, None),
+    ):
+        exchange = ended_exchange()
+        exchange.body = {"stream": streams}
+        exchange.started, exchange.first_token, exchange.last_token, exchange.gaps_s = 0.0, 1.0, last_s, gaps
+        exchange.figures.reply_tokens, exchange.figures.tokens_per_second = 101, engine
+        log.note_exchange(exchange)
+        assert log.records[-1].tokens_per_second == speed
+
+
+def test_only_the_last_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = RequestLog()
+    records: list[RequestRecord] = []
+    with log.listening(records.append):
+        for _ in range(MOST_REMEMBERED + 7):
+            log.note_exchange(ended_exchange())
+    assert log.records == records[7:]
+    assert len({record.id for record in records}) == len(records)
+    monkeypatch.setattr(kept_requests, "MOST_KEPT", 100)
+    with History() as history:
+        history.add_requests(records[:90])
+        history.add_requests(records[90:130])
+        assert history.load_requests(1_000) == records[30:130]
+        assert history.load_requests(2) == records[128:130]
+
+
+def test_a_request_that_ended_is_not_held() -> None:
+    log, exchange = RequestLog(), Exchange(CHAT, b"x" * 1_000, {"stream": True})
+    log.note_exchange(exchange)
+    assert log.count_states() == {ExchangeState.WAITING: 1}
+    exchange.state = ExchangeState.ENDED
+    log.note_exchange(exchange)
+    assert (log.count_states(), log.records[0].end) == ({}, "error")
+    del exchange
+    gc.collect()
+    assert not [each for each in gc.get_objects() if isinstance(each, Exchange) and each.raw == b"x" * 1_000]
+
+
+def test_json_has_a_zone_and_null_for_what_is_unknown() -> None:
+    log = RequestLog()
+    log.note_exchange(ended_exchange("refused"))
+    told = json.loads(json.dumps(log.records[0].as_json()))
+    assert datetime.fromisoformat(told["started"]).tzinfo is not None
+    assert told["who"] == {"key": None, "user_agent": None}
+    unknown = {name for name, value in told.items() if value is None}
+    assert unknown == {
+        *("model", "prompt_tokens", "reused_tokens", "reply_tokens", "first_token_s", "tokens_per_second"),
+        *("draft_n", "draft_n_accepted"),
+    }
+
+
+async def test_a_locked_history_loses_rows_with_one_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.base.database._BUSY_S", 0.05)
+    monkeypatch.setattr(request_keeping, "_PERIOD_S", 0.01)
+    with History():
+        pass
+    log = RequestLog()
+    keeping = RequestKeeping(log)
+    locking = sqlite3.connect(history_file(), isolation_level=None)
+    locking.execute("BEGIN EXCLUSIVE")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            log.note_exchange(ended_exchange())
+            await keeping.save_pending()
+    locking.execute("ROLLBACK")
+    locking.close()
+    assert [each.getMessage() for each in caplog.records if "log of requests" in each.getMessage()] == [
+        each.getMessage() for each in caplog.records
+    ][:1]
+    log.note_exchange(ended_exchange())
+    await keeping.save_pending()
+    with History() as history:
+        assert history.load_requests(5) == log.records[-1:]
