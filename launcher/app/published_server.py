@@ -73,6 +73,9 @@ class ControllableSession(Protocol):
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """Stop the server. See ServerSession.stop."""
 
+    async def reload_keys(self) -> bool:
+        """Use the saved API keys. See ServerSession.reload_keys."""
+
     def command_for_action(self, action: Action) -> FixCommand:
         """Return the command or link for an action. See ServerSession.command_for_action."""
 
@@ -81,7 +84,7 @@ class RemoteControl:
     """Control socket of one server session.
 
     It answers these verbs: status; stop (drain_s); restart (set, drain_s); preview (set); logs (lines, follow);
-    requests (count, follow).
+    requests (count, follow); reload-keys.
     """
 
     def __init__(self, session: ControllableSession, entry_fields: Callable[[], Mapping[str, object]] = dict) -> None:
@@ -116,6 +119,8 @@ class RemoteControl:
                     yield each
             case "preview":
                 yield await self._preview_restart(fields)
+            case "reload-keys":
+                yield {"reloaded": await self._session.reload_keys()}
             case "logs":
                 async for each in self._send_logs(fields):
                     yield each

@@ -154,6 +154,19 @@ async def explain_broken_reply(entry: ServerEntry, error: Unreachable) -> Unreac
     return error
 
 
+async def reload_keys(entry: ServerEntry) -> bool:
+    """Have a running server use the saved API keys of its port; return whether it does.
+
+    A server without the gateway, or of an older version, keeps its key until it is started again.
+    """
+    if entry.control_address is None:
+        return False
+    with suppress(LauncherError, TimeoutError):
+        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+            return bool((await _query_last(entry.control_address, "reload-keys")).get("reloaded"))
+    return False
+
+
 async def stop_server(url: str | None, *, drain_s: float = 0.0) -> ServerEntry:
     """Stop the only running server, or the one at `url`, and return its entry.
 

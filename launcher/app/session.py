@@ -22,6 +22,7 @@ from launcher.engine.diagnosis.fix_command import FixCommand, command_for
 from launcher.engine.diagnosis.fixes import attach_fixes
 from launcher.engine.serve_options import ServeOptions, check_options
 from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.endpoint import saved_endpoints
 from launcher.engine.server.last_start import RepeatableStart, save_last_start, save_last_use
 from launcher.engine.server.launch import api_model_name, check_model
 from launcher.engine.server.load_times import LoadTimer, save_load_time
@@ -229,6 +230,25 @@ class ServerSession:
     def is_idle(self) -> bool:
         """True if nothing is served or starting."""
         return self._supervisor is None
+
+    async def reload_keys(self) -> bool:
+        """Let clients in with the saved API keys of this port, and with no others.
+
+        Replies to a key that was revoked end. Return False if the server cannot change its keys, because there is no
+        gateway, or the port is not saved.
+        """
+        saved = await asyncio.to_thread(saved_endpoints)
+        published, supervisor, gateway = self._published, self._supervisor, self._gateway
+        if published is None or supervisor is None or gateway is None:
+            return False
+        kept = next((each for each in saved if each.port == published.endpoint.port), None)
+        if kept is None:
+            return False
+        published.endpoint = endpoint = replace(published.endpoint, api_key=kept.api_key, named_keys=kept.named_keys)
+        gateway.change_keys(endpoint)
+        supervisor.change_keys(endpoint)
+        published.registration.update(api_key=endpoint.api_key)
+        return True
 
     async def set_shared(self, shared: bool, *, drain_s: float = 0.0) -> None:
         """Share the server with other computers of the network, or stop sharing it. A running server is restarted.

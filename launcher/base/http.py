@@ -132,7 +132,7 @@ class ServerClient:
     def __init__(self, url: str, *, api_key: str | None = None, remote: bool = False) -> None:
         self.url = url
         self._remote = remote
-        self._key = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self.set_api_key(api_key)
         self._connect_s = _REMOTE_CONNECT_S if remote else _CONNECT_S
         # TLS is not used on loopback, and loading certificates would take 20 ms.
         self._verify = make_tls_context() if remote else False
@@ -148,6 +148,10 @@ class ServerClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def set_api_key(self, api_key: str | None) -> None:
+        """Send this API key with further requests, none if None."""
+        self._key = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
     async def close(self) -> None:
         """Close every connection, including open streams."""

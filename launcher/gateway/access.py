@@ -1,10 +1,17 @@
-"""Who may send requests to the gateway, and which of them it passes on."""
+"""Who may send requests to the gateway, and which of them it passes on.
 
+The HTTP server (aiohttp) refuses what two programs could read in two ways, such as two lengths, a length beside chunks,
+folded lines, bare line feeds and control characters. The rest is checked here before the body is read.
+"""
+
+import asyncio
 import hmac
-from collections.abc import Mapping
+import ipaddress
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 GENERATING_PATHS = frozenset(
     {
@@ -30,6 +37,23 @@ QUICK_PATHS = frozenset({"/tokenize", "/detokenize", "/apply-template", "/v1/mes
 READING_PATHS = frozenset({"/props", "/v1/models", "/models", "/slots", "/metrics"})
 OPEN_PATHS = frozenset({"/health", "/v1/health"})
 """Paths that need no key, as with llama-server."""
+MOST_BODY_BYTES = 256 << 20
+MOST_HEADER_BYTES = 64 << 10
+BODY_PAUSE_S = 30.0
+"""Seconds without a part of a body after which it counts as incomplete. A malformed chunk ends in this, too: the HTTP
+server (aiohttp 3.14) does not tell that no more will come."""
+HEADER_TIME_S = 10.0
+"""Seconds in which the headers of a request must arrive. A connection may be unused for as long."""
+_LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
+_LOOPBACK_ORIGIN = re.compile(
+    r"https?://(?:(?:[a-z0-9-]+\.)*localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE
+)
+_APP_ORIGIN = re.compile(r"(?:app|tauri|vscode-webview|vscode-file)://[A-Za-z0-9._-]*")
+"""Origins of desktop programs that are built like web pages. No page of the web can have them."""
+_HEADER_NAMES = re.compile(r"[A-Za-z0-9, -]{0,1024}")
+_PREFLIGHT_S = 600
+"""Seconds for which a browser may remember the answer to a preflight."""
 
 
 @dataclass(slots=True)
@@ -48,19 +72,97 @@ class Refusal(Exception):
 
 @dataclass(slots=True)
 class Access:
-    """The keys that open the gateway, by name."""
+    """The keys that open the gateway, by name, and the address by which clients reach it.
+
+    Requests must name `port` or none, and this computer: a page of the web can have its own name point to this computer
+    (DNS rebinding), but cannot change the name that the browser sends. A `shared` gateway also answers to `own_names`
+    and to any numeric address, which needs no DNS and may be one that a router or WSL forwards from.
+    """
 
     keys: Mapping[str, str] = field(repr=False)
+    port: int
+    shared: bool = False
+    own_names: Collection[str] = ()
 
     def check_request(self, request: web.Request) -> str:
-        """Return the name of the key that a request was sent with, "" where none is needed. Raises Refusal."""
-        if request.path in OPEN_PATHS:
+        """Return the name of the key that a request was sent with, "" where none is needed.
+
+        Raises Refusal for a request that is not passed on.
+        """
+        self._check_origin(request)
+        path = request.raw_path.partition("?")[0]
+        if path in OPEN_PATHS:
+            check_path(request.method, path)
             return ""
+        key_name = self._find_key_name(request)
+        check_path(request.method, path)
+        _check_body_headers(request)
+        return key_name
+
+    def answer_preflight(self, request: web.Request) -> web.Response:
+        """Return the answer to a browser that asks whether a page may send a request. Raises Refusal."""
+        self._check_origin(request)
+        if "Origin" not in request.headers or "Access-Control-Request-Method" not in request.headers:
+            raise Refusal(405, "OPTIONS is for browsers that ask whether a page may send a request")
+        names = request.headers.get("Access-Control-Request-Headers", "")
+        answer = {
+            "Access-Control-Allow-Methods": "GET, POST",
+            "Access-Control-Allow-Headers": names if _HEADER_NAMES.fullmatch(names) else "",
+            "Access-Control-Max-Age": str(_PREFLIGHT_S),
+        }
+        return web.Response(status=204, headers=answer)
+
+    async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Add the headers that every response has, also one that refuses the request."""
+        response.headers["Server"] = "mtp-launcher"
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        origin = request.headers.get("Origin")
+        if origin is not None and self._allows_origin(origin, request):
+            response.headers["Access-Control-Allow-Origin"] = origin
+            response.headers["Vary"] = "Origin"
+
+    def _check_origin(self, request: web.Request) -> None:
+        """Raise Refusal for headers that are too long or no text, and unless host and origin are allowed."""
+        block = b"".join(name + value for name, value in request.raw_headers)
+        if len(block) > MOST_HEADER_BYTES:
+            raise Refusal(431, "The request's headers are too long")
+        try:
+            block.decode()
+        except UnicodeDecodeError:
+            raise Refusal(400, "The request's headers are not valid UTF-8") from None
+        if not self._allows_host(request.headers.get("Host", "")):
+            raise Refusal(421, "This server does not answer to that host name or port")
+        origins = request.headers.getall("Origin", [])
+        if len(origins) > 1 or not all(self._allows_origin(each, request) for each in origins):
+            raise Refusal(403, "Pages of other origins may not use this server")
+
+    def _allows_host(self, host: str) -> bool:
+        parts = _HOST.fullmatch(host)
+        if parts is None or parts["port"] not in (None, str(self.port)):
+            return False
+        name = parts["name"].lower()
+        return name in _LOOPBACK_NAMES or (self.shared and (name in self.own_names or _is_address(name)))
+
+    def _allows_origin(self, origin: str, request: web.Request) -> bool:
+        if _LOOPBACK_ORIGIN.fullmatch(origin) or _APP_ORIGIN.fullmatch(origin):
+            return True
+        scheme, _, host = origin.partition("://")
+        return scheme in ("http", "https") and host == request.headers.get("Host") and self._allows_host(host)
+
+    def _find_key_name(self, request: web.Request) -> str:
         given = _sent_key(request).encode()
-        for name, key in self.keys.items():
-            if hmac.compare_digest(given, key.encode()):
-                return name
-        raise Refusal(401, "Invalid API key", "authentication_error")
+        found = [name for name, key in self.keys.items() if hmac.compare_digest(given, key.encode())]
+        if not found:
+            raise Refusal(401, "Invalid API key", "authentication_error")
+        return found[0]
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _sent_key(request: web.Request) -> str:
@@ -71,10 +173,62 @@ def _sent_key(request: web.Request) -> str:
 
 
 def check_path(method: str, path: str) -> None:
-    """Raise Refusal unless requests of `method` to `path` pass through."""
+    """Raise Refusal unless requests of `method` to `path` pass through.
+
+    The path is compared as it was sent: no other way to write one of them is accepted. What is not listed stays with
+    the gateway, such as loading models or LoRA adapters, changing properties, and saving slots.
+    """
     if method == "POST" and path in GENERATING_PATHS | QUICK_PATHS:
         return
     if method == "GET" and path in READING_PATHS | OPEN_PATHS:
         return
+    if method == "HEAD" and path in OPEN_PATHS:
+        return
     known = path in GENERATING_PATHS | QUICK_PATHS | READING_PATHS | OPEN_PATHS
     raise Refusal(405 if known else 404, "This server has no such path" if not known else f"{path} takes no {method}")
+
+
+def _check_body_headers(request: web.Request) -> None:
+    """Raise Refusal unless the headers announce a body that is accepted."""
+    # Other types of content can be sent by any page of the web without asking first.
+    if request.method == "POST" and request.content_type != "application/json":
+        raise Refusal(415, "Content-Type must be application/json")
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise Refusal(415, "A compressed body is not accepted")
+    if request.headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
+        raise Refusal(501, "The only Transfer-Encoding that is accepted is chunked")
+    if "Transfer-Encoding" in request.headers and request.version < HttpVersion11:
+        raise Refusal(400, "HTTP/1.0 has no Transfer-Encoding")
+    if (request.content_length or 0) > MOST_BODY_BYTES:
+        raise _refuse_length()
+    if request.headers.get("Expect", "100-continue").lower() != "100-continue":
+        raise Refusal(417, "The only Expect that is accepted is 100-continue")
+
+
+async def read_body(request: web.Request) -> bytes:
+    """Return the body of a request that `Access.check_request` has let pass. Raises Refusal."""
+    if "Expect" in request.headers:  # the client waits for leave to send it
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
+    body = bytearray()
+    try:
+        while True:
+            async with asyncio.timeout(BODY_PAUSE_S):
+                part = await request.content.readany()
+            if not part:
+                return bytes(body)
+            body += part
+            if len(body) > MOST_BODY_BYTES:
+                raise _refuse_length()
+    except TimeoutError:
+        raise Refusal(408, "The request's body did not arrive") from None
+    except web.RequestPayloadError:
+        raise Refusal(400, "The request's body is malformed") from None
+
+
+def _refuse_length() -> Refusal:
+    return Refusal(413, f"The request's body is longer than {MOST_BODY_BYTES >> 20} MiB")
+
+
+async def leave_expectation(_: web.Request) -> None:
+    """Do nothing about an Expect header, because `read_body` answers it once the request is accepted."""

@@ -12,6 +12,7 @@ from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch
 from launcher.gateway.request_log import RequestLog
 from launcher.gateway.slot_folder import clear_slot_folder
+from launcher.machine.addresses import list_own_names
 
 if TYPE_CHECKING:
     from launcher.gateway.gateway import Gateway, HandoverReport
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 _BACKLOG = 256
 """Connections that the system accepts for us while the HTTP server is not loaded yet."""
 _STOPPED = "The server is being stopped."
-DEFAULT_KEY = "default"
-"""The name of the key of a port."""
 
 
 class GatewayClientSide:
@@ -57,9 +56,17 @@ class GatewayClientSide:
         from launcher.gateway.access import Access
         from launcher.gateway.gateway import Gateway
 
-        self._gateway = Gateway(Access({DEFAULT_KEY: self._endpoint.api_key}), self._request_log.note_exchange)
+        endpoint = self._endpoint
+        access = Access(endpoint.keys, endpoint.port, endpoint.shared, list_own_names() if endpoint.shared else ())
+        self._gateway = Gateway(access, self._request_log.note_exchange)
         await self._gateway.listen([self._socket])
         return self._gateway
+
+    def change_keys(self, endpoint: Endpoint) -> None:
+        """Let clients in with the keys of `endpoint`, which has the same address, and with no others."""
+        self._endpoint = endpoint
+        if self._gateway is not None:
+            self._gateway.set_keys(endpoint.keys)
 
     async def pause_requests(self, drain_s: float) -> None:
         """See ClientSide."""

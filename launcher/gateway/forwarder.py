@@ -7,6 +7,7 @@ from typing import Any
 from aiohttp import ClientError, ClientResponse, web
 
 from launcher.base.errors import INTERRUPTED
+from launcher.gateway.access import Refusal
 from launcher.gateway.continuation import Continuation, may_cut_here, rewrite_event
 from launcher.gateway.engine_link import EngineLink, EngineLost
 from launcher.gateway.exchange import Exchange, ExchangeState
@@ -26,12 +27,14 @@ class Forwarder:
     """Forwards one exchange.
 
     `was_cut` is whether a handover has cut its reply, `continuation`, which the handover sets, how the reply goes on.
+    `revoked` is done once its key has been revoked.
     """
 
     def __init__(self, request: web.Request, exchange: Exchange) -> None:
         self.exchange = exchange
         self.continuation: Continuation | None = None
         self.was_cut = False
+        self.revoked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._request = request
         self._response: web.StreamResponse | None = None
         self._delivered = False
@@ -83,6 +86,17 @@ class Forwarder:
             self.exchange.cut_at_once = True
             self._task.cancel()
 
+    def revoke(self) -> None:
+        """End the reply, because its key has been revoked."""
+        if not self.revoked.done():
+            self.revoked.set_result(None)
+        self.cut()
+
+    def check_key(self) -> None:
+        """Raise Refusal if the key has been revoked."""
+        if self.revoked.done():
+            raise Refusal(401, "The API key was revoked", "authentication_error")
+
     async def send_comment(self) -> None:
         """Tell a streaming client that it has to wait. After this, the status of its response is 200."""
         if self._response is None:
@@ -107,6 +121,7 @@ class Forwarder:
             link.url + self._request.path_qs,
             data=self._request_body() or None,
             headers={**headers, **link.headers},
+            allow_redirects=False,
         )
         try:
             async with upstream as reply:
@@ -122,7 +137,7 @@ class Forwarder:
     def _request_body(self) -> bytes:
         body = self.exchange.body
         if self.continuation is not None:
-            slot = {} if self.continuation.slot is None else {"id_slot": self.continuation.slot}
+            slot = {"id_slot": -1 if self.continuation.slot is None else self.continuation.slot}
             progress = {"return_progress": True} if self._asks_progress else {}
             return json.dumps({**self.continuation.request, **slot, **progress}).encode()
         if body is not None and "id_slot" in body:  # the gateway alone assigns slots

@@ -4,22 +4,30 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import ClientError, ClientTimeout, web
 
-from launcher.gateway.access import GENERATING_PATHS, OPEN_PATHS, Access, Refusal, check_path
+from launcher.gateway.access import (
+    GENERATING_PATHS,
+    HEADER_TIME_S,
+    MOST_HEADER_BYTES,
+    OPEN_PATHS,
+    Access,
+    Refusal,
+    leave_expectation,
+    read_body,
+)
 from launcher.gateway.continuation import drain_reason, find_mode, is_canonical, make_continuation
 from launcher.gateway.engine_link import EngineLink, EngineLost, open_engine_session
 from launcher.gateway.exchange import Exchange, ExchangeState
 from launcher.gateway.forwarder import ClientGone, Forwarder
 from launcher.gateway.saved_slots import SavedSlot, delete_slots, restore_slots, save_slots
-from launcher.gateway.turns import Turns
+from launcher.gateway.turns import MOST_WAITING, Turns, refuse_waiting
 
-_MOST_BODY_BYTES = 256 << 20
 _LARGE_BODY_BYTES = 1 << 20
 """Size from which a body is parsed in a thread."""
 _FIRST_COMMENT_S, _COMMENT_S = 1.0, 2.0
@@ -30,6 +38,8 @@ _WORD_S = 5.0
 _STREAMS_GO_ON_S, _POLL_S = 30.0, 0.02
 _HEALTH_TIMEOUT = ClientTimeout(total=2.0)
 _log = logging.getLogger(__name__)
+_http_log = logging.Logger("aiohttp", logging.CRITICAL + 1)
+"""Takes what the HTTP server logs of malformed requests, and drops it: anyone can send such, and it quotes them."""
 
 
 @dataclass(slots=True)
@@ -84,6 +94,7 @@ class Gateway:
         self._turns = Turns()
         self._engine_ready = asyncio.Event()
         self._forwarders: set[Forwarder] = set()
+        self._reading = 0
         self._saved: list[SavedSlot] = []
         self._pausing: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
@@ -91,9 +102,19 @@ class Gateway:
 
     async def listen(self, sockets: Sequence[socket.socket]) -> None:
         """Accept requests on listening sockets."""
-        app = web.Application(client_max_size=_MOST_BODY_BYTES)
-        app.router.add_route("*", "/{path:.*}", self._handle_request)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._handle_request, expect_handler=leave_expectation)
+        app.on_response_prepare.append(self.access.add_headers)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=0.2,
+            logger=_http_log,
+            auto_decompress=False,
+            max_field_size=MOST_HEADER_BYTES,
+            keepalive_timeout=HEADER_TIME_S,
+        )
         await self._runner.setup()
         for each in sockets:
             await web.SockSite(self._runner, each).start()
@@ -234,23 +255,50 @@ class Gateway:
 
     # The clients' side.
 
+    def set_keys(self, keys: Mapping[str, str]) -> None:
+        """Let requests with these keys in from now on. Those of a name that is gone end, even within a reply."""
+        self.access.keys = dict(keys)
+        for forwarder in self._forwarders:
+            if forwarder.exchange.key_name not in keys:
+                forwarder.revoke()
+
     async def _handle_request(self, request: web.Request) -> web.StreamResponse:
         try:
+            if request.method == "OPTIONS":
+                return self.access.answer_preflight(request)
             key_name = self.access.check_request(request)
-            check_path(request.method, request.path)
             if request.path in OPEN_PATHS:
                 return await self._report_health()
-            raw = await request.read()
+            raw = await self._read_body(request)
+            body = await _parse_body(raw)
+            if key_name not in self.access.keys:  # revoked meanwhile
+                raise Refusal(401, "Invalid API key", "authentication_error")
             exchange = Exchange(
                 request.path,
                 raw,
-                await _parse_body(raw),
+                body,
                 key_name=key_name,
                 user_agent=request.headers.get("User-Agent", ""),
             )
             return await self._serve_exchange(request, exchange)
         except Refusal as refusal:
             return refusal.make_response()
+        except ConnectionError:
+            raise
+        except Exception:
+            _log.exception("A request to %s failed.", request.path)
+            raise
+
+    async def _read_body(self, request: web.Request) -> bytes:
+        """Return the body of a request. Raises Refusal, also when too many requests wait or arrive."""
+        waiting = sum(each.exchange.state is ExchangeState.WAITING for each in self._forwarders)
+        if self._reading + waiting >= MOST_WAITING:
+            raise refuse_waiting()
+        self._reading += 1
+        try:
+            return await read_body(request)
+        finally:
+            self._reading -= 1
 
     async def _report_health(self) -> web.Response:
         link = self._link
@@ -308,6 +356,7 @@ class Gateway:
             finally:
                 if takes_turn:
                     self._turns.end_turn()
+            forwarder.check_key()
             if exchange.end == "cut":
                 await forwarder.fail(503, "The server was stopped or restarted before the reply was complete.")
                 return
@@ -321,10 +370,12 @@ class Gateway:
         waiting = asyncio.ensure_future(ready)
         pause_s = _FIRST_COMMENT_S
         try:
-            while not (await asyncio.wait([waiting], timeout=pause_s))[0]:
+            waits = (waiting, forwarder.revoked)
+            while not (await asyncio.wait(waits, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED))[0]:
                 if exchange.streams:
                     await forwarder.send_comment()
                     pause_s = _COMMENT_S
+            forwarder.check_key()
             waiting.result()
         except BaseException:
             if waiting.done() and not waiting.cancelled() and waiting.exception() is None and takes_turn:
@@ -350,6 +401,6 @@ async def _parse_body(raw: bytes) -> dict[str, Any] | None:
         return None
     try:
         body = json.loads(raw) if len(raw) < _LARGE_BODY_BYTES else await asyncio.to_thread(json.loads, raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Refusal(400, "The request's body is not valid JSON") from None
     return body if isinstance(body, dict) else None

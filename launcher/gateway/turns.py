@@ -47,7 +47,7 @@ class Turns:
         if self._refused is not None:
             raise _refuse(self._refused)
         if len(self._waiting) >= MOST_WAITING and not first:
-            raise _refuse("Too many requests wait for this server")
+            raise refuse_waiting()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if first:
             self._waiting.appendleft(turn)
@@ -74,6 +74,11 @@ class Turns:
             if not turn.done():
                 self._taken += 1
                 turn.set_result(None)
+
+
+def refuse_waiting() -> Refusal:
+    """Return the refusal of a request when too many wait."""
+    return _refuse("Too many requests wait for this server")
 
 
 def _refuse(reason: str) -> Refusal:

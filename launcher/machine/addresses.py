@@ -8,6 +8,10 @@ import psutil
 
 _VIRTUAL_PREFIXES = ("docker", "br-", "veth", "virbr", "podman", "cni", "lxc", "vmnet", "vboxnet", "vethernet (")
 """Name prefixes of interfaces that lead only to containers and virtual machines of this computer."""
+_CONTAINERS_NAMES = ("host.docker.internal", "gateway.docker.internal", "host.containers.internal")
+"""What Docker and Podman call this computer inside containers."""
+_HOME_DOMAINS = ("local", "lan", "home", "internal", "localdomain", "home.arpa", "fritz.box")
+"""Domains of names that routers and mDNS give to computers, and under which no stranger can have one."""
 _PROBE_ADDRESS = ("192.0.2.1", 9)
 """A documentation address (RFC 5737). Connecting a UDP socket to it looks up the route and sends nothing."""
 
@@ -26,6 +30,13 @@ def list_lan_addresses() -> tuple[str, ...]:
     if default in found:
         found.insert(0, default)
     return tuple(dict.fromkeys(found))
+
+
+def list_own_names() -> frozenset[str]:
+    """Return the names by which other computers and containers may reach this one, in lower case."""
+    name = socket.gethostname().lower()
+    label = name.partition(".")[0]
+    return frozenset({name, label, *(f"{label}.{each}" for each in _HOME_DOMAINS), *_CONTAINERS_NAMES})
 
 
 def firewall_hint(port: int, *, system: str, wsl: int | None, wsl_mirrored: bool = False) -> str:

@@ -125,6 +125,10 @@ class EngineClient:
         """Close every connection, open streams included."""
         await self._http.close()
 
+    def set_api_key(self, api_key: str) -> None:
+        """Send this API key with further requests."""
+        self._http.set_api_key(api_key)
+
     async def is_healthy(self) -> bool:
         """Return whether the model is loaded and the server answers."""
         return await self._http.get_status("/health", timeout_s=2.0) == 200

@@ -1,14 +1,16 @@
 """Address and API key of a server; both are saved, so that configured clients work with its next start."""
 
 import random
+import re
 import secrets
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from launcher.base.errors import BadOption, PortBusy
 from launcher.base.files import make_private_folder
@@ -23,19 +25,29 @@ _PORTS = range(20_000, 32_768)
 _UNPRIVILEGED_PORTS = 1_024
 """Lowest port that needs no administrator rights by default (ip(7), ip_unprivileged_port_start)."""
 _LOCK_S = 10.0
+DEFAULT_KEY = "default"
+"""The name of a port's own key, which it has from its first server on. This program uses it, too."""
+_KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server's port and API key. If `shared`, it listens on all addresses of this computer.
+    """A server's port and API keys. If `shared`, it listens on all addresses of this computer.
 
+    `api_key` is the key named "default", `named_keys` are the names and keys that the user added.
     `in_place_of` is the saved port that this one replaces because another program uses it now, otherwise None.
     """
 
     port: int
     api_key: str = field(repr=False)
     shared: bool = False
+    named_keys: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     in_place_of: int | None = field(default=None, compare=False)
+
+    @property
+    def keys(self) -> Mapping[str, str]:
+        """All keys by name."""
+        return {DEFAULT_KEY: self.api_key, **dict(self.named_keys)}
 
     @property
     def host(self) -> str:
@@ -48,13 +60,22 @@ class Endpoint:
         return f"http://{HOST}:{self.port}"
 
 
+_KeyName = Annotated[str, StringConstraints(pattern=f"^{_KEY_NAME.pattern}$")]
+_ApiKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{16,}$")]
+
+
 class _KeptEndpoint(BaseModel):
-    """A saved port with its API key."""
+    """A saved port with its API key, and further keys by name."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
 
     port: int = Field(ge=1, le=65_535)
-    api_key: str = Field(pattern=r"^[A-Za-z0-9_-]{16,}$", repr=False)
+    api_key: _ApiKey = Field(repr=False)
+    named_keys: dict[_KeyName, _ApiKey] = Field(default={}, repr=False)
+
+    def to_endpoint(self, *, shared: bool = False, in_place_of: int | None = None) -> Endpoint:
+        """Return the endpoint that is saved here."""
+        return Endpoint(self.port, self.api_key, shared, tuple(self.named_keys.items()), in_place_of)
 
 
 class _KeptEndpoints(BaseModel):
@@ -93,7 +114,7 @@ def claim_endpoint(port: int | None, *, taken: frozenset[int] = frozenset(), sha
         raise BadOption(message("{port} is not a port.", port=port), message("Ports go from 1 to 65535."), port=port)
     host = ALL_ADDRESSES if shared else HOST
     with _locked_endpoints() as kept:
-        known_keys = {entry.port: entry.api_key for entry in kept.endpoints}
+        known = {entry.port: entry for entry in kept.endpoints}
         preferred = port
         if port is not None:
             if port in taken or not is_port_free(port, host):
@@ -107,44 +128,113 @@ def claim_endpoint(port: int | None, *, taken: frozenset[int] = frozenset(), sha
                 )
             chosen = port
         else:
-            saved = [each for each in known_keys if each in _PORTS]
+            saved = [each for each in known if each in _PORTS]
             preferred = next((each for each in saved if each not in taken), None)
             candidates = (*saved, *random.sample(_PORTS, k=200))
             chosen = next(each for each in candidates if each not in taken and is_port_free(each, host))
-        if chosen not in known_keys:
-            kept.endpoints.append(_KeptEndpoint(port=chosen, api_key=secrets.token_urlsafe(32)))
-        in_place_of = preferred if preferred != chosen else None
-        return Endpoint(chosen, known_keys.get(chosen) or kept.endpoints[-1].api_key, shared, in_place_of)
+        if chosen not in known:
+            known[chosen] = _KeptEndpoint(port=chosen, api_key=_make_key())
+            kept.endpoints.append(known[chosen])
+        return known[chosen].to_endpoint(shared=shared, in_place_of=preferred if preferred != chosen else None)
 
 
 def saved_endpoints() -> tuple[Endpoint, ...]:
     """Return the saved endpoints, the preferred one first."""
     with _locked_endpoints() as kept:
-        return tuple(Endpoint(entry.port, entry.api_key) for entry in kept.endpoints)
+        return tuple(entry.to_endpoint() for entry in kept.endpoints)
 
 
 def replace_keys(port: int | None) -> tuple[Endpoint, ...]:
-    """Replace the API key of a saved `port`, or of all saved ports if None, and return the new endpoints.
+    """Replace the default key of a saved `port`, or of all saved ports if None, and return the new endpoints.
 
-    A running server keeps its old key until its next start. Raises BadOption for a port that is not saved.
+    Raises BadOption for a port that is not saved.
     """
     with _locked_endpoints() as kept:
-        chosen = [entry for entry in kept.endpoints if port in (None, entry.port)]
-        if port is not None and not chosen:
-            ports = ", ".join(str(entry.port) for entry in kept.endpoints)
-            raise BadOption(
-                message("Port {port} has no API key.", port=port),
-                message("Ports with an API key: {ports}.", ports=ports) if ports else "",
-            )
+        chosen = kept.endpoints if port is None else [_find_entry(kept, port)]
         for entry in chosen:
-            entry.api_key = secrets.token_urlsafe(32)
-        return tuple(Endpoint(entry.port, entry.api_key) for entry in chosen)
+            entry.api_key = _make_key()
+        return tuple(entry.to_endpoint() for entry in chosen)
+
+
+def add_key(port: int | None, name: str) -> Endpoint:
+    """Make a new key of a saved port and return the endpoint.
+
+    `port` may be None if only one is saved. Raises BadOption, also for a name that is taken or not allowed.
+    """
+    if not _KEY_NAME.fullmatch(name):
+        raise BadOption(
+            message("{name} cannot be the name of a key.", name=name),
+            message("Use up to 64 letters, digits, dots, hyphens and underscores."),
+        )
+    with _locked_endpoints() as kept:
+        entry = _find_entry(kept, port)
+        if name in entry.to_endpoint().keys:
+            raise BadOption(
+                message("Port {port} already has a key named {name}.", port=entry.port, name=name),
+                message("`mtp-launcher keys rotate {name}` replaces it.", name=name),
+            )
+        entry.named_keys[name] = _make_key()
+        return entry.to_endpoint()
+
+
+def rotate_key(port: int | None, name: str) -> Endpoint:
+    """Replace a key of a saved port and return the endpoint. Raises BadOption. See `add_key`."""
+    with _locked_endpoints() as kept:
+        entry = _find_entry(kept, port, name)
+        if name == DEFAULT_KEY:
+            entry.api_key = _make_key()
+        else:
+            entry.named_keys[name] = _make_key()
+        return entry.to_endpoint()
+
+
+def revoke_key(port: int | None, name: str) -> Endpoint:
+    """Delete a key of a saved port and return the endpoint. Raises BadOption, also for the default key."""
+    with _locked_endpoints() as kept:
+        entry = _find_entry(kept, port, name)
+        if name == DEFAULT_KEY:
+            raise BadOption(
+                message("The key {name} cannot be revoked, because this program uses it.", name=name),
+                message("`mtp-launcher keys rotate {name}` replaces it.", name=name),
+            )
+        del entry.named_keys[name]
+        return entry.to_endpoint()
+
+
+def _find_entry(kept: _KeptEndpoints, port: int | None, name: str = DEFAULT_KEY) -> _KeptEndpoint:
+    """Return the entry of a port, or of the only one, that has a key of this name. Raises BadOption."""
+    ports = ", ".join(str(entry.port) for entry in kept.endpoints)
+    if port is None and len(kept.endpoints) != 1:
+        if not ports:
+            raise BadOption(
+                message("There are no keys yet: a port gets one with its first server."),
+                message("Start a server first."),
+            )
+        raise BadOption(
+            message("There are keys for the ports {ports}.", ports=ports), message("Choose one with --port P.")
+        )
+    entry = next((each for each in kept.endpoints if port in (None, each.port)), None)
+    if entry is None:
+        raise BadOption(
+            message("Port {port} has no API key.", port=port),
+            message("Ports with an API key: {ports}.", ports=ports) if ports else "",
+        )
+    if name not in (keys := entry.to_endpoint().keys):
+        raise BadOption(
+            message("Port {port} has no key named {name}.", port=entry.port, name=name),
+            message("Its keys: {names}.", names=", ".join(keys)),
+        )
+    return entry
+
+
+def _make_key() -> str:
+    return secrets.token_urlsafe(32)
 
 
 def make_private_endpoint() -> Endpoint:
     """Return an endpoint with a free port and a new key, for an engine behind the gateway. It is not saved."""
     port = next(each for each in random.sample(_PORTS, k=200) if is_port_free(each))
-    return Endpoint(port, secrets.token_urlsafe(32))
+    return Endpoint(port, _make_key())
 
 
 def is_port_free(port: int, host: str = HOST) -> bool:

@@ -539,6 +539,12 @@ class Supervisor:
         except Unreachable as error:
             raise await explain_interruption(self, error) from error
 
+    def change_keys(self, endpoint: Endpoint) -> None:
+        """Use the API keys of `endpoint`, which has the same address. Its `client_side` must accept them."""
+        self.endpoint = endpoint
+        if self._chat_client is not None:
+            self._chat_client.set_api_key(endpoint.api_key)
+
     def note_requests(self, processing: int) -> None:
         """Record how many requests the engine is processing, including those of other clients."""
         self._other_requests = max(0, processing - len(self._replies))

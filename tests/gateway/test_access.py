@@ -1,0 +1,527 @@
+"""What the gateway refuses and lets pass, byte for byte over sockets, before an engine that records what reaches it.
+
+The attempts are those of the table in docs/security.md, with the answers that it promises.
+"""
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from launcher.gateway import access, gateway
+from launcher.gateway.access import Access
+from launcher.gateway.gateway import Gateway
+from launcher.gateway.turns import MOST_WAITING
+
+DOCS = Path(__file__).parents[2] / "docs" / "security.md"
+KEY, OTHER_KEY, ENGINE_KEY = "d" * 43, "o" * 43, "e" * 43
+CHAT = b'{"messages": [{"role": "user", "content": "Hi"}]}'
+STREAM = b'{"messages": [{"role": "user", "content": "Hi"}], "stream": true}'
+
+
+@dataclass
+class Engine:
+    """A small HTTP server in an engine's place. It streams until the client leaves, where a stream is asked for."""
+
+    requests: list[bytes] = field(default_factory=list)
+    streams: int = 0
+    port: int = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"content-length: (\d+)", head.lower())
+            body = await reader.readexactly(int(length[1])) if length else b""
+            if not head.startswith(b"GET /health "):
+                self.requests.append(head + body)
+            own = b"Access-Control-Allow-Origin: *\r\nServer: llama.cpp\r\nX-Own-Port: %d\r\n" % self.port
+            if b'"stream": true' in body:
+                self.streams += 1
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" + own + b"\r\n")
+                try:
+                    while True:
+                        writer.write(b'data: {"choices": [{"delta": {"content": " word"}}]}\n\n')
+                        await writer.drain()
+                        await asyncio.sleep(0.01)
+                finally:
+                    self.streams -= 1
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n" + own + b"\r\n{}"
+            )
+        writer.close()
+
+
+class Answer(NamedTuple):
+    """An HTTP response as it came."""
+
+    status: int
+    head: bytes
+    body: bytes
+
+
+@dataclass
+class Front:
+    """A gateway, its port, and the engine behind it."""
+
+    gateway: Gateway
+    port: int
+    engine: Engine
+
+    def host(self, name: str = "127.0.0.1") -> bytes:
+        return f"Host: {name}:{self.port}\r\n".encode()
+
+    def request(self, line: str, *headers: str, body: bytes = b"", key: str | None = KEY, host: str = "") -> bytes:
+        """Return the bytes of a request; a body gets its type and length unless `headers` has one."""
+        given = [f"Host: {host or f'127.0.0.1:{self.port}'}", *headers]
+        names = {header.partition(":")[0].lower() for header in headers}
+        if key is not None:
+            given.append(f"Authorization: Bearer {key}")
+        if line.startswith("POST") and "content-type" not in names:
+            given.append("Content-Type: application/json")
+        if body and not names & {"content-length", "transfer-encoding"}:
+            given.append(f"Content-Length: {len(body)}")
+        return "\r\n".join([f"{line} HTTP/1.1", *given, "", ""]).encode() + body
+
+    async def send(self, data: bytes) -> Answer:
+        """Send bytes over a new connection; return the first response."""
+        async with asyncio.timeout(10):
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            try:
+                writer.write(data)
+                return await read_answer(reader)
+            finally:
+                writer.close()
+
+    async def ask(self, line: str, *headers: str, body: bytes = b"", key: str | None = KEY, host: str = "") -> Answer:
+        return await self.send(self.request(line, *headers, body=body, key=key, host=host))
+
+
+async def read_answer(reader: asyncio.StreamReader) -> Answer:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head.lower())
+    body = await reader.readexactly(int(length[1])) if length else b""
+    return Answer(int(head.split()[1]), head, body)
+
+
+@asynccontextmanager
+async def opened(*, shared: bool = False) -> AsyncIterator[Front]:
+    engine = Engine()
+    server = await asyncio.start_server(engine.serve, "127.0.0.1", 0)
+    engine.port = server.sockets[0].getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        port = listener.getsockname()[1]
+        tried = Gateway(Access({"default": KEY, "other": OTHER_KEY}, port, shared, {"desktop", "desktop.lan"}))
+        await tried.listen([listener])
+        link = tried.make_link(f"http://127.0.0.1:{engine.port}", ENGINE_KEY, slots=2, slot_folder=None, state_key="")
+        await tried.resume_requests(link)
+        try:
+            yield Front(tried, port, engine)
+        finally:
+            await tried.close()
+            server.close()
+            await server.wait_closed()
+
+
+@pytest.fixture
+async def front() -> AsyncIterator[Front]:
+    async with opened() as it:
+        yield it
+
+
+def attempts(front: Front) -> dict[str, list[bytes]]:
+    """Return the requests of each attempt in the table of docs/security.md."""
+    chat = "POST /v1/chat/completions"
+    post = front.request(chat).removesuffix(b"\r\n")
+    health = b"GET /health HTTP/1.1\r\n" + front.host()
+
+    def ask(line: str, *headers: str, body: bytes = b"", key: str | None = KEY, host: str = "") -> bytes:
+        return front.request(line, *headers, body=body, key=key, host=host)
+
+    return {
+        "no key, or a wrong one": [
+            ask("GET /v1/models", key=None),
+            ask("GET /v1/models", key=KEY[:-1]),
+            ask("GET /v1/models", key=KEY + "d"),
+            ask("GET /v1/models", key=f"{KEY},{OTHER_KEY}"),
+            ask("GET /v1/models", "X-Api-Key: wrong", key=None),
+            ask("GET /v1/models", f"Authorization: Basic {KEY}", key=None),
+            ask(chat, body=CHAT, key=None),
+        ],
+        "a key in the address": [ask(f"GET /v1/models?api_key={KEY}", key=None)],
+        "a path that does not exist, without a key": [ask("GET /secret", key=None)],
+        "another name for this computer (DNS rebinding)": [
+            ask("GET /v1/models", host=host)
+            for host in (
+                "evil.example",
+                f"evil.example:{front.port}",
+                "localhost.evil.example",
+                "127.0.0.1.evil.example",
+            )
+        ],
+        "another port, or another address": [
+            ask("GET /health", host=host, key=None)
+            for host in ("127.0.0.1:1", f"192.168.0.9:{front.port}", f"0.0.0.0:{front.port}", f"127.1:{front.port}")
+        ],
+        "no `Host`, or several": [
+            b"GET /health HTTP/1.1\r\n\r\n",
+            b"GET /health HTTP/1.0\r\n\r\n",
+            health + front.host("localhost") + b"\r\n",
+        ],
+        "a page of another origin, even with the key": [
+            ask("GET /v1/models", f"Origin: {origin}")
+            for origin in (
+                "https://evil.example",
+                "null",
+                "file://",
+                "http://localhost.evil.example",
+                "http://127.0.0.1.evil.example",
+                "http://evil.example@localhost",
+                "http://localhost:1:2",
+            )
+        ],
+        "its preflight": [
+            ask("OPTIONS /v1/chat/completions", "Origin: https://evil.example", "Access-Control-Request-Method: POST")
+        ],
+        "a POST that needs no preflight": [
+            *(
+                ask(chat, f"Content-Type: {kind}", body=CHAT)
+                for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x")
+            ),
+            post.replace(b"Content-Type: application/json\r\n", b"") + b"Content-Length: 2\r\n\r\n{}",
+        ],
+        "what changes the engine or reads its files": [
+            ask(line, body=b"{}")
+            for line in (
+                "POST /props",
+                "POST /slots/0?action=save",
+                "POST /slots/0?action=restore",
+                "POST /lora-adapters",
+                "POST /models/load",
+                "POST /models/unload",
+                "DELETE /v1/stream",
+                "GET /v1/streams",
+                "GET /tools",
+                "GET /",
+            )
+        ],
+        "another spelling of a path": [
+            ask(f"GET {path}", key=None)
+            for path in (
+                "/%68ealth",
+                "//health",
+                "/x/../health",
+                "/x/%2e%2e/health",
+                "/x%2f..%2fhealth",
+                f"http://127.0.0.1:{front.port}/health",
+                "/health#x",
+                "/health/",
+            )
+        ],
+        "the same with the key": [
+            ask(f"GET {path}") for path in ("/v1%2fmodels", "//v1/models", "/v1/./models", "/slots/%30?action=save")
+        ],
+        "two lengths, or a length beside chunks": [
+            post + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            post + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+            post + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\nx",
+            post + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            post.replace(b"HTTP/1.1", b"HTTP/1.0") + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        ],
+        "a length or a chunk that is no number": [
+            *(
+                post + b"Content-Length: " + text + b"\r\n\r\nx"
+                for text in (b"+1", b"-1", b"1, 1", b"1_0", b"0x1", b"")
+            ),
+            *(
+                post + b"Transfer-Encoding: chunked\r\n\r\n" + text
+                for text in (b"zz\r\n", b"-1\r\n", b"0x2\r\n", b"2\nab")
+            ),
+        ],
+        "headers that two programs may read in two ways": [
+            b"GET /health HTTP/1.1\r\nHost : 127.0.0.1\r\n\r\n",
+            health + b"X: a\r\n b\r\n\r\n",
+            health + b"X: a\rb\r\n\r\n",
+            health + b"X: a\0b\r\n\r\n",
+            health + b"X: \x1b[2J\r\n\r\n",
+            health + b"X: \xff\r\n\r\n",
+            health + b": a\r\n\r\n",
+            (health + b"\r\n").replace(b"\r\n", b"\n"),
+            post + b"Transfer-Encoding: xchunked\r\n\r\n",
+        ],
+        "another coding than chunks": [post + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"],
+        "a compressed body": [ask(chat, "Content-Encoding: gzip", body=b"\x1f\x8b")],
+        "headers of more than 64 KB": [
+            health + b"".join(b"X%d: %s\r\n" % (n, b"a" * 9_000) for n in range(8)) + b"\r\n"
+        ],
+        "a header of more than 64 KB, or more than 128 headers": [
+            health + b"X: " + b"a" * 70_000 + b"\r\n\r\n",
+            health + b"".join(b"X%d: a\r\n" % n for n in range(200)) + b"\r\n",
+            b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n" + front.host() + b"\r\n",
+        ],
+        "a body of more than 256 MB": [post + b"Content-Length: 268435457\r\n\r\n"],
+        "the same without the key": [ask(chat, "Content-Length: 268435457", key=None)],
+        "JSON that is nested 100,000 times, or none": [ask(chat, body=b"[" * 100_000), ask(chat, body=b"{'a': 1}")],
+        "TLS, HTTP/2, or no HTTP at all": [
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            b"\0\0\0\0\r\n\r\n",
+            b"FOO /health HTTP/1.1\r\n" + front.host() + b"\r\n",
+        ],
+    }
+
+
+def promised() -> dict[str, set[int]]:
+    """Return the attempts of the table, with the statuses that it promises."""
+    table = DOCS.read_text("utf-8").partition("| attempt |")[2].partition("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    return {attempt: {int(status) for status in re.findall(r"\d{3}\b", answer)} for attempt, answer in rows}
+
+
+@pytest.mark.parametrize("attempt", [each for each, statuses in promised().items() if statuses])
+async def test_an_outsider_gets_the_answer_that_the_docs_promise(
+    front: Front, attempt: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried = attempts(front)[attempt]
+    for data in tried:
+        answer = await front.send(data)
+        assert answer.status in promised()[attempt], (data[:300], answer)
+        assert b"access-control-allow" not in answer.head.lower(), data[:300]
+        shown = answer.head + answer.body
+        assert not any(each in shown for each in (ENGINE_KEY.encode(), KEY.encode(), str(front.engine.port).encode()))
+    assert tried
+    assert not front.engine.requests
+    assert not caplog.records, "nobody fills the log from outside"
+
+
+async def test_the_table_and_the_attempts_are_the_same(front: Front) -> None:
+    assert {each for each, statuses in promised().items() if statuses} == set(attempts(front))
+
+
+async def test_slow_headers_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "HEADER_TIME_S", 0.3)
+    async with opened() as front, asyncio.timeout(5):
+        for sent in (b"", b"GET /health HTTP/1.1\r\nHo", b"GET /health HTTP/1.1\r\n" + front.host() + b"X: 1\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
+            writer.write(sent)
+            assert await reader.read() == b""
+            writer.close()
+        assert (await front.ask("GET /health")).status == 200
+
+
+async def test_a_body_in_chunks_is_not_read_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "MOST_BODY_BYTES", 100_000)
+    async with opened() as front:
+        chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+        head = front.request("POST /tokenize", "Transfer-Encoding: chunked")
+        assert (await front.send(head + 3 * chunk + b"0\r\n\r\n")).status == 413
+        assert (await front.send(head + chunk + b"2\r\n{}\r\n0\r\n\r\n")).status == 200
+        assert len(front.engine.requests) == 1
+
+
+async def test_leave_to_send_a_body_needs_the_key(front: Front) -> None:
+    expect = ("Expect: 100-continue", f"Content-Length: {len(CHAT)}")
+    line = "POST /v1/chat/completions"
+    assert (await front.ask(line, *expect, key=None)).status == 401
+    reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
+    writer.write(front.request(line, *expect))
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(CHAT)
+    assert (await read_answer(reader)).status == 200
+    writer.close()
+    assert (await front.ask(line, "Expect: money", body=CHAT)).status == 417
+
+
+async def test_a_body_that_does_not_arrive_is_given_up(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "BODY_PAUSE_S", 0.3)
+    line = "POST /tokenize"
+    begun = front.request(line, "Transfer-Encoding: chunked") + b"2\r\n{ \r\n"
+    for sent, then in ((front.request(line, "Content-Length: 9"), b"{"), (begun, b""), (begun, b"zz\r\n")):
+        reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
+        writer.write(sent)
+        await asyncio.sleep(0.05)
+        writer.write(then)
+        async with asyncio.timeout(5):
+            assert (await read_answer(reader)).status == 408
+        writer.close()
+    assert not front.engine.requests
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LOCALHOST", "[::1]"])
+async def test_this_computers_own_names_are_let_in(front: Front, host: str) -> None:
+    for given in (host, f"{host}:{front.port}"):
+        assert (await front.ask("GET /v1/models", host=given)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("192.168.0.9", 200),
+        ("[fd00::9]", 200),
+        ("Desktop", 200),
+        ("desktop.lan", 200),
+        ("localhost", 200),
+        ("desktop.evil.example", 421),
+        ("evil.example", 421),
+        ("192.168.0.9.evil.example", 421),
+    ],
+)
+async def test_a_shared_gateway_answers_to_its_addresses_and_names(host: str, status: int) -> None:
+    async with opened(shared=True) as front:
+        assert (await front.ask("GET /v1/models", host=f"{host}:{front.port}")).status == status
+        assert (await front.ask("GET /v1/models", host=f"{host}:1")).status == 421
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:8443", "http://tauri.localhost", "app://obsidian.md"],
+)
+async def test_a_page_of_this_computer_may_use_it_with_the_key(front: Front, origin: str) -> None:
+    asks = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization, content-type")
+    leave = await front.ask("OPTIONS /v1/chat/completions", f"Origin: {origin}", *asks, key=None)
+    assert leave.status == 204
+    for header in (f"Allow-Origin: {origin}", "Allow-Methods: GET, POST", "Allow-Headers: authorization, content-type"):
+        assert f"\r\nAccess-Control-{header}\r\n".encode() in leave.head
+    assert not front.engine.requests
+    for answer in (
+        await front.ask("POST /v1/chat/completions", f"Origin: {origin}", body=CHAT),
+        await front.ask("POST /v1/chat/completions", f"Origin: {origin}", body=STREAM),
+        await front.ask("GET /v1/models", f"Origin: {origin}", key=None),
+    ):
+        assert re.findall(rb"Access-Control-Allow-Origin: ([^\r]*)", answer.head) == [origin.encode()]
+
+
+async def test_its_own_origin_is_let_in(front: Front) -> None:
+    assert (await front.ask("GET /v1/models", f"Origin: http://127.0.0.1:{front.port}")).status == 200
+    async with opened(shared=True) as shared:
+        own = f"desktop:{shared.port}"
+        assert (await shared.ask("GET /v1/models", f"Origin: http://{own}", host=own)).status == 200
+        assert (await shared.ask("GET /v1/models", f"Origin: http://{own}")).status == 403
+
+
+async def test_options_without_a_page_are_no_way_in(front: Front) -> None:
+    assert (await front.ask("OPTIONS /v1/models", key=None)).status == 405
+    assert (await front.ask("OPTIONS *", key=None)).status == 404
+
+
+async def test_the_engine_gets_its_own_key_and_nothing_that_is_the_gateways(front: Front) -> None:
+    body = b'{"id_slot": 1, "id\\u005fslot": 2, "content": "a"}'
+    headers = ("X-Conversation-Id: mine", "Cookie: a=b", "Origin: http://localhost", "User-Agent: test/1")
+    for path in ("/tokenize", "/v1/chat/completions?id_slot=1"):
+        assert (await front.ask(f"POST {path}", *headers, body=body)).status == 200
+    for request in front.engine.requests:
+        assert f"Authorization: Bearer {ENGINE_KEY}".encode() in request
+        assert b"User-Agent: test/1" in request
+        for hidden in (KEY.encode(), b"mine", b"Cookie", b"Origin"):
+            assert hidden not in request
+    for sent in front.engine.requests:
+        assert b"slot" not in sent.partition(b"\r\n\r\n")[2]
+
+
+async def test_headers_of_the_engine_stay_behind(front: Front) -> None:
+    for body in (CHAT, STREAM):
+        answer = await front.ask("POST /v1/chat/completions", body=body)
+        assert answer.status == 200
+        for hidden in (b"Access-Control", b"X-Own-Port", b"llama.cpp", str(front.engine.port).encode()):
+            assert hidden not in answer.head
+
+
+async def test_a_request_to_change_the_protocol_is_answered_as_http(front: Front) -> None:
+    """Java's HTTP client asks for HTTP/2 with each request."""
+    upgrade = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")
+    assert (await front.ask("POST /v1/chat/completions", *upgrade, body=CHAT)).status == 200
+    assert front.engine.requests[0].endswith(CHAT)
+    assert (await front.ask("GET /health", "Connection: Upgrade", "Upgrade: websocket")).status == 200
+
+
+async def test_what_follows_a_refused_request_is_its_body(front: Front) -> None:
+    """A request in the body of another must not be taken for one."""
+    hidden = front.request("GET /v1/models")
+    outer = front.request("POST /v1/chat/completions", body=hidden, key=None) + front.request("GET /health", key=None)
+    reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
+    writer.write(outer)
+    assert [(await read_answer(reader)).status for _ in range(2)] == [401, 200]
+    writer.close()
+    assert not front.engine.requests
+
+
+async def test_a_proper_request_passes(front: Front) -> None:
+    for headers in (["Content-Type: application/json; charset=utf-8"], [f"X-Api-Key: {OTHER_KEY}"]):
+        key = None if "Api" in headers[0] else KEY
+        assert (await front.ask("POST /v1/chat/completions", *headers, body=CHAT, key=key)).status == 200
+    assert (await front.ask("HEAD /health", key=None)).status == 200
+    assert (await front.ask("GET /health", key=None)).status == 200
+
+
+async def open_stream(front: Front, key: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Ask for a stream, and read its first events."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
+    writer.write(front.request("POST /v1/chat/completions", body=STREAM, key=key))
+    await reader.readuntil(b" word")
+    return reader, writer
+
+
+async def test_a_revoked_key_opens_nothing_more_and_its_replies_end(front: Front) -> None:
+    async with asyncio.timeout(10):
+        theirs, writer = await open_stream(front, OTHER_KEY)
+        ours, our_writer = await open_stream(front, KEY)
+        waits, wait_writer = await asyncio.open_connection("127.0.0.1", front.port)
+        wait_writer.write(front.request("POST /v1/chat/completions", body=CHAT, key=OTHER_KEY))
+        while len(front.gateway._forwarders) < 3:
+            await asyncio.sleep(0.01)
+        front.gateway.set_keys({"default": KEY, "new": "n" * 43})
+        assert (await read_answer(waits)).status == 401
+        rest = await theirs.readuntil(b"0\r\n\r\n")
+        assert json.loads(rest.rpartition(b"data: ")[2].partition(b"\n")[0])["error"]["code"] == 401
+        await ours.readuntil(b" word")
+        while front.engine.streams > 1:
+            await asyncio.sleep(0.01)
+        assert (await front.ask("GET /v1/models", key=OTHER_KEY)).status == 401
+        assert (await front.ask("GET /v1/models", key="n" * 43)).status == 200
+        for each in (writer, our_writer, wait_writer):
+            each.close()
+
+
+async def test_a_replaced_key_opens_nothing_more_and_its_replies_go_on(front: Front) -> None:
+    async with asyncio.timeout(10):
+        reader, writer = await open_stream(front, OTHER_KEY)
+        front.gateway.set_keys({"default": KEY, "other": "n" * 43})
+        assert (await front.ask("GET /v1/models", key=OTHER_KEY)).status == 401
+        assert (await front.ask("GET /v1/models", key="n" * 43)).status == 200
+        for _ in range(20):
+            assert b"error" not in await reader.readuntil(b" word")
+        writer.close()
+
+
+async def test_a_queue_of_256_is_the_longest(front: Front) -> None:
+    async with asyncio.timeout(30):
+        streams = [await open_stream(front, KEY) for _ in range(2)]
+        waiting = [await asyncio.open_connection("127.0.0.1", front.port) for _ in range(MOST_WAITING)]
+        for _, writer in waiting:
+            writer.write(front.request("POST /v1/chat/completions", body=CHAT))
+        while len(front.gateway._forwarders) < MOST_WAITING + 2:
+            await asyncio.sleep(0.02)
+        refused = await front.ask("POST /v1/chat/completions", body=CHAT)
+        assert (refused.status, b"Too many" in refused.body) == (503, True)
+        # Nor does a body of which only the headers have come take a place from then on.
+        assert (await front.ask("POST /v1/chat/completions", "Content-Length: 9")).status == 503
+        assert (await front.ask("GET /health", key=None)).status == 200
+        for _, writer in streams:
+            writer.close()
+        answers = await asyncio.gather(*(read_answer(reader) for reader, _ in waiting))
+        assert {each.status for each in answers} == {200}
+        for _, writer in waiting:
+            writer.close()
+
+
+def test_what_a_log_shows_has_no_keys() -> None:
+    assert KEY not in repr(Access({"default": KEY}, 1))
+    assert access.MOST_HEADER_BYTES == 65_536
+    assert access.HEADER_TIME_S == 10
