@@ -33,8 +33,16 @@ class Engine:
     requests: list[bytes] = field(default_factory=list)
     streams: int = 0
     port: int = 0
+    open: int = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        try:
+            await self.answer(reader, writer)
+        finally:
+            self.open -= 1
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             head = await reader.readuntil(b"\r\n\r\n")
             length = re.search(rb"content-length: (\d+)", head.lower())
@@ -56,6 +64,8 @@ class Engine:
                 b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n" + own + b"\r\n{}"
             )
         writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 class Answer(NamedTuple):
@@ -95,17 +105,19 @@ class Front:
             reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
             try:
                 writer.write(data)
-                return await read_answer(reader)
+                return await read_answer(reader, has_body=not data.startswith(b"HEAD"))
             finally:
                 writer.close()
+                with suppress(ConnectionError):
+                    await writer.wait_closed()
 
     async def ask(self, line: str, *headers: str, body: bytes = b"", key: str | None = KEY, host: str = "") -> Answer:
         return await self.send(self.request(line, *headers, body=body, key=key, host=host))
 
 
-async def read_answer(reader: asyncio.StreamReader) -> Answer:
+async def read_answer(reader: asyncio.StreamReader, *, has_body: bool = True) -> Answer:
     head = await reader.readuntil(b"\r\n\r\n")
-    length = re.search(rb"content-length: (\d+)", head.lower())
+    length = re.search(rb"content-length: (\d+)", head.lower()) if has_body else None
     body = await reader.readexactly(int(length[1])) if length else b""
     return Answer(int(head.split()[1]), head, body)
 
@@ -127,7 +139,8 @@ async def opened(*, shared: bool = False) -> AsyncIterator[Front]:
         finally:
             await tried.close()
             server.close()
-            await server.wait_closed()
+            while engine.open:
+                await asyncio.sleep(0.01)
 
 
 @pytest.fixture
