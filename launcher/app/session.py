@@ -248,6 +248,7 @@ class ServerSession:
         gateway.change_keys(endpoint)
         supervisor.change_keys(endpoint)
         published.registration.update(api_key=endpoint.api_key)
+        await asyncio.to_thread(published.registration.wait_written, _PUBLISH_TIMEOUT_S)
         return True
 
     async def set_shared(self, shared: bool, *, drain_s: float = 0.0) -> None:

@@ -42,7 +42,7 @@ VERBS = {
     "preset": "list, export and import tuned settings",
     "compare": "compare the speed of two measurements",
     "autostart": "serve a model at login (off by default)",
-    "keys": "list or replace the API keys of this program's servers",
+    "keys": "list, add, replace or revoke API keys of this program's servers",
     "settings": "list or change this program's settings",
     "tune": "measure which draft length and settings are fastest on this machine",
     "curve": "measure the speed by context fill, context size or number of parallel requests",

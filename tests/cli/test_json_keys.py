@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from launcher.engine.server.endpoint import claim_endpoint
 from tests import forked
 from tests.cli.test_tune import WORKLOAD
 
@@ -68,6 +69,13 @@ def test_serve_status_and_requests_have_their_keys() -> None:
     assert keys["the object"] <= requests.keys()
     assert keys["each of `requests`"] <= requests["requests"][0].keys()
     assert keys["`who`"] == requests["requests"][0]["who"].keys()
+
+
+def test_keys_have_their_keys() -> None:
+    claim_endpoint(None)
+    told, keys = answer("keys", "add", "laptop"), documented("keys")
+    assert keys["the object"] == told.keys()
+    assert keys["each of `keys`"] | keys["each of `keys` after a change"] == told["keys"][0].keys()
 
 
 def test_tune_ends_with_its_keys(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from launcher.engine.server.endpoint import claim_endpoint
+from launcher.engine.server.endpoint import Endpoint, claim_endpoint
 from tests import forked
 
 
@@ -22,10 +22,14 @@ def answer(*arguments: str, code: int = 0) -> Any:  # noqa: ANN401 -- any JSON v
     return json.loads(told.stdout)
 
 
+def line_of(endpoint: Endpoint) -> dict[str, Any]:
+    return {"port": endpoint.port, "url": endpoint.url, "running": False}
+
+
 def test_none_yet() -> None:
     assert "no keys yet" in run("keys").stdout
-    assert answer("keys") == {"replaced": False, "keys": []}
-    assert answer("keys", "replace") == {"replaced": True, "keys": []}
+    assert answer("keys") == {"action": "list", "replaced": False, "keys": []}
+    assert answer("keys", "replace") == {"action": "replace", "replaced": True, "keys": []}
 
 
 def test_they_are_listed_and_shown_only_when_asked_for() -> None:
@@ -35,7 +39,7 @@ def test_they_are_listed_and_shown_only_when_asked_for() -> None:
         assert endpoint.api_key not in told
     assert endpoint.api_key in run("keys", "--show-key").stdout
     (listed,) = answer("keys", "--show-key")["keys"]
-    assert listed == {"port": endpoint.port, "url": endpoint.url, "running": False, "api_key": endpoint.api_key}
+    assert listed == {"name": "default", **line_of(endpoint), "api_key": endpoint.api_key}
 
 
 def test_one_is_replaced_for_good() -> None:
@@ -45,7 +49,7 @@ def test_one_is_replaced_for_good() -> None:
     told = answer("keys", "replace", "--port", str(first.port), "--show-key")["keys"]
     now = claim_endpoint(first.port)
     assert now.api_key != first.api_key
-    assert told == [{"port": first.port, "url": first.url, "running": False, "api_key": now.api_key}]
+    assert told == [{"name": "default", **line_of(first), "applied": None, "api_key": now.api_key}]
     assert claim_endpoint(port) == other
     assert len(answer("keys", "replace", "--all")["keys"]) == 2
     assert claim_endpoint(port) != other
@@ -58,6 +62,17 @@ def test_one_is_replaced_for_good() -> None:
         (["keys", "replace"], "Choose: --port"),
         (["keys", "replace", "--port", "31003"], "Port 31003 has no API key"),
         (["keys", "--all"], "keys replace"),
+        (["keys", "add"], "keys add NAME"),
+        (["keys", "add", "laptop"], "Choose one with --port"),
+        (["keys", "add", "laptop", "--port", "31003"], "Port 31003 has no API key"),
+        (["keys", "add", "a laptop", "--port", "31001"], "cannot be the name of a key"),
+        (["keys", "add", "default", "--port", "31001"], "already has a key named default"),
+        (["keys", "rotate", "laptop", "--port", "31001"], "no key named laptop"),
+        (["keys", "revoke", "laptop", "--port", "31001"], "Its keys: default."),
+        (["keys", "revoke", "default", "--port", "31001"], "keys rotate default"),
+        (["keys", "revoke", "laptop", "--all"], "keys replace"),
+        (["keys", "replace", "laptop"], "keys rotate NAME"),
+        (["keys", "list", "laptop"], "keys list` takes no name"),
     ],
 )
 def test_it_is_said_what_is_missing(arguments: list[str], words: str) -> None:
@@ -68,28 +83,77 @@ def test_it_is_said_what_is_missing(arguments: list[str], words: str) -> None:
     assert words in told.stderr
 
 
-def test_a_running_server_goes_on_with_the_old_one_and_the_next_takes_the_new() -> None:
-    def served(*during: str) -> tuple[Any, str]:
-        with forked.start("serve", "demo", "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
-            assert program.stdout
-            ready = json.loads(program.stdout.readline())
-            told = run(*during).stdout
-            program.terminate()
-            program.wait(120)
-        return ready, told
+def test_keys_by_name_are_added_replaced_and_revoked() -> None:
+    endpoint = claim_endpoint(None)
+    (added,) = answer("keys", "add", "laptop")["keys"]
+    assert {**added, "api_key": ""} == {"name": "laptop", **line_of(endpoint), "applied": None, "api_key": ""}
+    assert len(added["api_key"]) == 43
+    (rotated,) = answer("keys", "rotate", "laptop", "--port", str(endpoint.port))["keys"]
+    assert rotated["api_key"] not in (added["api_key"], endpoint.api_key)
+    listed = answer("keys", "list", "--show-key")["keys"]
+    assert {each["name"]: each["api_key"] for each in listed} == {
+        "default": endpoint.api_key,
+        "laptop": rotated["api_key"],
+    }
+    assert rotated["api_key"] not in run("keys").stdout
+    (revoked,) = answer("keys", "revoke", "laptop")["keys"]
+    assert revoked == {"name": "laptop", **line_of(endpoint), "applied": None}
+    assert [each["name"] for each in answer("keys")["keys"]] == ["default"]
+    (rotated,) = answer("keys", "rotate", "default")["keys"]
+    assert rotated["api_key"] == claim_endpoint(None).api_key != endpoint.api_key
 
-    def status(ready: Any, key: str) -> int:  # noqa: ANN401 -- any JSON value
-        headers = {"Authorization": f"Bearer {key}"}
-        return httpx.get(f"{ready['url']}/v1/models", headers=headers, trust_env=False).status_code
 
-    before, told = served("keys", "replace")
-    assert "still uses the old key" in told
+def status(url: str, key: str) -> int:
+    headers = {"Authorization": f"Bearer {key}"}
+    return httpx.get(f"{url}/v1/models", headers=headers, trust_env=False).status_code
+
+
+def test_a_running_server_takes_changes_over_at_once_and_keeps_them() -> None:
     with forked.start("serve", "demo", "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
         assert program.stdout
-        after = json.loads(program.stdout.readline())
-        assert after["url"] == before["url"]
-        assert after["api_key"] != before["api_key"]
-        assert (status(after, before["api_key"]), status(after, after["api_key"])) == (401, 200)
+        ready = json.loads(program.stdout.readline())
+        url, first = ready["url"], ready["api_key"]
+        (added,) = answer("keys", "add", "laptop")["keys"]
+        assert added["applied"] is True
+        assert (status(url, added["api_key"]), status(url, first)) == (200, 200)
+        (replaced,) = answer("keys", "replace", "--show-key")["keys"]
+        assert (replaced["applied"], replaced["running"]) == (True, True)
+        assert (status(url, first), status(url, replaced["api_key"])) == (401, 200)
+        assert replaced["api_key"] in run("status", "--show-key").stdout
+        assert run("chat", "Hello", "--max-tokens", "2").returncode == 0, "our own commands know the new key"
+        told = ["keys", "revoke", "laptop"]
+        body = {"messages": [{"role": "user", "content": "Hello"}], "stream": True, "ignore_eos": True}
+        headers = {"Authorization": f"Bearer {added['api_key']}"}
+        with (
+            httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60) as client,
+            client.stream("POST", "/v1/chat/completions", json=body) as reply,
+        ):
+            lines = reply.iter_lines()
+            assert next(lines).startswith("data: ")
+            (revoked,) = answer(*told)["keys"]
+            rest = [line for line in lines if line]
+        assert revoked["applied"] is True
+        assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == 401
+        assert status(url, added["api_key"]) == 401
+        program.terminate()
+        program.wait(120)
+    with forked.start("serve", "demo", "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
+        assert program.stdout
+        ready = json.loads(program.stdout.readline())
+        assert (ready["url"], ready["api_key"]) == (url, replaced["api_key"])
+        assert (status(url, added["api_key"]), status(url, ready["api_key"])) == (401, 200)
+        program.terminate()
+        program.wait(120)
+
+
+def test_a_server_without_the_gateway_goes_on_with_the_old_key() -> None:
+    command = ("serve", "demo", "--direct", "--json")
+    with forked.start(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
+        assert program.stdout
+        ready = json.loads(program.stdout.readline())
+        told = run("keys", "replace").stdout
+        assert "still uses the old keys" in told
+        assert status(ready["url"], ready["api_key"]) == 200
         program.terminate()
         program.wait(120)
 

@@ -8,6 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 from pydantic import ValidationError
@@ -41,7 +42,34 @@ def test_no_command_line_of_any_process_holds_it(served: Served) -> None:
     assert served.pid in [process.pid for process in processes], "the engine is among them"
     for process in processes:
         assert served.api_key not in " ".join(process.cmdline())
-    assert psutil.Process(served.pid).environ()["LLAMA_API_KEY"] == served.api_key, "it goes by environment"
+    assert len(engine_key(served)) == 43, "the engine's own goes by environment"
+
+
+def test_the_engine_has_a_key_and_a_port_of_its_own_that_no_answer_names(served: Served) -> None:
+    (port,) = {
+        each.laddr.port
+        for each in psutil.Process(served.pid).net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN
+    }
+    assert served.api_key != engine_key(served)
+    headers = {"Authorization": f"Bearer {served.api_key}"}
+    with httpx.Client(base_url=served.url, headers=headers, trust_env=False, timeout=60) as client:
+        answers = [client.get(path) for path in ("/props", "/slots", "/metrics", "/v1/models", "/health", "/nowhere")]
+        question = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+        for body in (question, {**question, "stream": True}, {"messages": 1}, {"stream": True}):
+            answers.append(client.post("/v1/chat/completions", json=body))  # noqa: PERF401 -- a loop reads better
+        for path in ("/tokenize", "/apply-template", "/v1/embeddings", "/v1/messages", "/props"):
+            answers.append(client.post(path, json={"content": "a", "messages": []}))  # noqa: PERF401
+    assert {200, 404, 405} <= {answer.status_code for answer in answers}
+    for answer in answers:
+        shown = f"{answer.headers} {answer.text}"
+        assert engine_key(served) not in shown
+        assert f":{port}" not in shown
+    assert httpx.get(f"http://127.0.0.1:{port}/v1/models", headers=headers, trust_env=False).status_code == 401
+
+
+def engine_key(served: Served) -> str:
+    return psutil.Process(served.pid).environ()["LLAMA_API_KEY"]
 
 
 def test_no_log_and_no_cache_holds_it(served: Served) -> None:
@@ -79,7 +107,8 @@ async def test_nothing_that_holds_it_shows_it(demo_model: Path, tmp_path: Path) 
     async with EngineClient(endpoint.url, KEY) as client:
         shown = repr([endpoint, entry, launch, launch.command, client, vars(client), registry.Registration(entry)])
         shown += repr(vars(client._http)).replace(repr({"Authorization": f"Bearer {KEY}"}), "")
-    kept = _KeptEndpoints.model_validate({"endpoints": [{"port": 1, "api_key": KEY}]})
+    kept = _KeptEndpoints.model_validate({"endpoints": [{"port": 1, "api_key": KEY, "named_keys": {"a": KEY}}]})
+    shown += repr(kept.endpoints[0].to_endpoint())
     assert KEY not in shown + repr(kept) + str(kept) + str(entry)
 
 
@@ -208,7 +237,7 @@ class TestAnotherUser:
 
     def test_cannot_read_the_engines_environment(self, served: Served) -> None:
         environment = Path(f"/proc/{served.pid}/environ")
-        assert served.api_key.encode() in environment.read_bytes(), "it is there to be read, by us"
+        assert engine_key(served).encode() in environment.read_bytes(), "it is there to be read, by us"
         if os.geteuid() == 0:
             script = "try: print(len(open(sys.argv[1], 'rb').read()))\nexcept PermissionError: print('refused')\n"
             assert as_another_user(script, str(environment)) == "refused"

@@ -27,12 +27,13 @@ def listens_on(pid: int) -> set[str]:
 
 
 def test_by_default_only_this_computer_is_let_in(served: Served) -> None:
-    assert listens_on(served.pid) == {"127.0.0.1"}
+    assert listens_on(served.launcher_pid) == listens_on(served.pid) == {"127.0.0.1"}
     assert served.lan == ()
 
 
 def test_shared_it_listens_everywhere_and_says_where(shared: Served) -> None:
-    assert listens_on(shared.pid) == {"0.0.0.0"}
+    assert listens_on(shared.launcher_pid) == {"0.0.0.0"}
+    assert listens_on(shared.pid) == {"127.0.0.1"}, "the engine is the gateway's alone"
     port = shared.url.rpartition(":")[2]
     assert shared.lan == tuple(f"http://{address}:{port}" for address in list_lan_addresses())
     for url in (shared.url, *shared.lan):
