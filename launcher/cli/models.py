@@ -66,7 +66,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     from launcher.models.library import list_found
 
     found = await asyncio.to_thread(list_found)
-    data = {"models": [asdict(model) for model in catalogue.models], "problems": problems}
+    data = {"models": [asdict(model) for model in catalogue.models] if options.json else [], "problems": problems}
     data["found"] = [{"name": each.name, "path": str(each.path), "store": each.store.value} for each in found.models]
     return Result(data, chain(_describe_problems(catalogue), _format_list(catalogue), _format_found(found)))
 

@@ -221,9 +221,11 @@ async def run(options: argparse.Namespace) -> Result:
     if options.ask_engine and plans:
         comparison = await _ask_engine(plans[0], machine)
     environment = planner.plan_environment(engine) if plans else {}
-    with share_snapshot():
-        plans_json = [_as_json(plan, engine, environment, options.extra, options.rpc) for plan in plans]
-    if comparison is not None and plans:
+    plans_json: list[dict[str, Any]] = []
+    if options.json:
+        with share_snapshot():
+            plans_json = [_as_json(plan, engine, environment, options.extra, options.rpc) for plan in plans]
+    if comparison is not None and plans_json:
         from launcher.cli.engine_comparison import comparison_json
 
         plans_json[0] |= comparison_json(comparison)
@@ -513,14 +515,16 @@ def _make_command(
 
 def _format_others(plans: Sequence[Plan]) -> Iterator[str]:
     from launcher.app import planner
+    from launcher.models.library import share_snapshot
 
     if not plans:
         return
     yield "\nOther plans"
+    with share_snapshot():
+        places = ["here" if planner.downloaded_file(plan) else "" for plan in plans]
     rows = []
-    for plan in plans:
+    for plan, place in zip(plans, places, strict=True):
         size, memory = _format_expected_size(plan), f"{plan.required_mib:,} MiB"
-        place = "here" if planner.downloaded_file(plan) else ""
         rows.append((plan.status.value, plan.entry.id, plan.file.quant, size, _describe_briefly(plan), memory, place))
     yield from format_table(rows, right={3, 5})
     yield wrap_text("`--model ID --quant Q` shows one in detail, `--json` all of them.")

@@ -233,11 +233,13 @@ async def read_offers() -> CatalogueOffers:
 
 
 def _make_offers(catalogue: Catalogue, entry: ModelEntry, situation: Situation | None) -> list[CatalogueOffer]:
-    from launcher.models.library import find_local_model
+    from launcher.models.library import find_local_model, share_snapshot
     from launcher.models.plan import PlanCriteria, list_unplanned, make_plans
 
+    with share_snapshot():
+        is_here = [find_local_model(entry, file.quant) is not None for file in entry.files]
     offers = []
-    for file in entry.files:
+    for file, here in zip(entry.files, is_here, strict=True):
         fit, reason = None, tr("Cannot tell whether it fits.")
         if situation is not None:
             criteria = PlanCriteria(entry.id, quant=file.quant)
@@ -249,9 +251,8 @@ def _make_offers(catalogue: Catalogue, entry: ModelEntry, situation: Situation |
             else:
                 unplanned = list_unplanned(catalogue, situation, criteria)
                 reason = f"{render(unplanned[0].reason)}. {render(unplanned[0].remedy)}" if unplanned else reason
-        local = find_local_model(entry, file.quant)
         name = entry.name.removesuffix(" with MTP head")
-        offers.append(CatalogueOffer(entry.id, name, file.quant, file.size_bytes, local is not None, fit, reason))
+        offers.append(CatalogueOffer(entry.id, name, file.quant, file.size_bytes, here, fit, reason))
     return offers
 
 
