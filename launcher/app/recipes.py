@@ -12,12 +12,13 @@ import psutil
 
 from launcher.base.errors import EngineFailed, ModelUnknown, NothingFits
 from launcher.base.messages import message
+from launcher.engine.arguments import START_FLAGS
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.builds.probe import probe_engine
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
-from launcher.engine.server.endpoint import Endpoint, claim_endpoint
+from launcher.engine.server.endpoint import ALL_ADDRESSES, HOST, Endpoint, claim_endpoint
 from launcher.engine.server.launch import prepare_launch
 from launcher.export.recipe import ExportRecipe
 
@@ -50,6 +51,9 @@ async def recipe_of_running(url: str | None, *, backend: str | None) -> FoundRec
             message("The engine of {url} is not running yet.", url=entry.url), message("Wait until it is ready.")
         )
     recipe = ExportRecipe.from_argv(argv, port=entry.port, name=entry.model, backend=backend or "cpu")
+    options = tuple(option for option in recipe.options if option[0] not in START_FLAGS)
+    host = ALL_ADDRESSES if entry.shared else HOST
+    recipe = replace(recipe, host=host, port=entry.port, options=options)  # its gateway's address, which clients know
     built_in = entry.engine == BUILT_IN
     environment: dict[str, str] = {}
     if not built_in and len(recipe.program) == 1:
