@@ -179,13 +179,12 @@ class ServerClient:
         except (httpx.HTTPError, TimeoutError, Refused):
             return None
 
-    async def get_text(
-        self, path: str, body: Mapping[str, Any] | None = None, *, limit_s: float | None = _REPLY_S
-    ) -> str:
+    async def get_text(self, path: str, body: Mapping[str, Any] | None = None, *, unlimited: bool = False) -> str:
         """Send a GET, or a POST if there is a JSON `body`; return the body of the response as text.
 
-        `limit_s` is the time limit in seconds for the whole response.
+        `unlimited` lets the response take any time.
         """
+        limit_s = None if unlimited else _REPLY_S
         timeout = httpx.Timeout(limit_s, connect=self._connect_s)
         method = "POST" if body else "GET"
         request = self._client.stream(method, path, json=body, headers=self._key, timeout=timeout)
@@ -194,11 +193,9 @@ class ServerClient:
                 await self._raise_for_status(response)
                 return (await _read_body(response, _MAX_BYTES, self.url)).decode("utf-8", "replace")
 
-    async def get_json(
-        self, path: str, body: Mapping[str, Any] | None = None, *, limit_s: float | None = _REPLY_S
-    ) -> Any:  # noqa: ANN401 -- the caller checks
+    async def get_json(self, path: str, body: Mapping[str, Any] | None = None, *, unlimited: bool = False) -> Any:  # noqa: ANN401 -- the caller checks
         """Send a GET, or a POST if there is a JSON `body`; return the parsed JSON of the response. See `get_text`."""
-        return _parse_json(await self.get_text(path, body, limit_s=limit_s), self.url + path)
+        return _parse_json(await self.get_text(path, body, unlimited=unlimited), self.url + path)
 
     @asynccontextmanager
     async def stream_events(self, path: str, body: dict[str, Any]) -> AsyncIterator[AsyncIterator[Any]]:

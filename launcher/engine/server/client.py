@@ -173,7 +173,7 @@ class EngineClient:
 
     async def embed_text(self, text: str) -> Sequence[object]:
         """Return a text's vector. There is no time limit. Raises Refused if the reply has none."""
-        reply = await self._http.get_json("/v1/embeddings", {"input": text}, limit_s=None)
+        reply = await self._http.get_json("/v1/embeddings", {"input": text}, unlimited=True)
         try:
             vector = reply["data"][0]["embedding"]
         except (IndexError, KeyError, TypeError):
