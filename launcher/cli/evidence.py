@@ -10,7 +10,7 @@ from launcher.cli.layout import UNKNOWN, format_count, format_table
 
 if TYPE_CHECKING:
     from launcher.models.catalogue import ModelEntry
-    from launcher.models.preset import Measurement
+    from launcher.models.preset import PublishedRun
 
 _HEAD = (
     "GPU",
@@ -32,7 +32,7 @@ _HEAD = (
 )
 
 
-def format_evidence(model: ModelEntry, nearest: Sequence[Measurement]) -> Iterator[str]:
+def format_evidence(model: ModelEntry, nearest: Sequence[PublishedRun]) -> Iterator[str]:
     """Yield all published runs of a model, those in `nearest` first."""
     if not model.measurements:
         yield f"\nNo run of {model.name} was published."
@@ -43,7 +43,7 @@ def format_evidence(model: ModelEntry, nearest: Sequence[Measurement]) -> Iterat
     yield from format_table(rows, right={1, 3, 4, 6, 7, 8, 9, 10, 11})
 
 
-def _format_run(run: Measurement) -> tuple[str, ...]:
+def _format_run(run: PublishedRun) -> tuple[str, ...]:
     system = run.os or ""
     return (
         " ".join(filter(None, (run.gpu, system))),

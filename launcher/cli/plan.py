@@ -418,7 +418,7 @@ def _as_json(
     plan: Plan, engine: PlannedEngine, environment: dict[str, str], extra: list[str], rpc: Sequence[str]
 ) -> dict[str, Any]:
     from launcher.app import planner
-    from launcher.models.speed import comparable_rate, describe_measurement
+    from launcher.models.speed import comparable_rate, describe_run
 
     setting = plan.setting
     local_file = planner.downloaded_file(plan)
@@ -460,7 +460,7 @@ def _as_json(
         "compute_exact": plan.estimate.compute_exact,
         "reasons": plan.reasons,
         "cautions": [*plan.cautions, *lacks, *uncounted_arguments(extra)],
-        "evidence": [describe_measurement(plan.entry, result) for result in plan.evidence],
+        "evidence": [describe_run(plan.entry, result) for result in plan.evidence],
         "expected": _expected_json(plan),
         "reading": _reading_json(plan),
         "nearest_tokens_per_second": comparable_rate(plan.evidence[0], setting) if plan.evidence else None,
@@ -604,7 +604,7 @@ def _describe_plan(
     `served_quant` is the downloaded quantisation that `serve ID` would start, None if the user named one.
     """
     from launcher.app import planner
-    from launcher.models.speed import describe_measurement
+    from launcher.models.speed import describe_run
 
     setting = plan.setting
     name = f"{plan.entry.name}, {plan.file.quant}, {_format_expected_size(plan)}"
@@ -649,7 +649,7 @@ def _describe_plan(
         reading = plan.reading
         span = f"{reading.low:,.0f} to {reading.high:,.0f}"
         yield _format_row("speed", f"reads about {reading.tokens_per_second:,.0f} tokens/s ({span}); it writes none")
-    measured = [describe_measurement(plan.entry, result) for result in plan.evidence]
+    measured = [describe_run(plan.entry, result) for result in plan.evidence]
     yield from _format_rows("measured", measured or ["no similar run was published"])
     if plan.limit_t_s and plan.limit_full_t_s:
         limits = f"{plan.limit_t_s:,.0f} tokens/s without drafts, {plan.limit_full_t_s:,.0f} when the context is full"

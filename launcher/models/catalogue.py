@@ -20,10 +20,10 @@ from launcher.models.preset import (
     Amount,
     Count,
     Limits,
-    Measurement,
     Note,
     Positive,
     Preset,
+    PublishedRun,
     QualityNote,
     SamplingAdvice,
     Text,
@@ -195,8 +195,8 @@ class ModelEntry:
     """Losses of quality by quantisation."""
     presets: tuple[Preset, ...] = ()
     """Ways to start it, the preferred first."""
-    measurements: tuple[Measurement, ...] = ()
-    """Published results, good and bad."""
+    measurements: tuple[PublishedRun, ...] = ()
+    """Published runs, good and bad."""
     notes: tuple[Note, ...] = ()
     """Further remarks."""
 

@@ -21,7 +21,7 @@ from launcher.base.paths import cache_dir, config_dir, expand_user, shipped_file
 from launcher.models.catalogue import Catalogue, CatalogueProblem, ModelEntry
 from launcher.models.evidence import RUNS_FILE, family_key, read_published_runs
 from launcher.models.hub_figures import figures_folder, fill_from_hub_cache
-from launcher.models.preset import Measurement, Preset
+from launcher.models.preset import Preset, PublishedRun
 
 T = TypeVar("T")
 _OWN_MODELS, _OWN_PRESETS = "models", "presets"
@@ -64,7 +64,7 @@ def _read_shipped() -> tuple[tuple[ModelEntry, ...], bool]:
     with suppress(OSError):
         if (kept := _COPY.load(_copy_path())) is not None:
             runs = {
-                family: tuple(build_dataclass(Measurement, table) for table in tables)
+                family: tuple(build_dataclass(PublishedRun, table) for table in tables)
                 for family, tables in kept["runs"].items()
             }
             return _add_runs((build_dataclass(ModelEntry, table) for table in kept["models"]), runs), True
@@ -76,7 +76,7 @@ def _read_shipped() -> tuple[tuple[ModelEntry, ...], bool]:
     return _add_runs(models, read_published_runs()), False
 
 
-def _add_runs(models: Iterable[ModelEntry], runs: Mapping[str, tuple[Measurement, ...]]) -> tuple[ModelEntry, ...]:
+def _add_runs(models: Iterable[ModelEntry], runs: Mapping[str, tuple[PublishedRun, ...]]) -> tuple[ModelEntry, ...]:
     return tuple(replace(model, measurements=runs.get(family_key(model.family), ())) for model in models)
 
 

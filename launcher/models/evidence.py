@@ -10,7 +10,7 @@ import re
 from functools import cache
 
 from launcher.base.paths import shipped_file
-from launcher.models.preset import Measurement
+from launcher.models.preset import PublishedRun
 
 RUNS_FILE = "presets", "evidence", "runs.csv"
 _LONG_PROMPT = 2_000
@@ -19,11 +19,11 @@ _SEVERAL = re.compile(r"(\d)x |\+")
 
 
 @cache
-def read_published_runs() -> dict[str, tuple[Measurement, ...]]:
+def read_published_runs() -> dict[str, tuple[PublishedRun, ...]]:
     """Return the published runs by the model's `family_key`, each in the order of the file."""
-    found: dict[str, list[Measurement]] = {}
+    found: dict[str, list[PublishedRun]] = {}
     for row in read_rows():
-        found.setdefault(family_key(row["model"]), []).append(_to_measurement(row))
+        found.setdefault(family_key(row["model"]), []).append(_to_published_run(row))
     return {family: tuple(runs) for family, runs in found.items()}
 
 
@@ -38,9 +38,9 @@ def read_rows() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _to_measurement(row: dict[str, str]) -> Measurement:
+def _to_published_run(row: dict[str, str]) -> PublishedRun:
     prompt = _parse_integer(row["prompt_tokens"])
-    return Measurement(
+    return PublishedRun(
         gpu=row["gpu"] or "unknown GPU",
         gpu_memory_gb=_parse_integer(row["gpu_memory_gb"]),
         backend=row["backend"] or None,

@@ -37,7 +37,7 @@ from launcher.models.plan_reasons import (
     explain_ranking,
     list_cautions,
 )
-from launcher.models.preset import Intent, Mark, Measurement, Preset
+from launcher.models.preset import Intent, Mark, Preset, PublishedRun
 from launcher.models.ranking import KnownFile, RankedFile, rank_files
 from launcher.models.server_settings import ServerSettings, check_settings, to_fields
 from launcher.models.situation import HEADLESS_MARGIN_MIB, Situation
@@ -48,7 +48,7 @@ from launcher.models.speed import (
     forecast_reading,
     forecast_speed,
     measure_work,
-    nearest_measurements,
+    nearest_runs,
 )
 from launcher.models.weights import Weights, read_weights
 
@@ -120,7 +120,7 @@ class Plan:
     mark: Mark
     reasons: tuple[str, ...]
     cautions: tuple[str, ...]
-    evidence: tuple[Measurement, ...]
+    evidence: tuple[PublishedRun, ...]
     limit_t_s: float | None
     limit_full_t_s: float | None
     forecast: SpeedForecast | None = None
@@ -601,7 +601,7 @@ def _make_plan(
         )
     if situation.has_expert_cache:
         fitted = cached
-    evidence = nearest_measurements(entry, file.quant, fitted.setting, situation)
+    evidence = nearest_runs(entry, file.quant, fitted.setting, situation)
     loss = None if preset in entry.presets else inf
     if ranked is not None:
         loss = ranked.loss.total
@@ -653,7 +653,7 @@ def _make_plan(
     )
 
 
-def _is_near(run: Measurement, file: ModelFile, situation: Situation) -> bool:
+def _is_near(run: PublishedRun, file: ModelFile, situation: Situation) -> bool:
     """Return whether a published run used this file on GPUs of this memory."""
     return run.quant == file.quant and run.gpu_memory_gb == round(situation.nominal_gb)
 

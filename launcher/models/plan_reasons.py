@@ -19,7 +19,7 @@ from launcher.models.fitting import (
 )
 from launcher.models.limits import training_warning
 from launcher.models.memory import ENCODER_MIB, MemoryEstimate, PlanSettings
-from launcher.models.preset import Measurement, Preset
+from launcher.models.preset import Preset, PublishedRun
 from launcher.models.ranking import Loss, RankedFile, desktop_share_mib
 from launcher.models.situation import Situation
 from launcher.models.speed import nearest_comparison
@@ -511,7 +511,7 @@ def list_cautions(
     weights: Weights,
     fitted: FitResult,
     situation: Situation,
-    evidence: Sequence[Measurement],
+    evidence: Sequence[PublishedRun],
     limited: Collection[str],
     measure: Measure,
 ) -> tuple[str, ...]:
@@ -664,7 +664,7 @@ def _tensor_caution(setting: PlanSettings, shares: str) -> str:
     )
 
 
-def _slower_cautions(evidence: Sequence[Measurement], situation: Situation) -> list[str]:
+def _slower_cautions(evidence: Sequence[PublishedRun], situation: Situation) -> list[str]:
     found: list[str] = []
     slower = next((each for each in evidence[:1] if each.speedup is not None and each.speedup < 1), None)
     if slower is not None:

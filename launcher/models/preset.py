@@ -1,4 +1,4 @@
-"""Catalogue classes for presets, published measurements, quality notes and sampling advice.
+"""Catalogue classes for presets, published runs, quality notes and sampling advice.
 
 Their docstrings become the descriptions in presets/schema.json, see catalogue.py.
 """
@@ -85,8 +85,8 @@ class QualityNote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """One result that somebody published: one stream of generation on one machine."""
+class PublishedRun:
+    """The result of a run that somebody published: one stream of generation on one machine."""
 
     gpu: Text
     """GPU as the source names it."""

@@ -1,4 +1,4 @@
-"""Expected speed of a plan: the nearest published measurements, a forecast, and the limit by memory bandwidth.
+"""Expected speed of a plan: the nearest published runs, a forecast, and the limit by memory bandwidth.
 
 The forecast's time of one pass is the time to read the active weights, plus a fixed time per layer. A pass that
 verifies drafts takes longer: each drafted token costs a run of the MTP head, arithmetic, and in a mixture of experts
@@ -18,7 +18,7 @@ from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.file_size import bits_per_weight
 from launcher.models.geometry import Geometry
 from launcher.models.memory import PlanSettings, kv_bytes, split_shares
-from launcher.models.preset import Measurement
+from launcher.models.preset import PublishedRun
 from launcher.models.situation import Situation
 from launcher.models.weights import Weights
 
@@ -36,13 +36,13 @@ _SAME_MEMORY = 1.15
 """Largest ratio of two memory sizes that count as the same card: the RTX 5060 Ti exists with 8 and 16 GB."""
 
 
-def nearest_measurements(
+def nearest_runs(
     entry: ModelEntry, quant: str, setting: PlanSettings, situation: Situation
-) -> tuple[Measurement, ...]:
-    """Return the published results of the same model that are nearest to a plan, nearest first; () if all are far.
+) -> tuple[PublishedRun, ...]:
+    """Return the published runs of the same model that are nearest to a plan, nearest first; () if all are far.
 
-    Results on this GPU model come first. Near means: similar GPU memory and file size, experts on the host in both or
-    in neither, and a rate with MTP for a plan with MTP, without it for one without. Of several results of one source on
+    Runs on this GPU model come first. Near means: similar GPU memory and file size, experts on the host in both or
+    in neither, and a rate with MTP for a plan with MTP, without it for one without. Of several runs of one source on
     one file and GPU only the nearest is returned.
     """
     scored = [
@@ -50,13 +50,13 @@ def nearest_measurements(
         for index, result in enumerate(entry.measurements)
         if (distance := _distance(entry, result, quant, setting, situation)) < _FAR
     ]
-    found: dict[tuple[str, str | None, str], Measurement] = {}
+    found: dict[tuple[str, str | None, str], PublishedRun] = {}
     for _, _, _, result in sorted(scored, key=lambda one: one[:3]):
         found.setdefault((result.gpu, result.quant, result.source), result)
     return tuple(found.values())[:_SHOWN]
 
 
-def nearest_comparison(entry: ModelEntry, setting: PlanSettings, situation: Situation) -> Measurement | None:
+def nearest_comparison(entry: ModelEntry, setting: PlanSettings, situation: Situation) -> PublishedRun | None:
     """Return the published run, with a rate with and without MTP, whose machine and settings are nearest; or None.
 
     Its quantisation does not matter: whether MTP is worth its memory depends on the machine more than on the file.
@@ -69,7 +69,7 @@ def nearest_comparison(entry: ModelEntry, setting: PlanSettings, situation: Situ
     return min(near, key=lambda one: one[:2])[2] if near else None
 
 
-def comparable_rate(result: Measurement, setting: PlanSettings) -> float | None:
+def comparable_rate(result: PublishedRun, setting: PlanSettings) -> float | None:
     """Return the tokens per second of a result that compare with a plan: its baseline for a plan without drafts."""
     drafts = setting.draft > 0 and not setting.ngrams  # how often text repeats is not published
     if drafts == (result.draft != 0):
@@ -77,7 +77,9 @@ def comparable_rate(result: Measurement, setting: PlanSettings) -> float | None:
     return result.baseline if result.draft != 0 else None
 
 
-def _distance(entry: ModelEntry, result: Measurement, quant: str, setting: PlanSettings, situation: Situation) -> float:
+def _distance(
+    entry: ModelEntry, result: PublishedRun, quant: str, setting: PlanSettings, situation: Situation
+) -> float:
     if comparable_rate(result, setting) is None or result.trust == "low" or situation.backend == "cpu":
         return _FAR
     if any(name in (result.engine or "") for name in _OTHER_ENGINES) or result.speculation:
@@ -109,7 +111,7 @@ def _distance(entry: ModelEntry, result: Measurement, quant: str, setting: PlanS
     return distance + (1.0 if result.filled else 0.0)
 
 
-def _had_host_experts(entry: ModelEntry, result: Measurement) -> bool:
+def _had_host_experts(entry: ModelEntry, result: PublishedRun) -> bool:
     """Return whether experts were in host memory: as reported, else if the file is larger than the GPU's memory."""
     if result.n_cpu_moe is not None:
         return result.n_cpu_moe > 0
@@ -121,7 +123,7 @@ def _had_host_experts(entry: ModelEntry, result: Measurement) -> bool:
     return size > result.gpu_memory_gb * 2**30
 
 
-def _same_gpu(result: Measurement, situation: Situation) -> bool:
+def _same_gpu(result: PublishedRun, situation: Situation) -> bool:
     """Return whether a published GPU, such as "2x RTX 4090", is this machine's (two "NVIDIA GeForce RTX 4090").
 
     This machine's name must have all words of the published one and no further word of a variant; the memory must be
@@ -143,8 +145,8 @@ def _same_gpu(result: Measurement, situation: Situation) -> bool:
     )
 
 
-def describe_measurement(entry: ModelEntry, result: Measurement) -> str:
-    """Return a published result of `entry` as a sentence, with its source and its rate with the context filled."""
+def describe_run(entry: ModelEntry, result: PublishedRun) -> str:
+    """Return a published run of `entry` as a sentence, with its source and its rate with the context filled."""
     where = [result.gpu]
     if result.gpu_memory_gb and not re.search(rf"\b{result.gpu_memory_gb} ?GB", result.gpu):
         where.append(f"{result.gpu_memory_gb} GB")
@@ -175,13 +177,13 @@ def describe_measurement(entry: ModelEntry, result: Measurement) -> str:
     return message("{result}.{note} Source: {source}.", result=text, note=note, source=result.source)
 
 
-def _format_rate(result: Measurement) -> str:
+def _format_rate(result: PublishedRun) -> str:
     high = f" to {result.tokens_per_second_high:g}" if result.tokens_per_second_high else ""
     return f"{result.tokens_per_second:g}{high} t/s"
 
 
-def _same_run(entry: ModelEntry, result: Measurement) -> list[Measurement]:
-    """Return the results that equal `result` in all conditions but the filled context."""
+def _same_run(entry: ModelEntry, result: PublishedRun) -> list[PublishedRun]:
+    """Return the runs that equal `result` in all conditions but the filled context."""
     return [
         each
         for each in entry.measurements

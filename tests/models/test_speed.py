@@ -7,15 +7,15 @@ import pytest
 from launcher.models.catalogue import ModelEntry
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.memory import PlanSettings
-from launcher.models.preset import Measurement
+from launcher.models.preset import PublishedRun
 from launcher.models.situation import Situation, describe_machine
 from launcher.models.speed import (
     _same_gpu,
     bandwidth_limit,
     bytes_per_token,
     comparable_rate,
-    describe_measurement,
-    nearest_measurements,
+    describe_run,
+    nearest_runs,
 )
 from launcher.models.weights import Weights, weights_by_rules
 
@@ -38,7 +38,7 @@ def weights(entry: ModelEntry, quant: str) -> Weights:
     return found
 
 
-def gpus(results: tuple[Measurement, ...]) -> list[str]:
+def gpus(results: tuple[PublishedRun, ...]) -> list[str]:
     return [result.gpu for result in results]
 
 
@@ -59,12 +59,12 @@ def gpus(results: tuple[Measurement, ...]) -> list[str]:
 def test_the_run_with_the_same_file_and_memory_is_named_first(
     gigabytes: float, quant: str, setting: PlanSettings, nearest_gpu: str
 ) -> None:
-    assert gpus(nearest_measurements(MOE, quant, setting, here(None, gigabytes)))[0] == nearest_gpu
+    assert gpus(nearest_runs(MOE, quant, setting, here(None, gigabytes)))[0] == nearest_gpu
 
 
 def test_a_run_on_this_very_gpu_comes_before_all_others() -> None:
     for setting in (ON_24, PlanSettings(32_768, "f16"), PlanSettings(65_536, "q4_0", draft=3)):
-        found = nearest_measurements(MOE, "UD-Q3_K_XL", setting, here("NVIDIA GeForce RTX 4090", 23.99))
+        found = nearest_runs(MOE, "UD-Q3_K_XL", setting, here("NVIDIA GeForce RTX 4090", 23.99))
         assert found[0].gpu == "RTX 4090"
 
 
@@ -72,9 +72,7 @@ def test_a_run_on_this_very_gpu_comes_before_all_others() -> None:
 @pytest.mark.parametrize("n_cpu_moe", [0, 20])
 def test_a_run_with_its_experts_elsewhere_is_never_named(gigabytes: float, n_cpu_moe: int) -> None:
     for quant in ("UD-IQ3_S", "UD-Q3_K_XL", "UD-Q4_K_XL", "Q8_0"):
-        for result in nearest_measurements(
-            MOE, quant, PlanSettings(65_536, n_cpu_moe=n_cpu_moe), here(None, gigabytes)
-        ):
+        for result in nearest_runs(MOE, quant, PlanSettings(65_536, n_cpu_moe=n_cpu_moe), here(None, gigabytes)):
             if result.n_cpu_moe is not None:
                 assert bool(result.n_cpu_moe) == bool(n_cpu_moe)
             file = MOE.file(result.quant or "")
@@ -83,7 +81,7 @@ def test_a_run_with_its_experts_elsewhere_is_never_named(gigabytes: float, n_cpu
 
 
 def test_a_dense_model_has_no_experts_to_keep_elsewhere() -> None:
-    found = nearest_measurements(
+    found = nearest_runs(
         DENSE, "UD-Q4_K_XL", PlanSettings(262_144, "q4_0", draft=4), here("NVIDIA GeForce RTX 5090", 31.8)
     )
     assert (found[0].gpu, found[0].tokens_per_second) == ("RTX 5090", 179.7)
@@ -92,7 +90,7 @@ def test_a_dense_model_has_no_experts_to_keep_elsewhere() -> None:
 def test_what_is_not_llama_cpp_or_not_trusted_is_never_named() -> None:
     for gigabytes in (16, 24, 32, 48):
         for quant in ("UD-IQ3_S", "UD-Q4_K_XL", "Q8_0"):
-            for result in nearest_measurements(
+            for result in nearest_runs(
                 MOE, quant, PlanSettings(98_304, "q4_0"), here("NVIDIA GeForce RTX 5060 Ti", gigabytes)
             ):
                 assert result.trust == "good"
@@ -102,12 +100,10 @@ def test_what_is_not_llama_cpp_or_not_trusted_is_never_named() -> None:
 
 
 def test_one_report_on_one_file_and_gpu_is_told_once() -> None:
-    found = nearest_measurements(
-        MOE, "UD-IQ3_S", PlanSettings(65_536, "q4_0"), here("NVIDIA GeForce RTX 5060 Ti", 15.9)
-    )
+    found = nearest_runs(MOE, "UD-IQ3_S", PlanSettings(65_536, "q4_0"), here("NVIDIA GeForce RTX 5060 Ti", 15.9))
     assert gpus(found).count("RTX 5060 Ti") == 1
     assert found[0].filled == 0
-    drafts = nearest_measurements(
+    drafts = nearest_runs(
         MOE, "UD-Q6_K_XL", PlanSettings(32_768, "q8_0", draft=3), here("NVIDIA GeForce RTX 3090", 48, gpus=2)
     )
     told = [(result.gpu, result.quant, result.source) for result in drafts]
@@ -118,11 +114,11 @@ def test_one_report_on_one_file_and_gpu_is_told_once() -> None:
 
 def test_a_plan_without_mtp_is_told_rates_without_it() -> None:
     off = PlanSettings(65_536, "q4_0", draft=0)
-    found = nearest_measurements(MOE, "UD-IQ3_S", off, here("NVIDIA GeForce RTX 5060 Ti", 15.9))
+    found = nearest_runs(MOE, "UD-IQ3_S", off, here("NVIDIA GeForce RTX 5060 Ti", 15.9))
     assert comparable_rate(found[0], off) == 98
     assert all(result.baseline is not None or result.draft == 0 for result in found)
     plain = CATALOGUE.find("qwen3.6-35b-a3b")
-    (best, *_) = nearest_measurements(
+    (best, *_) = nearest_runs(
         plain, "UD-IQ3_S", PlanSettings(262_144, "q4_0", draft=0), here("NVIDIA GeForce RTX 5060 Ti", 15.9)
     )
     assert comparable_rate(best, off) == 98
@@ -130,12 +126,12 @@ def test_a_plan_without_mtp_is_told_rates_without_it() -> None:
 
 
 def test_a_processor_is_not_told_what_gpus_did() -> None:
-    assert nearest_measurements(MOE, "UD-Q3_K_XL", ON_24, here(None, 24, backend="cpu")) == ()
+    assert nearest_runs(MOE, "UD-Q3_K_XL", ON_24, here(None, 24, backend="cpu")) == ()
 
 
 def test_nothing_is_named_when_nothing_is_near() -> None:
-    assert nearest_measurements(MOE, "BF16", PlanSettings(262_144, draft=3), here(None, 80)) == ()
-    assert nearest_measurements(CATALOGUE.find("demo"), "F16", PlanSettings(8_192), here(None, 8)) == ()
+    assert nearest_runs(MOE, "BF16", PlanSettings(262_144, draft=3), here(None, 80)) == ()
+    assert nearest_runs(CATALOGUE.find("demo"), "F16", PlanSettings(8_192), here(None, 8)) == ()
 
 
 @pytest.mark.parametrize(
@@ -168,7 +164,7 @@ def test_the_driver_s_name_of_a_gpu_is_recognised(
 
 def test_a_result_is_told_with_all_that_it_depends_on() -> None:
     (told,) = [
-        describe_measurement(MOE, result)
+        describe_run(MOE, result)
         for result in MOE.measurements
         if result.gpu == "RTX 5060 Ti" and result.filled == 0 and result.kv == "q4_0" and result.draft
     ]
@@ -181,13 +177,13 @@ def test_a_result_is_told_with_all_that_it_depends_on() -> None:
 
 def test_what_a_result_does_not_say_is_said() -> None:
     result = next(result for result in MOE.measurements if result.source == "carteakey")
-    assert describe_measurement(MOE, result) == (
+    assert describe_run(MOE, result) == (
         "RTX 4070, 12 GB: 67 t/s with quant unknown, draft length unknown; 51 t/s without MTP. Source: carteakey."
     )
 
 
 def test_ranges_experts_and_memory_in_a_name_are_told_once() -> None:
-    told = [describe_measurement(MOE, result) for result in MOE.measurements if result.tokens_per_second]
+    told = [describe_run(MOE, result) for result in MOE.measurements if result.tokens_per_second]
     assert any("A100 80GB: 199 t/s" in each for each in told)
     assert any("69 to 82 t/s" in each and "69 to 95 % of drafts accepted" in each for each in told)
     assert any("experts of 37 layers on the host" in each for each in told)

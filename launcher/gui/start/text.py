@@ -310,8 +310,8 @@ def evidence_text(plan: Plan) -> str:
 
 def evidence_tip(plan: Plan) -> str:
     """Return all published results near a plan, with their sources."""
-    from launcher.models.speed import describe_measurement
+    from launcher.models.speed import describe_run
 
-    return "\n".join(describe_measurement(plan.entry, result) for result in plan.evidence) or tr(
+    return "\n".join(describe_run(plan.entry, result) for result in plan.evidence) or tr(
         "Speed unknown: no published run on a similar card."
     )
