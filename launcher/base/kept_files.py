@@ -127,15 +127,15 @@ class KeptFile(Generic[Value]):
 
 
 def add_checksum(body: bytes) -> bytes:
-    """Return the content of a file with a line before it that holds its SHA-256."""
+    """Return `body` behind a line with its SHA-256."""
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
 def remove_checksum(text: bytes) -> bytes:
-    """Return the content behind the line with its SHA-256. Raises ValueError if that is another one."""
+    """Return the body behind the line with its SHA-256. Raises ValueError if the SHA-256 does not match the body."""
     body = text.partition(b"\n")[2]
     if text != add_checksum(body):
-        raise ValueError("its checksum is another one")
+        raise ValueError("its checksum does not match")
     return body
 
 
@@ -200,9 +200,10 @@ def _file_identity(path: Path) -> tuple[int, ...] | None:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-# Version copies: files as they were before another version of this program changed them. There is one per file; after a
-# downgrade two, because the one from before the update stays. A version copy is in the folder of its file and is named
-# NAME.old-VERSION: the schema version if the file has one, such as v2, else the version of the program that wrote it.
+# Version copies: files as they were before another version of this program changed them. A file has one, made by the
+# last update. After a downgrade it has two: that one, and one of the newer version's file. A version copy is in the
+# folder of its file and is named NAME.old-VERSION: the schema version if the file has one, such as v2, else the version
+# of the program that wrote it.
 
 _VERSION_COPY = re.compile(r"(?P<name>.+)\.old-(?P<version>v?\d+(?:\.\d+)*)")
 

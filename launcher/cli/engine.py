@@ -62,7 +62,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         if name in ("use", "remove"):
             action.add_argument("name", metavar="NAME", help="as `engine list` shows it, or its tag")
         if name in ("pin", "test"):
-            action.add_argument("name", nargs="?", metavar="NAME", help="as `engine list` shows it (default: in use)")
+            action.add_argument(
+                "name", nargs="?", metavar="NAME", help="as `engine list` shows it (default: the one in use)"
+            )
         if name == "flags":
             action.add_argument("search", nargs="*", metavar="WORD", help="only flags with these words")
             action.add_argument("--engine", type=Path, metavar="PATH", help="a llama-server, or an installed engine")

@@ -71,7 +71,7 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_setting_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that fix server settings."""
+    """Declare an option for each server setting."""
     group = parser.add_argument_group("server settings", "Values that you give are kept, the others are recommended.")
     for row in ROWS.values():
         add_setting_option(group, row)
@@ -81,7 +81,10 @@ def add_setting_options(parser: argparse.ArgumentParser) -> None:
 def add_engine_option(parser: argparse.ArgumentParser) -> None:
     """Declare the option for the engine to serve with."""
     parser.add_argument(
-        "--engine", type=Path, metavar="PATH", help="a llama-server, an installed engine, or built-in (default: in use)"
+        "--engine",
+        type=Path,
+        metavar="PATH",
+        help="a llama-server, an installed engine, or built-in (default: the one in use)",
     )
 
 
@@ -117,7 +120,7 @@ def read_machine_description(options: argparse.Namespace) -> MachineDescription:
 
 
 def read_plan_criteria(options: argparse.Namespace) -> PlanCriteria:
-    """Return the criteria for plans in the options. Raises BadOption if they contradict each other."""
+    """Return the criteria for plans that the options give. Raises BadOption if they contradict each other."""
     from launcher.base.errors import BadOption
     from launcher.models.plan import PlanCriteria
 

@@ -94,7 +94,8 @@ async def _import_tuned(options: argparse.Namespace) -> Result:
     from launcher.tuning.tuned_settings import find_tuned_settings, read_tuned_settings, save_tuned_settings
 
     tuned = await asyncio.to_thread(read_tuned_settings, options.file)
-    options_with_settings(ServeOptions(options.file), tuned.settings)  # rejects unknown settings
+    # Rejects unknown settings and invalid values. The model is not read, so any path will do.
+    options_with_settings(ServeOptions(Path("model.gguf")), tuned.settings)
     existing = await asyncio.to_thread(find_tuned_settings, tuned.model)
     if existing is not None and existing.verified:
         raise BadOption(

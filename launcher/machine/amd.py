@@ -19,7 +19,7 @@ class AmdGpus:
     def __init__(self, cards: Sequence[PciGpu], *, wake: bool = False) -> None:
         self._cards = {card.address: card for card in cards if card.kernel_driver == "amdgpu"}
         self._wake = wake
-        self.absent = None if self._cards else message("The kernel lists no AMD GPU with the amdgpu driver.")
+        self.no_gpu_reason = None if self._cards else message("The kernel lists no AMD GPU with the amdgpu driver.")
         self.failures: tuple[str, ...] = ()
 
     def read_gpus(self) -> tuple[Gpu, ...]:

@@ -13,9 +13,11 @@ from launcher.base.paths import shipped_file
 
 _SAME_MEMORY = 1.15
 """Largest ratio of two memory sizes that count as the same: cards of one name exist with 8 and 16 GB."""
-_MAKERS = frozenset({"NVIDIA", "GEFORCE", "AMD", "INTEL", "TESLA", "GRAPHICS", "EDITION", "GENERATION", "GPU"})
-"""Words of a card's name that people leave out."""
-_NAMES = {"MOBILE": "LAPTOP", "PCIE": "", "R": ""}
+_IGNORED_WORDS = frozenset(
+    {"NVIDIA", "GEFORCE", "AMD", "INTEL", "TESLA", "GRAPHICS", "EDITION", "GENERATION", "GPU", "PCIE", "R"}
+)
+"""Words of a card's name that do not distinguish it from others."""
+_SPELLINGS = {"MOBILE": "LAPTOP"}
 """Other spellings of words in a card's name."""
 
 
@@ -98,10 +100,13 @@ def match_card(name: str | None, memory_gb: float) -> Card | None:
 
 
 def typical_card(memory_gb: float, *, unified: bool = False) -> Card | None:
-    """Return the card that stands for a memory size, or None if no known card has about that size."""
-    cards = [card for card in list_cards() if card.unified == unified and (card.typical or unified)]
+    """Return the card that stands for a memory size, or None if no known card has about that size.
+
+    With `unified` it is the first such card of gpus.toml whatever the size, because these chips come with many sizes.
+    """
     if unified:
-        return next((card for card in cards if card.memory_gb >= memory_gb), cards[0])
+        return next(card for card in list_cards() if card.unified)
+    cards = [card for card in list_cards() if card.typical and not card.unified]
     near = min(cards, key=lambda card: abs(card.memory_gb - memory_gb))
     return near if max(near.memory_gb, memory_gb) <= _SAME_MEMORY * min(near.memory_gb, memory_gb) else None
 
@@ -110,7 +115,7 @@ def _name_words(name: str) -> frozenset[str]:
     """Return the words and numbers of a card's name that tell it from others."""
     spaced = re.sub(r"(\d)(TI|XTX?|SUPER|GRE)\b", r"\1 \2", re.sub(r"\(R\)|\(TM\)", " ", name.upper()))
     words: Sequence[str] = re.findall(r"[A-Z]*\d+[A-Z]?|[A-Z]+", spaced)
-    return frozenset(filter(None, (_NAMES.get(word, word) for word in words))) - _MAKERS
+    return frozenset(_SPELLINGS.get(word, word) for word in words) - _IGNORED_WORDS
 
 
 def _label(card: Card) -> str:

@@ -119,7 +119,7 @@ class GpuSource(Protocol):
     """The GPUs of one vendor. No method raises: if a query fails, only its own value is unknown."""
 
     @property
-    def absent(self) -> str | None:
+    def no_gpu_reason(self) -> str | None:
         """The reason why there is no GPU of this vendor, or None if there is one."""
 
     @property

@@ -67,7 +67,7 @@ def find_gpus(devices: Sequence[EngineDevice] = (), *, root: Path = ROOT, wake: 
     finally:
         for source in sources:
             source.close()
-    absent = {vendor: why for vendor, source in zip(_VENDORS, sources, strict=True) if (why := source.absent)}
+    absent = {vendor: why for vendor, source in zip(_VENDORS, sources, strict=True) if (why := source.no_gpu_reason)}
     absent |= {card.vendor: _WITHHELD for card in withheld if card.vendor in absent}
     failures = tuple(failure for source in sources for failure in source.failures)
     ordered = sorted(merge_engine_gpus(found, devices), key=lambda gpu: gpu.unified is True)

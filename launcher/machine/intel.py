@@ -34,7 +34,9 @@ class IntelGpus:
         self._wake = wake
         self._clock = clock
         self._energy: dict[str, _Energy] = {}
-        self.absent = None if self._cards else message("The kernel lists no Intel GPU with the i915 or xe driver.")
+        self.no_gpu_reason = (
+            None if self._cards else message("The kernel lists no Intel GPU with the i915 or xe driver.")
+        )
         self.failures: tuple[str, ...] = ()
 
     def read_gpus(self) -> tuple[Gpu, ...]:

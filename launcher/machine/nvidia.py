@@ -47,32 +47,33 @@ class Nvml:
         self._sleepers = () if wake else tuple(card for card in cards if card.is_asleep())
         self._handles: dict[str, Any] = {}
         self._nvml: Any = None
-        self._absent: str | None = None
+        self._no_gpu_reason: str | None = None
         self._failures: tuple[str, ...] = ()
         if self._sleepers and len(self._sleepers) == len(cards):
             return
-        with contextlib.suppress(OSError):  # outside WSL it does not exist, or the dynamic linker finds it anyway
+        # Under WSL the library's folder may be unknown to the dynamic linker. Outside WSL there is no such file.
+        with contextlib.suppress(OSError):
             ctypes.CDLL(str(root / _WSL_LIBRARY), mode=ctypes.RTLD_GLOBAL)
         if sys.platform == "linux":  # without the driver, pynvml's import would be the slowest part
             try:
                 ctypes.CDLL(_LIBRARY)
             except OSError:
-                self._absent = _NO_DRIVER
+                self._no_gpu_reason = _NO_DRIVER
                 return
         import pynvml
 
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            self._absent = _nvml_error_text(pynvml, error)
+            self._no_gpu_reason = _nvml_error_text(pynvml, error)
             return
         self._nvml = pynvml
         self._open_handles([card for card in cards if card not in self._sleepers] if self._sleepers else None)
 
     @property
-    def absent(self) -> str | None:
+    def no_gpu_reason(self) -> str | None:
         """The reason why there is no NVIDIA GPU, or None if there is one."""
-        return self._absent
+        return self._no_gpu_reason
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -99,11 +100,11 @@ class Nvml:
         """Return the readings of a GPU by name; the name ends in the unit."""
         handle = self._handles.get(gpu.id)
         if handle is None:
-            return unknown_readings(self._absent or ASLEEP)
+            return unknown_readings(self._no_gpu_reason or ASLEEP)
         nvml = self._nvml
         absent: dict[str, str] = {}
         memory = self._read_memory(absent, handle)
-        use, use_absent = self._query(nvml.nvmlDeviceGetUtilizationRates, handle)
+        use, why = self._query(nvml.nvmlDeviceGetUtilizationRates, handle)
         return unknown_readings(message("The {driver} driver does not report it.", driver="NVIDIA")) | {
             "gpu_temperature_c": self._read_number(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
             "gpu_power_w": self._read_number(nvml.nvmlDeviceGetPowerUsage, handle, scale=1e-3),
@@ -111,7 +112,7 @@ class Nvml:
             "gpu_clock_mhz": self._read_number(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
             "gpu_memory_clock_mhz": self._read_number(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
             "vram_used_mib": Reading(memory.used / _MIB if memory else None, absent.get("used_bytes")),
-            "gpu_use_percent": Reading(None, use_absent) if use is None else Reading(float(use.gpu)),
+            "gpu_use_percent": Reading(None, why) if use is None else Reading(float(use.gpu)),
         }
 
     def sample_slow_readings(self, gpu: Gpu) -> dict[str, Reading]:
@@ -131,7 +132,7 @@ class Nvml:
         """Return the activity of a GPU. Under WSL and WDDM NVML does not report memory by process."""
         handle = self._handles.get(gpu.id)
         if handle is None:
-            return GpuActivity.unknown(self._absent or ASLEEP)
+            return GpuActivity.unknown(self._no_gpu_reason or ASLEEP)
         absent: dict[str, str] = {}
         reasons = self._with_fallback(
             "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
@@ -146,7 +147,7 @@ class Nvml:
         if awake is not None:
             results = [self._query(nvml.nvmlDeviceGetHandleByPciBusId, card.address.encode()) for card in awake]
         else:
-            count, self._absent = self._query(nvml.nvmlDeviceGetCount)
+            count, self._no_gpu_reason = self._query(nvml.nvmlDeviceGetCount)
             results = [self._query(nvml.nvmlDeviceGetHandleByIndex, index) for index in range(count or 0)]
         failures = []
         for index, (handle, why) in enumerate(results):
@@ -155,8 +156,8 @@ class Nvml:
             else:
                 self._handles[self._query(nvml.nvmlDeviceGetUUID, handle)[0] or f"index-{index}"] = handle
         self._failures = tuple(failures)
-        if not self._handles and not self._sleepers and self._absent is None:
-            self._absent = next((why for _, why in results), None) or message("The NVIDIA driver lists no GPU.")
+        if not self._handles and not self._sleepers and self._no_gpu_reason is None:
+            self._no_gpu_reason = next((why for _, why in results), None) or message("The NVIDIA driver lists no GPU.")
 
     def _read_gpu(self, id_: str, handle: object) -> Gpu:
         nvml, absent = self._nvml, dict[str, str]()
@@ -242,8 +243,8 @@ class Nvml:
         return value
 
     def _read_number(self, query: Callable[..., Any], *arguments: object, scale: float = 1.0) -> Reading:
-        value, absent = self._query(query, *arguments)
-        return Reading(None, absent) if value is None else Reading(value * scale)
+        value, why = self._query(query, *arguments)
+        return Reading(None, why) if value is None else Reading(value * scale)
 
     def _query(self, query: Callable[..., Any], *arguments: object) -> tuple[Any, str | None]:
         """Return the value and None, or None and the reason."""

@@ -9,6 +9,7 @@ from launcher.base.action import Action, ActionKind
 from launcher.base.messages import join_messages, message, plural_message
 from launcher.machine.gpu import GpuProcess
 from launcher.monitor.health_event import (
+    CheckResult,
     Finding,
     FindingCode,
     FindingLevel,
@@ -24,7 +25,7 @@ from launcher.monitor.health_event import (
 _WINDOW_DRAFTS, _WINDOW_REPLIES = 600, 4
 """Least drafted tokens and replies over which acceptance is judged."""
 _FIRST_RATES = 3
-"""Number of acceptance rates after the start whose median is the usual acceptance; each is of other replies."""
+"""Number of acceptance rates, each of different replies after the start, whose median is the usual acceptance."""
 _COLLAPSED, _RECOVERED = 0.55, 0.75
 """Shares of the usual acceptance below which the finding is raised, and above which it is cleared."""
 _LOW_ACCEPTANCE, _LOW_SHARE_OF_PUBLISHED = 0.10, 0.50
@@ -48,8 +49,8 @@ class LowAcceptanceDetector:
         """Drafted and accepted tokens of the replies that are judged."""
         self._first_rates: list[float] = []
 
-    def check(self, moment: Moment) -> Finding | bool | None:
-        """See Detector."""
+    def check(self, moment: Moment) -> CheckResult:
+        """See `Detector.check` in health_event.py."""
         if not self._setup.draft:
             return None
         new_replies = [(each.drafted, each.accepted or 0) for each in moment.finished if each.drafted]
@@ -66,7 +67,7 @@ class LowAcceptanceDetector:
         usual = median(self._first_rates) if len(self._first_rates) == _FIRST_RATES else None
         return self._judge_rate(rate, drafted, usual)
 
-    def _judge_rate(self, rate: float, drafted: int, usual: float | None) -> Finding | bool | None:
+    def _judge_rate(self, rate: float, drafted: int, usual: float | None) -> CheckResult:
         published = self._setup.published_acceptance
         lowest = _LOW_SHARE_OF_PUBLISHED * published if published is not None else _LOW_ACCEPTANCE
         collapsed = usual is not None and rate < _COLLAPSED * usual
@@ -116,8 +117,8 @@ class InertDraftsDetector:
         self._replies = 0
         self._tokens = 0
 
-    def check(self, moment: Moment) -> Finding | bool | None:
-        """See Detector."""
+    def check(self, moment: Moment) -> CheckResult:
+        """See `Detector.check` in health_event.py."""
         if not self._setup.draft:
             return None
         for reply in moment.finished:
@@ -147,8 +148,8 @@ class WaitingRequestsDetector:
     def __init__(self, setup: ServerSetup) -> None:
         self._slots = setup.slots
 
-    def check(self, moment: Moment) -> Finding | bool | None:
-        """See Detector."""
+    def check(self, moment: Moment) -> CheckResult:
+        """See `Detector.check` in health_event.py."""
         if moment.waiting is None:
             return None
         if not moment.waiting:
@@ -200,8 +201,8 @@ class ThrottlingDetector:
         self._code = code
         self._best_mhz = 0.0
 
-    def check(self, moment: Moment) -> Finding | bool | None:
-        """See Detector."""
+    def check(self, moment: Moment) -> CheckResult:
+        """See `Detector.check` in health_event.py."""
         reasons = moment.activity.throttled_by
         if reasons is None or not moment.generating:
             return None
@@ -273,19 +274,20 @@ class VramPressureDetector:
 
     def __init__(self, setup: ServerSetup) -> None:
         self._setup = setup
-        self._others_mib: float | None = None
-        self._used_mib: float | None = None
+        self._first_others_mib: float | None = None
+        self._first_used_mib: float | None = None
+        """Memory of other programs and of all programs at the first check, when the model has just been loaded."""
 
-    def check(self, moment: Moment) -> Finding | bool | None:
-        """See Detector."""
+    def check(self, moment: Moment) -> CheckResult:
+        """See `Detector.check` in health_event.py."""
         used, total = moment.value("vram_used_mib"), self._setup.vram_total_mib
         if used is None or total is None:
             return None
         others = self._others_memory(moment.activity.processes)
-        if self._used_mib is None:
-            self._used_mib, self._others_mib = used, others
-        exact = others is not None and self._others_mib is not None
-        taken = (others or 0) - (self._others_mib or 0) if exact else used - self._used_mib
+        if self._first_used_mib is None:
+            self._first_used_mib, self._first_others_mib = used, others
+        exact = others is not None and self._first_others_mib is not None
+        taken = (others or 0) - (self._first_others_mib or 0) if exact else used - self._first_used_mib
         free = total - used
         if free > _CLEAR_FREE_MIB or taken < _TAKEN_MIB / 2:
             return False
@@ -332,7 +334,7 @@ def _find_engine(processes: tuple[GpuProcess, ...] | None, pid: int | None) -> G
 
 
 class UnusedGpuDetector:
-    """Detects a GPU build that runs on the CPU, or a model that the log places on the GPU but its memory use does not.
+    """Detects a GPU build that runs on the CPU, or a model that is on the GPU by the log but not by the memory in use.
 
     Undecided if neither log nor driver is conclusive: WDDM, WSL and containers hide the memory of a process.
     """
@@ -340,8 +342,8 @@ class UnusedGpuDetector:
     def __init__(self, setup: ServerSetup) -> None:
         self._setup = setup
 
-    def check(self, moment: Moment) -> Finding | bool | None:
-        """See Detector."""
+    def check(self, moment: Moment) -> CheckResult:
+        """See `Detector.check` in health_event.py."""
         setup = self._setup
         if setup.expects_gpu and setup.on_gpu is False:
             why = message("it found no GPU") if setup.sees_gpu is False else message("it loaded no layer onto it")
@@ -390,9 +392,9 @@ class UnusedGpuDetector:
 #
 # A reply's tokens/s vary for two harmless reasons: the draft acceptance of its text, and the context in use. The first
 # is removed by counting verification steps, which take equally long whether their drafts are accepted or not: steps =
-# tokens - accepted drafts. The second is removed by comparing only replies with a similar context in use, in classes of
-# half an octave: an RTX 5060 Ti falls from 123 t/s at 10K to 82 t/s at 55K. Replies with parallel streams are compared
-# only with each other; replies while other programs used the processor are not compared at all.
+# tokens - accepted drafts. The second matters: an RTX 5060 Ti falls from 123 t/s at 10K to 82 t/s at 55K. It is removed
+# by comparing only replies of the same class of context in use; a class ends at 1.41 times its beginning. Replies with
+# parallel streams are compared only with each other; replies while other programs used the processor are not compared.
 
 _FEWEST_TOKENS = 32
 _SHORTEST_S = 0.1
@@ -494,8 +496,8 @@ class FallingSpeedDetector:
         self._speed = speed
         self._since_s: float | None = None
 
-    def check(self, moment: Moment) -> Finding | bool | None:
-        """See Detector."""
+    def check(self, moment: Moment) -> CheckResult:
+        """See `Detector.check` in health_event.py."""
         if self._since_s is None:
             self._since_s = moment.time_s
         if not moment.finished:
@@ -536,8 +538,8 @@ class FallingSpeedDetector:
 # (prompts transfer experts, too), so it takes two signs.
 
 _GROWTH_MIB, _LARGE_GROWTH_MIB, _UNPLANNED_MIB = 64.0, 256.0, 512.0
-"""Growth of shared memory that is a spill: if replies are slower; on a full GPU; and shared memory on a full GPU beyond
-what the engine placed in host memory by design."""
+"""Least shared memory that is a spill: growth while replies are slower; growth on a full GPU; and, on a full GPU, what
+exceeds the memory that the engine placed on the host by design."""
 _FULL = 0.80
 """Share of VRAM in use from which a GPU counts as full: WDDM reserves a part for other programs."""
 _TRAFFIC_MIB_S, _TRAFFIC_TIMES = 1_000.0, 3.0
@@ -561,8 +563,8 @@ class SpillDetector:
         self._least_mib: float | None = None
         self._usual: dict[str, list[float]] = {"gpu_power_w": [], "pcie_received_mib_s": []}
 
-    def check(self, moment: Moment) -> Finding | bool | None:
-        """See Detector."""
+    def check(self, moment: Moment) -> CheckResult:
+        """See `Detector.check` in health_event.py."""
         speed = self._speed.compare(moment.time_s)
         for name in ("gpu_shared_mib", "gtt_used_mib"):
             counted = moment.value(name)
@@ -570,9 +572,7 @@ class SpillDetector:
                 return self._check_counter(moment, name, counted, speed)
         return self._check_effects(moment, speed) if moment.generating else None
 
-    def _check_counter(
-        self, moment: Moment, name: str, counted: float, speed: SpeedComparison | None
-    ) -> Finding | bool | None:
+    def _check_counter(self, moment: Moment, name: str, counted: float, speed: SpeedComparison | None) -> CheckResult:
         """Return the finding by a counter of shared memory; `counted` is its value in MiB."""
         self._least_mib = counted if self._least_mib is None else min(self._least_mib, counted)
         growth, host = counted - self._least_mib, self._setup.host_mib
@@ -600,7 +600,7 @@ class SpillDetector:
         )
         return _spill_finding(sentence, evidence, speed)
 
-    def _check_effects(self, moment: Moment, speed: SpeedComparison | None) -> Finding | bool | None:
+    def _check_effects(self, moment: Moment, speed: SpeedComparison | None) -> CheckResult:
         """Return the finding by PCIe traffic, with speed or power as the second sign."""
         traffic = moment.value("pcie_received_mib_s")
         if traffic is None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Literal, Protocol
 
 from launcher.base.action import Action
 from launcher.base.messages import message
@@ -131,11 +131,15 @@ class Moment:
         return reading.value if reading else None
 
 
+CheckResult = Finding | Literal[False] | None
+"""A finding if the problem exists now, False if it certainly does not, None if undecided."""
+
+
 class Detector(Protocol):
     """Detects one problem. Its results depend only on its setup and the moments so far."""
 
-    def check(self, moment: Moment) -> "Finding | bool | None":
-        """Return a finding if the problem exists now, False if it certainly does not, None if undecided."""
+    def check(self, moment: Moment) -> CheckResult:
+        """Return whether the problem exists at this moment."""
 
 
 class Latch:

@@ -17,7 +17,7 @@ from launcher.machine.nvidia import Nvml
 from launcher.machine.sysfs import list_pci_gpus
 root = Path(os.environ["STUB_ROOT"])
 nvml = Nvml(list_pci_gpus(root), wake=bool(os.environ.get("STUB_WAKE")), root=root)
-said = {"absent": nvml.absent, "failures": nvml.failures, "opened": "pynvml" in sys.modules}
+said = {"no_gpu_reason": nvml.no_gpu_reason, "failures": nvml.failures, "opened": "pynvml" in sys.modules}
 gpus = nvml.read_gpus()
 said["gpus"] = [asdict(gpu) for gpu in gpus]
 said["readings"] = {gpu.index: nvml.sample(gpu) for gpu in gpus}
@@ -50,7 +50,7 @@ def look(folder: Path | None, root: Path = Path("/nowhere"), **answers: object) 
 class TestNoCard:
     def test_no_library_means_no_driver(self, no_driver: Path) -> None:
         said = look(no_driver)
-        assert said["absent"] == "No NVIDIA driver is installed."
+        assert said["no_gpu_reason"] == "No NVIDIA driver is installed."
         assert said["gpus"] == []
 
     @pytest.mark.parametrize(
@@ -64,26 +64,26 @@ class TestNoCard:
     )
     def test_a_driver_that_does_not_start_says_why(self, driver: Path, code: int, reason: str) -> None:
         said = look(driver, nvmlInitWithFlags=code)
-        assert (said["absent"], said["gpus"], said["still_open"]) == (reason, [], 0)
+        assert (said["no_gpu_reason"], said["gpus"], said["still_open"]) == (reason, [], 0)
 
     def test_a_driver_without_a_card(self, driver: Path) -> None:
         said = look(driver, GPUS=0)
-        assert (said["absent"], said["gpus"], said["still_open"]) == ("The NVIDIA driver lists no GPU.", [], 0)
+        assert (said["no_gpu_reason"], said["gpus"], said["still_open"]) == ("The NVIDIA driver lists no GPU.", [], 0)
 
     def test_a_driver_that_cannot_count(self, driver: Path) -> None:
         said = look(driver, nvmlDeviceGetCount_v2=NO_PERMISSION)
-        assert said["absent"] == "The NVIDIA driver answered: Insufficient Permissions."
+        assert said["no_gpu_reason"] == "The NVIDIA driver answered: Insufficient Permissions."
 
     def test_the_only_card_is_lost(self, driver: Path) -> None:
         said = look(driver, LOST=0)
-        assert (said["absent"], said["gpus"], said["still_open"]) == (LOST, [], 0)
+        assert (said["no_gpu_reason"], said["gpus"], said["still_open"]) == (LOST, [], 0)
         assert said["failures"] == [f"NVIDIA GPU 0: {LOST}"]
 
 
 class TestCards:
     def test_a_card_is_described(self, driver: Path) -> None:
         said = look(driver)
-        assert (said["absent"], said["failures"]) == (None, [])
+        assert (said["no_gpu_reason"], said["failures"]) == (None, [])
         assert said["gpus"] == [
             {
                 "vendor": "nvidia",
@@ -204,7 +204,7 @@ class TestLost:
 
     def test_the_second_card_goes_on_without_the_first(self, driver: Path) -> None:
         said = look(driver, GPUS=2, LOST=0)
-        assert (said["absent"], said["failures"]) == (None, [f"NVIDIA GPU 0: {LOST}"])
+        assert (said["no_gpu_reason"], said["failures"]) == (None, [f"NVIDIA GPU 0: {LOST}"])
         assert [(gpu["id"], gpu["index"], gpu["absent"]) for gpu in said["gpus"]] == [("GPU-one", 1, {})]
         assert said["readings"]["1"]["gpu_use_percent"] == [87, None]
 
@@ -263,7 +263,7 @@ class TestSubsystem:
     def test_wsls_library_is_found_where_windows_puts_it(self, driver: Path, root: Path) -> None:
         write(root, {"usr/lib/wsl/lib/libnvidia-ml.so.1": (driver / SONAME).read_bytes()})
         said = look(None, root)
-        assert said["absent"] is None
+        assert said["no_gpu_reason"] is None
         assert said["gpus"][0]["name"] == "NVIDIA Stub 24GB"
 
 
@@ -273,7 +273,7 @@ class TestSleep:
         write(root, {"sys/module/nvidia/version": "580.65.06"})
         write(root, {"usr/share/misc/pci.ids": "10de  NVIDIA Corporation\n\t2684  AD102 [GeForce RTX 4090]"})
         said = look(driver, root, TOUCHED=tmp_path / "touched")
-        assert (said["absent"], said["opened"], said["still_open"]) == (None, False, 0)
+        assert (said["no_gpu_reason"], said["opened"], said["still_open"]) == (None, False, 0)
         (gpu,) = said["gpus"]
         known = {name: value for name, value in gpu.items() if value is not None and name != "absent"}
         assert known == {

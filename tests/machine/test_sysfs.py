@@ -109,8 +109,8 @@ class TestBus:
 
     def test_without_a_bus_there_is_nothing(self, root: Path) -> None:
         assert list_pci_gpus(root) == ()
-        assert amd(root).absent == "The kernel lists no AMD GPU with the amdgpu driver."
-        assert intel(root).absent == "The kernel lists no Intel GPU with the i915 or xe driver."
+        assert amd(root).no_gpu_reason == "The kernel lists no AMD GPU with the amdgpu driver."
+        assert intel(root).no_gpu_reason == "The kernel lists no Intel GPU with the i915 or xe driver."
 
     @pytest.mark.parametrize(
         "broken", [{"class": "no number"}, {"device": ""}, {"vendor": "0x"}], ids=["class", "device", "vendor"]
@@ -132,7 +132,7 @@ class TestAmd:
     def test_a_card_is_described(self, root: Path) -> None:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD)
         source = amd(root)
-        assert (source.absent, source.failures) == (None, ())
+        assert (source.no_gpu_reason, source.failures) == (None, ())
         (gpu,) = source.read_gpus()
         assert known(gpu) == {
             "vendor": "amd",

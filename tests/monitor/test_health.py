@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from launcher.monitor.health import Health
-from launcher.monitor.health_event import Finding, FindingCode, Latch, Moment, ServerSetup
+from launcher.monitor.health_event import CheckResult, Finding, FindingCode, Latch, Moment, ServerSetup
 from tests.monitor.series import activity, looks, moment, reply, run, told
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "health.md"
@@ -17,7 +17,7 @@ class Scripted:
     def __init__(self, says: str) -> None:
         self._says = iter(says)
 
-    def check(self, _: Moment) -> Finding | bool | None:
+    def check(self, _: Moment) -> CheckResult:
         return {"F": FOUND, "-": False, "?": None}[next(self._says)]
 
 

@@ -50,7 +50,10 @@ class Prompt(QPlainTextEdit):
             super().keyPressEvent(event)
 
     def canInsertFromMimeData(self, source: QMimeData) -> bool:  # noqa: N802
-        """Return whether data may be dropped: pictures yes, to explain the refusal; a model is left to the window."""
+        """Return True for text, and for pictures, so that their refusal is explained.
+
+        A model file is left to the window, which opens it.
+        """
         is_model = any(url.fileName().lower().endswith(".gguf") for url in source.urls())
         return not is_model and (has_image(source) or super().canInsertFromMimeData(source))
 

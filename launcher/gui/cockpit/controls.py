@@ -215,8 +215,8 @@ class AdvancedFields(QWidget):
             differs = "extra" not in state.requested
         if differs:
             self.extra_field.setText(join_extra(state.extra))
-        refused = state.refusal if "extra" in state.requested else ""
-        self._extra_note.setText(refused or tr("Passed after all other arguments, and overrides them."))
+        problem = state.problem_text if "extra" in state.requested else ""
+        self._extra_note.setText(problem or tr("Passed after all other arguments, and overrides them."))
         self._list_flags()
         if self._flag is not None and not self.value_field.hasFocus():
             self._show_flag()
@@ -318,7 +318,7 @@ class ChangesBox(QFrame):
         costs += [render(each) for each in preview.warnings]
         self._costs.setText("\n".join(costs))
         self._costs.setVisible(bool(costs))
-        problem = state.refusal or _missing_memory_text(preview)
+        problem = state.problem_text or _missing_memory_text(preview)
         self._problem.setText(problem)
         self._problem.setVisible(bool(problem))
         self.apply_button.setEnabled(bool(count) and state.problem is None and not state.applying)

@@ -77,8 +77,8 @@ class SettingsState(QObject):
             return running
 
     @property
-    def refusal(self) -> str:
-        """Reason why the requested settings are invalid, for display; empty if they are valid."""
+    def problem_text(self) -> str:
+        """Text of `problem` for display: why the requested settings are invalid. Empty if they are valid."""
         problem = self.problem
         if problem is None:
             return ""

@@ -29,8 +29,9 @@ side."""
 class TuneView:
     """A tune's state, running or finished. `verdict` has the format of Verdict.as_json.
 
-    `baseline` are the settings before the tune. `forecasts` are for draft lengths combined with `other_settings`.
-    `estimate_mib` returns the memory for some settings in MiB, None if unknown.
+    `baseline` are the settings before the tune. `forecasts` are for several draft lengths; `other_settings` are all
+    settings but the draft length, the same for each of these forecasts and for the curve. `estimate_mib` returns the
+    memory for some settings in MiB, None if unknown.
     """
 
     model: str
@@ -55,7 +56,7 @@ class TuneView:
 
 
 def read_forecasts(verdict: Mapping[str, Any]) -> tuple[Forecast, ...]:
-    """Return the forecasts of a stored verdict; empty if it has another version."""
+    """Return the forecasts of a stored verdict; empty if an earlier version, which had none, stored it."""
     stored = verdict.get("forecasts", ())
     return tuple(Forecast(each["draft"], each["value"], each["low"], each["high"]) for each in stored)
 
@@ -109,7 +110,7 @@ def trial_rows(view: TuneView) -> list[TrialRow]:
     baseline = _with_mtp_off(view.baseline)
     off = by_key.get(settings_key(baseline))
     best = settings_key(view.verdict["settings"]) if view.verdict else None
-    # Each row follows what it is sorted by: the draft length, and whether other settings differ.
+    # Rows with what they are sorted by: the draft length, then the baseline before other settings of that length.
     rows: list[tuple[int, bool, TrialRow]] = []
     for key, tried in by_key.items():
         row = _measured_row(view, tried, off, best=key == best)
@@ -141,7 +142,7 @@ def rate_curves(view: TuneView) -> tuple[Curve, ...]:
     }
     forecasts_by_draft = {each.draft: each for each in _speed_forecasts(view)}
     drafts = sorted(
-        {*forecasts_by_draft, *(draft_length(dict(key)) for key in by_key if _has_other_settings(dict(key), view))}
+        {*forecasts_by_draft, *(draft_length(dict(key)) for key in by_key if _matches_other_settings(dict(key), view))}
     )
     points = []
     for draft in drafts:
@@ -162,8 +163,8 @@ def step_parts(view: TuneView) -> tuple[tuple[StepPart, ...], str, str]:
     """Return the times of a verification step's parts, a line on the step, and a conclusion; empty until known.
 
     The time of one token is that of a step without MTP. The cost of a drafted token is the slope of a line through the
-    step times of several draft lengths; the rest of this step is the head's fixed cost. If the rest is negative,
-    the two are shown together.
+    step times of several draft lengths. What is left of a step with drafts is the head's fixed cost. If nothing is
+    left, the head and the drafted tokens are shown together.
     """
     steps = _step_times(view)
     draft_lengths = sorted(draft for draft in steps if draft)
@@ -242,7 +243,7 @@ def _step_times(view: TuneView) -> dict[int, tuple[float, float]]:
     """Return milliseconds and tokens per step by draft length, from the trials with the view's other settings."""
     by_draft: dict[int, list[tuple[float, float]]] = {}
     for trial in view.trials:
-        if trial.error is None and _has_other_settings(trial.settings, view):
+        if trial.error is None and _matches_other_settings(trial.settings, view):
             for run in trial.runs:
                 if run.is_counted and run.steps and run.decode_rate:
                     ms = 1_000 * run.reply_tokens / run.decode_rate / run.steps
@@ -253,7 +254,8 @@ def _step_times(view: TuneView) -> dict[int, tuple[float, float]]:
     }
 
 
-def _has_other_settings(settings: RunSettings, view: TuneView) -> bool:
+def _matches_other_settings(settings: RunSettings, view: TuneView) -> bool:
+    """Return True if settings equal the view's other settings, whatever their draft length."""
     return settings_key(settings) == _key_for_draft(
         _with_mtp_off(view.baseline), view.other_settings, draft_length(settings)
     )
