@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from launcher.app.recipes import FoundRecipe
     from launcher.engine.serve_options import ServeOptions
 
-KINDS = ("command", "script", "compose", "systemd", "curl", "python", "typescript", "llama-swap", "router-ini")
+KINDS = (
+    *("command", "script", "compose", "systemd", "curl", "python", "typescript"),
+    *("llama-swap", "router-ini", "prometheus", "grafana"),
+)
 """The names in export.render. They are not imported, because that would slow down --help; a test compares them."""
 _PLAN_OPTIONS = ("vision", "gpu", "gpu_memory", "unified_memory", "free_memory", "headless", "host_memory", "wake")
 """Options that choose among the plans of a catalogue model."""

@@ -3,13 +3,23 @@
 import sys
 from typing import Literal, get_args
 
-from launcher.export import clients, proxies, shell
+from launcher.export import clients, monitoring, proxies, shell
 from launcher.export.compose import compose_file
 from launcher.export.recipe import ExportRecipe
 from launcher.export.systemd import systemd_unit
 
 ExportKind = Literal[
-    "command", "script", "compose", "systemd", "curl", "python", "typescript", "llama-swap", "router-ini"
+    "command",
+    "script",
+    "compose",
+    "systemd",
+    "curl",
+    "python",
+    "typescript",
+    "llama-swap",
+    "router-ini",
+    "prometheus",
+    "grafana",
 ]
 KINDS: tuple[ExportKind, ...] = get_args(ExportKind)
 Shell = Literal["bash", "powershell"]
@@ -41,3 +51,7 @@ def render_export(kind: ExportKind, recipe: ExportRecipe, *, for_shell: Shell | 
             return proxies.llama_swap_config(recipe, windows=windows)
         case "router-ini":
             return proxies.router_preset(recipe)
+        case "prometheus":
+            return monitoring.prometheus_config(recipe)
+        case "grafana":
+            return monitoring.grafana_board()

@@ -34,7 +34,8 @@ GENERATING_PATHS = frozenset(
 )
 """Paths of requests that take a slot of the engine."""
 QUICK_PATHS = frozenset({"/tokenize", "/detokenize", "/apply-template", "/v1/messages/count_tokens"})
-READING_PATHS = frozenset({"/props", "/v1/models", "/models", "/slots", "/metrics"})
+METRICS_PATH = "/metrics"
+READING_PATHS = frozenset({"/props", "/v1/models", "/models", "/slots", METRICS_PATH})
 OPEN_PATHS = frozenset({"/health", "/v1/health"})
 """Paths that need no key, as with llama-server."""
 MOST_BODY_BYTES = 256 << 20

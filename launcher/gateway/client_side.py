@@ -11,6 +11,7 @@ from launcher.base.paths import cache_dir, explain_os_error
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch
 from launcher.gateway.request_log import RequestLog
+from launcher.gateway.request_metrics import RequestMetrics
 from launcher.gateway.slot_folder import clear_slot_folder
 from launcher.machine.addresses import list_own_names
 
@@ -38,6 +39,7 @@ class GatewayClientSide:
         self._endpoint = endpoint
         self._request_log = request_log
         self._socket = _listen(endpoint)
+        self._metrics = RequestMetrics(request_log)
         self._gateway: Gateway | None = None
         self._opening: asyncio.Task[Gateway] | None = None
 
@@ -58,7 +60,7 @@ class GatewayClientSide:
 
         endpoint = self._endpoint
         access = Access(endpoint.keys, endpoint.port, endpoint.shared, list_own_names() if endpoint.shared else ())
-        self._gateway = Gateway(access, self._request_log.note_exchange)
+        self._gateway = Gateway(access, self._request_log.note_exchange, self._metrics.format_text)
         await self._gateway.listen([self._socket])
         return self._gateway
 
@@ -106,6 +108,7 @@ class GatewayClientSide:
             await self._gateway.end_requests(_STOPPED, 0.0)
             await self._gateway.close()
         self._socket.close()
+        self._metrics.close()
 
 
 def _load_modules() -> None:

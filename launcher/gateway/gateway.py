@@ -14,6 +14,7 @@ from aiohttp import ClientError, ClientTimeout, web
 from launcher.gateway.access import (
     GENERATING_PATHS,
     HEADER_TIME_S,
+    METRICS_PATH,
     MOST_HEADER_BYTES,
     OPEN_PATHS,
     Access,
@@ -25,6 +26,7 @@ from launcher.gateway.continuation import drain_reason, find_mode, is_canonical,
 from launcher.gateway.engine_link import EngineLink, EngineLost, open_engine_session
 from launcher.gateway.exchange import Exchange, ExchangeState
 from launcher.gateway.forwarder import ClientGone, Forwarder
+from launcher.gateway.request_metrics import CONTENT_TYPE
 from launcher.gateway.saved_slots import SavedSlot, delete_slots, restore_slots, save_slots
 from launcher.gateway.turns import MOST_WAITING, Turns, refuse_waiting
 
@@ -37,6 +39,8 @@ _WORD_S = 5.0
 """Seconds that streams have at least to reach the end of a word before they are cut."""
 _STREAMS_GO_ON_S, _POLL_S = 30.0, 0.02
 _HEALTH_TIMEOUT = ClientTimeout(total=2.0)
+_METRICS_TIMEOUT = ClientTimeout(total=8.0)
+"""An engine answers between two batches. Prometheus waits 10 s."""
 _log = logging.getLogger(__name__)
 _http_log = logging.Logger("aiohttp", logging.CRITICAL + 1)
 """Takes what the HTTP server logs of malformed requests, and drops it: anyone can send such, and it quotes them."""
@@ -82,13 +86,19 @@ class Gateway:
     """Serves one model's clients at one address, whichever engine is behind it.
 
     Belongs to one asyncio loop. `on_exchange` is called whenever a request for a reply begins, is paused or
-    ends.
+    ends. `own_metrics` returns the gateway's part of /metrics, which follows the engine's.
     """
 
-    def __init__(self, access: Access, on_exchange: Callable[[Exchange], None] | None = None) -> None:
+    def __init__(
+        self,
+        access: Access,
+        on_exchange: Callable[[Exchange], None] | None = None,
+        own_metrics: Callable[[], str] | None = None,
+    ) -> None:
         self.access = access
         self.report: HandoverReport | None = None
         self._on_exchange = on_exchange
+        self._own_metrics = own_metrics
         self._http = open_engine_session()
         self._link: EngineLink | None = None
         self._turns = Turns()
@@ -269,6 +279,8 @@ class Gateway:
             key_name = self.access.check_request(request)
             if request.path in OPEN_PATHS:
                 return await self._report_health()
+            if request.path == METRICS_PATH and self._own_metrics is not None:
+                return await self._report_metrics(self._own_metrics())
             raw = await self._read_body(request)
             body = await _parse_body(raw)
             if key_name not in self.access.keys:  # revoked meanwhile
@@ -308,6 +320,17 @@ class Gateway:
         reason = "Loading model" if link is None else "The engine does not answer"
         error = {"code": 503, "message": reason, "type": "unavailable_error"}
         return web.json_response({"error": error}, status=503)
+
+    async def _report_metrics(self, own: str) -> web.Response:
+        """Return the engine's metrics, if one answers, and the gateway's own."""
+        link, engines = self._link, b""
+        if link is not None:
+            with suppress(ClientError, OSError, TimeoutError):
+                url = link.url + METRICS_PATH
+                async with self._http.get(url, headers=link.headers, timeout=_METRICS_TIMEOUT) as reply:
+                    if reply.status == 200:
+                        engines = (await reply.read()).rstrip() + b"\n"
+        return web.Response(body=engines.lstrip() + own.encode(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _serve_exchange(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
         forwarder = Forwarder(request, exchange)

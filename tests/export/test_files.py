@@ -14,6 +14,7 @@ from hypothesis import given, settings
 
 from launcher.base.errors import BadOption
 from launcher.export.compose import compose_file
+from launcher.export.monitoring import prometheus_config
 from launcher.export.proxies import llama_swap_config, router_preset
 from launcher.export.recipe import ExportRecipe
 from launcher.export.systemd import systemd_unit
@@ -47,6 +48,14 @@ def test_compose_reads_every_word_back(one: str, two: str) -> None:
     assert command[command.index("--option-0") + 1] == two
     assert command[1] == "/models/x.gguf"
     assert service["volumes"][0]["source"] == f"/folder {one.replace('/', '')}"
+
+
+def test_prometheus_scrapes_the_server_with_its_key(recipe: ExportRecipe) -> None:
+    (job,) = yaml.safe_load(prometheus_config(recipe))["scrape_configs"]
+    assert job["static_configs"] == [{"targets": ["127.0.0.1:20001"]}]
+    assert job["authorization"] == {"credentials_file": "llama-api-key"}
+    (job,) = yaml.safe_load(prometheus_config(replace(recipe, api_key=KEY)))["scrape_configs"]
+    assert job["authorization"] == {"credentials": KEY}
 
 
 def test_compose_is_reached_from_this_computer_only_and_with_a_key(recipe: ExportRecipe) -> None:
