@@ -13,32 +13,22 @@ from pathlib import Path
 import pytest
 from PySide6.QtGui import QImage
 
+from tests import forked
 from tests.cli import in_process
 
+pytestmark = pytest.mark.usefixtures("forked_commands")
 COMMAND = [sys.executable, "-m", "launcher"]
 OFFSCREEN = {"QT_QPA_PLATFORM": "offscreen"}
 
 
 def gui(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, "gui", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-        env=os.environ | OFFSCREEN | environment,
-    )
+    return forked.run("gui", *arguments, env=os.environ | OFFSCREEN | environment, timeout=180)
 
 
 @contextmanager
-def opened(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [*COMMAND, "gui", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | OFFSCREEN,
-    ) as process:
+def opened(*arguments: str) -> Iterator[forked.Program | subprocess.Popen[str]]:
+    pipe = subprocess.PIPE
+    with forked.start("gui", *arguments, stdout=pipe, stderr=pipe, env=os.environ | OFFSCREEN) as process:
         try:
             yield process
         finally:
@@ -70,7 +60,14 @@ def wait_until_it_serves() -> dict[str, str]:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_picture_is_taken_and_says_when_the_window_was_painted(tmp_path: Path, theme: str) -> None:
     picture = tmp_path / "window.png"
-    told = gui("--screenshot", str(picture), "--theme", theme, "--size", "1100x700")
+    told = subprocess.run(  # all of it, to the end of Python
+        [*COMMAND, "gui", "--screenshot", str(picture), "--theme", theme, "--size", "1100x700"],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+        env=os.environ | OFFSCREEN,
+    )
     assert told.returncode == 0, told.stderr
     assert 0 < json.loads(told.stdout)["painted_s"] < 30
     image = QImage(str(picture))
@@ -165,7 +162,9 @@ def test_started_from_a_menu_an_error_is_told_in_a_dialog(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_closes_the_window_and_stops_the_server(number: signal.Signals) -> None:
-    with opened("--demo") as process:
+    command = [*COMMAND, "gui", "--demo"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=os.environ | OFFSCREEN) as process:
         wait_until_it_serves()
         process.send_signal(number)
         assert process.wait(120) == 0

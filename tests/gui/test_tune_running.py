@@ -62,7 +62,7 @@ def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
     wait_for(ServerState.READY)
     page.tuning.failed.connect(lambda error: pytest.fail(str(error)))
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
-        page.begin_tune(TuneRequest(file=str(work), minutes=0.2))
+        page.begin_tune(TuneRequest(file=str(work), minutes=0.1))
         assert not page.measure.isEnabled()
     assert page.measure.isEnabled()
     assert page.verdict.kicker.text().startswith("Verdict · demo · Boats")
