@@ -9,22 +9,20 @@ from hypothesis import strategies as st
 from launcher.machine.gpu import Gpu
 from launcher.machine.host import read_host
 from launcher.machine.machine import Machine
-from launcher.models.catalogue import Catalogue
-from launcher.models.catalogue_load import shipped_models
-from launcher.models.plan import Plan, PlanCriteria, Status, estimate_argument, make_plans
+from launcher.models.plan import Plan, PlanCriteria, Status, estimate_argument
 from launcher.models.preset import Intent
 from launcher.models.read_situation import make_situation
 from launcher.models.situation import Situation, describe_machine
+from tests.models.planned import make_shipped_plans
 
 GIB = 2**30
-CATALOGUE = Catalogue(tuple(shipped_models()))
 MOE, PLAIN = "qwen3.6-35b-a3b-mtp", "qwen3.6-35b-a3b"
 SIZES = (8, 10, 12, 16, 20, 24, 32, 40, 48, 80)
 INTENTS: tuple[Intent, ...] = ("balanced", "long-context", "best-quality", "as-published")
 
 
 def plans(situation: Situation, wish: PlanCriteria | None = None) -> tuple[Plan, ...]:
-    return make_plans(CATALOGUE, situation, wish or PlanCriteria())
+    return make_shipped_plans(situation, wish or PlanCriteria())
 
 
 BALANCED = {

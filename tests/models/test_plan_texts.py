@@ -6,12 +6,11 @@ from functools import cache
 import pytest
 
 from launcher.models.catalogue import Catalogue
-from launcher.models.catalogue_load import shipped_models
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.preset import Intent
 from launcher.models.situation import Situation, describe_machine
+from tests.models.planned import CATALOGUE, make_shipped_plans
 
-CATALOGUE = Catalogue(tuple(shipped_models()))
 MOE, NINE = "qwen3.6-35b-a3b-mtp", "qwen3.5-9b-mtp"
 SIZES = (2, 8, 12, 16, 24, 48)
 MACHINES: tuple[dict[str, object], ...] = ({}, {"host_gib": 16.0, "backend": "vulkan"}, {"headless": True})
@@ -19,7 +18,7 @@ INTENTS: tuple[Intent, ...] = ("balanced", "long-context", "best-quality", "as-p
 
 
 def plans(situation: Situation, wish: PlanCriteria | None = None) -> tuple[Plan, ...]:
-    return make_plans(CATALOGUE, situation, wish or PlanCriteria())
+    return make_shipped_plans(situation, wish or PlanCriteria())
 
 
 class TestTexts:

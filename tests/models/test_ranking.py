@@ -6,19 +6,18 @@ from math import inf
 import pytest
 
 from launcher.models.catalogue import Catalogue, ModelEntry
-from launcher.models.catalogue_load import shipped_models
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.preset import Intent
 from launcher.models.ranking import desktop_share_mib, other_tokens
 from launcher.models.situation import Situation, describe_machine, describe_unified_machine
+from tests.models.planned import CATALOGUE, make_shipped_plans
 
-CATALOGUE = Catalogue(tuple(shipped_models()))
 MOE, PLAIN, DENSE, SMALL = "qwen3.6-35b-a3b-mtp", "qwen3.6-35b-a3b", "qwen3.8-27b", "qwen3.5-9b-mtp"
 MACHINES = (4, 6, 8, 12, 16, 24, 32, 48, 80, 96)
 
 
 def plans(situation: Situation, model: str | None = None, intent: Intent = "balanced", **chosen: object) -> list[Plan]:
-    return list(make_plans(CATALOGUE, situation, PlanCriteria(model=model, intent=intent, **chosen)))  # type: ignore[arg-type]
+    return list(make_shipped_plans(situation, PlanCriteria(model=model, intent=intent, **chosen)))  # type: ignore[arg-type]
 
 
 def first(size: float, model: str | None = None, intent: Intent = "balanced", **machine: object) -> Plan:
