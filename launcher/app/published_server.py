@@ -218,12 +218,12 @@ class RemoteControl:
             for batch in _split_records(_last_records(log.records, count)):
                 yield batch
             return
-        ended: asyncio.Queue[RequestRecord] = asyncio.Queue()
-        with log.listening(ended.put_nowait):
+        changed: asyncio.Queue[RequestRecord] = asyncio.Queue()
+        with log.listening(changed.put_nowait):
             for batch in _split_records(_last_records([each for each in log.records if each.has_ended], count)):
                 yield batch
             while True:
-                record = await ended.get()
+                record = await changed.get()
                 if record.has_ended:
                     yield {"requests": [record.as_json()]}
 
@@ -233,7 +233,7 @@ def _last_records(records: list[RequestRecord], count: object) -> list[RequestRe
 
 
 def _split_records(records: list[RequestRecord]) -> Iterator[dict[str, object]]:
-    """Yield messages of records, of which each has less than the 1 MiB that base/control.py allows."""
+    """Yield messages with some records each, so that none reaches the 1 MiB that base/control.py allows."""
     for begin in range(0, len(records), _RECORDS_AT_ONCE):
         yield {"requests": [record.as_json() for record in records[begin : begin + _RECORDS_AT_ONCE]]}
 
@@ -285,6 +285,8 @@ async def _resolve_context(options: ServeOptions, chosen: Settings, engine_pid: 
     if "ctx" not in chosen or chosen["ctx"] is not None:
         return chosen
     options = change_settings(options, chosen)
+    # The start would recommend a value where none is asked for. So llama-server's default is asked for where it is in
+    # use, and only values that the launcher chooses at each start are left open.
     asked: dict[str, Value] = {}
     for name, row in ROWS.items():
         asked[name] = row.value_in(options)
@@ -363,6 +365,7 @@ class PublishedServer:
                 engine_port=supervisor.engine_endpoint.port,
                 command_hash=None,
             )
+        # Requests alone do not change the entry: it says READY also while the server is BUSY.
         elif isinstance(event, ServerStatus) and event.state not in (
             ServerState(self.registration.entry.state),
             ServerState.BUSY,

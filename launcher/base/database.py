@@ -73,7 +73,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
         yield
         db.execute("COMMIT")
     except BaseException:
-        if db.in_transaction:  # SQLite has already rolled back by itself, for example on a full disk
+        if db.in_transaction:  # not if SQLite has rolled back by itself, for example on a full disk
             db.execute("ROLLBACK")
         raise
 

@@ -67,4 +67,4 @@ def _format_servers(servers: Sequence[RegisteredServer], *, show_key: bool) -> I
         for finding in entry.health:
             yield f"  {health_line(finding)}"
     if servers and not show_key:
-        yield "`mtp-launcher status --show-key` prints the API key, `mtp-launcher export python` a program that asks."
+        yield "`mtp-launcher status --show-key` prints the API key, `mtp-launcher export python` an example program."

@@ -31,8 +31,8 @@ _HOST_ONLY = frozenset({"token_embd.weight", "per_layer_token_embd.weight"})
 _EMBEDDING_DOUBT = 0.4
 """Share by which an input embedding of unknown type may be off: Q3_K to Q6_K around Q4_K."""
 _EXPERTS_DOUBT = 0.04
-"""Share of the weights on the device that a split of experts by their parameters may misplace: routed experts have
-fewer bits than the rest of a file, by 5 % in Qwen3.6-35B-A3B."""
+"""Largest error, as a share of the weights on the device, of an experts' size that is computed from their number of
+parameters: routed experts have fewer bits than the rest of a file, by 5 % in Qwen3.6-35B-A3B."""
 _EXPERT = re.compile(r"ffn_(up|down|gate|gate_up)_(?:ch)?exps\.")
 """Tensors that --n-cpu-moe moves to the host (llama.cpp, common/common.h: LLM_FFN_EXPS_REGEX)."""
 
@@ -87,12 +87,12 @@ class Weights:
         return tuple(accumulate(map(sum, map(_MATRICES, self.blocks + self.heads)), initial=0))
 
     def sum_experts(self, begin: int = 0, end: int | None = None, *, mtp: bool = False) -> int:
-        """Return the bytes of the routed experts of the blocks from `begin` to `end`, `mtp`: of the heads, too."""
+        """Return the bytes of the routed experts of blocks `begin` to `end`; `mtp` counts the heads as blocks."""
         sums, count = self._expert_sums, len(self.blocks) + (len(self.heads) if mtp else 0)
         return sums[count if end is None else min(end, count)] - sums[min(begin, count)]
 
     def sum_rest(self, *, mtp: bool = False) -> int:
-        """Return the bytes of all blocks without their routed experts, `mtp`: of the heads, too."""
+        """Return the bytes of all blocks without their routed experts; `mtp` counts the heads as blocks."""
         return self._rest_sums[mtp]
 
     def on_device(self, n_cpu_moe: int, *, mtp: bool) -> int:
@@ -184,7 +184,7 @@ def weights_by_rules(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> 
     measured = entry.expert_layer_mib(sized)
     if measured:
         experts = int(measured * _MIB)
-    else:
+    else:  # `parameters_b` counts the host's tables, unless the catalogue lists them
         listed_tables = host_tables if rules and rules.host_mib else 0
         experts = _experts_by_parameters(entry, size.size_bytes - header - listed_tables, geometry)
     matrices = (experts // 3,) * 3
@@ -198,7 +198,7 @@ def weights_by_rules(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> 
         heads = (Block(head - sum(routed), routed),) * count
         device -= count * head
     device -= geometry.expert_layers * sum(matrices)
-    rest = max(device, 0) // (geometry.layers + 1)
+    rest = max(device, 0) // (geometry.layers + 1)  # the output tensors are taken to be as large as a layer's rest
     output = max(device, 0) - geometry.layers * rest
     tied = rules is not None and rules.tied_output
     tolerance = size.tolerance + (0 if measured or not experts else _EXPERTS_DOUBT)
@@ -230,7 +230,11 @@ def _experts_by_parameters(entry: ModelEntry, tensor_bytes: int, geometry: Geome
 
 
 def _rule_blocks(geometry: Geometry, rest: int, matrices: Matrices) -> tuple[Block, ...]:
-    """Return the trunk's blocks. Those with experts are the last ones, or spread where others lie between them."""
+    """Return the trunk's blocks.
+
+    Those with experts follow the leading dense ones. If more blocks are without experts, the experts' blocks are spread
+    evenly.
+    """
     count, routed_count = geometry.layers, geometry.expert_layers
     plain = Block(rest)
     if not routed_count:

@@ -21,14 +21,15 @@ CREATE TABLE use_counts (
     PRIMARY KEY (day, place, settings)
 )
 """
+"""`day` counts from the epoch, `place` is the `use_counts_key`; `settings` and `accepted` are JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class UseCounts:
     """Tokens generated with some settings, the engine's seconds for them, and verification steps.
 
-    `accepted` counts accepted drafts by position. They are compared with steps rather than with drafted tokens, because
-    how many drafts a step accepts does not depend on what is drafted after them.
+    `accepted` counts accepted drafts by their position in the step. Divided by `steps` a count is the share of steps
+    that accept so many drafts or more. Unlike a share of the drafted tokens, it does not depend on the draft length.
     """
 
     settings: RunSettings

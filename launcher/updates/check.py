@@ -182,8 +182,8 @@ def find_releases_url() -> str:
 async def check_for_update() -> NewestRelease:
     """Fetch the newest release's manifest, and store it.
 
-    Raises ReleasesUnknown if no address is set or it has no manifest, ManifestBroken, and Unreachable or Refused if the
-    server does not deliver it.
+    Raises ReleasesUnknown if no address is set or there is no manifest, ManifestBroken if the manifest is invalid, and
+    Unreachable or Refused if the server does not deliver it.
     """
     folder = find_releases_url()
     try:
@@ -267,7 +267,7 @@ def _read_check(folder: str) -> _StoredCheck | None:
 
 
 def _store_check(folder: str, manifest: ReleaseManifest | None) -> None:
-    """Store a check. Without a manifest it had no answer, and the manifest of the check before stays."""
+    """Store a check. `manifest` is None if the check failed; the manifest of the check before then stays."""
     before = _read_check(folder) if manifest is None else None
     known = before.manifest if before is not None else manifest
     kept = _StoredCheck(folder=folder, asked_s=time.time(), answered=manifest is not None, manifest=known)

@@ -59,7 +59,7 @@ def head_state(local: LocalModel) -> tuple[str, str, str]:
     return {
         "present": (tr("yes"), "tick", "good"),
         "none": (tr("no"), "minus", "secondary"),
-        "promised": (tr("lost"), "cross", "bad"),
+        "promised": (tr("lost"), "cross", "bad"),  # the header lists a head, but the file lacks its tensors
         None: (UNKNOWN, "", "secondary"),
     }[local.record.head]
 
@@ -67,6 +67,7 @@ def head_state(local: LocalModel) -> tuple[str, str, str]:
 def file_state(local: LocalModel) -> tuple[str, str, str]:
     """Return the verification state, as (text, glyph, colour role)."""
     if local.record.problem and local.state.value in ("unverified", "good"):
+        # `head` is None if the header could not be read.
         return tr("unreadable") if local.record.head is None else tr("not as published"), "cross", "bad"
     return {
         "good": (tr("verified"), "tick", "good"),
@@ -81,6 +82,7 @@ def place_text(local: LocalModel) -> str:
     """Return the place of a file, as text: a folder, or the other program that it belongs to."""
     if local.place.value == "store" and local.store is not None:
         return local.store.title
+    # If we downloaded a file that is elsewhere, the models folder was another one then.
     return {
         "ours": tr("our folder"),
         "cache": tr("Hugging Face cache"),
