@@ -83,6 +83,7 @@ class ServerSession:
         port: int | None = None,
         shared: bool = False,
         direct: bool = False,
+        encrypted: bool = False,
         on_event: OnServerEvent | None = None,
         on_snapshot: OnSnapshot | None = None,
         on_health: OnHealth | None = None,
@@ -95,6 +96,7 @@ class ServerSession:
         self.request_log = RequestLog(self._served_model)
         self._request_keeping = RequestKeeping(self.request_log)
         self._direct = direct
+        self._encrypted = encrypted
         self._gateway: GatewayClientSide | None = None
         self._on_event = on_event
         self._extra_listeners: list[OnServerEvent] = []
@@ -402,7 +404,9 @@ class ServerSession:
                 self._notify_listeners(event)
 
         try:
-            self._gateway = None if self._direct else GatewayClientSide(endpoint, self.request_log)
+            encrypted = self._encrypted and endpoint.shared
+            published.registration.update(encrypted=encrypted)
+            self._gateway = None if self._direct else GatewayClientSide(endpoint, self.request_log, encrypted=encrypted)
         except LauncherError:
             await published.withdraw()
             raise

@@ -19,13 +19,14 @@ class ShareInfo:
     hint: str
 
 
-def shared_urls(port: int) -> tuple[str, ...]:
+def shared_urls(port: int, *, encrypted: bool = False) -> tuple[str, ...]:
     """Return the base addresses of a server on `port` for other computers, without a path."""
-    return tuple(f"http://{address}:{port}" for address in list_lan_addresses())
+    return tuple(f"{'https' if encrypted else 'http'}://{address}:{port}" for address in list_lan_addresses())
 
 
-def read_share_info(port: int) -> ShareInfo:
+def read_share_info(port: int, *, encrypted: bool = False) -> ShareInfo:
     """Return how other computers reach a server on `port`, from this computer's current networks."""
     host = read_host()
     mirrored = any(each.values.get("wsl2.networkingmode", "").lower() == "mirrored" for each in read_wsl_settings())
-    return ShareInfo(shared_urls(port), firewall_hint(port, system=host.kind, wsl=host.wsl, wsl_mirrored=mirrored))
+    hint = firewall_hint(port, system=host.kind, wsl=host.wsl, wsl_mirrored=mirrored)
+    return ShareInfo(shared_urls(port, encrypted=encrypted), hint)

@@ -52,6 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lan", action="store_true", help="share with the local network while it runs; clients need the API key"
     )
+    parser.add_argument("--no-tls", action="store_true", help="with --lan: share without encryption")
     parser.add_argument(
         "--rpc", type=parse_rpc_workers, default=(), metavar="HOST:PORT,...", help="llama.cpp's RPC workers to use"
     )
@@ -83,6 +84,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.cli.suggested_fixes import actions_json, print_failure
     from launcher.engine.server.last_start import require_last_model, save_last_start
 
+    _check_sharing(options)
     model = require_last_model() if options.last else options.what or options.model
     try:
         start = await resolve_start(
@@ -99,7 +101,12 @@ async def run(options: argparse.Namespace) -> int:
     on_event = None if options.json else StateLine().show_event
     on_health = None if options.json else _print_health
     session = ServerSession(
-        port=options.port, shared=options.lan, direct=options.direct, on_event=on_event, on_health=on_health
+        port=options.port,
+        shared=options.lan,
+        direct=options.direct,
+        encrypted=not options.no_tls,
+        on_event=on_event,
+        on_health=on_health,
     )
     counting = UseCounting(session)
     try:
@@ -125,6 +132,16 @@ async def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_sharing(options: argparse.Namespace) -> None:
+    """Raise BadOption for options about sharing that do not belong together."""
+    from launcher.base.errors import BadOption
+
+    if options.no_tls and not options.lan:
+        raise BadOption("--no-tls belongs to --lan.", "This computer's own connections are never encrypted.")
+    if options.lan and options.direct and not options.no_tls:
+        raise BadOption("With --direct nothing is encrypted.", "Add --no-tls, or omit --direct.")
+
+
 def _print_health(event: HealthEvent) -> None:
     print(health_line(event.finding.as_json(), cleared=event.cleared), file=sys.stderr, flush=True)
 
@@ -145,7 +162,7 @@ async def _start_and_wait(
         try:
             await start_server()
             await asyncio.to_thread(save_last_model, start.model_name)
-            ready = Result(_ready_json(session, start), _describe_server(session, start))
+            ready = Result(_ready_json(session, start, options), _describe_server(session, start, options))
             print_result(ready, as_json=options.json)
             try:
                 await _print_advice(session, as_json=options.json)
@@ -169,9 +186,10 @@ async def _start_and_wait(
             start_server = partial(session.apply_fix, fix)
 
 
-def _ready_json(session: ServerSession, start: ResolvedStart) -> dict[str, Any]:
+def _ready_json(session: ServerSession, start: ResolvedStart, options: argparse.Namespace) -> dict[str, Any]:
     from launcher.app.sharing import shared_urls
     from launcher.app.start_settings import SettingOrigin
+    from launcher.gateway.certificate import certificate_path, read_fingerprint
 
     supervisor, endpoint = session.supervisor, session.supervisor.endpoint
     data: dict[str, Any] = {
@@ -182,7 +200,8 @@ def _ready_json(session: ServerSession, start: ResolvedStart) -> dict[str, Any]:
         "launcher_pid": os.getpid(),
     }
     if endpoint.shared:
-        data["lan"] = shared_urls(endpoint.port)
+        data["lan"] = shared_urls(endpoint.port, encrypted=not options.no_tls)
+        data |= {} if options.no_tls else {"certificate": certificate_path(), "fingerprint": read_fingerprint()}
     if start.tuned_line:
         data["preset"] = {"settings": start.settings_from(SettingOrigin.TUNED), "note": start.tuned_line}
     if start.notices:
@@ -190,7 +209,7 @@ def _ready_json(session: ServerSession, start: ResolvedStart) -> dict[str, Any]:
     return data
 
 
-def _describe_server(session: ServerSession, start: ResolvedStart) -> Iterator[str]:
+def _describe_server(session: ServerSession, start: ResolvedStart, options: argparse.Namespace) -> Iterator[str]:
     from launcher.app.start_settings import SettingOrigin
 
     endpoint, launch = session.supervisor.endpoint, session.supervisor.launch
@@ -221,7 +240,7 @@ def _describe_server(session: ServerSession, start: ResolvedStart) -> Iterator[s
     }
     yield from (f"  {name:<8} {text}" for name, text in rows.items() if text)
     if endpoint.shared:
-        yield _describe_sharing(endpoint.port)
+        yield _describe_sharing(endpoint.port, encrypted=not options.no_tls)
     yield "Ctrl-C stops it."
 
 
@@ -259,16 +278,22 @@ def _describe_full_context(plan_settings: PlanSettings, extra: Sequence[str]) ->
     return f"{size}; when full, the reply ends, and nothing of the chat is dropped"
 
 
-def _describe_sharing(port: int) -> str:
-    """Return the addresses for other computers, and a warning about the security of sharing."""
+def _describe_sharing(port: int, *, encrypted: bool) -> str:
+    """Return the addresses for other computers, and the certificate, or a warning that nothing is encrypted."""
     from launcher.app.sharing import read_share_info
+    from launcher.gateway.certificate import certificate_path, read_fingerprint
 
-    info = read_share_info(port)
+    info = read_share_info(port, encrypted=encrypted)
     urls = [f"{url}/v1" for url in info.urls]
     where = f" with the network: {' and '.join(urls)}." if urls else ", but this computer has no address in a network."
-    text = (
-        f"Shared{where} Anyone with the API key can use the server. The traffic is not encrypted: others on the"
-        " network can read the key and all messages, so share only where you trust everyone. Sharing ends when the"
-        " server stops."
-    )
-    return "\n".join(filter(None, [wrap_text(text), info.hint]))
+    text = f"Shared{where} Anyone with the API key can use the server. "
+    certificate = ""
+    if encrypted:
+        text += "Clients must trust its certificate (docs/clients.md). Sharing ends when the server stops."
+        certificate = f"  certificate  {certificate_path()}\n  SHA-256      {read_fingerprint()}"
+    else:
+        text += (
+            "The traffic is not encrypted: others on the network can read the key and all messages, so share only"
+            " where you trust everyone. Sharing ends when the server stops."
+        )
+    return "\n".join(filter(None, [wrap_text(text), certificate, info.hint]))

@@ -22,6 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 async def run(options: argparse.Namespace) -> Result:
     """List the servers. Exit code 1 if there is none, so that scripts can check."""
     from launcher.app.running_servers import read_running_servers
+    from launcher.gateway.certificate import read_fingerprint
 
     servers = await read_running_servers(options.url)
     fields = {
@@ -36,6 +37,7 @@ async def run(options: argparse.Namespace) -> Result:
         "embeddings",
         "health",
         "shared",
+        "encrypted",
     }
     data = [
         {
@@ -43,6 +45,7 @@ async def run(options: argparse.Namespace) -> Result:
             "problem": server.problem,
             "pid": server.entry.engine_pid,
             "launcher_pid": server.entry.pid,
+            "fingerprint": read_fingerprint() if server.entry.encrypted else None,
             **server.entry.model_dump(include=fields),
         }
         for server in servers
@@ -51,6 +54,8 @@ async def run(options: argparse.Namespace) -> Result:
 
 
 def _format_servers(servers: Sequence[RegisteredServer], *, show_key: bool) -> Iterator[str]:
+    from launcher.gateway.certificate import certificate_path, read_fingerprint
+
     if not servers:
         yield "No server is running. Start one with `mtp-launcher serve --model FILE`."
     for server in servers:
@@ -62,6 +67,8 @@ def _format_servers(servers: Sequence[RegisteredServer], *, show_key: bool) -> I
             yield f"  {server.problem}"
         if entry.shared:
             yield "  shared with the network until it ends (serve --lan)"
+        if entry.encrypted:
+            yield f"  certificate  {certificate_path()}\n  SHA-256      {read_fingerprint()}"
         if show_key:
             yield f"  API key  {entry.api_key}"
         for finding in entry.health:

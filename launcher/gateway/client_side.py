@@ -13,9 +13,10 @@ from launcher.engine.server.launch import Launch
 from launcher.gateway.request_log import RequestLog
 from launcher.gateway.request_metrics import RequestMetrics
 from launcher.gateway.slot_folder import clear_slot_folder
-from launcher.machine.addresses import list_own_names
+from launcher.machine.addresses import list_lan_addresses, list_own_names
 
 if TYPE_CHECKING:
+    from launcher.gateway.encrypted_listener import ContextFor
     from launcher.gateway.gateway import Gateway, HandoverReport
 
 _BACKLOG = 256
@@ -26,8 +27,8 @@ _STOPPED = "The server is being stopped."
 class GatewayClientSide:
     """The gateway at one endpoint. Implements ClientSide of the supervisor."""
 
-    def __init__(self, endpoint: Endpoint, request_log: RequestLog) -> None:
-        """Claim the address; `request_log` gets all requests.
+    def __init__(self, endpoint: Endpoint, request_log: RequestLog, *, encrypted: bool = False) -> None:
+        """Claim the address; `request_log` gets all requests. If `encrypted`, other computers must use TLS.
 
         Raises PortBusy, or what explain_os_error returns for a folder that cannot be made.
         """
@@ -38,6 +39,7 @@ class GatewayClientSide:
             raise explain_os_error(error) from error
         self._endpoint = endpoint
         self._request_log = request_log
+        self._encrypted = encrypted
         self._socket = _listen(endpoint)
         self._metrics = RequestMetrics(request_log)
         self._gateway: Gateway | None = None
@@ -59,10 +61,21 @@ class GatewayClientSide:
         from launcher.gateway.gateway import Gateway
 
         endpoint = self._endpoint
-        access = Access(endpoint.keys, endpoint.port, endpoint.shared, list_own_names() if endpoint.shared else ())
+        names = list_own_names() if endpoint.shared else frozenset()
+        access = Access(endpoint.keys, endpoint.port, endpoint.shared, names)
         self._gateway = Gateway(access, self._request_log.note_exchange, self._metrics.format_text)
-        await self._gateway.listen([self._socket])
+        await self._gateway.listen([self._socket], await self._read_certificate(names) if self._encrypted else None)
         return self._gateway
+
+    async def _read_certificate(self, names: frozenset[str]) -> "ContextFor":
+        """Return what makes the TLS contexts. Raises what explain_os_error returns if no certificate can be kept."""
+        from launcher.gateway.certificate import load_authority
+
+        try:
+            authority = await asyncio.to_thread(load_authority, names, list_lan_addresses())
+        except OSError as error:
+            raise explain_os_error(error) from error
+        return lambda address: asyncio.to_thread(authority.make_context, address, names)
 
     def change_keys(self, endpoint: Endpoint) -> None:
         """Let clients in with the keys of `endpoint`, which has the same address, and with no others."""

@@ -23,6 +23,7 @@ from launcher.gateway.access import (
     read_body,
 )
 from launcher.gateway.continuation import drain_reason, find_mode, is_canonical, make_continuation
+from launcher.gateway.encrypted_listener import ContextFor, accept_connections
 from launcher.gateway.engine_link import EngineLink, EngineLost, open_engine_session
 from launcher.gateway.exchange import Exchange, ExchangeState
 from launcher.gateway.forwarder import ClientGone, Forwarder
@@ -109,9 +110,10 @@ class Gateway:
         self._pausing: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self._runner: web.AppRunner | None = None
+        self._accepting: list[asyncio.Task[None]] = []
 
-    async def listen(self, sockets: Sequence[socket.socket]) -> None:
-        """Accept requests on listening sockets."""
+    async def listen(self, sockets: Sequence[socket.socket], context_for: ContextFor | None = None) -> None:
+        """Accept requests on listening sockets; with `context_for`, those of other computers with TLS only."""
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle_request, expect_handler=leave_expectation)
         app.on_response_prepare.append(self.access.add_headers)
@@ -127,10 +129,19 @@ class Gateway:
         )
         await self._runner.setup()
         for each in sockets:
-            await web.SockSite(self._runner, each).start()
+            if context_for is None:
+                await web.SockSite(self._runner, each).start()
+                continue
+            assert self._runner.server is not None  # noqa: S101 -- set up
+            accepting = accept_connections(each, self._runner.server, context_for)
+            self._accepting.append(asyncio.create_task(accepting))
 
     async def close(self) -> None:
         """Stop listening, end all requests and delete saved slots."""
+        for each in self._accepting:
+            each.cancel()
+        if self._accepting:
+            await asyncio.wait(self._accepting)
         if self._runner is not None:
             await self._runner.cleanup()
         await self._http.close()

@@ -1,6 +1,13 @@
 """Sharing with the network: only when it is asked for, never without the key."""
 
+import hashlib
+import json
+import os
+import shutil
 import socket
+import ssl
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,17 +42,57 @@ def test_shared_it_listens_everywhere_and_says_where(shared: Served) -> None:
     assert listens_on(shared.launcher_pid) == {"0.0.0.0"}
     assert listens_on(shared.pid) == {"127.0.0.1"}, "the engine is the gateway's alone"
     port = shared.url.rpartition(":")[2]
-    assert shared.lan == tuple(f"http://{address}:{port}" for address in list_lan_addresses())
+    assert shared.lan == tuple(f"https://{address}:{port}" for address in list_lan_addresses())
+    trusting = ssl.create_default_context(cafile=str(shared.home / "state" / "certificate.pem"))
     for url in (shared.url, *shared.lan):
-        assert httpx.get(f"{url}/v1/models", trust_env=False).status_code == 401
-        key = {"Authorization": f"Bearer {shared.api_key}"}
-        assert httpx.get(f"{url}/v1/models", headers=key, trust_env=False).status_code == 200
+        with httpx.Client(base_url=url, verify=trusting, trust_env=False) as client:
+            assert client.get("/v1/models").status_code == 401
+            key = {"Authorization": f"Bearer {shared.api_key}"}
+            assert client.get("/v1/models", headers=key).status_code == 200
+
+
+@pytest.mark.skipif(not list_lan_addresses(), reason="this computer has no address in a network")
+def test_others_get_nothing_in_the_clear(shared: Served) -> None:
+    with pytest.raises(httpx.HTTPError):
+        httpx.get(f"{shared.lan[0].replace('https', 'http')}/health", trust_env=False)
+
+
+@pytest.mark.skipif(not list_lan_addresses(), reason="this computer has no address in a network")
+def test_a_client_trusts_it_by_its_environment(shared: Served) -> None:
+    """As docs/clients.md says, for Python's and Node.js' clients."""
+    certificate = str(shared.home / "state" / "certificate.pem")
+    script = "import sys, httpx; print(httpx.get(sys.argv[1] + '/v1/models').status_code)"
+    python = [sys.executable, "-c", script, shared.lan[0]]
+    told = subprocess.run(python, env=os.environ | {"SSL_CERT_FILE": certificate}, capture_output=True, text=True)
+    assert told.stdout.strip() == "401", told.stderr
+    if node := shutil.which("node"):
+        script = "fetch(process.argv[1] + '/v1/models').then(reply => console.log(reply.status))"
+        environment = os.environ | {"NODE_EXTRA_CA_CERTS": certificate}
+        told = subprocess.run([node, "-e", script, shared.lan[0]], env=environment, capture_output=True, text=True)
+        assert told.stdout.strip() == "401", told.stderr
 
 
 def test_status_says_that_it_is_shared(shared: Served) -> None:
     code, told = in_terminal("status", home=shared.home)
     assert code == 0
     assert "shared with the network" in told
+    certificate = (shared.home / "state" / "certificate.pem").read_text()
+    fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).digest().hex(":").upper()
+    assert fingerprint in told
+    code, told = in_terminal("status", "--json", home=shared.home)
+    (server,) = json.loads(told)
+    assert (server["encrypted"], server["fingerprint"]) == (True, fingerprint)
+
+
+def test_it_is_shared_in_the_clear_only_if_that_is_asked_for(tmp_path: Path) -> None:
+    for words in (["--no-tls"], ["--lan", "--direct"]):
+        code, told = in_terminal("serve", "demo", *words, home=tmp_path / "home")
+        assert (code, "--no-tls" in told) == (1, True)
+    with serve(tmp_path / "home", "--lan", "--no-tls") as server:
+        for url in server.lan:
+            assert httpx.get(f"{url}/v1/models", trust_env=False).status_code == 401
+            assert url.startswith("http://")
+        assert not (server.home / "state" / "certificate.pem").exists()
 
 
 async def test_a_next_start_is_not_shared(demo_model: Path) -> None:

@@ -81,6 +81,7 @@ LIVE_FIELDS = {
     "settings",
     "health",
     "shared",
+    "encrypted",
 }
 """Fields of ServerEntry that change while a server runs. Other commands get them over the control socket, because the
 file is written in the background and may be out of date."""
@@ -102,6 +103,7 @@ class ServerEntry(BaseModel):
     port: int
     api_key: str = Field(repr=False)
     shared: bool = False
+    encrypted: bool = False
     pid: int = Field(gt=0)
     created_s: float
     model: str

@@ -1,0 +1,48 @@
+"""Accepts connections at all addresses of this computer: with TLS from other computers, without it from this one."""
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+ContextFor = Callable[[str], Awaitable[ssl.SSLContext]]
+"""Returns the context for connections to an address of this computer."""
+_PAUSE_S = 0.2
+"""Seconds until the next try when a connection cannot be accepted, as with too many open files."""
+_HANDSHAKE_S = 10.0
+
+
+async def accept_connections(
+    listener: socket.socket, make_protocol: Callable[[], asyncio.Protocol], context_for: ContextFor
+) -> None:
+    """Accept connections until this is cancelled."""
+    loop = asyncio.get_running_loop()
+    contexts: dict[str, ssl.SSLContext] = {}
+    opening: set[asyncio.Task[None]] = set()
+
+    async def open_connection(client: socket.socket) -> None:
+        address = client.getsockname()[0]
+        context = None
+        if not ipaddress.ip_address(address).is_loopback:
+            if address not in contexts:
+                contexts[address] = await context_for(address)
+            context = contexts[address]
+        limit_s = _HANDSHAKE_S if context else None
+        with suppress(OSError):  # of a client that speaks no TLS, or does not trust the certificate
+            await loop.connect_accepted_socket(make_protocol, client, ssl=context, ssl_handshake_timeout=limit_s)
+
+    try:
+        while True:
+            try:
+                client, _ = await loop.sock_accept(listener)
+            except OSError:
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            task = asyncio.create_task(open_connection(client))
+            opening.add(task)
+            task.add_done_callback(opening.discard)
+    finally:
+        for task in opening:
+            task.cancel()

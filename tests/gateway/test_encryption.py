@@ -1,0 +1,151 @@
+"""Sharing with TLS: a certificate of this installation, the loopback address as before, and nothing in the clear."""
+
+import asyncio
+import hashlib
+import socket
+import ssl
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from launcher.gateway.access import Access
+from launcher.gateway.certificate import Authority, certificate_path, load_authority, read_fingerprint
+from launcher.gateway.gateway import Gateway
+from launcher.machine.addresses import list_lan_addresses
+
+KEY = "d" * 43
+NAMES = ("desktop", "desktop.local")
+
+
+@pytest.fixture
+def authority(home: Path) -> Authority:
+    return load_authority(NAMES, ("192.0.2.7",))
+
+
+def test_the_certificate_is_made_once_and_its_key_is_its_owners(home: Path, authority: Authority) -> None:
+    assert read_fingerprint() == hashlib.sha256(der(authority)).digest().hex(":").upper()
+    assert load_authority((), ()).certificate == authority.certificate
+    state = home / "state"
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in state.glob("certificate*.pem*")}
+    assert modes == dict.fromkeys(("certificate.pem", "certificate-key.pem", "certificate-key.pem.copy"), 0o600)
+    assert "PRIVATE" not in certificate_path().read_text()
+    assert "key" not in repr(authority)
+    certificate_path().unlink()
+    load_authority((), ())
+    assert read_fingerprint() == hashlib.sha256(der(authority)).digest().hex(":").upper()
+
+
+def der(authority: Authority) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return authority.certificate.public_bytes(Encoding.DER)
+
+
+@pytest.mark.parametrize("content", [b"", b"-----BEGIN CERTIFICATE-----\n", b"\xff" * 100])
+def test_a_damaged_one_comes_back_from_its_copy(home: Path, authority: Authority, content: bytes) -> None:
+    (home / "state" / "certificate-key.pem").write_bytes(content)
+    assert load_authority((), ()).certificate == authority.certificate
+
+
+def test_no_private_key_stays_in_the_runtime_folder(home: Path, authority: Authority) -> None:
+    assert authority.make_context("192.168.1.5", NAMES).minimum_version is ssl.TLSVersion.TLSv1_2
+    assert not [path for path in home.rglob("*.pem") if path.parent != home / "state"]
+
+
+@pytest.mark.parametrize(
+    ("host", "trusted"),
+    [
+        ("192.168.1.5", True),
+        ("desktop", True),
+        ("desktop.local", True),
+        ("localhost", True),
+        ("192.168.1.6", False),
+        ("evil.example", False),
+    ],
+)
+async def test_clients_that_trust_it_check_the_name(authority: Authority, host: str, trusted: bool) -> None:
+    assert await connects(authority.make_context("192.168.1.5", NAMES), host) is trusted
+
+
+async def test_it_cannot_sign_for_other_names_and_addresses(authority: Authority) -> None:
+    """Who stole its key could not pose as a site of the internet."""
+    signed = authority._sign(authority.key.public_key(), "203.0.113.9", ("evil.example", "desktop"))
+    named = signed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert sorted(named.get_values_for_type(x509.DNSName)) == ["desktop", "localhost"]
+    assert named.get_values_for_type(x509.IPAddress) == []
+    limits = authority.certificate.extensions.get_extension_for_class(x509.NameConstraints)
+    assert limits.critical
+    assert await connects(authority.make_context("192.0.2.7", ()), "192.0.2.7"), "an address that it was made for"
+
+
+async def connects(context: ssl.SSLContext, host: str) -> bool:
+    """Return whether a client that trusts the certificate, and does strict checks, accepts a server as `host`."""
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    client = ssl.create_default_context(cafile=str(certificate_path()))
+    client.verify_flags |= ssl.VERIFY_X509_STRICT
+    port = server.sockets[0].getsockname()[1]
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client, server_hostname=host)
+    except ssl.SSLError:
+        return False
+    else:
+        writer.close()
+        return True
+    finally:
+        server.close()
+
+
+@pytest.fixture
+async def port(authority: Authority) -> AsyncIterator[int]:
+    """The port of a shared gateway that encrypts."""
+    gateway = Gateway(Access({"default": KEY}, 0, shared=True, own_names=NAMES))
+    with socket.create_server(("0.0.0.0", 0)) as listener:
+        listener.setblocking(False)
+        gateway.access.port = listener.getsockname()[1]
+        await gateway.listen([listener], lambda address: asyncio.to_thread(authority.make_context, address, NAMES))
+        yield gateway.access.port
+        await gateway.close()
+
+
+async def ask(host: str, port: int, tls: ssl.SSLContext | None) -> bytes:
+    """Return the answer to a request without a key."""
+    async with asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+        writer.write(f"GET /v1/models HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
+        try:
+            return await reader.read()
+        except ConnectionError:
+            return b""
+        finally:
+            writer.close()
+
+
+async def test_this_computer_needs_no_tls(port: int) -> None:
+    assert (await ask("127.0.0.1", port, None)).startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.skipif(not list_lan_addresses(), reason="this computer has no address in a network")
+async def test_others_must_use_it(port: int) -> None:
+    address = list_lan_addresses()[0]
+    trusting = ssl.create_default_context(cafile=str(certificate_path()))
+    trusting.check_hostname = False  # of networks that are no private ones, as in containers
+    assert (await ask(address, port, trusting)).startswith(b"HTTP/1.1 401 ")
+    assert not (await ask(address, port, None)).startswith(b"HTTP")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await ask(address, port, ssl.create_default_context())
+
+
+async def test_a_client_that_breaks_off_does_no_harm(port: int) -> None:
+    for host in ("127.0.0.1", *list_lan_addresses()[:1]):
+        for sent in (b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n"):
+            _, writer = await asyncio.open_connection(host, port)
+            writer.write(sent)
+            writer.close()
+    assert (await ask("127.0.0.1", port, None)).startswith(b"HTTP/1.1 401 ")
