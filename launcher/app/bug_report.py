@@ -58,7 +58,7 @@ def _fence_lines(lines: Iterable[str]) -> str:
 
 def find_secrets() -> set[str]:
     """Return the secrets of this user that the program knows: keys of servers, tokens, and environment variables."""
-    secrets = {endpoint.api_key for endpoint in saved_endpoints()}
+    secrets = {key for endpoint in saved_endpoints() for key in endpoint.keys.values()}
     secrets |= {entry.api_key for entry in registry.list_entries() if entry.api_key}
     with suppress(LauncherError):
         secrets.add(hub_token() or "")

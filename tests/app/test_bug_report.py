@@ -6,7 +6,7 @@ import pytest
 
 from launcher.app.bug_report import write_bug_report
 from launcher.base.redact import HIDDEN
-from launcher.engine.server.endpoint import claim_endpoint
+from launcher.engine.server.endpoint import add_key, claim_endpoint
 from launcher.engine.server.logs import LogBook, list_log_files
 
 OUT_OF_MEMORY = (
@@ -34,9 +34,10 @@ async def test_no_secret_of_ours_is_in_it(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("MY_OWN_KEY", "swordfish-9")
     monkeypatch.setenv("HOME", str(tmp_path))
     key = claim_endpoint(None).api_key
-    lines = [f"a {key} b", "hf_tokenOfMine123456", "swordfish-9", f"{tmp_path}/m.gguf", "``` not a fence"]
+    named = add_key(None, "laptop").keys["laptop"]
+    lines = [f"a {key} b", named, "hf_tokenOfMine123456", "swordfish-9", f"{tmp_path}/m.gguf", "``` not a fence"]
     text = await write_bug_report(lines)
-    for secret in (key, "hf_tokenOfMine123456", "swordfish-9", str(tmp_path)):
+    for secret in (key, named, "hf_tokenOfMine123456", "swordfish-9", str(tmp_path)):
         assert secret not in text
     assert f"a {HIDDEN} b" in text
     assert "~/m.gguf" in text
