@@ -22,13 +22,19 @@ async def accept_connections(
     contexts: dict[str, ssl.SSLContext] = {}
     opening: set[asyncio.Task[None]] = set()
 
+    async def find_context(address: str) -> ssl.SSLContext | None:
+        if ipaddress.ip_address(address).is_loopback:
+            return None
+        if address not in contexts:
+            contexts[address] = await context_for(address)
+        return contexts[address]
+
     async def open_connection(client: socket.socket) -> None:
-        address = client.getsockname()[0]
-        context = None
-        if not ipaddress.ip_address(address).is_loopback:
-            if address not in contexts:
-                contexts[address] = await context_for(address)
-            context = contexts[address]
+        try:
+            context = await find_context(client.getsockname()[0])
+        except BaseException:
+            client.close()
+            raise
         limit_s = _HANDSHAKE_S if context else None
         with suppress(OSError):  # of a client that speaks no TLS, or does not trust the certificate
             await loop.connect_accepted_socket(make_protocol, client, ssl=context, ssl_handshake_timeout=limit_s)
@@ -46,3 +52,4 @@ async def accept_connections(
     finally:
         for task in opening:
             task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
