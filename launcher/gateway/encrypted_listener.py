@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -9,6 +10,7 @@ from contextlib import suppress
 
 ContextFor = Callable[[str], Awaitable[ssl.SSLContext]]
 """Returns the context for connections to an address of this computer."""
+_log = logging.getLogger(__name__)
 _PAUSE_S = 0.2
 """Seconds until the next try when a connection cannot be accepted, as with too many open files."""
 _HANDSHAKE_S = 10.0
@@ -32,6 +34,10 @@ async def accept_connections(
     async def open_connection(client: socket.socket) -> None:
         try:
             context = await find_context(client.getsockname()[0])
+        except OSError as error:
+            _log.warning("Connections of other computers are refused, because no key can be made: %s.", error)
+            client.close()
+            return
         except BaseException:
             client.close()
             raise
