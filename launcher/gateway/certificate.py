@@ -112,10 +112,10 @@ class Authority:
 
         limits = self.certificate.extensions.get_extension_for_class(x509.NameConstraints).value.permitted_subtrees
         known = {each.value for each in limits or () if isinstance(each, x509.DNSName)}
-        networks = [each.value for each in limits or () if isinstance(each, x509.IPAddress)]
+        addresses = [each.value for each in limits or () if isinstance(each, x509.IPAddress)]
         alternatives: list[x509.GeneralName] = [x509.DNSName(each) for each in sorted(known & {*names, "localhost"})]
         number = ipaddress.ip_address(address)
-        if any(number in network for network in networks):
+        if any(number in each for each in addresses if isinstance(each, ipaddress.IPv4Network | ipaddress.IPv6Network)):
             alternatives.append(x509.IPAddress(number))
         return (
             _begin_certificate("MTP Launcher", self.certificate.subject, key, _SIGNED_FOR)
