@@ -21,14 +21,14 @@ from launcher.base.errors import SettingsFailed, Superseded
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import ServerState
 
-QUESTION = "Explain why a bicycle stays upright, and how bread rises. " * 4
-LONGER = {"max_tokens": 1500, "ignore_eos": True}
-LONG = {"max_tokens": 300, "ignore_eos": True, "stream_options": {"include_usage": True}}
+QUESTION = "Explain why a bicycle stays upright, and how bread rises. " * 20
+ENDLESS = {"max_tokens": 100_000, "ignore_eos": True}
+"""Replies that no handover can be too late for; their readers leave."""
 
 
 @pytest.fixture
 def options(demo_model: Path) -> ServeOptions:
-    return ServeOptions(model=demo_model, built_in=True, threads=1, context=2048, alias="demo")
+    return ServeOptions(model=demo_model, built_in=True, threads=1, context=131_072, alias="demo")
 
 
 @asynccontextmanager
@@ -46,7 +46,7 @@ async def serving(options: ServeOptions) -> AsyncIterator[tuple[ServerSession, h
 
 @dataclass
 class ReadReply:
-    """A streamed reply as a client reads it."""
+    """A streamed reply as a client reads it, who leaves after `most_parts` parts."""
 
     content: str = ""
     reasoning: str = ""
@@ -56,11 +56,12 @@ class ReadReply:
     finish_reason: str | None = None
     error: Mapping[str, Any] | None = None
     parts: int = 0
+    most_parts: int | None = None
     part_came: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     @property
-    def text(self) -> tuple[str, str]:
-        return self.reasoning, self.content
+    def text(self) -> str:
+        return self.reasoning + self.content
 
     async def wait_for_parts(self, count: int) -> None:
         async with self.part_came:
@@ -85,106 +86,128 @@ class ReadReply:
 
 
 async def read_stream(client: httpx.AsyncClient, reply: ReadReply, question: str = QUESTION, **fields: object) -> None:
-    body = {"messages": [{"role": "user", "content": question}], "stream": True, "temperature": 0, **LONG, **fields}
+    body = {"messages": [{"role": "user", "content": question}], "stream": True, "temperature": 0, **ENDLESS, **fields}
+    body["stream_options"] = {"include_usage": True}
     async with client.stream("POST", "/v1/chat/completions", json=body) as response:
         response.raise_for_status()
         async for line in response.aiter_lines():
             if line.startswith("data: {"):
                 await reply.add_event(json.loads(line.removeprefix("data: ")))
+            if reply.most_parts is not None and reply.parts >= reply.most_parts:
+                return
 
 
-async def read_through(
-    client: httpx.AsyncClient, session: ServerSession, *changes: tuple[int, Mapping[str, Any]], **fields: object
-) -> ReadReply:
-    """Read a reply, and after so many of its parts restart the engine with other settings."""
-    reply = ReadReply()
-    reading = asyncio.create_task(read_stream(client, reply, **fields))
-    for parts, changed in changes:
-        await reply.wait_for_parts(parts)
-        options = session.supervisor.options
-        assert options is not None
-        await session.start(replace(options, **changed), drain_s=30)
-    await reading
+async def read_whole(client: httpx.AsyncClient, parts: int | None = None, **fields: object) -> ReadReply:
+    """Read a reply without a handover, up to `parts` parts."""
+    reply = ReadReply(most_parts=parts)
+    await read_stream(client, reply, **fields)
     return reply
 
 
-@pytest.mark.parametrize("thinking", [True, False])
-async def test_a_stream_goes_on_word_for_word_while_the_draft_length_changes(
-    options: ServeOptions, thinking: bool
-) -> None:
-    fields = {"chat_template_kwargs": {"enable_thinking": thinking}}
+async def change_settings(session: ServerSession, **changes: Any) -> None:  # noqa: ANN401 -- values of any setting
+    options = session.supervisor.options
+    assert options is not None
+    await session.start(replace(options, **changes))
+
+
+def check_same_words(cut: ReadReply, whole: ReadReply) -> None:
+    """Check that a stream that was cut has the words of one that was not, as far as both were read."""
+    assert cut.error is None
+    length = min(len(cut.text), len(whole.text))
+    assert length > len(whole.text) // 2
+    assert cut.text[:length] == whole.text[:length]
+    assert (len(cut.ids), cut.roles) == (1, 1)
+
+
+async def test_a_stream_goes_on_word_for_word_while_settings_change(options: ServeOptions) -> None:
     async with serving(options) as (session, client):
-        whole = await read_through(client, session, **fields)
-        cut = await read_through(client, session, (9, {"draft": 3}), (90, {"draft": 0}), **fields)
-        assert cut.text == whole.text
-        assert cut.counts == whole.counts
-        assert (len(cut.ids), cut.roles, cut.finish_reason) == (1, whole.roles, "length")
-        report = session.last_handover
-        assert report is not None
-        assert report.cut == 0
+        cut = ReadReply()
+        reading = asyncio.create_task(read_stream(client, cut))
+        for changes in ({"draft": 3}, {"draft": 0}, {"context": 65_536}):
+            await cut.wait_for_parts(cut.parts + 9)
+            await change_settings(session, **changes)
+            report = session.last_handover
+            assert report is not None
+            assert (report.way, len(report.continued), report.uncertain) == ("seamless", 1, 0)
+        cut.most_parts = cut.parts + 50
+        await reading
+        check_same_words(cut, await read_whole(client, cut.most_parts))
+
+
+async def test_a_stream_that_ends_after_a_handover_has_the_counts_of_the_whole(options: ServeOptions) -> None:
+    async with serving(options) as (session, client):
+        cut = ReadReply()
+        reading = asyncio.create_task(read_stream(client, cut, max_tokens=3_000))
+        await cut.wait_for_parts(9)
+        await change_settings(session, draft=3)
+        await reading
+        whole = await read_whole(client, max_tokens=3_000)
+        assert (cut.counts, cut.finish_reason) == (whole.counts, "length")
+        check_same_words(cut, whole)
 
 
 async def test_several_streams_go_on_at_once(options: ServeOptions) -> None:
     questions = ["How does bread rise?", "Why does a bicycle stay upright?", "What is a draft?"]
-    async with serving(replace(options, slots=3, kv_unified=True, context=6144)) as (session, client):
-        alone = [ReadReply() for _ in questions]
-        for question, reply in zip(questions, alone, strict=True):
-            await read_stream(client, reply, question)
+    async with serving(replace(options, slots=3, kv_unified=True)) as (session, client):
         together = [ReadReply() for _ in questions]
         reading = [
             asyncio.create_task(read_stream(client, reply, question))
             for question, reply in zip(questions, together, strict=True)
         ]
         await asyncio.gather(*(reply.wait_for_parts(8) for reply in together))
-        assert session.supervisor.options is not None
-        await session.start(replace(session.supervisor.options, draft=4), drain_s=30)
+        await change_settings(session, draft=4)
+        report = session.last_handover
+        assert report is not None
+        assert len(report.continued) == 3
+        for reply in together:
+            reply.most_parts = reply.parts + 30
         await asyncio.gather(*reading)
-        assert [reply.error for reply in together] == [None] * 3
-        assert [reply.counts for reply in together] == [reply.counts for reply in alone]
+        assert [(reply.error, len(reply.ids), reply.roles) for reply in together] == [(None, 1, 1)] * 3
 
 
 async def test_a_request_of_which_nothing_was_delivered_starts_again(options: ServeOptions) -> None:
     async with serving(options) as (session, client):
-        body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, **LONGER}
-        whole = (await client.post("/v1/chat/completions", json=body)).json()
+        body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "ignore_eos": True}
+        body |= {"max_tokens": 3_000}
         asking = asyncio.create_task(client.post("/v1/chat/completions", json=body))
-        assert session.supervisor.options is not None
         while not await session.supervisor.client.count_working_slots():
             assert not asking.done()
-        await session.start(replace(session.supervisor.options, draft=3))
-        again = (await asking).json()
+        await change_settings(session, draft=3)
+        report = session.last_handover
+        assert report is not None
+        assert (report.again, report.way) == (1, "seamless")
+        again, whole = (await asking).json(), (await client.post("/v1/chat/completions", json=body)).json()
         assert again["choices"][0]["message"] == whole["choices"][0]["message"]
 
 
 async def test_settings_that_fail_bring_the_old_ones_back_and_the_stream_goes_on(options: ServeOptions) -> None:
     async with serving(options) as (session, client):
-        whole, cut = await read_through(client, session), ReadReply()
+        cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut))
         await cut.wait_for_parts(8)
-        assert session.supervisor.options is not None
         with pytest.raises(SettingsFailed):
-            await session.start(replace(session.supervisor.options, extra=("--no-such-flag",)))
-        await reading
-        assert cut.text == whole.text
+            await change_settings(session, extra=("--no-such-flag",))
         assert session.supervisor.options == options
+        cut.most_parts = cut.parts + 50
+        await reading
+        check_same_words(cut, await read_whole(client, cut.most_parts))
 
 
 async def test_many_changes_at_once_are_one_for_the_stream(options: ServeOptions) -> None:
     async with serving(options) as (session, client):
-        whole, cut = await read_through(client, session), ReadReply()
+        cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut))
         await cut.wait_for_parts(8)
-        assert session.supervisor.options is not None
         changes = []
         for number in range(30):
-            changed = replace(session.supervisor.options, draft=1 + number % 5)
-            changes.append(asyncio.create_task(session.start(changed)))
+            changes.append(asyncio.create_task(change_settings(session, draft=1 + number % 5)))
             await asyncio.sleep(0.02)
         ends = await asyncio.gather(*changes, return_exceptions=True)
         assert {type(end) for end in ends} <= {Superseded, type(None)}
         assert ends[-1] is None
+        cut.most_parts = cut.parts + 50
         await reading
-        assert (cut.error, cut.text, cut.counts) == (None, whole.text, whole.counts)
+        check_same_words(cut, await read_whole(client, cut.most_parts))
 
 
 async def test_a_client_that_leaves_while_its_stream_is_paused_holds_nothing_up(options: ServeOptions) -> None:
@@ -192,20 +215,19 @@ async def test_a_client_that_leaves_while_its_stream_is_paused_holds_nothing_up(
         reply = ReadReply()
         reading = asyncio.create_task(read_stream(client, reply))
         await reply.wait_for_parts(8)
-        assert session.supervisor.options is not None
-        changing = asyncio.create_task(session.start(replace(session.supervisor.options, draft=3)))
+        changing = asyncio.create_task(change_settings(session, draft=3))
         await session.supervisor.wait_for_state(ServerState.RESTARTING)
         reading.cancel()
         await changing
-        assert (await read_through(client, session)).finish_reason == "length"
+        assert (await read_whole(client, max_tokens=20)).finish_reason == "length"
 
 
-async def test_an_engine_that_is_killed_in_a_reply_is_told_and_the_next_request_waits_for_it(
+async def test_a_reply_whose_engine_is_killed_ends_with_an_error_and_the_next_request_waits(
     options: ServeOptions,
 ) -> None:
     async with serving(options) as (session, client):
         reply = ReadReply()
-        reading = asyncio.create_task(read_stream(client, reply, **LONGER))
+        reading = asyncio.create_task(read_stream(client, reply))
         await reply.wait_for_parts(8)
         pid = session.supervisor.engine_pid
         assert pid is not None
@@ -213,16 +235,23 @@ async def test_an_engine_that_is_killed_in_a_reply_is_told_and_the_next_request_
         await reading
         assert reply.error is not None
         assert reply.error["code"] == 502
-        assert (await read_through(client, session)).finish_reason == "length"
+        assert (await read_whole(client, max_tokens=20)).finish_reason == "length"
 
 
 async def test_no_file_of_a_conversation_is_left(options: ServeOptions) -> None:
     async with serving(options) as (session, client):
-        await read_through(client, session, (9, {"draft": 3}))
-        folder = Path(session.supervisor.launch.command.arguments[-1])  # type: ignore[union-attr]
+        reply = ReadReply()
+        reading = asyncio.create_task(read_stream(client, reply))
+        await reply.wait_for_parts(9)
+        await change_settings(session, draft=3)
+        launch = session.supervisor.launch
+        assert launch is not None
+        folder = Path(launch.command.arguments[launch.command.arguments.index("--slot-save-path") + 1])
         assert folder.parent.name == "slots"
         assert list(folder.iterdir()) == []
         assert folder.stat().st_mode & 0o077 == 0
+        reply.most_parts = reply.parts
+        await reading
 
 
 async def test_clients_cannot_reach_the_engine_with_the_gateway_s_key(options: ServeOptions) -> None:
