@@ -125,7 +125,7 @@ def test_counts_are_found_in_the_formats_of_all_apis() -> None:
 
 
 async def test_a_handover_shows_as_a_gap_and_its_drafts_are_unknown(options: ServeOptions) -> None:
-    async with logging_requests(options) as (session, client):
+    async with logging_requests(replace(options, context=16_384)) as (session, client):
         reply = ReadReply()
         reading = asyncio.create_task(read_stream(client, reply, max_tokens=6_000))
         await reply.wait_for_parts(9)
