@@ -33,7 +33,7 @@ def test_they_are_the_files_that_the_program_keeps() -> None:
     assert set(list_copied_files()) == {
         model_settings._settings_file(),
         installed._engine_list_file(),
-        added_places._file(),
+        added_places._list_path(),
         *others,
     }
 
