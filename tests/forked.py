@@ -40,7 +40,7 @@ _NOT_IMPORTED = (
 )
 _IMPORTED_LATE = ("anyio._backends._asyncio", "anyio.streams.tls", "encodings.idna", "httpcore", "pynvml")
 """What the first request and the first look for a GPU import."""
-OWN_HOME = Path(gettempdir()) / "mtp-launcher-tests"
+OWN_HOME = Path(gettempdir(), "mtp-launcher-tests" + (f"-{os.getuid()}" if os.name == "posix" else ""))
 """Where tests keep what is the same in all of them and takes time to compute: the catalogue, sizes of buffers."""
 _MOST_BYTES = 1 << 17
 _servers: dict[tuple[tuple[str, str], ...], socket.socket] = {}
