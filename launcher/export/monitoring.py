@@ -73,8 +73,8 @@ def grafana_board() -> str:
             "Speed of the engine, tokens per second",
             "short",
             {
-                "generating": f"llamacpp:predicted_tokens_seconds{{{_CHOSEN}}}",
-                "reading prompts": f"llamacpp:prompt_tokens_seconds{{{_CHOSEN}}}",
+                "generating": _engine_speed("tokens_predicted"),
+                "reading prompts": _engine_speed("prompt_tokens", "prompt"),
             },
         ),
         _panel("Draft acceptance", "percentunit", {"accepted": _share_of("accepted_tokens", "drafted_tokens")}, most=1),
@@ -120,6 +120,14 @@ def _rate_of(counter: str) -> str:
 
 def _share_of(part: str, whole: str) -> str:
     return f"{_rate_of(part)} / {_rate_of(whole)}"
+
+
+def _engine_speed(tokens: str, seconds: str = "") -> str:
+    """Return a query of the engine's counters; its gauges of speed begin anew at each scrape, by whomever."""
+    rates = [
+        f"sum(rate(llamacpp:{name}_total{{{_CHOSEN}}}{_RATE}))" for name in (tokens, f"{seconds or tokens}_seconds")
+    ]
+    return " / ".join(rates)
 
 
 def _panel(title: str, unit: str, curves: Mapping[str, str], *, most: float | None = None) -> dict[str, Any]:
