@@ -72,6 +72,22 @@ def test_a_client_trusts_it_by_its_environment(shared: Served) -> None:
         assert told.stdout.strip() == "401", told.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        (socket.gethostname(), 401),
+        (f"{socket.gethostname().partition('.')[0].upper()}.local", 401),
+        ("host.docker.internal", 401),
+        ("192.168.77.7", 401),
+        ("evil.example", 421),
+    ],
+)
+def test_shared_it_answers_to_this_computers_names_only(shared: Served, served: Served, name: str, status: int) -> None:
+    for server, expected in ((shared, status), (served, 421)):
+        host = f"{name}:{server.url.rpartition(':')[2]}"
+        assert httpx.get(f"{server.url}/v1/models", headers={"Host": host}, trust_env=False).status_code == expected
+
+
 def test_status_says_that_it_is_shared(shared: Served) -> None:
     code, told = in_terminal("status", home=shared.home)
     assert code == 0
