@@ -378,7 +378,6 @@ class Gateway:
                     continue
                 if not await forwarder.forward(link):
                     return
-                exchange.handovers += exchange.end is None
             except EngineLost:
                 if forwarder.has_delivered or exchange.sent_again:
                     exchange.end = "engine ended"
@@ -394,6 +393,7 @@ class Gateway:
             if exchange.end == "cut":
                 await forwarder.fail(503, "The server was stopped or restarted before the reply was complete.")
                 return
+            exchange.handovers += forwarder.was_cut
             self._note_change(exchange)
 
     async def _wait_for_engine(self, forwarder: Forwarder, *, takes_turn: bool) -> None:
