@@ -123,9 +123,12 @@ def _find_descendants() -> set[int]:
     found: set[int] = set()
     waiting = [os.getpid()]
     while waiting:
-        for children in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
-            with suppress(OSError):  # the process, or that thread of it, has ended
-                waiting += map(int, children.read_text().split())
+        threads = f"/proc/{waiting.pop()}/task"
+        with suppress(OSError):  # the process has ended
+            for thread in os.listdir(threads):  # noqa: PTH208 -- pathlib takes four times as long, three times a test
+                children = f"{threads}/{thread}/children"
+                with suppress(OSError), open(children, "rb") as file:  # noqa: PTH123 -- or that thread of it has ended
+                    waiting += map(int, file.read().split())
         found.update(waiting)
     return found
 
