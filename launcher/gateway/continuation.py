@@ -1,9 +1,10 @@
-"""How a chat stream goes on with another engine: the way to continue it, and the frames of the second part.
+"""How a stream goes on with another engine: the way to continue it, and the frames of the second part.
 
-The same request is sent to the new engine with one more message, the assistant's, which holds what was generated so
-far, exactly as generated ("continue_final_message"). The engine's own template and parser go on from there, so the
-gateway needs to know nothing of either. The raw text comes from the saved slot: the parser has dropped the marks
-between thinking and answer, and white space, which would make other tokens.
+A completion without a chat continues with the very tokens of its prompt and reply as the prompt. For a chat, the same
+request is sent to the new engine with one more message, the assistant's, which holds what was generated so far, exactly
+as generated ("continue_final_message"). The engine's own template and parser go on from there, so the gateway needs to
+know nothing of either. The raw text comes from the saved slot: the parser has dropped the marks between thinking and
+answer, and white space, which would make other tokens.
 """
 
 from collections.abc import Mapping
@@ -11,12 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from launcher.gateway.engine_link import EngineLink
-from launcher.gateway.exchange import DeliveredText, Exchange, begins_word
+from launcher.gateway.exchange import COMPLETIONS_PATH, DeliveredText, Exchange, begins_word
 from launcher.gateway.frames import format_event
 from launcher.gateway.saved_slots import SavedSlot
 
 _MODES = ("reasoning_content", "content")
 """The fields of an assistant's message that a template may continue."""
+TOKENS = "tokens"
+"""The mode of a completion, which continues by its tokens."""
 _LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
 _LEADING = 64
 """Characters that may stand in a reply before the first one that was delivered, such as a mark that thinking begins."""
@@ -57,20 +60,30 @@ def drain_reason(exchange: Exchange) -> str | None:
     A request of which nothing was delivered can always be sent again.
     """
     body = exchange.body or {}
+    if exchange.path == COMPLETIONS_PATH and exchange.streams:
+        plain = isinstance(body.get("prompt"), str) and not body.get("echo") and not body.get("suffix")
+        return _choices_reason(body) or _seed_reason(body) if plain else "prompt"
     messages = body.get("messages")
     if not exchange.is_chat_stream or not isinstance(messages, list) or not messages:
         return "api"
-    if body.get("n", 1) != 1:
-        return "choices"
+    if reason := _choices_reason(body) or _seed_reason(body):
+        return reason
     if exchange.text.calls_tool:
         return "tool call"
     if isinstance(messages[-1], dict) and messages[-1].get("role") == "assistant":
         return "prefill"
-    if body.get("seed") is not None and body.get("temperature") != 0:
-        return "seed"
     if any(isinstance(part, dict) and part.get("type") != "text" for part in _content_parts(messages)):
         return "image"
     return None
+
+
+def _choices_reason(body: Mapping[str, Any]) -> str | None:
+    return "choices" if body.get("n", 1) != 1 or body.get("best_of", 1) != 1 else None
+
+
+def _seed_reason(body: Mapping[str, Any]) -> str | None:
+    """Return a reason if the client relies on a seed: the state of the random numbers is not handed over."""
+    return "seed" if body.get("seed") is not None and body.get("temperature") != 0 else None
 
 
 def _content_parts(messages: list[Any]) -> list[Any]:
@@ -82,11 +95,14 @@ def _content_parts(messages: list[Any]) -> list[Any]:
     return parts
 
 
-async def find_mode(link: EngineLink, body: Mapping[str, Any]) -> tuple[str, str] | None:
+async def find_mode(link: EngineLink, exchange: Exchange) -> tuple[str, str] | None:
     """Return the request's prompt, and the field by which its template continues a reply; None if it has no such field.
 
-    A field fits if the prompt with a message X is the prompt followed by X.
+    A field fits if the prompt with a message X is the prompt followed by X. A completion has the mode TOKENS.
     """
+    body = exchange.body or {}
+    if exchange.path == COMPLETIONS_PATH:
+        return str(body.get("prompt")), TOKENS
     plain = {name: value for name, value in body.items() if name not in ("stream", "stream_options", *_LIMITS)}
     prompt = await link.render_prompt(plain)
     if prompt is None:
@@ -107,12 +123,17 @@ def _with_reply(body: Mapping[str, Any], mode: str, text: str) -> dict[str, Any]
     }
 
 
-async def may_cut_here(link: EngineLink, text: DeliveredText, next_piece: str, frames_waited: int) -> bool:
+async def may_cut_here(
+    link: EngineLink, text: DeliveredText, next_piece: str, frames_waited: int, *, exact: bool
+) -> bool:
     """Return whether a stream can be cut before `next_piece` so that the new engine goes on with the same tokens.
 
     That is so between two words, if the last one consists of the tokens that its text is made of: the sampled tokens
-    may be others. In a text without spaces any such boundary will do.
+    may be others. In a text without spaces any such boundary will do, and with `exact` any between two tokens, because
+    the new engine then gets the tokens themselves.
     """
+    if exact:
+        return bool(next_piece)
     if begins_word(next_piece):
         last = text.last_pieces[text.word_at :]
         if frames_waited > _UNCHECKED_AFTER:
@@ -146,6 +167,8 @@ async def make_continuation(
     engine that was cut still runs, because it counts the tokens.
     """
     prompt, mode = found
+    if mode == TOKENS:
+        return await _continue_tokens(link, exchange, saved)
     body = dict(exchange.body or {})
     prompt_tokens = earlier.prompt_tokens if earlier else exchange.figures.prompt_tokens
     raw, slot, count = None, None, 0
@@ -166,11 +189,40 @@ async def make_continuation(
         raw = exchange.text.reasoning + exchange.text.content
         count = len(await link.token_pieces(raw))
     request = _with_reply(body, mode, raw)
-    for name in _LIMITS:
-        limit = body.get(name)
-        if isinstance(limit, int) and limit > 0:
-            request[name] = max(1, limit - count)
+    _lower_limits(request, count)
     return Continuation(request, raw, slot, count, prompt_tokens or 0, exchange.figures.reused_tokens or 0)
+
+
+async def _continue_tokens(link: EngineLink, exchange: Exchange, saved: list[SavedSlot]) -> Continuation:
+    """Return how a completion continues: with the tokens of its prompt and reply as the prompt.
+
+    The prompt's own tokens are at the beginning of the slot, however often the stream was cut. Without the slot the
+    prompt is the text.
+    """
+    body, text = dict(exchange.body or {}), exchange.text.content
+    prompt_tokens, reused = exchange.figures.prompt_tokens or 0, exchange.figures.reused_tokens or 0
+    prompt: object = f"{body['prompt']}{text}"
+    slot, count = None, len(exchange.text.content_pieces)
+    for each in saved:
+        generated = (each.tokens or [])[prompt_tokens:]
+        if not generated or not (await link.detokenize(generated)).startswith(text):
+            continue
+        counted = await _count_tokens(link, generated, text)
+        if await link.detokenize(generated[:counted]) == text:
+            slot, count = each.number, counted
+            prompt = (each.tokens or [])[: prompt_tokens + counted]
+            break
+    request = {**body, "prompt": prompt}
+    _lower_limits(request, count)
+    return Continuation(request, text, slot, count, prompt_tokens, reused)
+
+
+def _lower_limits(request: dict[str, Any], generated: int) -> None:
+    """Lower a request's limits by the tokens that were generated already."""
+    for name in _LIMITS:
+        limit = request.get(name)
+        if isinstance(limit, int) and limit > 0:
+            request[name] = max(1, limit - generated)
 
 
 def find_raw_text(generated: str, delivered: DeliveredText) -> str | None:

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 CHAT_PATHS = frozenset({"/v1/chat/completions", "/chat/completions"})
+COMPLETIONS_PATH = "/v1/completions"
 _numbers = itertools.count(1)
 
 
@@ -31,7 +32,7 @@ def begins_word(piece: str) -> bool:
 
 @dataclass(slots=True)
 class DeliveredText:
-    """The text that a client of a chat stream has received, whole and in the pieces in which it came.
+    """The text that a client of a stream has received, whole and in the pieces in which it came.
 
     A piece is a token, or several that make a character. `word_at` is where the last word begins in the pieces.
     """
@@ -51,7 +52,8 @@ class DeliveredText:
     def add_choice(self, choice: Mapping[str, Any]) -> bool:
         """Add a choice of a stream's event; return whether it has a part of the reply."""
         delta = choice.get("delta") or {}
-        content, reasoning = delta.get("content") or "", delta.get("reasoning_content") or ""
+        content = delta.get("content") or choice.get("text") or ""
+        reasoning = delta.get("reasoning_content") or ""
         calls = "tool_calls" in delta
         if not (content or reasoning or calls):
             return False
@@ -160,6 +162,11 @@ class Exchange:
     def is_chat_stream(self) -> bool:
         """Whether the reply is a stream in the format of OpenAI's chat completions."""
         return self.path in CHAT_PATHS and self.streams
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the reply is a stream in a format that the gateway can continue with another engine."""
+        return self.is_chat_stream or (self.path == COMPLETIONS_PATH and self.streams)
 
     def note_whole_reply(self, generating_s: float | None) -> None:
         """Record that a whole reply has come, and that the engine took `generating_s` for it after the first token."""

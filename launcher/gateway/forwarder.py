@@ -10,7 +10,7 @@ from launcher.base.errors import INTERRUPTED
 from launcher.gateway.access import Refusal
 from launcher.gateway.continuation import Continuation, may_cut_here, rewrite_event
 from launcher.gateway.engine_link import EngineLink, EngineLost
-from launcher.gateway.exchange import Exchange, ExchangeState
+from launcher.gateway.exchange import COMPLETIONS_PATH, Exchange, ExchangeState
 from launcher.gateway.frames import COMMENT, FRAME_END, FrameSplitter, find_object, format_event, parse_event
 
 _EVENT_STREAM = "text/event-stream"
@@ -41,7 +41,7 @@ class Forwarder:
         self._task: asyncio.Task[bool] | None = None
         # The gateway asks for the progress of the prompt, to know its tokens before the end, and keeps the answers to
         # itself unless the client asked, too.
-        self._asks_progress = exchange.is_chat_stream and not (exchange.body or {}).get("return_progress")
+        self._asks_progress = exchange.may_go_on and not (exchange.body or {}).get("return_progress")
         self._identity: dict[str, Any] = {}
         self._frames_waited = 0
 
@@ -192,14 +192,15 @@ class Forwarder:
 
     def _must_read(self, frame: bytes) -> bool:
         told = (b'"timings"', b'"usage"', b'"error"')
-        return self.exchange.is_chat_stream or not self._delivered or any(name in frame for name in told)
+        return self.exchange.may_go_on or not self._delivered or any(name in frame for name in told)
 
     async def _may_cut(self, link: EngineLink, event: dict[str, Any]) -> bool:
         piece = _event_piece(event)
         if piece is None:
             return False
         self._frames_waited += 1
-        return await may_cut_here(link, self.exchange.text, piece, self._frames_waited)
+        exact = self.exchange.path == COMPLETIONS_PATH
+        return await may_cut_here(link, self.exchange.text, piece, self._frames_waited, exact=exact)
 
     def _take_event(self, event: dict[str, Any], frame: bytes) -> bytes | None:
         """Record what an event says; return its frame for the client, None if it is not for the client."""
@@ -214,7 +215,7 @@ class Forwarder:
             exchange.figures.add_usage(usage)
         if event.get("error"):
             exchange.end = "error"
-        if not exchange.is_chat_stream:
+        if not exchange.may_go_on:
             self._note_part()
             return frame
         for choice in event.get("choices") or ():
@@ -264,12 +265,15 @@ def _event_usage(event: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _event_piece(event: dict[str, Any]) -> str | None:
-    """Return the text that an event of a chat stream adds; None if it adds none."""
+    """Return the text that an event of a stream adds; None if it adds none."""
     choices = event.get("choices")
-    delta = choices[0].get("delta") if choices else None
-    return (delta.get("content") or delta.get("reasoning_content")) if delta else None
+    if not choices:
+        return None
+    delta = choices[0].get("delta") or {}
+    piece = delta.get("content") or delta.get("reasoning_content") or choices[0].get("text")
+    return piece if isinstance(piece, str) else None
 
 
 def _ends_reply(event: dict[str, Any]) -> bool:
     choices = event.get("choices")
-    return not choices or bool(choices[0].get("finish_reason")) or "delta" not in choices[0]
+    return not choices or bool(choices[0].get("finish_reason"))

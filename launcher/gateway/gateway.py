@@ -22,7 +22,7 @@ from launcher.gateway.access import (
     leave_expectation,
     read_body,
 )
-from launcher.gateway.continuation import drain_reason, find_mode, is_canonical, make_continuation
+from launcher.gateway.continuation import TOKENS, drain_reason, find_mode, is_canonical, make_continuation
 from launcher.gateway.encrypted_listener import ContextFor, accept_connections
 from launcher.gateway.engine_link import EngineLink, EngineLost, open_engine_session
 from launcher.gateway.exchange import Exchange, ExchangeState
@@ -198,11 +198,12 @@ class Gateway:
             exchange = forwarder.exchange
             if drain_reason(exchange) is not None or exchange.body is None:
                 continue
-            mode = await find_mode(link, exchange.body)
+            mode = await find_mode(link, exchange)
             if mode is None:
                 continue
             modes[forwarder] = mode
-            if exchange.body.get("temperature") == 0 and not await is_canonical(link, exchange.text):
+            is_exact = mode[1] == TOKENS or exchange.body.get("temperature") != 0
+            if not is_exact and not await is_canonical(link, exchange.text):
                 uncertain.append(forwarder)
             else:
                 exchange.pauses_at_word = True

@@ -74,21 +74,29 @@ class ReadReply:
         if "id" in event:
             self.ids.add(event["id"])
         for choice in event.get("choices", ()):
-            delta = choice["delta"]
+            delta = choice.get("delta", {})
             self.roles += "role" in delta
             self.content += delta.get("content") or ""
             self.reasoning += delta.get("reasoning_content") or ""
+            self.content += choice.get("text") or ""
             self.finish_reason = choice["finish_reason"] or self.finish_reason
-            if delta.get("content") or delta.get("reasoning_content"):
+            if delta.get("content") or delta.get("reasoning_content") or choice.get("text"):
                 self.parts += 1
         async with self.part_came:
             self.part_came.notify_all()
 
 
-async def read_stream(client: httpx.AsyncClient, reply: ReadReply, question: str = QUESTION, **fields: object) -> None:
-    body = {"messages": [{"role": "user", "content": question}], "stream": True, "temperature": 0, **ENDLESS, **fields}
-    body["stream_options"] = {"include_usage": True}
-    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+async def read_stream(
+    client: httpx.AsyncClient,
+    reply: ReadReply,
+    question: str = QUESTION,
+    path: str = "/v1/chat/completions",
+    **fields: object,
+) -> None:
+    messages = [{"role": "user", "content": question}]
+    body = {"stream": True, "temperature": 0, "stream_options": {"include_usage": True}, **ENDLESS, **fields}
+    body |= {"messages": messages} if "chat" in path else {"prompt": question}
+    async with client.stream("POST", path, json=body) as response:
         response.raise_for_status()
         async for line in response.aiter_lines():
             if line.startswith("data: {"):
@@ -97,10 +105,12 @@ async def read_stream(client: httpx.AsyncClient, reply: ReadReply, question: str
                 return
 
 
-async def read_whole(client: httpx.AsyncClient, parts: int | None = None, **fields: object) -> ReadReply:
+async def read_whole(
+    client: httpx.AsyncClient, parts: int | None = None, path: str = "/v1/chat/completions", **fields: object
+) -> ReadReply:
     """Read a reply without a handover, up to `parts` parts."""
     reply = ReadReply(most_parts=parts)
-    await read_stream(client, reply, **fields)
+    await read_stream(client, reply, path=path, **fields)
     return reply
 
 
@@ -116,13 +126,14 @@ def check_same_words(cut: ReadReply, whole: ReadReply) -> None:
     length = min(len(cut.text), len(whole.text))
     assert length > len(whole.text) // 2
     assert cut.text[:length] == whole.text[:length]
-    assert (len(cut.ids), cut.roles) == (1, 1)
+    assert (len(cut.ids), cut.roles) == (1, whole.roles)
 
 
-async def test_a_stream_goes_on_word_for_word_while_settings_change(options: ServeOptions) -> None:
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_a_stream_goes_on_word_for_word_while_settings_change(options: ServeOptions, path: str) -> None:
     async with serving(options) as (session, client):
         cut = ReadReply()
-        reading = asyncio.create_task(read_stream(client, cut))
+        reading = asyncio.create_task(read_stream(client, cut, path=path))
         for changes in ({"draft": 3}, {"draft": 0}, {"context": 65_536}):
             await cut.wait_for_parts(cut.parts + 9)
             await change_settings(session, **changes)
@@ -131,17 +142,20 @@ async def test_a_stream_goes_on_word_for_word_while_settings_change(options: Ser
             assert (report.way, len(report.continued), report.uncertain) == ("seamless", 1, 0)
         cut.most_parts = cut.parts + 50
         await reading
-        check_same_words(cut, await read_whole(client, cut.most_parts))
+        check_same_words(cut, await read_whole(client, cut.most_parts, path))
 
 
-async def test_a_stream_that_ends_after_a_handover_has_the_counts_of_the_whole(options: ServeOptions) -> None:
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_a_stream_that_ends_after_a_handover_has_the_counts_of_the_whole(
+    options: ServeOptions, path: str
+) -> None:
     async with serving(options) as (session, client):
         cut = ReadReply()
-        reading = asyncio.create_task(read_stream(client, cut, max_tokens=3_000))
+        reading = asyncio.create_task(read_stream(client, cut, path=path, max_tokens=3_000))
         await cut.wait_for_parts(9)
         await change_settings(session, draft=3)
         await reading
-        whole = await read_whole(client, max_tokens=3_000)
+        whole = await read_whole(client, path=path, max_tokens=3_000)
         assert (cut.counts, cut.finish_reason) == (whole.counts, "length")
         check_same_words(cut, whole)
 
