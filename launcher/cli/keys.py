@@ -100,7 +100,10 @@ def _change_keys(options: argparse.Namespace) -> Sequence[Endpoint]:
         return (change(options.port, options.name),)
     endpoints = saved_endpoints()
     if options.action == "list":
-        return [each for each in endpoints if options.port in (None, each.port)]
+        listed = [each for each in endpoints if options.port in (None, each.port)]
+        if options.port is not None and not listed:
+            raise BadOption(f"Port {options.port} has no API key.")
+        return listed
     if len(endpoints) > 1 and options.port is None and not options.all:
         ports = ", ".join(str(each.port) for each in endpoints)
         raise BadOption(f"There are keys for the ports {ports}.", "Choose: --port P, or --all.")

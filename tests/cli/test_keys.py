@@ -72,6 +72,7 @@ def test_one_is_replaced_for_good() -> None:
         (["keys", "revoke", "default", "--port", "31001"], "keys rotate default"),
         (["keys", "revoke", "laptop", "--all"], "keys replace"),
         (["keys", "replace", "laptop"], "keys rotate NAME"),
+        (["keys", "list", "--port", "31003"], "Port 31003 has no API key"),
         (["keys", "list", "laptop"], "keys list` takes no name"),
     ],
 )
