@@ -117,6 +117,11 @@ class AttachedServer:
         return self._engine_pid
 
     @property
+    def held_requests(self) -> int:
+        """Always 0: what waits before the engine of others is not known."""
+        return 0
+
+    @property
     def launch(self) -> Launch | None:
         """Always None: we did not start it."""
         return None

@@ -50,6 +50,11 @@ class GatewayClientSide:
         """What the last handover meant for the clients."""
         return self._gateway.report if self._gateway else None
 
+    @property
+    def waiting_requests(self) -> int:
+        """See ClientSide."""
+        return self._gateway.waiting_requests if self._gateway else 0
+
     def engine_starts(self) -> None:
         """Load the HTTP server, which takes as long as a small model, while the engine loads its model."""
         if self._opening is None:

@@ -277,6 +277,11 @@ class Gateway:
 
     # The clients' side.
 
+    @property
+    def waiting_requests(self) -> int:
+        """How many requests wait for a slot of the engine, or for an engine."""
+        return sum(each.exchange.state is ExchangeState.WAITING for each in self._forwarders)
+
     def set_keys(self, keys: Mapping[str, str]) -> None:
         """Let requests with these keys in from now on. Those of a name that is gone end, even within a reply."""
         self.access.keys = dict(keys)
@@ -315,8 +320,7 @@ class Gateway:
 
     async def _read_body(self, request: web.Request) -> bytes:
         """Return the body of a request. Raises Refusal, also when too many requests wait or arrive."""
-        waiting = sum(each.exchange.state is ExchangeState.WAITING for each in self._forwarders)
-        if self._reading + waiting >= MOST_WAITING:
+        if self._reading + self.waiting_requests >= MOST_WAITING:
             raise refuse_waiting()
         self._reading += 1
         try:

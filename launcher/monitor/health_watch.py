@@ -233,8 +233,19 @@ class HealthWatch:
         on_battery = read_on_battery()[0] if power_limited else None
         return CheckInput(snapshot, self._others.read_percent(engine_pid), on_battery, setup)
 
-    def check(self, now_s: float, machine: CheckInput | None, series: Mapping[str, Series]) -> None:
-        """Run the detectors, and pass their events to the listener. `machine` is None if no server is ready."""
+    def _count_waiting(self, held_requests: int) -> int | None:
+        """Return how many requests wait for a slot; None if the engine does not count those in it."""
+        if self._counters is None or self._counters.waiting is None:
+            return held_requests or None
+        return held_requests + self._counters.waiting
+
+    def check(
+        self, now_s: float, machine: CheckInput | None, series: Mapping[str, Series], *, held_requests: int = 0
+    ) -> None:
+        """Run the detectors, and pass their events to the listener. `machine` is None if no server is ready.
+
+        `held_requests` wait for a slot in the gateway, and those in the engine besides.
+        """
         since_s, self._last_check_s = self._last_check_s, now_s
         self._next_check_s = now_s + self.period_s
         if machine is None:
@@ -255,7 +266,7 @@ class HealthWatch:
             readings=readings | dict(machine.snapshot.readings),
             activity=machine.snapshot.activity,
             generating=self._is_generating(processing),
-            waiting=self._counters.waiting if self._counters else None,
+            waiting=self._count_waiting(held_requests),
             finished=tuple(self._add_others_share(began_s, reply) for began_s, reply in self._finished),
             on_battery=machine.on_battery,
         )

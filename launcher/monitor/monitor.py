@@ -44,6 +44,10 @@ class MonitoredServer(Protocol):
         """The log, None if we do not keep it."""
 
     @property
+    def held_requests(self) -> int:
+        """How many requests wait before the engine, in our gateway."""
+
+    @property
     def client(self) -> EngineClient:
         """HTTP client of the server. Raises ServerNotFound unless it is ready."""
 
@@ -199,7 +203,7 @@ class Monitor:
                     )
                 )
                 if read_check is not None:
-                    self.health_watch.check(next_s, check_input, self.series)
+                    self.health_watch.check(next_s, check_input, self.series, held_requests=server.held_requests)
                     next_check_s = next_s + self.health_watch.period_s
                 elif not serving:
                     self.health_watch.reset()

@@ -27,6 +27,8 @@ QUICK = MonitorPeriods(generating_s=0.002)
 class Server:
     """A server; it offers no counters before `counters` is set. `engine_pid` is this test's own."""
 
+    held_requests = 0
+
     def __init__(self, log: LogBook, engine_pid: int | None) -> None:
         self.counters: EngineClient | None = None
         self.engine_pid = engine_pid
@@ -186,9 +188,11 @@ class NotingWatch(HealthWatch):
         super().__init__()
         self.looks: list[float] = []
 
-    def check(self, now_s: float, sensed: CheckInput | None, series: Mapping[str, Series]) -> None:
+    def check(
+        self, now_s: float, machine: CheckInput | None, series: Mapping[str, Series], *, held_requests: int = 0
+    ) -> None:
         self.looks.append(now_s)
-        super().check(now_s, sensed, series)
+        super().check(now_s, machine, series, held_requests=held_requests)
 
 
 async def test_the_detectors_look_as_often_at_rest(tmp_path: Path) -> None:

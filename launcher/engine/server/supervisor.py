@@ -365,6 +365,10 @@ class ClientSide(Protocol):
 
     slot_folder: Path
 
+    @property
+    def waiting_requests(self) -> int:
+        """How many requests wait for a slot of the engine."""
+
     def engine_starts(self) -> None:
         """Called as soon as an engine's process has been started."""
 
@@ -447,6 +451,11 @@ class Supervisor:
     def engine_endpoint(self) -> Endpoint:
         """Where the engine listens: at the server's own endpoint, or behind the gateway at one of its own."""
         return self._engine_endpoint
+
+    @property
+    def held_requests(self) -> int:
+        """How many requests wait in the gateway for a slot of the engine."""
+        return self._client_side.waiting_requests if self._client_side else 0
 
     @property
     def engine_pid(self) -> int | None:
