@@ -19,7 +19,7 @@ def prometheus_config(recipe: ExportRecipe) -> str:
     """Return a scrape configuration. Without the key it names a file, which Prometheus looks for beside its own."""
     address = recipe.url.removeprefix("http://").removesuffix("/v1")
     if recipe.api_key is None:
-        note, key = f" The file {_KEY_FILE} beside it holds the key.", f"credentials_file: {_KEY_FILE}"
+        note, key = f" Its key is in {_KEY_FILE}, beside it", f"credentials_file: {_KEY_FILE}"
     else:
         note, key = "", f"credentials: {quoting.quote_yaml(recipe.api_key)}"
     lines = [

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _BACKLOG = 256
 """Connections that the system accepts for us while the HTTP server is not loaded yet."""
-_STOPPED = "The server is being stopped."
+_STOPPED = "The server is being stopped"
 
 
 class GatewayClientSide:

@@ -386,7 +386,7 @@ class Gateway:
             except EngineLost:
                 if forwarder.has_delivered or exchange.sent_again:
                     exchange.end = "engine ended"
-                    await forwarder.fail(502, "The engine ended before the reply was complete.")
+                    await forwarder.fail(502, "The engine ended before the reply was complete")
                     return
                 exchange.sent_again = True
                 if link is not None and self._link is link and not await self._answers(link):
@@ -396,7 +396,7 @@ class Gateway:
                     self._turns.end_turn()
             forwarder.check_key()
             if exchange.end == "cut":
-                await forwarder.fail(503, "The server was stopped or restarted before the reply was complete.")
+                await forwarder.fail(503, "The server was stopped or restarted before the reply was complete")
                 return
             exchange.handovers += forwarder.was_cut
             self._note_change(exchange)
