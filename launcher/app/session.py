@@ -39,6 +39,7 @@ from launcher.engine.server.state import (
 from launcher.engine.server.supervisor import Supervisor
 from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.gateway.client_side import GatewayClientSide
+from launcher.gateway.exchange import HandoverOutlook
 from launcher.gateway.request_log import RequestLog
 from launcher.models.server_settings import Value
 from launcher.monitor.health_event import HealthEvent
@@ -129,6 +130,10 @@ class ServerSession:
     def last_handover(self) -> "HandoverReport | None":
         """What the last restart of the engine meant for clients; None before the first one and without the gateway."""
         return self._gateway.last_handover if self._gateway else None
+
+    def foresee_handover(self) -> HandoverOutlook | None:
+        """Return what a restart of the engine would mean for clients now; None while unknown: without the gateway."""
+        return self._gateway.foresee_handover() if self._gateway else None
 
     @contextmanager
     def listening(self, listener: OnServerEvent) -> Iterator[None]:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from launcher.fetch.transfer import TransferSettings
 
-DRAIN_S = 120.0
+DRAIN_S = 30.0
 """The longest time that running replies get to finish before a restart, if the setting APPLY is "finish"."""
 SAMPLING = {
     TEMPERATURE: "temperature",

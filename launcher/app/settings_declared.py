@@ -195,7 +195,7 @@ SETTINGS = (
         APPLY,
         mark("Server"),
         mark("When settings change"),
-        mark("Before a restart, wait up to 2 minutes for running replies, or cancel them."),
+        mark("Before a restart, wait up to 30 seconds for running replies, or cancel them."),
         "choice",
         VALUE_FINISH,
         "now",

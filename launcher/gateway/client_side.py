@@ -10,6 +10,7 @@ from launcher.base.messages import message
 from launcher.base.paths import cache_dir, explain_os_error
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch
+from launcher.gateway.exchange import HandoverOutlook
 from launcher.gateway.request_log import RequestLog
 from launcher.gateway.request_metrics import RequestMetrics
 from launcher.gateway.slot_folder import clear_slot_folder
@@ -54,6 +55,10 @@ class GatewayClientSide:
     def waiting_requests(self) -> int:
         """See ClientSide."""
         return self._gateway.waiting_requests if self._gateway else 0
+
+    def foresee_handover(self) -> HandoverOutlook:
+        """Return what a handover would mean now. It changes nothing."""
+        return self._gateway.foresee_handover() if self._gateway else HandoverOutlook()
 
     def engine_starts(self) -> None:
         """Load the HTTP server, which takes as long as a small model, while the engine loads its model."""

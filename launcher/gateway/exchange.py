@@ -30,6 +30,14 @@ def begins_word(piece: str) -> bool:
     return piece[:1] == " " and piece[1:2].isalpha()
 
 
+@dataclass(frozen=True, slots=True)
+class HandoverOutlook:
+    """What a handover would mean for the requests that run: how many would go on, and how many must end first."""
+
+    going_on: int = 0
+    ending: int = 0
+
+
 @dataclass(slots=True)
 class DeliveredText:
     """The text that a client of a stream has received, whole and in the pieces in which it came.

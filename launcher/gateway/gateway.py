@@ -25,7 +25,7 @@ from launcher.gateway.access import (
 from launcher.gateway.continuation import TOKENS, drain_reason, find_mode, is_canonical, make_continuation
 from launcher.gateway.encrypted_listener import ContextFor, accept_connections
 from launcher.gateway.engine_link import EngineLink, EngineLost, open_engine_session
-from launcher.gateway.exchange import Exchange, ExchangeState
+from launcher.gateway.exchange import Exchange, ExchangeState, HandoverOutlook
 from launcher.gateway.forwarder import ClientGone, Forwarder
 from launcher.gateway.request_metrics import CONTENT_TYPE
 from launcher.gateway.saved_slots import SavedSlot, delete_slots, restore_slots, save_slots
@@ -152,6 +152,12 @@ class Gateway:
         return EngineLink(url, api_key, http=self._http, **details)
 
     # The engine's side: a supervisor calls these.
+
+    def foresee_handover(self) -> HandoverOutlook:
+        """Return what a handover would mean now, as far as the requests tell, without asking the engine."""
+        running = [each for each in self._forwarders if each.exchange.state is ExchangeState.RUNNING]
+        ending = sum(each.has_delivered and drain_reason(each.exchange) is not None for each in running)
+        return HandoverOutlook(len(running) - ending, ending)
 
     async def pause_requests(self, drain_s: float) -> None:
         """Prepare for the end of the engine: hold new requests, cut those that can go on, and save the slots.

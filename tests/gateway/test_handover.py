@@ -20,6 +20,7 @@ from launcher.app.session import ServerSession
 from launcher.base.errors import SettingsFailed, Superseded
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import ServerState
+from launcher.gateway.exchange import HandoverOutlook
 
 QUESTION = "Explain why a bicycle stays upright, and how bread rises. " * 20
 ENDLESS = {"max_tokens": 100_000, "ignore_eos": True}
@@ -158,6 +159,27 @@ async def test_a_stream_that_ends_after_a_handover_has_the_counts_of_the_whole(
         whole = await read_whole(client, path=path, max_tokens=3_000)
         assert (cut.counts, cut.finish_reason) == (whole.counts, "length")
         check_same_words(cut, whole)
+
+
+async def test_what_a_handover_would_mean_is_known_before_it(options: ServeOptions) -> None:
+    async with serving(replace(options, slots=2)) as (session, client):
+        assert session.foresee_handover() == HandoverOutlook()
+        free, seeded = ReadReply(), ReadReply()
+        reading = [
+            asyncio.create_task(read_stream(client, free)),
+            asyncio.create_task(read_stream(client, seeded, temperature=1, seed=1)),
+        ]
+        await free.wait_for_parts(5)
+        await seeded.wait_for_parts(5)
+        assert session.foresee_handover() == HandoverOutlook(going_on=1, ending=1)
+        seeded.most_parts = seeded.parts + 5
+        await reading[1]
+        engine = session.supervisor.engine_pid
+        while session.foresee_handover() != HandoverOutlook(going_on=1):
+            await asyncio.sleep(0.02)
+        assert session.supervisor.engine_pid == engine
+        free.most_parts = free.parts + 5
+        await reading[0]
 
 
 async def test_several_streams_go_on_at_once(options: ServeOptions) -> None:

@@ -15,6 +15,7 @@ from PySide6.QtGui import QDragLeaveEvent
 from PySide6.QtWidgets import QApplication, QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 
+from launcher.app.settings_declared import VALUE_FINISH
 from launcher.base.identity import ProcessId
 from launcher.conversations.records import MessageEnding
 from launcher.conversations.store import Conversations
@@ -99,6 +100,50 @@ def test_the_plots_and_read_outs_follow(demo: Window, qtbot: QtBot) -> None:
     assert plots.samples.last_known("host_memory_used_mib") is not None
     qtbot.waitUntil(lambda: plots.drawings > 1, timeout=60_000)
     assert "t/s" in texts(demo)
+
+
+def test_before_a_restart_is_said_what_a_reply_will_notice_and_it_goes_on(
+    demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless(demo, monkeypatch)
+    page = demo.page("cockpit")
+    qtbot.waitUntil(lambda: page.state.previewer is not None)
+    page.controls.restart.fields["draft"].slider.setValue(3)
+    qtbot.waitUntil(lambda: "No reply is running, so clients will not notice." in texts(demo))
+    ask(demo, qtbot, "Go on for ever.")
+    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 200)
+    qtbot.waitUntil(lambda: "1 running reply goes on, with a pause" in texts(demo))
+    before = answers(demo)[0].text
+    with qtbot.waitSignal(demo.controller.applied) as told:
+        qtbot.mouseClick(button(demo, "Apply"), Qt.MouseButton.LeftButton)
+    assert told.args == [None]
+    at_restart = len(answers(demo)[0].text)
+    qtbot.waitUntil(lambda: len(answers(demo)[0].text) > at_restart + 200)
+    assert answers(demo)[0].text.startswith(before)
+    assert demo.controller.view.replying
+    qtbot.waitUntil(lambda: "draft 3" in demo.controller.view.settings)
+    with qtbot.waitSignal(demo.controller.replied):
+        demo.controller.stop_reply()
+    assert "Stopped by you." in texts(demo)
+
+
+def test_a_reply_that_cannot_go_on_is_said_to_end_first(
+    demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless(demo, monkeypatch)
+    page = demo.page("cockpit")
+    qtbot.waitUntil(lambda: page.state.previewer is not None)
+    page.controls.restart.fields["draft"].slider.setValue(3)
+    demo.controller.set_sampling_value("seed", 1)  # what a new engine draws next would not be what the seed promises
+    ask(demo, qtbot, "Go on for ever.")
+    qtbot.waitUntil(lambda: "1 running reply must end first and is cut off after 30 s." in texts(demo))
+    changes = page.controls.changes
+    changes.drain_choice.setCurrentIndex(changes.drain_choice.findData(VALUE_FINISH))
+    with qtbot.waitSignal(demo.controller.applied, timeout=60_000):
+        qtbot.mouseClick(button(demo, "Apply"), Qt.MouseButton.LeftButton)
+        qtbot.waitUntil(lambda: demo.controller.view.state_text == "Finishing")
+        demo.controller.stop_reply()  # so it has ended, and the restart need wait no longer
+    qtbot.waitUntil(lambda: "draft 3" in demo.controller.view.settings)
 
 
 def test_a_reply_can_be_stopped_with_escape_and_another_asked(

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Qt, Slot
+from PySide6.QtCore import Qt, QTimer, Slot
+from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import (
     QComboBox,
     QFrame,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from launcher.app.preview import Preview
     from launcher.engine.builds.build import EngineBuild
     from launcher.engine.builds.flags import Flag
+    from launcher.gateway.exchange import HandoverOutlook
 
 # The Advanced part: every flag of the engine build, and the extra arguments.
 
@@ -236,6 +238,9 @@ async def _read_flags(build: "EngineBuild") -> "tuple[Flag, ...]":
 
 # The box of pending changes.
 
+_OUTLOOK_MS = 1_000
+"""Time between two looks at the requests that a restart would meet."""
+
 
 class ChangesBox(QFrame):
     """Box with the consequences of the changes and buttons to apply or revert them. Hidden without changes."""
@@ -244,13 +249,18 @@ class ChangesBox(QFrame):
         super().__init__()
         self.setObjectName("banner")
         self.setProperty("meaning", "attention")
-        self._state = state
+        self._state, self._controller = state, controller
+        self._outlook: HandoverOutlook | None = None
+        self._outlook_timer = QTimer(self)
+        self._outlook_timer.setInterval(_OUTLOOK_MS)
+        self._outlook_timer.timeout.connect(self._request_outlook)
         self._title = Label()
         self._title.setFont(theme.font(theme.BODY_PX, bold=True, tabular=True))
         self._title.setWordWrap(True)
         self._costs = make_caption()
         self._problem = Label()
         self._problem.setWordWrap(True)
+        self._outlook_label = make_caption()
         self.drain_choice = ComboBox()
         self.drain_choice.setAccessibleName(tr("Running replies"))
         self.drain_choice.addItem(tr("finish replies first"), VALUE_FINISH)
@@ -262,6 +272,7 @@ class ChangesBox(QFrame):
         self.drain_choice.activated.connect(
             lambda _at: controller.change_setting(APPLY, self.drain_choice.currentData())
         )
+        self.drain_choice.currentIndexChanged.connect(self._show_outlook)
         controller.setting_changed.connect(self._handle_setting)
         self.apply_button = QPushButton(tr("Apply"))
         self.apply_button.setObjectName("primary")
@@ -283,7 +294,7 @@ class ChangesBox(QFrame):
         column = QVBoxLayout(self)
         column.setContentsMargins(*(theme.px(theme.GAP_M),) * 4)
         column.setSpacing(theme.px(theme.GAP))
-        for widget in (self._title, self._costs, self._problem, self.drain_choice):
+        for widget in (self._title, self._costs, self._problem, self._outlook_label, self.drain_choice):
             column.addWidget(widget)
         column.addLayout(row)
         state.previewed.connect(self.show_state)
@@ -324,6 +335,74 @@ class ChangesBox(QFrame):
         self.apply_button.setEnabled(bool(count) and state.problem is None and not state.applying)
         self.revert_button.setEnabled(not state.applying)
         self.drain_choice.setEnabled(not state.applying)
+        self._show_outlook()
+
+    def showEvent(self, event: QShowEvent) -> None:  # noqa: N802 -- Qt's name
+        """Say from now on what a restart would mean for the requests that run."""
+        super().showEvent(event)
+        self._request_outlook()
+        self._outlook_timer.start()
+
+    def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802 -- Qt's name
+        """Ask no more, because nobody sees it."""
+        super().hideEvent(event)
+        self._outlook_timer.stop()
+
+    @Slot()
+    def _request_outlook(self) -> None:
+        self._controller.bridge.run(lambda _report: _foresee_handover(self._controller), done=self._record_outlook)
+
+    def _record_outlook(self, outlook: "HandoverOutlook | None") -> None:
+        self._outlook = outlook
+        self._show_outlook()
+
+    @Slot()
+    def _show_outlook(self) -> None:
+        """Show what running requests would notice of a restart. While it is made, the state says more."""
+        preview, outlook = self._state.preview, self._outlook
+        shows = preview is not None and outlook is not None and not self._state.applying
+        self._outlook_label.setVisible(shows)
+        if preview is not None and outlook is not None:
+            self._outlook_label.setText(_describe_outlook(outlook, preview.restart_s, self.drain_s))
+
+
+async def _foresee_handover(controller: Controller) -> "HandoverOutlook | None":
+    return controller.session.foresee_handover() if controller.session is not None else None
+
+
+def _describe_outlook(outlook: "HandoverOutlook", restart_s: float | None, drain_s: float) -> str:
+    """Return sentences on what clients notice of a restart; `restart_s` is None if its time is unknown."""
+    if not outlook.going_on and not outlook.ending:
+        return tr("No reply is running, so clients will not notice.")
+    sentences = []
+    if outlook.going_on:
+        pause = tr("a pause")
+        if restart_s is not None:
+            pause = (
+                tr("a pause under 1 s") if restart_s < 1 else tr("a pause of about {seconds:.0f} s", seconds=restart_s)
+            )
+        sentences.append(
+            ntr(
+                "1 running reply goes on, with {pause}.",
+                "{n} running replies go on, with {pause}.",
+                outlook.going_on,
+                pause=pause,
+            )
+        )
+    if outlook.ending and drain_s:
+        sentences.append(
+            ntr(
+                "1 running reply must end first and is cut off after {seconds:.0f} s.",
+                "{n} running replies must end first and are cut off after {seconds:.0f} s.",
+                outlook.ending,
+                seconds=drain_s,
+            )
+        )
+    elif outlook.ending:
+        sentences.append(
+            ntr("1 running reply is cut off.", "{n} running replies are cut off.", outlook.ending),
+        )
+    return " ".join(sentences)
 
 
 def _change_title(preview: "Preview") -> str:
