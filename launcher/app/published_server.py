@@ -258,7 +258,7 @@ def status_data(supervisor: Supervisor) -> dict[str, object]:
 async def _handover_data(report: "HandoverReport | None") -> dict[str, object]:
     """Return what a restart meant for clients, once their streams go on. Unknown without the gateway."""
     if report is None:
-        return {"handover": None, "gap_s": None, "streams": None}
+        return dict.fromkeys(("handover", "gap_s", "streams", "continued", "uncertain", "drained", "cut"))
     await report.wait_for_streams()
     gap_s = None if report.gap_s is None else round(report.gap_s, 3)
     streams = len(report.continued) + report.drained + report.cut + report.again

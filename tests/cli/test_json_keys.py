@@ -49,7 +49,7 @@ def test_one_object_has_its_keys(command: str) -> None:
         assert keys["each of `models`"] <= each.keys()
 
 
-def test_serve_status_and_requests_have_their_keys() -> None:
+def test_serve_status_restart_and_requests_have_their_keys() -> None:
     with forked.start("serve", "demo", "--json", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
@@ -60,11 +60,13 @@ def test_serve_status_and_requests_have_their_keys() -> None:
         with urllib.request.urlopen(request, timeout=60) as reply:
             reply.read()
         requests = answer("requests")
+        restarted = answer("restart", "--set", "draft=1")
         process.terminate()
         process.wait(120)
     assert documented("serve")["the first object"] <= ready.keys()
     assert [each["url"] for each in running] == [ready["url"]]
     assert documented("status")["each server"] <= running[0].keys()
+    assert documented("restart")["the object"] <= restarted.keys()
     keys = documented("requests")
     assert keys["the object"] <= requests.keys()
     assert keys["each of `requests`"] <= requests["requests"][0].keys()
