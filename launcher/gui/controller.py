@@ -13,7 +13,15 @@ from launcher.base.errors import LauncherError, Superseded
 from launcher.engine.server.state import EngineStarted, LogAdded, Notice, ServerState, ServerStatus
 from launcher.gui.bridge import Bridge, Ended, wrap_unexpected_error
 from launcher.gui.chat.footer import format_footer
-from launcher.gui.core_events import DeltaReceived, HealthChanged, Launched, LinkRequested, ReplyFinished, StartRequest
+from launcher.gui.core_events import (
+    DeltaReceived,
+    HandedOver,
+    HealthChanged,
+    Launched,
+    LinkRequested,
+    ReplyFinished,
+    StartRequest,
+)
 from launcher.gui.service import DEMO, ServerService
 from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import Inputs, View, ViewModel
@@ -60,6 +68,8 @@ class Controller(QObject):
     page_requested = Signal(str)
     chat_requested = Signal()
     link_requested = Signal(str)
+    handed_over = Signal(float)
+    """Streams go on after a restart; the argument is the longest pause in seconds."""
     notification_requested = Signal(str, str)
     """Title and text for a desktop notification."""
     file_requested = Signal()
@@ -298,6 +308,8 @@ class Controller(QObject):
                     self._handle_launched(event)
                 case HealthChanged(findings):
                     self._update_health(findings)
+                case HandedOver(gap_s):
+                    self.handed_over.emit(gap_s)
                 case LinkRequested(url):
                     self.link_requested.emit(url)
                 case Ended() | ReplyFinished():

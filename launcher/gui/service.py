@@ -9,7 +9,15 @@ from launcher.app import settings
 from launcher.base.errors import ServerNotFound, Superseded
 from launcher.base.messages import message
 from launcher.engine.server.state import ServerState, ServerStatus
-from launcher.gui.core_events import DeltaReceived, HealthChanged, Launched, LinkRequested, ReplyFinished, StartRequest
+from launcher.gui.core_events import (
+    DeltaReceived,
+    HandedOver,
+    HealthChanged,
+    Launched,
+    LinkRequested,
+    ReplyFinished,
+    StartRequest,
+)
 from launcher.gui.translation import render, tr
 
 if TYPE_CHECKING:
@@ -18,6 +26,7 @@ if TYPE_CHECKING:
     from launcher.base.action import Action
     from launcher.engine.server.launch import Launch
     from launcher.engine.server.state import ServerEvent
+    from launcher.gateway.gateway import HandoverReport
     from launcher.models.server_settings import Value
     from launcher.monitor.health_event import HealthEvent
 
@@ -42,6 +51,9 @@ class ServerService:
         self._request_count = 0
         self._posted_launch: Launch | None = None
         self._counting: UseCounting | None = None
+        self._handover: HandoverReport | None = None
+        """The newest handover whose streams were waited for."""
+        self._waits: set[asyncio.Task[None]] = set()
 
     async def start(self, request: StartRequest) -> None:
         """Start a model with the settings that the command line would use: see resolve_start."""
@@ -163,6 +175,21 @@ class ServerService:
         session, is_ready = self.session, isinstance(event, ServerStatus) and event.state is ServerState.READY
         if is_ready and session is not None and session.supervisor.launch is not self._posted_launch:
             self._post_launched(session)
+        if is_ready and session is not None and session.last_handover is not None:
+            self._follow_handover(session.last_handover)
+
+    def _follow_handover(self, report: "HandoverReport") -> None:
+        if report is not self._handover:
+            self._handover = report
+            waiting = asyncio.create_task(self._post_gap(report))
+            self._waits.add(waiting)
+            waiting.add_done_callback(self._waits.discard)
+
+    async def _post_gap(self, report: "HandoverReport") -> None:
+        """Post the pause that a handover made, once its streams go on."""
+        await report.wait_for_streams()
+        if report.gap_s is not None:
+            self._post(HandedOver(report.gap_s))
 
     def _forward_health(self, _event: "HealthEvent") -> None:
         if self.session is not None:

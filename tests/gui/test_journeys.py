@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from launcher.engine.server.state import ServerState
 from launcher.engine.settings import load_model_settings
 from launcher.gui.application import _handle_second_start
 from launcher.gui.chat.reply import ReplyView
+from launcher.gui.plots.marks import MarkKind
 from launcher.gui.window import Window
 from tests.gui.dragging import dragged, dropped
 from tests.gui.plotted import is_drawing
@@ -122,6 +124,9 @@ def test_before_a_restart_is_said_what_a_reply_will_notice_and_it_goes_on(
     assert answers(demo)[0].text.startswith(before)
     assert demo.controller.view.replying
     qtbot.waitUntil(lambda: "draft 3" in demo.controller.view.settings)
+    marks = page.plots.marks
+    qtbot.waitUntil(lambda: any(mark.kind is MarkKind.HANDOVER for mark in marks.between(0, time.monotonic())))
+    assert not [mark for mark in marks.between(0, time.monotonic()) if mark.kind is MarkKind.RESTART]
     with qtbot.waitSignal(demo.controller.replied):
         demo.controller.stop_reply()
     assert "Stopped by you." in texts(demo)

@@ -17,6 +17,7 @@ from launcher.engine.server.client import Delta
 from launcher.engine.server.state import Notice, ServerState, ServerStatus
 from launcher.gui import theme
 from launcher.gui.controller import Controller
+from launcher.gui.core_events import HandedOver
 from launcher.gui.plots.card import PlotCard
 from launcher.gui.plots.marks import Mark, MarkKind
 from launcher.gui.plots.panel import PlotPanel
@@ -80,6 +81,30 @@ class TestMarks:
             (MarkKind.RESTART, "Restart"),
             (MarkKind.STOPPED, "Stopped"),
         ]
+
+    def test_a_pause_that_streams_outlived_is_shaded_in_place_of_a_restart(
+        self, panel: PlotPanel, controller: Controller
+    ) -> None:
+        fill(panel)
+        controller._view_model.update(status=ServerStatus(ServerState.RESTARTING))
+        controller._view_model.update(status=ServerStatus(ServerState.READY))
+        panel.add_samples([sampled(time.monotonic())])
+        drawn(panel)
+        overlay = chart_of(panel.cards["rate"]).overlay
+        assert (len(overlay.marks), len(overlay.pauses)) == (2, 0)
+        plain = overlay.grab().toImage()
+        controller.bridge.drained.emit([HandedOver(20.0)])
+        panel.add_samples([sampled(time.monotonic())])
+        drawn(panel)
+        told = panel.marks.between(0, time.monotonic())
+        assert [(mark.kind, mark.text) for mark in told] == [
+            (MarkKind.HANDOVER, "Handover, 20.0 s"),
+            (MarkKind.READY, "Ready"),
+        ]
+        ((start, end),) = overlay.pauses
+        assert end - start == pytest.approx(20 / panel.span.length_s)
+        x, y = (overlay.area.left() + (start + end) / 2 * overlay.area.width(), overlay.area.bottom() - 3)
+        assert overlay.grab().toImage().pixelColor(round(x), round(y)) != plain.pixelColor(round(x), round(y))
 
     def test_each_kind_is_painted_and_told_apart(self, panel: PlotPanel) -> None:
         fill(panel)

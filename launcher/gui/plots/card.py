@@ -206,6 +206,9 @@ class PlotCard(QFrame):
         chart.draw(pixel_columns.times - span.end_s, scaled)
         chart.overlay.levels = tuple(map(self._reference_level, self.references))
         chart.overlay.marks = [(span.share_at(mark.time_s), mark.kind) for mark in marks]
+        chart.overlay.pauses = [
+            (span.share_at(mark.time_s), span.share_at(mark.time_s + mark.length_s)) for mark in marks if mark.length_s
+        ]
         dots = self._newest_dots(samples, span) if span.live else []
         colours = chart.colours
         for name, factor in self._factors.items():

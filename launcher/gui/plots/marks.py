@@ -1,6 +1,7 @@
 """Event marks on the time axis: requests, first tokens, restarts and health findings."""
 
 import time
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from launcher.monitor.health_event import Finding
 
 _MOST_MARKS = 4_000
+_LATE_S = 1.0
+"""How much earlier than a pause its restart may be marked: the window learns of both a little later."""
 GLYPH_PX, _SHAPE_PX = 11, 7
 """Size of a glyph's pixmap and of the shape in its middle, in pixels."""
 
@@ -32,6 +35,7 @@ class MarkKind(StrEnum):
     FIRST_TOKEN = "first token"  # noqa: S105 -- no password
     READY = "ready"
     RESTART = "restart"
+    HANDOVER = "handover"
     STOPPED = "stopped"
     THROTTLING = "throttling"
     SPILL = "spill"
@@ -40,11 +44,12 @@ class MarkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An event at `time_s` of the monitor's clock."""
+    """An event at `time_s` of the monitor's clock, which lasted `length_s` seconds."""
 
     time_s: float
     kind: MarkKind
     text: str
+    length_s: float = 0.0
 
 
 class MarkLog:
@@ -65,6 +70,7 @@ class MarkLog:
         controller.deltas.connect(self.record_deltas)
         controller.health_changed.connect(self.record_health)
         controller.noticed.connect(self.record_notice)
+        controller.handed_over.connect(self.record_handover)
 
     def __len__(self) -> int:
         return len(self._marks)
@@ -133,6 +139,16 @@ class MarkLog:
             if str(finding.code) not in before:
                 self.add(_finding_kind(str(finding.code)), render(finding.sentence))
 
+    def record_handover(self, gap_s: float) -> None:
+        """Record a pause in streams that has just ended, in place of the restart that caused it."""
+        began_s = self._clock() - gap_s
+        restarts = [each for each in self.between(began_s - _LATE_S, self._clock()) if each.kind is MarkKind.RESTART]
+        others = [each for each in self._marks if each not in restarts[-1:]]
+        handover = Mark(began_s, MarkKind.HANDOVER, tr("Handover, {seconds:.1f} s", seconds=gap_s), gap_s)
+        insort(others, handover, key=lambda each: each.time_s)
+        self._marks = deque(others, maxlen=_MOST_MARKS)
+        self._added()
+
     def record_notice(self, notice: Notice) -> None:
         """Record a notice of the supervisor."""
         self.add(MarkKind.NOTICE, render(notice.text))
@@ -177,6 +193,9 @@ def _paint_glyph(painter: QPainter, kind: MarkKind, colour: QColor) -> None:
             painter.drawEllipse(box.adjusted(1, 1, -1, -1))
         case MarkKind.RESTART:
             painter.drawRect(box)
+        case MarkKind.HANDOVER:
+            painter.fillRect(QRectF(box.left() + 1, box.top(), 2, box.height()), colour)
+            painter.fillRect(QRectF(box.right() - 3, box.top(), 2, box.height()), colour)
         case MarkKind.READY:
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.drawRect(box)

@@ -14,6 +14,7 @@ from launcher.gui.plots.marks import GLYPH_PX, MarkKind, glyph_pixmap, mark_colo
 _LEAST_LINE, _LEAST_GLYPH, _LEAST_TICK, _TICK = 14.0, 11.0, 3.0, 6
 """Least distances in pixels between two marks' lines, glyphs and ticks, and the height of a tick. A mark too close to
 the last line gets a tick instead."""
+_PAUSE_OPACITY = 0.25
 _WIDEST_READ_OUT = 260
 _UNIT_PX = 10
 _WHEEL_NOTCH = 120.0
@@ -75,6 +76,7 @@ class Overlay(QWidget):
         """The area of the values, in pixels."""
         self.levels: tuple[LabelledLine, ...] = ()
         self.marks: Sequence[tuple[float, MarkKind]] = ()
+        self.pauses: Sequence[tuple[float, float]] = ()
         self.dots: Sequence[Dot] = ()
         self.hover: Hover | None = None
         self.unit = self.right_top = ""
@@ -113,6 +115,11 @@ class Overlay(QWidget):
         last_line = last_glyph = float("-inf")
         top, height = round(self.area.top()), round(self.area.height())
         line_colours = {kind: _line_colour(mark_colour(kind, colours), colours.card) for kind in MarkKind}
+        shade = QColor(colours.secondary)
+        shade.setAlphaF(_PAUSE_OPACITY)
+        for start, end in self.pauses:
+            left = self._x(start)
+            painter.fillRect(QRectF(left, top, min(self._x(end), self.area.right()) - left, height), shade)
         glyphs = {kind: glyph_pixmap(kind, self.devicePixelRatioF(), colours) for kind in MarkKind}
         for share, kind in self.marks:
             x = round(self._x(share))
