@@ -384,7 +384,8 @@ class Gateway:
             await self._wait_for_engine(forwarder, takes_turn=takes_turn)
             link = self._link
             try:
-                if link is None:  # lost since the turn was given
+                is_shut = not (self._turns.limit if takes_turn else self._engine_ready.is_set())
+                if link is None or is_shut:  # lost, or a handover has begun, since the turn was given
                     await asyncio.sleep(0)
                     continue
                 if not await forwarder.forward(link):
