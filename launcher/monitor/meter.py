@@ -57,6 +57,9 @@ class ReplyMeter:
         """Add the timings of one event."""
         before = self.last
         self.last = timings
+        if before is not None and timings.predicted_ms < before.predicted_ms:  # another engine goes on with the reply
+            before = None
+            self._window.clear()
         tokens_at = (timings.predicted_n, timings.predicted_ms)
         if before is not None and timings.predicted_ms == before.predicted_ms:
             if self._window:

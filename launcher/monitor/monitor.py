@@ -76,6 +76,8 @@ class MonitorPeriods:
 
 _NO_REPLY = message("No reply is being generated.")
 _NO_DRAFTS = message("No tokens were drafted.")
+_ENGINE_STARTS = (ServerState.RESTARTING, ServerState.LOADING, ServerState.WARMING_UP)
+"""States in which no token of a reply can come, though the reply may go on later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,7 @@ class Monitor:
                     self._read_machine, gpu, server.engine_pid is not None, read_check
                 )
                 self._reset_for_new_engine(server.engine_pid)
-                engine, acceptance = self._engine_readings()
+                engine, acceptance = self._engine_readings(server.status.state)
                 self._store_snapshot(
                     MonitorSnapshot(
                         next_s, machine | engine | self.health_watch.memory, acceptance, self.health_watch.activity
@@ -263,9 +265,9 @@ class Monitor:
             self._ended_reply = self.traffic = self._counters = None
             self._unsampled = False
 
-    def _engine_readings(self) -> tuple[dict[str, Reading], Acceptance | None]:
-        """Return the engine's figures: of our own reply, else of other clients' requests."""
-        meter = self._valid_meter()
+    def _engine_readings(self, state: ServerState) -> tuple[dict[str, Reading], Acceptance | None]:
+        """Return the engine's figures: of our own reply, else of other clients' requests. None in a handover."""
+        meter = None if state in _ENGINE_STARTS else self._valid_meter()
         if meter is not None and meter.last is not None:
             share = meter.last.acceptance
             rate, acceptance = Reading(meter.tokens_per_second, message("Too few tokens.")), meter.acceptance

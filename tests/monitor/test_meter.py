@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,6 +114,16 @@ class TestRate:
 
     def test_the_window_does_not_grow_with_the_reply(self) -> None:
         assert len(metered(reply([Step(1, 1, 10.0)] * 1_000))._window) < 110
+
+    def test_after_a_handover_it_is_the_new_engine_s(self) -> None:
+        slow, fast = reply([Step(2, 1, 100.0)] * 100), list(reply([Step(2, 2, 10.0)] * 201))
+        meter = metered(slow)
+        tokens_before = meter.last.predicted_n if meter.last else 0
+        for event in fast:
+            meter.add(replace(event, predicted_n=event.predicted_n + tokens_before))
+        assert meter.tokens_per_second == pytest.approx(300)
+        assert len(meter._window) < 110
+        assert meter.acceptance.accepted_by_position == (301, 201)
 
     @pytest.mark.parametrize("n", [5, 6])
     def test_a_clock_that_stands_still_yields_the_engines_own_number(self, n: int) -> None:

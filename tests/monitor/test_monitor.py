@@ -136,6 +136,25 @@ async def test_a_reply_shorter_than_the_time_between_two_samples_is_in_one(tmp_p
         assert 80.0 in [sample.value for sample in watched.monitor.series["tokens_per_second"]]
 
 
+async def test_while_a_handover_pauses_a_reply_it_has_no_rate(tmp_path: Path) -> None:
+    async with watching(tmp_path) as watched:
+        meter = watched.monitor.start_reply_meter()
+        meter.add(
+            Timings(
+                3, 0, 5.0, predicted_n=8, predicted_ms=100.0, predicted_per_second=80.0, draft_n=6, draft_n_accepted=4
+            )
+        )
+        rates = watched.monitor.series
+        await watched.until(len(watched.times) + 2)
+        assert list(rates["tokens_per_second"])[-1].value == 80.0
+        watched.server.status = ServerStatus(ServerState.LOADING)
+        await watched.until(len(watched.times) + 2)
+        assert list(rates["tokens_per_second"])[-1].value is None
+        watched.server.status = ServerStatus(ServerState.READY)
+        await watched.until(len(watched.times) + 2)
+        assert list(rates["tokens_per_second"])[-1].value == 80.0
+
+
 async def test_requests_of_others_wake_it_when_the_counters_tell(tmp_path: Path) -> None:
     asked = asyncio.Event()
 
