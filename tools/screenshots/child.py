@@ -28,6 +28,7 @@ from tools.sparse_models.__main__ import main as sparse_models
 SIZES = ((1_000, 640), (1_280, 800), (1_920, 1_080))
 CHOSEN = (1_280, 800)
 """The size of those in docs/screenshots."""
+_HANDOVER_SIZE = (1_440, 900)
 _NOT_IN_DOCS = ("keys", "about")
 _QUESTIONS = ("What is MTP, and what does this demo show?", "When should MTP be switched off?", "What is a draft?")
 _MODELS = (
@@ -42,6 +43,7 @@ _COLOURS, _SHADES = 256, 5
 _LIMIT_MS = 180_000
 _SETTLE_MS, _STREAMED_MS = 1_500, 300
 _WATCH_MS, _PAUSE_MS = 26_000, 2_200
+_UNDER_WAY_MS = 3_000
 _DOCS_FONT = "Inter"
 """Of the pictures in docs/screenshots, where it is installed: Debian without a desktop has but DejaVu Sans."""
 
@@ -84,6 +86,9 @@ def main() -> int:
                 if page == "models":
                     _until(lambda: window.page("models").details.grid.count() > 0)
                 _take(window, folder, page, f"{look}{name}", sizes, ready)
+        if "cockpit" in pages:
+            window.show_page("cockpit")
+            _take(window, folder, "handover", f"{look}{name}", (_HANDOVER_SIZE,), partial(_begin_handover, window))
         done = QEventLoop()
         window.shut_down.connect(done.quit)
         QTimer.singleShot(0, window, window.quit)
@@ -133,6 +138,18 @@ def _ask(window: Window, question: str) -> None:
     _until(lambda: not controller.view.replying)
     _until(lambda: all(each.waiting == 0 for each in window.page("cockpit").chat.column.replies))
     _wait(_STREAMED_MS)
+
+
+def _begin_handover(window: Window) -> None:
+    """Apply another draft length under a reply that does not end, and wait until the engine restarts."""
+    controller, page = window.controller, window.page("cockpit")
+    _until(lambda: controller.view.can_ask and page.state.previewer is not None)
+    controller.set_sampling_value("ignore_eos", True)
+    page.chat.send_question(_QUESTIONS[1])
+    page.state.request_value("draft", 3)
+    _wait(_UNDER_WAY_MS)
+    page.controls.changes.apply_now()
+    _until(lambda: controller.inputs.status.state in (ServerState.RESTARTING, ServerState.LOADING))
 
 
 def _tune(window: Window) -> None:
