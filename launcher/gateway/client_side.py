@@ -93,10 +93,10 @@ class GatewayClientSide:
         if self._gateway is not None:
             self._gateway.set_keys(endpoint.keys)
 
-    async def pause_requests(self, drain_s: float) -> None:
+    async def pause_requests(self, drain_s: float, *, same_model: bool = True) -> None:
         """See ClientSide."""
         if self._gateway is not None:
-            await self._gateway.pause_requests(drain_s)
+            await self._gateway.pause_requests(drain_s, same_model=same_model)
 
     async def resume_requests(self, endpoint: Endpoint, launch: Launch) -> None:
         """See ClientSide."""

@@ -160,8 +160,8 @@ async def make_continuation(
     found: tuple[str, str],
     saved: list[SavedSlot],
     earlier: Continuation | None,
-) -> Continuation:
-    """Return how a cut stream continues.
+) -> Continuation | None:
+    """Return how a cut stream continues; None if it cannot, because it was not saved and the text is not enough.
 
     `found` is what `find_mode` returned, `earlier` the continuation of a stream that was cut before. Call it while the
     engine that was cut still runs, because it counts the tokens.
@@ -185,7 +185,9 @@ async def make_continuation(
             if earlier is not None:  # its text is in this slot, perhaps as other tokens than were generated
                 count += earlier.tokens_before - await _count_tokens(link, generated, earlier.raw)
             break
-    if raw is None:  # the text of one kind is exact but for white space at its ends
+    if raw is None:  # the text of one kind is exact but for white space at its ends; the mark between two is unknown
+        if exchange.text.reasoning and exchange.text.content:
+            return None
         raw = exchange.text.reasoning + exchange.text.content
         count = len(await link.token_pieces(raw))
     request = _with_reply(body, mode, raw)

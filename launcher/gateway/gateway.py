@@ -38,6 +38,7 @@ _FIRST_COMMENT_S, _COMMENT_S = 1.0, 2.0
 within the first second still has its own HTTP status."""
 _WORD_S = 5.0
 """Seconds that streams have at least to reach the end of a word before they are cut."""
+_CUT_OFF = "The server was stopped or restarted before the reply was complete"
 _STREAMS_GO_ON_S, _POLL_S = 30.0, 0.02
 _HEALTH_TIMEOUT = ClientTimeout(total=2.0)
 _METRICS_TIMEOUT = ClientTimeout(total=8.0)
@@ -63,8 +64,12 @@ class HandoverReport:
 
     @property
     def way(self) -> str:
-        """How the handover went for the client that noticed most: seamless, drained or cut."""
-        return "cut" if self.cut else "drained" if self.drained else "seamless"
+        """How the handover went for the client that noticed most: seamless, drained or cut.
+
+        A stream that the new engine refuses, because its context is too small, was cut, too.
+        """
+        refused = any(each.gap_open and each.end == "error" for each in self.continued)
+        return "cut" if self.cut or refused else "drained" if self.drained else "seamless"
 
     async def wait_for_streams(self) -> None:
         """Wait until the streams that go on have done so or have ended, for at most `_STREAMS_GO_ON_S` seconds."""
@@ -159,20 +164,20 @@ class Gateway:
         ending = sum(each.has_delivered and drain_reason(each.exchange) is not None for each in running)
         return HandoverOutlook(len(running) - ending, ending)
 
-    async def pause_requests(self, drain_s: float) -> None:
+    async def pause_requests(self, drain_s: float, *, same_model: bool = True) -> None:
         """Prepare for the end of the engine: hold new requests, cut those that can go on, and save the slots.
 
         Replies that cannot go on get up to `drain_s` seconds to end. If the call is cancelled, this still completes; a
-        second call waits for it, and for no more replies.
+        second call waits for it, and for no more replies. With another model no reply goes on.
         """
         if self._pausing is None or self._pausing.done():
             self._hurry.clear()
-            self._pausing = asyncio.ensure_future(self._pause_requests(drain_s))
+            self._pausing = asyncio.ensure_future(self._pause_requests(drain_s, same_model=same_model))
         else:
             self._hurry.set()
         await asyncio.shield(self._pausing)
 
-    async def _pause_requests(self, drain_s: float) -> None:
+    async def _pause_requests(self, drain_s: float, *, same_model: bool) -> None:
         link = self._link
         if link is None:
             return
@@ -181,16 +186,18 @@ class Gateway:
         running = [each for each in self._forwarders if each.exchange.state is ExchangeState.RUNNING]
         self.report = HandoverReport([])
         with suppress(EngineLost):
-            found = await self._cut_streams(link, running, drain_s)
-            self._saved = await save_slots(link)
+            found = await self._cut_streams(link, running, drain_s, same_model=same_model)
+            self._saved = await save_slots(link) if same_model else []
             for forwarder, mode in found.items():
                 forwarder.continuation = await make_continuation(
                     link, forwarder.exchange, mode, self._saved, forwarder.continuation
                 )
+                if forwarder.continuation is None:
+                    self._give_up(forwarder)
         self._link = None
 
     async def _cut_streams(
-        self, link: EngineLink, running: list[Forwarder], drain_s: float
+        self, link: EngineLink, running: list[Forwarder], drain_s: float, *, same_model: bool
     ) -> dict[Forwarder, tuple[str, str]]:
         """Cut the running requests, or let them end; return those to continue, with their prompts and modes."""
         report = self.report or HandoverReport([])
@@ -202,7 +209,7 @@ class Gateway:
                 report.again += 1
                 continue
             exchange = forwarder.exchange
-            if drain_reason(exchange) is not None or exchange.body is None:
+            if not same_model or drain_reason(exchange) is not None or exchange.body is None:
                 continue
             mode = await find_mode(link, exchange)
             if mode is None:
@@ -218,6 +225,13 @@ class Gateway:
         for forwarder in uncertain:
             forwarder.exchange.pauses_at_word = True
         await self._wait_until_left(modes, _WORD_S)
+        calling = [each for each in modes if not each.was_cut and drain_reason(each.exchange)]
+        for forwarder in calling:  # a tool, since they were looked at
+            del modes[forwarder]
+            forwarder.exchange.pauses_at_word = False
+        draining += calling
+        if calling:
+            await self._wait_until_left(calling, drain_s)
         for forwarder in running:
             if forwarder.exchange.state is ExchangeState.RUNNING:
                 if forwarder in draining:
@@ -233,6 +247,14 @@ class Gateway:
             exchange.gap_open = True
         report.drained = len(running) - report.again - report.cut - len(continued)
         return continued
+
+    def _give_up(self, forwarder: Forwarder) -> None:
+        """End a stream that was cut and cannot be continued exactly."""
+        forwarder.exchange.end = "cut"
+        forwarder.exchange.gap_open = False
+        if self.report is not None:
+            self.report.continued.remove(forwarder.exchange)
+            self.report.cut += 1
 
     async def _wait_until_left(self, forwarders: Collection[Forwarder], limit_s: float) -> None:
         """Wait until the engine works on none of these requests, for at most `limit_s` seconds, and not in a hurry."""
@@ -260,7 +282,7 @@ class Gateway:
 
     def lose_engine(self) -> None:
         """Hold requests, because the engine has ended. `resume_requests` goes on, `close` ends them."""
-        self._link = None
+        self._link = self.report = None
         self._engine_ready.clear()
         self._turns.set_limit(0)
 
@@ -384,6 +406,9 @@ class Gateway:
             await self._wait_for_engine(forwarder, takes_turn=takes_turn)
             link = self._link
             try:
+                if exchange.end == "cut":
+                    await forwarder.fail(503, _CUT_OFF)
+                    return
                 is_shut = not (self._turns.limit if takes_turn else self._engine_ready.is_set())
                 if link is None or is_shut:  # lost, or a handover has begun, since the turn was given
                     await asyncio.sleep(0)
@@ -403,7 +428,7 @@ class Gateway:
                     self._turns.end_turn()
             forwarder.check_key()
             if exchange.end == "cut":
-                await forwarder.fail(503, "The server was stopped or restarted before the reply was complete")
+                await forwarder.fail(503, _CUT_OFF)
                 return
             exchange.handovers += forwarder.was_cut
             self._note_change(exchange)

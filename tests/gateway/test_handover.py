@@ -6,6 +6,7 @@ The engines are real: the built-in one with the demo model.
 import asyncio
 import json
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -227,6 +228,37 @@ async def test_settings_that_fail_bring_the_old_ones_back_and_the_stream_goes_on
         cut.most_parts = cut.parts + 50
         await reading
         check_same_words(cut, await read_whole(client, cut.most_parts))
+
+
+async def test_a_stream_that_the_new_context_cannot_hold_was_cut_and_is_told(options: ServeOptions) -> None:
+    async with serving(options) as (session, client):
+        cut = ReadReply()
+        reading = asyncio.create_task(read_stream(client, cut))
+        await cut.wait_for_parts(400)
+        await change_settings(session, context=512)
+        await reading
+        assert cut.error is not None
+        assert cut.error["type"] == "exceed_context_size_error"
+        report = session.last_handover
+        assert report is not None
+        assert report.way == "cut"
+
+
+async def test_no_reply_goes_on_with_another_model(options: ServeOptions, tmp_path: Path) -> None:
+    other = tmp_path / "other.gguf"
+    shutil.copy(options.model, other)
+    async with serving(options) as (session, client):
+        cut = ReadReply()
+        reading = asyncio.create_task(read_stream(client, cut))
+        await cut.wait_for_parts(8)
+        await change_settings(session, model=other)
+        await reading
+        assert cut.error is not None
+        assert cut.error["code"] == 503
+        report = session.last_handover
+        assert report is not None
+        assert (report.way, report.continued) == ("cut", [])
+        assert (await read_whole(client, max_tokens=20)).finish_reason == "length"
 
 
 async def test_many_changes_at_once_are_one_for_the_stream(options: ServeOptions) -> None:

@@ -372,8 +372,11 @@ class ClientSide(Protocol):
     def engine_starts(self) -> None:
         """Called as soon as an engine's process has been started."""
 
-    async def pause_requests(self, drain_s: float) -> None:
-        """Hold all requests, because the engine will be replaced. Replies that cannot go on get `drain_s` seconds."""
+    async def pause_requests(self, drain_s: float, *, same_model: bool = True) -> None:
+        """Hold all requests, because the engine will be replaced. Replies that cannot go on get `drain_s` seconds.
+
+        None can go on with another model.
+        """
 
     async def resume_requests(self, endpoint: Endpoint, launch: Launch) -> None:
         """Send requests to the engine at `endpoint`, which is ready."""
@@ -662,7 +665,8 @@ class Supervisor:
             raise _PreparationFailed(error) from None
         await self._drain_server(drain_s)
         if self._client_side is not None and self._client is not None:
-            await self._client_side.pause_requests(drain_s)
+            same_model = self._options is not None and options.model == self._options.model
+            await self._client_side.pause_requests(drain_s, same_model=same_model)
         await self._stop_engine(ServerState.RESTARTING)
         self._engine_line_count = 0
         self._options, self.launch = options, launch
