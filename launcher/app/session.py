@@ -384,12 +384,14 @@ class ServerSession:
             await asyncio.sleep(_POLL_S)  # a start may be moving to another port
         return None
 
-    async def send_request(self, request: ChatRequest, on_delta: OnDelta | None = None) -> Reply:
-        """Send a request and return the whole reply. The monitor observes it. See Supervisor.chat for errors."""
+    async def send_request(
+        self, request: ChatRequest, on_delta: OnDelta | None = None, *, measured: bool = False
+    ) -> Reply:
+        """Send a request and return the whole reply. The monitor observes it. See Supervisor.chat."""
         meter = self.monitor.start_reply_meter()
         began_s = time.monotonic()
         try:
-            async with self.supervisor.chat(request) as deltas:
+            async with self.supervisor.chat(request, measured=measured) as deltas:
                 return await read_reply(deltas, began_s, meter, on_delta)
         finally:
             self.monitor.end_reply_meter(meter)

@@ -62,7 +62,7 @@ class SessionBench:
                 raise ServerNotFound(
                     message("No server is running for this measurement."), message("Choose server settings first.")
                 )
-            return await self.session.send_request(build_request(prompt, seed=seed))
+            return await self.session.send_request(build_request(prompt, seed=seed), measured=True)
 
         run = await self._timer.time_request(prompt, self._settings, send)
         if run.error is not None:

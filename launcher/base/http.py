@@ -227,8 +227,7 @@ class ServerClient:
                     return
                 data = _parse_json(event, self.url)
                 if isinstance(data, dict) and "error" in data:
-                    if isinstance(data["error"], dict) and data["error"].get("type") == INTERRUPTED:
-                        raise self._lost_connection(message("in the middle of the reply"))
+                    self._raise_if_interrupted(data)
                     raise llama_server_error(data, None, self.url)
                 yield data
 
@@ -240,6 +239,7 @@ class ServerClient:
             data = json.loads(await _read_body(response, _MAX_ERROR_BYTES, self.url))
         except (ValueError, RecursionError, Refused):
             data = None
+        self._raise_if_interrupted(data)
         raise llama_server_error(data, response.status_code, str(response.url), response.headers.get("Location"))
 
     @contextmanager
@@ -261,6 +261,12 @@ class ServerClient:
             was_closed = isinstance(error, httpx.NetworkError) or str(error).startswith(_CLOSED)
             why = when if was_closed else message("because the reply was not HTTP")
             raise self._lost_connection(why) from error
+
+    def _raise_if_interrupted(self, data: object) -> None:
+        """Raise Unreachable for the error by which our gateway tells that the engine has ended."""
+        error = data.get("error") if isinstance(data, dict) else None
+        if isinstance(error, dict) and error.get("type") == INTERRUPTED:
+            raise self._lost_connection(message("in the middle of the reply"))
 
     def _lost_connection(self, why: str) -> Unreachable:
         return Unreachable(

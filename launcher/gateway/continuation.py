@@ -262,10 +262,13 @@ async def _count_tokens(link: EngineLink, tokens: list[int], text: str) -> int:
     return low
 
 
-def rewrite_event(event: dict[str, Any], continuation: Continuation, identity: Mapping[str, Any]) -> bytes | None:
-    """Return the frame of a continued stream as the client expects it; None if it must not be repeated.
+def rewrite_event(
+    event: dict[str, Any], continuation: Continuation | None, identity: Mapping[str, Any]
+) -> bytes | None:
+    """Return the frame of a stream that began with another engine as the client expects it; None if it is a repetition.
 
     The stream keeps its first ID, and its counts are those of the whole reply, as if it had not been cut.
+    `continuation` is None if nothing of the reply had been delivered.
     """
     choices = event.get("choices")
     if choices:
@@ -274,6 +277,8 @@ def rewrite_event(event: dict[str, Any], continuation: Continuation, identity: M
         if begins_again and not choices[0].get("finish_reason"):
             return None
     event.update(identity)
+    if continuation is None:
+        return format_event(event)
     if isinstance(timings := event.get("timings"), dict):
         timings["predicted_n"] = timings.get("predicted_n", 0) + continuation.tokens_before
         timings["cache_n"] = continuation.reused_tokens

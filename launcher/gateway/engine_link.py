@@ -15,6 +15,10 @@ class EngineLost(Exception):
     """The engine did not answer, or the connection to it broke."""
 
 
+class EngineUnreached(EngineLost):
+    """The engine took no connection, so it has seen nothing of the request."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineLink:
     """An engine that serves requests, until it is stopped.

@@ -4,12 +4,12 @@ import asyncio
 import json
 from typing import Any
 
-from aiohttp import ClientError, ClientResponse, web
+from aiohttp import ClientConnectorError, ClientError, ClientResponse, web
 
 from launcher.base.errors import INTERRUPTED
 from launcher.gateway.access import Refusal
 from launcher.gateway.continuation import Continuation, may_cut_here, rewrite_event
-from launcher.gateway.engine_link import EngineLink, EngineLost
+from launcher.gateway.engine_link import EngineLink, EngineLost, EngineUnreached
 from launcher.gateway.exchange import COMPLETIONS_PATH, Exchange, ExchangeState
 from launcher.gateway.frames import COMMENT, FRAME_END, FrameSplitter, find_object, format_event, parse_event
 
@@ -105,7 +105,8 @@ class Forwarder:
 
     async def fail(self, status: int, reason: str) -> None:
         """End the reply with an error, as a response or, if the stream has begun, as an event of it."""
-        kind = INTERRUPTED if self._delivered else "unavailable_error"
+        interrupted = status == 502 or (self._response is not None and status > 500)
+        kind = INTERRUPTED if interrupted else "unavailable_error"
         error = {"error": {"code": status, "message": reason, "type": kind}}
         if self._response is None:
             await self._open_response(status, {"Content-Type": "application/json", "Retry-After": "5"})
@@ -131,6 +132,8 @@ class Forwarder:
                 if self._response is None:
                     await self._open_response(reply.status, _select_headers(reply))
                 return await self._pass_frames(link, reply)
+        except ClientConnectorError as error:
+            raise EngineUnreached from error
         except (ClientError, OSError) as error:
             raise EngineLost from error
 
@@ -221,7 +224,7 @@ class Forwarder:
         for choice in event.get("choices") or ():
             if exchange.text.add_choice(choice):
                 self._note_part()
-        if continuation is not None:
+        if continuation is not None or self._identity.get("id", event.get("id")) != event.get("id"):  # not the first
             return rewrite_event(event, continuation, self._identity)
         if not self._identity:
             self._identity = {

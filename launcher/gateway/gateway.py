@@ -24,7 +24,7 @@ from launcher.gateway.access import (
 )
 from launcher.gateway.continuation import TOKENS, drain_reason, find_mode, is_canonical, make_continuation
 from launcher.gateway.encrypted_listener import ContextFor, accept_connections
-from launcher.gateway.engine_link import EngineLink, EngineLost, open_engine_session
+from launcher.gateway.engine_link import EngineLink, EngineLost, EngineUnreached, open_engine_session
 from launcher.gateway.exchange import Exchange, ExchangeState, HandoverOutlook
 from launcher.gateway.forwarder import ClientGone, Forwarder
 from launcher.gateway.request_metrics import CONTENT_TYPE
@@ -107,6 +107,7 @@ class Gateway:
         self._own_metrics = own_metrics
         self._http = open_engine_session()
         self._link: EngineLink | None = None
+        self._lost_link: EngineLink | None = None
         self._turns = Turns()
         self._engine_ready = asyncio.Event()
         self._forwarders: set[Forwarder] = set()
@@ -282,6 +283,7 @@ class Gateway:
 
     def lose_engine(self) -> None:
         """Hold requests, because the engine has ended. `resume_requests` goes on, `close` ends them."""
+        self._lost_link = self._link or self._lost_link
         self._link = self.report = None
         self._engine_ready.clear()
         self._turns.set_limit(0)
@@ -415,14 +417,15 @@ class Gateway:
                     continue
                 if not await forwarder.forward(link):
                     return
+            except EngineUnreached:
+                if self._link is link:
+                    self.lose_engine()
             except EngineLost:
-                if forwarder.has_delivered or exchange.sent_again:
+                if forwarder.has_delivered or exchange.sent_again or await self._has_ended(link):
                     exchange.end = "engine ended"
                     await forwarder.fail(502, "The engine ended before the reply was complete")
                     return
-                exchange.sent_again = True
-                if link is not None and self._link is link and not await self._answers(link):
-                    self.lose_engine()
+                exchange.sent_again = True  # llama-server drops a connection now and then
             finally:
                 if takes_turn:
                     self._turns.end_turn()
@@ -453,6 +456,15 @@ class Gateway:
                 self._turns.end_turn()
             waiting.cancel()
             raise
+
+    async def _has_ended(self, link: EngineLink | None) -> bool:
+        """Return whether an engine has crashed; False if it answers, or a handover has ended it.
+
+        A request in which an engine crashed is not sent again: it may be the cause.
+        """
+        if link is not None and self._link is link and not await self._answers(link):
+            self.lose_engine()
+        return link is self._lost_link
 
     async def _answers(self, link: EngineLink) -> bool:
         try:

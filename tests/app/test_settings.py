@@ -309,7 +309,7 @@ def test_a_number_or_its_word_and_lines_of_text_are_kept(file: Path) -> None:
 
 
 def test_replies_end_first_unless_they_are_to_be_cancelled(file: Path) -> None:
-    assert settings.restart_drain_s() == 120.0
+    assert settings.restart_drain_s() == 30.0
     settings.change_setting("server.apply", "cancel")
     assert settings.restart_drain_s() == 0.0
 

@@ -533,15 +533,16 @@ class Supervisor:
         return self._status
 
     @asynccontextmanager
-    async def chat(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
+    async def chat(self, request: ChatRequest, *, measured: bool = False) -> AsyncIterator[AsyncIterator[Delta]]:
         """Stream a reply: see EngineClient.chat. Stopping the server ends the stream with Unreachable.
 
-        Raises ModelWritesNoText for an embedding model.
+        The reply goes on over a restart, unless it is `measured`: then the engine itself is asked, so that its end is
+        an error and not a pause. Raises ModelWritesNoText for an embedding model.
         """
         if self.launch is not None and self.launch.options.embeddings:
             raise no_text_error(self.launch.header.name)
         client = self.client
-        if self._client_side is not None:  # so that own replies survive a restart, too
+        if self._client_side is not None and not measured:
             if self._chat_client is None:
                 self._chat_client = EngineClient(self.endpoint.url, self.endpoint.api_key)
             client = self._chat_client
