@@ -25,6 +25,7 @@ async def serve(
     *,
     port: int | None = None,
     shared: bool = False,
+    direct: bool = False,
     on_event: OnServerEvent | None = None,
     on_snapshot: OnSnapshot | None = None,
     on_health: OnHealth | None = None,
@@ -32,10 +33,13 @@ async def serve(
 ) -> AsyncIterator[ServerSession]:
     """Run a server within the block, and stop it however the block is left.
 
-    `shared` lets other computers of the network use this server with its key. `chosen` are the settings to keep
-    for the model's next start: see ServerSession.start. Raises the LauncherError of a failed start.
+    `shared` lets other computers of the network use this server with its key, `direct` leaves the gateway out. `chosen`
+    are the settings to keep for the model's next start: see ServerSession.start. Raises the LauncherError of a failed
+    start.
     """
-    session = ServerSession(port=port, shared=shared, on_event=on_event, on_snapshot=on_snapshot, on_health=on_health)
+    session = ServerSession(
+        port=port, shared=shared, direct=direct, on_event=on_event, on_snapshot=on_snapshot, on_health=on_health
+    )
     try:
         await session.start(options, chosen=chosen)
         yield session

@@ -16,7 +16,10 @@ from tools.serve_faults.world import Seen, World, answers, goes_on, question, re
 
 
 async def _port_taken(world: World, port: int | None) -> tuple[str, int | None]:
-    """Take the port as soon as it was found to be free; return what the user read, and the port it is now."""
+    """Take the port as soon as it was found to be free; return what the user read, and the port it is now.
+
+    The server has no gateway, which would hold the port from that moment.
+    """
     with ExitStack() as stack:
 
         def take(event: ServerEvent) -> None:
@@ -25,7 +28,7 @@ async def _port_taken(world: World, port: int | None) -> tuple[str, int | None]:
 
         taken: list[socket.socket] = []
         try:
-            async with serve(world.real, port=port, on_event=take) as session:
+            async with serve(world.real, port=port, direct=True, on_event=take) as session:
                 await session.send_request(question(4))
                 return "", session.supervisor.endpoint.port
         except LauncherError as error:
