@@ -1,5 +1,6 @@
 """A window of the real program, over the real engine, offscreen."""
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +29,14 @@ def nothing_left_of_windows() -> Iterator[None]:
         QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
 
 
+def collect_widgets() -> None:
+    """Collect what earlier tests left in reference cycles, in this thread.
+
+    A collection in the thread of the core would destroy their widgets there, and wait for ever for Qt.
+    """
+    gc.collect()
+
+
 @pytest.fixture
 def usual_theme(qapp: QApplication) -> Iterator[None]:
     """Put theme, scale and motion back once the windows of a test, which is to ask for this first, are gone.
@@ -45,6 +54,7 @@ def usual_theme(qapp: QApplication) -> Iterator[None]:
 @pytest.fixture
 def window(qtbot: QtBot, qapp: QApplication, home: Path) -> Iterator[Window]:
     """The window on the Cockpit, painted; closed at the end, which must leave nothing running."""
+    collect_widgets()
     theme.apply_theme(qapp, theme.current())
     window = Window(remember=False, page="cockpit")
     with qtbot.waitSignal(window.page_shown, timeout=60_000):
