@@ -85,10 +85,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector all that was imported and collected, and have it look through the rest seldom."""
+    """Spare the garbage collector all that was imported and collected.
+
+    It collects as often as usual: the later, the more widgets would wait for a collection in another thread than Qt's.
+    """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000)
 
 
 @pytest.fixture(autouse=True, scope="session")
