@@ -66,6 +66,7 @@ def test_a_download_goes_on_after_the_program_was_killed(
     page = window.page("models")
     qtbot.waitUntil(lambda: any(each.state.value == "done" for each in page.queue.snapshot.jobs), timeout=WAIT)
     assert told == [("Download finished", job.title)]
+    qtbot.waitUntil(lambda: page.local_models is not None, timeout=WAIT)
     assert page.local_models is not None
     _first, second = server.told("killed").requests
     begin = int(second["Range"].removeprefix("bytes=").partition("-")[0])
