@@ -263,7 +263,7 @@ async def _handover_data(report: "HandoverReport | None") -> dict[str, object]:
     gap_s = None if report.gap_s is None else round(report.gap_s, 3)
     streams = len(report.continued) + report.drained + report.cut + report.again
     return {
-        "handover": report.way,
+        "handover": report.outcome,
         "gap_s": gap_s,
         "streams": streams,
         "continued": len(report.continued),

@@ -1,4 +1,4 @@
-"""Who may send requests to the gateway, and which of them it passes on.
+"""Checks of incoming requests: API key, host, origin, path and headers.
 
 The HTTP server (aiohttp) refuses what two programs could read in two ways, such as two lengths, a length beside chunks,
 folded lines, bare line feeds and control characters. The rest is checked here before the body is read.

@@ -1,4 +1,4 @@
-"""How a stream goes on with another engine: the way to continue it, and the frames of the second part.
+"""Continuing a stream with another engine: when it may be cut, the request for the rest, and the rest's frames.
 
 A completion without a chat continues with the very tokens of its prompt and reply as the prompt. For a chat, the same
 request is sent to the new engine with one more message, the assistant's, which holds what was generated so far, exactly

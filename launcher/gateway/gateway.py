@@ -63,8 +63,8 @@ class HandoverReport:
     again: int = 0
 
     @property
-    def way(self) -> str:
-        """How the handover went for the client that noticed most: seamless, drained or cut.
+    def outcome(self) -> str:
+        """The outcome for the client that noticed most: "seamless", "drained" or "cut".
 
         A stream that the new engine refuses, because its context is too small, was cut, too.
         """

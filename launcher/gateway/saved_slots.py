@@ -18,7 +18,7 @@ _MAGICS = (b"qsgg", b"ggsq")
 _PACKED, _TEXT_ONLY = -1, 1
 """The first two numbers of a slot's tokens in newer builds: a packed list follows, of one chunk of text."""
 _LEAST_FREE = 2
-"""How many times the size of a file that was just saved must still be free on the disk."""
+"""Free disk space that is needed to save a further slot, as a multiple of the last slot's file."""
 
 
 @dataclass(frozen=True, slots=True)

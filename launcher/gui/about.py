@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from launcher.app.versions import Version
 
 _COPIED_MS = 2_000
-"""How long the button says "Copied"."""
+"""Time in milliseconds for which the button says "Copied"."""
 _NAMES_WIDTH = 128
 """Column width in pixels, the same at any text scale: long names wrap."""
 

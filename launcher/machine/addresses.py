@@ -9,7 +9,7 @@ import psutil
 _VIRTUAL_PREFIXES = ("docker", "br-", "veth", "virbr", "podman", "cni", "lxc", "vmnet", "vboxnet", "vethernet (")
 """Name prefixes of interfaces that lead only to containers and virtual machines of this computer."""
 _CONTAINERS_NAMES = ("host.docker.internal", "gateway.docker.internal", "host.containers.internal")
-"""What Docker and Podman call this computer inside containers."""
+"""Host names of this computer inside the containers of Docker and Podman."""
 _HOME_DOMAINS = ("local", "lan", "home", "internal", "localdomain", "home.arpa", "fritz.box")
 """Domains of names that routers and mDNS give to computers, and under which no stranger can have one."""
 _PROBE_ADDRESS = ("192.0.2.1", 9)

@@ -141,7 +141,7 @@ async def test_a_stream_goes_on_word_for_word_while_settings_change(options: Ser
             await change_settings(session, **changes)
             report = session.last_handover
             assert report is not None
-            assert (report.way, len(report.continued), report.uncertain) == ("seamless", 1, 0)
+            assert (report.outcome, len(report.continued), report.uncertain) == ("seamless", 1, 0)
         cut.most_parts = cut.parts + 50
         await reading
         check_same_words(cut, await read_whole(client, cut.most_parts, path))
@@ -212,7 +212,7 @@ async def test_a_request_of_which_nothing_was_delivered_starts_again(options: Se
         await change_settings(session, draft=3)
         report = session.last_handover
         assert report is not None
-        assert (report.again, report.way) == (1, "seamless")
+        assert (report.again, report.outcome) == (1, "seamless")
         again, whole = (await asking).json(), (await client.post("/v1/chat/completions", json=body)).json()
         assert again["choices"][0]["message"] == whole["choices"][0]["message"]
 
@@ -241,7 +241,7 @@ async def test_a_stream_that_the_new_context_cannot_hold_was_cut_and_is_told(opt
         assert cut.error["type"] == "exceed_context_size_error"
         report = session.last_handover
         assert report is not None
-        assert report.way == "cut"
+        assert report.outcome == "cut"
 
 
 async def test_no_reply_goes_on_with_another_model(options: ServeOptions, tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ async def test_no_reply_goes_on_with_another_model(options: ServeOptions, tmp_pa
         assert cut.error["code"] == 503
         report = session.last_handover
         assert report is not None
-        assert (report.way, report.continued) == ("cut", [])
+        assert (report.outcome, report.continued) == ("cut", [])
         assert (await read_whole(client, max_tokens=20)).finish_reason == "length"
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MOST_MARKS = 4_000
 _LATE_S = 1.0
-"""How much earlier than a pause its restart may be marked: the window learns of both a little later."""
+"""Seconds by which the mark of a restart may precede the pause that it made in a stream."""
 GLYPH_PX, _SHAPE_PX = 11, 7
 """Size of a glyph's pixmap and of the shape in its middle, in pixels."""
 
