@@ -1,0 +1,53 @@
+"""Garbage is collected in the window's thread, for the core's thread may not destroy widgets."""
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+
+import pytest
+from PySide6.QtCore import QObject
+from PySide6.QtWidgets import QApplication, QDialog
+from pytestqt.qtbot import QtBot
+
+from launcher.gui.application import collect_garbage_in_this_thread
+from launcher.runtime import Runtime
+
+_OBJECTS = 20_000
+"""More than the thresholds of all generations need for a collection."""
+
+
+@pytest.fixture
+def owner(qapp: QApplication) -> Iterator[QObject]:
+    """What the collector belongs to. Python collects by itself again afterwards."""
+    owner = QObject(qapp)
+    yield owner
+    owner.setParent(None)
+    gc.enable()
+
+
+def test_a_closed_dialog_is_destroyed_in_the_windows_thread(owner: QObject, qtbot: QtBot) -> None:
+    collect_garbage_in_this_thread(owner)
+    destroyed_in: list[int] = []
+    dialog = QDialog()
+    dialog.itself = dialog  # type: ignore[attr-defined] -- a cycle, as the slots of a dialog make
+    weakref.finalize(dialog, lambda: destroyed_in.append(threading.get_ident()))
+    del dialog
+    runtime = Runtime()
+    ended = threading.Event()
+    try:
+        runtime.submit(_allocate_objects()).when_done(lambda _: ended.set())
+        assert ended.wait(60)
+    finally:
+        assert runtime.close()
+    assert not destroyed_in
+    qtbot.waitUntil(lambda: bool(destroyed_in), timeout=60_000)
+    assert destroyed_in == [threading.get_ident()]
+
+
+async def _allocate_objects() -> None:
+    kept: list[list[object]] = []
+    for _ in range(20):
+        await asyncio.sleep(0)
+        kept.extend([] for _ in range(_OBJECTS))
