@@ -34,7 +34,7 @@ from launcher.gateway.request_log import RequestLog, RequestRecord
 from launcher.models.server_settings import ROWS, Value
 
 if TYPE_CHECKING:
-    from launcher.gateway.gateway import HandoverReport
+    from launcher.gateway.gate import HandoverReport
 
 _LOG_LINES = 200
 _LINES_AT_ONCE = 4

@@ -47,7 +47,7 @@ from launcher.monitor.monitor import Monitor, MonitorSnapshot
 from launcher.monitor.reply import OnDelta, Reply, read_reply
 
 if TYPE_CHECKING:
-    from launcher.gateway.gateway import HandoverReport
+    from launcher.gateway.gate import HandoverReport
 
 _MAX_PORTS = 4
 """Number of ports that one start tries, if the user did not choose one."""

@@ -18,7 +18,8 @@ from launcher.machine.addresses import list_lan_addresses, list_own_names
 
 if TYPE_CHECKING:
     from launcher.gateway.encrypted_listener import ContextFor
-    from launcher.gateway.gateway import Gateway, HandoverReport
+    from launcher.gateway.gate import HandoverReport
+    from launcher.gateway.gateway import Gateway
 
 _BACKLOG = 256
 """Connections that the system accepts for us while the HTTP server is not loaded yet."""
@@ -49,16 +50,16 @@ class GatewayClientSide:
     @property
     def last_handover(self) -> "HandoverReport | None":
         """What the last handover meant for the clients."""
-        return self._gateway.report if self._gateway else None
+        return self._gateway.gate.report if self._gateway else None
 
     @property
     def waiting_requests(self) -> int:
         """See ClientSide."""
-        return self._gateway.waiting_requests if self._gateway else 0
+        return self._gateway.gate.waiting_requests if self._gateway else 0
 
     def foresee_handover(self) -> HandoverOutlook:
         """Return what a handover would mean now. It changes nothing."""
-        return self._gateway.foresee_handover() if self._gateway else HandoverOutlook()
+        return self._gateway.gate.foresee_handover() if self._gateway else HandoverOutlook()
 
     def engine_starts(self) -> None:
         """Load the HTTP server, which takes as long as a small model, while the engine loads its model."""
@@ -96,7 +97,7 @@ class GatewayClientSide:
     async def pause_requests(self, drain_s: float, *, same_model: bool = True) -> None:
         """See ClientSide."""
         if self._gateway is not None:
-            await self._gateway.pause_requests(drain_s, same_model=same_model)
+            await self._gateway.gate.pause_requests(drain_s, same_model=same_model)
 
     async def resume_requests(self, endpoint: Endpoint, launch: Launch) -> None:
         """See ClientSide."""
@@ -104,31 +105,31 @@ class GatewayClientSide:
         assert self._opening is not None  # noqa: S101 -- just set
         gateway = await asyncio.shield(self._opening)
         saves = "--slot-save-path" in launch.build.flags
-        link = gateway.make_link(
+        link = gateway.gate.make_link(
             endpoint.url,
             endpoint.api_key,
             slots=max(1, launch.resolved.slots),
             slot_folder=self.slot_folder if saves else None,
             state_key=await asyncio.to_thread(lambda: launch.state_key),
         )
-        await gateway.resume_requests(link)
+        await gateway.gate.resume_requests(link)
 
     def lose_engine(self) -> None:
         """See ClientSide."""
         if self._gateway is not None:
-            self._gateway.lose_engine()
+            self._gateway.gate.lose_engine()
 
     async def end_requests(self, drain_s: float) -> None:
         """See ClientSide."""
         if self._gateway is not None:
-            await self._gateway.end_requests(_STOPPED, drain_s)
+            await self._gateway.gate.end_requests(_STOPPED, drain_s)
 
     async def close(self) -> None:
         """Give the address up."""
         if self._opening is not None:
             await asyncio.wait([self._opening])
         if self._gateway is not None:
-            await self._gateway.end_requests(_STOPPED, 0.0)
+            await self._gateway.gate.end_requests(_STOPPED, 0.0)
             await self._gateway.close()
         self._socket.close()
         self._metrics.close()

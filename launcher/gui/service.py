@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from launcher.base.action import Action
     from launcher.engine.server.launch import Launch
     from launcher.engine.server.state import ServerEvent
-    from launcher.gateway.gateway import HandoverReport
+    from launcher.gateway.gate import HandoverReport
     from launcher.models.server_settings import Value
     from launcher.monitor.health_event import HealthEvent
 

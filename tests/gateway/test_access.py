@@ -132,8 +132,10 @@ async def opened(*, shared: bool = False) -> AsyncIterator[Front]:
         port = listener.getsockname()[1]
         tried = Gateway(Access({"default": KEY, "other": OTHER_KEY}, port, shared, {"desktop", "desktop.lan"}))
         await tried.listen([listener])
-        link = tried.make_link(f"http://127.0.0.1:{engine.port}", ENGINE_KEY, slots=2, slot_folder=None, state_key="")
-        await tried.resume_requests(link)
+        link = tried.gate.make_link(
+            f"http://127.0.0.1:{engine.port}", ENGINE_KEY, slots=2, slot_folder=None, state_key=""
+        )
+        await tried.gate.resume_requests(link)
         try:
             yield Front(tried, port, engine)
         finally:
@@ -487,7 +489,7 @@ async def test_a_revoked_key_opens_nothing_more_and_its_replies_end(front: Front
         ours, our_writer = await open_stream(front, KEY)
         waits, wait_writer = await asyncio.open_connection("127.0.0.1", front.port)
         wait_writer.write(front.request("POST /v1/chat/completions", body=CHAT, key=OTHER_KEY))
-        while len(front.gateway._forwarders) < 3:
+        while len(front.gateway.gate._forwarders) < 3:
             await asyncio.sleep(0.01)
         front.gateway.set_keys({"default": KEY, "new": "n" * 43})
         assert (await read_answer(waits)).status == 401
@@ -519,7 +521,7 @@ async def test_a_queue_of_256_is_the_longest(front: Front) -> None:
         waiting = [await asyncio.open_connection("127.0.0.1", front.port) for _ in range(MOST_WAITING)]
         for _, writer in waiting:
             writer.write(front.request("POST /v1/chat/completions", body=CHAT))
-        while len(front.gateway._forwarders) < MOST_WAITING + 2:
+        while len(front.gateway.gate._forwarders) < MOST_WAITING + 2:
             await asyncio.sleep(0.02)
         refused = await front.ask("POST /v1/chat/completions", body=CHAT)
         assert (refused.status, b"Too many" in refused.body) == (503, True)
