@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher.app.attach import ServerFeatures, attach_server, parse_address
 from launcher.app.attach_bench import AttachedBench, attached_bench
-from launcher.app.session import ServerSession
+from launcher.app.serving_session import ServingSession
 from launcher.app.session_bench import SessionBench
 from launcher.base.errors import BadOption, LauncherError, NothingMeasured, Refused
 from launcher.base.messages import message
@@ -118,7 +118,7 @@ class BenchmarkTarget:
 
 
 async def serve_target(
-    session: ServerSession,
+    session: ServingSession,
     options: ServeOptions,
     model_name: str,
     workload: Workload | None = None,

@@ -22,7 +22,7 @@ from launcher.app.first_checks import (
     survey_start,
 )
 from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
-from launcher.app.session import ServerSession
+from launcher.app.serving_session import ServingSession
 from launcher.app.settings import transfer_settings
 from launcher.app.start_settings import ResolvedStart, resolve_start, start_planned
 from launcher.base.errors import DownloadBusy, DraftsInert, EngineBusy, LauncherError, ModelWritesNoText
@@ -75,7 +75,7 @@ def initial_steps(survey: StartSurvey) -> tuple[StepProgress, ...]:
     return tuple(steps.values())
 
 
-def make_server_starter(session: ServerSession) -> StartServer:
+def make_server_starter(session: ServingSession) -> StartServer:
     """Return a function that starts servers on a session.
 
     The settings that the user chose are kept for the model's next start.

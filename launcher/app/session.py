@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from launcher.app.planner import record_load_memory
 from launcher.app.published_server import PublishedServer
 from launcher.app.request_keeping import RequestKeeping
+from launcher.app.serving_session import send_metered_request
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import ActionImpossible, LauncherError, PortBusy, ServerNotFound, Superseded
 from launcher.base.heap import fix_mmap_threshold
@@ -35,6 +35,7 @@ from launcher.engine.server.state import (
     ServerEvent,
     ServerState,
     ServerStatus,
+    StreamsContinued,
 )
 from launcher.engine.server.supervisor import Supervisor
 from launcher.engine.settings import load_model_settings, save_model_settings
@@ -44,7 +45,7 @@ from launcher.gateway.request_log import RequestLog
 from launcher.models.server_settings import Value
 from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.monitor import Monitor, MonitorSnapshot
-from launcher.monitor.reply import OnDelta, Reply, read_reply
+from launcher.monitor.reply import OnDelta, Reply
 
 if TYPE_CHECKING:
     from launcher.gateway.gate import HandoverReport
@@ -117,6 +118,10 @@ class ServerSession:
         self._failed_start: RepeatableStart | None = None
         self._proposed_fixes: tuple[Action, ...] = ()
         self._load_timer = LoadTimer()
+        self._handover: HandoverReport | None = None
+        """The newest handover whose streams were waited for."""
+        self._waits: set[asyncio.Task[None]] = set()
+        self._is_watched = True
         self._lifecycle_lock = asyncio.Lock()
 
     @property
@@ -131,7 +136,7 @@ class ServerSession:
         """What the last restart of the engine meant for clients; None before the first one and without the gateway."""
         return self._gateway.last_handover if self._gateway else None
 
-    def foresee_handover(self) -> HandoverOutlook | None:
+    async def foresee_handover(self) -> HandoverOutlook | None:
         """Return what a restart of the engine would mean for clients now; None while unknown: without the gateway."""
         return self._gateway.foresee_handover() if self._gateway else None
 
@@ -234,6 +239,11 @@ class ServerSession:
         return self._change_count
 
     @property
+    def model_name(self) -> str:
+        """The model of the newest start as the user named it; empty before the first one."""
+        return self._newest_start.model if self._newest_start else ""
+
+    @property
     def is_idle(self) -> bool:
         """True if nothing is served or starting."""
         return self._supervisor is None
@@ -325,7 +335,8 @@ class ServerSession:
             self._check_not_superseded(change_number)
             self._hides_lost_port = moves_left > 0
             supervisor = self._supervisor or await self._open_supervisor(options)
-            self.monitor.watch_server(supervisor)
+            if self._is_watched:
+                self.monitor.watch_server(supervisor)
         try:
             self._check_not_superseded(change_number)
             await supervisor.become(options, again=again, drain_s=drain_s)
@@ -358,11 +369,23 @@ class ServerSession:
 
     def _publish_health(self, event: HealthEvent) -> None:
         """Publish the open health findings to this user's other programs, and call the listener."""
-        if self._published is not None:
-            findings = tuple(finding.as_json() for finding in self.monitor.health_watch.open_findings)
-            self._published.registration.update(health=findings)
+        self.publish_findings([finding.as_json() for finding in self.monitor.health_watch.open_findings])
         if self._on_health is not None:
-            _call_listener(self._on_health, event)
+            call_listener(self._on_health, event)
+
+    def publish_findings(self, findings: Sequence[Mapping[str, object]]) -> None:
+        """Publish health findings, as Finding.as_json, to this user's other programs."""
+        if self._published is not None:
+            self._published.registration.update(health=tuple(findings))
+
+    async def set_watched(self, watched: bool) -> None:
+        """Have the session's monitor sample the server, or not, while another process does."""
+        self._is_watched = watched
+        async with self._lifecycle_lock:
+            if not watched:
+                await self.monitor.end()
+            elif self._supervisor is not None and self._is_watched:
+                self.monitor.watch_server(self._supervisor)
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """Stop the server if it runs or starts. Requests in progress may finish for up to `drain_s` seconds."""
@@ -388,13 +411,7 @@ class ServerSession:
         self, request: ChatRequest, on_delta: OnDelta | None = None, *, measured: bool = False
     ) -> Reply:
         """Send a request and return the whole reply. The monitor observes it. See Supervisor.chat."""
-        meter = self.monitor.start_reply_meter()
-        began_s = time.monotonic()
-        try:
-            async with self.supervisor.chat(request, measured=measured) as deltas:
-                return await read_reply(deltas, began_s, meter, on_delta)
-        finally:
-            self.monitor.end_reply_meter(meter)
+        return await send_metered_request(self.supervisor, self.monitor, request, on_delta, measured=measured)
 
     async def _open_supervisor(self, options: ServeOptions) -> Supervisor:
         published = await PublishedServer.publish(self, self._port, options, shared=self.shared)
@@ -439,7 +456,20 @@ class ServerSession:
     def _notify_listeners(self, event: ServerEvent) -> None:
         for listener in (self._on_event, *self._extra_listeners):
             if listener is not None:
-                _call_listener(listener, event)
+                call_listener(listener, event)
+        report = self.last_handover
+        if isinstance(event, ServerStatus) and event.state is ServerState.READY and report is not self._handover:
+            self._handover = report
+            if report is not None:
+                waiting = asyncio.create_task(self._announce_continuation(report))
+                self._waits.add(waiting)
+                waiting.add_done_callback(self._waits.discard)
+
+    async def _announce_continuation(self, report: "HandoverReport") -> None:
+        """Tell the listeners of the pause that a handover made, once its streams go on."""
+        await report.wait_for_streams()
+        if report.gap_s is not None:
+            self._notify_listeners(StreamsContinued(report.gap_s))
 
     def _record_event(self, event: ServerEvent, supervisor: Supervisor) -> None:
         """Record a start or its error, for `apply_fix`, and for `diagnose` in another process."""
@@ -492,7 +522,7 @@ def _remember_choices(model: Path, set_aside: Mapping[str, Value] | None, chosen
     save_model_settings(model, {**earlier, **chosen})
 
 
-def _call_listener(listener: Callable[[Any], None], event: object) -> None:
+def call_listener(listener: Callable[[Any], None], event: object) -> None:
     """Call a listener. Its failure (a closed terminal, for example) must not end the supervision of the server."""
     try:
         listener(event)

@@ -2,7 +2,7 @@
 
 import time
 
-from launcher.app.session import ServerSession
+from launcher.app.serving_session import ServingSession
 from launcher.base.errors import BadOption, ServerNotFound, Superseded
 from launcher.base.messages import message
 from launcher.engine.serve_options import ServeOptions
@@ -22,7 +22,7 @@ class SessionBench:
     previous settings are not restored if the new ones fail. Use it on the session's event loop only.
     """
 
-    def __init__(self, session: ServerSession, options: ServeOptions, *, model_name: str | None = None) -> None:
+    def __init__(self, session: ServingSession, options: ServeOptions, *, model_name: str | None = None) -> None:
         self.session = session
         self._base, self._model_name = options, model_name
         self._settings: RunSettings = {}

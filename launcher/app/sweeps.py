@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.app.session import ServerSession
+from launcher.app.serving_session import ServingSession
 from launcher.app.session_bench import SessionBench
 from launcher.base.errors import BadOption, ServerNotFound, Unreachable
 from launcher.base.messages import join_messages, message
@@ -146,7 +146,7 @@ def plan_sweep(
 
 
 async def run_sweep(
-    session: ServerSession,
+    session: ServingSession,
     sweep: Sweep,
     on_point: OnRoundPoint,
     on_step: OnCurveProgress = lambda _: None,
@@ -199,14 +199,14 @@ class _SweepBench(SessionBench):
         return run
 
 
-async def _wait_until_ended(session: ServerSession) -> None:
+async def _wait_until_ended(session: ServingSession) -> None:
     """Wait until the session notices that its engine has ended, for a few seconds at most: it may still run."""
     with suppress(TimeoutError, ServerNotFound):
         async with asyncio.timeout(_NOTICE_END_S):
             await session.supervisor.wait_for_state(*(set(ServerState) - set(SERVING)))
 
 
-def _make_prompts(sweep: Sweep, session: ServerSession) -> PromptsAt:
+def _make_prompts(sweep: Sweep, session: ServingSession) -> PromptsAt:
     if sweep.axis is CurveAxis.STREAMS:
         return prompts_for_streams(sweep.workload.prompts)
     known: dict[int, tuple[Prompt, ...]] = {}
@@ -227,7 +227,7 @@ def _make_prompts(sweep: Sweep, session: ServerSession) -> PromptsAt:
 
 
 async def run_endurance(
-    session: ServerSession,
+    session: ServingSession,
     model: SweepModel,
     draft: int,
     workload: Workload,

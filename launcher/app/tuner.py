@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from launcher.app.saved_tunes import SavedTune, delete_tune, hold_tune_lock, load_tune, save_tune
-from launcher.app.session import ServerSession
+from launcher.app.serving_session import ServingSession
 from launcher.app.session_bench import SessionBench, options_with_settings
 from launcher.app.tuner_space import PreparedTune
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 async def run_tune(
-    session: ServerSession,
+    session: ServingSession,
     prepared: PreparedTune,
     on_event: OnEvent,
     *,
@@ -61,7 +61,7 @@ async def run_tune(
         return verdict
 
 
-async def serve_winner(session: ServerSession, model: str, options: ServeOptions, settings: RunSettings) -> None:
+async def serve_winner(session: ServingSession, model: str, options: ServeOptions, settings: RunSettings) -> None:
     """Serve a model with the settings that a tune recommends, and keep them for its next start.
 
     `options` are those of the tune.
@@ -155,7 +155,7 @@ async def _fill_workload(bench: SessionBench, prepared: PreparedTune) -> Workloa
     return workload
 
 
-async def _restore_server(session: ServerSession, previous: ServeOptions | None) -> None:
+async def _restore_server(session: ServingSession, previous: ServeOptions | None) -> None:
     """Serve what was served before a tune, or nothing."""
     if previous is None:
         await session.stop()

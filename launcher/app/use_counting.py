@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from launcher.app import settings
-from launcher.app.session import ServerSession
+from launcher.app.serving_session import ServingSession
 from launcher.app.settings_declared import ADVICE
 from launcher.base.errors import LauncherError
 from launcher.engine.server.launch import Launch
@@ -29,7 +29,7 @@ class UseCounting:
     Nothing is saved while the setting `server.advice` is off. Use it on the session's event loop only.
     """
 
-    def __init__(self, session: ServerSession, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, session: ServingSession, clock: Callable[[], float] = time.monotonic) -> None:
         self._session = session
         self._clock = clock
         self._due_s = clock() + _PERIOD_S

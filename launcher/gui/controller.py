@@ -10,12 +10,11 @@ from PySide6.QtCore import QObject, Signal, Slot
 
 from launcher.app import settings, settings_file
 from launcher.base.errors import LauncherError, Superseded
-from launcher.engine.server.state import EngineStarted, LogAdded, Notice, ServerState, ServerStatus
+from launcher.engine.server.state import EngineStarted, LogAdded, Notice, ServerState, ServerStatus, StreamsContinued
 from launcher.gui.bridge import Bridge, Ended, wrap_unexpected_error
 from launcher.gui.chat.footer import format_footer
 from launcher.gui.core_events import (
     DeltaReceived,
-    HandedOver,
     HealthChanged,
     Launched,
     LinkRequested,
@@ -27,7 +26,7 @@ from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import Inputs, View, ViewModel
 
 if TYPE_CHECKING:
-    from launcher.app.session import ServerSession
+    from launcher.app.serving_session import ServingSession
     from launcher.app.start_settings import ResolvedStart
     from launcher.base.action import Action
     from launcher.engine.server.client import Delta
@@ -103,7 +102,7 @@ class Controller(QObject):
         return self._view_model.view
 
     @property
-    def session(self) -> "ServerSession | None":
+    def session(self) -> "ServingSession | None":
         """The server session, or None before the first start. Use it only on the core's thread."""
         return self._service.session
 
@@ -183,7 +182,7 @@ class Controller(QObject):
 
     def run_measurement(
         self,
-        work: "Callable[[ServerSession, str, Callable[[object], None]], Awaitable[_T]]",
+        work: "Callable[[ServingSession, str, Callable[[object], None]], Awaitable[_T]]",
         *,
         reported: Callable[[Any], object] | None = None,
         done: Callable[[_T], object],
@@ -308,7 +307,7 @@ class Controller(QObject):
                     self._handle_launched(event)
                 case HealthChanged(findings):
                     self._update_health(findings)
-                case HandedOver(gap_s):
+                case StreamsContinued(gap_s):
                     self.handed_over.emit(gap_s)
                 case LinkRequested(url):
                     self.link_requested.emit(url)

@@ -49,13 +49,6 @@ class ReplyFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class HandedOver:
-    """Streams of clients go on after a restart; the longest pause in one was `gap_s` seconds."""
-
-    gap_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class LinkRequested:
     """The user asked to open a link."""
 

@@ -11,7 +11,6 @@ from launcher.base.messages import message
 from launcher.engine.server.state import ServerState, ServerStatus
 from launcher.gui.core_events import (
     DeltaReceived,
-    HandedOver,
     HealthChanged,
     Launched,
     LinkRequested,
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from launcher.base.action import Action
     from launcher.engine.server.launch import Launch
     from launcher.engine.server.state import ServerEvent
-    from launcher.gateway.gate import HandoverReport
     from launcher.models.server_settings import Value
     from launcher.monitor.health_event import HealthEvent
 
@@ -51,9 +49,6 @@ class ServerService:
         self._request_count = 0
         self._posted_launch: Launch | None = None
         self._counting: UseCounting | None = None
-        self._handover: HandoverReport | None = None
-        """The newest handover whose streams were waited for."""
-        self._waits: set[asyncio.Task[None]] = set()
 
     async def start(self, request: StartRequest) -> None:
         """Start a model with the settings that the command line would use: see resolve_start."""
@@ -136,8 +131,10 @@ class ServerService:
 
     async def apply_fix(self, action: "Action") -> None:
         """Apply a suggested fix by a restart, or post its link."""
+        from launcher.engine.diagnosis.fix_command import command_for
+
         session = self._running_session()
-        link = session.command_for_action(action).link
+        link = command_for(action, None).link
         if link is not None:
             self._post(LinkRequested(link))
         else:
@@ -175,21 +172,6 @@ class ServerService:
         session, is_ready = self.session, isinstance(event, ServerStatus) and event.state is ServerState.READY
         if is_ready and session is not None and session.supervisor.launch is not self._posted_launch:
             self._post_launched(session)
-        if is_ready and session is not None and session.last_handover is not None:
-            self._follow_handover(session.last_handover)
-
-    def _follow_handover(self, report: "HandoverReport") -> None:
-        if report is not self._handover:
-            self._handover = report
-            waiting = asyncio.create_task(self._post_gap(report))
-            self._waits.add(waiting)
-            waiting.add_done_callback(self._waits.discard)
-
-    async def _post_gap(self, report: "HandoverReport") -> None:
-        """Post the pause that a handover made, once its streams go on."""
-        await report.wait_for_streams()
-        if report.gap_s is not None:
-            self._post(HandedOver(report.gap_s))
 
     def _forward_health(self, _event: "HealthEvent") -> None:
         if self.session is not None:

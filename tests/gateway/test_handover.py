@@ -164,7 +164,7 @@ async def test_a_stream_that_ends_after_a_handover_has_the_counts_of_the_whole(
 
 async def test_what_a_handover_would_mean_is_known_before_it(options: ServeOptions) -> None:
     async with serving(replace(options, slots=2)) as (session, client):
-        assert session.foresee_handover() == HandoverOutlook()
+        assert await session.foresee_handover() == HandoverOutlook()
         free, seeded = ReadReply(), ReadReply()
         reading = [
             asyncio.create_task(read_stream(client, free)),
@@ -172,11 +172,11 @@ async def test_what_a_handover_would_mean_is_known_before_it(options: ServeOptio
         ]
         await free.wait_for_parts(5)
         await seeded.wait_for_parts(5)
-        assert session.foresee_handover() == HandoverOutlook(going_on=1, ending=1)
+        assert await session.foresee_handover() == HandoverOutlook(going_on=1, ending=1)
         seeded.most_parts = seeded.parts + 5
         await reading[1]
         engine = session.supervisor.engine_pid
-        while session.foresee_handover() != HandoverOutlook(going_on=1):
+        while await session.foresee_handover() != HandoverOutlook(going_on=1):
             await asyncio.sleep(0.02)
         assert session.supervisor.engine_pid == engine
         free.most_parts = free.parts + 5

@@ -14,10 +14,9 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from launcher.engine.server.client import Delta
-from launcher.engine.server.state import Notice, ServerState, ServerStatus
+from launcher.engine.server.state import Notice, ServerState, ServerStatus, StreamsContinued
 from launcher.gui import theme
 from launcher.gui.controller import Controller
-from launcher.gui.core_events import HandedOver
 from launcher.gui.plots.card import PlotCard
 from launcher.gui.plots.marks import Mark, MarkKind
 from launcher.gui.plots.panel import PlotPanel
@@ -93,7 +92,7 @@ class TestMarks:
         overlay = chart_of(panel.cards["rate"]).overlay
         assert (len(overlay.marks), len(overlay.pauses)) == (2, 0)
         plain = overlay.grab().toImage()
-        controller.bridge.drained.emit([HandedOver(20.0)])
+        controller.bridge.drained.emit([StreamsContinued(20.0)])
         panel.add_samples([sampled(time.monotonic())])
         drawn(panel)
         told = panel.marks.between(0, time.monotonic())

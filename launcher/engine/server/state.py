@@ -65,11 +65,18 @@ class Notice:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class StreamsContinued:
+    """Event: the clients' streams go on after a handover; the longest pause in one was `gap_s` seconds."""
+
+    gap_s: float
+
+
 ADDRESS_CHANGED = "address_changed"
 """Notice code: another program uses the preferred port, so the server got a different one."""
 NO_HEAD, KEPT_REPLACED = "no_mtp_head", "kept_settings_replaced"
 """Notice codes of a start. NO_HEAD: MTP is off because the model has no MTP head. KEPT_REPLACED: the settings that the
 user has kept for the model do not fit now and were replaced."""
 
-ServerEvent = ServerStatus | LogAdded | EngineStarted | Notice
+ServerEvent = ServerStatus | LogAdded | EngineStarted | Notice | StreamsContinued
 Listener = Callable[[ServerEvent], None]

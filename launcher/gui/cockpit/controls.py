@@ -367,7 +367,7 @@ class ChangesBox(QFrame):
 
 
 async def _foresee_handover(controller: Controller) -> "HandoverOutlook | None":
-    return controller.session.foresee_handover() if controller.session is not None else None
+    return await controller.session.foresee_handover() if controller.session is not None else None
 
 
 def _describe_outlook(outlook: "HandoverOutlook", restart_s: float | None, drain_s: float) -> str:

@@ -13,7 +13,7 @@ from launcher.base.errors import BadOption, LauncherError, ServerNotFound
 from launcher.gui.logs.lines import MOST_LINES, ParsedLine, format_timestamp, parse_log_line
 
 if TYPE_CHECKING:
-    from launcher.app.session import ServerSession
+    from launcher.app.serving_session import ServingSession
     from launcher.base.action import Action
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.last_start import RepeatableStart
@@ -88,7 +88,7 @@ async def find_sources(own_url: str | None) -> tuple[LogSource, ...]:
     return (*servers, *(LogSource(SourceKind.FILE, str(each.path), each.bytes, each.modified_s) for each in files))
 
 
-async def read_earlier_lines(session: ServerSession) -> list[ParsedLine]:
+async def read_earlier_lines(session: ServingSession) -> list[ParsedLine]:
     """Return the lines that this window's server wrote before the page was built."""
     try:
         log = session.supervisor.log

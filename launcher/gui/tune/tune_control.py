@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from launcher.app.saved_tunes import SavedTune
-    from launcher.app.session import ServerSession
+    from launcher.app.serving_session import ServingSession
     from launcher.app.tuner_space import PreparedTune
     from launcher.engine.serve_options import ServeOptions
     from launcher.gui.controller import Controller
@@ -95,7 +95,7 @@ class TuneControl(QObject):
             self._model_path = None
         model_path = self._model_path
 
-        async def work(session: ServerSession, model: str, report: Callable[[object], None]) -> Any:  # noqa: ANN401 -- a Verdict
+        async def work(session: ServingSession, model: str, report: Callable[[object], None]) -> Any:  # noqa: ANN401 -- a Verdict
             from launcher.app.tuner import run_tune
 
             saved = await asyncio.to_thread(_read_saved_tune, model_path) if request is None else None
@@ -130,7 +130,7 @@ class TuneControl(QObject):
         """Serve the settings that the last verdict recommends, and store them for the model's next start."""
         model_path = self._model_path
 
-        async def work(session: ServerSession, _model: str, _report: object) -> None:
+        async def work(session: ServingSession, _model: str, _report: object) -> None:
             from launcher.app.tuner import serve_winner
 
             saved = await asyncio.to_thread(_read_saved_tune, model_path)
@@ -208,7 +208,7 @@ def _read_saved_tune(model: Path | None = None) -> SavedTune | None:
     return load_tune(model)
 
 
-async def current_options(session: ServerSession | None, model: str) -> tuple[str, ServeOptions]:
+async def current_options(session: ServingSession | None, model: str) -> tuple[str, ServeOptions]:
     """Return the running model, else the last served one, else the demo; and its actual or resolved settings."""
     from launcher.app.start_settings import resolve_start
     from launcher.engine.server.last_start import load_last_model
@@ -222,7 +222,7 @@ async def current_options(session: ServerSession | None, model: str) -> tuple[st
 
 
 async def _prepare_tune(
-    session: ServerSession | None, model: str, request: TuneRequest, saved: SavedTune | None = None
+    session: ServingSession | None, model: str, request: TuneRequest, saved: SavedTune | None = None
 ) -> PreparedTune:
     """Prepare a tune of the running model, else the last served one, else the demo; or a stored tune."""
     from launcher.app.tuner_space import prepare_tune
