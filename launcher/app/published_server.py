@@ -3,15 +3,13 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from launcher.app.preview import Previewer, read_basis
-from launcher.app.start_settings import resolve_start
 from launcher.base.action import Action
 from launcher.base.control import ControlAddress, ControlServer
 from launcher.base.errors import ActionImpossible, BadOption, LauncherError
@@ -105,7 +103,7 @@ class RemoteControl:
         """Stop listening."""
         await self._server.close()
 
-    async def _handle_request(self, verb: str, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
+    async def _handle_request(self, verb: str, fields: Mapping[str, Any]) -> AsyncGenerator[Any]:
         match verb:
             case "status":
                 # The entry's fields are called "note" because programs of older versions look for that.
@@ -136,6 +134,8 @@ class RemoteControl:
 
     async def _preview_restart(self, fields: Mapping[str, Any]) -> Mapping[str, object]:
         """Return the effects of a restart with other settings, without changing anything."""
+        from launcher.app.preview import Previewer, read_basis  # with all of planning, which most servers never need
+
         supervisor, chosen = self._session.supervisor, _parse_changes(fields)
         launch = _require_launch(supervisor)
         changes = await _resolve_context(supervisor.options or launch.options, chosen, supervisor.engine_pid)
@@ -284,6 +284,8 @@ async def _resolve_context(options: ServeOptions, chosen: Settings, engine_pid: 
     """Return `chosen`; a context that is reset to the default gets the value that a new start would choose."""
     if "ctx" not in chosen or chosen["ctx"] is not None:
         return chosen
+    from launcher.app.start_settings import resolve_start  # like previews
+
     options = change_settings(options, chosen)
     # The start would recommend a value where none is asked for. So llama-server's default is asked for where it is in
     # use, and only values that the launcher chooses at each start are left open.

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launcher.app.planner import record_load_memory
 from launcher.app.published_server import PublishedServer
 from launcher.app.request_keeping import RequestKeeping
 from launcher.app.serving_session import send_metered_request
@@ -24,7 +23,7 @@ from launcher.engine.serve_options import ServeOptions, check_options
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.endpoint import saved_endpoints
 from launcher.engine.server.last_start import RepeatableStart, save_last_start, save_last_use
-from launcher.engine.server.launch import api_model_name, check_model
+from launcher.engine.server.launch import Launch, api_model_name, check_model
 from launcher.engine.server.load_times import LoadTimer, save_load_time
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.state import (
@@ -365,7 +364,7 @@ class ServerSession:
         if launch is None or pid is None or launch.build.name == BUILT_IN:
             return
         with suppress(Exception):
-            await asyncio.to_thread(record_load_memory, launch, pid, supervisor.log.last_lines())
+            await asyncio.to_thread(_record_load_memory, launch, pid, supervisor.log.last_lines())
 
     def _publish_health(self, event: HealthEvent) -> None:
         """Publish the open health findings to this user's other programs, and call the listener."""
@@ -514,6 +513,12 @@ class ServerSession:
             if published is not None:
                 await published.withdraw()
             await self.monitor.end()
+
+
+def _record_load_memory(launch: Launch, pid: int, lines: list[str]) -> None:
+    from launcher.app.planner import record_load_memory  # takes as long as a small start, so not before one
+
+    record_load_memory(launch, pid, lines)
 
 
 def _remember_choices(model: Path, set_aside: Mapping[str, Value] | None, chosen: Mapping[str, Value]) -> None:

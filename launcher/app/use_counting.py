@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from launcher.app import settings
 from launcher.app.serving_session import ServingSession
@@ -13,11 +14,13 @@ from launcher.base.errors import LauncherError
 from launcher.engine.server.launch import Launch
 from launcher.engine.settings import launched_settings
 from launcher.monitor.traffic import Traffic
-from launcher.tuning.advice import Advice, advise_draft_length
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.records import RunSettings
 from launcher.tuning.use_counts import UseCounts, use_counts_key
+
+if TYPE_CHECKING:
+    from launcher.tuning.advice import Advice
 
 _PERIOD_S = 60.0
 _log = logging.getLogger(__name__)
@@ -73,11 +76,13 @@ def settings_for_history(launch: Launch) -> RunSettings:
     return {name: " ".join(map(str, value)) if isinstance(value, list) else value for name, value in chosen.items()}  # type: ignore[misc]
 
 
-def find_advice(launch: Launch) -> Advice | None:
+def find_advice(launch: Launch) -> "Advice | None":
     """Return the advice on a server's draft length from its use; None if there is none or `server.advice` is off.
 
     Blocks while it reads files, so call it in a worker thread.
     """
+    from launcher.tuning.advice import advise_draft_length  # with numpy, which counting does not need
+
     with suppress(LauncherError, OSError):
         if not settings.stored_value(ADVICE):
             return None
