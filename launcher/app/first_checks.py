@@ -1,13 +1,13 @@
 """Checks before a first start: files and engines that are already here, sizes of downloads, and obstacles."""
 
 import asyncio
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from launcher.app.planner import MachineDescription, read_situation
+from launcher.app.server_process import own_pids
 from launcher.app.start_settings import KeptPlan
 from launcher.base.errors import DiskFull, LauncherError, NothingFits
 from launcher.base.messages import message, plural_message
@@ -154,10 +154,10 @@ async def check_other_servers(request: FirstStartRequest) -> None:
     """Raise NothingFits if a plan fits only after other programs of this user have stopped their servers.
 
     A plan counts the memory of all our servers as free, as if the start replaced them. It replaces only the server of
-    this process; servers of other processes keep their memory.
+    this process, or of the server process that it drives; other servers keep their memory.
     """
     servers = registry.list_entries() if request.on_gpu else ()
-    ending = {each.engine_pid for each in servers if each.launcher.pid == os.getpid() and each.engine_pid}
+    ending = {each.engine_pid for each in servers if each.launcher.pid in own_pids() and each.engine_pid}
     if len(ending) == len(servers):
         return
     without_servers = await read_situation(MachineDescription())

@@ -17,8 +17,8 @@ import secrets
 import socket
 import struct
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,9 +28,9 @@ from launcher.base.errors import ControlRefused, LauncherError, Unreachable
 from launcher.base.files import make_private_folder
 from launcher.base.messages import add_message_data, message, restore_messages
 
-Handler = Callable[[str, Mapping[str, Any]], AsyncIterator[Any]]
+Handler = Callable[[str, Mapping[str, Any]], AsyncGenerator[Any]]
 """Yields the JSON values of the reply to a request, given its verb and its other fields. LauncherErrors are sent to the
-client."""
+client. It is closed when the client disconnects."""
 
 _LINE_BYTES = 2**20
 _MAX_SILENT_CONNECTIONS = 32
@@ -151,8 +151,9 @@ class ControlServer:
 
     async def _stream_values(self, verb: str, request: Mapping[str, Any], writer: asyncio.StreamWriter) -> None:
         try:
-            async for value in self._handler(verb, request):
-                await _send_line(writer, value)
+            async with aclosing(self._handler(verb, request)) as values:
+                async for value in values:
+                    await _send_line(writer, value)
         except LauncherError as error:
             await _send_line(writer, {"error": _error_to_json(error)})
         except (ConnectionError, asyncio.CancelledError):

@@ -44,15 +44,16 @@ class LogLine(NamedTuple):
 class LogBook:
     """The log of one server across restarts of its engine. `add` never blocks, even if the disk hangs.
 
-    `line_count` counts all lines since it was opened. They are written every `batch_s` seconds.
+    `line_count` counts all lines since it was opened. They are written every `batch_s` seconds. A copy is not written,
+    because another process writes the file.
     """
 
-    def __init__(self, path: Path, *, batch_s: float = _BATCH_S) -> None:
+    def __init__(self, path: Path, *, batch_s: float = _BATCH_S, is_copy: bool = False) -> None:
         self.path = path
         self.line_count = 0
         self._ring: deque[LogLine] = deque()
         self._characters = 0
-        self._writer = _LogWriter(path, batch_s)
+        self._writer = None if is_copy else _LogWriter(path, batch_s)
 
     @classmethod
     def for_port(cls, port: int) -> "LogBook":
@@ -62,17 +63,18 @@ class LogBook:
     @property
     def problem(self) -> str | None:
         """The reason why the file cannot be written now; None if it can."""
-        return self._writer.problem
+        return self._writer.problem if self._writer else None
 
-    def add(self, text: str) -> None:
-        """Append one line."""
-        line = LogLine(time.time(), text)
+    def add(self, text: str, time_s: float | None = None) -> None:
+        """Append one line, which came at `time_s` or, if None, now."""
+        line = LogLine(time.time() if time_s is None else time_s, text)
         self.line_count += 1
         self._ring.append(line)
         self._characters += len(text)
         while len(self._ring) > _RING_LINES or self._characters > _RING_CHARACTERS:
             self._characters -= len(self._ring.popleft().text)
-        self._writer.add(line)
+        if self._writer is not None:
+            self._writer.add(line)
 
     def last_lines(self, count: int = _RING_LINES) -> list[str]:
         """Return the texts of the last `count` lines in memory, oldest first."""
@@ -85,7 +87,8 @@ class LogBook:
 
     def close(self, *, wait_s: float = _CLOSE_S) -> None:
         """Write waiting lines and close the file, waiting at most `wait_s` seconds; lines in memory stay."""
-        self._writer.close(wait_s)
+        if self._writer is not None:
+            self._writer.close(wait_s)
 
 
 def logs_dir() -> Path:

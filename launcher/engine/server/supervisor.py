@@ -69,7 +69,18 @@ def stopped_during_reply() -> Unreachable:
     return Unreachable(message("The server was stopped during the reply."))
 
 
-async def explain_interruption(server: Supervisor, error: Unreachable) -> Unreachable:
+class _StatusSource(Protocol):
+    """A server whose status changes."""
+
+    @property
+    def status(self) -> ServerStatus:
+        """The current status."""
+
+    async def wait_for_change(self) -> ServerStatus:
+        """Wait for the next change of status and return it."""
+
+
+async def explain_interruption(server: _StatusSource, error: Unreachable) -> Unreachable:
     """Return an error with the reason why the engine ended; `error` itself if the engine runs or was stopped."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_REASON_LIMIT_S):
@@ -86,6 +97,18 @@ async def explain_interruption(server: Supervisor, error: Unreachable) -> Unreac
         else status.error.hint
     )
     return Unreachable(join_messages(message("The engine ended in the middle of the reply."), status.error.title), hint)
+
+
+def require_client(client: EngineClient | None, state: ServerState) -> EngineClient:
+    """Return `client` if the server is in a state in which it takes requests. Raises ServerNotFound."""
+    if state is ServerState.DRAINING:
+        raise ServerNotFound(
+            message("The server is finishing its replies and accepts no new requests."),
+            message("Try again in a moment."),
+        )
+    if client is None or state not in SERVING:
+        raise ServerNotFound(message("The server is not ready."), message("Start it first."))
+    return client
 
 
 # Draining: open requests may finish before a stop or restart.
@@ -437,6 +460,7 @@ class Supervisor:
         self._loop_closing = False
         self._replies = OpenReplies(self._clock.monotonic, self._update_busy_state)
         self._other_requests = 0
+        self._owner_quiet_since: float | None = None
         self._engine_line_count = 0
         self._last_output_s = 0.0
 
@@ -485,14 +509,7 @@ class Supervisor:
     @property
     def client(self) -> EngineClient:
         """The engine's HTTP client. Raises ServerNotFound unless the server is ready or busy."""
-        if self._status.state is ServerState.DRAINING:
-            raise ServerNotFound(
-                message("The server is finishing its replies and accepts no new requests."),
-                message("Try again in a moment."),
-            )
-        if self._client is None or self._status.state not in SERVING:
-            raise ServerNotFound(message("The server is not ready."), message("Start it first."))
-        return self._client
+        return require_client(self._client, self._status.state)
 
     async def become(self, options: ServeOptions | None, *, again: bool = False, drain_s: float = 0.0) -> None:
         """Serve `options`, or stop if None; returns when the server is ready or stopped.
@@ -557,6 +574,16 @@ class Supervisor:
         self.endpoint = endpoint
         if self._chat_client is not None:
             self._chat_client.set_api_key(endpoint.api_key)
+
+    @property
+    def quiet_since(self) -> float | None:
+        """The earliest last-token time of all open replies that are watched, in monotonic seconds; None without any."""
+        times = [each for each in (self._replies.quiet_since, self._owner_quiet_since) if each is not None]
+        return min(times, default=None)
+
+    def note_owner_replies(self, quiet_since: float | None) -> None:
+        """Record the same of the replies that the owner of the server process reads; None if it reads none."""
+        self._owner_quiet_since = quiet_since
 
     def note_requests(self, processing: int) -> None:
         """Record how many requests the engine is processing, including those of other clients."""
@@ -712,7 +739,7 @@ class Supervisor:
             client,
             files,
             notify=self._notify_listener,
-            quiet_since=lambda: self._replies.quiet_since,
+            quiet_since=lambda: self.quiet_since,
             log_problem=lambda: self.log.problem,
             clock=self._clock,
             limits=self._limits,

@@ -1,0 +1,313 @@
+"""A session in a process of its own, on the real engine: it outlives its owner, and not by long."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launcher.app import running_servers
+from launcher.app.remote_session import RemoteSession
+from launcher.app.server_process import find_process
+from launcher.app.session_host import SessionHost
+from launcher.base.errors import (
+    BadOption,
+    EngineFailed,
+    LauncherError,
+    ModelMissing,
+    SettingsFailed,
+    Superseded,
+)
+from launcher.base.identity import ProcessId
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import registry
+from launcher.engine.server.client import ChatRequest, EngineClient
+from launcher.engine.server.state import LogAdded, Notice, ServerEvent, ServerState, ServerStatus, StreamsContinued
+
+QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=20, temperature=0.0)
+LONG = replace(QUESTION, max_tokens=3_000, extra={"ignore_eos": True})
+END_S = 60.0
+"""Seconds after which a process that should end counts as left running, however busy this machine is."""
+
+
+@pytest.fixture
+def options(demo_model: Path) -> ServeOptions:
+    return ServeOptions(model=demo_model, built_in=True, threads=1)
+
+
+@dataclass(frozen=True)
+class Killable:
+    """A program that owns a server process, and where its server is."""
+
+    program: "subprocess.Popen[str]"
+    url: str
+    key: str
+    engine: psutil.Process
+    process: psutil.Process
+
+    def kill(self) -> None:
+        """Kill the owner, as a crash or the kernel would."""
+        self.program.kill()
+        self.program.wait()
+
+
+@contextmanager
+def owner_program(options: ServeOptions, idle_limit_s: float = 600.0) -> Iterator[Killable]:
+    program = [sys.executable, "-m", "tests.app.owner_program", str(options.model), str(idle_limit_s)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout
+        where = json.loads(owner.stdout.readline())
+        owned = Killable(
+            owner, where["url"], where["key"], psutil.Process(where["engine"]), psutil.Process(where["process"])
+        )
+        try:
+            yield owned
+        finally:
+            owner.kill()
+            for each in (owned.process, owned.engine):
+                if each.is_running() and each.status() != psutil.STATUS_ZOMBIE:
+                    each.kill()
+
+
+@asynccontextmanager
+async def remote(seen: list[ServerEvent] | None = None) -> AsyncIterator[RemoteSession]:
+    session = RemoteSession(on_event=None if seen is None else seen.append)
+    try:
+        yield session
+    finally:
+        await session.close()
+        assert find_process() is None
+
+
+def states(seen: list[ServerEvent]) -> list[ServerState]:
+    """The states without repetitions, in their order."""
+    every = [each.state for each in seen if isinstance(each, ServerStatus)]
+    return [each for each, before in zip(every, [None, *every], strict=False) if each is not before]
+
+
+async def wait_for_end(*processes: psutil.Process) -> None:
+    """Wait until processes have ended, those that are not children of this one included."""
+    _, alive = await asyncio.to_thread(psutil.wait_procs, processes, END_S)
+    assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
+
+
+async def test_it_serves_like_a_session_of_this_process(options: ServeOptions) -> None:
+    seen: list[ServerEvent] = []
+    async with remote(seen) as session:
+        assert session.is_idle
+        await session.start(options, model_name="the demo", notices=[Notice("code", "A notice.")])
+        server = session.supervisor
+        assert states(seen) == [
+            ServerState.PREPARING,
+            ServerState.LOADING,
+            ServerState.WARMING_UP,
+            ServerState.READY,
+        ]
+        assert Notice("code", "A notice.") in seen
+        assert server.launch is not None
+        assert (server.launch.options.model, server.launch.header.has_mtp_head) == (options.model, True)
+        assert [each.text for each in seen if isinstance(each, LogAdded)][-50:] == server.log.last_lines(50)
+        reply = await session.send_request(QUESTION)
+        assert reply.completion_tokens == 20
+        assert (await session.send_request(QUESTION, measured=True)).text == reply.text
+        assert (session.model_name, session.change_count) == ("the demo", 1)
+        (entry,) = registry.list_entries()
+        assert (entry.url, entry.pid) == (server.endpoint.url, session.process.pid)  # type: ignore[union-attr]
+        await session.stop()
+        assert states(seen)[-1] is ServerState.STOPPED
+        assert (session.is_idle, registry.list_entries()) == (True, ())
+
+
+async def test_a_stream_goes_on_over_a_restart_and_its_pause_is_told(options: ServeOptions) -> None:
+    seen: list[ServerEvent] = []
+    async with remote(seen) as session:
+        await session.start(options)
+        began = asyncio.Event()
+        reading = asyncio.create_task(session.send_request(LONG, lambda _: began.set()))
+        await began.wait()
+        outlook = await session.foresee_handover()
+        assert outlook is not None
+        assert outlook.going_on == 1
+        await session.start(replace(options, draft=3), again=True)
+        assert session.supervisor.launch is not None
+        assert session.supervisor.launch.options.draft == 3
+        assert (await reading).finish_reason == "length"
+        assert [each for each in seen if isinstance(each, StreamsContinued)]
+
+
+async def test_errors_are_of_their_own_kind_and_the_same_as_with_the_status(
+    options: ServeOptions, tmp_path: Path
+) -> None:
+    seen: list[ServerEvent] = []
+    async with remote(seen) as session:
+        with pytest.raises(ModelMissing):
+            await session.start(ServeOptions(tmp_path / "none.gguf"))
+        with pytest.raises(LauncherError) as failed:
+            await session.start(replace(options, extra=("--no-such-flag",)))
+        assert failed.value.actions
+        assert failed.value in [each.error for each in seen if isinstance(each, ServerStatus)]
+        await session.apply_fix(failed.value.actions[0])
+        assert session.supervisor.status.state is ServerState.READY
+        with pytest.raises(SettingsFailed) as restored:
+            await session.start(replace(options, extra=("--no-such-flag",)), again=True)
+        assert isinstance(restored.value.reason, LauncherError)
+        with pytest.raises(BadOption):
+            await session.start(replace(options, context=-1))
+
+
+async def test_of_starts_and_stops_before_the_process_listens_the_last_counts(options: ServeOptions) -> None:
+    async with remote() as session:
+        first, second = (asyncio.create_task(session.start(replace(options, draft=draft))) for draft in (1, 2))
+        await asyncio.sleep(0)
+        stop = asyncio.create_task(session.stop())
+        ends = await asyncio.gather(first, second, stop, return_exceptions=True)
+        assert [type(end) for end in ends] == [Superseded, Superseded, type(None)]
+        assert session.is_idle
+        await session.start(options)
+        assert session.supervisor.status.state is ServerState.READY
+
+
+async def test_a_cancelled_start_is_cancelled_in_the_process(options: ServeOptions) -> None:
+    seen: list[ServerEvent] = []
+    async with remote(seen) as session:
+        loading = asyncio.Event()
+        with session.listening(
+            lambda event: (
+                loading.set() if isinstance(event, ServerStatus) and event.state is ServerState.LOADING else None
+            )
+        ):
+            start = asyncio.create_task(session.start(options))
+            await loading.wait()
+            start.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await start
+        await session.stop()
+        assert session.is_idle
+        assert ServerState.READY not in states(seen)
+
+
+async def test_a_stream_ends_as_usual_after_its_owner_was_killed_and_the_next_owner_stops_the_server(
+    options: ServeOptions,
+) -> None:
+    with owner_program(options) as owned:
+        async with EngineClient(owned.url, owned.key) as client:
+            finish_reason, parts = None, 0
+            async with client.chat(LONG) as deltas:
+                async for delta in deltas:
+                    parts += 1
+                    if parts == 10:
+                        owned.kill()
+                    finish_reason = delta.finish_reason or finish_reason
+            assert finish_reason == "length"
+        (told,) = await running_servers.read_running_servers()
+        assert told.state in ("ready", "busy")
+        seen: list[ServerEvent] = []
+        async with remote(seen) as session:
+            assert await session.attach()
+            server = session.supervisor
+            assert (session.model_name, server.engine_pid) == ("the demo", owned.engine.pid)
+            assert states(seen) == [ServerState.READY]
+            assert server.log.line_count == sum(isinstance(each, LogAdded) for each in seen) + 1
+            assert server.launch is not None
+            assert server.launch.options.model == options.model
+            assert (await session.send_request(QUESTION)).completion_tokens == 20
+            await session.stop()
+            await wait_for_end(owned.engine)
+        await wait_for_end(owned.process)
+
+
+async def test_without_owner_and_request_it_ends_but_not_in_the_middle_of_a_stream(options: ServeOptions) -> None:
+    with owner_program(options, idle_limit_s=0.0) as owned:
+        async with EngineClient(owned.url, owned.key) as client, client.chat(LONG) as deltas:
+            await anext(deltas)
+            owned.kill()
+            assert [delta.finish_reason async for delta in deltas if delta.finish_reason] == ["length"]
+        await wait_for_end(owned.process, owned.engine)
+        assert (find_process(), registry.list_entries()) == (None, ())
+
+
+async def test_stop_ends_a_server_without_owner_and_its_process(options: ServeOptions) -> None:
+    with owner_program(options, idle_limit_s=600.0) as owned:
+        owned.kill()
+        await running_servers.restart_server(None, {"draft": "1"})
+        (told,) = await running_servers.read_running_servers()
+        assert told.entry.settings["draft"] == 1
+        await running_servers.stop_server(None)
+        await wait_for_end(owned.process, owned.engine)
+
+
+async def test_a_killed_process_leaves_no_engine_and_the_owner_can_start_again(options: ServeOptions) -> None:
+    seen: list[ServerEvent] = []
+    async with remote(seen) as session:
+        await session.start(options)
+        process, engine = session.process, psutil.Process(session.supervisor.engine_pid)
+        assert process is not None
+        reading = asyncio.create_task(session.send_request(LONG))
+        os.kill(process.pid, signal.SIGKILL)
+        await wait_for_end(engine)
+        with pytest.raises(LauncherError):
+            await reading
+        while not session.is_idle:
+            await asyncio.sleep(0.01)
+        (failed,) = [each.error for each in seen if isinstance(each, ServerStatus) and each.error]
+        assert isinstance(failed, EngineFailed)
+        assert "ended unexpectedly" in failed.title
+        await session.start(options)
+        assert session.supervisor.status.state is ServerState.READY
+        assert session.process != process
+
+
+async def test_an_owner_learns_that_another_one_took_its_place(options: ServeOptions) -> None:
+    seen: list[ServerEvent] = []
+    first = RemoteSession(on_event=seen.append)
+    await first.start(options)
+    async with remote() as second:
+        assert await second.attach()
+        assert not second.is_idle
+        while not first.is_idle:
+            await asyncio.sleep(0.01)
+        assert [each.error for each in seen if isinstance(each, ServerStatus) and each.error]
+        assert second.supervisor.status.state is ServerState.READY
+    await first.close()
+
+
+async def test_a_process_without_a_server_ends_with_its_owner() -> None:
+    session = RemoteSession(idle_limit_s=0.0)
+    assert not await session.attach()
+    session.prepare()
+    await session._connect()
+    process = session.process
+    assert isinstance(process, ProcessId)
+    session._link.following.cancel()  # type: ignore[union-attr]
+    await wait_for_end(psutil.Process(process.pid))
+    session._link.reap(END_S)  # type: ignore[union-attr]
+
+
+async def test_the_watchdog_knows_of_the_owners_replies(options: ServeOptions) -> None:
+    host = SessionHost(600.0)
+    await host.listen()
+    session = RemoteSession()
+    try:
+        await session.start(options)
+        assert session.process == ProcessId.from_pid(os.getpid())
+        supervisor = host.session.supervisor
+        reading = asyncio.create_task(session.send_request(LONG))
+        while supervisor.quiet_since is None:
+            await asyncio.sleep(0.01)
+        assert not reading.done()
+        assert supervisor.quiet_since <= time.monotonic()
+        reading.cancel()
+        while supervisor.quiet_since is not None:
+            await asyncio.sleep(0.01)
+    finally:
+        await session.stop()
+        await host.close()
