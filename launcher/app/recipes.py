@@ -1,16 +1,26 @@
-"""Makes recipes, from which everything is exported, of a running server, a local model or a plan."""
+"""Finds what is exported: recipes of a running server, of local models or of a plan, and gateways that run."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from launcher.base.errors import EngineFailed, ModelUnknown, NothingFits
+from launcher.base.errors import (
+    EngineFailed,
+    LauncherError,
+    ModelMissing,
+    ModelUnknown,
+    NothingFits,
+    Refused,
+    ServerNotFound,
+)
 from launcher.base.messages import message
 from launcher.engine.arguments import START_FLAGS
 from launcher.engine.builds.build import BUILT_IN
@@ -18,11 +28,15 @@ from launcher.engine.builds.probe import probe_engine
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
+from launcher.engine.server.client import EngineClient
 from launcher.engine.server.endpoint import ALL_ADDRESSES, HOST, Endpoint, claim_endpoint
 from launcher.engine.server.launch import prepare_launch
 from launcher.export.recipe import ExportRecipe
+from launcher.export.served_models import GatewayModels, ServedModel
+from launcher.export.shell import KEY_VARIABLE
 
 if TYPE_CHECKING:
+    from launcher.app.attach import ServerAddress
     from launcher.app.planner import MachineDescription
     from launcher.models.plan import PlanCriteria
 
@@ -34,6 +48,128 @@ class FoundRecipe:
     recipe: ExportRecipe
     missing: str = ""
     command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryRecipes:
+    """The recipes of all models on this computer; `left_out` has the error for each model without one."""
+
+    recipes: tuple[ExportRecipe, ...]
+    left_out: tuple[tuple[str, LauncherError], ...] = ()
+
+
+async def recipes_of_library(*, port: int | None, backend: str | None) -> LibraryRecipes:
+    """Return the recipe of each local model as `serve` would start it, or as it runs now.
+
+    All have the same address and key: those of a running server, if one runs and no `port` is named. Models with the
+    same name get a number. Raises ModelMissing without any model.
+    """
+    from launcher.app.start_settings import resolve_start
+    from launcher.models.catalogue_load import load_catalogue
+    from launcher.models.library import State, list_library
+
+    running = await _recipes_of_running(backend)
+    library = await asyncio.to_thread(lambda: list_library(load_catalogue()))
+    if running and port is None:
+        endpoint = Endpoint(running[0].port, running[0].api_key or "")
+    else:
+        endpoint = await _claim_endpoint(port)
+    recipes = list(running)
+    left_out: list[tuple[str, LauncherError]] = []
+    for local in library.models:
+        if local.record.kind != "model" or local.state in (State.MISSING, State.DAMAGED):
+            continue
+        if any(recipe.model == str(local.path) for recipe in running):
+            continue
+        try:
+            start = await resolve_start(str(local.path))
+            found = await _recipe_at(endpoint, start.options, backend=backend)
+        except LauncherError as error:
+            left_out.append((local.label, error))
+        else:
+            recipes.append(found.recipe)
+    if not recipes:
+        raise ModelMissing(
+            message("There is no model on this computer."),
+            message("Download one with `mtp-launcher pull`, or name one with --model."),
+        )
+    named = [
+        replace(recipe, name=name, host=HOST, port=endpoint.port, api_key=endpoint.api_key)
+        for recipe, name in zip(recipes, _number_names([recipe.name for recipe in recipes]), strict=True)
+    ]
+    return LibraryRecipes(tuple(named), tuple(left_out))
+
+
+def _number_names(names: Sequence[str]) -> list[str]:
+    """Return the names, with a number after each that an earlier one has, too."""
+    numbered: dict[str, None] = {}
+    for name in names:
+        others = (f"{name}-{number}" for number in count(2))
+        numbered[next(each for each in chain((name,), others) if each not in numbered)] = None
+    return list(numbered)
+
+
+async def find_gateways(urls: Sequence[str], keys: Mapping[str, str]) -> tuple[GatewayModels, ...]:
+    """Return the gateways at these addresses with their models; without addresses those that run on this computer.
+
+    The key of the gateway number N is in `keys` as LLAMA_API_KEY_N; those of this computer are known. Raises
+    ServerNotFound if none runs, and Unreachable or Refused if one cannot be asked.
+    """
+    from launcher.app.attach import parse_address
+
+    entries = await asyncio.to_thread(registry.list_entries)
+    if not urls and not entries:
+        raise ServerNotFound(
+            message("No server is running."), message("Name the gateways after --peers, or start them.")
+        )
+    own = {entry.url: entry.api_key for entry in entries}
+    addresses = [parse_address(url) for url in urls or own]
+    variables = [f"{KEY_VARIABLE}_{number}" for number, _ in enumerate(addresses, 1)]
+    asked = (
+        _read_gateway(address, variable, keys.get(variable) or own.get(address.url))
+        for address, variable in zip(addresses, variables, strict=True)
+    )
+    return tuple(await asyncio.gather(*asked))
+
+
+async def _read_gateway(address: ServerAddress, key_variable: str, api_key: str | None) -> GatewayModels:
+    remote = not address.local or address.url.startswith("https://")
+    try:
+        async with EngineClient(address.url, api_key, remote=remote) as client:
+            answer = await client.request_json("/v1/models")
+    except Refused as error:
+        if error.status != 401:
+            raise
+        raise Refused(
+            message("{url} rejected the API key.", url=address.url),
+            message("Set {variable} to the key of {url}.", variable=key_variable, url=address.url),
+            status=401,
+        ) from error
+    listed = answer.get("data") if isinstance(answer, dict) else None
+    models = [_parse_model(each) for each in listed or () if isinstance(each, dict) and each.get("id")]
+    if not models:
+        raise Refused(message("{url} lists no models.", url=address.url), message("Check the address."))
+    return GatewayModels(address.url, key_variable, tuple(models), api_key)
+
+
+def _parse_model(listed: Mapping[str, Any]) -> ServedModel:
+    """Parse a model of llama-server's /v1/models, whose `meta` has the context of a slot as `n_ctx`."""
+    meta = listed.get("meta")
+    context = meta.get("n_ctx") if isinstance(meta, dict) else None
+    return ServedModel(
+        str(listed["id"]),
+        context if isinstance(context, int) and context > 0 else None,
+        embeds="embedding" in (listed.get("capabilities") or ()),
+    )
+
+
+async def _recipes_of_running(backend: str | None) -> tuple[ExportRecipe, ...]:
+    """Return the recipes of the running servers, without those whose engine does not run yet."""
+    recipes = []
+    for entry in await asyncio.to_thread(registry.list_entries):
+        with suppress(EngineFailed):
+            recipes.append((await recipe_of_running(entry.url, backend=backend)).recipe)
+    return tuple(recipes)
 
 
 async def recipe_of_running(url: str | None, *, backend: str | None) -> FoundRecipe:
@@ -68,7 +204,10 @@ async def recipe_of_options(options: ServeOptions, *, port: int | None, backend:
 
     Raises what `launch.prepare_launch` and `endpoint.claim_endpoint` raise.
     """
-    endpoint = await _claim_endpoint(port)
+    return await _recipe_at(await _claim_endpoint(port), options, backend=backend)
+
+
+async def _recipe_at(endpoint: Endpoint, options: ServeOptions, *, backend: str | None) -> FoundRecipe:
     launch = await prepare_launch(options, endpoint)
     built_in = launch.build.name == BUILT_IN
     recipe = ExportRecipe.from_argv(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from launcher.cli.machine_options import (
     INTENTS,
@@ -15,8 +16,9 @@ from launcher.cli.machine_options import (
     read_machine_description,
     read_plan_criteria,
 )
-from launcher.cli.output import Note, Result, add_extra_arguments
+from launcher.cli.output import Note, Result, add_extra_arguments, error_json
 from launcher.cli.quantities import parse_int
+from launcher.export.formats import FORMATS, ExportFormat, Shell, Subject, render_export
 from launcher.models.server_settings import ROWS
 
 if TYPE_CHECKING:
@@ -25,28 +27,34 @@ if TYPE_CHECKING:
     from launcher.app.recipes import FoundRecipe
     from launcher.engine.serve_options import ServeOptions
 
-KINDS = (
-    *("command", "script", "compose", "systemd", "curl", "python", "typescript"),
-    *("llama-swap", "router-ini", "prometheus", "grafana"),
-)
-"""The names in export.render. They are not imported, because that would slow down --help; a test compares them."""
 _PLAN_OPTIONS = ("vision", "gpu", "gpu_memory", "unified_memory", "free_memory", "headless", "host_memory", "wake")
 """Options that choose among the plans of a catalogue model."""
-_SHELL_KINDS = ("command", "script")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("--model", metavar="ID[:QUANT] | FILE", help="the model to serve (default: the running server)")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("kind", choices=FORMATS, metavar="KIND", help="what to write, see below")
+    parser.add_argument(
+        "--model",
+        metavar="ID[:QUANT] | FILE",
+        help="the model to serve (default: the running server; for llama-swap and router-ini all models)",
+    )
     parser.add_argument("--url", help="which running server, when more than one runs")
+    parser.add_argument(
+        "--peers",
+        nargs="?",
+        const="",
+        metavar="URL,URL...",
+        help="for litellm, gpustack and llama-swap: the gateways (default: all that run on this computer)",
+    )
     parser.add_argument("--quant", metavar="Q", help="its quantisation, such as UD-Q3_K_XL")
     parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
     parser.add_argument("--vision", action="store_true", help="with the model's vision projector, for images")
     parser.add_argument("--engine", type=Path, metavar="PATH", help="a llama-server, or an installed engine")
     parser.add_argument("--port", type=parse_int, metavar="P", help="port on 127.0.0.1 (default: the one of last time)")
     parser.add_argument(
-        "--shell", choices=("bash", "powershell"), help="for command and script (default: this system's)"
+        "--shell", choices=get_args(Shell), help=f"for {', '.join(_list_for_shells())} (default: this system's)"
     )
     parser.add_argument("--with-key", action="store_true", help="write the API key into the text")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write to this file, which must not exist yet")
@@ -54,38 +62,93 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_setting_options(parser)
     add_machine_options(parser)
     add_extra_arguments(parser)
+    width = max(map(len, FORMATS))
+    kinds = "".join(f"  {each.name:<{width}}  {each.help}\n" for each in FORMATS.values())
+    parser.epilog = f"kinds:\n{kinds}\n{parser.epilog}"
 
 
 async def run(options: argparse.Namespace) -> Result:
     """Return or write the exported text."""
     from launcher.base.errors import BadOption
-    from launcher.export.render import render_export
 
-    if options.shell is not None and options.kind not in _SHELL_KINDS:
-        raise BadOption(f"--shell does not apply to {options.kind}.", f"It is for {' and '.join(_SHELL_KINDS)}.")
+    chosen = FORMATS[options.kind]
+    if options.shell is not None and not chosen.for_shells:
+        raise BadOption(f"--shell does not apply to {chosen.name}.", f"It is for {', '.join(_list_for_shells())}.")
+    if options.peers is not None and not chosen.takes_peers:
+        names = [each.name for each in FORMATS.values() if each.takes_peers]
+        raise BadOption(f"--peers does not apply to {chosen.name}.", f"It is for {', '.join(names)}.")
+    if chosen.subject is Subject.GATEWAYS or options.peers is not None:
+        return await _export_gateways(chosen, options)
+    if chosen.subject is Subject.LIBRARY and options.model is None and options.url is None:
+        return await _export_library(chosen, options)
     found = await _find_recipe(options)
     recipe = found.recipe if options.with_key else replace(found.recipe, api_key=None)
-    text = render_export(options.kind, recipe, for_shell=options.shell)
-    if options.out is not None:
-        readers = 0o600 if options.with_key else 0o644  # a file with the key is for its owner only
-        execute = 0o111 if options.kind == "script" else 0
-        mode = readers | (execute & (readers >> 2))  # who may read a script may execute it
-        _write_export(options.out, text, mode=mode, force=options.force)
-    data = {
-        "kind": options.kind,
-        "text": text,
-        "url": recipe.url,
-        "model": recipe.name,
-        "with_key": options.with_key,
-        "file": options.out,
-        "missing": found.missing or None,
-    }
-    lines = [text.removesuffix("\n") if options.out is None else f"Wrote {options.out}."]
+    text = render_export(chosen, (recipe,) if chosen.subject is Subject.LIBRARY else recipe, shell=options.shell)
+    lines = _write_text(chosen, text, options)
     if found.missing:
         lines.append(Note(f"{found.missing} is not on this machine yet: `{found.command}` gets it."))
+    facts = {"url": recipe.url, "model": recipe.name, "missing": found.missing or None}
+    return _make_result(text, lines, options, **facts)
+
+
+async def _export_library(chosen: ExportFormat, options: argparse.Namespace) -> Result:
+    """Export all models of this computer."""
+    from launcher.app import recipes
+
+    _check_no_settings(options, but=("port",))
+    library = await recipes.recipes_of_library(port=options.port, backend=options.backend)
+    exported = library.recipes if options.with_key else tuple(replace(each, api_key=None) for each in library.recipes)
+    text = render_export(chosen, exported)
+    lines = _write_text(chosen, text, options)
+    lines += [Note(f"Left out {name}: {error.title}") for name, error in library.left_out]
+    left_out = [{"model": name, "error": error_json(error)} for name, error in library.left_out]
+    models = [recipe.name for recipe in exported]
+    return _make_result(text, lines, options, url=exported[0].url, models=models, left_out=left_out)
+
+
+async def _export_gateways(chosen: ExportFormat, options: argparse.Namespace) -> Result:
+    """Export several gateways, to be put behind another program."""
+    from launcher.app import recipes
+    from launcher.base.errors import BadOption
+
+    _check_no_settings(options)
+    for name in ("model", "url", "backend"):
+        if getattr(options, name) is not None:
+            raise BadOption(f"--{name} does not apply here.", "--peers names the gateways.")
+    urls = [url for url in (options.peers or "").split(",") if url]
+    gateways = await recipes.find_gateways(urls, os.environ)
+    exported = gateways if options.with_key else tuple(replace(each, api_key=None) for each in gateways)
+    text = render_export(chosen, exported, peers=True)
+    lines = _write_text(chosen, text, options)
+    described = [
+        {"url": each.url, "key_variable": each.key_variable, "models": [model.name for model in each.models]}
+        for each in exported
+    ]
+    return _make_result(text, lines, options, gateways=described)
+
+
+def _write_text(chosen: ExportFormat, text: str, options: argparse.Namespace) -> list[str]:
+    """Write the text to the file that the options name, if any; return the lines to print."""
+    lines = [text.removesuffix("\n")]
+    if options.out is not None:
+        readers = 0o600 if options.with_key else 0o644  # a file with the key is for its owner only
+        execute = 0o111 if chosen.executable else 0
+        mode = readers | (execute & (readers >> 2))  # who may read a script may execute it
+        _write_export(options.out, text, mode=mode, force=options.force)
+        lines = [f"Wrote {options.out}."]
     if options.with_key:
         lines.append(Note("The text contains the API key: anyone who reads it can use the server."))
-    return Result(data, lines)
+    return lines
+
+
+def _make_result(text: str, lines: list[str], options: argparse.Namespace, **facts: object) -> Result:
+    unknown: dict[str, object] = {"url": None, "model": None, "missing": None}
+    data = {"kind": options.kind, "text": text, "with_key": options.with_key, "file": options.out}
+    return Result(data | unknown | facts, lines)
+
+
+def _list_for_shells() -> list[str]:
+    return [each.name for each in FORMATS.values() if each.for_shells]
 
 
 async def _find_recipe(options: argparse.Namespace) -> FoundRecipe:
@@ -118,11 +181,12 @@ async def _find_recipe(options: argparse.Namespace) -> FoundRecipe:
     return await recipes.recipe_of_options(start.options, port=options.port, backend=options.backend)
 
 
-def _check_no_settings(options: argparse.Namespace) -> None:
+def _check_no_settings(options: argparse.Namespace, *, but: tuple[str, ...] = ()) -> None:
     """Raise BadOption for settings without a model: a running server is exported with its own."""
     from launcher.base.errors import BadOption
 
-    given = _find_given_option(options, (*ROWS, "quant", "engine", "port", *_PLAN_OPTIONS))
+    names = (*ROWS, "quant", "engine", "port", *_PLAN_OPTIONS)
+    given = _find_given_option(options, (name for name in names if name not in but))
     if given or options.extra:
         subject = given or "What follows --"
         raise BadOption(f"{subject} needs --model: a running server keeps its settings.", "Add --model.")

@@ -48,7 +48,7 @@ VERBS = {
     "curve": "measure the speed by context fill, context size or number of parallel requests",
     "endure": "keep a model busy for minutes, and check whether its speed holds",
     "attach": "inspect and watch a server that another program started",
-    "export": "export a server for other tools: shell, compose, systemd, client code, llama-swap, router",
+    "export": "export a server for other tools: shell, containers, clients, coding agents, proxies",
     "diagnose": "find out from its log why an engine failed",
     "doctor": "check this machine's hardware, drivers and engines",
     "versions": "list the versions of all parts, for a bug report",

@@ -34,7 +34,7 @@ def prometheus_config(recipe: ExportRecipe) -> str:
     return "\n".join(lines) + "\n"
 
 
-def grafana_board() -> str:
+def grafana_board(_recipe: ExportRecipe) -> str:
     """Return a board for Grafana 10 and newer, for all servers that Prometheus scrapes: docs/gateway.md."""
     panels = [
         _panel(

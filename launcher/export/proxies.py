@@ -1,6 +1,7 @@
 """Configuration files of two programs that start servers on demand: llama-swap, and llama-server's router."""
 
 import re
+import sys
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
@@ -14,12 +15,28 @@ _ROUTER_FLAGS = frozenset({"--cors-origins", "--no-ui", "--log-colors", "--verbo
 """Flags that the router sets itself or passes to all its servers."""
 
 
-def llama_swap_config(recipe: ExportRecipe, *, windows: bool) -> str:
-    """Return a configuration for llama-swap, which checks the key itself and starts the server without one.
+def llama_swap_config(recipes: tuple[ExportRecipe, ...], *, windows: bool = sys.platform == "win32") -> str:
+    """Return a configuration for llama-swap, which checks the key itself and starts the servers without one.
 
     llama-swap splits commands by line, and its macros begin with ${ (internal/config/commands.go, load.go). Raises
     BadOption for a name with a line break.
     """
+    first = recipes[0]
+    key = quoting.quote_yaml(first.api_key) if first.api_key else f'"${{env.{_SWAP_KEY}}}"'
+    lines = [
+        f"# llama-swap --config FILE --listen {first.host}:{first.port}",
+        f"# The key is in {_SWAP_KEY}; {KEY_VARIABLE} must not be set, or the servers behind would want one, too.",
+        "healthCheckTimeout: 600",
+        "apiKeys:",
+        f"  - {key}",
+        "models:",
+        *(line for recipe in recipes for line in _swap_lines(recipe, windows=windows)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _swap_lines(recipe: ExportRecipe, *, windows: bool) -> list[str]:
+    """Return llama-swap's entry of one model."""
     words = [*recipe.program, *recipe.build_arguments()]
     for word in words:
         if "\n" in word:
@@ -29,35 +46,38 @@ def llama_swap_config(recipe: ExportRecipe, *, windows: bool) -> str:
             raise _cannot_export(word, "llama-swap takes ${ for a macro", "${")
     port = words.index("--port") + 1
     before, after = (quoting.quote_swap_line(part, windows=windows) for part in (words[:port], words[port + 1 :]))
-    command = f"{before} ${{PORT}} {after}"
-    key = quoting.quote_yaml(recipe.api_key) if recipe.api_key else f'"${{env.{_SWAP_KEY}}}"'
     variables = [f"      - {quoting.quote_yaml(f'{name}={value}')}" for name, value in recipe.environment.items()]
-    lines = [
-        f"# llama-swap --config FILE --listen {recipe.host}:{recipe.port}",
-        f"# The key is in {_SWAP_KEY}; {KEY_VARIABLE} must not be set, or the servers behind would want one, too.",
-        "healthCheckTimeout: 600",
-        "apiKeys:",
-        f"  - {key}",
-        "models:",
+    return [
         f"  {quoting.quote_yaml(recipe.name)}:",
-        f"    cmd: {quoting.quote_yaml(command)}",
+        f"    cmd: {quoting.quote_yaml(f'{before} ${{PORT}} {after}')}",
         '    proxy: "http://127.0.0.1:${PORT}"',
         '    checkEndpoint: "/health"',
         *(["    env:", *variables] if variables else []),
     ]
+
+
+def router_preset(recipes: tuple[ExportRecipe, ...]) -> str:
+    """Return a file of presets for llama-server's router (common/preset.cpp, b11434).
+
+    The options that the router passes to all its servers are those of the first recipe. Raises BadOption for values
+    that the format cannot hold: it cuts them at a line break, a semicolon or a hash sign, and drops surrounding spaces.
+    """
+    first = recipes[0]
+    options = " ".join(
+        f"{flag}{f' {value}' if value else ''}" for flag, value in first.options if flag in _ROUTER_FLAGS
+    )
+    lines = [
+        f"; llama-server --models-preset FILE --host {first.host} --port {first.port} "
+        f"{quoting.clean_comment(options)}".rstrip(),
+        f"; with the key in {KEY_VARIABLE}",
+        "version = 1",
+        *(line for recipe in recipes for line in _preset_lines(recipe)),
+    ]
     return "\n".join(lines) + "\n"
 
 
-def router_preset(recipe: ExportRecipe) -> str:
-    """Return a file of presets for llama-server's router (common/preset.cpp, b11434).
-
-    Raises BadOption for values that the format cannot hold: it cuts them at a line break, a semicolon or a hash sign,
-    and drops surrounding spaces.
-    """
-    options = " ".join(
-        f"{flag}{f' {value}' if value else ''}" for flag, value in recipe.options if flag in _ROUTER_FLAGS
-    )
-    shared = quoting.clean_comment(options)
+def _preset_lines(recipe: ExportRecipe) -> list[str]:
+    """Return the section of one model."""
     model: EngineOption = ("--model", recipe.model)
     values: dict[str, str] = {}
     for flag, value in (model, *recipe.options):
@@ -77,15 +97,7 @@ def router_preset(recipe: ExportRecipe) -> str:
             raise _cannot_export(
                 value, "The router's presets cannot hold it", "a semicolon, a hash sign, a line break or outer spaces"
             )
-    lines = [
-        f"; llama-server --models-preset FILE --host {recipe.host} --port {recipe.port} {shared}".rstrip(),
-        f"; with the key in {KEY_VARIABLE}",
-        "version = 1",
-        "",
-        f"[{name}]",
-        *(f"{flag.lstrip('-')} = {value}" for flag, value in values.items()),
-    ]
-    return "\n".join(lines) + "\n"
+    return ["", f"[{name}]", *(f"{flag.lstrip('-')} = {value}" for flag, value in values.items())]
 
 
 def _cannot_export(word: str, reason: str, forbidden: str) -> BadOption:

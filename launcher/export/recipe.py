@@ -20,6 +20,9 @@ _LONG_FLAGS: Mapping[str, str] = MappingProxyType(
         "-md": "--spec-draft-model",
         "--model-draft": "--spec-draft-model",
         "-mm": "--mmproj",
+        "-c": "--ctx-size",
+        "-np": "--parallel",
+        "-kvu": "--kv-unified",
     }
 )
 """Other spellings of flags, with the long flag that replaces each."""
@@ -97,6 +100,13 @@ class ExportRecipe:
         return any(flag in ("--embeddings", "--embedding") for flag, _ in self.options)
 
     @property
+    def context(self) -> int | None:
+        """The tokens of context that one request has; None if the engine chooses it when it starts."""
+        values = dict(self.options)
+        context, slots = (_positive_int(values.get(flag)) for flag in ("--ctx-size", "--parallel"))
+        return context // slots if context and slots and "--kv-unified" not in values else context
+
+    @property
     def url(self) -> str:
         """The base URL of its OpenAI API for clients on this computer."""
         host = LOOPBACK if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104 -- compared, not bound
@@ -143,6 +153,10 @@ def _parse_options(words: Sequence[str]) -> list[EngineOption]:
         has_value = bool(rest) and (not rest[0].startswith("-") or _NEGATIVE_NUMBER.fullmatch(rest[0]) is not None)
         options.append((_LONG_FLAGS.get(flag, flag), rest.popleft() if has_value else None))
     return options
+
+
+def _positive_int(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() and int(text) > 0 else None
 
 
 def file_name(path: str) -> str:

@@ -1,11 +1,22 @@
 """Exports as one command line and as a script, for bash and PowerShell."""
 
 from launcher.export import quoting
+from launcher.export.formats import Shell
 from launcher.export.recipe import ExportRecipe
 
 KEY_VARIABLE = "LLAMA_API_KEY"
 """The variable from which llama-server reads its key (common/arg.cpp), so that no process list shows it."""
 _KEY_MISSING = "Set LLAMA_API_KEY to the API key"
+
+
+def start_command(recipe: ExportRecipe, *, shell: Shell) -> str:
+    """Return one line that starts the engine."""
+    return powershell_command(recipe) if shell == "powershell" else bash_command(recipe)
+
+
+def start_script(recipe: ExportRecipe, *, shell: Shell) -> str:
+    """Return a script that starts the engine."""
+    return powershell_script(recipe) if shell == "powershell" else bash_script(recipe)
 
 
 def bash_command(recipe: ExportRecipe) -> str:

@@ -4,8 +4,10 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
+from launcher.base.paths import models_dir
 from launcher.cli.key_options import read_api_key
+from launcher.export.formats import FORMATS
 from tests import forked
 from tests.conftest import FAKES
 
@@ -49,7 +53,7 @@ def test_a_running_server_is_exported_as_it_runs(served: dict[str, Any]) -> None
     line = told("export", "command", "--shell", "bash")
     assert f"--port {served['url'].rpartition(':')[2]} " in line
     assert "--spec-type draft-mtp" in line
-    for kind in ("command", "script", "compose", "systemd", "curl", "python", "typescript", "llama-swap", "router-ini"):
+    for kind in FORMATS:
         assert served["api_key"] not in told("export", kind)
     with_key = run("export", "curl", "--with-key")
     assert served["api_key"] in with_key.stdout
@@ -61,6 +65,77 @@ def test_curl_and_bash_speak_with_the_engine(served: dict[str, Any]) -> None:
     environment = os.environ | {"LLAMA_API_KEY": served["api_key"]}
     asked = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, env=environment)
     assert asked.stdout.rstrip().endswith("data: [DONE]")
+
+
+def test_clients_get_the_context_that_the_server_reports(served: dict[str, Any]) -> None:
+    limits = json.loads(told("export", "opencode"))["provider"]["mtp"]["models"]["demo"]["limit"]
+    request = urllib.request.Request(f"{served['url']}/props", headers={"Authorization": f"Bearer {served['api_key']}"})
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        reported = json.load(reply)["default_generation_settings"]["n_ctx"]
+    assert limits["context"] == reported
+
+
+def test_all_models_of_this_computer_are_in_one_file(
+    served: dict[str, Any], demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("one", "two"):
+        (models_dir() / folder).mkdir(parents=True)
+        shutil.copyfile(demo_model, models_dir() / folder / "same name.gguf")
+    (models_dir() / "broken.gguf").write_bytes(b"GGUF no more")
+    done = run("export", "llama-swap")
+    models = yaml.safe_load(done.stdout)["models"]
+    assert list(models) == ["demo", "same name", "same name-2"]
+    assert "/one/same name.gguf" in models["same name"]["cmd"]
+    assert "Left out" in done.stderr
+    got = json.loads(told("export", "router-ini", "--json"))
+    assert got["models"] == list(models)
+    assert got["url"] == f"{served['url']}/v1"
+    assert [each["error"]["code"] for each in got["left_out"]]
+    assert "[same name-2]" in got["text"]
+    only = yaml.safe_load(told("export", "llama-swap", "--model", "demo"))["models"]
+    assert list(only) == ["demo"]
+
+
+def test_running_gateways_are_put_behind_another_program(served: dict[str, Any]) -> None:
+    read = yaml.safe_load(told("export", "litellm"))
+    (model,) = read["model_list"]
+    assert (model["model_name"], model["litellm_params"]["api_base"]) == ("demo", f"{served['url']}/v1")
+    peers = yaml.safe_load(told("export", "llama-swap", "--peers"))["peers"]
+    assert peers["gateway-1"] == {
+        "proxy": served["url"],
+        "apiKey": "${env.LLAMA_API_KEY_1}",
+        "models": ["demo"],
+    }
+    got = json.loads(told("export", "gpustack", "--peers", served["url"], "--with-key", "--json"))
+    assert got["gateways"] == [{"url": served["url"], "key_variable": "LLAMA_API_KEY_1", "models": ["demo"]}]
+    assert served["api_key"] in got["text"]
+
+
+def test_a_gateway_of_others_needs_its_key(served: dict[str, Any], tmp_path: Path) -> None:
+    peers = ("export", "litellm", "--peers", f"{served['url']}/v1,{served['url']}")
+    other = {"MTP_LAUNCHER_HOME": str(tmp_path / "other"), "LLAMA_API_KEY_1": served["api_key"]}
+    refused = run(*peers, **other)
+    assert (refused.returncode, "Set LLAMA_API_KEY_2 to the key" in refused.stderr) == (1, True)
+    both = run(*peers, LLAMA_API_KEY_2=served["api_key"], **other)
+    assert [each["model_name"] for each in yaml.safe_load(both.stdout)["model_list"]] == ["demo", "demo"]
+    assert run("export", "litellm", "--peers", "http://127.0.0.1:9", **other).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("curl", "--peers"), "--peers does not apply to curl"),
+        (("litellm",), "No server is running"),
+        (("litellm", "--model", "demo"), "--model does not apply"),
+        (("litellm", "--ctx", "4096"), "--ctx needs --model"),
+        (("router-ini",), "There is no model on this computer"),
+        (("router-ini", "--ctx", "4096"), "--ctx needs --model"),
+    ],
+)
+def test_what_cannot_be_exported_is_told(arguments: tuple[str, ...], reason: str) -> None:
+    done = run("export", *arguments)
+    assert done.returncode == 1
+    assert reason in done.stderr
 
 
 def test_settings_need_a_model(served: dict[str, Any]) -> None:

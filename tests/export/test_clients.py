@@ -11,10 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from launcher.cli.export import KINDS as NAMED
 from launcher.export import clients
-from launcher.export.recipe import ExportRecipe
-from launcher.export.render import KINDS, render_export
 from tests.export.conftest import KEY, recipe_with, words
 
 
@@ -51,13 +48,6 @@ def test_curl_keeps_the_key_out_of_its_arguments() -> None:
     assert KEY not in command
     assert f"Authorization: Bearer {KEY}" in body
     assert "$" in clients.curl_request(recipe_with("m"))
-
-
-def test_every_kind_is_offered_and_without_the_key_by_default(recipe: ExportRecipe) -> None:
-    assert NAMED == KINDS
-    for kind in KINDS:
-        assert KEY not in render_export(kind, recipe)
-        assert render_export(kind, recipe).endswith("\n")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="it is for a POSIX shell")

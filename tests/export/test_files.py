@@ -190,9 +190,9 @@ def test_llama_swap_reads_every_word_back(one: str, two: str) -> None:
     recipe = recipe_with(one, two)
     if "\n" in one + two or "${" in one:
         with pytest.raises(BadOption):
-            llama_swap_config(recipe, windows=False)
+            llama_swap_config((recipe,), windows=False)
         return
-    text = llama_swap_config(recipe, windows=False)
+    text = llama_swap_config((recipe,), windows=False)
     told = yaml.safe_load(text)
     command = told["models"][one]["cmd"]
     assert set(re.findall(r"\$\{([a-zA-Z0-9_-]+)\}", command)) == {"PORT"}
@@ -200,10 +200,10 @@ def test_llama_swap_reads_every_word_back(one: str, two: str) -> None:
 
 
 def test_llama_swap_asks_for_the_key_itself(recipe: ExportRecipe) -> None:
-    told = yaml.safe_load(llama_swap_config(recipe, windows=False))
+    told = yaml.safe_load(llama_swap_config((recipe,), windows=False))
     assert told["apiKeys"] == ["${env.LLAMA_SWAP_API_KEY}"]
     assert told["models"]["qwen"]["proxy"] == "http://127.0.0.1:${PORT}"
-    assert yaml.safe_load(llama_swap_config(replace(recipe, api_key=KEY), windows=False))["apiKeys"] == [KEY]
+    assert yaml.safe_load(llama_swap_config((replace(recipe, api_key=KEY),), windows=False))["apiKeys"] == [KEY]
 
 
 def read_preset(text: str) -> dict[str, dict[str, str]]:
@@ -231,9 +231,9 @@ def test_the_router_reads_every_value_back_or_it_is_refused(one: str, two: str) 
     cut = re.search(r"[;#\r\n]", one + two) or one != one.strip() or two != two.strip()
     if cut or "]" in one or one == "*":
         with pytest.raises(BadOption, match="cannot be exported"):
-            router_preset(recipe)
+            router_preset((recipe,))
         return
-    told = read_preset(router_preset(recipe))[one]
+    told = read_preset(router_preset((recipe,)))[one]
     assert told == {"model": recipe.model, "option-0": two}
 
 
@@ -241,9 +241,19 @@ def test_the_router_takes_over_what_is_its_own(recipe: ExportRecipe) -> None:
     more = replace(
         recipe, options=(*recipe.options, ("--metrics", None), ("--jinja", None), ("--spec-type", "ngram-mod"))
     )
-    text = router_preset(more)
+    text = router_preset((more,))
     told = read_preset(text)["qwen"]
     assert told["spec-type"] == "draft-mtp,ngram-mod"
     assert told["jinja"] == "on"
     assert not {"metrics", "host", "port", "alias", "api-key"} & told.keys()
     assert "--port 20001 --metrics" in text.splitlines()[0]
+
+
+def test_several_models_are_in_one_file() -> None:
+    recipes = (recipe_with("one"), recipe_with("two", "value"))
+    told = yaml.safe_load(llama_swap_config(recipes, windows=False))
+    assert list(told["models"]) == ["one", "two"]
+    assert "--option-0 value" in told["models"]["two"]["cmd"]
+    presets = read_preset(router_preset(recipes))
+    assert presets["one"] == {"model": "/models/one.gguf"}
+    assert presets["two"] == {"model": "/models/two.gguf", "option-0": "value"}

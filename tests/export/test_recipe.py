@@ -52,3 +52,19 @@ def test_files_move_together() -> None:
     moved = recipe.with_paths(lambda path: f"/new{path}", port=2)
     assert moved.files == ("/new/a/m", "/new/b/p")
     assert (moved.name, moved.port) == ("/a/m", 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "context"),
+    [
+        ("--ctx-size 8192 --parallel 1", 8192),
+        ("--ctx-size 8192 --parallel 2", 4096),
+        ("--ctx-size 8192 -np 2 --kv-unified", 8192),
+        ("-c 8192", 8192),
+        ("--ctx-size 0 --parallel 2", None),
+        ("--metrics", None),
+    ],
+)
+def test_the_context_of_one_request(options: str, context: int | None) -> None:
+    argv = ["llama-server", "--model", "m", *options.split()]
+    assert ExportRecipe.from_argv(argv, port=1, name="m", backend="cpu").context == context

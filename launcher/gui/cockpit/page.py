@@ -36,13 +36,12 @@ from launcher.gui.widgets.blocks import make_caption
 if TYPE_CHECKING:
     from launcher.app.preview import Preview
     from launcher.base.action import Action
-    from launcher.export.render import ExportKind
     from launcher.gui.widgets.blocks import ButtonAction
     from launcher.monitor.health_event import Finding, FindingCode
 
 # Export of the running setup as text for other tools, shown before it is copied.
 
-EXPORT_KINDS: "dict[ExportKind, str]" = {
+EXPORT_KINDS: dict[str, str] = {
     "command": mark("Command line"),
     "script": mark("Script"),
     "compose": mark("Docker Compose"),
@@ -52,6 +51,14 @@ EXPORT_KINDS: "dict[ExportKind, str]" = {
     "curl": mark("curl"),
     "python": mark("Python"),
     "typescript": mark("TypeScript"),
+    "env": mark("Environment variables"),
+    "aider": "aider",
+    "claude-code": "Claude Code",
+    "codex": "Codex",
+    "continue": "Continue",
+    "open-webui": "Open WebUI",
+    "opencode": "opencode",
+    "vscode": "VS Code",
 }
 _VISIBLE_LINES = 10
 """Lines of an exported text that are visible at once."""
@@ -66,8 +73,8 @@ class CopyPanel(Card):
     def __init__(self, controller: Controller) -> None:
         super().__init__(tr("Copy as"))
         self._controller = controller
-        self._kind: ExportKind = "command"
-        self._request: tuple[ExportKind, bool, str | None] = (self._kind, False, None)
+        self._kind: str = "command"
+        self._request: tuple[str, bool, str | None] = (self._kind, False, None)
         """The newest request: kind, whether with the API key, and the server's URL."""
         self.text = QPlainTextEdit()
         self.text.setReadOnly(True)
@@ -114,7 +121,7 @@ class CopyPanel(Card):
             menu.addAction(f"{tr(name)} ...").triggered.connect(lambda _=False, kind=kind: self.show_kind(kind))
         return menu
 
-    def show_kind(self, kind: "ExportKind") -> None:
+    def show_kind(self, kind: "str") -> None:
         """Show the running setup as text of a kind."""
         self._kind = kind
         self._note.setText(tr(EXPORT_KINDS[kind]))
@@ -159,14 +166,16 @@ class CopyPanel(Card):
         self.copied.emit(message)
 
 
-async def _render_recipe(kind: "ExportKind", with_key: bool, url: str | None) -> str:
+async def _render_recipe(kind: "str", with_key: bool, url: str | None) -> str:
     from dataclasses import replace
 
     from launcher.app import recipes
-    from launcher.export.render import render_export
+    from launcher.export.formats import FORMATS, Subject, render_export
 
     recipe = (await recipes.recipe_of_running(url, backend=None)).recipe
-    return render_export(kind, recipe if with_key else replace(recipe, api_key=None))
+    recipe = recipe if with_key else replace(recipe, api_key=None)
+    chosen = FORMATS[kind]
+    return render_export(chosen, (recipe,) if chosen.subject is Subject.LIBRARY else recipe)
 
 
 _MIB = 2**20

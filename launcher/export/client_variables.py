@@ -1,0 +1,127 @@
+"""Exports that consist of environment variables, as lines for bash or PowerShell that set them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from launcher.export import quoting
+from launcher.export.formats import Shell
+from launcher.export.recipe import ExportRecipe
+from launcher.export.served_models import limit_reply
+from launcher.export.shell import KEY_VARIABLE
+
+_KEY_MISSING = "Set LLAMA_API_KEY to the API key"
+_CLAUDE_CODE_LEAST_CONTEXT = 48_000
+"""Tokens below which Claude Code summarises the conversation after a few turns, with 7,000 tokens of tools in each
+prompt (2.1.330).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """Stands for the API key among the values of variables: its text, or None for the variable of the user's shell."""
+
+    text: str | None
+
+
+def sdk_variables(recipe: ExportRecipe, *, shell: Shell) -> str:
+    """Return the variables of OpenAI's and Anthropic's SDKs. They have none for the context."""
+    key = _Key(recipe.api_key)
+    variables: dict[str, str | _Key] = {
+        "OPENAI_BASE_URL": recipe.url,
+        "OPENAI_API_BASE": recipe.url,  # for older programs
+        "OPENAI_API_KEY": key,
+        "OPENAI_MODEL": recipe.name,
+    }
+    if not recipe.embeds:
+        variables |= {
+            "ANTHROPIC_BASE_URL": recipe.url.removesuffix("/v1"),
+            "ANTHROPIC_API_KEY": key,
+            "ANTHROPIC_MODEL": recipe.name,
+        }
+    return _format_lines(variables, shell, _limits_comment(recipe))
+
+
+def claude_code_variables(recipe: ExportRecipe, *, shell: Shell) -> str:
+    """Return the variables for Claude Code (tried with 2.1.330), which then asks this server for everything."""
+    name = recipe.name
+    variables: dict[str, str | _Key] = {
+        "ANTHROPIC_BASE_URL": recipe.url.removesuffix("/v1"),
+        "ANTHROPIC_AUTH_TOKEN": _Key(recipe.api_key),
+        "ANTHROPIC_MODEL": name,
+        "ANTHROPIC_DEFAULT_OPUS_MODEL": name,
+        "ANTHROPIC_DEFAULT_SONNET_MODEL": name,
+        "ANTHROPIC_DEFAULT_HAIKU_MODEL": name,
+        "CLAUDE_CODE_SUBAGENT_MODEL": name,
+        "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",  # else each session's prompt begins otherwise, and no cache matches
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "off",
+    }
+    comments = [_limits_comment(recipe)]
+    context = recipe.context
+    if context is not None:
+        # Unless told, it assumes 1,000,000 tokens for models that it does not know.
+        variables |= {
+            "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(context),
+            "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(limit_reply(context)),
+        }
+        if context < _CLAUDE_CODE_LEAST_CONTEXT:
+            comments.append("This is little for Claude Code. CLAUDE_CODE_SIMPLE=1 gives it short prompts and 3 tools.")
+    comments.append("Then: claude")
+    return _format_lines(variables, shell, *comments, unset=("ANTHROPIC_API_KEY",))
+
+
+def webui_variables(recipe: ExportRecipe, *, shell: Shell) -> str:
+    """Return the variables for Open WebUI. It has none for the context: its users set `max_tokens` by model."""
+    variables: dict[str, str | _Key] = {
+        "ENABLE_OLLAMA_API": "false",
+        "OPENAI_API_BASE_URL": recipe.url,
+        "OPENAI_API_KEY": _Key(recipe.api_key),
+    }
+    variables |= {"RAG_EMBEDDING_MODEL": recipe.name} if recipe.embeds else {"DEFAULT_MODELS": recipe.name}
+    if recipe.embeds:
+        variables |= {
+            "RAG_EMBEDDING_ENGINE": "openai",
+            "RAG_OPENAI_API_BASE_URL": recipe.url,
+            "RAG_OPENAI_API_KEY": _Key(recipe.api_key),
+        }
+    comments = (
+        _limits_comment(recipe),
+        "Open WebUI keeps the settings of its first start; ENABLE_PERSISTENT_CONFIG=false makes it read these anew.",
+        "Then: open-webui serve. In Docker: --network=host and -e NAME for each, as it knows 127.0.0.1 only so.",
+    )
+    return _format_lines(variables, shell, *comments)
+
+
+def _limits_comment(recipe: ExportRecipe) -> str:
+    context = recipe.context
+    if context is None:
+        return "The context is unknown: the engine chooses it when it starts."
+    return f"A request has {context} tokens of context, for prompt and reply."
+
+
+def _format_lines(
+    variables: Mapping[str, str | _Key], shell: Shell, *comments: str, unset: tuple[str, ...] = ()
+) -> str:
+    """Return a line for each comment and each variable; those of `unset` are removed first."""
+    lines = [f"# {comment}" for comment in comments]
+    if shell == "powershell":
+        if any(value == _Key(None) for value in variables.values()):
+            lines.append(f"if (-not $env:{KEY_VARIABLE}) {{ throw {quoting.quote_powershell(_KEY_MISSING)} }}")
+        lines += [f"Remove-Item Env:{name} -ErrorAction SilentlyContinue" for name in unset]
+        lines += [f"$env:{name} = {_powershell_value(value)}" for name, value in variables.items()]
+    else:
+        lines += [f"unset {name}" for name in unset]
+        lines += [f"export {name}={_bash_value(value)}" for name, value in variables.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _bash_value(value: str | _Key) -> str:
+    if value == _Key(None):
+        return f'"${{{KEY_VARIABLE}:?{_KEY_MISSING}}}"'
+    return quoting.quote_bash(value if isinstance(value, str) else value.text or "")
+
+
+def _powershell_value(value: str | _Key) -> str:
+    if value == _Key(None):
+        return f"$env:{KEY_VARIABLE}"
+    return quoting.quote_powershell(value if isinstance(value, str) else value.text or "")
