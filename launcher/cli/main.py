@@ -24,6 +24,7 @@ VERBS = {
     "demo": "try everything with the small built-in model",
     "up": "download, test and serve the recommended model",
     "serve": "serve a model until Ctrl-C",
+    "code": "start a coding agent with a server that suits it",
     "chat": "send a prompt to a running server",
     "chats": "list, search, export and delete the window's conversations",
     "status": "list the running servers",
@@ -95,7 +96,7 @@ def run(open_window: OpenWindow) -> NoReturn:
 def main(arguments: list[str], open_window: OpenWindow) -> int:
     """Run one command line. Returns the exit code: 0 for success, 1 after a reported error, 2 for wrong usage."""
     extra: list[str] = []
-    if arguments[:1] in (["serve"], ["plan"], ["export"]) and "--" in arguments:
+    if arguments[:1] in (["serve"], ["plan"], ["export"], ["code"]) and "--" in arguments:
         separator = arguments.index("--")
         arguments, extra = arguments[:separator], arguments[separator + 1 :]
     parser = _build_parser(arguments)

@@ -178,6 +178,11 @@ def _make_parser() -> _Parser:
     )
     rates = "speculative.synth_rates"
     add_flag("--spec-synth-rates", to=lambda e, p, v: _attribute_setter(rates)(e, p, [float(x) for x in v.split(",")]))
+    add_flag("--temp", "--temperature", to="sampling.temp", type=float, help="sampling of requests that set none")
+    add_flag("--top-k", to="sampling.top_k", type=int)
+    add_flag("--top-p", to="sampling.top_p", type=float)
+    add_flag("--min-p", to="sampling.min_p", type=float)
+    add_flag("--presence-penalty", to="sampling.penalty_present", type=float)
     add_flag("-lv", "--verbosity", "--log-verbosity", to="verbosity", type=int, help="0 to 5")
     add_flag("--log-colors", to=lambda _e, _p, _v: None, choices=(*on_off, "auto"))
     return parser

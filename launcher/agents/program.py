@@ -1,0 +1,78 @@
+"""The agent's own program: where it is, and which version."""
+
+import asyncio
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from launcher.agents.agent import Agent
+from launcher.base.errors import LauncherError
+from launcher.base.messages import message
+
+_VERSION = re.compile(r"\d+\.\d+(?:\.\d+)*")
+_VERSION_TIMEOUT_S = 20.0
+_SHIM_TARGET = re.compile(r'"%(?:~dp0|dp0%)\\([^"]+)"\s+%\*')
+"""The line of a .cmd file of npm that starts the script, and the path in it."""
+
+
+class AgentMissing(LauncherError):
+    """The agent is not installed."""
+
+    code = "agent_missing"
+
+
+def find_program(agent: Agent) -> tuple[str, ...]:
+    """Return the words that start the agent's program. Raises AgentMissing.
+
+    On Windows npm installs a .cmd file, through which the shell would read the arguments once more. The script that it
+    starts is started directly.
+    """
+    found = shutil.which(agent.program)
+    if found is None:
+        raise AgentMissing(
+            message("{title} is not installed: there is no {program}.", title=agent.title, program=agent.program),
+            message("Install it: {install}", install=agent.install),
+            agent=agent.name,
+            install=agent.install,
+        )
+    if sys.platform == "win32" and found.lower().endswith((".cmd", ".bat")):
+        return _read_shim(Path(found)) or (found,)
+    return (found,)
+
+
+def _read_shim(path: Path) -> tuple[str, ...] | None:
+    """Return what a .cmd file of npm starts; None for another one."""
+    target = _SHIM_TARGET.search(path.read_text(encoding="utf-8", errors="replace"))
+    if target is None:
+        return None
+    script = path.parent / target[1].replace("\\", "/")
+    if script.suffix.lower() == ".exe":
+        return (str(script),)
+    node = path.parent / "node.exe"
+    return (str(node) if node.exists() else "node", str(script))
+
+
+async def read_version(program: tuple[str, ...]) -> str | None:
+    """Return the version that the program prints; None if it prints none within 20 s."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *program,
+            "--version",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except OSError:
+        return None
+    try:
+        async with asyncio.timeout(_VERSION_TIMEOUT_S):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        return None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    found = _VERSION.search(output.decode(errors="replace"))
+    return found[0] if found else None

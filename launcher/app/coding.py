@@ -1,0 +1,234 @@
+"""Serves a coding agent: finds a running server that suits it, or the settings of a new one."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launcher.agents.agent import Agent
+from launcher.agents.configuration import AgentServer, context_error
+from launcher.agents.late_system import correct_template, read_template, template_file
+from launcher.app.attach import AttachedServer, parse_address
+from launcher.app.planner import MachineDescription, downloaded_file, read_situation
+from launcher.app.running_servers import preview_restart
+from launcher.app.start_settings import ResolvedStart, resolve_start
+from launcher.base.errors import LauncherError, ModelMissing, Refused, SeveralServers
+from launcher.base.files import make_private_folder, write_atomically
+from launcher.base.messages import join_messages, message
+from launcher.base.paths import state_dir
+from launcher.engine.demo import DEMO
+from launcher.engine.serve_options import FALLBACK_CONTEXT, ServeOptions
+from launcher.engine.server import registry
+from launcher.engine.server.last_start import load_last_model
+from launcher.engine.server.launch import check_model
+from launcher.engine.server.listener import verified_api_key
+from launcher.engine.server.registry import ServerEntry
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.limits import no_text_error
+from launcher.models.locate import select_model
+from launcher.models.plan import PlanCriteria, Status, make_plans
+from launcher.models.preset import Sampling
+from launcher.models.server_settings import Value
+from launcher.models.smaller_model import describe_smaller, find_smaller
+
+_KV_TYPES = ("f16", "bf16", "q8_0")
+"""KV cache types for agents: a tool call does not survive many errors."""
+_FLAGS: Mapping[str, str] = {
+    "temperature": "--temp",
+    "top_p": "--top-p",
+    "top_k": "--top-k",
+    "min_p": "--min-p",
+    "presence_penalty": "--presence-penalty",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A running server for an agent. `entry` is its registry entry, None for a server of another program."""
+
+    server: AgentServer
+    entry: ServerEntry | None
+
+
+async def find_running_server(
+    agent: Agent, model: str | None, url: str | None, api_key: str | None
+) -> RunningServer | None:
+    """Return the server at `url`, else the running one of this user that serves `model` (None: any).
+
+    Return None if there is none. Raises ContextTooSmall if it does not suit the agent, SeveralServers,
+    ModelWritesNoText, and what AttachedServer.detect_features and listener.verified_api_key raise.
+    """
+    entry = await asyncio.to_thread(_find_entry, model, url)
+    if entry is None and url is None:
+        return None
+    if entry is not None:
+        if entry.embeddings:
+            raise no_text_error(entry.model)
+        api_key = api_key or await asyncio.to_thread(verified_api_key, entry)
+    attached = AttachedServer(parse_address(entry.url if entry else url or ""), api_key)
+    try:
+        features = await attached.detect_features()
+    finally:
+        await attached.close()
+    if features.context is None or features.model is None:
+        raise Refused(
+            message("{url} does not say how long its context is.", url=features.url),
+            message("Name a server of llama.cpp or of this program."),
+        )
+    if features.context < agent.smallest_context:
+        raise context_error(agent, features.context, await _describe_larger_context(entry, agent) if entry else "")
+    return RunningServer(AgentServer(features.url, api_key or "", features.model, features.context), entry)
+
+
+def _find_entry(model: str | None, url: str | None) -> ServerEntry | None:
+    """Return the registry entry of a running server; see find_running_server."""
+    entries = registry.list_entries()
+    if url is not None:
+        wanted = parse_address(url).url.replace("//localhost:", "//127.0.0.1:")
+        return next((entry for entry in entries if entry.url == wanted), None)
+    if model is not None:
+        names = {model, Path(model).stem}
+        entries = tuple(entry for entry in entries if entry.model in names)
+    else:
+        entries = tuple(entry for entry in entries if not entry.embeddings) or entries
+    if len(entries) > 1:
+        raise SeveralServers(
+            message(
+                "{count} servers are running: {names}.",
+                count=len(entries),
+                names=", ".join(entry.url for entry in entries),
+            ),
+            message("Choose one with --url."),
+        )
+    return entries[0] if entries else None
+
+
+async def _describe_larger_context(entry: ServerEntry, agent: Agent) -> str:
+    """Return how a running server gets a context that suits the agent."""
+    changes = {"ctx": str(agent.least_context), "kv": "q8_0"}
+    with suppress(LauncherError):
+        for names in (("ctx",), ("ctx", "kv")):
+            chosen = {name: changes[name] for name in names}
+            if (await preview_restart(entry.url, chosen)).get("status") in ("FITS", "TIGHT"):
+                words = " ".join(f"--set {name}={value}" for name, value in chosen.items())
+                return message("`mtp-launcher restart {words}` gives it that.", words=words)
+    return message("Stop it, and `mtp-launcher code {agent}` chooses a model that fits.", agent=agent.name)
+
+
+async def choose_model() -> str:
+    """Return the model that was served last, else the best one for agents that is on this machine.
+
+    Raises ModelMissing if there is none.
+    """
+    last = await asyncio.to_thread(load_last_model)
+    if last is not None:
+        with suppress(LauncherError):
+            if last == DEMO or await asyncio.to_thread(_writes_text, last):
+                return last
+    situation = await read_situation(MachineDescription())
+    plans = await asyncio.to_thread(make_plans, load_catalogue(), situation, PlanCriteria(intent="agents"))
+    for plan in plans:
+        if plan.status is not Status.TOO_BIG and downloaded_file(plan) is not None:
+            return f"{plan.entry.id}:{plan.file.quant}"
+    raise ModelMissing(
+        message("There is no model on this machine yet."),
+        message(
+            "`mtp-launcher up --intent agents` downloads and serves the one that suits this machine; then run this in"
+            " another terminal."
+        ),
+    )
+
+
+def _writes_text(model: str) -> bool:
+    path = select_model(model, load_catalogue()).path
+    return path is not None and not check_model(ServeOptions(path, draft=0)).is_embedding
+
+
+async def resolve_agent_start(
+    agent: Agent, model: str, asked: Mapping[str, Value], make_options: Callable[[Path], ServeOptions]
+) -> ResolvedStart:
+    """Return the start of a model for an agent: enough context, a KV cache of at least 8 bits, slots, sampling.
+
+    `asked` are settings that the user gave. Raises ContextTooSmall if the model with the agent's context does not fit,
+    ModelWritesNoText, and what resolve_start raises.
+    """
+    wishes: dict[str, Value] = {"slots": agent.slots, "kv_unified": True} if agent.slots > 1 else {}
+    larger: dict[str, Value] = {"ctx": agent.least_context}
+    usable: list[ResolvedStart] = []
+    context = 0
+    for settings in (wishes, wishes | larger, wishes | larger | {"kv": "q8_0"}, larger, larger | {"kv": "q8_0"}):
+        start = await resolve_start(model, {**settings, **asked}, make_options, intent="agents")
+        start = replace(start, chosen=None)  # an agent's settings are not those of the next start
+        if start.options.embeddings:
+            raise no_text_error(start.options.model.name)
+        if not _fits_with_fine_kv(start, asked):
+            continue
+        if slot_context(start) >= agent.least_context:
+            return _with_sampling(start, model)
+        context = max(context, slot_context(start))
+        usable.append(start)
+    for start in usable:
+        if slot_context(start) >= agent.smallest_context:
+            return _with_sampling(start, model)
+    raise context_error(agent, context, await _describe_alternative(agent))
+
+
+def _fits_with_fine_kv(start: ResolvedStart, asked: Mapping[str, Value]) -> bool:
+    """Return whether a start fits, with a KV cache of at least 8 bits unless the user asked for another."""
+    if start.plan is None:
+        return True
+    return start.plan.status is not Status.TOO_BIG and (start.plan.setting.kv in _KV_TYPES or "kv" in asked)
+
+
+def slot_context(start: ResolvedStart) -> int:
+    """Return the tokens of context that a request has in the server that would be started."""
+    options = start.options
+    context = options.context or FALLBACK_CONTEXT
+    return context if options.kv_unified else context // max(1, options.slots)
+
+
+async def _describe_alternative(agent: Agent) -> str:
+    """Return which model of the catalogue has enough context on this machine."""
+    situation = await read_situation(MachineDescription())
+    criteria = PlanCriteria(intent="agents", context=agent.least_context, kv="q8_0")
+    found = await asyncio.to_thread(find_smaller, load_catalogue(), situation, criteria)
+    if found is None or found.setting.slot_context < agent.smallest_context:
+        return message("No model of the catalogue has so much context on this machine.")
+    command = f"mtp-launcher up {found.entry.id}:{found.file.quant}"
+    return join_messages(describe_smaller(found), message("`{command}` downloads and serves it.", command=command))
+
+
+def _with_sampling(start: ResolvedStart, model: str) -> ResolvedStart:
+    """Return the start with the sampling that the model's authors advise: agents send none."""
+    with suppress(LauncherError):
+        advice = select_model(model, load_catalogue()).entry.sampling
+        sampling = (advice.thinking or advice.no_thinking) if advice else None
+        words = [word for word in _sampling_words(sampling or Sampling()) if word not in start.options.extra]
+        return replace(start, options=replace(start.options, extra=(*words, *start.options.extra)))
+    return start
+
+
+def _sampling_words(sampling: Sampling) -> tuple[str, ...]:
+    values = {name: getattr(sampling, name) for name in _FLAGS}
+    return tuple(word for name, value in values.items() if value is not None for word in (_FLAGS[name], str(value)))
+
+
+async def correct_start(start: ResolvedStart) -> ResolvedStart | None:
+    """Return the start with a chat template that takes late system messages; None if the model's own needs no change.
+
+    Raises what check_model and explain_os_error raise.
+    """
+    options = start.options
+    if options.chat_template_file is not None:
+        return None
+    header = await asyncio.to_thread(check_model, replace(options, draft=0))
+    template = read_template(dict(header.metadata))
+    corrected = correct_template(template) if template else None
+    if corrected is None:
+        return None
+    folder = state_dir() / "templates"
+    path = template_file(folder, options.model)
+    await asyncio.to_thread(make_private_folder, folder)
+    await asyncio.to_thread(write_atomically, path, corrected.encode(), mode=0o600)
+    return replace(start, options=replace(options, chat_template_file=path))

@@ -1,0 +1,311 @@
+"""`mtp-launcher code AGENT`: start a coding agent with a server that suits it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from launcher.cli.key_options import add_key_options, read_api_key
+from launcher.cli.layout import wrap_text
+from launcher.cli.machine_options import add_engine_option, add_setting_option, given_settings, make_serve_options
+from launcher.cli.output import Result
+from launcher.models.server_settings import ROWS
+
+if TYPE_CHECKING:
+    from launcher.agents.agent import Agent
+    from launcher.agents.configuration import AgentConfiguration, AgentServer
+    from launcher.app.session import ServerSession
+    from launcher.app.start_settings import ResolvedStart
+
+_HIDDEN_KEY = "***"
+_SIGNALLED = 128
+"""An agent that was ended by a signal: this and its number is the exit code, as in a shell."""
+_STOP_S = 5.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("agent", metavar="AGENT", help="claude, cline, codex, opencode, pi or qwen")
+    parser.add_argument(
+        "--model", metavar="ID[:QUANT] | FILE", help="the model (default: the running server's, else the last one)"
+    )
+    parser.add_argument("--url", help="which running server, when more than one runs; or one of another program")
+    add_key_options(parser)
+    parser.add_argument(
+        "--print",
+        action="store_true",
+        dest="only_print",
+        help="start nothing: show the variables, files and command of the agent",
+    )
+    parser.add_argument("--server-only", action="store_true", help="start the server, but not the agent")
+    parser.add_argument(
+        "--own-template", action="store_true", help="keep the model's own chat template, even if it refuses the agent"
+    )
+    add_engine_option(parser)
+    for row in ROWS.values():
+        add_setting_option(parser, row)
+    parser.epilog = "What follows -- goes to the agent: mtp-launcher code opencode -- run 'fix the test'."
+    parser.set_defaults(extra=[], vision=False, mmproj=None, chat_template_file=None, rpc=())
+
+
+async def run(options: argparse.Namespace) -> Result | int:
+    """Start the agent, wait for its end, and return its exit code; with --print return its configuration."""
+    from launcher.agents.agent import find_agent
+    from launcher.agents.program import AgentMissing, find_program
+    from launcher.app.coding import find_running_server
+    from launcher.base.errors import BadOption
+
+    agent = find_agent(options.agent)
+    if options.model and options.url:
+        raise BadOption("--model and --url cannot be combined.", "--url names a running server.")
+    if options.json and not options.only_print:
+        raise BadOption("--json belongs to --print.", "The agent itself prints what it does.")
+    try:
+        program = find_program(agent)
+    except AgentMissing:
+        if not options.only_print and not options.server_only:
+            raise
+        program = (agent.program,)
+    running = await find_running_server(agent, options.model, options.url, read_api_key(options.url, options))
+    given = given_settings(options)
+    if running is not None and given:
+        raise BadOption(
+            f"{running.server.url} runs already, with its own settings.",
+            "Change them with `mtp-launcher restart --set NAME=VALUE`, or stop it first.",
+        )
+    if options.only_print:
+        server = running.server if running else await _plan_server(agent, options, given)
+        return _describe_session(agent, server, program, options.extra)
+    if running is not None:
+        if running.entry is None or not options.own_template:
+            await _check_template(agent, running.server)
+        return await _run_with_server(agent, running.server, program, options)
+    return await _run_with_own_server(agent, program, options, given)
+
+
+async def _resolve_start(agent: Agent, options: argparse.Namespace, given: Mapping[str, Any]) -> ResolvedStart:
+    """Return the start of the model for the agent, with a corrected chat template if it needs one."""
+    from launcher.app.coding import choose_model, correct_start, resolve_agent_start
+
+    model = options.model or await choose_model()
+    agents_arguments, options.extra = options.extra, []  # what follows -- is the agent's, not the engine's
+    try:
+        start = await resolve_agent_start(agent, model, given, lambda path: make_serve_options(options, path))
+    finally:
+        options.extra = agents_arguments
+    if agent.late_system and not options.own_template and (corrected := await correct_start(start)):
+        if not options.only_print:
+            _say(
+                f"The chat template of {start.options.model.name} refuses the late system messages of {agent.title}."
+                " For this server a corrected one is used; --own-template turns that off."
+            )
+        return corrected
+    return start
+
+
+async def _plan_server(agent: Agent, options: argparse.Namespace, given: Mapping[str, Any]) -> AgentServer:
+    """Return the server that would be started."""
+    from launcher.agents.configuration import AgentServer
+    from launcher.app.coding import slot_context
+    from launcher.engine.server.endpoint import HOST, saved_endpoints
+    from launcher.engine.server.launch import api_model_name
+
+    start = await _resolve_start(agent, options, given)
+    saved = await asyncio.to_thread(saved_endpoints)
+    url = saved[0].url if saved else f"http://{HOST}:PORT"
+    return AgentServer(url, _HIDDEN_KEY, api_model_name(start.options), slot_context(start))
+
+
+def _describe_session(agent: Agent, server: AgentServer, program: Sequence[str], arguments: Sequence[str]) -> Result:
+    """Return the configuration of a session, without the key."""
+    from dataclasses import replace
+
+    configuration = _make_configuration(agent, replace(server, api_key=_HIDDEN_KEY), program, arguments)
+    lines = [*_describe_environment(configuration)]
+    for path, text in configuration.files.items():
+        lines += [f"\n# {path}", text.rstrip()]
+    lines.append("\n" + shlex.join(configuration.command))
+    data = {
+        "agent": agent.name,
+        "url": server.url,
+        "model": server.model,
+        "context": server.context,
+        "environment": configuration.environment,
+        "unset": configuration.unset,
+        "files": {str(path): text for path, text in configuration.files.items()},
+        "command": list(configuration.command),
+    }
+    return Result(data, lines)
+
+
+def _describe_environment(configuration: AgentConfiguration) -> Iterator[str]:
+    for name in configuration.unset:
+        yield f"unset {name}" if sys.platform != "win32" else f"Remove-Item Env:{name}"
+    for name, value in configuration.environment.items():
+        yield f"export {name}={shlex.quote(value)}" if sys.platform != "win32" else f'$env:{name} = "{value}"'
+
+
+def _make_configuration(
+    agent: Agent, server: AgentServer, program: Sequence[str], arguments: Sequence[str]
+) -> AgentConfiguration:
+    from launcher.agents.configuration import make_configuration
+    from launcher.agents.session_folder import session_folder, sessions_folder
+
+    return make_configuration(
+        agent,
+        server,
+        program=program,
+        folder=session_folder(agent.name),
+        sessions=sessions_folder(agent.name),
+        arguments=arguments,
+    )
+
+
+async def _check_template(agent: Agent, server: AgentServer) -> None:
+    """Raise TemplateRefuses if a running server's chat template refuses what the agent sends."""
+    from launcher.agents.late_system import TemplateRefuses, takes_late_system
+    from launcher.engine.server.client import EngineClient
+
+    if not agent.late_system:
+        return
+    async with EngineClient(server.url, server.api_key or None) as client:
+        if await takes_late_system(client) is False:
+            raise TemplateRefuses(
+                f"The chat template of {server.model} refuses the late system messages of {agent.title}.",
+                f"Stop this server: `mtp-launcher code {agent.name}` starts it with a corrected template."
+                " --own-template tries it all the same.",
+            )
+
+
+async def _run_with_own_server(
+    agent: Agent, program: tuple[str, ...], options: argparse.Namespace, given: Mapping[str, Any]
+) -> int:
+    """Start a server, run the agent, and stop the server."""
+    from launcher.app.session import ServerSession
+    from launcher.base.errors import LauncherError
+    from launcher.cli.progress import StateLine
+    from launcher.cli.suggested_fixes import actions_json, print_failure
+    from launcher.engine.server.last_start import save_last_model
+
+    start = await _resolve_start(agent, options, given)
+    session = ServerSession(on_event=StateLine().show_event)
+    try:
+        try:
+            await session.start(start.options, chosen=start.chosen, model_name=start.model_name, notices=start.notices)
+        except LauncherError as error:
+            print_failure(error, actions_json(error.actions, session.command_for_action), as_json=False)
+            return 1
+        await asyncio.to_thread(save_last_model, start.model_name)
+        server = await _read_own_server(session)
+        code = await _run_with_server(agent, server, program, options, session)
+        if sentence := _sum_up(session):
+            _say(sentence)
+        return code
+    finally:
+        await session.stop()
+
+
+async def _read_own_server(session: ServerSession) -> AgentServer:
+    """Return the server that this process runs, as the agent sees it."""
+    from launcher.agents.configuration import AgentServer
+    from launcher.engine.server.launch import api_model_name
+
+    supervisor = session.supervisor
+    launch, endpoint = supervisor.launch, supervisor.endpoint
+    assert launch is not None  # noqa: S101 -- it has started
+    context = launch.plan_settings("cpu").slot_context
+    return AgentServer(endpoint.url, endpoint.api_key, api_model_name(launch.options), context)
+
+
+async def _run_with_server(
+    agent: Agent,
+    server: AgentServer,
+    program: tuple[str, ...],
+    options: argparse.Namespace,
+    session: ServerSession | None = None,
+) -> int:
+    """Run the agent with a server that is ready, or with --server-only wait; return the exit code."""
+    from launcher.agents.program import read_version
+    from launcher.agents.session_folder import kept_session_files, session_folder
+
+    configuration = _make_configuration(agent, server, program, options.extra)
+    _say(f"{agent.title} with {server.model} at {server.url}, context {server.context:,}.")
+    with kept_session_files(session_folder(agent.name), configuration.files):
+        if options.server_only:
+            for line in (*_describe_environment(configuration), shlex.join(configuration.command)):
+                print(line)
+            sys.stdout.flush()
+            if session is None:
+                return 0
+            _say("Ctrl-C stops the server.")
+            try:
+                failure = await session.wait_until_ended()
+            except asyncio.CancelledError:
+                return 0
+            if failure is not None:
+                raise failure
+            return 0
+        version = await read_version(program)
+        if version is not None and version not in agent.versions:
+            tried = " and ".join(agent.versions)
+            _say(f"Version {version} of {agent.title} was not tried with this program; {tried} was, {agent.tried}.")
+        return await _run_program(configuration)
+
+
+async def _run_program(configuration: AgentConfiguration) -> int:
+    """Run the agent in this terminal and return its exit code. Ctrl-C is the agent's until it ends."""
+    environment = {name: value for name, value in os.environ.items() if name not in configuration.unset}
+    with _interrupts_ignored():
+        process = await asyncio.create_subprocess_exec(
+            *configuration.command, env=environment | dict(configuration.environment)
+        )
+        try:
+            code = await process.wait()
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                try:
+                    async with asyncio.timeout(_STOP_S):
+                        await process.wait()
+                except TimeoutError:
+                    process.kill()
+                    await process.wait()
+    return code if code >= 0 else _SIGNALLED - code
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Leave Ctrl-C to the agent, which is in the same terminal and gets it, too."""
+    before = signal.getsignal(signal.SIGINT)
+    if sys.platform == "win32":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        yield
+        signal.signal(signal.SIGINT, before)
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    yield
+
+
+def _sum_up(session: ServerSession) -> str:
+    """Return what the agent's requests were like; "" if there were none."""
+    records = [each for each in session.request_log.records if each.prompt_tokens]
+    if not records:
+        return ""
+    read = sum(each.prompt_tokens or 0 for each in records)
+    reused = sum(each.reused_tokens or 0 for each in records)
+    drafted = sum(each.drafted or 0 for each in records)
+    accepted = sum(each.accepted or 0 for each in records)
+    drafts = f", {100 * accepted / drafted:.0f} % of drafts accepted" if drafted else ""
+    return f"{len(records)} requests, {100 * reused / read:.0f} % of the prompts' tokens reused{drafts}."
+
+
+def _say(text: str) -> None:
+    print(wrap_text(text), file=sys.stderr, flush=True)
