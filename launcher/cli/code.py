@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.cli.key_options import add_key_options, read_api_key
@@ -127,7 +128,8 @@ def _describe_session(agent: Agent, server: AgentServer, program: Sequence[str],
     """Return the configuration of a session, without the key."""
     from dataclasses import replace
 
-    configuration = _make_configuration(agent, replace(server, api_key=_HIDDEN_KEY), program, arguments)
+    server = replace(server, api_key=_HIDDEN_KEY)
+    configuration = _make_configuration(agent, server, program, arguments, folder=Path.cwd() / f"{agent.name}-session")
     lines = [*_describe_environment(configuration)]
     for path, text in configuration.files.items():
         lines += [f"\n# {path}", text.rstrip()]
@@ -153,16 +155,16 @@ def _describe_environment(configuration: AgentConfiguration) -> Iterator[str]:
 
 
 def _make_configuration(
-    agent: Agent, server: AgentServer, program: Sequence[str], arguments: Sequence[str]
+    agent: Agent, server: AgentServer, program: Sequence[str], arguments: Sequence[str], *, folder: Path
 ) -> AgentConfiguration:
     from launcher.agents.configuration import make_configuration
-    from launcher.agents.session_folder import session_folder, sessions_folder
+    from launcher.agents.session_folder import sessions_folder
 
     return make_configuration(
         agent,
         server,
         program=program,
-        folder=session_folder(agent.name),
+        folder=folder,
         sessions=sessions_folder(agent.name),
         arguments=arguments,
     )
@@ -235,9 +237,10 @@ async def _run_with_server(
     from launcher.agents.program import read_version
     from launcher.agents.session_folder import kept_session_files, session_folder
 
-    configuration = _make_configuration(agent, server, program, options.extra)
+    folder = session_folder(agent.name)
+    configuration = _make_configuration(agent, server, program, options.extra, folder=folder)
     _say(f"{agent.title} with {server.model} at {server.url}, context {server.context:,}.")
-    with kept_session_files(session_folder(agent.name), configuration.files):
+    with kept_session_files(folder, configuration.files):
         if options.server_only:
             for line in (*_describe_environment(configuration), shlex.join(configuration.command)):
                 print(line)
@@ -304,7 +307,8 @@ def _sum_up(session: ServerSession) -> str:
     drafted = sum(each.drafted or 0 for each in records)
     accepted = sum(each.accepted or 0 for each in records)
     drafts = f", {100 * accepted / drafted:.0f} % of drafts accepted" if drafted else ""
-    return f"{len(records)} requests, {100 * reused / read:.0f} % of the prompts' tokens reused{drafts}."
+    requests = "1 request" if len(records) == 1 else f"{len(records)} requests"
+    return f"{requests}, {100 * reused / read:.0f} % of the prompts' tokens reused{drafts}."
 
 
 def _say(text: str) -> None:

@@ -16,7 +16,7 @@ _API_KEY = re.compile(r"[\x21-\x7e]{1,4096}")
 def add_key_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options for the API key."""
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--api-key-env", metavar="NAME", help="the environment variable with its API key")
+    group.add_argument("--api-key-env", "--key-env", metavar="NAME", help="the environment variable with its API key")
     group.add_argument("--key-file", type=Path, metavar="FILE", help="the file with its API key in the first line")
 
 

@@ -25,6 +25,7 @@ VERBS = {
     "up": "download, test and serve the recommended model",
     "serve": "serve a model until Ctrl-C",
     "code": "start a coding agent with a server that suits it",
+    "agent-check": "check whether a running server suits coding agents",
     "chat": "send a prompt to a running server",
     "chats": "list, search, export and delete the window's conversations",
     "status": "list the running servers",
@@ -190,7 +191,7 @@ def _build_parser(arguments: list[str]) -> argparse.ArgumentParser:
             continue
         verb_parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name in arguments:
-            module = importlib.import_module(f"launcher.cli.{name}")
+            module = importlib.import_module(f"launcher.cli.{name.replace('-', '_')}")
             module.configure(verb_parser)
             verb_parser.set_defaults(run=module.run, json=False)
             if name != "gui":

@@ -147,9 +147,12 @@ class EngineClient:
         slots = await self._http.get_json("/slots")
         return sum(bool(slot.get("is_processing")) for slot in slots if isinstance(slot, dict)) if slots else 0
 
-    async def request_json(self, path: str, body: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 -- the caller checks
-        """Send a GET to `path`, or a POST if `body` is given, and return the parsed JSON reply."""
-        return await self._http.get_json(path, body)
+    async def request_json(self, path: str, body: Mapping[str, Any] | None = None, *, unlimited: bool = False) -> Any:  # noqa: ANN401 -- the caller checks
+        """Send a GET to `path`, or a POST if `body` is given, and return the parsed JSON reply.
+
+        With `unlimited` it may take any time, as the generation of a reply does.
+        """
+        return await self._http.get_json(path, body, unlimited=unlimited)
 
     async def count_tokens(self, request: ChatRequest) -> int:
         """Return the number of prompt tokens of a request, including the chat template.

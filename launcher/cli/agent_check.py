@@ -1,0 +1,36 @@
+"""`mtp-launcher agent-check`: check whether a running server suits coding agents."""
+
+import argparse
+import asyncio
+from dataclasses import asdict
+
+from launcher.cli.key_options import add_key_options, find_api_key
+from launcher.cli.layout import wrap_text
+from launcher.cli.output import Result, round_figure
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("--agent", metavar="NAME", help="claude, cline, codex, opencode, pi or qwen (default: any)")
+    parser.add_argument("--url", help="which server, when more than one runs; or one of another program")
+    add_key_options(parser)
+
+
+async def run(options: argparse.Namespace) -> Result:
+    """Send a few requests as an agent would, and return the verdict. Exit code 1 unless the server is ready."""
+    from launcher.agents.agent import find_agent
+    from launcher.agents.check import check_server
+    from launcher.app.attach import parse_address
+    from launcher.engine.server import registry
+    from launcher.engine.server.client import EngineClient
+
+    agent = find_agent(options.agent) if options.agent else None
+    url = options.url or (await asyncio.to_thread(registry.find_server, None)).url
+    address, key = parse_address(url), await find_api_key(url, options)
+    remote = not address.local or address.url.startswith("https://")
+    async with EngineClient(address.url, key, remote=remote) as client:
+        verdict = await check_server(client, agent)
+    data = asdict(verdict)
+    figures = ("reuse_turn2", "reuse_turn3", "acceptance")
+    data |= {name: round_figure(data[name], 4) for name in figures}
+    return Result(data, [wrap_text(verdict.sentence)], exit_code=0 if verdict.ready else 1)

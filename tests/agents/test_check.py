@@ -1,0 +1,71 @@
+"""The verdict on a server: by the scripted one with each fault, and by the real engine with the demo."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from launcher.agents.agent import find_agent
+from launcher.agents.check import Verdict, check_server
+from launcher.app.serving import serve
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.client import EngineClient
+from tests.agents.scripted import scripted_server
+
+
+def check(url: str, agent: str | None = None) -> Verdict:
+    async def ask() -> Verdict:
+        async with EngineClient(url, None) as client:
+            return await check_server(client, find_agent(agent) if agent else None)
+
+    return asyncio.run(ask())
+
+
+def test_a_server_that_does_all_of_it_is_ready() -> None:
+    with scripted_server() as url:
+        verdict = check(url, "claude")
+    assert verdict.ready
+    assert verdict.tool_call
+    assert verdict.reuse_turn2 is not None
+    assert verdict.reuse_turn2 > 0.9
+    assert verdict.acceptance == pytest.approx(0.7)
+    assert verdict.sentence.startswith("Ready for Claude Code: tool calls parsed, ")
+    assert verdict.sentence.endswith(" % of the prompt reused, 70 % of drafts accepted.")
+
+
+@pytest.mark.parametrize(
+    ("options", "agent", "words"),
+    [
+        (["--text-call"], "opencode", "came as text"),
+        (["--no-call"], None, "answered with text"),
+        (["--forgets"], "pi", "read again in each turn"),
+        (["--refuses", "/v1/messages"], "claude", "/v1/messages is refused"),
+        (["--refuses", "/v1/responses"], "codex", "/v1/responses is refused"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_to_do(options: list[str], agent: str | None, words: str) -> None:
+    with scripted_server(*options) as url:
+        verdict = check(url, agent)
+    assert not verdict.ready
+    assert words in verdict.sentence
+    assert verdict.tool_call == (options[0] not in ("--text-call", "--no-call"))
+
+
+def test_the_demo_reuses_its_prompt_and_calls_no_tool(demo_model: Path, home: Path) -> None:
+    async def ask() -> Verdict:
+        async with serve(ServeOptions(demo_model, context=16_384)) as session:
+            endpoint = session.supervisor.endpoint
+            async with EngineClient(endpoint.url, endpoint.api_key) as client:
+                return await check_server(client)
+
+    verdict = asyncio.run(ask())
+    assert not verdict.ready
+    assert not verdict.tool_call
+    assert "answered with text" in verdict.sentence
+    assert "read again" not in verdict.sentence
+    assert verdict.reuse_turn2 is not None
+    assert verdict.reuse_turn2 > 0.95
+    assert verdict.reuse_turn3 is not None
+    assert verdict.reuse_turn3 > 0.95
+    assert verdict.acceptance is not None
+    assert verdict.acceptance > 0.5

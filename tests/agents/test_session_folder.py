@@ -1,0 +1,39 @@
+"""The files of a session: only for this user, and gone at its end, however the last one ended."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.agents.session_folder import delete_left_folders, kept_session_files, session_folder
+
+
+def test_files_are_private_and_end_with_the_session(home: Path) -> None:
+    folder = session_folder("opencode")
+    deep = folder / "data" / "settings" / "key.json"
+    with kept_session_files(folder, {folder / "a.json": "{}", deep: "secret"}):
+        assert deep.read_text() == "secret"
+        if os.name != "nt":
+            assert [path.stat().st_mode & 0o777 for path in (folder, deep.parent, deep)] == [0o700, 0o700, 0o600]
+        delete_left_folders()
+        assert deep.exists()
+    assert not folder.exists()
+
+
+def test_an_error_within_the_session_deletes_them_too(home: Path) -> None:
+    folder = session_folder("pi")
+    with pytest.raises(KeyError), kept_session_files(folder, {folder / "a.json": "{}"}):
+        raise KeyError
+    assert not folder.exists()
+
+
+def test_what_a_killed_session_left_is_deleted_by_the_next(home: Path) -> None:
+    own = session_folder("cline")
+    left = own.parent / "cline-999999999-12.34"
+    left.mkdir(parents=True)
+    (left / "providers.json").write_text("secret")
+    other = own.parent / "notes"
+    other.mkdir()
+    with kept_session_files(own, {}):
+        assert not left.exists()
+    assert other.exists()

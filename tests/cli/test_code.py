@@ -1,0 +1,116 @@
+"""`code` and `agent-check`: an agent with a server that suits it. The agent here is a small program of ours."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import forked
+from tests.agents.scripted import scripted_server
+from tests.cli.in_process import run
+
+AGENT = """#!{python}
+import json, os, sys, urllib.request
+if "--version" in sys.argv:
+    sys.exit(print("opencode 0.0.1"))
+config = json.load(open(os.environ["OPENCODE_CONFIG"]))
+options = config["provider"]["mtp-launcher"]["options"]
+body = {{"model": config["model"].removeprefix("mtp-launcher/"), "max_tokens": 8,
+        "messages": [{{"role": "user", "content": "Hello."}}], "tools": [{{"type": "function", "function": {{
+            "name": "read", "parameters": {{"type": "object", "required": ["path"], "properties": {{}}}}}}}}]}}
+request = urllib.request.Request(options["baseURL"] + "/chat/completions", json.dumps(body).encode(),
+    {{"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["MTP_LAUNCHER_KEY"]}})
+reply = json.load(urllib.request.urlopen(request, timeout=120))
+print("reply", json.dumps(reply["choices"][0]["message"])[:60], "arguments", sys.argv[1:], flush=True)
+print("folder", os.path.dirname(os.environ["OPENCODE_CONFIG"]), flush=True)
+if "wait" in sys.argv:
+    import signal
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(7))
+    print("waiting", flush=True)
+    signal.pause()
+sys.exit(5)
+"""
+
+
+@pytest.fixture
+def opencode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program called opencode, first in PATH."""
+    program = tmp_path / "bin" / "opencode"
+    program.parent.mkdir()
+    program.write_text(AGENT.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return program
+
+
+def test_the_agent_gets_a_server_of_its_own_and_its_exit_code_is_ours(home: Path, opencode: Path) -> None:
+    ended = forked.run("code", "opencode", "--model", "demo", "--", "run", "--fast", "a b")
+    assert ended.returncode == 5, ended.stderr
+    assert "reply" in ended.stdout
+    assert "arguments ['run', '--fast', 'a b']" in ended.stdout
+    folder = Path(ended.stdout.split("folder ")[1].splitlines()[0])
+    assert not folder.exists()
+    assert "context 32,768" in ended.stderr
+    assert "0.0.1 of opencode was not tried" in " ".join(ended.stderr.split())
+    assert re.search(
+        r"^1 request, \d+ % of the prompts' tokens reused, \d+ % of drafts accepted\.$", ended.stderr, re.M
+    )
+    assert json.loads(forked.run("status", "--json").stdout) == []
+
+
+def test_ctrl_c_is_the_agents(home: Path, opencode: Path) -> None:
+    command = [sys.executable, "-m", "launcher", "code", "opencode", "--model", "demo", "--", "wait"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        while "waiting" not in (line := process.stdout.readline()):
+            assert line
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 7
+
+
+def test_a_running_server_is_used_and_checked(home: Path, opencode: Path) -> None:
+    with scripted_server() as url:
+        ended = run("code", "opencode", "--url", url)
+        assert ended.returncode == 5, ended.stderr
+        assert run("agent-check", "--url", url, "--agent", "opencode").returncode == 0
+        verdict = run("agent-check", "--url", url, "--json")
+    assert verdict.returncode == 0
+    data = json.loads(verdict.stdout)
+    assert data.keys() == {"ready", "tool_call", "reuse_turn2", "reuse_turn3", "acceptance", "sentence"}
+    assert data["ready"]
+    assert data["acceptance"] == 0.7
+
+
+def test_print_starts_and_writes_nothing_and_hides_the_key(home: Path, opencode: Path) -> None:
+    printed = run("code", "opencode", "--print", "--json", "--model", "demo", "--", "run", "hi")
+    assert printed.returncode == 0
+    data = json.loads(printed.stdout)
+    assert data["environment"]["MTP_LAUNCHER_KEY"] == "***"
+    assert data["command"] == [str(opencode), "run", "hi"]
+    (path,) = data["files"]
+    assert not Path(path).parent.exists()
+    assert json.loads(data["files"][path])["model"] == "mtp-launcher/demo"
+    text = run("code", "opencode", "--print", "--model", "demo").stdout
+    assert "export MTP_LAUNCHER_KEY='***'" in text
+    assert path in text
+
+
+def test_what_cannot_work_is_refused(home: Path, opencode: Path) -> None:
+    assert "no coding agent" in run("code", "copilot").stderr
+    assert "npm install -g cline" in run("code", "cline", "--model", "demo").stderr
+    assert "--json belongs to --print" in run("code", "opencode", "--json").stdout
+    assert "There is no model on this machine yet" in run("code", "opencode").stderr
+    with scripted_server("--ctx", "8192") as url:
+        refused = run("code", "opencode", "--url", url)
+    assert refused.returncode == 1
+    assert "at least 24,576 tokens" in refused.stderr
+    with scripted_server("--refuses-late") as url:
+        refused = run("code", "codex", "--print", "--url", url)
+        assert refused.returncode == 0
+    small = run("code", "opencode", "--model", "demo", "--ctx", "4096")
+    assert "at least 24,576 tokens" in small.stderr
