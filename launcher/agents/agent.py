@@ -77,7 +77,7 @@ def find_agent(name: str) -> Agent:
     names = ", ".join(agent.name for agent in agents)
     raise BadOption(
         message("{name} is no coding agent that this program knows.", name=name),
-        message("Choose one of: {names}.", names=names),
+        message("Choose one of {usable}.", usable=names),
         agents=names,
     )
 

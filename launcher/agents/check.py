@@ -8,23 +8,14 @@ from typing import Any
 from launcher.agents.agent import Agent
 from launcher.base.errors import LauncherError, Refused
 from launcher.base.messages import join_messages, message
+from launcher.base.paths import shipped_file
 from launcher.engine.server.client import EngineClient
 
 _ROOM_TOKENS = 64
 """Tokens that may be read again in each turn beside the new ones: an engine keeps its checkpoints that far apart."""
 _REPLY_TOKENS, _LAST_REPLY_TOKENS = 512, 48
-_RULES = "\n".join(
-    f"{number}. Rule {number}: read a file before you change it, keep names short, and never guess a path."
-    for number in range(1, 161)
-)
-_SYSTEM = f"You are a coding agent. Use the tools that you are given.\n{_RULES}"
-_QUESTION = "Read the file /project/answer.py with the read_file tool, then say what answer() returns."
-_FILE = "def answer():\n    return 6 * 7\n\n\n" + "".join(
-    f"def step_{number}(value):\n    return value + {number}\n\n\n" for number in range(8)
-)
-_PATH_SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
-_READ_FILE = {"name": "read_file", "description": "Return the text of a file.", "parameters": _PATH_SCHEMA}
-_TOOLS = [{"type": "function", "function": _READ_FILE}]
+_RULES = 160
+"""How often the system prompt says its rule, so that it is as long as that of a small agent: about 3,500 tokens."""
 _UNPARSED = ("<tool_call", "<function=", "[TOOL_CALLS]", "<|tool_call")
 """How calls look that reach the client as text."""
 
@@ -74,27 +65,27 @@ async def check_server(client: EngineClient, agent: Agent | None = None, *, mode
 
     Raises Unreachable, and Refused if the server takes no chat request at all.
     """
-    findings = _Findings()
+    findings, texts = _Findings(), _load_texts()
+    rules = (f"{number}. {texts['rule']}" for number in range(1, _RULES + 1))
     messages: list[dict[str, Any]] = [
-        {"role": "system", "content": _SYSTEM},
-        {"role": "user", "content": _QUESTION},
+        {"role": "system", "content": "\n".join((texts["system"], *rules))},
+        {"role": "user", "content": texts["question"]},
     ]
-    base = {"model": model, "tools": _TOOLS, "temperature": 0, "max_tokens": _REPLY_TOKENS, "cache_prompt": True}
+    base = {"model": model, "tools": texts["tools"], "temperature": 0, "max_tokens": _REPLY_TOKENS}
     first = await _request_turn(client, {**base, "messages": messages})
-    findings.turns.append(first)
     calls = first.answer.get("tool_calls") or []
-    findings.tool_call = _is_right_call(calls)
+    findings.tool_call = _is_right_call(calls, texts)
     if not findings.tool_call:
         findings.faults.append(_explain_missing_call(first.answer, calls))
-    messages += [first.answer, *_answer_calls(calls)]
+    messages += [first.answer, *_answer_calls(calls, texts)]
     second = await _request_turn(client, {**base, "messages": messages})
-    findings.turns.append(second)
-    messages += [second.answer, *_answer_calls(second.answer.get("tool_calls") or [])]
-    messages.append({"role": "user", "content": "Thanks. Which rule speaks of paths?"})
-    findings.turns.append(await _request_turn(client, {**base, "messages": messages, "max_tokens": _LAST_REPLY_TOKENS}))
-    for before, after in ((first, second), (second, findings.turns[2])):
+    messages += [second.answer, *_answer_calls(second.answer.get("tool_calls") or [], texts)]
+    messages.append({"role": "user", "content": texts["last_question"]})
+    third = await _request_turn(client, {**base, "messages": messages, "max_tokens": _LAST_REPLY_TOKENS})
+    findings.turns = [first, second, third]
+    for before, after in ((first, second), (second, third)):
         if _read_again(before, after):
-            findings.faults.append(await _explain_rereading(client, messages))
+            findings.faults.append(await _explain_rereading(client, messages, texts))
             break
     drafted = sum(turn.drafted for turn in findings.turns)
     accepted = sum(turn.accepted for turn in findings.turns)
@@ -102,8 +93,13 @@ async def check_server(client: EngineClient, agent: Agent | None = None, *, mode
         findings.faults.append(
             message("No draft was accepted. Turn MTP off, `mtp-launcher restart --set draft=0`, or tune.")
         )
-    findings.faults += await _check_api(client, agent, model)
+    findings.faults += await _check_api(client, agent, model, texts)
     return _make_verdict(findings, agent, accepted / drafted if drafted else None)
+
+
+def _load_texts() -> Any:  # noqa: ANN401 -- as in resources/agent-check.json
+    """Return what the check says to the model."""
+    return json.loads(shipped_file("resources", "agent-check.json").read_text(encoding="utf-8"))
 
 
 def _make_verdict(findings: _Findings, agent: Agent | None, acceptance: float | None) -> Verdict:
@@ -142,28 +138,28 @@ async def _request_turn(client: EngineClient, body: Mapping[str, Any]) -> _Turn:
     return _Turn(answer, None if cached is None else int(cached), read, int(usage.get("completion_tokens") or 0))
 
 
-def _is_right_call(calls: Sequence[Mapping[str, Any]]) -> bool:
+def _is_right_call(calls: Sequence[Mapping[str, Any]], texts: Mapping[str, Any]) -> bool:
     """Return whether the calls begin with the one that was asked for, with a JSON object as arguments."""
     try:
         function = calls[0]["function"]
-        return function["name"] == _READ_FILE["name"] and isinstance(json.loads(function["arguments"]), dict)
+        return function["name"] == texts["tools"][0]["function"]["name"] and isinstance(
+            json.loads(function["arguments"]), dict
+        )
     except (IndexError, KeyError, TypeError, ValueError):
         return False
 
 
-def _answer_calls(calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _answer_calls(calls: Sequence[Mapping[str, Any]], texts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the messages with the results of tool calls; without a call, the file as a message of the user."""
     if not calls:
-        return [{"role": "user", "content": f"The file says:\n{_FILE}"}]
-    return [{"role": "tool", "tool_call_id": call.get("id", ""), "content": _FILE} for call in calls]
+        return [{"role": "user", "content": f"{texts['file_as_text']}\n{texts['file']}"}]
+    return [{"role": "tool", "tool_call_id": call.get("id", ""), "content": texts["file"]} for call in calls]
 
 
 def _explain_missing_call(answer: Mapping[str, Any], calls: Sequence[object]) -> str:
     text = str(answer.get("content") or "")
     if calls:
-        return message(
-            "The model called a tool, but not the one that it was asked to, or with arguments that are no JSON."
-        )
+        return message("The model called another tool than it was asked to, or with arguments that are no JSON object.")
     if any(mark in text for mark in _UNPARSED):
         return message(
             "The tool call came as text, so that an agent cannot run it: the engine does not know how this model writes"
@@ -192,12 +188,16 @@ def _reused_share(before: _Turn, after: _Turn) -> float | None:
     return min(1.0, after.cached / min(before.prompt_tokens, after.prompt_tokens))
 
 
-async def _explain_rereading(client: EngineClient, messages: Sequence[Mapping[str, Any]]) -> str:
+async def _explain_rereading(
+    client: EngineClient, messages: Sequence[Mapping[str, Any]], texts: Mapping[str, Any]
+) -> str:
     """Return why the prompt was read again, as far as the chat template tells."""
     lost = message("The prompt is read again in each turn.")
     try:
         prompts = [
-            (await client.request_json("/apply-template", {"messages": messages[:end], "tools": _TOOLS}))["prompt"]
+            (await client.request_json("/apply-template", {"messages": messages[:end], "tools": texts["tools"]}))[
+                "prompt"
+            ]
             for end in (2, len(messages))
         ]
     except (LauncherError, KeyError, TypeError):
@@ -215,13 +215,15 @@ async def _explain_rereading(client: EngineClient, messages: Sequence[Mapping[st
     )
 
 
-async def _check_api(client: EngineClient, agent: Agent | None, model: str | None) -> list[str]:
+async def _check_api(
+    client: EngineClient, agent: Agent | None, model: str | None, texts: Mapping[str, Any]
+) -> list[str]:
     """Return what is wrong with the agent's own API, if that is not chat completions."""
     named = {"model": model} if model else {}
-    question = [{"role": "user", "content": "Say yes."}]
+    question = [{"role": "user", "content": texts["yes"]}]
     bodies: dict[str, tuple[str, dict[str, Any]]] = {
-        "messages": ("/v1/messages", {"max_tokens": 16, "system": "Be brief.", "messages": question}),
-        "responses": ("/v1/responses", {"max_output_tokens": 16, "instructions": "Be brief.", "input": question}),
+        "messages": ("/v1/messages", {"max_tokens": 16, "system": texts["brief"], "messages": question}),
+        "responses": ("/v1/responses", {"max_output_tokens": 16, "instructions": texts["brief"], "input": question}),
     }
     if agent is None or agent.api not in bodies:
         return []

@@ -32,7 +32,7 @@ def find_program(agent: Agent) -> tuple[str, ...]:
     if found is None:
         raise AgentMissing(
             message("{title} is not installed: there is no {program}.", title=agent.title, program=agent.program),
-            message("Install it: {install}", install=agent.install),
+            message("Install it: {install_line}", install_line=agent.install),
             agent=agent.name,
             install=agent.install,
         )
