@@ -32,6 +32,7 @@ from launcher.gateway.request_log import RequestLog, RequestRecord
 from launcher.models.server_settings import ROWS, Value
 
 if TYPE_CHECKING:
+    from launcher.app.model_pool import ModelPool
     from launcher.gateway.gate import HandoverReport
 
 _LOG_LINES = 200
@@ -71,6 +72,13 @@ class ControllableSession(Protocol):
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """Stop the server. See ServerSession.stop."""
 
+    @property
+    def pool(self) -> "ModelPool | None":
+        """Its models; None if it serves only one."""
+
+    async def stop_model(self, name: str, *, drain_s: float = 0.0) -> str:
+        """Unload one model. See ServerSession.stop_model."""
+
     async def reload_keys(self) -> bool:
         """Use the saved API keys. See ServerSession.reload_keys."""
 
@@ -81,8 +89,8 @@ class ControllableSession(Protocol):
 class RemoteControl:
     """Control socket of one server session.
 
-    It answers these verbs: status; stop (drain_s); restart (set, drain_s); preview (set); logs (lines, follow);
-    requests (count, follow); reload-keys.
+    It answers these verbs: status; stop (model, drain_s); join (start: see model_joining.py); restart (set, drain_s);
+    preview (set); logs (lines, follow); requests (count, follow); reload-keys.
     """
 
     def __init__(self, session: ControllableSession, entry_fields: Callable[[], Mapping[str, object]] = dict) -> None:
@@ -108,6 +116,13 @@ class RemoteControl:
             case "status":
                 # The entry's fields are called "note" because programs of older versions look for that.
                 yield status_data(self._session.supervisor) | {"note": self._entry_fields()}
+            case "stop" if isinstance(name := fields.get("model"), str):
+                yield {"stopped": await self._session.stop_model(name, drain_s=_parse_drain_s(fields))}
+            case "join" if self._session.pool is not None:
+                from launcher.app.model_joining import serve_joined_model
+
+                async for each in serve_joined_model(self._session.pool, fields):
+                    yield each
             case "stop":
                 async for each in self._run_and_report(partial(self._session.stop, drain_s=_parse_drain_s(fields))):
                     yield each

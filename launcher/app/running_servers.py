@@ -219,6 +219,22 @@ async def stop_server(url: str | None, *, drain_s: float = 0.0) -> ServerEntry:
     return entry
 
 
+async def stop_model(model: str, url: str | None, *, drain_s: float = 0.0) -> tuple[ServerEntry, str]:
+    """Unload one model of a running server; return the server's entry and the model's name.
+
+    Without `url` the server that has loaded it is asked. The server ends with its last model. Raises ModelMissing if
+    it is not loaded, ServerNotFound, SeveralServers, or Unreachable when its launcher does not answer.
+    """
+    entries = await asyncio.to_thread(registry.list_entries)
+    holding = [each for each in entries if model in [other.model for other in each.every_model]]
+    if url is None and len(holding) == 1:
+        url = holding[0].url
+    entry = await asyncio.to_thread(registry.find_server, url)
+    async with asyncio.timeout(drain_s + _STOP_TIMEOUT_S):
+        reply = await _query_last(await _find_control_address(entry), "stop", model=model, drain_s=drain_s)
+    return entry, str(reply.get("stopped"))
+
+
 def _still_runs(entry: ServerEntry, engine: ProcessId | None) -> bool:
     if engine is not None and engine.is_running():
         return True

@@ -5,14 +5,16 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from launcher.app.model_pool import ModelPool, read_pool_rules
 from launcher.app.published_server import PublishedServer
 from launcher.app.request_keeping import RequestKeeping
 from launcher.app.serving_session import send_metered_request
 from launcher.base.action import Action, ActionKind
-from launcher.base.errors import ActionImpossible, LauncherError, PortBusy, ServerNotFound, Superseded
+from launcher.base.errors import ActionImpossible, LauncherError, ModelMissing, PortBusy, ServerNotFound, Superseded
 from launcher.base.heap import fix_mmap_threshold
 from launcher.base.messages import message
 from launcher.engine.builds.build import BUILT_IN
@@ -74,8 +76,9 @@ class ServerSession:
 
     Its address stays the same, unless no `port` was given and another program takes it. A `shared` server listens on
     every address of this computer, until `set_shared` changes that. Clients talk to the gateway, so that
-    their streams go on while the engine is restarted, or with `direct` to the engine itself. A session belongs to one
-    asyncio loop, on which listeners are called.
+    their streams go on while the engine is restarted, or with `direct` to the engine itself. If it `takes_models`,
+    requests can name other models, which are loaded beside this one, `memory_limit_mib` in all: see ModelPool. A
+    session belongs to one asyncio loop, on which listeners are called.
     """
 
     def __init__(
@@ -85,6 +88,8 @@ class ServerSession:
         shared: bool = False,
         direct: bool = False,
         encrypted: bool = False,
+        takes_models: bool = False,
+        memory_limit_mib: int | None = None,
         on_event: OnServerEvent | None = None,
         on_snapshot: OnSnapshot | None = None,
         on_health: OnHealth | None = None,
@@ -98,6 +103,9 @@ class ServerSession:
         self._request_keeping = RequestKeeping(self.request_log)
         self._direct = direct
         self._encrypted = encrypted
+        self._takes_models = takes_models and not direct
+        self._memory_limit_mib = memory_limit_mib
+        self.pool: ModelPool | None = None
         self._gateway: GatewayClientSide | None = None
         self._on_event = on_event
         self._extra_listeners: list[OnServerEvent] = []
@@ -338,6 +346,8 @@ class ServerSession:
                 self.monitor.watch_server(supervisor)
         try:
             self._check_not_superseded(change_number)
+            if self.pool is not None:
+                await self.pool.yield_model(options.model)
             await supervisor.become(options, again=again, drain_s=drain_s)
         except BaseException:
             await self._clean_up_shielded()
@@ -393,14 +403,37 @@ class ServerSession:
             supervisor = self._supervisor
         if supervisor is not None:
             try:
-                await supervisor.become(None, drain_s=drain_s)
+                await asyncio.gather(
+                    supervisor.become(None, drain_s=drain_s), *([self.pool.close(drain_s)] if self.pool else [])
+                )
             finally:
                 await self._clean_up_shielded()
+
+    async def stop_model(self, name: str, *, drain_s: float = 0.0) -> str:
+        """Unload the model that a user names, and return its name. The server ends with its last one.
+
+        Raises ModelMissing if it is not loaded.
+        """
+        pool = self.pool
+        model = await pool.find_loaded(name) if pool is not None else None
+        loaded = pool.loaded_names if pool is not None else [self._served_model() or ""]
+        if model is None and name not in loaded:
+            raise ModelMissing(
+                message("{name} is not loaded.", name=name), message("Loaded: {names}.", names=", ".join(loaded))
+            )
+        if pool is None or model is None or loaded == [model.name]:
+            await self.stop(drain_s=drain_s)
+            return loaded[0]
+        await pool.end_model(model, drain_s)
+        return model.name
 
     async def wait_until_ended(self) -> LauncherError | None:
         """Wait until the server has ended and no start is in progress. Return its error, None when it was stopped."""
         while (supervisor := self._supervisor) is not None:
             status = await supervisor.wait_for_state(ServerState.STOPPED, ServerState.FAILED)
+            if self.pool is not None and self.pool.is_main_unloaded:  # the others go on, and this one can come back
+                await self.pool.wait_for_change()
+                continue
             if not supervisor.is_changing and self._supervisor in (supervisor, None):
                 return status.error
             await asyncio.sleep(_POLL_S)  # a start may be moving to another port
@@ -437,6 +470,16 @@ class ServerSession:
         self._supervisor = supervisor = Supervisor(
             endpoint, LogBook.for_port(endpoint.port), listen, client_side=self._gateway
         )
+        if self._takes_models and self._gateway is not None:
+            self.pool = ModelPool(
+                endpoint,
+                self.request_log,
+                read_rules=partial(read_pool_rules, self._memory_limit_mib),
+                on_notice=self._notify_listeners,
+                on_change=lambda models: published.registration.update(models=models),
+            )
+            self.pool.add_main(supervisor, self._gateway)
+            published.registration.update(takes_models=True)
         lost, self._lost_port = self._lost_port or endpoint.in_place_of, None
         if lost is not None and lost != endpoint.port:
             listen(
@@ -504,6 +547,9 @@ class ServerSession:
                 return
             if supervisor.status.state not in (ServerState.STOPPED, ServerState.FAILED):
                 return
+            pool, self.pool = self.pool, None
+            if pool is not None:
+                await pool.close()
             published, self._published, self._supervisor = self._published, None, None
             supervisor.log.close()
             gateway, self._gateway = self._gateway, None

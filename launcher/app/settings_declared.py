@@ -62,6 +62,7 @@ NOTIFICATIONS, DOWNLOAD_LIMIT, CONNECTIONS = "window.notifications", "downloads.
 READ_HEADERS = "models.read_headers"
 MODELS_FOLDER, AT_LOGIN, APPLY = "models.folder", "server.at_login", "server.apply"
 ADVICE, REQUEST_LOG = "server.advice", "server.request_log"
+UNLOAD_AFTER, MEMORY_LIMIT, UNKNOWN_MODEL = "server.unload_after", "server.memory_limit", "server.unknown_model"
 TEMPERATURE, TOP_K, TOP_P, MIN_P = "chat.temperature", "chat.top_k", "chat.top_p", "chat.min_p"
 MAX_TOKENS, THINKING, SYSTEM_PROMPT = "chat.max_tokens", "chat.thinking", "chat.system_prompt"
 KEEP = "chat.keep"
@@ -69,6 +70,7 @@ WEEKLY_CHECK = "updates.weekly"
 VALUE_SYSTEM, VALUE_SERVER, VALUE_NONE, VALUE_ON, VALUE_OFF = "system", "server", "none", "on", "off"
 VALUE_ASK, VALUE_TRAY, VALUE_QUIT = "ask", "tray", "quit"
 VALUE_FINISH, VALUE_CANCEL = "finish", "cancel"
+VALUE_RUNNING, VALUE_REFUSE = "running", "refuse"
 _AS_SERVER = (VALUE_SERVER, mark("Server default"))
 
 SETTINGS = (
@@ -200,6 +202,42 @@ SETTINGS = (
         VALUE_FINISH,
         "now",
         ((VALUE_FINISH, mark("Finish replies first")), (VALUE_CANCEL, mark("Cancel replies"))),
+    ),
+    Setting(
+        UNLOAD_AFTER,
+        mark("Server"),
+        mark("Unload idle models"),
+        mark("Unloads a model that a request loaded, once it has had no request for this long."),
+        "number",
+        15,
+        "now",
+        ((VALUE_NONE, mark("Never")),),
+        least=1,
+        most=10_000,
+        unit="min",
+    ),
+    Setting(
+        MEMORY_LIMIT,
+        mark("Server"),
+        mark("Memory for models"),
+        mark("The most that several models together may take. For another one, the one used longest ago is unloaded."),
+        "number",
+        VALUE_NONE,
+        "now",
+        ((VALUE_NONE, mark("What is free")),),
+        least=1,
+        most=10_000_000,
+        unit="MiB",
+    ),
+    Setting(
+        UNKNOWN_MODEL,
+        mark("Server"),
+        mark("Requests for unknown models"),
+        mark("The running model can answer them, if you started only one."),
+        "choice",
+        VALUE_RUNNING,
+        "now",
+        ((VALUE_RUNNING, mark("The running model answers")), (VALUE_REFUSE, mark("Refuse"))),
     ),
     Setting(
         ADVICE,

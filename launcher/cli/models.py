@@ -31,17 +31,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         nargs="?",
-        metavar="ID | list | verify | remove | folders",
+        metavar="ID | list | verify | remove | folders | alias | keep",
         help="a model's ID, to show its files, presets and measurements; or what to do with the models on this machine",
     )
     parser.add_argument(
         "which",
         nargs="*",
         metavar="MODEL",
-        help="what to list, verify or remove: ID[:QUANT], REPO:FILE, a path, or all; for folders: add or remove DIR",
+        help="what to list, verify or remove: ID[:QUANT], REPO:FILE, a path, or all; for folders, alias, keep: add or"
+        " remove",
     )
     parser.add_argument("--yes", action="store_true", help="remove without asking")
     parser.add_argument("--refresh", action="store_true", help="ask the hub for sizes and checksums, and keep them")
+    models_local.add_alias_options(parser)
     models_local.allow_any_order(parser)
 
 

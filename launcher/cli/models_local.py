@@ -8,17 +8,18 @@ import re
 import sys
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
 from launcher.cli.layout import UNKNOWN, format_path, format_table, wrap_text
 from launcher.cli.output import Result
 from launcher.cli.progress import Reporter, format_size
+from launcher.cli.subject_options import add_set_option
 from launcher.cli.terminal import can_ask, confirm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from launcher.models.leftovers import Leftover
     from launcher.models.library import LocalModel, VerifiedFile
@@ -30,14 +31,19 @@ ACTIONS = {
     "verify": "check model files against their checksums",
     "remove": "delete models, or leftovers of downloads, after asking",
     "folders": "list the folders that are searched for models; add or remove folders",
+    "alias": "list the names that you gave to models; add or remove names",
+    "keep": "list the models that a server does not unload by itself; add or remove models",
 }
+
+
+_WITH_VALUES = ("--set", "--system")
 
 
 def allow_any_order(parser: argparse.ArgumentParser) -> None:
     """Let options stand anywhere among the positional arguments, and give each of ACTIONS its own help.
 
     By itself argparse accepts no more positional arguments after an option among them. Options are moved to the front,
-    which is possible because none of them takes a value.
+    with their values.
     """
     parse = parser.parse_known_args
 
@@ -46,14 +52,25 @@ def allow_any_order(parser: argparse.ArgumentParser) -> None:
     ) -> tuple[argparse.Namespace, list[str]]:
         words = list(args or ())
         end = words.index("--") if "--" in words else len(words)
-        words[:end] = sorted(words[:end], key=lambda word: not word.startswith("-"))
-        action = next((word for word in words if not word.startswith("-")), None)
+        words[:end] = _move_options(words[:end])
+        values = [words[index + 1] for index, word in enumerate(words[:-1]) if word in _WITH_VALUES]
+        action = next((word for word in words if not word.startswith("-") and word not in values), None)
         if action in ACTIONS and not {"-h", "--help"}.isdisjoint(words[:end]):
             _make_help_parser(parser.prog, action).print_help()
             parser.exit()
         return parse(words, namespace)
 
     parser.parse_known_args = parse_reordered  # type: ignore[method-assign,assignment]
+
+
+def _move_options(words: Sequence[str]) -> list[str]:
+    options: list[str] = []
+    others: list[str] = []
+    takes_value = False
+    for word in words:
+        (options if takes_value or word.startswith("-") else others).append(word)
+        takes_value = not takes_value and word in _WITH_VALUES
+    return options + others
 
 
 def _make_help_parser(prog: str, action: str) -> argparse.ArgumentParser:
@@ -65,6 +82,11 @@ def _make_help_parser(prog: str, action: str) -> argparse.ArgumentParser:
         parser.add_argument(
             "which", nargs="*", metavar="add | remove DIR", help="a folder or a GGUF file (default: list)"
         )
+    elif action == "alias":
+        parser.add_argument("which", nargs="*", metavar="add NAME=MODEL | remove NAME", help="(default: list)")
+        add_alias_options(parser)
+    elif action == "keep":
+        parser.add_argument("which", nargs="*", metavar="add | remove MODEL", help="(default: list)")
     elif action == "remove":
         parser.add_argument("which", nargs="+", metavar="MODEL", help=accepted)
         parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -72,6 +94,14 @@ def _make_help_parser(prog: str, action: str) -> argparse.ArgumentParser:
         parser.add_argument("which", nargs="*", metavar="MODEL", help=f"{accepted} (default: all)")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     return parser
+
+
+def add_alias_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `alias add`."""
+    add_set_option(parser, "for alias add: a server setting that the model is to have for requests by that name")
+    parser.add_argument(
+        "--system", type=Path, metavar="FILE", help="for alias add: a system text for conversations that have none"
+    )
 
 
 async def run(options: argparse.Namespace) -> Result | int:
@@ -86,6 +116,10 @@ async def run(options: argparse.Namespace) -> Result | int:
         from launcher.cli.models_folders import run as run_folders
 
         return await run_folders(options)
+    if action in ("alias", "keep"):
+        from launcher.cli.model_names import run_alias, run_keep
+
+        return await (run_alias if action == "alias" else run_keep)(options)
     if action == "remove" and not names:
         raise BadOption("Which model should be removed?", "`mtp-launcher models list` names them: ID:QUANT, or a path.")
     library = await asyncio.to_thread(list_library, load_catalogue())

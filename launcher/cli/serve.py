@@ -13,10 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.cli.joining import join_running_server
 from launcher.cli.layout import health_line, wrap_text
 from launcher.cli.machine_options import add_engine_option, add_setting_option, given_settings, make_serve_options
 from launcher.cli.output import Note, Result, add_extra_arguments, print_result
-from launcher.cli.quantities import parse_int, parse_rpc_workers
+from launcher.cli.quantities import parse_int, parse_mib, parse_rpc_workers
 from launcher.models.server_settings import ROWS, format_settings
 
 if TYPE_CHECKING:
@@ -56,6 +57,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rpc", type=parse_rpc_workers, default=(), metavar="HOST:PORT,...", help="llama.cpp's RPC workers to use"
     )
+    parser.add_argument(
+        "--memory-limit",
+        type=parse_mib,
+        metavar="MIB",
+        help="the most that several models together may take (default: app setting server.memory_limit)",
+    )
     parser.add_argument("--defaults", action="store_true", help="ignore the settings of this model's last start")
     parser.add_argument("--no-preset", action="store_true", help="ignore tuned settings")
     parser.add_argument(
@@ -74,7 +81,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 async def run(options: argparse.Namespace) -> int:
     """Serve until a signal. Exit code 1 if the engine fails, and --fix is not given or does not help.
 
-    Ctrl-C and SIGTERM are the normal end of a ready server; before it is ready they are an interruption.
+    Ctrl-C and SIGTERM are the normal end of a ready server; before it is ready they are an interruption. If a server
+    runs at the default address already, the model is loaded there.
     """
     from launcher.app.session import ServerSession
     from launcher.app.start_settings import resolve_start
@@ -86,6 +94,12 @@ async def run(options: argparse.Namespace) -> int:
 
     _check_sharing(options)
     model = require_last_model() if options.last else options.what or options.model
+    if options.port is None and not (options.direct or options.lan):
+        from launcher.app.model_joining import find_server_to_join
+
+        entry = await asyncio.to_thread(find_server_to_join)
+        if entry is not None:
+            return await join_running_server(entry, model, options)
     try:
         start = await resolve_start(
             model,
@@ -105,6 +119,8 @@ async def run(options: argparse.Namespace) -> int:
         shared=options.lan,
         direct=options.direct,
         encrypted=not options.no_tls,
+        takes_models=True,
+        memory_limit_mib=options.memory_limit,
         on_event=on_event,
         on_health=on_health,
     )

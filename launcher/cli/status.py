@@ -11,6 +11,7 @@ from launcher.cli.output import Result
 
 if TYPE_CHECKING:
     from launcher.app.running_servers import RegisteredServer
+    from launcher.engine.server.registry import ServedModel, ServerEntry
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> Result:
-    """List the servers. Exit code 1 if there is none, so that scripts can check."""
+    """List the models of all servers. Exit code 1 if there is none, so that scripts can check."""
     from launcher.app.running_servers import read_running_servers
     from launcher.gateway.certificate import read_fingerprint
 
@@ -39,17 +40,24 @@ async def run(options: argparse.Namespace) -> Result:
         "shared",
         "encrypted",
     }
-    data = [
-        {
-            "state": server.state,
-            "problem": server.problem,
-            "pid": server.entry.engine_pid,
-            "launcher_pid": server.entry.pid,
-            "fingerprint": read_fingerprint() if server.entry.encrypted else None,
-            **server.entry.model_dump(include=fields),
-        }
-        for server in servers
-    ]
+    common = {"fingerprint": None, "problem": None, "health": ()}
+    data = []
+    for server in servers:
+        shown = server.entry.model_dump(include=fields)
+        data.append(
+            {
+                "state": server.state,
+                "problem": server.problem,
+                "pid": server.entry.engine_pid,
+                "launcher_pid": server.entry.pid,
+                "fingerprint": read_fingerprint() if server.entry.encrypted else None,
+                "by_request": False,
+                **shown,
+            }
+        )
+        for model in server.entry.models:
+            own = model.model_dump(include=fields | {"state", "by_request"})
+            data.append({**data[-1], **common, "fingerprint": data[-1]["fingerprint"], "pid": model.engine_pid, **own})
     return Result(data, _format_servers(servers, show_key=options.show_key), exit_code=0 if servers else 1)
 
 
@@ -60,9 +68,9 @@ def _format_servers(servers: Sequence[RegisteredServer], *, show_key: bool) -> I
         yield "No server is running. Start one with `mtp-launcher serve --model FILE`."
     for server in servers:
         entry = server.entry
-        mode = f"draft length {entry.draft}" if entry.draft else "embeddings" if entry.embeddings else "MTP off"
-        facts = (server.state, entry.model, mode, f"{entry.engine} engine", f"pid {entry.engine_pid}")
-        yield f"{entry.url}/v1  {'  '.join(facts)}"
+        yield _format_model(entry.url, server.state, entry)
+        for model in entry.models:
+            yield _format_model(entry.url, model.state, model)
         if server.problem:
             yield f"  {server.problem}"
         if entry.shared:
@@ -75,3 +83,13 @@ def _format_servers(servers: Sequence[RegisteredServer], *, show_key: bool) -> I
             yield f"  {health_line(finding)}"
     if servers and not show_key:
         yield "`mtp-launcher status --show-key` prints the API key, `mtp-launcher export python` an example program."
+
+
+def _format_model(url: str, state: str, model: ServerEntry | ServedModel) -> str:
+    mode = f"draft length {model.draft}" if model.draft else "embeddings" if model.embeddings else "MTP off"
+    if model.engine_pid is None and state == "stopped":
+        return f"{url}/v1  unloaded  {model.model}  a request for it loads it again"
+    facts = [state, model.model, mode, f"{model.engine} engine", f"pid {model.engine_pid}"]
+    if getattr(model, "by_request", False):
+        facts.append("loaded by a request")
+    return f"{url}/v1  {'  '.join(facts)}"

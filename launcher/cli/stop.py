@@ -1,4 +1,4 @@
-"""`mtp-launcher stop`: stop a running server."""
+"""`mtp-launcher stop`: stop a running server, or unload one of its models."""
 
 import argparse
 
@@ -8,6 +8,12 @@ from launcher.cli.quantities import parse_seconds
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="unload only this model (default: stop the server with all models)",
+    )
     parser.add_argument("--url", help="which server, when more than one runs")
     parser.add_argument(
         "--drain",
@@ -19,8 +25,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> Result:
-    """Stop the server."""
-    from launcher.app.running_servers import stop_server
+    """Stop the server, or unload the model that is named."""
+    from launcher.app.running_servers import stop_model, stop_server
 
+    if options.model is not None:
+        entry, model = await stop_model(options.model, options.url, drain_s=options.drain)
+        return Result({"stopped": entry.url, "model": model}, [f"Unloaded {model} at {entry.url}."])
     entry = await stop_server(options.url, drain_s=options.drain)
     return Result({"stopped": entry.url, "model": entry.model}, [f"Stopped {entry.model} at {entry.url}."])

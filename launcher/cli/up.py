@@ -61,7 +61,7 @@ async def run(options: argparse.Namespace) -> int:
     reporter = Reporter(as_json=options.json)
     request, plan = await _make_request(options)
     reporter.show_event(_plan_json(request, plan), _describe_plan(request, plan))
-    session = ServerSession(port=options.port)
+    session = ServerSession(port=options.port, takes_models=True)
     counting = UseCounting(session)
     ready = False
     try:

@@ -35,7 +35,8 @@ GENERATING_PATHS = frozenset(
 """Paths of requests that take a slot of the engine."""
 QUICK_PATHS = frozenset({"/tokenize", "/detokenize", "/apply-template", "/v1/messages/count_tokens"})
 METRICS_PATH = "/metrics"
-READING_PATHS = frozenset({"/props", "/v1/models", "/models", "/slots", METRICS_PATH})
+MODELS_PATHS = frozenset({"/v1/models", "/models"})
+READING_PATHS = frozenset({"/props", "/slots", METRICS_PATH}) | MODELS_PATHS
 OPEN_PATHS = frozenset({"/health", "/v1/health"})
 """Paths that need no key, as with llama-server."""
 MOST_BODY_BYTES = 256 << 20

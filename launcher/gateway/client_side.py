@@ -1,8 +1,11 @@
-"""The gateway as a supervisor sees it: it holds the address, and loads the HTTP server while an engine starts."""
+"""Gates as their supervisors see them, and the address of all, whose HTTP server is loaded while an engine starts."""
 
 import asyncio
+import hashlib
 import socket
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import PortBusy
@@ -18,27 +21,85 @@ from launcher.machine.addresses import list_lan_addresses, list_own_names
 
 if TYPE_CHECKING:
     from launcher.gateway.encrypted_listener import ContextFor
-    from launcher.gateway.gate import HandoverReport
+    from launcher.gateway.gate import Gate, HandoverReport
     from launcher.gateway.gateway import Gateway
+    from launcher.gateway.model_router import ModelRouter
 
 _BACKLOG = 256
 """Connections that the system accepts for us while the HTTP server is not loaded yet."""
 _STOPPED = "The server is being stopped"
 
 
-class GatewayClientSide:
-    """The gateway at one endpoint. Implements ClientSide of the supervisor."""
+class GateClientSide:
+    """The gate of one model. Implements ClientSide of its supervisor. Without a `gate` all requests wait."""
+
+    def __init__(self, slot_folder: Path, gate: "Gate | None" = None) -> None:
+        """Clear `slot_folder`. Raises what explain_os_error returns for a folder that cannot be made."""
+        self.slot_folder = slot_folder
+        self.gate = gate
+        _clear_folder(slot_folder)
+
+    @property
+    def last_handover(self) -> "HandoverReport | None":
+        """What the last handover meant for the clients."""
+        return self.gate.report if self.gate else None
+
+    @property
+    def waiting_requests(self) -> int:
+        """See ClientSide."""
+        return self.gate.waiting_requests if self.gate else 0
+
+    def foresee_handover(self) -> HandoverOutlook:
+        """Return what a handover would mean now. It changes nothing."""
+        return self.gate.foresee_handover() if self.gate else HandoverOutlook()
+
+    def engine_starts(self) -> None:
+        """See ClientSide."""
+
+    async def pause_requests(self, drain_s: float, *, same_model: bool = True) -> None:
+        """See ClientSide."""
+        if self.gate is not None:
+            await self.gate.pause_requests(drain_s, same_model=same_model)
+
+    async def resume_requests(self, endpoint: Endpoint, launch: Launch) -> None:
+        """See ClientSide."""
+        gate = await self._wait_for_gate()
+        saves = "--slot-save-path" in launch.build.flags
+        link = gate.make_link(
+            endpoint.url,
+            endpoint.api_key,
+            slots=max(1, launch.resolved.slots),
+            slot_folder=self.slot_folder if saves else None,
+            state_key=await asyncio.to_thread(lambda: launch.state_key),
+        )
+        await gate.resume_requests(link)
+
+    async def _wait_for_gate(self) -> "Gate":
+        assert self.gate is not None  # noqa: S101 -- given
+        return self.gate
+
+    def lose_engine(self) -> None:
+        """See ClientSide."""
+        if self.gate is not None:
+            self.gate.lose_engine()
+
+    async def end_requests(self, drain_s: float) -> None:
+        """See ClientSide."""
+        if self.gate is not None:
+            await self.gate.end_requests(_STOPPED, drain_s)
+
+
+class GatewayClientSide(GateClientSide):
+    """The gateway at one endpoint, and the gate of the model that it was started with."""
 
     def __init__(self, endpoint: Endpoint, request_log: RequestLog, *, encrypted: bool = False) -> None:
         """Claim the address; `request_log` gets all requests. If `encrypted`, other computers must use TLS.
 
         Raises PortBusy, or what explain_os_error returns for a folder that cannot be made.
         """
-        self.slot_folder = cache_dir() / "slots" / str(endpoint.port)
-        try:
-            clear_slot_folder(self.slot_folder)
-        except OSError as error:
-            raise explain_os_error(error) from error
+        super().__init__(cache_dir() / "slots" / str(endpoint.port))
+        for other in self.slot_folder.parent.glob(f"{endpoint.port}-*"):  # of other models, left by a crash
+            _clear_folder(other)
         self._endpoint = endpoint
         self._request_log = request_log
         self._encrypted = encrypted
@@ -46,25 +107,33 @@ class GatewayClientSide:
         self._metrics = RequestMetrics(request_log)
         self._gateway: Gateway | None = None
         self._opening: asyncio.Task[Gateway] | None = None
-
-    @property
-    def last_handover(self) -> "HandoverReport | None":
-        """What the last handover meant for the clients."""
-        return self._gateway.gate.report if self._gateway else None
-
-    @property
-    def waiting_requests(self) -> int:
-        """See ClientSide."""
-        return self._gateway.gate.waiting_requests if self._gateway else 0
-
-    def foresee_handover(self) -> HandoverOutlook:
-        """Return what a handover would mean now. It changes nothing."""
-        return self._gateway.gate.foresee_handover() if self._gateway else HandoverOutlook()
+        self.make_router: Callable[[Gateway], ModelRouter] | None = None
+        """Returns what finds the gate of a request; None if all take the same."""
 
     def engine_starts(self) -> None:
         """Load the HTTP server, which takes as long as a small model, while the engine loads its model."""
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
+
+    @property
+    def gateway(self) -> "Gateway":
+        """The gateway, which must be open."""
+        assert self._gateway is not None  # noqa: S101 -- see above
+        return self._gateway
+
+    def slot_folder_for(self, model: str) -> Path:
+        """Return the folder for the slots of a further model."""
+        digest = hashlib.sha256(model.encode("utf-8", "replace")).hexdigest()[:12]
+        return self.slot_folder.with_name(f"{self.slot_folder.name}-{digest}")
+
+    async def open(self) -> "Gateway":
+        """Return the gateway, once it listens."""
+        self.engine_starts()
+        assert self._opening is not None  # noqa: S101 -- just set
+        return await asyncio.shield(self._opening)
+
+    async def _wait_for_gate(self) -> "Gate":
+        return (await self.open()).gate
 
     async def _open(self) -> "Gateway":
         await asyncio.to_thread(_load_modules)
@@ -74,9 +143,12 @@ class GatewayClientSide:
         endpoint = self._endpoint
         names = list_own_names() if endpoint.shared else frozenset()
         access = Access(endpoint.keys, endpoint.port, endpoint.shared, names)
-        self._gateway = Gateway(access, self._request_log.note_exchange, self._metrics.format_text)
-        await self._gateway.listen([self._socket], await self._read_certificate(names) if self._encrypted else None)
-        return self._gateway
+        self._gateway = gateway = Gateway(access, self._request_log.note_exchange, self._metrics.format_text)
+        self.gate = gateway.gate
+        if self.make_router is not None:
+            gateway.router = self.make_router(gateway)
+        await gateway.listen([self._socket], await self._read_certificate(names) if self._encrypted else None)
+        return gateway
 
     async def _read_certificate(self, names: frozenset[str]) -> "ContextFor":
         """Return what makes the TLS contexts. Raises what explain_os_error returns if no certificate can be kept."""
@@ -94,36 +166,6 @@ class GatewayClientSide:
         if self._gateway is not None:
             self._gateway.set_keys(endpoint.keys)
 
-    async def pause_requests(self, drain_s: float, *, same_model: bool = True) -> None:
-        """See ClientSide."""
-        if self._gateway is not None:
-            await self._gateway.gate.pause_requests(drain_s, same_model=same_model)
-
-    async def resume_requests(self, endpoint: Endpoint, launch: Launch) -> None:
-        """See ClientSide."""
-        self.engine_starts()
-        assert self._opening is not None  # noqa: S101 -- just set
-        gateway = await asyncio.shield(self._opening)
-        saves = "--slot-save-path" in launch.build.flags
-        link = gateway.gate.make_link(
-            endpoint.url,
-            endpoint.api_key,
-            slots=max(1, launch.resolved.slots),
-            slot_folder=self.slot_folder if saves else None,
-            state_key=await asyncio.to_thread(lambda: launch.state_key),
-        )
-        await gateway.gate.resume_requests(link)
-
-    def lose_engine(self) -> None:
-        """See ClientSide."""
-        if self._gateway is not None:
-            self._gateway.gate.lose_engine()
-
-    async def end_requests(self, drain_s: float) -> None:
-        """See ClientSide."""
-        if self._gateway is not None:
-            await self._gateway.gate.end_requests(_STOPPED, drain_s)
-
     async def close(self) -> None:
         """Give the address up."""
         if self._opening is not None:
@@ -133,6 +175,13 @@ class GatewayClientSide:
             await self._gateway.close()
         self._socket.close()
         self._metrics.close()
+
+
+def _clear_folder(folder: Path) -> None:
+    try:
+        clear_slot_folder(folder)
+    except OSError as error:
+        raise explain_os_error(error) from error
 
 
 def _load_modules() -> None:

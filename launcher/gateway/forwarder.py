@@ -17,6 +17,10 @@ _EVENT_STREAM = "text/event-stream"
 _PASSED_ON = ("Content-Type", "Accept", "User-Agent")
 _PASSED_BACK = ("Content-Type", "Retry-After")
 _PROGRESS = b'"return_progress":true,'
+_RETRY_AFTER = "5"
+"""Seconds after which a client may try again."""
+MODEL_HEADER = "X-Served-By-Model"
+"""Header of a reply by another model than the request names, or by one of several: which it was."""
 
 
 class ClientGone(Exception):
@@ -103,13 +107,14 @@ class Forwarder:
             await self._open_response(200, {"Content-Type": _EVENT_STREAM, "Cache-Control": "no-cache"})
         await self._write(COMMENT)
 
-    async def fail(self, status: int, reason: str) -> None:
+    async def fail(self, status: int, reason: str, kind: str = "unavailable_error") -> None:
         """End the reply with an error, as a response or, if the stream has begun, as an event of it."""
-        interrupted = status == 502 or (self._response is not None and status > 500)
-        kind = INTERRUPTED if interrupted else "unavailable_error"
+        if status == 502 or (self._response is not None and status > 500):
+            kind = INTERRUPTED
         error = {"error": {"code": status, "message": reason, "type": kind}}
         if self._response is None:
-            await self._open_response(status, {"Content-Type": "application/json", "Retry-After": "5"})
+            again = {"Retry-After": _RETRY_AFTER} if status in (502, 503) else {}
+            await self._open_response(status, {"Content-Type": "application/json", **again})
             await self._write(json.dumps(error).encode())
         else:
             named = "error" if self.exchange.path == "/v1/messages" else None
@@ -242,6 +247,9 @@ class Forwarder:
         self._delivered = True
 
     async def _open_response(self, status: int, headers: dict[str, str]) -> None:
+        model = self.exchange.served_by
+        if model is not None and model != self.exchange.model and model.isascii() and model.isprintable():
+            headers = {**headers, MODEL_HEADER: model}
         self._response = web.StreamResponse(status=status, headers=headers)
         try:
             await self._response.prepare(self._request)

@@ -21,6 +21,8 @@ _FIRST_COMMENT_S, _COMMENT_S = 1.0, 2.0
 within the first second still has its own HTTP status."""
 _WORD_S = 5.0
 """Seconds that streams have at least to reach the end of a word before they are cut."""
+_LONGEST_WAIT_S = 540.0
+"""Seconds that a client which gets no comments waits for a model: it gives up after 600 s (openai 3.54)."""
 _CUT_OFF = "The server was stopped or restarted before the reply was complete"
 _STREAMS_GO_ON_S, _POLL_S = 30.0, 0.02
 _HEALTH_TIMEOUT = ClientTimeout(total=2.0)
@@ -72,11 +74,12 @@ class Gate:
     """Serves the requests for one model, whichever engine is behind it.
 
     A supervisor drives it through ClientSide. `on_exchange` is called whenever a request for a reply begins, is paused
-    or ends. Belongs to one asyncio loop.
+    or ends, `on_use` whenever any request begins or ends. Belongs to one asyncio loop.
     """
 
     def __init__(self, http: ClientSession, on_exchange: Callable[[Exchange], None] | None = None) -> None:
         self.report: HandoverReport | None = None
+        self.on_use: Callable[[], None] = lambda: None
         self._on_exchange = on_exchange
         self._http = http
         self._link: EngineLink | None = None
@@ -251,6 +254,11 @@ class Gate:
         """How many requests wait for a slot of the engine, or for an engine."""
         return sum(each.exchange.state is ExchangeState.WAITING for each in self._forwarders)
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether requests wait or run."""
+        return bool(self._forwarders)
+
     def revoke_keys(self, remaining: Collection[str]) -> None:
         """End the requests whose key's name is not among `remaining`, even within a reply."""
         for forwarder in self._forwarders:
@@ -279,19 +287,22 @@ class Gate:
                         return (await reply.read()).rstrip() + b"\n"
         return b""
 
-    async def serve_exchange(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
-        """Forward a request to its end, and return the response to the client."""
+    async def serve_exchange(
+        self, request: web.Request, exchange: Exchange, ready: "asyncio.Future[None] | None" = None
+    ) -> web.StreamResponse:
+        """Forward a request to its end once `ready` is done, and return the response to the client."""
         forwarder = Forwarder(request, exchange)
         self._forwarders.add(forwarder)
+        self.on_use()
         self._note_change(exchange)
         try:
-            await self._forward_to_end(forwarder)
+            await self._forward_to_end(forwarder, ready)
             exchange.end = exchange.end or "complete"
         except ClientGone:
             exchange.end = "client left"
         except Refusal as refusal:
             exchange.end = "refused"
-            await forwarder.fail(refusal.status, refusal.reason)
+            await forwarder.fail(refusal.status, refusal.reason, refusal.kind)
         except asyncio.CancelledError:
             exchange.end = "client left"
             raise
@@ -300,14 +311,15 @@ class Gate:
             exchange.left_engine.set()
             self._forwarders.discard(forwarder)
             self._note_change(exchange)
+            self.on_use()
         return forwarder.response
 
-    async def _forward_to_end(self, forwarder: Forwarder) -> None:
+    async def _forward_to_end(self, forwarder: Forwarder, ready: "asyncio.Future[None] | None") -> None:
         """Forward a request until its reply has ended, with as many engines as that takes."""
         exchange = forwarder.exchange
         takes_turn = exchange.path in GENERATING_PATHS
         while True:
-            await self._wait_for_engine(forwarder, takes_turn=takes_turn)
+            await self._wait_for_engine(forwarder, ready, takes_turn=takes_turn)
             link = self._link
             try:
                 if exchange.end == "cut":
@@ -338,12 +350,19 @@ class Gate:
             exchange.handovers += forwarder.was_cut
             self._note_change(exchange)
 
-    async def _wait_for_engine(self, forwarder: Forwarder, *, takes_turn: bool) -> None:
-        """Wait for a turn, or only for an engine; a client of a stream gets comments meanwhile."""
+    async def _wait_for_engine(
+        self, forwarder: Forwarder, ready: "asyncio.Future[None] | None", *, takes_turn: bool
+    ) -> None:
+        """Wait for `ready` and a turn, or only for an engine; a client of a stream gets comments meanwhile."""
         exchange = forwarder.exchange
         first = exchange.state is not ExchangeState.WAITING
-        ready = self._turns.take_turn(first=first) if takes_turn else self._engine_ready.wait()
-        waiting = asyncio.ensure_future(ready)
+
+        async def wait() -> None:
+            if ready is not None:
+                await _wait_until_ready(ready, None if exchange.streams else _LONGEST_WAIT_S)
+            await (self._turns.take_turn(first=first) if takes_turn else self._engine_ready.wait())
+
+        waiting = asyncio.ensure_future(wait())
         pause_s = _FIRST_COMMENT_S
         try:
             waits = (waiting, forwarder.revoked)
@@ -378,3 +397,12 @@ class Gate:
     def _note_change(self, exchange: Exchange) -> None:
         if self._on_exchange is not None and exchange.path in GENERATING_PATHS:
             self._on_exchange(exchange)
+
+
+async def _wait_until_ready(ready: "asyncio.Future[None]", limit_s: float | None) -> None:
+    """Wait for a model. Raises what `ready` does, and Refusal after `limit_s` seconds."""
+    try:
+        async with asyncio.timeout(limit_s):
+            await asyncio.shield(ready)
+    except TimeoutError:
+        raise Refusal(503, "The model is still being loaded", "unavailable_error") from None

@@ -12,6 +12,7 @@ from aiohttp import web
 from launcher.gateway.access import (
     HEADER_TIME_S,
     METRICS_PATH,
+    MODELS_PATHS,
     MOST_HEADER_BYTES,
     OPEN_PATHS,
     Access,
@@ -23,7 +24,9 @@ from launcher.gateway.encrypted_listener import ContextFor, accept_connections
 from launcher.gateway.engine_link import open_engine_session
 from launcher.gateway.exchange import Exchange
 from launcher.gateway.gate import Gate
+from launcher.gateway.model_router import ModelRouter, OneModelRouter
 from launcher.gateway.request_metrics import CONTENT_TYPE
+from launcher.gateway.system_text import add_system_text
 from launcher.gateway.turns import MOST_WAITING, refuse_waiting
 
 _LARGE_BODY_BYTES = 1 << 20
@@ -34,10 +37,11 @@ _http_log = logging.Logger("aiohttp", logging.CRITICAL + 1)
 
 
 class Gateway:
-    """Serves clients at one address, through the gate of a model.
+    """Serves clients at one address. A request goes through the gate of the model that it names.
 
-    Belongs to one asyncio loop. `on_exchange` is called whenever a request for a reply begins, is paused or
-    ends. `own_metrics` returns the gateway's part of /metrics, which follows the engine's.
+    `gate` is that of the model that the server was started with; `open_gate` makes others. `router` chooses, and is
+    replaced where there can be several. Belongs to one asyncio loop. `on_exchange` is called whenever a request for a
+    reply begins, is paused or ends. `own_metrics` returns the gateway's part of /metrics, which follows the engine's.
     """
 
     def __init__(
@@ -48,8 +52,10 @@ class Gateway:
     ) -> None:
         self.access = access
         self._own_metrics = own_metrics
+        self._on_exchange = on_exchange
         self._http = open_engine_session()
-        self.gate = Gate(self._http, on_exchange)
+        self.gate = self.open_gate()
+        self.router: ModelRouter = OneModelRouter(self.gate)
         self._reading = 0
         self._runner: web.AppRunner | None = None
         self._accepting: list[asyncio.Task[None]] = []
@@ -78,6 +84,10 @@ class Gateway:
             accepting = accept_connections(each, self._runner.server, context_for)
             self._accepting.append(asyncio.create_task(accepting))
 
+    def open_gate(self) -> Gate:
+        """Return the gate of a further model."""
+        return Gate(self._http, self._on_exchange)
+
     async def close(self) -> None:
         """Stop listening, end all requests and delete saved slots."""
         for each in self._accepting:
@@ -87,12 +97,14 @@ class Gateway:
         if self._runner is not None:
             await self._runner.cleanup()
         await self._http.close()
-        self.gate.close()
+        for gate in self.router.gates:
+            gate.close()
 
     def set_keys(self, keys: Mapping[str, str]) -> None:
         """Let requests with these keys in from now on. Those of a name that is gone end, even within a reply."""
         self.access.keys = dict(keys)
-        self.gate.revoke_keys(keys)
+        for gate in self.router.gates:
+            gate.revoke_keys(keys)
 
     async def _handle_request(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -102,19 +114,27 @@ class Gateway:
             if request.path in OPEN_PATHS:
                 return await self._report_health()
             if request.path == METRICS_PATH and self._own_metrics is not None:
-                return await self._report_metrics(self._own_metrics())
+                return await self._report_metrics(request, self._own_metrics())
+            if request.path in MODELS_PATHS and (models := await self.router.list_models()) is not None:
+                return web.json_response({"object": "list", "data": models})
             raw = await self._read_body(request)
             body = await _parse_body(raw)
             if key_name not in self.access.keys:  # revoked meanwhile
                 raise Refusal(401, "Invalid API key", "authentication_error")
+            route = await self.router.find_route(_find_model_name(request, body), body)
+            if body is not None and route.system_text:
+                changed = add_system_text(request.path, body, route.system_text)
+                if changed is not body:
+                    raw, body = json.dumps(changed).encode(), dict(changed)
             exchange = Exchange(
                 request.path,
                 raw,
                 body,
                 key_name=key_name,
                 user_agent=request.headers.get("User-Agent", ""),
+                served_by=route.model,
             )
-            return await self.gate.serve_exchange(request, exchange)
+            return await route.gate.serve_exchange(request, exchange, route.ready)
         except Refusal as refusal:
             return refusal.make_response()
         except ConnectionError:
@@ -125,7 +145,7 @@ class Gateway:
 
     async def _read_body(self, request: web.Request) -> bytes:
         """Return the body of a request. Raises Refusal, also when too many requests wait or arrive."""
-        if self._reading + self.gate.waiting_requests >= MOST_WAITING:
+        if self._reading + sum(gate.waiting_requests for gate in self.router.gates) >= MOST_WAITING:
             raise refuse_waiting()
         self._reading += 1
         try:
@@ -134,16 +154,24 @@ class Gateway:
             self._reading -= 1
 
     async def _report_health(self) -> web.Response:
-        if await self.gate.is_healthy():
+        if await self.router.is_healthy():
             return web.json_response({"status": "ok"})
         reason = "The engine does not answer" if self.gate.has_engine else "Loading model"
         error = {"code": 503, "message": reason, "type": "unavailable_error"}
         return web.json_response({"error": error}, status=503)
 
-    async def _report_metrics(self, own: str) -> web.Response:
-        """Return the engine's metrics, if one answers, and the gateway's own."""
-        engines = await self.gate.read_metrics()
+    async def _report_metrics(self, request: web.Request, own: str) -> web.Response:
+        """Return the metrics of an engine, if it answers, and the gateway's own."""
+        name = request.query.get("model")
+        gate = self.router.find_loaded_gate(name) if name else self.gate
+        engines = await gate.read_metrics() if gate else b""
         return web.Response(body=engines.lstrip() + own.encode(), headers={"Content-Type": CONTENT_TYPE})
+
+
+def _find_model_name(request: web.Request, body: Mapping[str, Any] | None) -> str | None:
+    """Return the model that a request names, in its body or, without one, in its query; None if it names none."""
+    name = request.query.get("model") if body is None else body.get("model")
+    return name if isinstance(name, str) and name.strip() else None
 
 
 async def _parse_body(raw: bytes) -> dict[str, Any] | None:

@@ -83,7 +83,8 @@ def _round(value: float | None, digits: int) -> float | None:
 class RequestLog:
     """The last requests of a server, those in progress included. Belongs to the gateway's asyncio loop.
 
-    `read_model` returns the name of the model that serves a request which begins now.
+    `read_model` returns the name of the model that serves a request which begins now, where the request does not have
+    it.
     """
 
     def __init__(self, read_model: Callable[[], str | None] = lambda: None) -> None:
@@ -108,7 +109,7 @@ class RequestLog:
     def note_exchange(self, exchange: Exchange) -> None:
         """Take a request's figures. Call it whenever one begins, is paused or ends."""
         if exchange not in self._open:
-            self._open[exchange] = f"{self._prefix}-{next(self._numbers)}", self._read_model()
+            self._open[exchange] = f"{self._prefix}-{next(self._numbers)}", exchange.served_by or self._read_model()
         record = _make_record(exchange, *self._open[exchange])
         if record.has_ended:
             del self._open[exchange]

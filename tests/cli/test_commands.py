@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -158,8 +160,44 @@ def test_address_and_key_outlive_a_restart() -> None:
         assert (first["url"], first["api_key"]) == (second["url"], second["api_key"])
 
 
+def find_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return str(probe.getsockname()[1])
+
+
+def test_a_second_serve_loads_its_model_at_the_first_until_it_ends(demo_model: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copied.gguf"
+    shutil.copy(demo_model, copy)
+    with served("--model", "demo") as (_, first):
+        command = ["serve", str(copy), "--threads", "1", "--ctx", "4K", "--json"]
+        with forked.start(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            assert process.stdout is not None
+            second = json.loads(process.stdout.readline())
+            names = ("url", "api_key", "state", "model", "server_pid", "launcher_pid")
+            told = tuple(second[name] for name in names)
+            assert told == (first["url"], first["api_key"], "ready", "copied", first["launcher_pid"], process.pid)
+            rows = answer("status")
+            assert [(row["model"], row["url"], row["by_request"]) for row in rows] == [
+                ("demo", first["url"], False),
+                ("copied", first["url"], False),
+            ]
+            assert [row["pid"] for row in rows] == [first["pid"], second["pid"]]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(120) == 0
+        while len(answer("status")) > 1:
+            time.sleep(0.05)
+        with forked.start(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["state"] == "ready"
+            assert answer("stop", "copied") == {"stopped": first["url"], "model": "copied"}
+            assert json.loads(process.stdout.readline()) == {"state": "stopped", "error": None}
+            assert process.wait(120) == 0
+        assert [row["model"] for row in answer("status")] == ["demo"]
+        assert complaint("stop", "copied")["code"] == "model_missing"
+
+
 def test_several_servers_run_side_by_side_and_are_told_apart() -> None:
-    with served("--model", "demo") as (_, first), served("--model", "demo") as (_, second):
+    with served("--model", "demo") as (_, first), served("--model", "demo", "--port", find_port()) as (_, second):
         assert first["url"] != second["url"]
         assert len(answer("status")) == 2
         for verb in (["chat", "Hello"], ["stop"]):

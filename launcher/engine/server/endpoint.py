@@ -138,6 +138,12 @@ def claim_endpoint(port: int | None, *, taken: frozenset[int] = frozenset(), sha
         return known[chosen].to_endpoint(shared=shared, in_place_of=preferred if preferred != chosen else None)
 
 
+def preferred_port() -> int | None:
+    """Return the port that a server gets unless another one is chosen or it is in use; None if none is saved."""
+    with _locked_endpoints() as kept:
+        return next((entry.port for entry in kept.endpoints if entry.port in _PORTS), None)
+
+
 def saved_endpoints() -> tuple[Endpoint, ...]:
     """Return the saved endpoints, the preferred one first."""
     with _locked_endpoints() as kept:

@@ -65,10 +65,11 @@ def list_running_engines() -> tuple[RunningEngine, ...]:
         _log.warning("Cannot read which servers are running: %s.", error.strerror or error)
         return ()
     return tuple(
-        RunningEngine(pid, entry.model, entry.engine, entry.state not in _NOT_LOADED, entry.formula_inputs)
+        RunningEngine(pid, each.model, each.engine, each.state not in _NOT_LOADED, each.formula_inputs)
         for entry in entries
-        if (pid := entry.engine_pid)
-        and (entry.engine_created_s is None or ProcessId(pid, entry.engine_created_s).is_running())
+        for each in entry.every_model
+        if (pid := each.engine_pid)
+        and (each.engine_created_s is None or ProcessId(pid, each.engine_created_s).is_running())
     )
 
 

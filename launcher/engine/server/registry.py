@@ -70,6 +70,8 @@ def end_orphaned_engine(engine: ProcessId, port: int, expected_hash: str | None)
 
 _LOCK_S = 10.0
 LIVE_FIELDS = {
+    "models",
+    "takes_models",
     "model",
     "engine",
     "draft",
@@ -87,6 +89,28 @@ LIVE_FIELDS = {
 file is written in the background and may be out of date."""
 
 
+class ServedModel(BaseModel):
+    """A further model of a server, beside the one that it was started with. `by_request`: a request loaded it.
+
+    The other fields are as in ServerEntry.
+    """
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    model: str
+    state: str
+    by_request: bool = False
+    engine: str = ""
+    draft: int = 0
+    embeddings: bool = False
+    engine_pid: int | None = Field(default=None, gt=0)
+    engine_created_s: float | None = None
+    engine_port: int | None = None
+    command_hash: str | None = None
+    settings: dict[str, Any] = {}
+    formula_inputs: dict[str, Any] = {}
+
+
 class ServerEntry(BaseModel):
     """The registry entry of a running server.
 
@@ -95,7 +119,8 @@ class ServerEntry(BaseModel):
     `engine` the name of the engine build. `shared` means that the server listens on all addresses, `encrypted` that
     other computers must use TLS, `embeddings` that it turns texts into vectors and writes none. `control` and
     `control_token` are the address and secret of the launcher's control socket. `formula_inputs` are the arguments of
-    the memory estimate: see own_memory.py.
+    the memory estimate: see own_memory.py. `models` are the further ones that are loaded, `takes_models` is whether
+    another start can load its model here.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -121,6 +146,13 @@ class ServerEntry(BaseModel):
     control: str | None = None
     control_token: str | None = Field(default=None, repr=False)
     health: tuple[dict[str, Any], ...] = ()
+    models: tuple[ServedModel, ...] = ()
+    takes_models: bool = False
+
+    @property
+    def every_model(self) -> "tuple[ServerEntry | ServedModel, ...]":
+        """The model that the server was started with, and the further ones."""
+        return (self, *self.models)
 
     @property
     def control_address(self) -> ControlAddress | None:
@@ -290,11 +322,12 @@ def _read_entries() -> tuple[ServerEntry, ...]:
         if entry.launcher.is_running():
             entries.append(entry)
         else:
-            if entry.engine_pid and entry.engine_created_s:
-                end_orphaned_engine(
-                    ProcessId(entry.engine_pid, entry.engine_created_s),
-                    entry.engine_port or entry.port,
-                    entry.command_hash,
-                )
+            for each in entry.every_model:
+                if each.engine_pid and each.engine_created_s:
+                    end_orphaned_engine(
+                        ProcessId(each.engine_pid, each.engine_created_s),
+                        each.engine_port or entry.port,
+                        each.command_hash,
+                    )
             path.unlink(missing_ok=True)
     return tuple(entries)

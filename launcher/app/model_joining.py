@@ -1,0 +1,98 @@
+"""A second start at an address that is served already: its model is loaded there, until that start ends."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from launcher.app.model_pool import ModelPool, PooledModel, StartRequest
+from launcher.app.start_settings import ResolvedStart, SettingOrigin
+from launcher.base.control import send_request
+from launcher.base.errors import BadOption, LauncherError
+from launcher.base.messages import message
+from launcher.engine.server import registry
+from launcher.engine.server.endpoint import preferred_port
+from launcher.engine.server.registry import ServerEntry
+from launcher.engine.server.state import ServerState
+from launcher.engine.settings import launched_settings
+from launcher.models.server_settings import format_settings
+
+_REQUEST = TypeAdapter(StartRequest)
+
+
+def find_server_to_join() -> ServerEntry | None:
+    """Return the server of this user at the default address, if other starts can load their models there."""
+    with suppress(LauncherError, OSError):
+        port = preferred_port()
+        for entry in registry.list_entries():
+            if entry.port == port and entry.takes_models and entry.control_address is not None:
+                return None if entry.launcher.is_suspended() else entry
+    return None
+
+
+async def join_server(entry: ServerEntry, request: StartRequest) -> AsyncGenerator[Mapping[str, Any]]:
+    """Load a model at a server until this is no longer read. Yield its states, then what serves, then its end.
+
+    Raises what a start raises, and Unreachable if the server's program ends.
+    """
+    address = entry.control_address
+    if address is None:
+        return
+    async for value in send_request(address, "join", start=_REQUEST.dump_python(request, mode="json")):
+        yield value
+
+
+async def serve_joined_model(pool: ModelPool, fields: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+    """Do what `join_server` asks for, as long as its program keeps the connection open."""
+    try:
+        request = _REQUEST.validate_python(fields.get("start"))
+    except ValidationError:
+        raise BadOption(
+            message("The running server does not understand this start."), message("Is it an older version?")
+        ) from None
+    model, start = await pool.join_model(request)
+    ended = asyncio.ensure_future(model.ended.wait())
+    loading = asyncio.ensure_future(pool.load_model(model))
+    try:
+        while not loading.done():
+            status = model.supervisor.status
+            if status.state is not ServerState.STOPPED:
+                yield {"state": status.state.value, "percent": status.percent}
+            change = asyncio.ensure_future(model.supervisor.wait_for_change())
+            try:
+                await asyncio.wait({loading, change}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                change.cancel()
+        await loading
+        yield {"ready": _describe_model(model, start)}
+        await ended
+        error = model.supervisor.status.error
+        yield {"ended": True, "error": str(error) if error else None}
+    finally:
+        ended.cancel()
+        pool.leave_model(model)
+
+
+def _describe_model(model: PooledModel, start: ResolvedStart) -> dict[str, Any]:
+    """Return what the other program prints of a model that is ready."""
+    launch, supervisor = model.supervisor.launch, model.supervisor
+    return {
+        "model": model.name,
+        "url": supervisor.endpoint.url,
+        "api_key": supervisor.endpoint.api_key,
+        "pid": supervisor.engine_pid,
+        "server_pid": os.getpid(),
+        "name": launch.header.name if launch else model.name,
+        "engine": f"{launch.build.name} engine {launch.build.version}" if launch else "",
+        "settings": launched_settings(launch) if launch else {},
+        "embeddings": bool(launch and launch.options.embeddings),
+        "limits": format_settings(launch.limits) if launch else "",
+        "kept": format_settings(start.settings_from(SettingOrigin.KEPT)),
+        "tuned": start.tuned_line,
+        "note": launch.note if launch else "",
+        "notices": [each.text for each in start.notices],
+        "log": str(supervisor.log.path),
+    }

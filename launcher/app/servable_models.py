@@ -1,0 +1,88 @@
+"""The models on this machine by the names under which clients may ask for them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.engine.demo import DEMO, unpack_demo_model
+from launcher.models.catalogue import Catalogue
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.library import LocalModel, State, list_library
+
+
+@dataclass(frozen=True, slots=True)
+class ServableModel:
+    """A local model. `name` is the one under which it is served and listed, `other_names` are accepted, too.
+
+    `argument` is what `serve` takes for it. `embeds` is whether it turns texts into vectors, None if that is unknown.
+    """
+
+    name: str
+    path: Path
+    argument: str
+    other_names: frozenset[str]
+    bytes: int
+    embeds: bool | None
+
+    def has_name(self, name: str) -> bool:
+        """Return whether clients can ask for it by `name`."""
+        return name == self.name or name in self.other_names
+
+
+def list_servable_models() -> tuple[ServableModel, ...]:
+    """Return the demo and the models of the library that can be served, each with a name of its own.
+
+    A name that several have, such as a catalogue ID without a quantisation, means the one that came here last. Names
+    are never paths: a client cannot choose a file. Raises OSError if the library's index cannot be written.
+    """
+    catalogue = load_catalogue()
+    demo = unpack_demo_model()
+    models = [ServableModel(DEMO, demo, DEMO, frozenset(), demo.stat().st_size, embeds=False)]
+    taken = {DEMO}
+    found = [each for each in list_library(catalogue).models if _can_be_served(each)]
+    for local in sorted(found, key=_received_s, reverse=True):
+        candidates = _list_names(local)
+        free = [each for each in candidates if each not in taken]
+        if not free:
+            continue
+        taken.update(free)
+        entry = next((each for each in catalogue.models if each.id == local.record.model), None)
+        models.append(
+            ServableModel(
+                free[0],
+                local.path.absolute(),
+                str(local.path),
+                frozenset(free[1:]),
+                local.record.bytes,
+                embeds=entry.embedding if entry else None,
+            )
+        )
+    return tuple(models)
+
+
+def find_absent_model(name: str) -> str | None:
+    """Return the name to pull for a model of the catalogue that is not on this machine; None for any other name."""
+    catalogue: Catalogue = load_catalogue()
+    entry = next((each for each in catalogue.models if each.id == name.partition(":")[0]), None)
+    return name if entry is not None else None
+
+
+def _can_be_served(local: LocalModel) -> bool:
+    return local.record.kind == "model" and local.state not in (State.MISSING, State.DAMAGED)
+
+
+def _received_s(local: LocalModel) -> float:
+    return local.record.received_s or 0.0
+
+
+def _list_names(local: LocalModel) -> list[str]:
+    """Return the names of a model, the best one first: catalogue, its own program's, hub, file."""
+    record, names = local.record, []
+    if record.model:
+        names += [f"{record.model}:{record.quant}", record.model] if record.quant else [record.model]
+    if local.stored is not None:
+        names += [local.stored.name, *local.stored.aliases]
+    names.append(local.path.stem)
+    if record.repo and record.file:
+        names.append(f"{record.repo}:{record.file}")
+    names.append(f"{local.path.parent.name}/{local.path.stem}")
+    return list(dict.fromkeys(names))

@@ -1,0 +1,104 @@
+"""The part of `mtp-launcher serve` that loads its model at a server that runs already."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.cli.machine_options import given_settings, make_serve_options
+from launcher.cli.output import Note, Result, print_result
+
+if TYPE_CHECKING:
+    from launcher.app.model_pool import StartRequest
+    from launcher.engine.server.registry import ServerEntry
+
+
+async def join_running_server(entry: ServerEntry, model: str, options: argparse.Namespace) -> int:
+    """Load the model at a running server, and unload it on a signal. Exit code 1 if that or the server fails."""
+    from launcher.app.model_joining import join_server
+    from launcher.base.errors import LauncherError
+    from launcher.cli.progress import StateLine
+    from launcher.cli.suggested_fixes import print_failure
+    from launcher.engine.server.last_start import save_last_model
+    from launcher.engine.server.state import ServerState, ServerStatus
+
+    states = StateLine()
+    ready: Mapping[str, Any] | None = None
+    try:
+        async with aclosing(join_server(entry, await asyncio.to_thread(_make_request, model, options))) as told:
+            async for value in told:
+                if "ready" in value:
+                    ready = value["ready"]
+                    await asyncio.to_thread(save_last_model, model)
+                    print_result(Result(_ready_json(ready), _describe_ready(ready)), as_json=options.json)
+                elif "ended" in value:
+                    return _report_end(ready, value.get("error"), options)
+                elif not options.json:
+                    states.show_event(ServerStatus(ServerState(value["state"]), value.get("percent")))
+    except asyncio.CancelledError:
+        if ready is not None:
+            return 0  # SIGINT and SIGTERM are the normal end
+        stopped = Result({"state": "stopped"}, [Note("Stopped before the model was ready.")])
+        print_result(stopped, as_json=options.json)
+        raise
+    except LauncherError as error:
+        print_failure(error, [], as_json=options.json)
+        return 1
+    return 1
+
+
+def _make_request(model: str, options: argparse.Namespace) -> StartRequest:
+    from launcher.app.model_pool import StartRequest
+    from launcher.base.paths import expand_user
+
+    path = expand_user(model)
+    if path.exists():  # the server's program runs in another folder
+        model = str(path.absolute())
+    base = make_serve_options(options, Path(model))
+    return StartRequest(
+        model,
+        given_settings(options),
+        base,
+        use_kept=not options.defaults,
+        use_tuned=not options.no_preset,
+        vision=options.vision,
+    )
+
+
+def _ready_json(ready: Mapping[str, Any]) -> dict[str, Any]:
+    data = {name: ready[name] for name in ("url", "api_key", "pid", "model", "server_pid")}
+    return {"state": "ready", **data, "launcher_pid": os.getpid()}
+
+
+def _describe_ready(ready: Mapping[str, Any]) -> Iterator[str]:
+    settings = ready["settings"]
+    draft, slots = settings.get("draft"), settings.get("slots")
+    mode = "embeddings" if ready["embeddings"] else f"MTP on, draft length {draft}" if draft else "MTP off"
+    yield from ready["notices"]
+    yield f"\n{ready['name']}, {ready['engine']}, at the server that runs already"
+    rows = {
+        "address": f"{ready['url']}/v1",
+        "model": ready["model"],
+        "API key": ready["api_key"],
+        "settings": f"{mode}, context {settings.get('ctx')}, {slots} slot{'' if slots == 1 else 's'}",
+        "memory": f"KV cache {settings.get('kv') or 'f16'}, ubatch {settings.get('ubatch')}",
+        "limits": ready["limits"] and f"{ready['limits']}, to fit into host memory",
+        "tuned": ready["tuned"],
+        "kept": ready["kept"] and f"{ready['kept']}, from the last start; --defaults ignores that",
+        "note": ready["note"],
+        "log": ready["log"],
+    }
+    yield from (f"  {name:<8} {text}" for name, text in rows.items() if text)
+    yield "Ctrl-C unloads this model. The server goes on."
+
+
+def _report_end(ready: Mapping[str, Any] | None, error: str | None, options: argparse.Namespace) -> int:
+    name = ready["model"] if ready else "The model"
+    text = f"{name} failed: {error}" if error else f"{name} was unloaded."
+    result = Result({"state": "failed" if error else "stopped", "error": error}, [Note(text)], 1 if error else 0)
+    return print_result(result, as_json=options.json)
