@@ -42,7 +42,7 @@ from launcher.engine.server.supervisor import Supervisor
 from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.gateway.client_side import GatewayClientSide
 from launcher.gateway.exchange import HandoverOutlook
-from launcher.gateway.request_log import RequestLog
+from launcher.gateway.request_log import RequestLog, RequestRecord
 from launcher.models.server_settings import Value
 from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.monitor import Monitor, MonitorSnapshot
@@ -100,6 +100,7 @@ class ServerSession:
         self._port, self._may_change_port = port, port is None
         self.shared = shared
         self.request_log = RequestLog(self._served_model)
+        self.request_log.add_listener(self._note_request)
         self._request_keeping = RequestKeeping(self.request_log)
         self._direct = direct
         self._encrypted = encrypted
@@ -301,6 +302,10 @@ class ServerSession:
         """Return the command that applies an action, or the link to open; neither when only the user can do it."""
         return command_for(action, self._start_to_fix(action))
 
+    def _note_request(self, record: RequestRecord) -> None:
+        if record.has_ended and record.prompt_tokens:
+            self.monitor.health_watch.note_prompt(record.reread)
+
     def _served_model(self) -> str | None:
         options = self._supervisor.options if self._supervisor else None
         return api_model_name(options) if options else None
@@ -453,6 +458,7 @@ class ServerSession:
             self._load_timer.handle_event(event)
             published.update_entry(event, supervisor)
             if isinstance(event, EngineStarted):
+                self.request_log.note_engine_start()
                 return
             self._record_event(event, supervisor)
             is_lost_port = isinstance(event, ServerStatus) and isinstance(event.error, PortBusy)

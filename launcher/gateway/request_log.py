@@ -5,12 +5,14 @@ import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from launcher.base.text import storable_text
+from launcher.engine.server.reread import Reread
 from launcher.gateway.exchange import Exchange, ExchangeState
+from launcher.gateway.prompt_memory import PromptMemory
 
 MOST_REMEMBERED = 500
 _MOST_CHARACTERS = 200
@@ -29,6 +31,7 @@ class RequestRecord:
     reply that was not streamed it is when the engine generated the token. `tokens_per_second` is the engine's figure,
     or by our clock where the engine gives none or the reply comes from several engines. `gaps_s` are the pauses that
     handovers made in the stream; drafts of a reply with gaps are unknown. `end` is None until the request has ended.
+    `reread` is what of its prompt the engine had read before and has read again.
     """
 
     id: str
@@ -48,6 +51,7 @@ class RequestRecord:
     gaps_s: tuple[float, ...] = ()
     handovers: int = 0
     end: str | None = None
+    reread: Reread | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -73,6 +77,7 @@ class RequestRecord:
             "gaps_s": [round(each, 3) for each in self.gaps_s],
             "handovers": self.handovers,
             "end": self.end,
+            "reread": self.reread.as_json() if self.reread else None,
         }
 
 
@@ -95,6 +100,7 @@ class RequestLog:
         """Requests in progress, with their IDs and models."""
         self._ended: deque[RequestRecord] = deque(maxlen=MOST_REMEMBERED)
         self._listeners: list[OnRecord] = []
+        self._prompts = PromptMemory()
 
     @property
     def records(self) -> list[RequestRecord]:
@@ -106,12 +112,17 @@ class RequestLog:
         """Return how many requests wait, run and are paused."""
         return Counter(exchange.state for exchange in self._open)
 
+    def note_engine_start(self) -> None:
+        """Record that an engine was started, so that prompts may have to be read again."""
+        self._prompts.note_engine_start()
+
     def note_exchange(self, exchange: Exchange) -> None:
         """Take a request's figures. Call it whenever one begins, is paused or ends."""
         if exchange not in self._open:
             self._open[exchange] = f"{self._prefix}-{next(self._numbers)}", exchange.served_by or self._read_model()
         record = _make_record(exchange, *self._open[exchange])
         if record.has_ended:
+            record = replace(record, reread=self._prompts.note_prompt(exchange))
             del self._open[exchange]
             self._ended.append(record)
         for listener in tuple(self._listeners):

@@ -7,6 +7,7 @@ from statistics import median
 
 from launcher.base.action import Action, ActionKind
 from launcher.base.messages import join_messages, message, plural_message
+from launcher.engine.server.reread import Reread, RereadCause
 from launcher.machine.gpu import GpuProcess
 from launcher.monitor.health_event import (
     CheckResult,
@@ -167,6 +168,74 @@ class WaitingRequestsDetector:
             Action(ActionKind.MORE_SLOTS, message("Use {slots} slots", slots=slots), {"slots": slots}),
             FindingLevel.INFORMATION,
         )
+
+
+# Prompts that are read again.
+
+_LAST_PROMPTS = 5
+_OFTEN = 2
+_MUCH_TOKENS = 8_192
+"""A single prompt that is read again counts from so many tokens, several from PromptMemory's limit."""
+_GOOD_PROMPTS = 3
+"""Requests in a row without a loss, after which the finding is cleared."""
+
+
+class RereadPromptsDetector:
+    """Detects prompts that the engine reads although it has read most of them before."""
+
+    def __init__(self, setup: ServerSetup) -> None:
+        self._slots = setup.slots
+        self._last: deque[Reread | None] = deque(maxlen=_LAST_PROMPTS)
+
+    def check(self, moment: Moment) -> CheckResult:
+        """See `Detector.check` in health_event.py."""
+        if not moment.prompts:
+            return None
+        self._last.extend(moment.prompts)
+        lost = [each for each in self._last if each is not None]
+        tokens = sum(each.tokens for each in lost)
+        if len(lost) < _OFTEN and tokens < _MUCH_TOKENS:
+            recent = list(self._last)[-_GOOD_PROMPTS:]
+            return False if len(recent) == _GOOD_PROMPTS and not any(recent) else None
+        last = lost[-1]
+        seconds = sum(each.seconds or 0.0 for each in lost)
+        evidence: dict[str, float | str] = {"tokens": float(tokens), "lost_s": seconds, "cause": last.cause.value}
+        if last.place:
+            evidence["place"] = last.place
+        sentence = message(
+            "{tokens:,} tokens of the last prompts were read again, {seconds:.0f} s lost.",
+            tokens=tokens,
+            seconds=seconds,
+        )
+        return Finding(
+            FindingCode.PROMPT_READ_AGAIN,
+            join_messages(sentence, self._explain_cause(last)),
+            evidence,
+            self._suggest_fix(last),
+        )
+
+    def _explain_cause(self, last: Reread) -> str:
+        match last.cause:
+            case RereadCause.CHANGED_PREFIX:
+                return message(
+                    "The client changed an early part of its prompt ({place}). Claude Code does that by a header, which"
+                    " `mtp-launcher code claude` turns off.",
+                    window="The client changed an early part of its prompt ({place}). Claude Code does that by a"
+                    " header, which CLAUDE_CODE_ATTRIBUTION_HEADER=0 turns off.",
+                    place=last.place,
+                )
+            case RereadCause.RESTART:
+                return message("The engine was restarted in between and could not take its slots over.")
+            case RereadCause.OTHER_CLIENT:
+                return message("Another conversation had the slot in between.")
+            case _:
+                return message("The engine's checkpoints or its prompt cache did not reach so far.")
+
+    def _suggest_fix(self, last: Reread) -> Action | None:
+        if last.cause is not RereadCause.OTHER_CLIENT:
+            return None
+        slots = 2 * self._slots
+        return Action(ActionKind.MORE_SLOTS, message("Use {slots} slots", slots=slots), {"slots": slots})
 
 
 # GPU problems: throttling, other programs in its memory, and a model that does not run on it.
@@ -696,6 +765,7 @@ class Health:
             FindingCode.ACCEPTANCE_LOW: Latch(LowAcceptanceDetector(setup), raise_checks=2, clear_checks=2),
             FindingCode.DRAFTS_INERT: Latch(InertDraftsDetector(setup), raise_checks=1, clear_checks=1),
             FindingCode.REQUESTS_WAIT: Latch(WaitingRequestsDetector(setup), raise_checks=10, clear_checks=10),
+            FindingCode.PROMPT_READ_AGAIN: Latch(RereadPromptsDetector(setup), raise_checks=1, clear_checks=1),
             FindingCode.SPEED_FALLING: Latch(FallingSpeedDetector(self.speed), raise_checks=2, clear_checks=2),
         }
 

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 from launcher.base.action import Action
 from launcher.base.messages import message
+from launcher.engine.server.reread import Reread
 from launcher.machine.gpu import GpuActivity, Reading
 
 LONGEST_GAP_S = 10.0
@@ -34,6 +35,7 @@ class FindingCode(StrEnum):
     DRAFTS_INERT = "drafts_inert"
     GPU_UNUSED = "gpu_unused"
     REQUESTS_WAIT = "requests_wait"
+    PROMPT_READ_AGAIN = "prompt_read_again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,8 @@ class Moment:
     """The input of one health check: a snapshot of server and machine, taken about every two seconds.
 
     `readings` are means since the last check. `generating` is whether tokens were generated since then, `waiting` the
-    number of requests that wait for a slot; both are None if unknown. `finished` are the replies that ended since then.
+    number of requests that wait for a slot; both are None if unknown. `finished` are the replies that ended since then,
+    `prompts` what each of these requests read again, None for one that read nothing twice.
     """
 
     time_s: float
@@ -123,6 +126,7 @@ class Moment:
     generating: bool | None = None
     waiting: int | None = None
     finished: tuple[FinishedReply, ...] = ()
+    prompts: tuple[Reread | None, ...] = ()
     on_battery: bool | None = None
 
     def value(self, name: str) -> float | None:

@@ -11,6 +11,7 @@ from launcher.base.messages import message
 from launcher.engine.builds.build import BUILT_IN, EngineBuild
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.logs import LogBook
+from launcher.engine.server.reread import Reread
 from launcher.machine.gpu import READINGS, GpuActivity, Reading
 from launcher.machine.gpus import GpuSensors, GpuSnapshot
 from launcher.machine.sensors import OtherProgramsLoad
@@ -209,6 +210,8 @@ class HealthWatch:
         self._own_reply_ended_s = float("-inf")
         self._finished: list[tuple[float, FinishedReply]] = []
         """Replies that ended since the last check, with the times at which they began."""
+        self._prompts: list[Reread | None] = []
+        """What each request that ended since the last check read again."""
         self._others_shares: deque[tuple[float, float | None]] = deque(maxlen=300)
         """Processor share of other programs at the last checks, with their times."""
 
@@ -269,8 +272,10 @@ class HealthWatch:
             waiting=self._count_waiting(held_requests),
             finished=tuple(self._add_others_share(began_s, reply) for began_s, reply in self._finished),
             on_battery=machine.on_battery,
+            prompts=tuple(self._prompts),
         )
         self._finished.clear()
+        self._prompts.clear()
         for event in self.health.check(moment):
             if self._listener is not None:
                 self._listener(event)
@@ -280,6 +285,11 @@ class HealthWatch:
         self.health = self._engine_pid = self._counters = self.activity = None
         self.memory = unknown_memory()
         self._finished.clear()
+        self._prompts.clear()
+
+    def note_prompt(self, reread: Reread | None) -> None:
+        """Register a client's request that has ended, and what of its prompt was read again."""
+        self._prompts.append(reread)
 
     def reply_started(self, meter: ReplyMeter, now_s: float) -> None:
         """Register a reply that we have requested."""

@@ -3,16 +3,18 @@
 import json
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import astuple, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from launcher.gateway.request_log import RequestRecord
 from launcher.tuning.history_records import to_compact_json
 
 MOST_KEPT = 10_000
-_QUOTED_COLUMNS = ", ".join(f'"{field.name}"' for field in fields(RequestRecord))  # one is called end
-_PLACES = ", ".join("?" * len(fields(RequestRecord)))
-_GAPS = [field.name for field in fields(RequestRecord)].index("gaps_s")
+_COLUMNS = [field.name for field in fields(RequestRecord) if field.name != "reread"]
+"""What was read again is a finding while the server runs, and not kept."""
+_QUOTED_COLUMNS = ", ".join(f'"{name}"' for name in _COLUMNS)  # one is called end
+_PLACES = ", ".join("?" * len(_COLUMNS))
+_GAPS = _COLUMNS.index("gaps_s")
 REQUESTS_TABLE = """
 CREATE TABLE requests (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, started_s REAL NOT NULL,
@@ -27,7 +29,7 @@ def add_request_rows(db: sqlite3.Connection, records: Iterable[RequestRecord]) -
     """Add requests within the caller's transaction. The oldest ones beyond MOST_KEPT are deleted."""
     db.executemany(
         f"INSERT INTO requests ({_QUOTED_COLUMNS}) VALUES ({_PLACES})",  # noqa: S608 -- constants
-        [tuple(map(_column_value, astuple(record))) for record in records],
+        [tuple(_column_value(getattr(record, name)) for name in _COLUMNS) for record in records],
     )
     db.execute("DELETE FROM requests WHERE number <= (SELECT max(number) FROM requests) - ?", (MOST_KEPT,))
 

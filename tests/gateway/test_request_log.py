@@ -229,7 +229,7 @@ def test_json_has_a_zone_and_null_for_what_is_unknown() -> None:
     unknown = {name for name, value in told.items() if value is None}
     assert unknown == {
         *("model", "prompt_tokens", "reused_tokens", "reply_tokens", "first_token_s", "tokens_per_second"),
-        *("draft_n", "draft_n_accepted"),
+        *("draft_n", "draft_n_accepted", "reread"),
     }
 
 

@@ -1,0 +1,139 @@
+"""Finds out why an engine has read a prompt again. No text is kept, only hashes of the parts of prompts."""
+
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from launcher.engine.server.reread import Reread, RereadCause
+from launcher.gateway.exchange import Exchange
+
+_REMEMBERED = 32
+_LEAST_TOKENS = 1_024
+"""Fewer tokens that are read again are no loss worth a word: engines keep checkpoints so far apart."""
+_LEAST_SHARE = 0.2
+_MOST_BYTES = 4 << 20
+"""Larger requests, such as those with images, are left out: hashing them would hold up the others."""
+_SAME_AGENT_SHARE = 0.5
+"""Share of a prompt that reappears behind a change, from which it counts as the same conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a prompt: what it is, a hash of its text, and its length in characters."""
+
+    label: str
+    digest: bytes
+    characters: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    parts: tuple[_Part, ...]
+    client: tuple[str, str]
+    engine: int
+
+    @property
+    def characters(self) -> int:
+        return sum(part.characters for part in self.parts)
+
+
+class PromptMemory:
+    """Remembers the last prompts of a server by their hashes."""
+
+    def __init__(self) -> None:
+        self._prompts: deque[_Prompt] = deque(maxlen=_REMEMBERED)
+        self._engine = 0
+
+    def note_engine_start(self) -> None:
+        """Record that an engine was started, which knows no prompt unless slots were restored."""
+        self._engine += 1
+
+    def note_prompt(self, exchange: Exchange) -> Reread | None:
+        """Record a request that has ended; return what the engine read again, None if that is little or unknown."""
+        if (
+            exchange.body is None
+            or len(exchange.raw) > _MOST_BYTES
+            or not (parts := tuple(_split_prompt(exchange.body)))
+        ):
+            return None
+        prompt = _Prompt(parts, (exchange.key_name, exchange.user_agent), self._engine)
+        found = self._find_reread(prompt, exchange)
+        self._prompts.append(prompt)
+        return found
+
+    def _find_reread(self, prompt: _Prompt, exchange: Exchange) -> Reread | None:
+        figures = exchange.figures
+        total, reused = figures.prompt_tokens, figures.reused_tokens
+        if not total or reused is None or not self._prompts:
+            return None
+        earlier = max(reversed(self._prompts), key=lambda each: _count_same_start(each, prompt))
+        characters, place = _count_same_start(earlier, prompt), ""
+        like = max(
+            (each for each in reversed(self._prompts) if each.client == prompt.client),
+            key=lambda each: _count_same_anywhere(each, prompt),
+            default=None,
+        )
+        if like is not None and _count_same_anywhere(like, prompt) > max(
+            characters, _SAME_AGENT_SHARE * like.characters
+        ):
+            earlier, characters = like, _count_same_anywhere(like, prompt)
+            place = _find_change(like, prompt)
+        lost = int(total * characters / prompt.characters) - reused
+        if lost < max(_LEAST_TOKENS, _LEAST_SHARE * total):
+            return None
+        lost = min(lost, total - reused)
+        return Reread(lost, _estimate_seconds(exchange, lost, total - reused), self._find_cause(earlier, place), place)
+
+    def _find_cause(self, earlier: _Prompt, place: str) -> RereadCause:
+        if earlier.engine != self._engine:
+            return RereadCause.RESTART
+        if place:
+            return RereadCause.CHANGED_PREFIX
+        return RereadCause.CHECKPOINT if self._prompts[-1] is earlier else RereadCause.OTHER_CLIENT
+
+
+def _split_prompt(body: Mapping[str, Any]) -> Iterator[_Part]:
+    """Yield the parts of a prompt in the order in which chat templates write them: tools, system, messages."""
+    for name in ("tools", "system", "instructions", "messages", "input", "prompt"):
+        content = body.get(name)
+        if not content:
+            continue
+        each_apart = isinstance(content, list) and name != "tools"
+        for number, part in enumerate(content if each_apart else [content], 1):
+            label = part.get("role", name) if isinstance(part, dict) else name
+            text = json.dumps(part, ensure_ascii=False).encode("utf-8", "replace")
+            yield _Part(f"{label} {number}", blake2b(text, digest_size=8).digest(), len(text))
+
+
+def _count_same_start(earlier: _Prompt, prompt: _Prompt) -> int:
+    """Return how many characters both prompts begin with, in whole parts."""
+    count = 0
+    for old, new in zip(earlier.parts, prompt.parts, strict=False):
+        if old.digest != new.digest:
+            break
+        count += new.characters
+    return count
+
+
+def _count_same_anywhere(earlier: _Prompt, prompt: _Prompt) -> int:
+    """Return how many characters of a prompt are in parts that the earlier one had, too, wherever."""
+    known = {part.digest for part in earlier.parts}
+    return sum(part.characters for part in prompt.parts if part.digest in known)
+
+
+def _find_change(earlier: _Prompt, prompt: _Prompt) -> str:
+    """Return the first part that differs."""
+    for old, new in zip(earlier.parts, prompt.parts, strict=False):
+        if old.digest != new.digest:
+            return new.label
+    return ""
+
+
+def _estimate_seconds(exchange: Exchange, lost: int, read: int) -> float | None:
+    """Return the seconds that reading the lost tokens took, as their part of the time until the first token."""
+    if exchange.first_token is None or read <= 0:
+        return None
+    return max(0.0, exchange.first_token - exchange.started) * lost / read

@@ -1,0 +1,129 @@
+"""Why a prompt was read again: by hashes of requests, and on the real built-in engine."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.reread import Reread, RereadCause
+from launcher.gateway.exchange import Exchange, ReplyFigures
+from launcher.gateway.prompt_memory import PromptMemory
+from tests.gateway.test_handover import serving
+
+TOOLS = [{"type": "function", "function": {"name": f"tool{number}", "description": "x" * 400}} for number in range(40)]
+SYSTEM = "You are a coding agent. " * 400
+TURNS = [
+    {"role": "user", "content": "Read the file."},
+    {"role": "assistant", "content": "It says: " + "line of code " * 200},
+    {"role": "user", "content": "Mend it."},
+]
+_CHARACTERS_PER_TOKEN = 4
+
+
+def ended(body: Mapping[str, Any], reused: int, client: str = "agent/1") -> Exchange:
+    """A request that has ended; `reused` of its tokens came from the cache."""
+    raw = json.dumps(body).encode()
+    figures = ReplyFigures(prompt_tokens=len(raw) // _CHARACTERS_PER_TOKEN, reused_tokens=reused)
+    return Exchange(
+        "/v1/chat/completions", raw, body, user_agent=client, figures=figures, started=100.0, first_token=110.0
+    )
+
+
+def chat(turns: int = 1, system: str = SYSTEM) -> dict[str, Any]:
+    return {"tools": TOOLS, "messages": [{"role": "system", "content": system}, *TURNS[:turns]]}
+
+
+def tokens(body: Mapping[str, Any]) -> int:
+    return len(json.dumps(body)) // _CHARACTERS_PER_TOKEN
+
+
+def note(memory: PromptMemory, body: Mapping[str, Any], reused: int = 0, client: str = "agent/1") -> Reread | None:
+    return memory.note_prompt(ended(body, reused, client))
+
+
+def test_a_conversation_that_goes_on_loses_nothing() -> None:
+    memory = PromptMemory()
+    assert note(memory, chat(1)) is None
+    assert note(memory, chat(3), reused=tokens(chat(1))) is None
+
+
+def test_a_checkpoint_far_back_is_the_cause_if_nothing_else_happened() -> None:
+    memory = PromptMemory()
+    note(memory, chat(1))
+    found = note(memory, chat(3), reused=100)
+    assert found is not None
+    assert found.cause is RereadCause.CHECKPOINT
+    assert found.tokens == pytest.approx(tokens(chat(1)) - 100, rel=0.02)
+    assert found.seconds == pytest.approx(10.0 * found.tokens / (tokens(chat(3)) - 100))
+
+
+def test_another_conversation_in_between_is_the_cause() -> None:
+    memory = PromptMemory()
+    note(memory, chat(1))
+    note(memory, {"messages": [{"role": "user", "content": "Write a title."}]}, client="other/2")
+    found = note(memory, chat(3))
+    assert found is not None
+    assert found.cause is RereadCause.OTHER_CLIENT
+
+
+def test_an_engine_that_was_started_in_between_is_the_cause() -> None:
+    memory = PromptMemory()
+    note(memory, chat(1))
+    memory.note_engine_start()
+    found = note(memory, chat(3))
+    assert found is not None
+    assert found.cause is RereadCause.RESTART
+    assert note(memory, chat(3), reused=tokens(chat(3)) - 4) is None
+
+
+def test_a_header_that_changes_in_front_is_named_by_its_place() -> None:
+    def claude(number: int) -> dict[str, Any]:
+        system = [{"type": "text", "text": f"x-billing: {number}"}, {"type": "text", "text": SYSTEM}]
+        return {"system": system, "messages": TURNS[:1]}
+
+    memory = PromptMemory()
+    note(memory, claude(1))
+    found = note(memory, claude(2))
+    assert found is not None
+    assert (found.cause, found.place) == (RereadCause.CHANGED_PREFIX, "system 1")
+    assert found.as_json() == {
+        "tokens": found.tokens,
+        "seconds": pytest.approx(found.seconds, abs=0.01),
+        "cause": "changed prefix",
+        "place": "system 1",
+    }
+
+
+def test_unknown_figures_short_prompts_and_new_conversations_are_no_loss() -> None:
+    memory = PromptMemory()
+    note(memory, chat(1))
+    assert memory.note_prompt(replace(ended(chat(1), 0), figures=ReplyFigures())) is None
+    assert note(memory, {"messages": TURNS[:1]}) is None
+    assert note(memory, {"messages": TURNS[:1]}) is None
+    another = {"messages": [{"role": "system", "content": "Another agent. " * 800}, *TURNS]}
+    assert note(memory, another, client="other/2") is None
+    assert memory.note_prompt(Exchange("/v1/models", b"", None)) is None
+
+
+def test_two_clients_of_one_slot_are_seen_on_the_engine(demo_model: Path) -> None:
+    options = ServeOptions(demo_model, built_in=True, threads=1, context=8192, alias="demo", cache_ram=0)
+
+    async def talk() -> list[Reread | None]:
+        async with serving(options) as (session, client):
+            long = "Explain how bread rises, and why a bicycle stays upright. " * 60
+            for text in (long, "Other words stand here, of another kind. " * 60, long):
+                body = {"messages": [{"role": "user", "content": text}], "max_tokens": 4, "temperature": 0}
+                (await client.post("/v1/chat/completions", json=body)).raise_for_status()
+            while len(ended := [each for each in session.request_log.records if each.has_ended]) < 3:
+                await asyncio.sleep(0.01)
+            return [each.reread for each in ended]
+
+    first, second, third = asyncio.run(talk())
+    assert (first, second) == (None, None)
+    assert third is not None
+    assert third.cause is RereadCause.OTHER_CLIENT

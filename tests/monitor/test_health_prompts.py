@@ -1,0 +1,54 @@
+"""Prompts that are read again: when that is a finding, what it says, and when it is over."""
+
+import pytest
+
+from launcher.base.action import ActionKind
+from launcher.engine.server.reread import Reread, RereadCause
+from launcher.monitor.health import Health
+from launcher.monitor.health_event import FindingCode, HealthEvent, ServerSetup
+from tests.monitor.series import moment, run, told
+
+
+def watch(*prompts: Reread | None, slots: int = 1) -> list[HealthEvent]:
+    moments = [moment(2.0 * number, prompts=(prompt,)) for number, prompt in enumerate(prompts)]
+    return run(Health(ServerSetup(slots=slots)), moments)
+
+
+def lost(tokens: int = 2_000, cause: RereadCause = RereadCause.CHECKPOINT, place: str = "") -> Reread:
+    return Reread(tokens, 3.0, cause, place)
+
+
+def test_one_small_loss_is_no_finding_and_a_second_one_is() -> None:
+    assert watch(None, lost(), None, None) == []
+    (event,) = watch(None, lost(), None, lost())
+    assert event.finding.code is FindingCode.PROMPT_READ_AGAIN
+    assert event.finding.sentence.startswith("4,000 tokens of the last prompts were read again, 6 s lost.")
+    assert event.finding.evidence["cause"] == "checkpoint"
+
+
+def test_one_large_loss_is_a_finding() -> None:
+    assert told(watch(lost(10_000))) == [(FindingCode.PROMPT_READ_AGAIN, True)]
+
+
+def test_three_requests_without_a_loss_end_it() -> None:
+    events = watch(lost(10_000), None, None, None, None, None)
+    assert told(events) == [(FindingCode.PROMPT_READ_AGAIN, True), (FindingCode.PROMPT_READ_AGAIN, False)]
+    assert told(watch(lost(10_000), None, lost(), None)) == [(FindingCode.PROMPT_READ_AGAIN, True)]
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        (RereadCause.CHANGED_PREFIX, "(system 1)"),
+        (RereadCause.RESTART, "restarted in between"),
+        (RereadCause.OTHER_CLIENT, "Another conversation"),
+        (RereadCause.CHECKPOINT, "checkpoints"),
+    ],
+)
+def test_each_cause_is_said(cause: RereadCause, words: str) -> None:
+    (event,) = watch(lost(10_000, cause, "system 1"), slots=2)
+    assert words in event.finding.sentence
+    action = event.finding.action
+    assert (action is not None) == (cause is RereadCause.OTHER_CLIENT)
+    if action is not None:
+        assert (action.kind, action.parameters) == (ActionKind.MORE_SLOTS, {"slots": 4})
