@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.app import settings_file
+from launcher.app.model_names import keep_model, read_model_names
 from launcher.app.saved_tunes import SavedTune, load_tunes, save_tune
 from launcher.app.settings_declared import THEME
 from launcher.base.paths import HOME_VARIABLE, data_dir, state_dir
@@ -121,6 +122,7 @@ KINDS = {
         lambda _: settings.save_model_settings(MODEL, {"draft": 1}),
         lambda _: settings.load_model_settings(MODEL),
     ),
+    "names of models": Kind("config/model-names.json", lambda _: keep_model("demo"), lambda _: read_model_names().kept),
     "ports and keys": Kind(
         "state/endpoints.json",
         lambda _: endpoint.claim_endpoint(23_456),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
@@ -61,15 +62,21 @@ def read_model_names() -> ModelNames:
     Do not change the result.
     """
     path = _names_path()
+    identity: tuple[int, ...] = ()
     try:
         stat = path.stat()
-        return _read_names(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
-    except OSError:
+        identity = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    except FileNotFoundError:
         return ModelNames()
+    except OSError:
+        pass  # loading it says why
+    with suppress(OSError):
+        return _read_names(path, identity)
+    return ModelNames()
 
 
 @lru_cache(maxsize=1)
-def _read_names(path: Path, _inode: int, _modified_ns: int, _size: int) -> ModelNames:
+def _read_names(path: Path, _identity: tuple[int, ...]) -> ModelNames:
     return _FILE.load(path)
 
 
