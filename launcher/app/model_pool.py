@@ -108,7 +108,7 @@ def read_pool_rules(memory_limit_mib: int | None = None) -> PoolRules:
     if memory_limit_mib is None and limit != VALUE_NONE:
         memory_limit_mib = int(limit)
     return PoolRules(
-        None if minutes == VALUE_NONE else 60.0 * float(minutes),
+        60.0 * float(minutes) or None,
         memory_limit_mib,
         settings.stored_value(UNKNOWN_MODEL) == VALUE_REFUSE,
     )
@@ -362,10 +362,10 @@ class ModelPool:
         names = await self._list_names()
         shown = name[:_SHOWN_CHARACTERS]
         more = "" if len(names) <= _SHOWN_NAMES else f", and {len(names) - _SHOWN_NAMES} more (GET /v1/models)"
-        remedy = f"`mtp-launcher pull {absent}` downloads it. " if absent else ""
+        remedy = f" (download it: mtp-launcher pull {absent})" if absent else ""
         raise Refusal(
             404,
-            f"There is no model {shown!r} here. {remedy}Models: {', '.join(names[:_SHOWN_NAMES])}{more}",
+            f"There is no model {shown!r} here{remedy}. Models: {', '.join(names[:_SHOWN_NAMES])}{more}",
             "not_found_error",
         )
 

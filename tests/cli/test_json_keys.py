@@ -65,7 +65,7 @@ def test_serve_status_restart_and_requests_have_their_keys() -> None:
         process.wait(120)
     assert documented("serve")["the first object"] <= ready.keys()
     assert [each["url"] for each in running] == [ready["url"]]
-    assert documented("status")["each server"] <= running[0].keys()
+    assert documented("status")["each model"] <= running[0].keys()
     assert documented("restart")["the object"] <= restarted.keys()
     keys = documented("requests")
     assert keys["the object"] <= requests.keys()
