@@ -40,12 +40,12 @@ class Autostart:
 
 
 def serve_command(model: str | None, *, windowless: bool = False) -> list[str]:
-    """Return the command that serves `model`, or the last served model for None.
+    """Return the command that serves `model`, or the last served model for None, until a window takes the server over.
 
     With `windowless` (Windows) it opens no console.
     """
     python = Path(sys.executable)
-    arguments = ["serve", "--last"] if model is None else ["serve", "--model", model]
+    arguments = ["serve", "--for-window", *(["--last"] if model is None else ["--model", model])]
     if windowless:
         pythonw = python.with_name("pythonw.exe")
         return [str(pythonw if pythonw.exists() else python), "-m", "launcher", *arguments]

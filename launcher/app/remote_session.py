@@ -168,6 +168,8 @@ class RemoteServer:
         """Take over the supervisor's status."""
         if status.error is not None and str(status.error) == str(self._reported.error):
             status = ServerStatus(status.state, status.percent, self._reported.error)
+        if status.state in SERVING and self._reported.state not in SERVING:
+            self._set_status(ServerStatus(ServerState.READY))  # also with replies that go on, as a supervisor does
         self._reported = status
         if status.state in (ServerState.STOPPING, ServerState.STOPPED, ServerState.FAILED):
             self._replies.end_all()
@@ -205,6 +207,9 @@ class RemoteServer:
         status = self._reported
         if status.state in SERVING:
             status = ServerStatus(ServerState.BUSY if self._replies or self._other_requests else ServerState.READY)
+        self._set_status(status)
+
+    def _set_status(self, status: ServerStatus) -> None:
         if status != self._status:
             self._status = status
             changed, self._status_changed = self._status_changed, asyncio.Event()
@@ -465,7 +470,7 @@ class RemoteSession:
             async with asyncio.timeout(_END_LIMIT_S):
                 async for _ in send_request(entry.address, "quit"):
                     pass
-                while entry.is_running:  # noqa: ASYNC110 -- another process gives no event
+                while await asyncio.to_thread(find_process) == entry:  # noqa: ASYNC110 -- another process gives no event
                     await asyncio.sleep(_POLL_S)
 
     async def _follow(self, link: _Link) -> None:

@@ -108,6 +108,8 @@ class OwnerStream:
             for lines in self._take_lines():  # also the last ones of a server that is no more
                 yield {"state": {}, "lines": lines}
             state = self._read_state()
+            if state["server"] != self._sent.get("server"):
+                self._sent = {}  # of another server everything is sent, also what is as before
             changed = {name: value for name, value in state.items() if self._sent.get(name, self) != value}
             self._sent = state
             for lines in self._take_lines():
@@ -167,11 +169,12 @@ class SessionHost:
 
     It answers these verbs: own; start, stop, share, fix (number, and the arguments of the session's methods); cancel;
     foresee; note (processing, quiet_since, findings); quit. `number` counts the owner's requests: an older one that
-    comes late does nothing. It ends by itself after `idle_limit_s` seconds without an owner and without a request.
+    comes late does nothing. It ends by itself after `idle_limit_s` seconds without an owner and without a request, or
+    with None when its server has failed and nobody owns it. For `takes_models` see ServerSession.
     """
 
-    def __init__(self, idle_limit_s: float) -> None:
-        self.session = ServerSession(on_event=self._handle_event)
+    def __init__(self, idle_limit_s: float | None, *, takes_models: bool = False) -> None:
+        self.session = ServerSession(on_event=self._handle_event, takes_models=takes_models)
         self.session.monitor.set_visible(False)
         self.session.request_log.add_listener(lambda _record: self._note_activity())
         self._counting = UseCounting(self.session)
@@ -228,9 +231,13 @@ class SessionHost:
         if self._owner is not None or self._tasks:
             return None
         is_idle = self.session.is_idle or self.session.supervisor.status.state is ServerState.STOPPED
+        if self.session.pool is not None and self.session.pool.is_main_unloaded:
+            is_idle = False  # other models are served, and this one can come back
         if not is_idle and self.session.request_log.count_states().total():
             return None
         limit_s = (0.0 if self._had_owner else _FIRST_OWNER_S) if is_idle else self._idle_limit_s
+        if limit_s is None:
+            return 0.0 if self.session.supervisor.status.state is ServerState.FAILED else None
         return self._active_s + limit_s - asyncio.get_running_loop().time()
 
     async def close(self) -> None:

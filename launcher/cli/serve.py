@@ -75,6 +75,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="after a failed start, apply the suggested change and try again, three times at most",
     )
+    parser.add_argument("--for-window", action="store_true", help=argparse.SUPPRESS)  # what autostart starts
     add_extra_arguments(parser)
 
 
@@ -112,6 +113,11 @@ async def run(options: argparse.Namespace) -> int:
     except LauncherError as error:
         save_last_start(None, None, error)
         raise
+    if options.for_window:
+        from launcher.app.server_process import find_process
+
+        if await asyncio.to_thread(find_process) is None:
+            return await _serve_for_window(start, options)
     on_event = None if options.json else StateLine().show_event
     on_health = None if options.json else _print_health
     session = ServerSession(
@@ -145,6 +151,46 @@ async def run(options: argparse.Namespace) -> int:
     finally:
         await session.stop()
         await counting.close()
+    return 0
+
+
+async def _serve_for_window(start: ResolvedStart, options: argparse.Namespace) -> int:
+    """Serve as the server process, so that a window takes the server over instead of starting another one.
+
+    Returns when a window has ended it or it was stopped. Exit code 1 if the engine fails while no window shows why.
+    """
+    from launcher.app.session_host import SessionHost
+    from launcher.base.errors import LauncherError
+    from launcher.cli.progress import StateLine
+    from launcher.cli.suggested_fixes import actions_json, print_failure
+    from launcher.engine.server.last_start import save_last_model
+
+    host = SessionHost(None, takes_models=True)
+    session = host.session
+    try:
+        await host.listen()
+        with session.listening(StateLine().show_event):
+            await session.start(
+                start.options,
+                chosen=start.chosen,
+                set_aside=start.set_aside,
+                model_name=start.model_name,
+                notices=start.notices,
+            )
+        await asyncio.to_thread(save_last_model, start.model_name)
+        ready = Result(_ready_json(session, start, options), _describe_server(session, start, options))
+        print_result(ready, as_json=options.json)
+        await host.wait_until_unused()
+        failure = None if session.is_idle else session.supervisor.status.error
+        if failure is not None:
+            raise failure
+    except asyncio.CancelledError:
+        return 0  # SIGINT and SIGTERM are the normal end
+    except LauncherError as error:
+        print_failure(error, actions_json(error.actions, session.command_for_action), as_json=options.json)
+        return 1
+    finally:
+        await host.close()
     return 0
 
 

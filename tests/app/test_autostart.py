@@ -56,7 +56,7 @@ def test_with_systemd_a_unit_is_written_enabled_and_removed(systemd: Path) -> No
     assert state.places == (str(unit), str(wanted))
     assert wanted.resolve() == unit
     assert state.command
-    assert state.command.endswith("serve --model demo")
+    assert state.command.endswith("serve --for-window --model demo")
     assert f"{HOME_VARIABLE}=" in unit.read_text()
     assert autostart.switch_off() == (str(unit), str(wanted))
     assert not unit.exists()
@@ -84,7 +84,7 @@ def test_without_systemd_the_desktop_starts_it(login: Path) -> None:
     words = read_exec(entry.read_text("utf-8"))
     assert words[0] == "env"
     assert words[1] == f"{HOME_VARIABLE}={os.environ[HOME_VARIABLE]}"
-    assert words[-3:] == ["serve", "--model", NASTY]
+    assert words[-4:] == ["serve", "--for-window", "--model", NASTY]
     autostart.switch_off()
     assert not entry.exists()
 
@@ -108,7 +108,7 @@ def test_a_line_break_is_refused_where_it_cannot_be_written_and_what_was_on_stay
 def test_the_program_that_is_started_is_there(login: Path) -> None:
     command = autostart.serve_command("demo")
     assert Path(command[0]).exists()
-    told = subprocess.run([*command[:-3], "--version"], capture_output=True, text=True, check=True, cwd="/")
+    told = subprocess.run([*command[:-4], "--version"], capture_output=True, text=True, check=True, cwd="/")
     assert told.stdout.startswith("mtp-launcher ")
 
 

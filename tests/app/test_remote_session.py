@@ -78,6 +78,12 @@ def owner_program(options: ServeOptions, idle_limit_s: float = 600.0) -> Iterato
                     each.kill()
 
 
+def login_program(model: Path) -> "subprocess.Popen[str]":
+    """Start what autostart starts at login."""
+    command = [sys.executable, "-m", "launcher", "serve", "--for-window", "--model", str(model), "--json"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
 @asynccontextmanager
 async def remote(seen: list[ServerEvent] | None = None) -> AsyncIterator[RemoteSession]:
     session = RemoteSession(on_event=None if seen is None else seen.append)
@@ -162,6 +168,18 @@ async def test_errors_are_of_their_own_kind_and_the_same_as_with_the_status(
         assert isinstance(restored.value.reason, LauncherError)
         with pytest.raises(BadOption):
             await session.start(replace(options, context=-1))
+
+
+async def test_sharing_starts_it_anew_at_the_same_address(options: ServeOptions) -> None:
+    async with remote() as session:
+        await session.start(options)
+        url = session.supervisor.endpoint.url
+        for shared in (True, False):
+            await session.set_shared(shared)
+            assert (session.shared, session.supervisor.endpoint.shared) == (shared, shared)
+            assert session.supervisor.endpoint.url == url
+            assert session.supervisor.launch is not None
+            assert (await session.send_request(QUESTION)).text
 
 
 async def test_of_starts_and_stops_before_the_process_listens_the_last_counts(options: ServeOptions) -> None:
@@ -292,6 +310,24 @@ async def test_a_process_without_a_server_ends_with_its_owner() -> None:
     session._link.reap(END_S)  # type: ignore[union-attr]
 
 
+async def test_a_window_takes_over_what_was_started_at_login_and_its_end_ends_it(
+    options: ServeOptions, home: Path
+) -> None:
+    with login_program(options.model) as program:
+        assert program.stdout
+        ready = json.loads(program.stdout.readline())
+        engine = psutil.Process(ready["pid"])
+        assert ready["launcher_pid"] == program.pid
+        async with remote() as session:
+            assert await session.attach()
+            assert (session.process.pid, session.model_name) == (program.pid, str(options.model))  # type: ignore[union-attr]
+            await session.start(replace(options, draft=1), again=True)
+            assert session.supervisor.engine_pid != engine.pid
+            await wait_for_end(engine)
+        assert await asyncio.to_thread(program.wait, END_S) == 0
+        assert registry.list_entries() == ()
+
+
 async def test_the_watchdog_knows_of_the_owners_replies(options: ServeOptions) -> None:
     host = SessionHost(600.0)
     await host.listen()
@@ -311,3 +347,26 @@ async def test_the_watchdog_knows_of_the_owners_replies(options: ServeOptions) -
     finally:
         await session.stop()
         await host.close()
+
+
+async def test_a_process_of_another_version_is_ended_first(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.app.session_host.__version__", "0.0.1")
+    host = SessionHost(None)
+    await host.listen()
+    await host.session.start(options)
+    engine = psutil.Process(host.session.supervisor.engine_pid)
+
+    async def serve_to_the_end() -> None:
+        await host.wait_until_unused()
+        await host.close()
+
+    serving = asyncio.create_task(serve_to_the_end())
+    async with remote() as session:
+        assert not await session.attach()
+        await serving
+        await wait_for_end(engine)
+        assert session.process is not None
+        assert session.process.pid != os.getpid()
+        assert session.is_idle
