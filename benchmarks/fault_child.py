@@ -79,9 +79,10 @@ class Crashes(QObject):
 
 
 def _engine_pid() -> int | None:
-    path = next(state_dir().rglob("server-*.json"))
-    pid: int | None = json.loads(path.read_bytes())["engine_pid"]
-    return pid
+    for path in state_dir().rglob("server-*.json"):
+        pid: int | None = json.loads(path.read_bytes())["engine_pid"]
+        return pid
+    return None  # the server is being stopped
 
 
 def _fake(lines: int) -> ServeOptions:

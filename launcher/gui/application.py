@@ -97,6 +97,9 @@ def run_window(options: argparse.Namespace) -> int:
     for each in sockets:
         each.close()
     if not window.controller.bridge.close():
+        from launcher.app.server_process import kill_process
+
+        kill_process()
         print("Error: the engine did not end in time; its keeper ends it now.", file=sys.stderr)
         return 1
     return window.exit_code or code
@@ -159,6 +162,8 @@ def _on_first_paint(window: Window, options: argparse.Namespace, file: Path | No
     painted_s = process_age_s()
     if damage := settings.damage_notices():
         window.notice.show_message("\n".join(damage), "attention")
+    if picture is None:
+        window.controller.attach_running()
     if options.demo:
         window.start_demo()
     elif file is not None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -142,6 +141,10 @@ class Controller(QObject):
         self._view_model.update(**changes)
         self._request_state(lambda: self._service.start(request))
 
+    def attach_running(self) -> None:
+        """Take over the server that an earlier window has left when it crashed, if there is one."""
+        self.bridge.run(lambda _report: self._service.attach(), failed=lambda _: None)
+
     def set_visible(self, visible: bool) -> None:
         """Tell the core whether the user can see the window."""
         self.bridge.run(lambda _report: self._service.set_visible(visible))
@@ -220,7 +223,7 @@ class Controller(QObject):
 
     def close(self) -> None:
         """Stop everything. `closed` is emitted when nothing runs any more."""
-        self.bridge.submit("close", self._service.stop)
+        self.bridge.submit("close", self._service.close)
 
     def change_setting(self, name: str, value: "settings_file.AppSettingValue") -> None:
         """Store another value for an app setting."""
@@ -344,12 +347,11 @@ class Controller(QObject):
             writes_text=not event.launch.options.embeddings,
         )
         self.launch, self.note, self.shared = event.launch, event.note, event.shared
-        if self._start_request is not None:  # the next start without arguments repeats the settings that run now
+        if model := self._start_request.model if self._start_request else self._service.served_name:
             from launcher.app.start_settings import ResolvedStart
 
-            self._start_request = replace(
-                self._start_request, start=ResolvedStart(self._start_request.model, event.launch.options)
-            )
+            # The next start without arguments repeats the settings that run now.
+            self._start_request = StartRequest(model, start=ResolvedStart(model, event.launch.options))
         self.launched.emit(event.launch)
         if event.note:  # a measurement on this machine may disagree
             launch = event.launch

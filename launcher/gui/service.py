@@ -1,4 +1,7 @@
-"""The window's server session on the core's thread: carries out the controller's requests and posts the results."""
+"""The window's server session on the core's thread: carries out the controller's requests and posts the results.
+
+The server runs in a process of its own, which a crash of the window leaves running: see app/remote_session.py.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +23,7 @@ from launcher.gui.core_events import (
 from launcher.gui.translation import render, tr
 
 if TYPE_CHECKING:
-    from launcher.app.session import ServerSession
+    from launcher.app.remote_session import RemoteSession
     from launcher.app.use_counting import UseCounting
     from launcher.base.action import Action
     from launcher.engine.server.launch import Launch
@@ -40,7 +43,7 @@ class ServerService:
     """
 
     def __init__(self, post: Callable[[object], None]) -> None:
-        self.session: ServerSession | None = None
+        self.session: RemoteSession | None = None
         """None before the first start."""
         self.served_name = ""
         """The model as the user named it."""
@@ -56,6 +59,7 @@ class ServerService:
         from launcher.engine.server.last_start import save_last_model
 
         session = self.open_session()
+        session.prepare()  # while the settings are resolved
         self._request_count += 1
         start, request_number = request.start, self._request_count
         if start is None:
@@ -79,13 +83,20 @@ class ServerService:
             self._post_launched(session)
         await asyncio.to_thread(save_last_model, request.model)
 
-    def open_session(self) -> "ServerSession":
+    async def attach(self) -> None:
+        """Take over the server that an earlier window has left, if there is one."""
+        from launcher.app.server_process import find_process
+
+        if await asyncio.to_thread(find_process) is not None:
+            await self.open_session().attach()
+
+    def open_session(self) -> "RemoteSession":
         """Return the session, creating it if necessary."""
-        from launcher.app.session import ServerSession
+        from launcher.app.remote_session import RemoteSession
         from launcher.app.use_counting import UseCounting
 
         if self.session is None:
-            self.session = ServerSession(
+            self.session = RemoteSession(
                 on_event=self._forward_event, on_snapshot=self._post, on_health=self._forward_health
             )
             self._counting = UseCounting(self.session)
@@ -108,6 +119,12 @@ class ServerService:
         if self._counting is not None:
             await self._counting.save_counts()
         return self.session.is_idle
+
+    async def close(self) -> None:
+        """Stop the server, and end its process."""
+        await self.stop()
+        if self.session is not None:
+            await self.session.close()
 
     async def apply_settings(self, changes: "Mapping[str, Value]", drain_s: float, extra: Sequence[str] | None) -> None:
         """Restart with other server settings and extra arguments (None: unchanged)."""
@@ -158,7 +175,7 @@ class ServerService:
         """Return the API key of the running server. Raises ServerNotFound."""
         return self._running_session().supervisor.endpoint.api_key
 
-    def _running_session(self) -> "ServerSession":
+    def _running_session(self) -> "RemoteSession":
         if self.session is None:
             raise ServerNotFound(message("The server is not running."), message("Start it first."))
         return self.session
@@ -170,6 +187,8 @@ class ServerService:
         """
         self._post(event)
         session, is_ready = self.session, isinstance(event, ServerStatus) and event.state is ServerState.READY
+        if session is not None and not self.served_name:  # an earlier window has started it
+            self.served_name = session.model_name
         if is_ready and session is not None and session.supervisor.launch is not self._posted_launch:
             self._post_launched(session)
 
@@ -185,7 +204,7 @@ class ServerService:
         sentence = await asyncio.to_thread(measured_sentence, launch)
         return tr("Tuned on this machine: {sentence}", sentence=render(sentence)) if sentence else ""
 
-    def _post_launched(self, session: "ServerSession") -> None:
+    def _post_launched(self, session: "RemoteSession") -> None:
         from launcher.engine.demo import read_demo_preset
 
         launch = self._posted_launch = session.supervisor.launch

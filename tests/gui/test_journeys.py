@@ -52,8 +52,10 @@ def answers(window: Window) -> list[ReplyView]:
 def engine_of(window: Window) -> ProcessId:
     session = window.controller.session
     assert session is not None
-    assert session.supervisor.process is not None
-    return session.supervisor.process.identity
+    assert session.supervisor.engine_pid is not None
+    engine = ProcessId.from_pid(session.supervisor.engine_pid)
+    assert engine is not None
+    return engine
 
 
 def ask(window: Window, qtbot: QtBot, text: str) -> None:

@@ -206,14 +206,15 @@ def test_a_file_that_cannot_be_read_says_so(page: LogsPage, qtbot: QtBot, tmp_pa
 def test_a_failed_start_is_mended_by_its_button(
     window: Window, page: LogsPage, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, demo_model: Path
 ) -> None:
-    """The fake engine fails as long as FAKE_FAULTS says so; the button starts it again with other settings."""
+    """The fake engine fails as long as a file says so; the button starts it again with other settings."""
     from launcher.app.start_settings import ResolvedStart
     from launcher.engine.serve_options import ServeOptions
 
-    program = tmp_path / "fake"
-    program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, str(FAKES / "llama_server.py")])} "$@"\n')
+    program, faults = tmp_path / "fake", tmp_path / "faults"
+    command = shlex.join([sys.executable, str(FAKES / "llama_server.py")])
+    program.write_text(f'#!/bin/sh\nFAKE_FAULTS=$(cat {shlex.quote(str(faults))}) exec {command} "$@"\n')
     program.chmod(0o755)
-    monkeypatch.setenv("FAKE_FAULTS", "dies-loading")
+    faults.write_text("dies-loading")
     options = ServeOptions(model=demo_model, engine=program, context=131_072, draft=0)
 
     async def start(*_arguments: object, **_named: object) -> ResolvedStart:
@@ -225,7 +226,7 @@ def test_a_failed_start_is_mended_by_its_button(
     qtbot.waitUntil(page.card.isVisible, timeout=60_000)
     assert page.lines.last_highlighted_row() is not None
     qtbot.waitUntil(lambda: page.view.currentIndex().row() == page.lines.last_highlighted_row())
-    monkeypatch.setenv("FAKE_FAULTS", "")
+    faults.write_text("")
     qtbot.mouseClick(page.card.fix_button, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY, timeout=60_000)
     assert not page.card.isVisible()

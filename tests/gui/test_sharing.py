@@ -13,6 +13,7 @@ from PySide6.QtGui import QGuiApplication
 from pytestqt.qtbot import QtBot
 
 from launcher.app import settings_file
+from launcher.app.session_host import SessionHost
 from launcher.app.sharing import shared_urls
 from launcher.engine.server.state import ServerState
 from launcher.gui.labels import Label
@@ -25,20 +26,24 @@ _BOX = QPoint(10, 14)
 """Within a switch, on its box."""
 
 
-@pytest.fixture
-def card(demo: Window, qtbot: QtBot) -> SharingCard:
-    demo.show_page("settings")
-    page: SettingsPage = demo.page("settings")
+def open_card(window: Window, qtbot: QtBot) -> SharingCard:
+    window.show_page("settings")
+    page: SettingsPage = window.page("settings")
     qtbot.waitUntil(lambda: bool(page.path.full_text), timeout=60_000)
     return page.sharing
 
 
+@pytest.fixture
+def card(demo: Window, qtbot: QtBot) -> SharingCard:
+    return open_card(demo, qtbot)
+
+
 def hosts(window: Window) -> set[str]:
-    """The addresses at which the gateway listens, which is in this process; the engine's own is always private."""
+    """The addresses at which the gateway listens, in the server process; the engine's own is always private."""
     session = window.controller.session
     assert session is not None
     port = session.supervisor.endpoint.port
-    found = psutil.Process().net_connections(kind="tcp")
+    found = psutil.Process(session.process.pid).net_connections(kind="tcp")
     return {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN and each.laddr.port == port}
 
 
@@ -116,19 +121,33 @@ def test_each_start_is_private(card: SharingCard, demo: Window, wait_for: Wait, 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="all of 127.0.0.0/8 is this computer on Linux alone")
-def test_where_it_cannot_be_shared_it_runs_on_as_it_was(card: SharingCard, demo: Window, qtbot: QtBot) -> None:
+def test_where_it_cannot_be_shared_it_runs_on_as_it_was(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
     """Another program has the port on another address, which Linux allows beside a server on 127.0.0.1."""
-    port = int(demo.controller.view.address.rpartition(":")[2])
-    page: SettingsPage = demo.page("settings")
-    session = demo.controller.session
-    assert session is not None
-    session._may_change_port, session._port = False, port
+    hosted: list[SessionHost] = []
+
+    async def host_session(_report: object) -> None:
+        """Hold the window's session in this process, where the test reaches it."""
+        host = SessionHost(None)
+        await host.listen()
+        hosted.append(host)
+        try:
+            await host.wait_until_unused()
+        finally:
+            await host.close()
+
+    window.controller.bridge.run(host_session)
+    qtbot.waitUntil(lambda: bool(hosted))
+    window.start_demo()
+    wait_for(ServerState.READY)
+    card = open_card(window, qtbot)
+    port = int(window.controller.view.address.rpartition(":")[2])
+    hosted[0].session._may_change_port, hosted[0].session._port = False, port
     with socket.socket() as other:
         other.bind(("127.0.0.2", port))
         other.listen()
         qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
         qtbot.mouseClick(card.share_button, Qt.MouseButton.LeftButton)
-        qtbot.waitUntil(page.banner.isVisible, timeout=60_000)
-        assert f"{port}" in page.banner.text.text()
-        assert hosts(demo) == {"127.0.0.1", "127.0.0.2"}  # the other program is this process, too
+        qtbot.waitUntil(window.page("settings").banner.isVisible, timeout=60_000)
+        assert f"{port}" in window.page("settings").banner.text.text()
+        assert hosts(window) == {"127.0.0.1", "127.0.0.2"}  # the other program is this process, too
         assert not card.switch.isChecked()
