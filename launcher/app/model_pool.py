@@ -118,7 +118,8 @@ class PooledModel:
     """One model behind the gateway: its supervisor, its gate, and who uses it.
 
     `owners` is how many starts by a person it has, 0 if requests loaded it. `used_s` is when a request last began or
-    ended. `task` is done once it is loaded, or has other settings, and raises Refusal.
+    ended. `task` is done once it is loaded, or has other settings, and raises Refusal. `ended` is set when a person
+    or a failure has ended it.
     """
 
     def __init__(self, supervisor: Supervisor, side: GateClientSide, *, owners: int, is_main: bool = False) -> None:
@@ -135,7 +136,7 @@ class PooledModel:
         self.unloading: asyncio.Future[None] | None = None
         self.failure: tuple[float, LauncherError] | None = None
         self.load_s: float | None = None
-        self.ended: asyncio.Event = asyncio.Event()
+        self.ended = asyncio.Event()
         self.engine_created_s: float | None = None
 
     @property
@@ -167,6 +168,11 @@ class PooledModel:
         busy = self.side.gate is not None and self.side.gate.is_in_use
         settled = self.supervisor.status.state is ServerState.READY and not self.supervisor.is_changing
         return settled and not busy and self.task is None
+
+    def mark_ended(self) -> None:
+        """Tell the starts that brought it that it has ended, and will not come back by itself."""
+        ended, self.ended = self.ended, asyncio.Event()
+        ended.set()
 
     def has_name(self, name: str) -> bool:
         """Return whether it has this name in the API."""
@@ -255,7 +261,7 @@ class ModelPool:
         ending = (each.supervisor.become(None, drain_s=drain_s) for each in self._models[1:])
         await asyncio.gather(*ending, return_exceptions=True)
         for model in self._models:
-            model.ended.set()
+            model.mark_ended()
         for model in self._models[1:]:
             model.supervisor.log.close()
         self._on_change(())
@@ -577,8 +583,7 @@ class ModelPool:
             model.task.cancel()
             await asyncio.wait([model.task])
         await self._unload(model, drain_s)
-        model.ended.set()
-        model.ended = asyncio.Event()
+        model.mark_ended()
 
     # Models that other starts by a person bring.
 
@@ -716,7 +721,7 @@ class ModelPool:
                 model.is_unloaded = True
                 model.failure = None if event.error is None else (self._clock(), event.error)
                 self._hold_task(asyncio.ensure_future(model.side.end_requests(0.0)))
-                model.ended.set()
+                model.mark_ended()
             self._note_change()
 
     def _wake_waiters(self) -> None:

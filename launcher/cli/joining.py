@@ -7,6 +7,7 @@ import asyncio
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,10 +57,18 @@ def _make_request(model: str, options: argparse.Namespace) -> StartRequest:
     from launcher.app.model_pool import StartRequest
     from launcher.base.paths import expand_user
 
-    path = expand_user(model)
-    if path.exists():  # the server's program runs in another folder
+    def locate(path: Path | None) -> Path | None:
+        return path.absolute() if path is not None and path.exists() else path
+
+    if (path := expand_user(model)).exists():  # the server's program runs in another folder
         model = str(path.absolute())
     base = make_serve_options(options, Path(model))
+    base = replace(
+        base,
+        engine=locate(base.engine),
+        mmproj=locate(base.mmproj),
+        chat_template_file=locate(base.chat_template_file),
+    )
     return StartRequest(
         model,
         given_settings(options),
