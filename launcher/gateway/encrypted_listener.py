@@ -1,12 +1,16 @@
-"""Accepts connections at all addresses of this computer: with TLS from other computers, without it from this one."""
+"""Accepts connections at all addresses of this computer: without TLS at 127.0.0.1, with it at all others.
+
+Also 127.0.1.1 is such another one: Debian gives it to the computer's own name, under which all computers use TLS.
+"""
 
 import asyncio
-import ipaddress
 import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+
+from launcher.engine.server.endpoint import HOST
 
 ContextFor = Callable[[str], Awaitable[ssl.SSLContext]]
 """Returns the context for connections to an address of this computer."""
@@ -25,7 +29,7 @@ async def accept_connections(
     opening: set[asyncio.Task[None]] = set()
 
     async def find_context(address: str) -> ssl.SSLContext | None:
-        if ipaddress.ip_address(address).is_loopback:
+        if address == HOST:
             return None
         if address not in contexts:
             contexts[address] = await context_for(address)
