@@ -269,10 +269,10 @@ def test_a_value_that_is_none_is_wrong_usage(arguments: list[str]) -> None:
 
 def test_it_runs_with_closed_outputs() -> None:
     for closed in (">&-", ">&- 2>&-"):
-        line = f'"{sys.executable}" -m launcher demo --headless {closed}'
+        line = f'"{sys.executable}" -m launcher demo --headless --seconds 0.1 {closed}'
         assert subprocess.run(["/bin/sh", "-c", line], check=False, capture_output=True).returncode == 0
     told = subprocess.run(
-        ["/bin/sh", "-c", f'"{sys.executable}" -m launcher demo --json >/dev/full'],
+        ["/bin/sh", "-c", f'"{sys.executable}" -m launcher demo --json --seconds 0.1 >/dev/full'],
         check=False,
         capture_output=True,
         text=True,
@@ -284,7 +284,9 @@ def test_it_runs_with_closed_outputs() -> None:
 
 def test_what_it_writes_is_for_its_owner_only(home: Path) -> None:
     subprocess.run(
-        ["/bin/sh", "-c", f'umask 000; "{sys.executable}" -m launcher demo --headless'], check=True, capture_output=True
+        ["/bin/sh", "-c", f'umask 000; "{sys.executable}" -m launcher demo --headless --seconds 0.1'],
+        check=True,
+        capture_output=True,
     )
     assert not [path for path in home.rglob("*") if path.stat().st_mode & 0o077]
 

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from launcher.base.identity import ProcessId
+from launcher.engine.server.registry import list_entries
 from tests.cli import in_process
 
 ROOT = Path(__file__).parents[2]
@@ -117,7 +118,7 @@ def test_a_server_that_is_not_ready_yet_is_said_to_be_interrupted(
     serve = [*COMMAND, "serve", "--model", str(demo_model), "--engine", str(fake_engine), *form]
     environment = os.environ | {"FAKE_FAULTS": "silent-start"}
     with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        while not any(server["state"] == "loading" for server in servers()):
+        while not any(entry.state == "loading" for entry in list_entries()):
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(number)
@@ -165,9 +166,9 @@ def test_a_second_interrupt_does_not_wait_and_the_engine_ends_all_the_same(fake_
         engine = ProcessId.from_pid(json.loads(process.stdout.readline())["pid"])
         assert engine is not None
         process.send_signal(signal.SIGINT)
-        while (listed := servers()[0])["state"] == "ready":  # until it has noticed
+        while (entry := list_entries()[0]).state == "ready":  # until it has noticed
             time.sleep(0.02)
-        assert listed["state"] == "stopping"
+        assert entry.state == "stopping"
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 130
         assert gone_within(20, engine)

@@ -52,11 +52,14 @@ def usual_theme(qapp: QApplication) -> Iterator[None]:
 
 
 @pytest.fixture
-def window(qtbot: QtBot, qapp: QApplication, home: Path) -> Iterator[Window]:
-    """The window on the Cockpit, painted; closed at the end, which must leave nothing running."""
+def window(request: pytest.FixtureRequest, qtbot: QtBot, qapp: QApplication, home: Path) -> Iterator[Window]:
+    """The window on the Cockpit, or the module's FIRST_PAGE, painted; closed at the end, which leaves nothing running.
+
+    A module whose tests go to another page begins on a small one: the Cockpit takes most of the time to open a window.
+    """
     collect_widgets()
     theme.apply_theme(qapp, theme.current())
-    window = Window(remember=False, page="cockpit")
+    window = Window(remember=False, page=getattr(request.module, "FIRST_PAGE", "cockpit"))
     with qtbot.waitSignal(window.page_shown, timeout=60_000):
         window.show()
     gone: list[bool] = []

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from PySide6.QtGui import QImage
 
+from launcher.engine.server.registry import list_entries
 from tests import forked
 from tests.cli import in_process
 
@@ -51,10 +52,10 @@ def status() -> list[dict[str, str]]:
 def wait_until_it_serves() -> dict[str, str]:
     """Return what `status` says of the server once it is ready."""
     deadline = time.monotonic() + 120
-    while not (servers := status()) or servers[0]["state"] != "ready":
+    while not any(entry.state == "ready" for entry in list_entries()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    return servers[0]
+    return status()[0]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -16,6 +16,7 @@ from launcher.gui.service import DEMO
 from launcher.gui.window import Window
 from tests.gui.test_journeys import endless
 
+FIRST_PAGE = "about"
 WAIT = 20_000
 Wait = Callable[..., None]
 

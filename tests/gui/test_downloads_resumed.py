@@ -19,6 +19,7 @@ from launcher.gui.tray import Tray
 from launcher.gui.window import Window
 from tools.fault_matrix.server import FileServer, serving
 
+FIRST_PAGE = "about"
 WAIT = 60_000
 ARRIVED = 3_000_000
 

@@ -18,6 +18,7 @@ from launcher.gui.logs.sources import OWN_SERVER
 from launcher.gui.window import Window
 from tests.gui.dragging import dragged, dropped
 
+FIRST_PAGE = "about"
 FAKES = Path(__file__).parents[1] / "fakes"
 KV_MEMORY = Path(__file__).parents[1] / "data" / "logs" / "held-out" / "17-KV-memory-built-in.log"
 

@@ -27,6 +27,7 @@ from launcher.runtime import WorkHandle
 from tests.conftest import Hub
 from tests.gui.dragging import dropped
 
+FIRST_PAGE = "about"
 FILE = "demo-F16.gguf"
 WAIT = 20_000
 

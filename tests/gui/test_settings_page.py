@@ -29,6 +29,7 @@ from launcher.gui.settings.page import SettingsPage
 from launcher.gui.window import Window
 from tests.gui.walk import clipped, hidden_by_parents
 
+FIRST_PAGE = "about"
 SECRET = "hf_abcdefghijklmnop"
 
 

@@ -21,6 +21,7 @@ from launcher.gui.settings.page import SettingsPage
 from launcher.gui.settings.sharing import SharingCard
 from launcher.gui.window import Window
 
+FIRST_PAGE = "about"
 Wait = Callable[..., None]
 _BOX = QPoint(10, 14)
 """Within a switch, on its box."""

@@ -14,6 +14,8 @@ from launcher.gui.rail import PageButton
 from launcher.gui.widgets.rows import Cell, Column
 from launcher.gui.window import Window
 
+FIRST_PAGE = "about"
+
 
 @pytest.fixture
 def large() -> Iterator[None]:

@@ -24,6 +24,8 @@ from tests.app.test_first_start import REPO, catalogue_with
 from tests.conftest import Hub
 from tests.models.pulling import FILE
 
+FIRST_PAGE = "about"
+
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -102,9 +104,11 @@ def done(page: StartPage) -> bool:
     return page.card.primary.text() == "Open the chat"
 
 
-def test_it_says_what_it_looks_at_and_then_what_it_found(page: StartPage, qtbot: QtBot) -> None:
+def test_it_says_what_it_looks_at_and_then_what_it_found(bare: None, window: Window, qtbot: QtBot) -> None:
+    page: StartPage = window.page("start")
     seen: list[str] = []
     page.flow.phase_changed.connect(lambda _what: seen.append(page.card.accessibleName()))
+    window.show_page("start")
     assert not page.card.primary.isEnabled()
     settle(page, qtbot)
     assert "Checking GPUs, drivers" in seen[0]

@@ -13,6 +13,7 @@ from launcher.engine.server.state import ServerState
 from launcher.gui.tray import Tray, make_icon
 from launcher.gui.window import Window
 
+FIRST_PAGE = "about"
 Wait = Callable[..., None]
 
 

@@ -22,6 +22,7 @@ from launcher.gui.window import Window
 from launcher.tuning.history import history_file
 from tests.gui.walk import clipped, hidden_by_parents
 
+FIRST_PAGE = "about"
 ROWS = (
     TrialRow("off", 171.2, 1.1, vram_mib=18_900, against_off=1.0, origin="measured, 6 pairs"),
     TrialRow("draft 1", 203.4, 4.2, 0.86, 1.86, 20_409, 1.19, "predicted", predicted=True),

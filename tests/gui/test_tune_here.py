@@ -24,6 +24,7 @@ from launcher.tuning.statistics import Interval
 from launcher.tuning.tuned_settings import Evidence, TunedSettings, save_tuned_settings
 from tests.tuning.measured import ENVIRONMENT
 
+FIRST_PAGE = "about"
 TUNED = TunedSettings(
     settings={"draft": 2, "kv": "q8_0"},
     evidence=Evidence(mtp="on", measured_s=1.8e9, environment=ENVIRONMENT),

@@ -17,6 +17,7 @@ from launcher.gui.tune.view_data import TuneRequest
 from launcher.gui.window import Window
 from tests.cli.test_tune import WORKLOAD
 
+FIRST_PAGE = "about"
 LONG_MS = 240_000
 
 

@@ -17,6 +17,7 @@ from launcher.updates.install import find_artefact
 from launcher.updates.install_method import InstallMethod
 from tests.updates.published import CONTENT, Release
 
+FIRST_PAGE = "keys"
 NEWER = f"Version 7.0.0 is available; you have {__version__}."
 
 

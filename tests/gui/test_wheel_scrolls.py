@@ -17,6 +17,8 @@ from launcher.gui.settings.page import SettingsPage
 from launcher.gui.widgets import ComboBox
 from launcher.gui.window import Window
 
+FIRST_PAGE = "about"
+
 
 def turn(widget: QWidget, notches: int) -> None:
     """Turn the wheel over a widget, which is in sight, as the system tells it to the window."""

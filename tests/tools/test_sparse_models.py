@@ -99,11 +99,13 @@ def test_only_a_model_with_an_mtp_block_can_lose_it() -> None:
         model("gemma4-31b-draft-q8_0").without_head()
 
 
-def test_writing_takes_less_than_50_ms(tmp_path: Path) -> None:
-    largest = model("qwen35-27b-q4_k_m")
-    before = time.process_time()
-    write(tmp_path / "largest.gguf", "largest", largest)
-    assert time.process_time() - before < 0.05
+def test_writing_takes_no_longer_than_reading_it_some_times(tmp_path: Path) -> None:
+    path, largest = tmp_path / "largest.gguf", model("qwen35-27b-q4_k_m")
+    before_s = time.process_time()
+    write(path, "largest", largest)
+    written_s = time.process_time()
+    read_header(path)
+    assert written_s - before_s < 10 * (time.process_time() - written_s)
 
 
 def test_rows_must_fill_their_blocks() -> None:
