@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tools.serve_faults.__main__ import written
 from tools.serve_faults.faults import FAULTS, Fault
 from tools.serve_faults.run import rows
@@ -22,5 +23,6 @@ def test_nothing_in_the_document_went_wrong() -> None:
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if not fault.slow], ids=lambda fault: fault.words)
+@pytest.mark.usefixtures("forked_commands")
 def test_a_fault_goes_as_written(fault: Fault, tmp_path: Path) -> None:
-    assert next(rows(tmp_path / "faults", [fault])) in written()
+    assert next(rows(tmp_path / "faults", [fault], forked.start)) in written()

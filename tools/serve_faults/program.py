@@ -6,27 +6,24 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import psutil
 
 from launcher.base.errors import LauncherError
 from launcher.engine.server.client import EngineClient
-from tools.serve_faults.world import Seen, World, question
+from tools.serve_faults.world import Seen, StartCommand, World, question
 
-_SERVE = [sys.executable, "-m", "launcher", "serve", "--model", "demo", "--json"]
+_SERVE = ("serve", "--model", "demo", "--json")
 _ENDS_S = 20.0
 
 
 @contextmanager
-def _serving(before: Sequence[str] = ()) -> "Iterator[tuple[subprocess.Popen[str], Any]]":
+def _serving(start: StartCommand) -> Iterator[tuple[Any, Any]]:
     """Run the command until it is ready; stop it at the end."""
-    with subprocess.Popen(
-        [*before, *_SERVE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path.cwd()
-    ) as program:
+    with start(*_SERVE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
         assert program.stdout is not None
         try:
             line = program.stdout.readline()
@@ -37,11 +34,10 @@ def _serving(before: Sequence[str] = ()) -> "Iterator[tuple[subprocess.Popen[str
             program.wait(_ENDS_S)
 
 
-def _said(program: "subprocess.Popen[str]") -> str:
+def _said(program: Any) -> str:  # noqa: ANN401 -- what StartCommand returns
     """End it, and return what it wrote for its user."""
     program.terminate()
-    assert program.stderr is not None
-    return program.stderr.read().strip()
+    return str(program.stderr.read()).strip()
 
 
 async def _asks(ready: Any, tokens: int = 4) -> bool:  # noqa: ANN401 -- parsed JSON
@@ -63,7 +59,7 @@ async def killed_with_keeper(world: World) -> Seen:
 
 
 async def _killed(world: World, *, with_keeper: bool) -> Seen:
-    with _serving() as (program, ready):
+    with _serving(world.start) as (program, ready):
         asking = asyncio.create_task(_asks(ready, 4_000))
         await asyncio.sleep(0.2)
         victims = [psutil.Process(program.pid)]
@@ -74,7 +70,7 @@ async def _killed(world: World, *, with_keeper: bool) -> Seen:
         program.wait(_ENDS_S)
         await asking
         left = await world.left_running()
-    with _serving() as (program, again):
+    with _serving(world.start) as (program, again):
         same = (again.get("url"), again.get("api_key")) == (ready["url"], ready["api_key"])
         said = _said(program)
     gone = "the engine ended with it, in less than 2 s" if not left else f"LEFT RUNNING: {left}"
@@ -84,13 +80,11 @@ async def _killed(world: World, *, with_keeper: bool) -> Seen:
 
 async def two_programs(world: World) -> Seen:
     """Serve twice in one home."""
-    with _serving() as (_, first), _serving() as (_, second):
+    with _serving(world.start) as (_, first), _serving(world.start) as (_, second):
         assert first["url"] == world.endpoint.url
         both = [await _asks(ready) for ready in (first, second)]
-        told = await asyncio.to_thread(
-            subprocess.run, [*_SERVE[:3], "status", "--json"], capture_output=True, text=True, check=False
-        )
-        seen = {server["url"] for server in json.loads(told.stdout)}
+        told, _ = await _run(world, "status", "--json")
+        seen = {server["url"] for server in json.loads(told)}
     apart = first["url"] != second["url"] and first["api_key"] != second["api_key"]
     happened = "both serve, each at its own port with its own key" if apart and all(both) else "THEY DISTURB EACH OTHER"
     return Seen(happened, "`status` shows both" if seen == {first["url"], second["url"]} else f"STATUS: {seen}")
@@ -114,8 +108,13 @@ async def _read_only(world: World, *names: str) -> Seen:
         folder.chmod(0o500)
     # root may write anywhere, unless it has laid that power down
     before = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"] if os.geteuid() == 0 else []
+
+    def start(*words: str, stdout: int, stderr: int) -> "subprocess.Popen[str]":
+        command = [*before, sys.executable, "-m", "launcher", *words]
+        return subprocess.Popen(command, stdout=stdout, stderr=stderr, text=True)
+
     try:
-        with _serving(before) as (program, ready):
+        with _serving(start) as (program, ready):
             answered = "url" in ready and await _asks(ready)
             said = _said(program)
     finally:
@@ -138,32 +137,38 @@ async def corrupt_endpoints(world: World) -> Seen:
 
 async def corrupt_last_start(world: World) -> Seen:
     """Damage the record of the last start, which failed, and ask why it did."""
-    failed = await _run("serve", "demo", "--", "--warp", "9")
+    _, failed = await _run(world, "serve", "demo", "--", "--warp", "9")
     path = world.home / "state" / "last-start.json"
     path.write_bytes(path.read_bytes()[:-20] + b"\0\0")
     world.expects_bad = True
-    told = await _run("diagnose")
-    commands = [_first_command(each) for each in (failed.stderr, told.stdout)]
+    found, told = await _run(world, "diagnose")
+    commands = [_first_command(each) for each in (failed, found)]
     same = commands[0] and commands[0] == commands[1]
     kept = path.with_name("last-start.json.bad").exists()
     happened = f"`diagnose` {'names the same command as the start did' if same else 'DOES NOT KNOW THE START'}"
-    return Seen(f"{happened}; the file is {'kept as .bad' if kept else 'LOST'}", _sentences(told.stderr))
+    return Seen(f"{happened}; the file is {'kept as .bad' if kept else 'LOST'}", _sentences(told))
 
 
 async def cut_model(world: World) -> Seen:
     """Serve a file that is cut short, and ask why it failed."""
     model = world.home / "cut.gguf"
     model.write_bytes(world.model.read_bytes()[:-1_000])
-    failed = await _run("serve", str(model))
-    told = await _run("diagnose")
-    named = "cut.gguf is incomplete" in told.stdout
+    _, failed = await _run(world, "serve", str(model))
+    found, _ = await _run(world, "diagnose")
+    named = "cut.gguf is incomplete" in found
     happened = f"refused before an engine is run; `diagnose` {'says the same' if named else 'DOES NOT KNOW IT'}"
-    return Seen(happened, _sentences(failed.stderr))
+    return Seen(happened, _sentences(failed))
 
 
-async def _run(*words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "launcher", *words]
-    return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+async def _run(world: World, *words: str) -> tuple[str, str]:
+    """Run the command to its end; return what it printed, and what it told its user."""
+
+    def run() -> tuple[str, str]:
+        with world.start(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+            out, err = program.communicate()
+            return out, err
+
+    return await asyncio.to_thread(run)
 
 
 def _first_command(text: str) -> str:
@@ -179,7 +184,7 @@ async def _corrupt(world: World, name: str) -> Seen:
     content = path.read_bytes()[:-20] + b"\0\0"
     path.write_bytes(content)
     world.expects_bad = True
-    with _serving() as (program, ready):
+    with _serving(world.start) as (program, ready):
         answered = await _asks(ready)
         said = _said(program)
     bad = path.with_name(f"{name}.bad")

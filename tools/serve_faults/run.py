@@ -5,15 +5,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tools.serve_faults.faults import FAULTS, Fault
-from tools.serve_faults.world import World, a_world
+from tools.serve_faults.world import StartCommand, World, a_world, start_command
 
 HEAD = "| fault | engine | what happened | what the user read | what was lost |\n|---|---|---|---|---|"
 
 
-def rows(folder: Path, faults: Iterable[Fault] = FAULTS) -> Iterator[str]:
+def rows(folder: Path, faults: Iterable[Fault] = FAULTS, start: StartCommand = start_command) -> Iterator[str]:
     """Yield a line of the table for each fault, met in a new folder below an empty one."""
     for index, fault in enumerate(faults):
-        with a_world(folder / str(index)) as world:
+        with a_world(folder / str(index), start) as world:
             yield asyncio.run(_row(fault, world))
 
 

@@ -5,12 +5,14 @@ import json
 import os
 import re
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import psutil
 
@@ -49,11 +51,24 @@ class Seen:
     lost: str = ""
 
 
+class StartCommand(Protocol):
+    """Starts `mtp-launcher WORDS`, with pipes of text, as a process of its own."""
+
+    def __call__(self, *words: str, stdout: int, stderr: int) -> Any:  # noqa: ANN401 -- subprocess.Popen, or as good
+        ...
+
+
+def start_command(*words: str, stdout: int, stderr: int) -> "subprocess.Popen[str]":
+    """Start the command as a user does."""
+    return subprocess.Popen([sys.executable, "-m", "launcher", *words], stdout=stdout, stderr=stderr, text=True)
+
+
 class World:
     """Where one fault is met. Paths, pids, ports and times are taken out of what is read."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, start: StartCommand = start_command) -> None:
         self.home = home
+        self.start = start
         self.events: list[ServerEvent] = []
         self.model = unpack_demo_model()
         self.expects_bad = False
@@ -172,7 +187,7 @@ class World:
 
 
 @contextmanager
-def a_world(home: Path) -> Iterator[World]:
+def a_world(home: Path, start: StartCommand = start_command) -> Iterator[World]:
     """Make a home the program's own for as long as the block lasts."""
     home.mkdir(parents=True)
     before = dict(os.environ)
@@ -181,7 +196,7 @@ def a_world(home: Path) -> Iterator[World]:
         if name.startswith(("FAKE_", "LLAMA_")):
             del os.environ[name]
     try:
-        yield World(home)
+        yield World(home, start)
     finally:
         os.environ.clear()
         os.environ.update(before)
