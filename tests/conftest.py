@@ -186,12 +186,12 @@ def demo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def headless_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model like the demo's that was made without an MTP head, hardly trained: its replies mean nothing."""
-    from tests.tools.quick_demo_model import make_model
+def headless_model(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo model without its MTP head."""
+    from tests.models.tiny_models import write_headless
 
     path = tmp_path_factory.mktemp("headless") / "headless.gguf"
-    make_model(path, "--no-mtp")
+    write_headless(demo_model, path)
     return path
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from launcher.base.identity import ProcessId
 from launcher.engine.server.registry import list_entries
+from tests import forked
 from tests.cli import in_process
 
 ROOT = Path(__file__).parents[2]
@@ -115,9 +116,9 @@ def test_start_can_be_interrupted_at_any_moment_of_its_first_second(checkout: Pa
 def test_a_server_that_is_not_ready_yet_is_said_to_be_interrupted(
     number: signal.Signals, form: list[str], fake_engine: Path, demo_model: Path
 ) -> None:
-    serve = [*COMMAND, "serve", "--model", str(demo_model), "--engine", str(fake_engine), *form]
+    serve = ["serve", "--model", str(demo_model), "--engine", str(fake_engine), *form]
     environment = os.environ | {"FAKE_FAULTS": "silent-start"}
-    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with forked.start(*serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
         while not any(entry.state == "loading" for entry in list_entries()):
             assert process.poll() is None
             time.sleep(0.02)
@@ -139,9 +140,7 @@ def test_a_server_that_is_not_ready_yet_is_said_to_be_interrupted(
     ],
 )
 def test_two_interrupts_at_any_moment_of_a_start_end_it_without_a_traceback(state: str, pause_s: float) -> None:
-    with subprocess.Popen(
-        [*COMMAND, "serve", "--model", "demo"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with forked.start("serve", "--model", "demo", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith(state):
@@ -158,9 +157,9 @@ def test_two_interrupts_at_any_moment_of_a_start_end_it_without_a_traceback(stat
 
 
 def test_a_second_interrupt_does_not_wait_and_the_engine_ends_all_the_same(fake_engine: Path, demo_model: Path) -> None:
-    serve = [*COMMAND, "serve", "--model", str(demo_model), "--engine", str(fake_engine), "--json"]
+    serve = ["serve", "--model", str(demo_model), "--engine", str(fake_engine), "--json"]
     environment = os.environ | {"FAKE_FAULTS": "ignores-term"}
-    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with forked.start(*serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         engine = ProcessId.from_pid(json.loads(process.stdout.readline())["pid"])

@@ -124,14 +124,15 @@ def read_verbs(models: list[str], *described: str) -> Read:
 
 
 def read_all(window: Window, models: list[str]) -> dict[str, Any]:
-    """Read all places, and the figures of the memory."""
+    """Read all places, some of the models for a described computer too, and the figures of the memory."""
     read = {
         "start": read_start(window, models, described=False),
         "models": read_models(window, models),
         "download": read_offers(window, models),
         **read_verbs(models),
     }
-    described = {"start": read_start(window, models, described=True), **read_verbs(models, "--gpu-memory", "24")}
+    some = [*models[::4], models[-1]]  # what is read of a described computer is worked out in the same way
+    described = {"start": read_start(window, some, described=True), **read_verbs(some, "--gpu-memory", "24")}
     memory = {
         "plan": said("plan", "--model", models[0])["machine"].get("memory"),
         "estimate": said("estimate", models[0]).get("memory"),

@@ -1,9 +1,10 @@
 """Small models of architectures that the memory formula does not know, or knows in part, which llama.cpp loads."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from gguf import GGUFReader, GGUFValueType, GGUFWriter, PoolingType
+from gguf import GGUFReader, GGUFValueType, GGUFWriter, PoolingType, ReaderTensor
 
 _HIDDEN, _FFN, _LAYERS, _WORDS = 384, 1_536, 4, 1_000
 
@@ -65,14 +66,34 @@ def write_bert(path: Path) -> None:
 
 def write_pooled(source: Path, path: Path, pooling: PoolingType = PoolingType.LAST) -> None:
     """Write a copy of a model whose header says how the vectors of its tokens become one."""
+    writer, tensors = _begin_copy(source, path)
+    writer.add_pooling_type(pooling)
+    _end_copy(writer, tensors)
+
+
+def write_headless(source: Path, path: Path) -> None:
+    """Write a copy of a model without its MTP head, which is its last block."""
+    writer, tensors = _begin_copy(source, path, leave_out=("block_count", "nextn_predict_layers"))
+    blocks = max(int(tensor.name.split(".")[1]) for tensor in tensors if tensor.name.startswith("blk."))
+    writer.add_block_count(blocks)
+    _end_copy(writer, [tensor for tensor in tensors if not tensor.name.startswith(f"blk.{blocks}.")])
+
+
+def _begin_copy(source: Path, path: Path, leave_out: Sequence[str] = ()) -> tuple[GGUFWriter, list[ReaderTensor]]:
+    """Return what writes a model with the same fields, but those of its architecture in `leave_out`."""
     reader = GGUFReader(source)
-    writer = GGUFWriter(path, reader.fields["general.architecture"].contents())
+    architecture = reader.fields["general.architecture"].contents()
+    writer = GGUFWriter(path, architecture)
+    left_out = {"general.architecture", *(f"{architecture}.{name}" for name in leave_out)}
     for field in reader.fields.values():
-        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+        if not field.name.startswith("GGUF.") and field.name not in left_out:
             element = field.types[-1] if field.types[0] is GGUFValueType.ARRAY else None
             writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=element)
-    writer.add_pooling_type(pooling)
-    for tensor in reader.tensors:
+    return writer, reader.tensors
+
+
+def _end_copy(writer: GGUFWriter, tensors: Sequence[ReaderTensor]) -> None:
+    for tensor in tensors:
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     _end(writer)
 
