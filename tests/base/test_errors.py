@@ -30,10 +30,11 @@ def test_a_refusal_knows_the_http_status() -> None:
     assert error.facts == {"status": 404, "where": "/nope"}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in (CrashLoop, SettingsFailed)])
-def test_every_kind_can_be_caught_as_one_and_keeps_its_words(kind: type[LauncherError]) -> None:
-    with pytest.raises(LauncherError, match=r"^It happened\. Do this\.$"):
-        raise kind("It happened.", "Do this.")
+def test_every_kind_can_be_caught_as_one_and_keeps_its_words() -> None:
+    for kind in KINDS:
+        if kind not in (CrashLoop, SettingsFailed):
+            with pytest.raises(LauncherError, match=r"^It happened\. Do this\.$"):
+                raise kind("It happened.", "Do this.")
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ import pytest
 
 from launcher.engine.diagnosis.explain import diagnose_log, explain_exit, find_error_line
 from launcher.engine.diagnosis.log_reading import find_matches, parse_line
-from launcher.engine.diagnosis.signatures import FaultSignature, LinePattern, fault_signatures, find_needle
+from launcher.engine.diagnosis.signatures import fault_signatures, find_needle
 from launcher.engine.server.process import ProcessExit
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 EXAMPLES: list[dict[str, Any]] = tomllib.loads((LOGS / "signatures.toml").read_text("utf-8"))["example"]
+TEXTS = [example["text"] for example in EXAMPLES]
 LETTERS = {"E": "error", "W": "warn", "I": "info"}
 
 
@@ -38,61 +39,46 @@ def as_json_lines(text: str) -> str:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=named)
-class TestSignatures:
-    def test_it_is_named_with_its_facts(self, example: dict[str, Any]) -> None:
-        found = diagnose_log(example["text"], exit_code=exit_of(example))
-        assert found is not None
-        assert found.code == example["code"]
-        assert {**found.facts, **example.get("facts", {})} == dict(found.facts)
-
-    def test_its_sentences_are_whole(self, example: dict[str, Any]) -> None:
-        found = diagnose_log(example["text"], exit_code=exit_of(example))
-        assert found is not None
-        for sentence in (found.title, found.cause, found.hint):
-            assert sentence[0] in string.ascii_uppercase + string.digits + "`/-"
-            assert sentence.endswith((".", ")"))
-            assert not {"{", "}", "[", "]"} & set(sentence.replace("[0, ", ""))
-            assert "unknown" not in sentence
-            assert ".." not in sentence.replace("...", "")
-        assert found.actions[0].label
-        assert "{" not in found.actions[0].label
-
-    def test_it_is_the_same_in_every_dress(self, example: dict[str, Any]) -> None:
-        text = example["text"]
-        lines = text.splitlines()
-        if example.get("plain_only"):  # it is told by how lines follow each other in it
-            lines = []
-        dresses = [
-            as_json_lines(text),
-            "\n".join(f"2026-11-20 21:07:{number % 60:02},123 {line}" for number, line in enumerate(lines)),
-            "\n".join(f"Nov 20 21:07:01 host llama-server[4711]: {line}" for line in lines),
-            "\n".join(f"llama-1  | {line}" for line in lines),
-        ]
-        for dress in dresses if lines else []:
-            found = diagnose_log(dress, exit_code=exit_of(example))
-            assert found is not None
-            assert found.code == example["code"]
+def test_a_fault_is_named_with_its_facts_in_whole_sentences_and_in_every_dress(example: dict[str, Any]) -> None:
+    text = example["text"]
+    found = diagnose_log(text, exit_code=exit_of(example))
+    assert found is not None
+    assert found.code == example["code"]
+    assert {**found.facts, **example.get("facts", {})} == dict(found.facts)
+    for sentence in (found.title, found.cause, found.hint):
+        assert sentence[0] in string.ascii_uppercase + string.digits + "`/-"
+        assert sentence.endswith((".", ")"))
+        assert not {"{", "}", "[", "]"} & set(sentence.replace("[0, ", ""))
+        assert "unknown" not in sentence
+        assert ".." not in sentence.replace("...", "")
+    assert found.actions[0].label
+    assert "{" not in found.actions[0].label
+    if example.get("plain_only"):  # it is told by how lines follow each other in it
+        return
+    lines = text.splitlines()
+    for dress in (
+        as_json_lines(text),
+        "\n".join(f"2026-11-20 21:07:{number % 60:02},123 {line}" for number, line in enumerate(lines)),
+        "\n".join(f"Nov 20 21:07:01 host llama-server[4711]: {line}" for line in lines),
+        "\n".join(f"llama-1  | {line}" for line in lines),
+    ):
+        dressed = diagnose_log(dress, exit_code=exit_of(example))
+        assert dressed is not None, dress
+        assert dressed.code == example["code"], dress
 
 
 def test_every_signature_has_an_example() -> None:
     assert {fault.code for fault in fault_signatures()} == {example["code"] for example in EXAMPLES}
 
 
-@pytest.mark.parametrize(
-    ("fault", "pattern"),
-    [
-        pytest.param(fault, pattern, id=f"{fault.code}-{number}")
-        for fault in fault_signatures()
-        for number, pattern in enumerate(fault.patterns)
-    ],
-)
-def test_no_pattern_is_there_in_vain(fault: FaultSignature, pattern: LinePattern) -> None:
-    texts = [example["text"] for example in EXAMPLES if example["code"] == fault.code]
-    matched = [
-        text for text in texts if pattern.regex.search("\n".join(parse_line(raw).text for raw in text.split("\n")))
-    ]
-    assert matched
-    assert all(pattern.needle in text for text in matched)
+def test_no_pattern_is_there_in_vain() -> None:
+    said = {text: "\n".join(parse_line(raw).text for raw in text.split("\n")) for text in TEXTS}
+    for fault in fault_signatures():
+        own = [example["text"] for example in EXAMPLES if example["code"] == fault.code]
+        for pattern in fault.patterns:
+            matched = [text for text in own if pattern.regex.search(said[text])]
+            assert matched, (fault.code, pattern.regex.pattern)
+            assert all(pattern.needle in text for text in matched), (fault.code, pattern.regex.pattern)
 
 
 class TestFirstCause:

@@ -125,15 +125,15 @@ def test_counts_are_found_in_the_formats_of_all_apis() -> None:
 
 
 async def test_a_handover_shows_as_a_gap_and_its_drafts_are_unknown(options: ServeOptions) -> None:
-    async with logging_requests(replace(options, context=16_384)) as (session, client):
+    async with logging_requests(replace(options, context=4_096)) as (session, client):
         reply = ReadReply()
-        reading = asyncio.create_task(read_stream(client, reply, max_tokens=6_000))
+        reading = asyncio.create_task(read_stream(client, reply, max_tokens=1_500))
         await reply.wait_for_parts(9)
         assert session.supervisor.options is not None
         await session.start(replace(session.supervisor.options, draft=3))
         await reading
         record = await last_record(session)
-        assert (record.handovers, record.end, record.reply_tokens) == (1, "complete", 6_000)
+        assert (record.handovers, record.end, record.reply_tokens) == (1, "complete", 1_500)
         (gap_s,) = record.gaps_s
         assert 0 < gap_s < 60
         assert (record.drafted, record.accepted) == (None, None)

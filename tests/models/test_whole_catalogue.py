@@ -2,8 +2,6 @@
 
 import itertools
 
-import pytest
-
 from launcher.models.catalogue import Catalogue, ModelEntry
 from launcher.models.catalogue_load import shipped_models
 from launcher.models.file_size import bits_per_weight, expect_size
@@ -24,34 +22,34 @@ def smallest_and_usual(model: ModelEntry) -> list[str]:
     return list(dict.fromkeys([kept[0], usual]))
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.id)
-def test_every_model_is_planned_or_named_too_big_for_every_card(model: ModelEntry) -> None:
-    for card in CARDS:
-        for quant in smallest_and_usual(model):
-            criteria = PlanCriteria(model=model.id, quant=quant)
-            plans = make_plans(CATALOGUE, describe_machine(card, host_gib=64), criteria)
-            assert plans, (card, quant)
-            for plan in plans:
-                estimate = plan.estimate
-                assert 0 < estimate.low <= estimate.parts.total <= estimate.high
-                too_big = plan.needed_mib > plan.free_mib or plan.host_short
-                assert (plan.status is Status.TOO_BIG) == too_big
+def test_every_model_is_planned_or_named_too_big_for_every_card() -> None:
+    for model in MODELS:
+        for card in CARDS:
+            for quant in smallest_and_usual(model):
+                criteria = PlanCriteria(model=model.id, quant=quant)
+                plans = make_plans(CATALOGUE, describe_machine(card, host_gib=64), criteria)
+                assert plans, (model.id, card, quant)
+                for plan in plans:
+                    estimate = plan.estimate
+                    assert 0 < estimate.low <= estimate.parts.total <= estimate.high, (model.id, card, quant)
+                    too_big = plan.needed_mib > plan.free_mib or plan.host_short
+                    assert (plan.status is Status.TOO_BIG) == too_big, (model.id, card, quant)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.id)
-def test_every_file_has_a_size_or_an_estimate_of_it(model: ModelEntry) -> None:
-    assert model.geometry
-    for file in model.files:
-        size = expect_size(model, file)
-        assert size, file.quant
-        assert (size.tolerance == 0) == (file.size_bytes is not None)
-        weights = weights_by_rules(model, file, model.geometry)
-        assert weights
-        assert len(weights.blocks) == model.geometry.layers
-        assert sum(1 for block in weights.blocks if block.experts) == model.geometry.expert_layers
-        together = weights.on_device(0, mtp=True) + weights.on_host(0, mtp=True)
-        copied = weights.embedding if model.weights and model.weights.tied_output else 0
-        assert 0.9 * size.size_bytes < together <= size.size_bytes + copied
+def test_every_file_has_a_size_or_an_estimate_of_it() -> None:
+    for model in MODELS:
+        assert model.geometry, model.id
+        for file in model.files:
+            size = expect_size(model, file)
+            assert size, (model.id, file.quant)
+            assert (size.tolerance == 0) == (file.size_bytes is not None), (model.id, file.quant)
+            weights = weights_by_rules(model, file, model.geometry)
+            assert weights, (model.id, file.quant)
+            assert len(weights.blocks) == model.geometry.layers, (model.id, file.quant)
+            assert sum(1 for block in weights.blocks if block.experts) == model.geometry.expert_layers, model.id
+            together = weights.on_device(0, mtp=True) + weights.on_host(0, mtp=True)
+            copied = weights.embedding if model.weights and model.weights.tied_output else 0
+            assert 0.9 * size.size_bytes < together <= size.size_bytes + copied, (model.id, file.quant)
 
 
 def test_sizes_by_bits_per_weight_hold_what_is_listed() -> None:
@@ -72,14 +70,14 @@ def test_sizes_by_bits_per_weight_hold_what_is_listed() -> None:
     assert sorted(errors)[len(errors) // 2] < 0.04
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.id)
-def test_files_are_sorted_and_every_shape_is_possible(model: ModelEntry) -> None:
-    assert model.geometry
-    assert not list(model.geometry.contradictions())
-    assert model.native_context == model.geometry.trained_context or model.id in {"command-a-plus"}
-    sizes = [size.size_bytes for file in model.files if (size := expect_size(model, file))]
-    rough = [later / earlier for earlier, later in itertools.pairwise(sizes)]
-    assert all(ratio > 0.93 for ratio in rough), "smallest first, as far as sizes are known"
+def test_files_are_sorted_and_every_shape_is_possible() -> None:
+    for model in MODELS:
+        assert model.geometry, model.id
+        assert not list(model.geometry.contradictions()), model.id
+        assert model.native_context == model.geometry.trained_context or model.id in {"command-a-plus"}, model.id
+        sizes = [size.size_bytes for file in model.files if (size := expect_size(model, file))]
+        rough = [later / earlier for earlier, later in itertools.pairwise(sizes)]
+        assert all(ratio > 0.93 for ratio in rough), f"{model.id}: smallest first, as far as sizes are known"
 
 
 def test_a_file_that_is_gone_is_planned_only_where_it_is_named() -> None:
