@@ -126,47 +126,54 @@ async def test_an_engine_that_dies_is_told_in_the_run(bench: SessionBench) -> No
     assert (await bench.run(PROMPT, seed=1)).is_counted
 
 
-async def asked_by_others(bench: SessionBench, tokens: int, begun: asyncio.Event | None = None) -> None:
-    """Ask as another program does, with connections of its own."""
+async def asked_by_others(
+    bench: SessionBench, tokens: int, begun: asyncio.Event | None = None, over: asyncio.Event | None = None
+) -> None:
+    """Ask as another program does, with connections of its own, which leaves when it is over."""
     endpoint = bench.session.supervisor.endpoint
     stranger = EngineClient(endpoint.url, endpoint.api_key)
-    async with stranger.chat(ChatRequest([{"role": "user", "content": "Hello"}], tokens)) as deltas:
+    whole = {"ignore_eos": True}
+    async with stranger.chat(ChatRequest([{"role": "user", "content": "Hello"}], tokens, extra=whole)) as deltas:
         async for _ in deltas:
             if begun is not None:
                 begun.set()
+            if over is not None and over.is_set():
+                break
     await stranger.close()
 
 
 @asynccontextmanager
-async def others_asking(bench: SessionBench, tokens: int = 900) -> AsyncIterator[asyncio.Event]:
-    """Let another program ask again and again, until the event is set or the block ends."""
+async def others_asking(bench: SessionBench, tokens: int = 900, programs: int = 1) -> AsyncIterator[asyncio.Event]:
+    """Let other programs ask again and again, until the event is set or the block ends."""
     begun, over = asyncio.Event(), asyncio.Event()
 
     async def chat() -> None:
         while not over.is_set():
-            await asked_by_others(bench, tokens, begun)
+            await asked_by_others(bench, tokens, begun, over)
 
-    stranger = asyncio.create_task(chat())
+    strangers = [asyncio.create_task(chat()) for _ in range(programs)]
     await begun.wait()
     try:
         yield over
     finally:
         over.set()
-        await stranger
+        await asyncio.gather(*strangers)
 
 
-async def disturbed(bench: SessionBench, asking: Awaitable[Run], tokens: int = 900) -> Run:
-    """Ask ours while another program asks, from before until after."""
-    async with others_asking(bench, tokens):
+async def disturbed(bench: SessionBench, asking: Awaitable[Run], tokens: int = 900, programs: int = 1) -> Run:
+    """Ask ours while other programs ask, from before until after."""
+    async with others_asking(bench, tokens, programs):
         return await asking
 
 
 @pytest.mark.parametrize("slots", [1, 2])
-@pytest.mark.parametrize("tokens", [4, 900])
-async def test_another_programs_request_meanwhile_spoils_a_run(options: ServeOptions, slots: int, tokens: int) -> None:
+@pytest.mark.parametrize(("tokens", "programs"), [(4, 3), (900, 1)])  # one of three waits for its turn at any time
+async def test_another_programs_request_meanwhile_spoils_a_run(
+    options: ServeOptions, slots: int, tokens: int, programs: int
+) -> None:
     async with serving_bench(replace(options, slots=slots)) as bench:
         await bench.become({"draft": 0})
-        assert (await disturbed(bench, bench.run(PROMPT, seed=1), tokens)).spoilt == OTHER_REQUESTS_SEEN
+        assert (await disturbed(bench, bench.run(PROMPT, seed=1), tokens, programs)).spoilt == OTHER_REQUESTS_SEEN
         assert (await bench.run(PROMPT, seed=1)).spoilt is None
         await asked_by_others(bench, 4)  # between two, which disturbs none
         assert (await bench.run(PROMPT, seed=1)).spoilt is None

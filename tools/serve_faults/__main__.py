@@ -1,4 +1,7 @@
-"""Command line: `python -m tools.serve_faults` prints the table, `--write` puts it into docs/faults.md."""
+"""Command line: `python -m tools.serve_faults` prints the table, `--write` puts it into docs/faults.md.
+
+`--check` ends with exit code 1 if a row is another one than there.
+"""
 
 import argparse
 import sys
@@ -26,6 +29,7 @@ def main() -> None:
     """Make the table, or with --only the rows of it that are asked for."""
     parser = argparse.ArgumentParser(prog="python -m tools.serve_faults", description="What comes of each fault.")
     parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
+    parser.add_argument("--check", action="store_true", help="compare with the table in docs/faults.md")
     parser.add_argument("--only", default="", metavar="WORDS", help="only the faults with these words in their name")
     chosen = parser.parse_args()
     made = []
@@ -33,6 +37,8 @@ def main() -> None:
         for row in rows(Path(folder), [fault for fault in FAULTS if chosen.only in fault.words]):
             made.append(row)
             print(row, flush=True)
+    if chosen.check and (others := [row for row in made if row not in written()]):
+        sys.exit(f"{len(others)} of {len(made)} rows are not those of {DOCUMENT}: {', '.join(map(_name, others))}")
     if chosen.write:
         before, _, rest = DOCUMENT.read_text("utf-8").partition(BEGIN)
         known = {_name(row): row for row in ([*written(), *made] if chosen.only else made)}
