@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-_PATIENCE_S = 45.0
+_PATIENCE_S = 300.0
 
 
 def _typed(command: list[str], cue: bytes) -> tuple[int | None, float, str]:

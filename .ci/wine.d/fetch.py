@@ -50,7 +50,7 @@ def server(name: str, *arguments: str) -> Iterator[dict[str, str]]:
         yield json.loads(process.stdout.readline())
     finally:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=100)
 
 
 def events(output: bytes) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def _resume() -> str:
             if json.loads(line).get("done_bytes", 0) > len(data) // 4:
                 break
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=100)
         assert not target.exists()
         code, output = launcher("pull", *arguments, "--json")
         assert code == 0, output

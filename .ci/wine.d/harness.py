@@ -39,7 +39,7 @@ def launcher(*arguments: str, **environment: str) -> tuple[int, bytes]:
         [sys.executable, "-m", "launcher", *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=60,
+        timeout=300,
         env={**os.environ, **environment},
         check=False,
     )
