@@ -9,6 +9,8 @@ from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from typing import Any
 
+import psutil
+
 from launcher import __version__
 from launcher.app.server_process import IDLE_LIMIT_S, ProcessEntry, find_process, open_process
 from launcher.app.serving_session import send_metered_request
@@ -52,6 +54,8 @@ from launcher.monitor.reply import OnDelta, Reply
 
 _END_LIMIT_S = 15.0
 """Seconds that the process has for its end."""
+_ANSWER_LIMIT_S = 30.0
+"""Seconds within which a process must answer a new owner; else it is killed, and another one started."""
 _REAP_LIMIT_S = 5.0
 _POLL_S = 0.05
 _REPORT_S = 5.0
@@ -239,6 +243,12 @@ class _Link:
         progressed, self.progressed = self.progressed, asyncio.Event()
         progressed.set()
 
+    def kill(self) -> None:
+        """Kill the process."""
+        if self.entry.is_running:
+            with suppress(psutil.Error):
+                psutil.Process(self.entry.pid).kill()
+
     def reap(self, limit_s: float) -> None:
         """Wait for the end of the process, if it is a child of this one. Blocks."""
         if self.process is not None:
@@ -379,18 +389,22 @@ class RemoteSession:
         return await send_metered_request(self.supervisor, self.monitor, request, on_delta, measured=measured)
 
     async def close(self) -> None:
-        """Stop the server, and end its process."""
+        """Stop the server, and end its process. One that does not answer is killed, which ends its engine, too."""
         self._request_number += 1
         if self._connecting is not None:
-            await asyncio.wait([self._connecting])
+            await asyncio.wait([self._connecting], timeout=_END_LIMIT_S)
         link = self._link
         if link is None:
             return
         self._closing = True
-        with suppress(LauncherError, TimeoutError):
-            async with asyncio.timeout(_END_LIMIT_S):
-                await self._ask(link, "quit")
-                await asyncio.shield(link.ended)
+        try:
+            with suppress(LauncherError):
+                async with asyncio.timeout(_END_LIMIT_S):
+                    await self._ask(link, "quit")
+                    await asyncio.shield(link.ended)
+        except TimeoutError:
+            link.kill()
+            await asyncio.wait([link.ended], timeout=_END_LIMIT_S)
         self._closing = False
         await asyncio.to_thread(link.reap, _END_LIMIT_S)
 
@@ -444,13 +458,13 @@ class RemoteSession:
     async def _open_link(self) -> _Link:
         for _ in range(_MOST_TRIES):
             link = await self._try_link()
-            if not link.ended.done():
+            if link.owned.is_set() and not link.ended.done():
                 self._link = link
                 return link
             if link.process is not None:
                 break
             await asyncio.sleep(_POLL_S)  # one that was found was about to end
-        raise link.ended.result()
+        raise link.ended.result() if link.ended.done() else _lost_error()
 
     async def _try_link(self) -> _Link:
         entry, process = await asyncio.to_thread(open_process, self._idle_limit_s)
@@ -461,8 +475,11 @@ class RemoteSession:
         link.following = asyncio.create_task(self._follow(link))
         owned = asyncio.ensure_future(link.owned.wait())
         waited_for: set[asyncio.Future[Any]] = {owned, link.ended}
-        await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(waited_for, timeout=_ANSWER_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
         owned.cancel()
+        if not done:  # suspended, for example
+            link.kill()
+            await asyncio.wait([link.ended], timeout=_END_LIMIT_S)
         return link
 
     async def _end_other_version(self, entry: ProcessEntry) -> None:

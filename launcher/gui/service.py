@@ -122,9 +122,11 @@ class ServerService:
 
     async def close(self) -> None:
         """Stop the server, and end its process."""
-        await self.stop()
+        self._request_count += 1
         if self.session is not None:
             await self.session.close()
+        if self._counting is not None:
+            await self._counting.save_counts()
 
     async def apply_settings(self, changes: "Mapping[str, Value]", drain_s: float, extra: Sequence[str] | None) -> None:
         """Restart with other server settings and extra arguments (None: unchanged)."""

@@ -284,6 +284,34 @@ async def test_a_killed_process_leaves_no_engine_and_the_owner_can_start_again(o
         assert session.process != process
 
 
+async def test_a_process_that_does_not_answer_is_killed_at_the_end(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.app.remote_session._END_LIMIT_S", 1.0)
+    session = RemoteSession()
+    await session.start(options)
+    assert session.process is not None
+    process, engine = psutil.Process(session.process.pid), psutil.Process(session.supervisor.engine_pid)
+    process.suspend()
+    await session.close()
+    await wait_for_end(process, engine)
+    assert session.is_idle
+
+
+async def test_a_left_process_that_does_not_answer_is_replaced(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.app.remote_session._ANSWER_LIMIT_S", 5.0)
+    with owner_program(options) as owned:
+        owned.kill()
+        owned.process.suspend()
+        async with remote() as session:
+            await session.start(options)
+            assert session.process is not None
+            assert session.process.pid != owned.process.pid
+            await wait_for_end(owned.process, owned.engine)
+
+
 async def test_an_owner_learns_that_another_one_took_its_place(options: ServeOptions) -> None:
     seen: list[ServerEvent] = []
     first = RemoteSession(on_event=seen.append)
