@@ -1,4 +1,4 @@
-"""`mtp-launcher status`: list the running servers."""
+"""`mtp-launcher status`: list the running servers and their models."""
 
 from __future__ import annotations
 

@@ -37,6 +37,8 @@ QUICK_PATHS = frozenset({"/tokenize", "/detokenize", "/apply-template", "/v1/mes
 METRICS_PATH = "/metrics"
 MODELS_PATHS = frozenset({"/v1/models", "/models"})
 READING_PATHS = frozenset({"/props", "/slots", METRICS_PATH}) | MODELS_PATHS
+RETRY_AFTER = "5"
+"""Seconds after which a client may try again."""
 OPEN_PATHS = frozenset({"/health", "/v1/health"})
 """Paths that need no key, as with llama-server."""
 MOST_BODY_BYTES = 256 << 20
@@ -69,7 +71,8 @@ class Refusal(Exception):
     def make_response(self) -> web.Response:
         """Return the response, in the format of OpenAI's errors."""
         error = {"code": self.status, "message": self.reason, "type": self.kind}
-        return web.json_response({"error": error}, status=self.status)
+        again = {"Retry-After": RETRY_AFTER} if self.status == 503 else {}
+        return web.json_response({"error": error}, status=self.status, headers=again)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import ClientConnectorError, ClientError, ClientResponse, web
 
 from launcher.base.errors import INTERRUPTED
-from launcher.gateway.access import Refusal
+from launcher.gateway.access import RETRY_AFTER, Refusal
 from launcher.gateway.continuation import Continuation, may_cut_here, rewrite_event
 from launcher.gateway.engine_link import EngineLink, EngineLost, EngineUnreached
 from launcher.gateway.exchange import COMPLETIONS_PATH, Exchange, ExchangeState
@@ -17,8 +17,6 @@ _EVENT_STREAM = "text/event-stream"
 _PASSED_ON = ("Content-Type", "Accept", "User-Agent")
 _PASSED_BACK = ("Content-Type", "Retry-After")
 _PROGRESS = b'"return_progress":true,'
-_RETRY_AFTER = "5"
-"""Seconds after which a client may try again."""
 MODEL_HEADER = "X-Served-By-Model"
 """Header of a reply by another model than the request names, or by one of several: which it was."""
 
@@ -113,7 +111,7 @@ class Forwarder:
             kind = INTERRUPTED
         error = {"error": {"code": status, "message": reason, "type": kind}}
         if self._response is None:
-            again = {"Retry-After": _RETRY_AFTER} if status in (502, 503) else {}
+            again = {"Retry-After": RETRY_AFTER} if status in (502, 503) else {}
             await self._open_response(status, {"Content-Type": "application/json", **again})
             await self._write(json.dumps(error).encode())
         else:
