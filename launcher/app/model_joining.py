@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,8 +17,8 @@ from launcher.base.messages import message
 from launcher.engine.server import registry
 from launcher.engine.server.endpoint import preferred_port
 from launcher.engine.server.registry import ServerEntry
-from launcher.engine.server.state import ServerState
-from launcher.engine.settings import launched_settings
+from launcher.engine.server.state import Notice, ServerState
+from launcher.engine.settings import launched_settings, save_model_settings
 from launcher.models.server_settings import format_settings
 
 _REQUEST = TypeAdapter(StartRequest)
@@ -54,6 +55,7 @@ async def serve_joined_model(pool: ModelPool, fields: Mapping[str, Any]) -> Asyn
             message("The running server does not understand this start."), message("Is it an older version?")
         ) from None
     model, start = await pool.join_model(request)
+    is_loaded = model.is_loaded
     ended = asyncio.ensure_future(model.ended.wait())
     loading = asyncio.ensure_future(pool.load_model(model))
     try:
@@ -67,6 +69,12 @@ async def serve_joined_model(pool: ModelPool, fields: Mapping[str, Any]) -> Asyn
             finally:
                 change.cancel()
         await loading
+        if is_loaded and request.settings:
+            text = message("{model} is loaded already, and keeps its settings.", model=model.name)
+            start = replace(start, notices=(*start.notices, Notice("model_shared", text)))
+        elif not is_loaded and start.chosen is not None:
+            chosen = {**start.set_aside, **start.chosen}
+            await asyncio.to_thread(save_model_settings, start.options.model, chosen)
         yield {"ready": _describe_model(model, start)}
         await ended
         error = model.supervisor.status.error
