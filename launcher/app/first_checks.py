@@ -46,14 +46,15 @@ _UNPACKED_FACTOR = 3
 class FirstStartRequest:
     """A model to start, named as for `serve`, with the server settings of its plan (None: chosen automatically).
 
-    `kept` are those of `plan_settings` that the user chose earlier, `replaced` the user's choices that do not fit, and
-    `same_as_tuned` the user's choices that equal the tune's. `needed_mib` is the memory in MiB that must be free.
-    Without `plan_settings`, `intent` is the preference for choosing them, and `use_tuned` whether tuned settings are
-    used.
+    `title` is the model's name for users if `model` is a path. `kept` are those of `plan_settings` that the user chose
+    earlier, `replaced` those that do not fit, and `same_as_tuned` those that equal the tune's.
+    `needed_mib` is the memory in MiB that must be free. Without `plan_settings`, `intent` is the preference for the
+    settings, and `use_tuned` whether tuned ones are used.
     """
 
     model: str
     plan_settings: PlanSettings | None = None
+    title: str = ""
     kept: Settings = field(default_factory=dict)
     replaced: Settings = field(default_factory=dict)
     same_as_tuned: Settings = field(default_factory=dict)
@@ -88,7 +89,8 @@ def make_first_start_request(plan: Plan, kept: KeptPlan | None = None) -> FirstS
     model = f"{plan.entry.id}:{plan.file.quant}" if plan.entry.id != plan.file.file else plan.file.file
     if plan.entry.id == plan.entry.repo:  # a repository on the hub that the catalogue does not have
         model = f"{plan.entry.repo}:{plan.file.file}"
-    request = FirstStartRequest(model, plan.setting, needed_mib=plan.needed_mib)
+    title = plan.entry.name if plan.entry.id == plan.file.file else ""
+    request = FirstStartRequest(model, plan.setting, title, needed_mib=plan.needed_mib)
     if kept is None:
         return request
     request = replace(request, same_as_tuned=kept.same_as_tuned)
@@ -110,7 +112,8 @@ class LocalEngine:
 class LocalFiles:
     """Local files of a model. `path` is the first file once all are complete, else None.
 
-    `bytes` is the size of all files, None if unknown; `done_bytes` of them are here.
+    `bytes` is the size of all files, None if unknown; `done_bytes` of them are here. With `verified` there is nothing
+    to check, either because that was done, or because no checksum is known (`has_sum` is False).
     """
 
     name: str
@@ -118,6 +121,7 @@ class LocalFiles:
     verified: bool
     done_bytes: int
     bytes: int | None
+    has_sum: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +239,8 @@ def find_local_files(request: FirstStartRequest) -> LocalFiles:
     if named is None:
         path = expand_user(request.model)
         size = path.stat().st_size if path.is_file() else 0
-        return LocalFiles(path.name, path, verified=True, done_bytes=size, bytes=size)
+        name = path.name if path.suffix.lower() == ".gguf" else request.title or path.name  # Ollama's have but a hash
+        return LocalFiles(name, path, verified=True, done_bytes=size, bytes=size, has_sum=False)
     entry, file = named.entry, named.file
     name = file.quant if file else request.model
     if named.local is not None and (entry is None or _has_companions(entry, request)):

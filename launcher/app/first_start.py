@@ -66,7 +66,8 @@ def initial_steps(survey: StartSurvey) -> tuple[StepProgress, ...]:
             Step.MODEL, Stage.DONE, model.name, StepDetail.HERE, progress=Progress(bytes=model.bytes)
         )
         if model.verified:
-            steps[Step.VERIFY] = StepProgress(Step.VERIFY, Stage.DONE, detail=StepDetail.VERIFIED)
+            detail = StepDetail.VERIFIED if model.has_sum else StepDetail.WITHOUT_SUM
+            steps[Step.VERIFY] = StepProgress(Step.VERIFY, Stage.DONE, detail=detail)
     else:
         stage = Stage.PAUSED if model.done_bytes else Stage.WAITING
         steps[Step.MODEL] = StepProgress(

@@ -50,7 +50,10 @@ async def select_named(name: str, catalogue: Catalogue) -> ModelSelection:
     if selection is None and "://" in name:
         raise BadOption(
             message("{name} is not a page of a model on Hugging Face.", name=name),
-            message("Write OWNER/NAME[:QUANT], or download it first: `mtp-launcher pull URL --sha256 SUM`."),
+            message(
+                "Write OWNER/NAME[:QUANT], or download it first: `mtp-launcher pull URL --sha256 SUM`.",
+                window="Paste the link of a model there. A file from another site can be downloaded under Models.",
+            ),
         )
     if selection is None:
         selection = await asyncio.to_thread(select_model, name, catalogue)

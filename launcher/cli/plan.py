@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from launcher.models.memory import MemoryEstimate, PlanSettings
     from launcher.models.plan import Plan, PlanCriteria, UnplannedFile
     from launcher.models.situation import Situation
-    from launcher.models.speed import SpeedForecast
 
 # Arguments for llama-server that the user gives after `--`. The memory estimate of a plan does not include them.
 
@@ -242,7 +241,9 @@ async def run(options: argparse.Namespace) -> Result:
     def format_lines() -> Iterator[str]:
         yield from _describe_machine(situation)
         if plans and (smaller or not fits):
-            yield f"\n{wrap_text(_describe_misfit(plans[0], smaller))}"
+            from launcher.models.smaller_model import describe_misfit
+
+            yield f"\n{wrap_text(describe_misfit(plans[0], smaller))}"
         if plans:
             quant_here = None if situation.described else served_quant
             yield from _describe_plan(plans[0], engine, options, comparison, served_quant=quant_here)
@@ -341,17 +342,6 @@ async def _ask_engine(plan: Plan, machine: MachineDescription) -> EngineComparis
 def _drafts_from_own_file(plan: Plan) -> bool:
     """Return True if the drafts come from the model's own file, the only file that an engine is asked about."""
     return plan.entry.speculation in ("mtp", None)
-
-
-def _describe_misfit(plan: Plan, smaller: Plan | None) -> str:
-    from launcher.models.plan import Status
-    from launcher.models.smaller_model import describe_smaller
-
-    if plan.status is not Status.TOO_BIG:
-        return f"{plan.entry.name} {plan.file.quant} fits only poorly. {describe_smaller(smaller) if smaller else ''}"
-    memory = "host memory" if plan.host_short else "memory"
-    text = f"{plan.entry.name} {plan.file.quant} cannot work well here: there is too little {memory}."
-    return f"{text} {describe_smaller(smaller) if smaller else 'No model of the catalogue fits.'}"
 
 
 def _smaller_json(plan: Plan) -> dict[str, Any]:
@@ -604,7 +594,7 @@ def _describe_plan(
     `served_quant` is the downloaded quantisation that `serve ID` would start, None if the user named one.
     """
     from launcher.app import planner
-    from launcher.models.speed import describe_run
+    from launcher.models.speed import describe_forecast, describe_reading, describe_run
 
     setting = plan.setting
     name = f"{plan.entry.name}, {plan.file.quant}, {_format_expected_size(plan)}"
@@ -644,11 +634,9 @@ def _describe_plan(
     words, lacks = _make_command(plan, engine, [], options.rpc, local_file)
     yield from _format_rows("caution", [*plan.cautions, *lacks, *uncounted_arguments(extra)])
     if plan.forecast:
-        yield _format_row("speed", _describe_forecast(plan.forecast, setting))
+        yield _format_row("speed", describe_forecast(plan.forecast, drafts=setting.draft > 0))
     if plan.reading:
-        reading = plan.reading
-        span = f"{reading.low:,.0f} to {reading.high:,.0f}"
-        yield _format_row("speed", f"reads about {reading.tokens_per_second:,.0f} tokens/s ({span}); it writes none")
+        yield _format_row("speed", describe_reading(plan.reading))
     measured = [describe_run(plan.entry, result) for result in plan.evidence]
     yield from _format_rows("measured", measured or ["no similar run was published"])
     if plan.limit_t_s and plan.limit_full_t_s:
@@ -667,20 +655,6 @@ def _describe_plan(
     if setting.mmproj_bytes and (projector := plan.entry.projector) and (repo := projector.repo or plan.entry.repo):
         yield _format_row("", f"{repo}:{projector.file}")
     yield _format_row("command", shlex.join(words) + (f"   and yours: {shlex.join(extra)}" if extra else ""))
-
-
-def _describe_forecast(forecast: SpeedForecast, setting: PlanSettings) -> str:
-    span = f"{forecast.low:,.0f} to {forecast.high:,.0f}"
-    text = f"about {forecast.tokens_per_second:,.0f} tokens/s ({span}) at a short context"
-    if setting.draft:
-        text += f"; {forecast.without_mtp:,.0f} with MTP off"
-    if forecast.host_gb_s:
-        text += f"; host memory is assumed to give {forecast.host_gb_s:g} GB/s"
-    if forecast.cache_hits is not None:
-        text += f", and the cache to have {100 * forecast.cache_hits:.0f} % of the experts that are needed"
-    if forecast.host_gb_s:
-        return f"{text}; few such runs are published, so the range is wide"
-    return text if forecast.near else f"{text}; no run on such a machine was published"
 
 
 def _format_rows(label: str, texts: Iterable[str]) -> Iterator[str]:

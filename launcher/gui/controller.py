@@ -65,6 +65,8 @@ class Controller(QObject):
     """Action: a suggested fix is being applied."""
     page_requested = Signal(str)
     chat_requested = Signal()
+    plan_requested = Signal(str)
+    """A model's name or the path of its file."""
     link_requested = Signal(str)
     handed_over = Signal(float)
     """Streams go on after a restart; the argument is the longest pause in seconds."""
@@ -251,6 +253,10 @@ class Controller(QObject):
     def show_page(self, name: str) -> None:
         """Show another page of the window."""
         self.page_requested.emit(name)
+
+    def show_plan(self, model: str) -> None:
+        """Show the plan of a model, by its name or the path of its file."""
+        self.plan_requested.emit(model)
 
     def open_chat(self) -> None:
         """Show the chat with the prompt focused."""

@@ -284,6 +284,7 @@ class Window(QMainWindow):
         self.controller.start(str(path))
         self.show_page("cockpit")
 
+    @Slot(str)
     def plan_model(self, name: str) -> None:
         """Show the plan of a model on the Start page, by the path of its file or its name on the hub."""
         if name:
@@ -379,6 +380,7 @@ class Window(QMainWindow):
         controller.noticed.connect(self._show_notice)
         controller.closed.connect(self._close_now)
         controller.page_requested.connect(self.show_page)
+        controller.plan_requested.connect(self.plan_model)
         controller.file_requested.connect(self._choose_file)
         controller.link_requested.connect(_open_link)
         controller.setting_changed.connect(self._handle_setting)

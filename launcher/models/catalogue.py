@@ -280,7 +280,9 @@ class Catalogue:
         raise ModelUnknown(
             message('The catalogue has no model "{model_id}".', model_id=model_id),
             message(
-                "{meant}`mtp-launcher models` lists all, `mtp-launcher models list` those that are here.", meant=meant
+                "{meant}`mtp-launcher models` lists all, `mtp-launcher models list` those that are here.",
+                window="{meant}Enter a file, a Hugging Face link, or a name such as OWNER/NAME. Models lists all.",
+                meant=meant,
             ),
             wanted=model_id,
             near=near,

@@ -86,7 +86,8 @@ def parse_target(
     """
     if sha256 is not None and not _SHA256.fullmatch(sha256):
         raise BadOption(
-            message("--sha256 needs 64 hexadecimal digits."), message("Copy it from the file's download page.")
+            message("--sha256 needs 64 hexadecimal digits.", window="The SHA-256 needs 64 hexadecimal digits."),
+            message("Copy it from the file's download page."),
         )
     sha256 = sha256.lower() if sha256 else None
     if "://" in text:
@@ -100,7 +101,7 @@ def parse_target(
     if expand_user(text).exists():
         raise BadOption(
             message("{text} is already on this computer. Nothing to download.", text=text),
-            message("Start it: `mtp-launcher serve {text}`.", text=text),
+            message("Start it: `mtp-launcher serve {text}`.", window="Drop it on the window to start it.", text=text),
         )
     file = _parse_hub_file(text, revision)
     entry, catalogue_file = find_catalogue_file(catalogue, file.repo, file.path)
@@ -230,7 +231,10 @@ def _from_url(url: str, sha256: str | None) -> DownloadTarget:
     if sha256 is None:
         raise BadOption(
             message("There is no checksum for the file from {hostname}.", hostname=parts.hostname),
-            message("Add --sha256 with the checksum from its page."),
+            message(
+                "Add --sha256 with the checksum from its page.",
+                window="Write the SHA-256 from its page after the URL, with a space between.",
+            ),
         )
     name = local_name(PurePosixPath(unquote(parts.path)).name)
     _check_gguf(name)
@@ -251,7 +255,10 @@ def _parse_hub_file(text: str, revision: str | None) -> HubFile:
     if not is_hub_file(text):
         raise BadOption(
             message("{text} cannot be downloaded.", text=text),
-            message("Write ID[:QUANT] for a model of the catalogue, OWNER/NAME:FILE.gguf, or a URL with --sha256."),
+            message(
+                "Write ID[:QUANT] for a model of the catalogue, OWNER/NAME:FILE.gguf, or a URL with --sha256.",
+                window="Enter a Hugging Face link, OWNER/NAME:QUANT, or the URL of a file with its SHA-256 after it.",
+            ),
         )
     file = HubFile.parse(text)
     if revision and file.revision != "main":

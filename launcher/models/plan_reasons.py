@@ -534,7 +534,7 @@ def list_cautions(
         )
     found += list_host_cautions(fitted.estimate, situation, limited)
     found += [
-        message("{text} Source: {source}.", text=note.text, source=note.source)
+        message("{text} Source: {source}.", text=as_message(note.text), source=as_message(note.source))
         for note in entry.quality_notes(file.quant, setting.kv)
     ]
     if longer := training_warning(entry.native_context, setting.slot_context):

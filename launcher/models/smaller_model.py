@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from launcher.base.errors import BadOption, ModelHasNoHead
-from launcher.base.messages import message
+from launcher.base.messages import join_messages, message
 from launcher.models.catalogue import Catalogue
 from launcher.models.file_size import expect_size
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
@@ -48,6 +48,20 @@ def _plan_alternatives(catalogue: Catalogue, situation: Situation, criteria: Pla
             yield from make_plans(catalogue, situation, wishes)
         except (ModelHasNoHead, BadOption):
             continue
+
+
+def describe_misfit(plan: Plan, smaller: Plan | None) -> str:
+    """Return why a plan is too big or poor, and what fits instead (None: nothing of the catalogue does)."""
+    names = {"name": plan.entry.name, "quant": plan.file.quant}
+    if plan.status is not Status.TOO_BIG:
+        poorly = message("{name} {quant} fits only poorly.", **names)
+        return join_messages(poorly, describe_smaller(smaller) if smaller else None)
+    why = (
+        message("{name} {quant} cannot work well here: there is too little host memory.", **names)
+        if plan.host_short
+        else message("{name} {quant} cannot work well here: there is too little memory.", **names)
+    )
+    return join_messages(why, describe_smaller(smaller) if smaller else message("No model of the catalogue fits."))
 
 
 def describe_smaller(plan: Plan) -> str:

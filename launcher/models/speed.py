@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log2
 
-from launcher.base.messages import message
+from launcher.base.messages import join_messages, mark, message
 from launcher.machine.cards import Card
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.file_size import bits_per_weight
@@ -318,6 +318,34 @@ class SpeedForecast:
     cache_hits: float | None = None
 
 
+def describe_forecast(forecast: SpeedForecast, *, drafts: bool) -> str:
+    """Return a forecast as a clause with its range and what it assumes. `drafts`: the plan uses them."""
+    parts = [
+        message(
+            "about {rate:,.0f} tokens/s ({low:,.0f} to {high:,.0f}) at a short context",
+            rate=forecast.tokens_per_second,
+            low=forecast.low,
+            high=forecast.high,
+        )
+    ]
+    if drafts:
+        parts.append(message("{rate:,.0f} with MTP off", rate=forecast.without_mtp))
+    if forecast.host_gb_s:
+        hits = None if forecast.cache_hits is None else 100 * forecast.cache_hits
+        parts.append(
+            message(
+                "host memory is assumed to give {rate:g} GB/s[, and the cache to have {hits:.0f} % of the experts that "
+                "are needed]",
+                rate=forecast.host_gb_s,
+                hits=hits,
+            )
+        )
+        parts.append(message("few such runs are published, so the range is wide"))
+    elif not forecast.near:
+        parts.append(message("no run on such a machine was published"))
+    return join_messages(*parts, separator=mark("; "))
+
+
 def forecast_speed(
     file: ModelFile, geometry: Geometry, weights: Weights, setting: PlanSettings, situation: Situation
 ) -> SpeedForecast | None:
@@ -377,6 +405,16 @@ class ReadingForecast:
     tokens_per_second: float
     low: float
     high: float
+
+
+def describe_reading(reading: ReadingForecast) -> str:
+    """Return the reading speed of a model that writes nothing as a clause with its range."""
+    return message(
+        "reads about {rate:,.0f} tokens/s ({low:,.0f} to {high:,.0f}); it writes none",
+        rate=reading.tokens_per_second,
+        low=reading.low,
+        high=reading.high,
+    )
 
 
 def forecast_reading(weights_used: float, situation: Situation) -> ReadingForecast | None:

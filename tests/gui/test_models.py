@@ -13,6 +13,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel
 from pytestqt.qtbot import QtBot
 
+from launcher.app.first_steps import Stage, Step, StepDetail
 from launcher.base.paths import models_dir
 from launcher.engine.server.state import ServerState
 from launcher.fetch import journal
@@ -20,7 +21,7 @@ from launcher.fetch.journal import DownloadIdentity, Stretch
 from launcher.fetch.partial_file import journal_path, part_path
 from launcher.gui.models.page import ModelsPage
 from launcher.gui.models.table import ModelTable
-from launcher.gui.models.text import display_name, place_text
+from launcher.gui.models.text import display_name, offer_size, place_text
 from launcher.gui.widgets.rows import Cell, Column
 from launcher.gui.window import Window
 from launcher.runtime import WorkHandle
@@ -107,8 +108,8 @@ def test_files_are_listed_with_what_is_known(
     assert "not computed yet; use Verify" in said
 
 
-def test_another_programs_model_is_listed_and_left_to_it(
-    open_page: Callable[[], ModelsPage], put: Callable[..., Path], tmp_path: Path, qtbot: QtBot
+def test_another_programs_model_is_listed_planned_and_left_to_it(
+    open_page: Callable[[], ModelsPage], put: Callable[..., Path], tmp_path: Path, window: Window, qtbot: QtBot
 ) -> None:
     store = tmp_path / ".ollama" / "models"
     put(store / "blobs" / f"sha256-{'a' * 64}")
@@ -125,6 +126,43 @@ def test_another_programs_model_is_listed_and_left_to_it(
     page.table.choose_row(local)
     assert page.details.start.isVisible()
     assert not page.details.delete.isVisible()
+    start = window.page("start")
+    with qtbot.waitSignal(start.flow.planned, timeout=WAIT):
+        press(qtbot, page.details.plan)
+    qtbot.waitUntil(lambda: start.steps.progress[Step.VERIFY].stage is Stage.DONE, timeout=WAIT)
+    assert window.page_name == "start"
+    assert start.plan is not None
+    assert start.plan.entry.name == "tiny:1b"
+    assert start.steps.progress[Step.MODEL].subject == "tiny:1b"  # not the name of its blob
+    assert start.steps.progress[Step.VERIFY].detail is StepDetail.WITHOUT_SUM
+
+
+def test_what_is_offered_begins_with_what_is_recommended(
+    open_page: Callable[[], ModelsPage], window: Window, qtbot: QtBot
+) -> None:
+    page = open_page()
+    page.show_view(1)
+    qtbot.waitUntil(lambda: len(page.offers.table.rows) > 10, timeout=WAIT)
+    offers = page.offers.table.rows
+    assert page.offers.table.row is offers[0]
+    assert offers[0].fit != "TOO BIG"
+    first_of_each = {offer.model: offer for offer in reversed(offers)}.values()
+    fits = [offer.fit != "TOO BIG" for offer in first_of_each][::-1]
+    assert fits == sorted(fits, reverse=True)
+    unknown = [offer for offer in offers if not offer.is_size_known]
+    assert unknown
+    assert all(offer_size(offer).startswith("about ") or offer.bytes is None for offer in unknown)
+
+
+def test_downloads_stay_together_where_no_file_is_shown(
+    open_page: Callable[[], ModelsPage], window: Window, qtbot: QtBot
+) -> None:
+    window.resize(1440, 900)
+    page = open_page()
+    page.show_view(1)
+    page.queue.add_download("qwen3.5-9b-mtp:Q4_K_M")
+    qtbot.waitUntil(lambda: page.downloads.isVisible() and bool(page.downloads.rows), timeout=WAIT)
+    qtbot.waitUntil(lambda: page.downloads.height() < 300, timeout=WAIT)
 
 
 def test_verifying_shows_how_far_it_is_and_what_came_of_it(

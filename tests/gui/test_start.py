@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QPushButton, QScrollArea, QWidget
+from PySide6.QtWidgets import QFileDialog, QPushButton, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 
 from launcher.app.first_steps import Stage, Step
@@ -358,6 +358,77 @@ def test_a_described_computer_is_planned_for_and_rows_are_chosen_by_keyboard(loo
     assert "long context" in looked.card.accessibleName()
 
 
+def plan_described(page: StartPage, qtbot: QtBot, family: str | None, gib: int, host_gib: int = 64) -> None:
+    here = MachineDescription(gpu_memory_gib=(gib,), host_memory_gib=host_gib)
+    with qtbot.waitSignal(page.flow.planned, timeout=60_000):
+        page.read_and_plan(PlanRequest(family, described=here))
+    settle(page, qtbot)
+
+
+def card_texts(page: StartPage) -> list[str]:
+    """All that the card of the plan says, in the order of its labels."""
+    return [each.text().replace("\u00a0", " ") for each in page.card.findChildren(Label) if each.isVisible()]
+
+
+@pytest.mark.parametrize("language", ["en", "zh_CN"])
+def test_reasons_and_expected_speed_are_those_that_plan_prints(language: str, looked: StartPage, qtbot: QtBot) -> None:
+    from launcher.gui import translation
+
+    plan_described(looked, qtbot, "qwen3.6-35b-a3b-mtp", 24)
+    translation.choose_language(language)
+    try:
+        looked.table.selectRow(1)
+        looked.table.selectRow(0)
+        plan = looked.plan
+        assert plan is not None
+        last_first = translation.render(plan.reasons[3]).replace("\u00a0", " ")
+        qtbot.waitUntil(lambda: last_first in card_texts(looked))
+        told = card_texts(looked)
+        assert plan.forecast is not None
+        for reason in plan.reasons[:4]:  # for this file, against the next best, without a desktop, for the best quality
+            assert translation.render(reason).replace("\u00a0", " ") in told
+        figures = (plan.forecast.tokens_per_second, plan.forecast.low, plan.forecast.high, plan.forecast.without_mtp)
+        assert any(all(f"{figure:,.0f}" in text for figure in figures) for text in told)
+        assert translation.render(plan.reasons[-1]) not in told
+        qtbot.mouseClick(looked.card.more_button, Qt.MouseButton.LeftButton)
+        everything = [translation.render(each) for each in (*plan.reasons, *plan.cautions)]
+        qtbot.waitUntil(lambda: [text for text in card_texts(looked) if text in everything] == everything)
+        qtbot.mouseClick(looked.card.more_button, Qt.MouseButton.LeftButton)
+        qtbot.waitUntil(lambda: card_texts(looked) == told)
+    finally:
+        translation.choose_language("en")
+
+
+def test_a_model_that_is_too_big_is_no_next_step_and_one_that_fits_is_named(looked: StartPage, qtbot: QtBot) -> None:
+    plan_described(looked, qtbot, "llama-3.3-70b", 8)
+    assert looked.card.badge.text() == "TOO BIG"
+    assert (looked.card.primary.text(), looked.card.primary.objectName()) == ("Download anyway", "")
+    text = looked.banner.text.text()
+    assert "cannot work well here: there is too little memory. What fits: " in text
+    assert "(qwen" not in text  # the name for the terminal
+    show = looked.banner.buttons[0]
+    assert show.text() == "Show its plan"
+    with qtbot.waitSignal(looked.flow.planned, timeout=60_000):
+        qtbot.mouseClick(show, Qt.MouseButton.LeftButton)
+    settle(looked, qtbot)
+    assert looked.card.badge.text() != "TOO BIG"
+    assert (looked.card.primary.text(), looked.card.primary.objectName()) == ("Download and start", "primary")
+
+
+def test_a_file_is_chosen_and_planned(
+    looked: StartPage, qtbot: QtBot, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: (str(demo_model), ""))
+    with qtbot.waitSignal(looked.flow.planned, timeout=60_000):
+        qtbot.mouseClick(looked.file_button, Qt.MouseButton.LeftButton)
+    settle(looked, qtbot)
+    assert looked.plan is not None
+    assert looked.plan.entry.id == str(demo_model)
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: ("", ""))  # the dialog was closed
+    qtbot.mouseClick(looked.file_button, Qt.MouseButton.LeftButton)
+    assert not looked.flow.is_reading
+
+
 def test_the_report_is_copied(looked: StartPage, qtbot: QtBot) -> None:
     qtbot.mouseClick(looked.machine.copy_button, Qt.MouseButton.LeftButton)
     assert "GPU: No usable GPU" in QGuiApplication.clipboard().text()
@@ -467,12 +538,16 @@ class TestANamedModel:
             window._paste()
             assert looked.request.named is None
 
-    @pytest.mark.parametrize("name", ["someone/nothing", "/nowhere/model.gguf", "https://example.com/a/b"])
+    @pytest.mark.parametrize(
+        "name", ["someone/nothing", "/nowhere/model.gguf", "https://example.com/a/b", "https://x.org", "some words"]
+    )
     def test_an_error_leaves_what_was_shown(self, name: str, looked: StartPage, qtbot: QtBot) -> None:
         before = looked.result
         self.named(looked, qtbot, name)
         assert looked.result is before
         assert looked.banner.isVisible()
+        assert "mtp-launcher" not in looked.banner.text.text()  # no command: there is no terminal here
+        assert looked.name_field.text() == name  # to be corrected
         assert looked.request.named is None
 
 

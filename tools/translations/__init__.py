@@ -60,7 +60,10 @@ def template() -> Catalog:
 
 
 def _of_data() -> Iterator[tuple[str, Path]]:
-    """Yield the texts of the engine's faults, and the demo's own; other models' notes are quoted from their sources."""
+    """Yield the texts of the engine's faults, what is said of the quality of files, and the demo's own notes.
+
+    Other models' notes are quoted from their sources.
+    """
     for fault in tomllib.loads(_FAULTS.read_text("utf-8"))["fault"]:
         hint = fault.get("window_hint", fault["hint"])
         labels = [action["label"] for action in fault["actions"]]
@@ -69,6 +72,9 @@ def _of_data() -> Iterator[tuple[str, Path]]:
         )
     for model in tomllib.loads(_DEMO.read_text("utf-8"))["models"]:
         yield from ((preset["note"], _DEMO) for preset in model["presets"])
+    for path in sorted(_DEMO.parent.glob("*.toml")):
+        for model in tomllib.loads(path.read_text("utf-8")).get("models", ()):
+            yield from ((text, path) for note in model.get("quality", ()) for text in (note["text"], note["source"]))
 
 
 def po_path(language: str) -> Path:

@@ -27,6 +27,7 @@ from launcher.gui.models.text import (
     format_size,
     job_text,
     leftover_text,
+    offer_size,
     place_text,
     quant_text,
 )
@@ -57,6 +58,7 @@ class DetailCard(Card):
     def __init__(
         self,
         start: Callable[[], object],
+        plan: Callable[[], object],
         verify: Callable[[], object],
         delete: Callable[[], object],
         show_in_folder: Callable[[], object],
@@ -78,6 +80,8 @@ class DetailCard(Card):
         self.age = ReadAge()
         self.start = make_button(tr("Start"), start, primary=True)
         self.start.setToolTip(tr("Load this file (llama-server --model)"))
+        self.plan = make_button(tr("Show its plan"), plan)
+        self.plan.setToolTip(tr("Show the settings, memory and speed to expect, before it is loaded"))
         self.verify = make_button(tr("Verify"), verify)
         self.verify.setToolTip(tr("Read the whole file and compare its SHA-256 with the published one"))
         self.delete = make_button(tr("Delete"), self._press_delete)
@@ -98,7 +102,7 @@ class DetailCard(Card):
         self.grid.setColumnStretch(1, 1)
         actions = FlowLayout(gap=theme.px(theme.GAP))
         # Delete comes last because its text grows when it asks for confirmation.
-        for button in (self.start, self.verify, self.folder, self.delete):
+        for button in (self.start, self.plan, self.verify, self.folder, self.delete):
             actions.add(button)
         for label in (self.title, self.path, self.badge, self.fit, self.age):
             self.body.addWidget(label)
@@ -137,11 +141,12 @@ class DetailCard(Card):
             self.path.setText("\n".join(map(display_path, local.record.paths[:_PATHS_SHOWN])))
             self.note.setText(local.record.problem or "")
             self.note.setVisible(bool(local.record.problem))
-        for button in (self.start, self.verify, self.delete, self.folder):
+        for button in (self.start, self.plan, self.verify, self.delete, self.folder):
             button.setVisible(local is not None)
         if local is not None:
-            self.start.setVisible(local.record.kind == "model")
-            self.start.setEnabled(local.state.value not in ("damaged", "missing"))
+            for button in (self.start, self.plan):
+                button.setVisible(local.record.kind == "model")
+                button.setEnabled(local.state.value not in ("damaged", "missing"))
             self.delete.setVisible(local.store is None)
             self._show_delete()
 
@@ -349,6 +354,7 @@ class OffersPanel(Card):
         super().__init__()
         self._download = download
         self._offers: tuple[CatalogueOffer, ...] = ()
+        self._recommended: frozenset[str] = frozenset()
         self.family = ComboBox()
         self.family.setAccessibleName(tr("Model"))
         self.family.setToolTip(tr("Show one model of the catalogue only"))
@@ -365,7 +371,7 @@ class OffersPanel(Card):
         self.download_button.setToolTip(tr("Add to the download queue"))
         self.download_button.setEnabled(False)
         self.address = QLineEdit()
-        self.address.setPlaceholderText(tr("OWNER/NAME:FILE.gguf, or a URL and its SHA-256"))
+        self.address.setPlaceholderText(tr("Hugging Face link, OWNER/NAME:QUANT, or a URL and its SHA-256"))
         self.address.setAccessibleName(tr("Another file"))
         self.address.setToolTip(tr("A Hugging Face file, or an https URL, a space and the SHA-256 from its page"))
         self.address.setMinimumWidth(theme.px(220))
@@ -393,7 +399,7 @@ class OffersPanel(Card):
     def show_offers(self, catalogue: CatalogueOffers) -> None:
         """Show the files of the catalogue."""
         is_first = not self._offers
-        self._offers = catalogue.offers
+        self._offers, self._recommended = catalogue.offers, catalogue.recommended
         self.age.show_age(catalogue.read_at)
         if self.family.count() == 1:
             for model, name in {offer.model: offer.name for offer in catalogue.offers}.items():
@@ -409,20 +415,20 @@ class OffersPanel(Card):
     def _show_family(self, *, selects_best: bool) -> None:
         """Show the files of the chosen model.
 
-        If all models are shown, `selects_best` selects the first file that fits, unless the user selected another one.
+        `selects_best` selects the recommended file, unless the user selected another one.
         """
         model = self.family.currentData()
         rows = [offer for offer in self._offers if model in (None, offer.model)]
         self.table.show_rows(rows, lambda offer: offer.download_id)
-        if selects_best and model is None and rows and self.table.row is rows[0]:
-            self.table.choose_row(next((offer for offer in rows if offer.fit == "FITS"), rows[0]))
+        if selects_best and rows and self.table.row is rows[0]:
+            self.table.choose_row(next((offer for offer in rows if offer.download_id in self._recommended), rows[0]))
 
     @Slot(object)
     def _show_offer(self, offer: CatalogueOffer | None) -> None:
         self.download_button.setEnabled(offer is not None and not offer.downloaded)
         if offer is not None:
             self.reason.setText(offer.reason)
-            size = format_size(offer.bytes) if offer.bytes else tr("size unknown")
+            size = offer_size(offer) if offer.bytes else tr("size unknown")
             set_tooltip(
                 self.download_button, tr("Add {what} to the download queue: {size}", what=offer.download_id, size=size)
             )

@@ -12,6 +12,7 @@ from launcher.gui.models.text import (
     format_date,
     format_size,
     head_state,
+    offer_size,
     place_text,
     quant_text,
 )
@@ -98,7 +99,7 @@ def offer_columns() -> tuple[Column[CatalogueOffer], ...]:
         Column(
             tr("Size"),
             tr("Download size"),
-            lambda offer: Cell(format_size(offer.bytes), offer.bytes or 0),
+            lambda offer: Cell(offer_size(offer), offer.bytes or 0),
             right=True,
         ),
         Column(tr("Here"), tr("Shows whether it is already on this computer"), make_here_cell, spare=1),

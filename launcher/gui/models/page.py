@@ -50,7 +50,9 @@ class ModelsPage(QWidget):
         self.banner = Banner()
         self.queue = QueueController(controller, self)
         self.table: ModelTable[LocalModel] = ModelTable(tr("Models on this computer"), file_columns(self._used))
-        self.details = DetailCard(self.start_selected, self.verify_selected, self.delete_selected, self.show_in_folder)
+        self.details = DetailCard(
+            self.start_selected, self.plan_selected, self.verify_selected, self.delete_selected, self.show_in_folder
+        )
         self.downloads = QueueCard(self.queue)
         self.offers = OffersPanel(self.queue.add_download)
         self.folders = FoldersPanel(self.add_folder, self._remove_folder, self._remove_leftover, self._open_folder)
@@ -80,14 +82,14 @@ class ModelsPage(QWidget):
         local = self.table.row
         if local is None:
             return
-        if local.record.model and local.record.quant:
-            name = local.record.label
-        elif local.stored:
-            name = local.stored.name
-        else:
-            name = str(local.path)
-        self._controller.start(name)
+        self._controller.start(_model_name(local))
         self._controller.show_page("cockpit")
+
+    @Slot()
+    def plan_selected(self) -> None:
+        """Show the plan of the selected file."""
+        if self.table.row is not None:
+            self._controller.show_plan(_model_name(self.table.row))
 
     @Slot()
     def verify_selected(self) -> None:
@@ -183,6 +185,7 @@ class ModelsPage(QWidget):
         side.setSpacing(theme.px(theme.GAP_L))
         side.addWidget(self.downloads)
         side.addWidget(self.details, 1)
+        side.addStretch()  # keeps the downloads together where no file is shown
         self._is_beside: bool | None = None
         """Whether the side column is beside the table, not below it; None before the first layout."""
         area = QScrollArea()
@@ -372,6 +375,13 @@ class _CurrentPageStack(QStackedWidget):
         """Return the visible page's minimum size."""
         current = self.currentWidget()
         return current.minimumSizeHint() if current else QSize()
+
+
+def _model_name(local: LocalModel) -> str:
+    """Return the name by which a file is planned and started."""
+    if local.record.model and local.record.quant:
+        return local.record.label
+    return local.stored.name if local.stored else str(local.path)
 
 
 def _drop_hint(data: QMimeData) -> str:

@@ -58,12 +58,16 @@ class ModelDetails:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueOffer:
-    """A file of the catalogue, its fit (None: unknown), and as text the memory that it needs or why that is unknown."""
+    """A file of the catalogue, its fit (None: unknown), and as text the memory that it needs or why that is unknown.
+
+    `bytes` is an estimate if the size is not known (`is_size_known`).
+    """
 
     model: str
     name: str
     quant: str
     bytes: int | None
+    is_size_known: bool
     downloaded: bool
     fit: str | None
     reason: str
@@ -76,12 +80,14 @@ class CatalogueOffer:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueOffers:
-    """The catalogue's files for this computer. `problem` is the reason, as text, if no fit could be determined.
+    """The catalogue's files for this computer, the recommended models first. `recommended` has the best file of each.
 
-    `read_at` is when the memory was read, as in ModelDetails.
+    `problem` is the reason, as text, if no fit could be determined. `read_at` is when the memory was read, as in
+    ModelDetails.
     """
 
     offers: tuple[CatalogueOffer, ...] = field(default=())
+    recommended: frozenset[str] = frozenset()
     problem: str = ""
     read_at: float | None = None
 
@@ -223,16 +229,34 @@ async def read_offers() -> CatalogueOffers:
         problem = ""
     except LauncherError as error:
         situation, problem = None, render(error.message)
+    best = await asyncio.to_thread(_list_best_files, catalogue, situation)
+    rank_by_id = {model: rank for rank, (model, _) in enumerate(best)}
     offers = [
         each
         for entry in catalogue.models
         if entry.repo
         for each in await asyncio.to_thread(_make_offers, catalogue, entry, situation)
     ]
-    return CatalogueOffers(tuple(offers), problem, situation.read_at if situation else None)
+    recommended = frozenset(f"{model}:{quant}" for model, quant in best)
+    offers.sort(key=lambda each: (rank_by_id.get(each.model, len(best)), each.download_id not in recommended))
+    return CatalogueOffers(tuple(offers), recommended, problem, situation.read_at if situation else None)
+
+
+def _list_best_files(catalogue: Catalogue, situation: Situation | None) -> tuple[tuple[str, str], ...]:
+    """Return the id and quantisation of the best plan of each model that fits, the recommended model first."""
+    from launcher.models.plan import PlanCriteria, Status, make_plans
+
+    if situation is None:
+        return ()
+    best: dict[str, str] = {}
+    for plan in make_plans(catalogue, situation, PlanCriteria()):
+        if plan.status is not Status.TOO_BIG:
+            best.setdefault(plan.entry.id, plan.file.quant)
+    return tuple(best.items())
 
 
 def _make_offers(catalogue: Catalogue, entry: ModelEntry, situation: Situation | None) -> list[CatalogueOffer]:
+    from launcher.models.file_size import expect_size
     from launcher.models.library import find_local_model, share_snapshot
     from launcher.models.plan import PlanCriteria, list_unplanned, make_plans
 
@@ -252,7 +276,19 @@ def _make_offers(catalogue: Catalogue, entry: ModelEntry, situation: Situation |
                 unplanned = list_unplanned(catalogue, situation, criteria)
                 reason = f"{render(unplanned[0].reason)}. {render(unplanned[0].remedy)}" if unplanned else reason
         name = entry.name.removesuffix(" with MTP head")
-        offers.append(CatalogueOffer(entry.id, name, file.quant, file.size_bytes, here, fit, reason))
+        size = expect_size(entry, file)
+        offers.append(
+            CatalogueOffer(
+                entry.id,
+                name,
+                file.quant,
+                size.size_bytes if size else None,
+                file.size_bytes is not None,
+                here,
+                fit,
+                reason,
+            )
+        )
     return offers
 
 

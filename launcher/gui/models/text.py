@@ -14,6 +14,7 @@ from launcher.gui.translation import ntr, render, tr
 if TYPE_CHECKING:
     from launcher.base.progress import Progress
     from launcher.fetch.jobs import Job
+    from launcher.gui.models.queries import CatalogueOffer
     from launcher.models.leftovers import Leftover
     from launcher.models.library import LocalModel
 
@@ -30,6 +31,12 @@ def format_size(n_bytes: int | None) -> str:
     return tr("{count} bytes", count=n_bytes)
 
 
+def offer_size(offer: CatalogueOffer) -> str:
+    """Return the size of a download, as text."""
+    size = format_size(offer.bytes)
+    return size if offer.is_size_known or offer.bytes is None else tr("about {size}", size=size)
+
+
 def format_date(time_s: float | None) -> str:
     """Return a time as text: the time of day if it is today, else the date. `time_s` is since the epoch."""
     if time_s is None:
@@ -42,7 +49,10 @@ def format_date(time_s: float | None) -> str:
 
 def display_name(local: LocalModel) -> str:
     """Return a file's display name."""
-    return local.record.model or (local.stored.name if local.stored else local.path.stem)
+    if local.record.model or local.stored is None:
+        return local.record.model or local.path.stem
+    name = local.stored.name
+    return name.rpartition("/")[2][: -len(".gguf")] if name.lower().endswith(".gguf") else name  # as LM Studio has it
 
 
 def quant_text(local: LocalModel) -> str:

@@ -37,6 +37,7 @@ from launcher.gui.start.text import (
     plan_title,
     settings_origin_text,
     short_name,
+    speed_text,
     step_name,
     step_state,
     step_subject,
@@ -153,7 +154,8 @@ def _make_wrapped_label(text: str, name: str = "", pixels: int = theme.BODY_PX) 
 # The chosen plan: what it is, its memory, the reason, and the start button.
 
 _MIB = 2**20
-_REASON_LINES = 3
+_FIRST_REASONS, _FIRST_CAUTIONS = 4, 2
+"""Reasons shown at first: for the file, against the next best one, for other wishes. The others follow on request."""
 _BOLD_WIDENING = 1.12
 """Room for the semibold text of a primary button, relative to the width of the regular text."""
 
@@ -170,13 +172,14 @@ class PlanCard(Card):
         switch_settings: Callable[[], object],
     ) -> None:
         super().__init__()
-        self._kind, self._title, self._needs = Label(), Label(), Label()
+        self._kind, self._title, self._needs, self._speed = Label(), Label(), Label(), Label()
         self._kind.setObjectName("secondary")
         self._kind.setFont(theme.font(theme.CAPTION_PX))
         self._title.setFont(theme.font(theme.TITLE_PX, bold=True, tabular=True))
-        self._needs.setObjectName("secondary")
-        self._needs.setFont(theme.font(theme.BODY_PX, tabular=True))
-        for label in (self._title, self._needs):
+        for label in (self._needs, self._speed):
+            label.setObjectName("secondary")
+            label.setFont(theme.font(theme.BODY_PX, tabular=True))
+        for label in (self._title, self._needs, self._speed):
             label.setWordWrap(True)
             label.setTextInteractionFlags(theme.SELECTABLE)
         self.badge = Badge()
@@ -196,7 +199,14 @@ class PlanCard(Card):
         self.ask_button.setToolTip(tr("Let llama.cpp compute the memory of this plan. Reads only the file's header"))
         self._why = Label(tr("Why this plan"))
         self._why.setFont(theme.font(theme.BODY_PX, bold=True))
-        self._reasons = [Label() for _ in range(_REASON_LINES)]
+        self.more_button: QPushButton = make_button(tr("All reasons"), self._toggle_reasons)
+        self.more_button.setObjectName("quiet")
+        self.more_button.setToolTip(tr("Show everything that led to this plan, as `mtp-launcher plan` prints it"))
+        self._reason_texts: tuple[str, ...] = ()
+        self._all_reasons: tuple[str, ...] = ()
+        self._first_reasons: tuple[str, ...] = ()
+        self._shows_all = False
+        """Whether all reasons are shown; stays when another plan is chosen."""
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -210,6 +220,7 @@ class PlanCard(Card):
         texts.addLayout(kind)
         texts.addWidget(self._title)
         texts.addWidget(self._needs)
+        texts.addWidget(self._speed)
         origin_row = QHBoxLayout()
         origin_row.setSpacing(theme.px(theme.GAP))
         origin_row.addWidget(self.settings_origin, 1)
@@ -236,15 +247,14 @@ class PlanCard(Card):
         foot = QHBoxLayout()
         foot.addWidget(self._why)
         foot.addStretch()
+        foot.addWidget(self.more_button)
         foot.addWidget(self.ask_button)
         below = QVBoxLayout()
         below.setSpacing(theme.px(theme.GAP_S))
         below.addLayout(foot)
-        for label in self._reasons:
-            label.setObjectName("secondary")
-            label.setWordWrap(True)
-            label.setTextInteractionFlags(theme.SELECTABLE)
-            below.addWidget(label)
+        self._reasons = QVBoxLayout()
+        self._reasons.setSpacing(theme.px(theme.GAP_S))
+        below.addLayout(self._reasons)
         self._below = QWidget()
         self._below.setObjectName("plain")
         self._below.setLayout(below)
@@ -283,15 +293,37 @@ class PlanCard(Card):
             memory_parts(plan), total, others, plan.margin_mib * _MIB, needed=plan.estimate.needed_bytes
         )
         self.bar.show()
-        # Left to the tooltip: the second reason, which compares the file with another one or repeats the memory.
-        messages = (*plan.reasons[:1], *plan.cautions[:2], *plan.reasons[2:3])[:_REASON_LINES]
-        for number, label in enumerate(self._reasons):
-            label.setText(render(messages[number]) if number < len(messages) else "")
-            label.setVisible(number < len(messages))
-        set_tooltip(self._why, "\n".join(map(render, (*plan.reasons, *plan.cautions))))
+        self._speed.setText(speed_text(plan))
+        self._speed.setVisible(bool(self._speed.text()))
+        self._all_reasons = (*plan.reasons, *plan.cautions)
+        self._first_reasons = (*plan.reasons[:_FIRST_REASONS], *plan.cautions[:_FIRST_CAUTIONS])
+        self._show_reasons()
         self._below.show()
         is_answered = answer is not None and answer.plan == plan
         self.ask_button.setVisible(not is_answered)
+
+    def _show_reasons(self) -> None:
+        texts = tuple(map(render, self._all_reasons if self._shows_all else self._first_reasons))
+        self.more_button.setText(tr("Fewer reasons") if self._shows_all else tr("All reasons"))
+        self.more_button.setVisible(len(self._all_reasons) > len(self._first_reasons))
+        if texts == self._reason_texts:
+            return
+        self._reason_texts = texts
+        clear_layout(self._reasons)
+        for text in texts:
+            self._reasons.addWidget(_make_wrapped_label(text, "secondary"))
+
+    def _toggle_reasons(self) -> None:
+        self._shows_all = not self._shows_all
+        self._show_reasons()
+
+    def set_emphasis(self, *, primary: bool) -> None:
+        """Show the main button as the usual next step, or as one of several."""
+        name = "primary" if primary else ""
+        if self.primary.objectName() != name:
+            self.primary.setObjectName(name)
+            self.primary.style().unpolish(self.primary)
+            self.primary.style().polish(self.primary)
 
     def show_demo(self, reason: str) -> None:
         """Offer the demo, and show the reason for it and its limits."""
@@ -333,6 +365,7 @@ class PlanCard(Card):
     def _set_texts(self, kind: str, status: str, title: str, needs: str, tip: str) -> None:
         self.settings_origin.hide()
         self.switch_button.hide()
+        self._speed.hide()
         self._kind.setText(kind)
         self._kind.setVisible(bool(kind))
         self.badge.show_status(status)

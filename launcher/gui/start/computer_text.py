@@ -143,10 +143,19 @@ def _memory_users(computer: Computer, situation: Situation | None) -> Iterator[F
             )
         elif activity is not None and activity.processes is None:
             detail = render(activity.absent.get("processes", ""))
+        detail = " · ".join(filter(None, (_reserved_text(gpu), detail)))
         subject = tr("Used by others")
         if len(computer.machine.gpus) > 1:
             subject = tr("Used by others, {name}", name=gpu.name)
         yield Fact(subject, ", ".join(program_texts) or used, detail)
+
+
+def _reserved_text(gpu: Gpu) -> str:
+    """Return the memory that the driver keeps to itself, as text; "" if there is none, or if it is not known."""
+    if gpu.memory_bytes is None or gpu.free_bytes is None or gpu.used_bytes is None:
+        return ""
+    reserved = gpu.memory_bytes - gpu.free_bytes - gpu.used_bytes
+    return tr("and {size:,.0f} MiB by the driver", size=reserved / _MIB) if reserved >= _MIB else ""
 
 
 def _process_name(process: GpuProcess) -> str:

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QGuiApplication, QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QComboBox, QGridLayout, QLineEdit, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QBoxLayout,
+    QComboBox,
+    QFileDialog,
+    QGridLayout,
+    QLineEdit,
+    QScrollArea,
+    QVBoxLayout,
+    QWidget,
+)
 
 from launcher.app.first_steps import Stage, StepProgress
 from launcher.app.settings_declared import READ_HEADERS, VALUE_OFF, VALUE_ON
@@ -30,8 +39,8 @@ if TYPE_CHECKING:
 
 _MACHINE_WIDTH, _NARROW, _CRAMPED = 296, 900, 620
 """In pixels: width of the computer's card; page widths below which it goes below the plans, and margins shrink."""
-_NAME_WIDTH = 120
-"""Smallest width of the field for a model's name, in pixels."""
+_NAME_WIDTH, _MOST_NAME_WIDTH = 236, 300
+"""Smallest width of the field for a model's name at 100 %, and at any text size, in pixels."""
 _MOST_UNPLANNED = 3
 """Files without a plan whose reasons are shown."""
 _GOALS = ("balanced", "agents", "long-context", "best-quality", "as-published")
@@ -107,6 +116,11 @@ class StartPage(QWidget):
         self.banner.clear()
         self.read_and_plan(replace(self.request, family=None, named=name.strip()))
 
+    def choose_file(self) -> None:
+        """Let the user choose a model file, and plan for it."""
+        kinds = f"{tr('Models')} (*.gguf);;{tr('All files')} (*)"
+        self.plan_named(QFileDialog.getOpenFileName(self, tr("Choose a model"), "", kinds)[0])
+
     def copy_report(self) -> None:
         """Copy the card of this computer as text."""
         if self.result is not None:
@@ -171,11 +185,13 @@ class StartPage(QWidget):
             self.goal.addItem(goal_name(goal).capitalize(), goal)
         self.family.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         self.family.setMinimumContentsLength(10)
-        self.name_field.setPlaceholderText(tr("File or link"))
+        self.name_field.setPlaceholderText(tr("File, link or OWNER/NAME"))
         self.name_field.setAccessibleName(tr("File or Hugging Face link"))
         self.name_field.setToolTip(tr("Plan for a GGUF file, or for a model on Hugging Face such as OWNER/NAME:Q4_K_M"))
-        self.name_field.setMinimumWidth(theme.px(_NAME_WIDTH))
-        self._others.head.addWidget(self.name_field)
+        self.name_field.setMinimumWidth(min(theme.px(_NAME_WIDTH), _MOST_NAME_WIDTH))
+        self._head.add_widget(self.name_field)
+        self.file_button = self._head.add_button(tr("Choose a file …"), self.choose_file)
+        self.file_button.setToolTip(tr("Plan for a GGUF file on this computer. You can also drop it on the window"))
         self._others.head.addWidget(self.family)
         self._others.head.addWidget(self.goal)
         self._others.body.setSpacing(theme.px(theme.GAP))
@@ -310,26 +326,27 @@ class StartPage(QWidget):
     def _recommend_plan(self, result: PlanResult) -> Plan | None:
         """Return the plan to select, or None for the demo.
 
-        For a model that the user named it is the first plan that fits, else the first one. Otherwise it is one that
-        fits, if there are a GPU and a network.
+        For a model or family that the user chose it is the first plan that fits, else the first one. Otherwise it is
+        one that fits, if there are a GPU and a network.
         """
-        plan = next((each for each in result.plans if each.status.value != "TOO BIG"), None)
+        plan = next((each for each in result.plans if not _is_too_big(each)), None)
         if result.request.named is not None:
             return plan or next(iter(result.plans), None)
         no_gpu = result.situation is None or (result.situation.no_gpu and result.request.family is None)
         if (no_gpu or result.offline) and not self._user_chose:
             return None
-        return plan
+        return plan or (next(iter(result.plans), None) if result.request.family is not None else None)
 
     def _show_smaller(self, result: PlanResult) -> None:
-        """Name a model that fits if none of the plans does."""
-        smaller = result.smaller
+        """Say why none of the plans fits, and name a model that does."""
+        smaller, buttons = result.smaller, []
         if smaller is not None:
-            from launcher.models.smaller_model import describe_smaller
-
             name = f"{smaller.entry.id}:{smaller.file.quant}"
-            button = (tr("Show its plan"), lambda: self.plan_named(name))
-            self.banner.show_message(render(describe_smaller(smaller)), "attention", [button])
+            buttons = [(tr("Show its plan"), lambda: self.plan_named(name))]
+        if smaller is not None or _is_too_big(self.plan):
+            from launcher.models.smaller_model import describe_misfit
+
+            self.banner.show_message(render(describe_misfit(result.plans[0], smaller)), "attention", buttons)
 
     def _ask_for_headers(self, result: PlanResult) -> None:
         """Ask once whether headers may be read on the hub; read them if the user has agreed."""
@@ -484,6 +501,9 @@ class StartPage(QWidget):
             text, tip = tr("Start"), tr("Finding the engine and model files ...")
         elif self.plan is None:
             text, tip = tr("Start the demo"), tr("Load the built-in demo model")
+        elif _is_too_big(self.plan):
+            text = tr("Download anyway") if self._needs_network else tr("Start anyway")
+            tip = tr("This model needs more memory than there is. The engine may fail to load it, or be very slow")
         elif self._needs_network:
             text, tip = (
                 tr("Download and start"),
@@ -491,6 +511,7 @@ class StartPage(QWidget):
             )
         else:
             text, tip = tr("Start"), tr("Load the model; all files are on this computer (llama-server --model)")
+        self.card.set_emphasis(primary=self._step_failed or self._is_serving or not _is_too_big(self.plan))
         self.card.primary.setText(text)
         self.card.primary.setToolTip(tip)
         self.card.primary.setAccessibleName(text)
@@ -499,7 +520,8 @@ class StartPage(QWidget):
         self.card.pause.setVisible(running)
         self.card.demo.setVisible(not running and not self._is_serving and self.plan is not None)
         self.steps.setVisible(running or self._started_here or not self._is_serving)
-        for widget in (self.table, self.name_field, self.family, self.goal, self.machine.check_button):
+        choices = (self.name_field, self.file_button, self.family, self.goal, self.table)
+        for widget in (*choices, self.machine.check_button):
             widget.setEnabled(not running)
 
     @Slot(object)
@@ -556,6 +578,10 @@ class StartPage(QWidget):
             return
         self._answer = answer
         self._show_plan()
+
+
+def _is_too_big(plan: Plan | None) -> bool:
+    return plan is not None and plan.status.value == "TOO BIG"
 
 
 def _is_same_file(plan: Plan, other: Plan) -> bool:

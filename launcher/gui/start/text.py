@@ -99,6 +99,15 @@ def _experts_text(layers: int) -> str:
     return ntr("experts of {n} layer on the CPU", "experts of {n} layers on the CPU", layers)
 
 
+def speed_text(plan: Plan) -> str:
+    """Return the expected speed as a sentence, or "" if it is not known."""
+    from launcher.models.speed import describe_forecast, describe_reading
+
+    if plan.forecast is not None:
+        return tr("Expected: {speed}.", speed=render(describe_forecast(plan.forecast, drafts=plan.setting.draft > 0)))
+    return tr("Expected: {speed}.", speed=render(describe_reading(plan.reading))) if plan.reading is not None else ""
+
+
 def fit_legend() -> str:
     """Return an explanation of the fit badges."""
     return tr(
