@@ -197,7 +197,7 @@ SETTINGS = (
         APPLY,
         mark("Server"),
         mark("When settings change"),
-        mark("Before a restart, wait up to 30 seconds for running replies, or cancel them."),
+        mark("Before a restart, wait for running replies that cannot go on after it, or cut them off."),
         "choice",
         VALUE_FINISH,
         "now",

@@ -14,6 +14,8 @@ from launcher.gui.bridge import Bridge, Ended, wrap_unexpected_error
 from launcher.gui.chat.footer import format_footer
 from launcher.gui.core_events import (
     DeltaReceived,
+    DrainAnswer,
+    DrainAsked,
     HealthChanged,
     Launched,
     LinkRequested,
@@ -61,6 +63,8 @@ class Controller(QObject):
     """LauncherError: the last request to change the server failed."""
     applied = Signal(object)
     """LauncherError | None: `apply_settings` has ended. After an error the earlier settings run again, if they can."""
+    drain_asked = Signal(int)
+    """A restart waits for so many replies that cannot go on after it, and the user may decide; 0: no longer."""
     fixing = Signal(object)
     """Action: a suggested fix is being applied."""
     page_requested = Signal(str)
@@ -160,7 +164,8 @@ class Controller(QObject):
     ) -> None:
         """Restart with other server settings, by their names in ROWS, and extra arguments (None: unchanged).
 
-        Running replies may finish for up to `drain_s` seconds. `applied` is emitted at the end.
+        Running replies that cannot go on may finish, unless `drain_s` is 0: see `drain_asked`. `applied` is emitted at
+        the end.
         """
         self._request_number += 1
         self._view_model.update(problem=None)
@@ -169,6 +174,14 @@ class Controller(QObject):
             done=self.applied.emit,
             failed=self.applied.emit,
         )
+
+    def answer_drain(self, answer: DrainAnswer) -> None:
+        """Answer `drain_asked`."""
+
+        async def work(_report: object) -> None:
+            self._service.answer_drain(answer)
+
+        self.bridge.run(work)
 
     def set_shared(self, shared: bool, ended: Callable[[LauncherError | None], object]) -> None:
         """Share the running server with the network, or stop sharing, by a restart. Sharing ends when the server stops.
@@ -316,6 +329,8 @@ class Controller(QObject):
                     self._handle_launched(event)
                 case HealthChanged(findings):
                     self._update_health(findings)
+                case DrainAsked(replies):
+                    self.drain_asked.emit(replies)
                 case StreamsContinued(gap_s):
                     self.handed_over.emit(gap_s)
                 case LinkRequested(url):

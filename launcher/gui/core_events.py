@@ -1,6 +1,7 @@
 """Events that the window's server posts from the core's thread, besides those of launcher.engine.server.state."""
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,6 +47,22 @@ class ReplyFinished:
 
     number: int
     reply: "Reply"
+
+
+class DrainAnswer(Enum):
+    """The user's answer to DrainAsked. Without one the replies are waited for."""
+
+    CUT = auto()
+    """Cut the replies off and restart now."""
+    CANCEL = auto()
+    """Leave the settings as they are, and the replies running."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAsked:
+    """A restart has waited for some time for replies that cannot go on after it; with 0 `replies` it waits no more."""
+
+    replies: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ The server runs in a process of its own, which a crash of the window leaves runn
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from launcher.base.messages import message
 from launcher.engine.server.state import ServerState, ServerStatus
 from launcher.gui.core_events import (
     DeltaReceived,
+    DrainAnswer,
+    DrainAsked,
     HealthChanged,
     Launched,
     LinkRequested,
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
     from launcher.monitor.health_event import HealthEvent
 
 DEMO = "demo"
+_ASK_AFTER_S = 10.0
+"""Seconds for which a restart waits for replies before the user is asked whether to go on."""
+_DRAIN_POLL_S = 0.2
 _REQUEST_FIELDS = ("max_tokens", "temperature", "seed", "thinking")
 """Sampling values for which ChatRequest has fields."""
 
@@ -52,6 +58,8 @@ class ServerService:
         self._request_count = 0
         self._posted_launch: Launch | None = None
         self._counting: UseCounting | None = None
+        self._drain_answer: asyncio.Future[DrainAnswer] | None = None
+        """The user's answer while a restart waits for replies."""
 
     async def start(self, request: StartRequest) -> None:
         """Start a model with the settings that the command line would use: see resolve_start."""
@@ -129,7 +137,10 @@ class ServerService:
             await self._counting.save_counts()
 
     async def apply_settings(self, changes: "Mapping[str, Value]", drain_s: float, extra: Sequence[str] | None) -> None:
-        """Restart with other server settings and extra arguments (None: unchanged)."""
+        """Restart with other server settings and extra arguments (None: unchanged).
+
+        Replies that cannot go on after it are waited for until the user decides otherwise, unless `drain_s` is 0.
+        """
         from launcher.engine.settings import change_settings
 
         session = self._running_session()
@@ -141,7 +152,46 @@ class ServerService:
         options = change_settings(session.supervisor.options or launch.options, changes)
         if extra is not None:
             options = replace(options, extra=tuple(extra))
+        answer = await self._wait_for_replies(session) if drain_s else None
+        if answer is DrainAnswer.CANCEL:
+            return
+        drain_s = 0.0 if answer is DrainAnswer.CUT else drain_s
         await session.start(options, again=True, drain_s=drain_s, chosen=changes)
+
+    def answer_drain(self, answer: DrainAnswer) -> None:
+        """Record the user's answer, if a restart still waits for it."""
+        if self._drain_answer is not None and not self._drain_answer.done():
+            self._drain_answer.set_result(answer)
+
+    async def _wait_for_replies(self, session: "RemoteSession") -> DrainAnswer | None:
+        """Wait until no reply runs that would be cut off by a restart, or until the user decides; return the decision.
+
+        The engine still serves meanwhile, so the change can be cancelled. Raises Superseded if the server is stopped or
+        restarted by another request.
+        """
+        if self._drain_answer is not None:
+            self._drain_answer.cancel()
+        answer = self._drain_answer = asyncio.get_running_loop().create_future()
+        change_count, began_s, asked_for = session.change_count, time.monotonic(), 0
+        try:
+            while not answer.done():
+                outlook = await session.foresee_handover()
+                ending = outlook.ending if outlook is not None else 0
+                if session.change_count != change_count:
+                    raise Superseded(message("A newer request replaced this one."))
+                if not ending:
+                    return None
+                if ending != asked_for and time.monotonic() - began_s >= _ASK_AFTER_S:
+                    asked_for = ending
+                    self._post(DrainAsked(ending))
+                await asyncio.wait([answer], timeout=_DRAIN_POLL_S)
+            if answer.cancelled():  # a newer Apply asks by itself
+                raise Superseded(message("A newer request replaced this one."))
+            return answer.result()
+        finally:
+            if self._drain_answer is answer:
+                self._drain_answer = None
+                self._post(DrainAsked(0))
 
     async def set_shared(self, shared: bool) -> None:
         """Share the running server with the network, or stop sharing."""

@@ -17,6 +17,7 @@ from PySide6.QtWidgets import QApplication, QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 
 from launcher.app.settings_declared import VALUE_FINISH
+from launcher.base.errors import Superseded
 from launcher.base.identity import ProcessId
 from launcher.conversations.records import MessageEnding
 from launcher.conversations.store import Conversations
@@ -25,6 +26,7 @@ from launcher.engine.server.state import ServerState
 from launcher.engine.settings import load_model_settings
 from launcher.gui.application import _handle_second_start
 from launcher.gui.chat.reply import ReplyView
+from launcher.gui.core_events import DrainAnswer
 from launcher.gui.plots.marks import MarkKind
 from launcher.gui.window import Window
 from tests.gui.dragging import dragged, dropped
@@ -134,23 +136,69 @@ def test_before_a_restart_is_said_what_a_reply_will_notice_and_it_goes_on(
     assert "Stopped by you." in texts(demo)
 
 
-def test_a_reply_that_cannot_go_on_is_said_to_end_first(
-    demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def ending(demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> Window:
+    """A reply that cannot go on after a restart, and another draft length that was chosen under it."""
     endless(demo, monkeypatch)
     page = demo.page("cockpit")
     qtbot.waitUntil(lambda: page.state.previewer is not None)
     page.controls.restart.fields["draft"].slider.setValue(3)
     demo.controller.set_sampling_value("seed", 1)  # what a new engine draws next would not be what the seed promises
     ask(demo, qtbot, "Go on for ever.")
-    qtbot.waitUntil(lambda: "1 running reply must end first and is cut off after 30 s." in texts(demo))
-    changes = page.controls.changes
-    changes.drain_choice.setCurrentIndex(changes.drain_choice.findData(VALUE_FINISH))
-    with qtbot.waitSignal(demo.controller.applied, timeout=60_000):
-        qtbot.mouseClick(button(demo, "Apply"), Qt.MouseButton.LeftButton)
-        qtbot.waitUntil(lambda: demo.controller.view.state_text == "Finishing")
-        demo.controller.stop_reply()  # so it has ended, and the restart need wait no longer
-    qtbot.waitUntil(lambda: "draft 3" in demo.controller.view.settings)
+    qtbot.waitUntil(lambda: "1 running reply cannot go on: the restart waits for it" in texts(demo))
+    choice = page.controls.changes.drain_choice
+    choice.setCurrentIndex(choice.findData(VALUE_FINISH))
+    return demo
+
+
+def test_a_reply_that_cannot_go_on_is_waited_for(ending: Window, qtbot: QtBot) -> None:
+    with qtbot.waitSignal(ending.controller.applied, timeout=60_000):
+        qtbot.mouseClick(button(ending, "Apply"), Qt.MouseButton.LeftButton)
+        qtbot.waitUntil(lambda: "Waiting for running replies" in texts(ending))
+        ending.controller.stop_reply()  # so it has ended, and the restart need wait no longer
+    qtbot.waitUntil(lambda: "draft 3" in ending.controller.view.settings)
+    marks = ending.page("cockpit").plots.marks.between(0, time.monotonic())
+    assert [mark.text for mark in marks if mark.kind is MarkKind.READY][-1].startswith("Ready: 8K context · draft 3")
+
+
+def test_after_some_time_the_user_decides_on_it(ending: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.gui.service._ASK_AFTER_S", 0.1)
+    page, controller = ending.page("cockpit"), ending.controller
+    apply, banner, launch = page.controls.changes.apply_button, page.notices.drain_banner, controller.launch
+    qtbot.mouseClick(apply, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(banner.isVisible, timeout=60_000)
+    assert "The restart waits for 1 reply that cannot go on after it." in texts(ending)
+    with qtbot.waitSignal(controller.applied, timeout=60_000) as told:
+        qtbot.mouseClick(button(ending, "Cancel the change"), Qt.MouseButton.LeftButton)
+    assert told.args == [None]
+    qtbot.waitUntil(apply.isEnabled)
+    qtbot.waitUntil(lambda: not banner.isVisible())
+    assert controller.launch is launch
+    assert controller.view.replying  # nothing happened to it
+    assert page.state.requested["draft"] == 3  # nor to what was chosen
+    qtbot.mouseClick(apply, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(banner.isVisible, timeout=60_000)
+    qtbot.mouseClick(banner.close_button, Qt.MouseButton.LeftButton)
+    assert not banner.isVisible()
+    assert not apply.isEnabled()  # it waits
+    controller.answer_drain(DrainAnswer.CANCEL)
+    qtbot.waitUntil(apply.isEnabled, timeout=60_000)
+    qtbot.mouseClick(apply, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(banner.isVisible, timeout=60_000)
+    with qtbot.waitSignal(controller.applied, timeout=60_000):
+        qtbot.mouseClick(button(ending, "Cut off"), Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: "draft 3" in controller.view.settings)
+    assert not controller.view.replying
+    assert not banner.isVisible()
+
+
+def test_a_stop_ends_the_wait_for_a_reply(ending: Window, wait_for: Wait, qtbot: QtBot) -> None:
+    with qtbot.waitSignal(ending.controller.applied, timeout=60_000) as told:
+        qtbot.mouseClick(button(ending, "Apply"), Qt.MouseButton.LeftButton)
+        qtbot.waitUntil(lambda: "Waiting for running replies" in texts(ending))
+        ending.controller.stop()
+    assert isinstance(told.args[0], Superseded)
+    wait_for(ServerState.STOPPED)
 
 
 def test_a_reply_can_be_stopped_with_escape_and_another_asked(

@@ -266,7 +266,7 @@ class ChangesBox(QFrame):
         self.drain_choice.addItem(tr("finish replies first"), VALUE_FINISH)
         self.drain_choice.addItem(tr("cancel replies"), VALUE_CANCEL)
         self.drain_choice.setToolTip(
-            tr("Before a restart, wait up to {seconds:.0f} s for running replies, or cancel them", seconds=DRAIN_S)
+            tr("Before a restart, wait for running replies that cannot go on after it, or cut them off")
         )
         self.drain_choice.setCurrentIndex(self.drain_choice.findData(settings.stored_value(APPLY)))
         self.drain_choice.activated.connect(
@@ -324,7 +324,10 @@ class ChangesBox(QFrame):
         self.setVisible(bool(preview and (count or state.problem)))
         if preview is None:
             return
-        self._title.setText(tr("Restarting ...") if state.applying else _change_title(preview))
+        if state.applying and self._outlook is not None and self._outlook.ending:
+            self._title.setText(tr("Waiting for running replies ..."))
+        else:
+            self._title.setText(tr("Restarting ...") if state.applying else _change_title(preview))
         costs = [render(change.consequence) for change in preview.changes]
         costs += [render(each) for each in preview.warnings]
         self._costs.setText("\n".join(costs))
@@ -354,7 +357,7 @@ class ChangesBox(QFrame):
 
     def _record_outlook(self, outlook: "HandoverOutlook | None") -> None:
         self._outlook = outlook
-        self._show_outlook()
+        self.show_state()
 
     @Slot()
     def _show_outlook(self) -> None:
@@ -392,10 +395,9 @@ def _describe_outlook(outlook: "HandoverOutlook", restart_s: float | None, drain
     if outlook.ending and drain_s:
         sentences.append(
             ntr(
-                "1 running reply must end first and is cut off after {seconds:.0f} s.",
-                "{n} running replies must end first and are cut off after {seconds:.0f} s.",
+                "1 running reply cannot go on: the restart waits for it, and asks after 10 s.",
+                "{n} running replies cannot go on: the restart waits for them, and asks after 10 s.",
                 outlook.ending,
-                seconds=drain_s,
             )
         )
     elif outlook.ending:

@@ -4,7 +4,7 @@ import time
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -66,11 +66,14 @@ class MarkLog:
         self._replying = controller.view.replying
         self._request_s: float | None = None
         self._open_codes: frozenset[str] = frozenset()
+        self._ready: Mark | None = None
+        """The mark of a server that has become ready, until its settings are known."""
         controller.view_changed.connect(self.record_view)
         controller.deltas.connect(self.record_deltas)
         controller.health_changed.connect(self.record_health)
         controller.noticed.connect(self.record_notice)
         controller.handed_over.connect(self.record_handover)
+        controller.launched.connect(self.record_launch)
 
     def __len__(self) -> int:
         return len(self._marks)
@@ -121,9 +124,18 @@ class MarkLog:
         elif state is ServerState.STOPPED:
             self.add(MarkKind.STOPPED, tr("Stopped"))
         elif state is ServerState.READY and before not in (ServerState.BUSY, ServerState.DRAINING):
-            self.add(
-                MarkKind.READY, tr("Ready: {settings}", settings=inputs.settings) if inputs.settings else tr("Ready")
-            )
+            self._ready = Mark(self._clock(), MarkKind.READY, tr("Ready"))
+            self.append(self._ready)
+
+    def record_launch(self, launch: object) -> None:
+        """Name the settings of a server that has become ready. They arrive after its state."""
+        ready, self._ready = self._ready, None
+        settings = self._controller.inputs.settings
+        if launch is None or ready is None or not settings or ready not in self._marks:
+            return
+        named = replace(ready, text=tr("Ready: {settings}", settings=settings))
+        self._marks[self._marks.index(ready)] = named
+        self._added()
 
     def record_deltas(self, deltas: "Sequence[Delta]") -> None:
         """Record the first token of a reply."""
