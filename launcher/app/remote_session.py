@@ -274,7 +274,7 @@ class RemoteSession:
         """`idle_limit_s` is for how long a process that is started outlives its last owner and request."""
         fix_mmap_threshold()
         self.monitor = Monitor(on_snapshot, on_health=self._publish_health)
-        self.shared = False
+        self.shared = self.encrypted = False
         self.model_name = ""
         """The served model as the user named it; empty before the first start."""
         self._on_health = on_health
@@ -366,10 +366,10 @@ class RemoteSession:
         with suppress(EngineFailed):  # the process has ended, and the server with it
             await self._change("stop", drain_s)
 
-    async def set_shared(self, shared: bool, *, drain_s: float = 0.0) -> None:
+    async def set_shared(self, shared: bool, *, encrypted: bool = True, drain_s: float = 0.0) -> None:
         """See ServerSession."""
-        if shared != self.shared:
-            await self._change("share", drain_s, shared=shared)
+        if shared != self.shared or (shared and encrypted != self.encrypted):
+            await self._change("share", drain_s, shared=shared, encrypted=encrypted)
 
     async def apply_fix(self, action: Action, *, drain_s: float = 0.0) -> None:
         """See ServerSession."""
@@ -523,6 +523,7 @@ class RemoteSession:
         state: Json = restore_messages(sent["state"])
         self._reported_changes = state.get("change_count", self._reported_changes)
         self.shared = state.get("shared", self.shared)
+        self.encrypted = state.get("encrypted", self.encrypted)
         self.model_name = state.get("model_name", self.model_name)
         if state.get("server") is not None:
             server = RemoteServer(LogBook(Path(state["log"]), is_copy=True), self._send_note)

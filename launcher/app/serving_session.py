@@ -57,6 +57,10 @@ class ServingSession(Protocol):
         """Whether the server listens on every address of this computer."""
 
     @property
+    def encrypted(self) -> bool:
+        """Whether other computers must use TLS while it is shared."""
+
+    @property
     def supervisor(self) -> SessionServer:
         """The session's server. Raises ServerNotFound before the first start and after the last stop."""
 
@@ -87,7 +91,7 @@ class ServingSession(Protocol):
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """Stop the server. See ServerSession.stop."""
 
-    async def set_shared(self, shared: bool, *, drain_s: float = 0.0) -> None:
+    async def set_shared(self, shared: bool, *, encrypted: bool = True, drain_s: float = 0.0) -> None:
         """Share the server with the network, or stop sharing. See ServerSession.set_shared."""
 
     async def apply_fix(self, action: Action, *, drain_s: float = 0.0) -> None:

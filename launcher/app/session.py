@@ -75,10 +75,10 @@ class ServerSession:
     """One server, which may be started, restarted, used and stopped repeatedly.
 
     Its address stays the same, unless no `port` was given and another program takes it. A `shared` server listens on
-    every address of this computer, until `set_shared` changes that. Clients talk to the gateway, so that
-    their streams go on while the engine is restarted, or with `direct` to the engine itself. If it `takes_models`,
-    requests can name other models, which are loaded beside this one, `memory_limit_mib` in all: see ModelPool. A
-    session belongs to one asyncio loop, on which listeners are called.
+    every address of this computer, until `set_shared` changes that; if it is `encrypted`, other computers must use TLS.
+    Clients talk to the gateway, so that their streams go on while the engine is restarted, or with `direct` to the
+    engine itself. If it `takes_models`, requests can name other models, which are loaded beside this one,
+    `memory_limit_mib` in all: see ModelPool. A session belongs to one asyncio loop, on which listeners are called.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ServerSession:
         self.request_log.add_listener(self._note_request)
         self._request_keeping = RequestKeeping(self.request_log)
         self._direct = direct
-        self._encrypted = encrypted
+        self.encrypted = encrypted
         self._takes_models = takes_models and not direct
         self._memory_limit_mib = memory_limit_mib
         self.pool: ModelPool | None = None
@@ -276,27 +276,59 @@ class ServerSession:
         await asyncio.to_thread(published.registration.wait_written, _PUBLISH_TIMEOUT_S)
         return True
 
-    async def set_shared(self, shared: bool, *, drain_s: float = 0.0) -> None:
-        """Share the server with other computers of the network, or stop sharing it. A running server is restarted.
+    async def set_shared(self, shared: bool, *, encrypted: bool = True, drain_s: float = 0.0) -> None:
+        """Share the server with other computers of the network, or stop sharing it.
 
-        If sharing fails, the server is started again without it, and the error is raised. Raises what `start` raises.
+        If `encrypted`, other computers must use TLS. This computer's own requests go on; without the gateway, a running
+        server is restarted. If it fails, the server goes on as before, and the error is raised: PortBusy, what
+        explain_os_error returns if no certificate can be kept, or what `start` raises.
         """
-        if shared == self.shared:
+        if shared == self.shared and (encrypted == self.encrypted or not shared):
             return
-        self.shared = shared
-        supervisor, newest_start = self._supervisor, self._newest_start
-        if supervisor is None or supervisor.options is None or newest_start is None:
+        before = self.shared, self.encrypted
+        self.shared, self.encrypted = shared, encrypted if shared else self.encrypted
+        if self._supervisor is None or self._supervisor.options is None:
             return
-        base = newest_start.with_options(supervisor.options)
-        await self.stop(drain_s=drain_s)  # the address of a process cannot change
         try:
-            await self.start(base.options, chosen=base.settings, model_name=base.model)
+            if self._gateway is None:
+                await self._restart_at_address(drain_s)
+            else:
+                await self._change_address(self._gateway)
         except LauncherError as error:
-            if not shared or isinstance(error, Superseded):
+            if isinstance(error, Superseded):
                 raise
-            self.shared = False
-            await self.start(base.options, chosen=base.settings, model_name=base.model)
+            self.shared, self.encrypted = before
+            if self._gateway is None and shared:
+                await self._restart_at_address(0.0)
             raise
+
+    async def _change_address(self, gateway: GatewayClientSide) -> None:
+        """Let the gateway listen where `shared` and `encrypted` say."""
+        async with self._lifecycle_lock:
+            published, supervisor = self._published, self._supervisor
+            if published is None or supervisor is None or gateway is not self._gateway:
+                return  # it has been stopped meanwhile
+            endpoint = replace(published.endpoint, shared=self.shared)
+            encrypted = self.encrypted and self.shared
+            await gateway.change_address(endpoint, encrypted=encrypted)
+            published.endpoint = endpoint
+            supervisor.change_keys(endpoint)
+            published.registration.update(shared=self.shared, encrypted=encrypted)
+        if self._newest_start is not None:
+            self._newest_start = replace(self._newest_start, shared=self.shared)
+        if self._served_start is not None:
+            self._served_start = self._served_start._replace(
+                start=replace(self._served_start.start, shared=self.shared)
+            )
+
+    async def _restart_at_address(self, drain_s: float) -> None:
+        """Restart a server without the gateway, because the address of an engine's process cannot change."""
+        if self._newest_start is None:
+            return
+        options = self._supervisor.options if self._supervisor is not None else None
+        base = self._newest_start.with_options(options) if options is not None else self._newest_start
+        await self.stop(drain_s=drain_s)
+        await self.start(base.options, chosen=base.settings, model_name=base.model)
 
     def command_for_action(self, action: Action) -> FixCommand:
         """Return the command that applies an action, or the link to open; neither when only the user can do it."""
@@ -466,7 +498,7 @@ class ServerSession:
                 self._notify_listeners(event)
 
         try:
-            encrypted = self._encrypted and endpoint.shared
+            encrypted = self.encrypted and endpoint.shared
             published.registration.update(encrypted=encrypted)
             self._gateway = None if self._direct else GatewayClientSide(endpoint, self.request_log, encrypted=encrypted)
         except LauncherError:

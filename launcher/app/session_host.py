@@ -127,6 +127,7 @@ class OwnerStream:
         state: Json = {
             "change_count": session.change_count,
             "shared": session.shared,
+            "encrypted": session.encrypted,
             "model_name": session.model_name,
             "server": self._server_number if supervisor else None,
         }
@@ -350,7 +351,8 @@ class SessionHost:
                     notices=[Notice(each["code"], each["text"]) for each in fields["notices"]],
                 )
             case "share":
-                return partial(session.set_shared, bool(fields["shared"]), drain_s=drain_s)
+                encrypted = bool(fields["encrypted"])
+                return partial(session.set_shared, bool(fields["shared"]), encrypted=encrypted, drain_s=drain_s)
             case "fix":
                 return partial(session.apply_fix, action_from_json(fields["action"]), drain_s=drain_s)
             case _:

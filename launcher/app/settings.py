@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.app import settings_file
 from launcher.app.settings_declared import (
-    APPLY,
     AT_LOGIN,
     CONNECTIONS,
     DOWNLOAD_LIMIT,
@@ -28,7 +27,6 @@ from launcher.app.settings_declared import (
     THINKING,
     TOP_K,
     TOP_P,
-    VALUE_FINISH,
     VALUE_NONE,
     VALUE_OFF,
     VALUE_ON,
@@ -184,11 +182,6 @@ def transfer_settings() -> "TransferSettings":
     values = _stored_values(DOWNLOAD_LIMIT, CONNECTIONS)
     limit = None if values[DOWNLOAD_LIMIT] == VALUE_NONE else int(values[DOWNLOAD_LIMIT]) * 10**6
     return TransferSettings(connections=int(values[CONNECTIONS]), bytes_per_second=limit)
-
-
-def restart_drain_s() -> float:
-    """Return how many seconds running replies may continue before the window restarts the server."""
-    return DRAIN_S if stored_value(APPLY) == VALUE_FINISH else 0.0
 
 
 def chat_sampling() -> dict[str, float | bool]:

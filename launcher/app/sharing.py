@@ -1,7 +1,9 @@
 """Addresses of a shared server for other computers, and the commands that open the firewall for it."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from launcher.gateway.certificate import certificate_path, read_fingerprint
 from launcher.machine.addresses import firewall_hint, list_lan_addresses
 from launcher.machine.host import read_host
 from launcher.machine.wsl import read_wsl_settings
@@ -12,11 +14,14 @@ class ShareInfo:
     """How other computers reach a server.
 
     `urls` are its base addresses, without a path; the address of the default route is first. `hint` is how to open the
-    port in a firewall, with commands on separate lines; empty if that is not needed.
+    port in a firewall, with commands on separate lines; empty if that is not needed. `certificate` is the file that
+    clients on other computers must trust, `fingerprint` its SHA-256 as `openssl` writes it; None without encryption.
     """
 
     urls: tuple[str, ...]
     hint: str
+    certificate: Path | None = None
+    fingerprint: str | None = None
 
 
 def shared_urls(port: int, *, encrypted: bool = False) -> tuple[str, ...]:
@@ -29,4 +34,7 @@ def read_share_info(port: int, *, encrypted: bool = False) -> ShareInfo:
     host = read_host()
     mirrored = any(each.values.get("wsl2.networkingmode", "").lower() == "mirrored" for each in read_wsl_settings())
     hint = firewall_hint(port, system=host.kind, wsl=host.wsl, wsl_mirrored=mirrored)
-    return ShareInfo(shared_urls(port, encrypted=encrypted), hint)
+    urls = shared_urls(port, encrypted=encrypted)
+    if not encrypted:
+        return ShareInfo(urls, hint)
+    return ShareInfo(urls, hint, certificate_path(), read_fingerprint())

@@ -4,11 +4,11 @@ import asyncio
 import hashlib
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.base.errors import PortBusy
+from launcher.base.errors import LauncherError, PortBusy
 from launcher.base.messages import message
 from launcher.base.paths import cache_dir, explain_os_error
 from launcher.engine.server.endpoint import Endpoint
@@ -103,6 +103,7 @@ class GatewayClientSide(GateClientSide):
         self._endpoint = endpoint
         self._request_log = request_log
         self._encrypted = encrypted
+        self._context_for: ContextFor | None = None
         self._socket = _listen(endpoint)
         self._metrics = RequestMetrics(request_log)
         self._gateway: Gateway | None = None
@@ -147,10 +148,11 @@ class GatewayClientSide(GateClientSide):
         self.gate = gateway.gate
         if self.make_router is not None:
             gateway.router = self.make_router(gateway)
-        await gateway.listen([self._socket], await self._read_certificate(names) if self._encrypted else None)
+        self._context_for = await self._read_certificate(names) if self._encrypted else None
+        await gateway.listen([self._socket], self._context_for)
         return gateway
 
-    async def _read_certificate(self, names: frozenset[str]) -> "ContextFor":
+    async def _read_certificate(self, names: Collection[str]) -> "ContextFor":
         """Return what makes the TLS contexts. Raises what explain_os_error returns if no certificate can be kept."""
         from launcher.gateway.certificate import load_authority
 
@@ -159,6 +161,32 @@ class GatewayClientSide(GateClientSide):
         except OSError as error:
             raise explain_os_error(error) from error
         return lambda address: asyncio.to_thread(authority.make_context, address, names)
+
+    async def change_address(self, endpoint: Endpoint, *, encrypted: bool) -> None:
+        """Listen at the address of `endpoint`, which has the same port, while this computer's own requests go on.
+
+        Raises PortBusy if another program has the port there, and what explain_os_error returns if no certificate can
+        be kept. The address is then the one before.
+        """
+        names: Collection[str] = list_own_names() if endpoint.shared else frozenset()
+        context_for = await self._read_certificate(names) if encrypted else None  # may fail, so before anything changes
+        gateway = await asyncio.shield(self._opening) if self._opening is not None else None
+        if gateway is not None:
+            await gateway.stop_listening()
+        self._socket.close()
+        failure: LauncherError | None = None
+        try:
+            self._socket = _listen(endpoint)
+        except PortBusy as error:
+            failure, endpoint, names = error, self._endpoint, gateway.access.own_names if gateway else names
+            context_for, encrypted = self._context_for, self._encrypted
+            self._socket = _listen(endpoint)
+        self._endpoint, self._encrypted, self._context_for = endpoint, encrypted, context_for
+        if gateway is not None:
+            gateway.access.shared, gateway.access.own_names = endpoint.shared, names
+            await gateway.listen([self._socket], context_for)
+        if failure is not None:
+            raise failure
 
     def change_keys(self, endpoint: Endpoint) -> None:
         """Let clients in with the keys of `endpoint`, which has the same address, and with no others."""

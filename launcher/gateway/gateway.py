@@ -1,6 +1,7 @@
 """The gateway: takes the clients' requests at one address, checks them, and passes them through a model's gate."""
 
 import asyncio
+import ipaddress
 import json
 import logging
 import socket
@@ -62,10 +63,19 @@ class Gateway:
 
     async def listen(self, sockets: Sequence[socket.socket], context_for: ContextFor | None = None) -> None:
         """Accept requests on listening sockets; with `context_for`, those of other computers with TLS only."""
+        runner = self._runner or await self._open_runner()
+        for each in sockets:
+            if context_for is None:
+                await web.SockSite(runner, each).start()
+                continue
+            assert runner.server is not None  # noqa: S101 -- set up
+            self._accepting.append(asyncio.create_task(accept_connections(each, runner.server, context_for)))
+
+    async def _open_runner(self) -> web.AppRunner:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle_request, expect_handler=leave_expectation)
         app.on_response_prepare.append(self.access.add_headers)
-        self._runner = web.AppRunner(
+        self._runner = runner = web.AppRunner(
             app,
             access_log=None,
             handler_cancellation=True,
@@ -75,14 +85,24 @@ class Gateway:
             max_field_size=MOST_HEADER_BYTES,
             keepalive_timeout=HEADER_TIME_S,
         )
-        await self._runner.setup()
-        for each in sockets:
-            if context_for is None:
-                await web.SockSite(self._runner, each).start()
-                continue
-            assert self._runner.server is not None  # noqa: S101 -- set up
-            accepting = accept_connections(each, self._runner.server, context_for)
-            self._accepting.append(asyncio.create_task(accepting))
+        await runner.setup()
+        return runner
+
+    async def stop_listening(self) -> None:
+        """Accept no more connections, and end those of other computers. This computer's own requests go on."""
+        accepting, self._accepting = self._accepting, []
+        for each in accepting:
+            each.cancel()
+        if accepting:
+            await asyncio.wait(accepting)
+        if self._runner is None or self._runner.server is None:
+            return
+        for site in list(self._runner.sites):
+            await site.stop()
+        for connection in self._runner.server.connections:
+            peer = connection.transport.get_extra_info("peername") if connection.transport is not None else None
+            if peer is not None and not ipaddress.ip_address(peer[0]).is_loopback:
+                connection.force_close()
 
     def open_gate(self) -> Gate:
         """Return the gate of a further model."""
@@ -90,10 +110,7 @@ class Gateway:
 
     async def close(self) -> None:
         """Stop listening, end all requests and delete saved slots."""
-        for each in self._accepting:
-            each.cancel()
-        if self._accepting:
-            await asyncio.wait(self._accepting)
+        await self.stop_listening()
         if self._runner is not None:
             await self._runner.cleanup()
         await self._http.close()

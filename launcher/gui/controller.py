@@ -90,6 +90,8 @@ class Controller(QObject):
         """Remark to show beside the speed of the running server."""
         self.shared = False
         """Whether the running server is shared with the network."""
+        self.encrypted = False
+        """Whether other computers must use TLS for it."""
         self.sampling: Mapping[str, Any] = settings.chat_sampling()
         """Sampling values of the next request: fields of ChatRequest, and others by llama-server's names."""
         self.health: tuple[Finding, ...] = ()
@@ -183,14 +185,15 @@ class Controller(QObject):
 
         self.bridge.run(work)
 
-    def set_shared(self, shared: bool, ended: Callable[[LauncherError | None], object]) -> None:
-        """Share the running server with the network, or stop sharing, by a restart. Sharing ends when the server stops.
+    def set_shared(
+        self, shared: bool, ended: Callable[[LauncherError | None], object], *, encrypted: bool = True
+    ) -> None:
+        """Share the running server with the network, or stop sharing. Sharing ends when the server stops.
 
-        `ended` is called with the error, or None.
+        If `encrypted`, other computers must use TLS. `ended` is called with the error, or None.
         """
-        self._request_number += 1
         self._view_model.update(problem=None)
-        self.bridge.run(lambda _report: self._service.set_shared(shared), done=ended, failed=ended)
+        self.bridge.run(lambda _report: self._service.set_shared(shared, encrypted=encrypted), done=ended, failed=ended)
 
     def apply_fix(self, action: "Action") -> None:
         """Apply the fix that a diagnosis or a health finding suggests."""
@@ -367,7 +370,8 @@ class Controller(QObject):
             served=True,
             writes_text=not event.launch.options.embeddings,
         )
-        self.launch, self.note, self.shared = event.launch, event.note, event.shared
+        self.launch, self.note = event.launch, event.note
+        self.shared, self.encrypted = event.shared, event.encrypted
         if model := self._start_request.model if self._start_request else self._service.served_name:
             from launcher.app.start_settings import ResolvedStart
 

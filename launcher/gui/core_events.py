@@ -23,7 +23,10 @@ class StartRequest:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A server is ready: its launch, model, settings text, address, remark, and whether it is shared."""
+    """A server is ready, or shared in another way: its launch, model, settings text, address, and remark.
+
+    It may be `shared` with the network, and `encrypted` for other computers.
+    """
 
     launch: "Launch"
     model: str
@@ -31,6 +34,7 @@ class Launched:
     address: str
     note: str
     shared: bool = False
+    encrypted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from launcher.app import settings
 from launcher.base.errors import ServerNotFound, Superseded
 from launcher.base.messages import message
 from launcher.engine.server.state import ServerState, ServerStatus
@@ -193,10 +192,11 @@ class ServerService:
                 self._drain_answer = None
                 self._post(DrainAsked(0))
 
-    async def set_shared(self, shared: bool) -> None:
+    async def set_shared(self, shared: bool, *, encrypted: bool) -> None:
         """Share the running server with the network, or stop sharing."""
-        drain_s = await asyncio.to_thread(settings.restart_drain_s)
-        await self._running_session().set_shared(shared, drain_s=drain_s)
+        session = self._running_session()
+        await session.set_shared(shared, encrypted=encrypted)
+        self._post_launched(session)
 
     async def apply_fix(self, action: "Action") -> None:
         """Apply a suggested fix by a restart, or post its link."""
@@ -274,4 +274,5 @@ class ServerService:
         settings_text += tr(" · shared with the network") if session.shared else ""
         note = read_demo_preset().speed_note if self.served_name == DEMO else ""
         address = session.supervisor.endpoint.url.removeprefix("http://")
-        self._post(Launched(launch, launch.header.name, settings_text, address, note, session.shared))
+        name, shared = launch.header.name, session.shared
+        self._post(Launched(launch, name, settings_text, address, note, shared, shared and session.encrypted))

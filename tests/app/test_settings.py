@@ -308,12 +308,6 @@ def test_a_number_or_its_word_and_lines_of_text_are_kept(file: Path) -> None:
         settings.change_setting(prompt.name, "x" * 20_001)
 
 
-def test_replies_end_first_unless_they_are_to_be_cancelled(file: Path) -> None:
-    assert settings.restart_drain_s() == 30.0
-    settings.change_setting("server.apply", "cancel")
-    assert settings.restart_drain_s() == 0.0
-
-
 def test_the_document_is_made_from_the_declarations() -> None:
     """`just generate` writes it; it may wait for that."""
     assert [line.split("`")[1] for line in rendered().splitlines() if line.startswith("| `")] == [

@@ -1,6 +1,7 @@
 """Sharing with the network: deliberate, at real addresses, private again when the server stops."""
 
 import socket
+import ssl
 import sys
 import urllib.error
 import urllib.request
@@ -16,10 +17,12 @@ from launcher.app import settings_file
 from launcher.app.session_host import SessionHost
 from launcher.app.sharing import shared_urls
 from launcher.engine.server.state import ServerState
+from launcher.gateway.certificate import certificate_path, read_fingerprint
 from launcher.gui.labels import Label
 from launcher.gui.settings.page import SettingsPage
 from launcher.gui.settings.sharing import SharingCard
 from launcher.gui.window import Window
+from launcher.machine.addresses import list_lan_addresses
 
 FIRST_PAGE = "about"
 Wait = Callable[..., None]
@@ -53,9 +56,11 @@ def seen_text(card: SharingCard) -> str:
     return " ".join(each.text() for each in card.findChildren(Label) if each.isVisible())
 
 
-def share(card: SharingCard, qtbot: QtBot) -> None:
+def share(card: SharingCard, qtbot: QtBot, *, encrypted: bool = True) -> None:
     qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
     assert card.share_button.isVisible()
+    if not encrypted:
+        qtbot.mouseClick(card.plain_choice, Qt.MouseButton.LeftButton, pos=_BOX)
     qtbot.mouseClick(card.share_button, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(lambda: bool(card.addresses.text()) and card.switch.isEnabled(), timeout=60_000)
 
@@ -64,6 +69,8 @@ def test_it_is_asked_first_and_nothing_happens_before(card: SharingCard, demo: W
     launch = demo.controller.launch
     assert not card.switch.isChecked()
     qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
+    assert "encrypted with a certificate" in seen_text(card)
+    qtbot.mouseClick(card.plain_choice, Qt.MouseButton.LeftButton, pos=_BOX)
     assert "not encrypted" in seen_text(card)
     qtbot.mouseClick(card.cancel_button, Qt.MouseButton.LeftButton)
     assert not card.switch.isChecked()
@@ -72,24 +79,31 @@ def test_it_is_asked_first_and_nothing_happens_before(card: SharingCard, demo: W
     assert hosts(demo) == {"127.0.0.1"}
 
 
+@pytest.mark.parametrize("encrypted", [True, False])
 def test_it_is_reached_at_the_addresses_that_are_shown_with_the_key_that_is_copied(
-    card: SharingCard, demo: Window, qtbot: QtBot
+    card: SharingCard, demo: Window, qtbot: QtBot, encrypted: bool
 ) -> None:
-    before = demo.controller.view.address
-    share(card, qtbot)
+    before, session = demo.controller.view.address, demo.controller.session
+    assert session is not None
+    engine = session.supervisor.engine_pid
+    share(card, qtbot, encrypted=encrypted)
     assert demo.controller.view.address == before
     assert hosts(demo) == {"0.0.0.0"}
+    assert session.supervisor.engine_pid == engine  # only the address has changed
     assert "shared with the network" in demo.controller.view.settings
-    urls = shared_urls(int(before.rpartition(":")[2]))
+    urls = shared_urls(int(before.rpartition(":")[2]), encrypted=encrypted)
     assert card.addresses.text() == ("\n".join(f"{url}/v1" for url in urls) or card.addresses.text())
+    assert card.fingerprint.isVisible() == card.show_certificate.isVisible() == encrypted
+    assert card.fingerprint.text() == (read_fingerprint() if encrypted else "")
     qtbot.mouseClick(card.copy_key, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(lambda: "key copied" in seen_text(card))
     key = QGuiApplication.clipboard().text()
     assert key
     assert key not in card.addresses.text()
-    for url in urls or [f"http://{before}"]:
+    trusted = ssl.create_default_context(cafile=str(certificate_path()) if encrypted else None)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted))
+    for url in (f"http://{before}", *urls):
         asked = urllib.request.Request(f"{url}/v1/models")
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with pytest.raises(urllib.error.HTTPError, match="401"):
             opener.open(asked, timeout=120)
         asked.add_header("Authorization", f"Bearer {key}")
@@ -97,6 +111,30 @@ def test_it_is_reached_at_the_addresses_that_are_shown_with_the_key_that_is_copi
     if urls:
         qtbot.mouseClick(card.copy_url, Qt.MouseButton.LeftButton)
         assert QGuiApplication.clipboard().text() == f"{urls[0]}/v1"
+        if encrypted:
+            with pytest.raises(OSError, match=r"reset|closed|urlopen|ended"):
+                opener.open(urls[0].replace("https", "http") + "/health", timeout=120)
+
+
+def test_own_replies_go_on_and_others_end_with_the_sharing(
+    card: SharingCard, demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo.controller.set_sampling_value("ignore_eos", True)
+    demo.controller.set_sampling_value("max_tokens", 100_000)
+    demo.controller.request_reply([{"role": "user", "content": "Go on for ever."}])
+    qtbot.waitUntil(lambda: demo.controller.view.replying, timeout=60_000)
+    share(card, qtbot, encrypted=False)
+    assert demo.controller.view.replying
+    address = next(iter(list_lan_addresses()), None)
+    port = int(demo.controller.view.address.rpartition(":")[2])
+    other = socket.create_connection((address, port), timeout=60) if address else None
+    qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
+    qtbot.waitUntil(lambda: card.switch.isEnabled() and not card.switch.isChecked(), timeout=60_000)
+    assert demo.controller.view.replying
+    if other is not None:
+        with other:
+            assert other.recv(1) == b""  # its connection has ended
+    demo.controller.stop_reply()
 
 
 def test_it_is_private_again_when_it_is_switched_off(card: SharingCard, demo: Window, qtbot: QtBot) -> None:

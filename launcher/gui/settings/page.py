@@ -200,7 +200,7 @@ class SettingsPage(QWidget):
         yield True
         column.addWidget(self.no_match)
         column.addWidget(self._path_line)
-        column.addStretch()
+        column.addStretch(1)  # else the cards would share the rest of the height
         self.filter_rows(self.search.text())
         yield True
 

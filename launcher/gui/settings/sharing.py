@@ -1,10 +1,11 @@
 """Card for sharing the server with the network: first a warning, then the addresses."""
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QSize, Qt, Signal, Slot
-from PySide6.QtGui import QGuiApplication, QResizeEvent
+from PySide6.QtCore import QSize, Qt, QUrl, Signal, Slot
+from PySide6.QtGui import QDesktopServices, QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QCheckBox, QFrame, QPushButton, QVBoxLayout, QWidget
 
 from launcher.base.errors import LauncherError
@@ -28,32 +29,47 @@ class SharingCard(Card):
     def __init__(self, controller: Controller) -> None:
         super().__init__(tr("Network"))
         self._controller = controller
-        self._restarting = False
+        self._changing = False
         self.switch = QCheckBox(tr("Share with the network"))
         set_tooltip(self.switch, tr("Let other computers use this server. Flag: --host 0.0.0.0"))
         self.switch.clicked.connect(self._on_switch_clicked)
         self._state_line = make_caption("")
         self._question_panel = _make_panel("attention")
         self.share_button = make_button(tr("Share now"), self._share, primary=True)
-        set_tooltip(
-            self.share_button, tr("Restart the server so that other computers can use it. Flag: --host 0.0.0.0")
-        )
+        set_tooltip(self.share_button, tr("Let other computers use this server until it stops. Running replies go on"))
         self.cancel_button = make_button(tr("Keep it private"), self.show_state)
         set_tooltip(self.cancel_button, tr("Do not share"))
-        warning = Label(
-            tr(
-                "Anyone with the API key can use the server. The connection is not encrypted, so others on "
-                "the network could read the key and all messages. Share only on a network that you trust."
-            )
+        self._warning = Label()
+        self._warning.setWordWrap(True)
+        self.plain_choice = QCheckBox(tr("Without encryption"))
+        set_tooltip(
+            self.plain_choice, tr("For clients that cannot be told to trust a certificate (serve --lan --no-tls)")
         )
-        warning.setWordWrap(True)
-        note = make_caption(tr("Sharing restarts the server. It ends when the server stops or this program restarts."))
-        _fill_panel(self._question_panel, warning, note, ButtonRow(self.share_button, self.cancel_button))
+        self.plain_choice.toggled.connect(self._show_warning)
+        note = make_caption(tr("Sharing ends when the server stops or this program restarts."))
+        _fill_panel(
+            self._question_panel,
+            self._warning,
+            self.plain_choice,
+            note,
+            ButtonRow(self.share_button, self.cancel_button),
+        )
+        self._show_warning()
         self._shared_panel = _make_panel("information")
         self.addresses = Label()
         self.addresses.setFont(theme.monospace())
         self.addresses.setWordWrap(True)
         self.addresses.setTextInteractionFlags(theme.SELECTABLE)
+        self.certificate_note = make_caption(
+            tr("Clients on other computers must trust this certificate. Its fingerprint (SHA-256):")
+        )
+        self.fingerprint = Label()
+        self.fingerprint.setFont(theme.monospace())
+        self.fingerprint.setWordWrap(True)
+        self.fingerprint.setTextInteractionFlags(theme.SELECTABLE)
+        self._certificate: Path | None = None
+        self.show_certificate = make_button(tr("Show certificate"), self._show_certificate)
+        set_tooltip(self.show_certificate, tr("Open the folder with certificate.pem, to copy it to other computers"))
         self.hint = Label()
         self.hint.setFont(theme.monospace())
         self.hint.setWordWrap(True)
@@ -65,7 +81,13 @@ class SharingCard(Card):
         self._copied = make_caption("")
         self._copied.hide()
         _fill_panel(
-            self._shared_panel, self.addresses, self.hint, ButtonRow(self.copy_url, self.copy_key), self._copied
+            self._shared_panel,
+            self.addresses,
+            self.certificate_note,
+            self.fingerprint,
+            self.hint,
+            ButtonRow(self.copy_url, self.copy_key, self.show_certificate),
+            self._copied,
         )
         top = QVBoxLayout()
         top.setSpacing(theme.px(2))
@@ -81,8 +103,8 @@ class SharingCard(Card):
     def matches(self, words: list[str]) -> bool:
         """Return whether all words occur in the card's texts."""
         labels = (self.switch, self._state_line, self.copy_url, self.copy_key)
-        # "lan" is in none of the texts, but users search for it.
-        text = " ".join((tr("Network"), "lan", *(each.text() for each in labels))).casefold()
+        # "lan" and "tls" are in none of the texts, but users search for it.
+        text = " ".join((tr("Network"), "lan tls", *(each.text() for each in labels))).casefold()
         return all(word in text for word in words)
 
     @Slot()
@@ -95,7 +117,10 @@ class SharingCard(Card):
         self._show_switch()
         port = self._controller.view.address.rpartition(":")[2]
         if shared and port.isdecimal():
-            self._controller.bridge.run(lambda _report: _read_addresses(int(port)), done=self._show_addresses)
+            encrypted = self._controller.encrypted
+            self._controller.bridge.run(
+                lambda _report: _read_addresses(int(port), encrypted=encrypted), done=self._show_addresses
+            )
         else:
             self.addresses.setText("")
 
@@ -103,9 +128,9 @@ class SharingCard(Card):
         is_serving = self._controller.launch is not None
         is_asking = not self._question_panel.isHidden()
         self.switch.setChecked(self._controller.shared or is_asking)
-        self.switch.setEnabled(is_serving and not self._restarting)
-        if self._restarting:
-            line = tr("Restarting the server ...")
+        self.switch.setEnabled(is_serving and not self._changing)
+        if self._changing:
+            line = tr("Changing the address ...")
         elif not is_serving:
             line = tr("Only this computer can use the server. To share it, load a model first.")
         elif self._controller.shared:
@@ -117,34 +142,57 @@ class SharingCard(Card):
     @Slot(bool)
     def _on_switch_clicked(self, checked: bool) -> None:
         if checked and not self._controller.shared:
+            self.plain_choice.setChecked(False)
             self._question_panel.show()
             self.cancel_button.setFocus()
             self._show_switch()
         elif not checked and self._controller.shared:
-            self._restart(shared=False)
+            self._change_sharing(shared=False)
         else:
             self.show_state()  # closes the question
 
     @Slot()
     def _share(self) -> None:
-        self._restart(shared=True)
+        self._change_sharing(shared=True)
 
-    def _restart(self, *, shared: bool) -> None:
-        self._restarting = True
+    def _change_sharing(self, *, shared: bool) -> None:
+        self._changing = True
         self._question_panel.hide()
-        self._controller.set_shared(shared, self._finish_restart)
+        self._controller.set_shared(shared, self._finish_change, encrypted=not self.plain_choice.isChecked())
         self._show_switch()
 
-    def _finish_restart(self, error: LauncherError | None) -> None:
-        self._restarting = False
+    def _finish_change(self, error: LauncherError | None) -> None:
+        self._changing = False
         self.show_state()
         if error is not None:
             self.failed.emit(error)
+
+    @Slot()
+    def _show_warning(self) -> None:
+        if self.plain_choice.isChecked():
+            text = tr(
+                "Anyone with the API key can use the server. The connection is not encrypted, so others on "
+                "the network could read the key and all messages. Share only on a network that you trust."
+            )
+        else:
+            text = tr(
+                "Anyone with the API key can use the server. The connection is encrypted with a certificate of this "
+                "program, which clients on other computers must trust."
+            )
+        self._warning.setText(text)
+
+    def _show_certificate(self) -> None:
+        if self._certificate is not None:
+            QDesktopServices.openUrl(QUrl.fromLocalFile(str(self._certificate.parent)))
 
     def _show_addresses(self, info: "ShareInfo") -> None:
         urls = [f"{url}/v1" for url in info.urls]
         self.addresses.setText("\n".join(urls) or tr("This computer has no network address."))
         self.copy_url.setEnabled(bool(urls))
+        self._certificate = info.certificate
+        self.fingerprint.setText(info.fingerprint or "")
+        for widget in (self.certificate_note, self.fingerprint, self.show_certificate):
+            widget.setVisible(info.fingerprint is not None)
         self.hint.setText(info.hint)
         self.hint.setVisible(bool(info.hint))
         self._shared_panel.setVisible(self._controller.shared)
@@ -189,10 +237,10 @@ class ButtonRow(QWidget):
         self._layout.setDirection(across if room <= self.width() else down)
 
 
-async def _read_addresses(port: int) -> "ShareInfo":
+async def _read_addresses(port: int, *, encrypted: bool) -> "ShareInfo":
     from launcher.app.sharing import read_share_info
 
-    return await asyncio.to_thread(read_share_info, port)
+    return await asyncio.to_thread(read_share_info, port, encrypted=encrypted)
 
 
 def _make_panel(meaning: str) -> QFrame:
