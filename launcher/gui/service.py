@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import ServerNotFound, Superseded
-from launcher.base.messages import message
+from launcher.base.messages import as_message, message
 from launcher.engine.server.state import ServerState, ServerStatus
 from launcher.gui.core_events import (
     DeltaReceived,
@@ -272,7 +272,7 @@ class ServerService:
         if launch.options.embeddings:
             settings_text = tr("{context} context · turns texts into vectors", context=context)
         settings_text += tr(" · shared with the network") if session.shared else ""
-        note = read_demo_preset().speed_note if self.served_name == DEMO else ""
+        note = render(as_message(read_demo_preset().speed_note)) if self.served_name == DEMO else ""
         address = session.supervisor.endpoint.url.removeprefix("http://")
         name, shared = launch.header.name, session.shared
         self._post(Launched(launch, name, settings_text, address, note, shared, shared and session.encrypted))

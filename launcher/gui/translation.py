@@ -44,6 +44,11 @@ def render(text: str) -> str:
     return text.render(_translations[0]) if isinstance(text, Message) else text
 
 
+def join_sentences(*sentences: str) -> str:
+    """Return sentences as one text; empty ones are left out. No space follows the Chinese full stop."""
+    return " ".join(filter(None, sentences)).replace("。 ", "。")
+
+
 def _render_values(values: Mapping[str, object]) -> dict[str, object]:
     return {name: render(value) if isinstance(value, str) else value for name, value in values.items()}
 

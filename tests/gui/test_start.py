@@ -17,6 +17,8 @@ from launcher.base.errors import LauncherError
 from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.gui import theme
 from launcher.gui.labels import Label
+from launcher.gui.start.cards import MachineCard
+from launcher.gui.start.computer_text import Fact
 from launcher.gui.start.page import StartPage
 from launcher.gui.start.queries import PlanRequest
 from launcher.gui.window import Window
@@ -427,6 +429,17 @@ def test_a_file_is_chosen_and_planned(
     monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: ("", ""))  # the dialog was closed
     qtbot.mouseClick(looked.file_button, Qt.MouseButton.LeftButton)
     assert not looked.flow.is_reading
+
+
+def test_a_warning_about_the_computer_takes_no_more_room_than_its_text(qtbot: QtBot) -> None:
+    card = MachineCard(lambda: None, lambda: None)
+    qtbot.addWidget(card)
+    card.show_facts((Fact("Disk", "1 GB free", warnings=("Free disk space.",)), Fact("System", "Linux")), None)
+    card.resize(296, 900)
+    card.show()
+    row = next(each for each in card.findChildren(Label) if each.text() == "Free disk space.").parentWidget()
+    assert row is not None
+    qtbot.waitUntil(lambda: 0 < row.height() < 60)
 
 
 def test_the_report_is_copied(looked: StartPage, qtbot: QtBot) -> None:

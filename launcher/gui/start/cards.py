@@ -130,12 +130,8 @@ def _make_warning(text: str) -> QWidget:
     layout = QHBoxLayout(row)
     layout.setContentsMargins(0, theme.px(4), 0, 0)
     layout.setSpacing(theme.px(6))
-    glyph = Glyph("triangle", "attention", 14)
-    column = QVBoxLayout()
-    column.addSpacing(theme.px(1))
-    column.addWidget(glyph)
-    column.addStretch()
-    layout.addLayout(column)
+    # Aligned, because a stretch below it would make the whole row grow.
+    layout.addWidget(Glyph("triangle", "attention", 14), alignment=Qt.AlignmentFlag.AlignTop)
     layout.addWidget(_make_wrapped_label(text, "", theme.CAPTION_PX), 1)
     return row
 
@@ -289,8 +285,14 @@ class PlanCard(Card):
         )
         total, others = memory_totals(result)
         self._show_settings_origin(result.find_own_settings(plan), plan)
+        is_unified = result.situation is not None and result.situation.unified
         self.bar.show_parts(
-            memory_parts(plan), total, others, plan.margin_mib * _MIB, needed=plan.estimate.needed_bytes
+            memory_parts(plan),
+            total,
+            others,
+            plan.margin_mib * _MIB,
+            needed=plan.estimate.needed_bytes,
+            others_label=tr("system and other programs") if is_unified else "",
         )
         self.bar.show()
         self._speed.setText(speed_text(plan))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from launcher.base.messages import join_messages
 from launcher.gui.labels import display_path
 from launcher.gui.start.text import memory_needs_text, plan_title
-from launcher.gui.translation import render, tr
+from launcher.gui.translation import join_sentences, render, tr
 
 if TYPE_CHECKING:
     from launcher.gui.start.queries import Computer, PlanResult
@@ -99,6 +99,10 @@ def _gpu_text(gpu: Gpu) -> str:
 
 def _described_gpu_fact(situation: Situation) -> Fact:
     size = tr("A GPU of {size:g} GiB", size=situation.nominal_gb)
+    if situation.gpus > 1:
+        size = tr("{count} GPUs of {size:g} GiB together", count=situation.gpus, size=situation.nominal_gb)
+    elif situation.unified:
+        size = tr("A GPU that shares {size:g} GiB with the system", size=situation.nominal_gb)
     return Fact(tr("GPU"), size, tr("{free:,} MiB free · described, not read", free=situation.free_mib))
 
 
@@ -183,8 +187,8 @@ def _disk_fact(result: PlanResult, advice: tuple[str, ...]) -> Fact:
     size = result.plans[0].file.size_bytes if result.plans else None
     if size and disk.free_bytes < size:
         short = tr("The recommended model needs {size:.1f} GB.", size=size / _GB)
-        where = tr("Free disk space, or set MTP_LAUNCHER_MODELS to a folder on another disk.")
-        advice = (f"{short} {where}", *advice)
+        where = tr("Free disk space, or choose a folder on another disk in Settings.")
+        advice = (join_sentences(short, where), *advice)
     free = tr("{free:,.1f} GB free", free=disk.free_bytes / _GB)
     return Fact(tr("Disk for models"), free, display_path(disk.folder), advice)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
 from launcher.gui.duration import format_duration
 from launcher.gui.labels import UNKNOWN
-from launcher.gui.translation import ntr, render, tr
+from launcher.gui.translation import join_sentences, ntr, render, tr
 from launcher.models.server_settings import format_settings
 
 if TYPE_CHECKING:
@@ -133,17 +133,19 @@ def memory_needs_text(plan: Plan, answer: EngineAnswer | None, situation: Situat
             now=situation.free_now_mib / 1024,
         )
     if situation is not None:
-        text = f"{text} {unknown_memory_text(situation)}".rstrip()
+        text = join_sentences(text, unknown_memory_text(situation))
     if answer is not None and answer.plan == plan:
-        return f"{text} {_engine_figures_text(answer)}"
+        return join_sentences(text, _engine_figures_text(answer))
     if plan.engine:
-        return f"{text} {tr('Computed by the engine, {name}.', name=plan.engine)}"
+        return join_sentences(text, tr("Computed by the engine, {name}.", name=plan.engine))
     if plan.estimate.exact:
-        return f"{text} {tr('Estimated from the header of the file.')}"
+        return join_sentences(text, tr("Estimated from the header of the file."))
     low, high = plan.estimate.low / 2**30, plan.estimate.high / 2**30
     if f"{low:.1f}" != f"{high:.1f}":
-        return f"{text} {tr('Estimated: {low:.1f} to {high:.1f} GiB; the header is not read yet.', low=low, high=high)}"
-    return f"{text} {tr('Estimated from the file size; the header is not read yet.')}"
+        return join_sentences(
+            text, tr("Estimated: {low:.1f} to {high:.1f} GiB; the header is not read yet.", low=low, high=high)
+        )
+    return join_sentences(text, tr("Estimated from the file size; the header is not read yet."))
 
 
 def unknown_memory_text(situation: Situation) -> str:

@@ -92,11 +92,13 @@ class MemoryBar(QWidget):
         *,
         servers: int = 0,
         needed: int | None = None,
+        others_label: str = "",
     ) -> None:
         """Show parts (key, label, bytes) in a memory of `total` bytes. The keys weights, kv, ... have a shade each.
 
         `others` is used by other programs (None: unknown), `servers` by other servers of ours. `needed` is the memory
-        that must be free if that is more than the sum of the parts, as with several GPUs.
+        that must be free if that is more than the sum of the parts, as with several GPUs. `others_label` names what
+        `others` is, if it is something else.
         """
         self._segments, so_far = [], 0
         for key, label, size in parts:
@@ -107,7 +109,8 @@ class MemoryBar(QWidget):
         if servers:
             self._segments.append(_Segment(_SERVERS, tr("other servers"), servers, _round_up_mib(servers)))
         if others:
-            self._segments.append(_Segment(_OTHERS, tr("other programs"), others, _round_up_mib(others)))
+            label = others_label or tr("other programs")
+            self._segments.append(_Segment(_OTHERS, label, others, _round_up_mib(others)))
         self._total, self._margin, self._reason = total, margin or 0, ""
         text = ", ".join(f"{each.label} {each.mib:,} MiB" for each in self._segments)
         self.setAccessibleName(tr("Memory: {parts}; {rest}", parts=text, rest=self._rest_text()))
