@@ -594,6 +594,7 @@ def _describe_plan(
     `served_quant` is the downloaded quantisation that `serve ID` would start, None if the user named one.
     """
     from launcher.app import planner
+    from launcher.models.plan import Status
     from launcher.models.speed import describe_forecast, describe_reading, describe_run
 
     setting = plan.setting
@@ -633,7 +634,7 @@ def _describe_plan(
     local_file = planner.downloaded_file(plan)
     words, lacks = _make_command(plan, engine, [], options.rpc, local_file)
     yield from _format_rows("caution", [*plan.cautions, *lacks, *uncounted_arguments(extra)])
-    if plan.forecast:
+    if plan.forecast and plan.status is not Status.TOO_BIG:
         yield _format_row("speed", describe_forecast(plan.forecast, drafts=setting.draft > 0))
     if plan.reading:
         yield _format_row("speed", describe_reading(plan.reading))

@@ -408,6 +408,9 @@ def test_a_model_that_is_too_big_is_no_next_step_and_one_that_fits_is_named(look
     text = looked.banner.text.text()
     assert "cannot work well here: there is too little memory. What fits: " in text
     assert "(qwen" not in text  # the name for the terminal
+    assert not any("tokens/s" in each for each in card_texts(looked))  # nothing is expected of it
+    areas = [area for area in looked.findChildren(QScrollArea) if area.isVisible()]
+    qtbot.waitUntil(lambda: all(area.verticalScrollBar().maximum() == 0 for area in areas))  # nothing is below
     show = looked.banner.buttons[0]
     assert show.text() == "Show its plan"
     with qtbot.waitSignal(looked.flow.planned, timeout=60_000):

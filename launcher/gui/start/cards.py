@@ -313,7 +313,11 @@ class PlanCard(Card):
         self._reason_texts = texts
         clear_layout(self._reasons)
         for text in texts:
-            self._reasons.addWidget(_make_wrapped_label(text, "secondary"))
+            label = Label(text)
+            label.setObjectName("secondary")
+            label.setWordWrap(True)
+            label.setTextInteractionFlags(theme.SELECTABLE)
+            self._reasons.addWidget(label)
 
     def _toggle_reasons(self) -> None:
         self._shows_all = not self._shows_all

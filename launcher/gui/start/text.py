@@ -100,9 +100,12 @@ def _experts_text(layers: int) -> str:
 
 
 def speed_text(plan: Plan) -> str:
-    """Return the expected speed as a sentence, or "" if it is not known."""
+    """Return the expected speed as a sentence, or "" if it is not known or the plan does not fit."""
+    from launcher.models.plan import Status
     from launcher.models.speed import describe_forecast, describe_reading
 
+    if plan.status is Status.TOO_BIG:
+        return ""
     if plan.forecast is not None:
         return tr("Expected: {speed}.", speed=render(describe_forecast(plan.forecast, drafts=plan.setting.draft > 0)))
     return tr("Expected: {speed}.", speed=render(describe_reading(plan.reading))) if plan.reading is not None else ""
