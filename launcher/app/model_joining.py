@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -22,15 +22,28 @@ from launcher.engine.settings import launched_settings, save_model_settings
 from launcher.models.server_settings import format_settings
 
 _REQUEST = TypeAdapter(StartRequest)
+_ANSWER_S = 5.0
 
 
-def find_server_to_join() -> ServerEntry | None:
-    """Return the server of this user at the default address, if other starts can load their models there."""
+async def find_server_to_join() -> ServerEntry | None:
+    """Return the server of this user at the default address, if other starts can load their models there.
+
+    One whose program does not answer is left alone: a start beside it gets another address.
+    """
+    entry = await asyncio.to_thread(_find_default_server)
+    if entry is None or entry.control_address is None:
+        return None
+    with suppress(LauncherError, TimeoutError):
+        async with asyncio.timeout(_ANSWER_S), aclosing(send_request(entry.control_address, "status")) as told:
+            await anext(told)
+        return entry
+    return None
+
+
+def _find_default_server() -> ServerEntry | None:
     with suppress(LauncherError, OSError):
         port = preferred_port()
-        for entry in registry.list_entries():
-            if entry.port == port and entry.takes_models and entry.control_address is not None:
-                return None if entry.launcher.is_suspended() else entry
+        return next((each for each in registry.list_entries() if each.port == port and each.takes_models), None)
     return None
 
 
@@ -42,8 +55,10 @@ async def join_server(entry: ServerEntry, request: StartRequest) -> AsyncGenerat
     address = entry.control_address
     if address is None:
         return
-    async for value in send_request(address, "join", start=_REQUEST.dump_python(request, mode="json")):
-        yield value
+    fields = {"start": _REQUEST.dump_python(request, mode="json")}
+    async with aclosing(send_request(address, "join", **fields)) as told:
+        async for value in told:
+            yield value
 
 
 async def serve_joined_model(pool: ModelPool, fields: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:

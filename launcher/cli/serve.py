@@ -98,7 +98,7 @@ async def run(options: argparse.Namespace) -> int:
     if options.port is None and not (options.direct or options.lan):
         from launcher.app.model_joining import find_server_to_join
 
-        entry = await asyncio.to_thread(find_server_to_join)
+        entry = await find_server_to_join()
         if entry is not None:
             return await join_running_server(entry, model, options)
     try:
