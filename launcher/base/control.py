@@ -17,7 +17,7 @@ import secrets
 import socket
 import struct
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -171,7 +171,7 @@ def _current_task() -> asyncio.Task[None]:
     return task
 
 
-async def send_request(address: ControlAddress, verb: str, **fields: object) -> AsyncIterator[Any]:
+async def send_request(address: ControlAddress, verb: str, **fields: object) -> AsyncGenerator[Any]:
     """Send a request and yield the values of its reply.
 
     Raises the LauncherError that the server sent, with its code, or Unreachable if nobody answers or the connection
