@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from launcher import __version__
-from launcher.app.server_process import IDLE_LIMIT_S, ProcessEntry, find_process, open_process
+from launcher.app.server_process import ProcessEntry, find_process, open_process
 from launcher.app.serving_session import send_metered_request
 from launcher.app.session_json import (
     Json,
@@ -269,9 +269,9 @@ class RemoteSession:
         on_event: Listener | None = None,
         on_snapshot: Callable[[MonitorSnapshot], None] | None = None,
         on_health: Callable[[HealthEvent], None] | None = None,
-        idle_limit_s: float = IDLE_LIMIT_S,
+        idle_limit_s: float | None = None,
     ) -> None:
-        """`idle_limit_s` is for how long a process that is started outlives its last owner and request."""
+        """A process that is started outlives its last owner and request by `idle_limit_s`: None is IDLE_LIMIT_S."""
         fix_mmap_threshold()
         self.monitor = Monitor(on_snapshot, on_health=self._publish_health)
         self.shared = self.encrypted = False

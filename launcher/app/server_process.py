@@ -79,12 +79,15 @@ def find_process() -> ProcessEntry | None:
     return entry if entry is not None and entry.is_running else None
 
 
-def open_process(idle_limit_s: float = IDLE_LIMIT_S) -> tuple[ProcessEntry, Popen[bytes] | None]:
+def open_process(idle_limit_s: float | None = None) -> tuple[ProcessEntry, Popen[bytes] | None]:
     """Find this user's server process or start one; return its entry and, if it was started, the process.
 
-    Blocks until it listens. Raises EngineFailed if it ends before that, or takes longer than a minute.
+    One that is started gets `idle_limit_s` in place of IDLE_LIMIT_S. Blocks until it listens. Raises EngineFailed if it
+    ends before that, or takes longer than a minute.
     """
     global _opened
+    if idle_limit_s is None:
+        idle_limit_s = IDLE_LIMIT_S
     try:
         make_private_folder(runtime_dir())
         with FileLock(runtime_dir() / "session-process.lock", timeout=_LOCK_S):

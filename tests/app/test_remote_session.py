@@ -34,7 +34,7 @@ from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.state import LogAdded, Notice, ServerEvent, ServerState, ServerStatus, StreamsContinued
 
 QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=20, temperature=0.0)
-LONG = replace(QUESTION, max_tokens=3_000, extra={"ignore_eos": True})
+LONG = replace(QUESTION, max_tokens=2_000, extra={"ignore_eos": True})
 END_S = 60.0
 """Seconds after which a process that should end counts as left running, however busy this machine is."""
 

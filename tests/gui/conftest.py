@@ -29,6 +29,12 @@ def nothing_left_of_windows() -> Iterator[None]:
         QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
 
 
+@pytest.fixture(autouse=True)
+def left_servers_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a killed run of tests leaves ends after some seconds, not after ten minutes."""
+    monkeypatch.setattr("launcher.app.server_process.IDLE_LIMIT_S", 5.0)
+
+
 def collect_widgets() -> None:
     """Collect what earlier tests left in reference cycles, in this thread.
 
