@@ -1,25 +1,28 @@
-"""Continuing a stream with another engine: when it may be cut, the request for the rest, and the rest's frames.
+"""Continuing a stream with another engine: when it may be cut, and the request for the rest.
 
 A completion without a chat continues with the very tokens of its prompt and reply as the prompt. For a chat, the same
 request is sent to the new engine with one more message, the assistant's, which holds what was generated so far, exactly
-as generated ("continue_final_message"). The engine's own template and parser go on from there, so the gateway needs to
-know nothing of either. The raw text comes from the saved slot: the parser has dropped the marks between thinking and
-answer, and white space, which would make other tokens.
+as generated ("continue_final_message"); in Anthropic's format it is a block of thinking or of text. The engine's own
+template and parser go on from there, so the gateway needs to know nothing of either. The raw text comes from the saved
+slot: the parser has dropped the marks between thinking and answer, and white space, which would make other tokens.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from launcher.gateway.engine_link import EngineLink
-from launcher.gateway.exchange import COMPLETIONS_PATH, DeliveredText, Exchange, begins_word
-from launcher.gateway.frames import format_event
+from launcher.gateway.exchange import COMPLETIONS_PATH, MESSAGES_PATH, DeliveredText, Exchange, begins_word
 from launcher.gateway.saved_slots import SavedSlot
 
 _MODES = ("reasoning_content", "content")
 """The fields of an assistant's message that a template may continue."""
 TOKENS = "tokens"
 """The mode of a completion, which continues by its tokens."""
+_PROBE = "one two three four five"
+"""A reply whose tokens are counted, where the engine does not render a prompt but counts its tokens."""
+_TEXT_PARTS = frozenset({"text", "thinking", "redacted_thinking", "tool_use", "tool_result"})
+"""Parts of messages that are text for the engine."""
 _LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
 _LEADING = 64
 """Characters that may stand in a reply before the first one that was delivered, such as a mark that thinking begins."""
@@ -64,7 +67,7 @@ def drain_reason(exchange: Exchange) -> str | None:
         plain = isinstance(body.get("prompt"), str) and not body.get("echo") and not body.get("suffix")
         return _choices_reason(body) or _seed_reason(body) if plain else "prompt"
     messages = body.get("messages")
-    if not exchange.is_chat_stream or not isinstance(messages, list) or not messages:
+    if not exchange.may_go_on or not isinstance(messages, list) or not messages:
         return "api"
     if reason := _choices_reason(body) or _seed_reason(body):
         return reason
@@ -72,7 +75,7 @@ def drain_reason(exchange: Exchange) -> str | None:
         return "tool call"
     if isinstance(messages[-1], dict) and messages[-1].get("role") == "assistant":
         return "prefill"
-    if any(isinstance(part, dict) and part.get("type") != "text" for part in _content_parts(messages)):
+    if any(part.get("type") not in _TEXT_PARTS for part in _content_parts(messages)):
         return "image"
     return None
 
@@ -86,35 +89,55 @@ def _seed_reason(body: Mapping[str, Any]) -> str | None:
     return "seed" if body.get("seed") is not None and body.get("temperature") != 0 else None
 
 
-def _content_parts(messages: list[Any]) -> list[Any]:
-    parts: list[Any] = []
+def _content_parts(messages: list[Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the parts of messages, and the parts of what tools have returned in Anthropic's format."""
     for each in messages:
         content = each.get("content") if isinstance(each, dict) else None
         if isinstance(content, list):
-            parts += content
-    return parts
+            yield from (part for part in content if isinstance(part, dict))
+            yield from _content_parts([part for part in content if isinstance(part, dict)])
 
 
 async def find_mode(link: EngineLink, exchange: Exchange) -> tuple[str, str] | None:
     """Return the request's prompt, and the field by which its template continues a reply; None if it has no such field.
 
-    A field fits if the prompt with a message X is the prompt followed by X. A completion has the mode TOKENS.
+    A field fits if the prompt with a message X is the prompt followed by X. A completion has the mode TOKENS. The
+    prompt of a request in Anthropic's format is "": engines do not render it, they only count its tokens.
     """
     body = exchange.body or {}
     if exchange.path == COMPLETIONS_PATH:
         return str(body.get("prompt")), TOKENS
     plain = {name: value for name, value in body.items() if name not in ("stream", "stream_options", *_LIMITS)}
+    if exchange.path == MESSAGES_PATH:
+        return await _find_message_mode(link, plain)
     prompt = await link.render_prompt(plain)
     if prompt is None:
         return None
     for mode in _MODES:
-        if await link.render_prompt(_with_reply(plain, mode, "X")) == prompt + "X":
+        if await link.render_prompt(_with_reply(exchange.path, plain, mode, "X")) == prompt + "X":
             return prompt, mode
     return None
 
 
-def _with_reply(body: Mapping[str, Any], mode: str, text: str) -> dict[str, Any]:
-    reply = {"role": "assistant", "content": "", mode: text}
+async def _find_message_mode(link: EngineLink, body: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return what `find_mode` does for a request in Anthropic's format."""
+    count = await link.count_prompt(body)
+    if count is None:
+        return None
+    expected = count + len(await link.token_pieces(_PROBE))
+    for mode in _MODES:
+        if await link.count_prompt(_with_reply(MESSAGES_PATH, body, mode, _PROBE)) == expected:
+            return "", mode
+    return None
+
+
+def _with_reply(path: str, body: Mapping[str, Any], mode: str, text: str) -> dict[str, Any]:
+    """Return the request for the rest of a reply that begins with `text`."""
+    reply: dict[str, Any] = {"role": "assistant", "content": "", mode: text}
+    if path == MESSAGES_PATH:
+        thinks = mode == "reasoning_content"
+        block = {"type": "thinking", "thinking": text, "signature": ""} if thinks else {"type": "text", "text": text}
+        reply = {"role": "assistant", "content": [block]}
     return {
         **body,
         "messages": [*body["messages"], reply],
@@ -190,7 +213,7 @@ async def make_continuation(
             return None
         raw = exchange.text.reasoning + exchange.text.content
         count = len(await link.token_pieces(raw))
-    request = _with_reply(body, mode, raw)
+    request = _with_reply(exchange.path, body, mode, raw)
     _lower_limits(request, count)
     return Continuation(request, raw, slot, count, prompt_tokens or 0, exchange.figures.reused_tokens or 0)
 
@@ -243,6 +266,8 @@ def find_raw_text(generated: str, delivered: DeliveredText) -> str | None:
 
 async def _count_prompt(link: EngineLink, tokens: list[int], prompt: str, expected: int | None) -> int | None:
     """Return how many of a slot's tokens are the prompt; None if the slot's conversation is another one."""
+    if not prompt:  # the reply that follows it is all there is to compare
+        return expected if expected is not None and expected <= len(tokens) else None
     if expected is None:
         text = await link.detokenize(tokens)
         return await _count_tokens(link, tokens, prompt) if text.startswith(prompt) else None
@@ -260,33 +285,3 @@ async def _count_tokens(link: EngineLink, tokens: list[int], text: str) -> int:
         else:
             low = middle + 1
     return low
-
-
-def rewrite_event(
-    event: dict[str, Any], continuation: Continuation | None, identity: Mapping[str, Any]
-) -> bytes | None:
-    """Return the frame of a stream that began with another engine as the client expects it; None if it is a repetition.
-
-    The stream keeps its first ID, and its counts are those of the whole reply, as if it had not been cut.
-    `continuation` is None if nothing of the reply had been delivered.
-    """
-    choices = event.get("choices")
-    if choices:
-        delta = choices[0].get("delta") or {}
-        begins_again = delta.get("role") and not delta.get("content") and not delta.get("reasoning_content")
-        if begins_again and not choices[0].get("finish_reason"):
-            return None
-    event.update(identity)
-    if continuation is None:
-        return format_event(event)
-    if isinstance(timings := event.get("timings"), dict):
-        timings["predicted_n"] = timings.get("predicted_n", 0) + continuation.tokens_before
-        timings["cache_n"] = continuation.reused_tokens
-        timings["prompt_n"] = continuation.prompt_tokens - continuation.reused_tokens
-    if isinstance(usage := event.get("usage"), dict):
-        usage["completion_tokens"] = usage.get("completion_tokens", 0) + continuation.tokens_before
-        usage["prompt_tokens"] = continuation.prompt_tokens
-        usage["total_tokens"] = usage["completion_tokens"] + usage["prompt_tokens"]
-        if isinstance(usage.get("prompt_tokens_details"), dict):
-            usage["prompt_tokens_details"]["cached_tokens"] = continuation.reused_tokens
-    return format_event(event)

@@ -54,6 +54,12 @@ class EngineLink:
         prompt = data.get("prompt")
         return prompt if status == 200 and isinstance(prompt, str) else None
 
+    async def count_prompt(self, body: Mapping[str, Any]) -> int | None:
+        """Return the tokens of the prompt of a request in Anthropic's format; None if the engine refuses it."""
+        status, data = await self.request_json("/v1/messages/count_tokens", body)
+        count = data.get("input_tokens")
+        return count if status == 200 and isinstance(count, int) else None
+
     async def detokenize(self, tokens: list[int]) -> str:
         """Return the text of tokens, special ones included."""
         _, data = await self.request_json("/detokenize", {"tokens": tokens})

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from launcher.gateway.frames import ReplyPart
+
 CHAT_PATHS = frozenset({"/v1/chat/completions", "/chat/completions"})
 COMPLETIONS_PATH = "/v1/completions"
+MESSAGES_PATH = "/v1/messages"
 _numbers = itertools.count(1)
 
 
@@ -57,22 +60,15 @@ class DeliveredText:
         """The pieces of the kind that came last, thinking or answer."""
         return self.content_pieces or self.reasoning_pieces
 
-    def add_choice(self, choice: Mapping[str, Any]) -> bool:
-        """Add a choice of a stream's event; return whether it has a part of the reply."""
-        delta = choice.get("delta") or {}
-        content = delta.get("content") or choice.get("text") or ""
-        reasoning = delta.get("reasoning_content") or ""
-        calls = "tool_calls" in delta
-        if not (content or reasoning or calls):
-            return False
-        self.content += content
-        self.reasoning += reasoning
-        self.calls_tool |= calls
-        piece, pieces = (content, self.content_pieces) if content else (reasoning, self.reasoning_pieces)
-        if begins_word(piece) or not pieces:
+    def add_part(self, part: ReplyPart) -> None:
+        """Add what an event of the stream has of the reply."""
+        self.content += part.content
+        self.reasoning += part.reasoning
+        self.calls_tool |= part.calls_tool
+        pieces = self.content_pieces if part.content else self.reasoning_pieces
+        if begins_word(part.text) or not pieces:
             self.word_at = len(pieces)
-        pieces.append(piece)
-        return True
+        pieces.append(part.text)
 
 
 @dataclass(slots=True)
@@ -169,14 +165,9 @@ class Exchange:
         return name if isinstance(name, str) else None
 
     @property
-    def is_chat_stream(self) -> bool:
-        """Whether the reply is a stream in the format of OpenAI's chat completions."""
-        return self.path in CHAT_PATHS and self.streams
-
-    @property
     def may_go_on(self) -> bool:
         """Whether the reply is a stream in a format that the gateway can continue with another engine."""
-        return self.is_chat_stream or (self.path == COMPLETIONS_PATH and self.streams)
+        return self.streams and (self.path in CHAT_PATHS or self.path in (COMPLETIONS_PATH, MESSAGES_PATH))
 
     def note_whole_reply(self, generating_s: float | None) -> None:
         """Record that a whole reply has come, and that the engine took `generating_s` for it after the first token."""

@@ -8,10 +8,19 @@ from aiohttp import ClientConnectorError, ClientError, ClientResponse, web
 
 from launcher.base.errors import INTERRUPTED
 from launcher.gateway.access import RETRY_AFTER, Refusal
-from launcher.gateway.continuation import Continuation, may_cut_here, rewrite_event
+from launcher.gateway.continuation import Continuation, may_cut_here
 from launcher.gateway.engine_link import EngineLink, EngineLost, EngineUnreached
-from launcher.gateway.exchange import COMPLETIONS_PATH, Exchange, ExchangeState
-from launcher.gateway.frames import COMMENT, FRAME_END, FrameSplitter, find_object, format_event, parse_event
+from launcher.gateway.exchange import COMPLETIONS_PATH, MESSAGES_PATH, Exchange, ExchangeState
+from launcher.gateway.frames import (
+    COMMENT,
+    FRAME_END,
+    FrameSplitter,
+    find_object,
+    format_event,
+    parse_event,
+    read_part,
+)
+from launcher.gateway.rejoined_stream import RejoinedStream
 
 _EVENT_STREAM = "text/event-stream"
 _PASSED_ON = ("Content-Type", "Accept", "User-Agent")
@@ -42,9 +51,10 @@ class Forwarder:
         self._delivered = False
         self._task: asyncio.Task[bool] | None = None
         # The gateway asks for the progress of the prompt, to know its tokens before the end, and keeps the answers to
-        # itself unless the client asked, too.
-        self._asks_progress = exchange.may_go_on and not (exchange.body or {}).get("return_progress")
-        self._identity: dict[str, Any] = {}
+        # itself unless the client asked, too. Of messages in Anthropic's format the first event tells it.
+        asks = exchange.may_go_on and exchange.path != MESSAGES_PATH
+        self._asks_progress = asks and not (exchange.body or {}).get("return_progress")
+        self._stream = RejoinedStream()
         self._frames_waited = 0
 
     @property
@@ -115,7 +125,7 @@ class Forwarder:
             await self._open_response(status, {"Content-Type": "application/json", **again})
             await self._write(json.dumps(error).encode())
         else:
-            named = "error" if self.exchange.path == "/v1/messages" else None
+            named = "error" if self.exchange.path == MESSAGES_PATH else None
             await self._write(format_event({"type": "error", **error} if named else error, name=named) + FRAME_END)
 
     async def _pass_reply_on(self, link: EngineLink) -> bool:
@@ -156,7 +166,8 @@ class Forwarder:
     async def _pass_whole(self, reply: ClientResponse, data: bytes) -> None:
         self._take_whole(reply.status, data)
         if self._response is not None:  # its headers promise a stream
-            await self._write(b"data: " + data.strip() + FRAME_END)
+            named = b"event: error\n" if self.exchange.path == MESSAGES_PATH else b""
+            await self._write(named + b"data: " + data.strip() + FRAME_END)
             return
         await self._open_response(reply.status, _select_headers(reply))
         await self._write(data)
@@ -201,12 +212,12 @@ class Forwarder:
         return self.exchange.may_go_on or not self._delivered or any(name in frame for name in told)
 
     async def _may_cut(self, link: EngineLink, event: dict[str, Any]) -> bool:
-        piece = _event_piece(event)
-        if piece is None:
+        part = read_part(event)
+        if part is None or not part.text:
             return False
         self._frames_waited += 1
         exact = self.exchange.path == COMPLETIONS_PATH
-        return await may_cut_here(link, self.exchange.text, piece, self._frames_waited, exact=exact)
+        return await may_cut_here(link, self.exchange.text, part.text, self._frames_waited, exact=exact)
 
     def _take_event(self, event: dict[str, Any], frame: bytes) -> bytes | None:
         """Record what an event says; return its frame for the client, None if it is not for the client."""
@@ -215,25 +226,23 @@ class Forwarder:
             exchange.figures.add_progress(event["prompt_progress"])
             if self._asks_progress:
                 return None
-        if isinstance(event.get("timings"), dict) and _ends_reply(event):
+        has_timings = isinstance(event.get("timings"), dict) and _ends_reply(event)
+        if has_timings:
             exchange.figures.add_timings(event["timings"], continuation.tokens_before if continuation else 0)
-        elif (usage := _event_usage(event)) is not None and continuation is None:
-            exchange.figures.add_usage(usage)
         if event.get("error"):
             exchange.end = "error"
         if not exchange.may_go_on:
             self._note_part()
-            return frame
-        for choice in event.get("choices") or ():
-            if exchange.text.add_choice(choice):
+            passed: bytes | None = frame
+        else:
+            if (part := read_part(event)) is not None:
+                exchange.text.add_part(part)
                 self._note_part()
-        if continuation is not None or self._identity.get("id", event.get("id")) != event.get("id"):  # not the first
-            return rewrite_event(event, continuation, self._identity)
-        if not self._identity:
-            self._identity = {
-                name: event[name] for name in ("id", "created", "model", "system_fingerprint") if name in event
-            }
-        return frame
+            passed = self._stream.take_event(event, frame, continuation)
+        usage = _event_usage(event)
+        if passed is not None and usage is not None and not has_timings:
+            exchange.figures.add_usage(usage)
+        return passed
 
     def _note_part(self) -> None:
         """Record that a part of the reply is delivered now, and the gap that a handover made before it."""
@@ -271,16 +280,6 @@ def _event_usage(event: dict[str, Any]) -> dict[str, Any] | None:
         if isinstance(place, dict) and isinstance(place.get("usage"), dict):
             return dict(place["usage"])
     return None
-
-
-def _event_piece(event: dict[str, Any]) -> str | None:
-    """Return the text that an event of a stream adds; None if it adds none."""
-    choices = event.get("choices")
-    if not choices:
-        return None
-    delta = choices[0].get("delta") or {}
-    piece = delta.get("content") or delta.get("reasoning_content") or choices[0].get("text")
-    return piece if isinstance(piece, str) else None
 
 
 def _ends_reply(event: dict[str, Any]) -> bool:

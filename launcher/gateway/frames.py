@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 FRAME_END = b"\n\n"
 COMMENT = b": waiting\n\n"
@@ -34,6 +34,35 @@ def parse_event(frame: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return event if isinstance(event, dict) else None
+
+
+class ReplyPart(NamedTuple):
+    """What an event of a stream adds to the reply: text of the answer or of the thinking, or a part of a tool call."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls_tool: bool = False
+
+    @property
+    def text(self) -> str:
+        """The text, of whichever kind."""
+        return self.content or self.reasoning
+
+
+def read_part(event: Mapping[str, Any]) -> ReplyPart | None:
+    """Return what an event of OpenAI's or Anthropic's API adds to the reply; None if it adds nothing."""
+    if choices := event.get("choices"):
+        delta = choices[0].get("delta") or {}
+        content = delta.get("content") or choices[0].get("text") or ""
+        part = ReplyPart(content, delta.get("reasoning_content") or "", "tool_calls" in delta)
+    elif event.get("type") == "content_block_delta":
+        delta = event.get("delta") or {}
+        part = ReplyPart(delta.get("text") or "", delta.get("thinking") or "", "partial_json" in delta)
+    elif event.get("type") == "content_block_start":
+        part = ReplyPart(calls_tool=(event.get("content_block") or {}).get("type") == "tool_use")
+    else:
+        return None
+    return part if any(part) else None
 
 
 def find_object(data: bytes, name: str) -> dict[str, Any] | None:

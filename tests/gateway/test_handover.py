@@ -27,10 +27,14 @@ QUESTION = "Explain why a bicycle stays upright, and how bread rises. " * 20
 ENDLESS = {"max_tokens": 100_000, "ignore_eos": True}
 """Replies that no handover can be too late for; their readers leave."""
 
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/messages")
+
 
 @pytest.fixture
 def options(demo_model: Path) -> ServeOptions:
-    return ServeOptions(model=demo_model, built_in=True, threads=1, context=131_072, alias="demo")
+    return ServeOptions(
+        model=demo_model, built_in=True, threads=1, context=131_072, alias="demo", extra=("--ignore-eos",)
+    )
 
 
 @asynccontextmanager
@@ -59,6 +63,8 @@ class ReadReply:
     error: Mapping[str, Any] | None = None
     parts: int = 0
     most_parts: int | None = None
+    blocks: list[str] = field(default_factory=list)
+    blocks_ended: list[int] = field(default_factory=list)
     part_came: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     @property
@@ -71,10 +77,11 @@ class ReadReply:
 
     async def add_event(self, event: Mapping[str, Any]) -> None:
         self.error = event.get("error", self.error)
-        if usage := event.get("usage"):
+        if "choices" in event and (usage := event.get("usage")):
             self.counts = usage["prompt_tokens"], usage["completion_tokens"]
         if "id" in event:
             self.ids.add(event["id"])
+        self._add_message_event(event)
         for choice in event.get("choices", ()):
             delta = choice.get("delta", {})
             self.roles += "role" in delta
@@ -87,6 +94,30 @@ class ReadReply:
         async with self.part_came:
             self.part_came.notify_all()
 
+    def _add_message_event(self, event: Mapping[str, Any]) -> None:
+        """Add an event of Anthropic's API. Each block must be open while it gets text, and only once."""
+        kind, index, delta = event.get("type"), event.get("index"), event.get("delta", {})
+        if kind == "message_start":
+            self.roles += 1
+            self.ids.add(event["message"]["id"])
+            usage = event["message"]["usage"]
+            self.counts = usage["input_tokens"] + usage["cache_read_input_tokens"], 0
+        elif kind == "content_block_start":
+            assert index == len(self.blocks)
+            self.blocks.append(event["content_block"]["type"])
+        elif kind == "content_block_delta":
+            part = delta.get("text") or delta.get("thinking") or ""
+            assert not part or self.blocks[index] == ("text" if "text" in delta else "thinking")
+            self.content += delta.get("text") or ""
+            self.reasoning += delta.get("thinking") or ""
+            self.parts += bool(part)
+        elif kind == "content_block_stop":
+            self.blocks_ended.append(index)
+        elif kind == "message_delta":
+            assert self.blocks_ended == [*range(len(self.blocks))]
+            self.finish_reason = {"max_tokens": "length"}.get(delta["stop_reason"], delta["stop_reason"])
+            self.counts = self.counts[0], event["usage"]["output_tokens"]
+
 
 async def read_stream(
     client: httpx.AsyncClient,
@@ -97,7 +128,7 @@ async def read_stream(
 ) -> None:
     messages = [{"role": "user", "content": question}]
     body = {"stream": True, "temperature": 0, "stream_options": {"include_usage": True}, **ENDLESS, **fields}
-    body |= {"messages": messages} if "chat" in path else {"prompt": question}
+    body |= {"prompt": question} if path == "/v1/completions" else {"messages": messages}
     async with client.stream("POST", path, json=body) as response:
         response.raise_for_status()
         async for line in response.aiter_lines():
@@ -131,7 +162,7 @@ def check_same_words(cut: ReadReply, whole: ReadReply) -> None:
     assert (len(cut.ids), cut.roles) == (1, whole.roles)
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("path", PATHS)
 async def test_a_stream_goes_on_word_for_word_while_settings_change(options: ServeOptions, path: str) -> None:
     async with serving(options) as (session, client):
         cut = ReadReply()
@@ -147,7 +178,7 @@ async def test_a_stream_goes_on_word_for_word_while_settings_change(options: Ser
         check_same_words(cut, await read_whole(client, cut.most_parts, path))
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("path", PATHS)
 async def test_a_stream_that_ends_after_a_handover_has_the_counts_of_the_whole(
     options: ServeOptions, path: str
 ) -> None:

@@ -1,0 +1,81 @@
+"""The stream of one reply as its client sees it, made of the streams of several engines."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.gateway.continuation import Continuation
+from launcher.gateway.frames import format_event
+
+_IDENTITY = ("id", "created", "model", "system_fingerprint")
+
+
+class RejoinedStream:
+    """Rewrites what further engines send, so that the stream begins once, keeps its ID and has the counts of the whole.
+
+    The formats are those of OpenAI's chat completions and completions, and of Anthropic's messages.
+    """
+
+    def __init__(self) -> None:
+        self._identity: dict[str, Any] = {}
+        self._message_begun = False
+        self._blocks: set[object] = set()
+
+    def take_event(self, event: dict[str, Any], frame: bytes, continuation: Continuation | None) -> bytes | None:
+        """Return the frame of an event for the client, changing the event as well; None if it is a repetition.
+
+        `continuation` is None while nothing of the reply has been delivered.
+        """
+        if "choices" not in event and "type" in event:
+            return self._take_message_event(event, frame, continuation)
+        if continuation is None and self._identity.get("id", event.get("id")) == event.get("id"):  # the first engine's
+            self._identity = self._identity or {name: event[name] for name in _IDENTITY if name in event}
+            return frame
+        if _begins_again(event):
+            return None
+        event.update(self._identity)
+        if continuation is not None:
+            _count_whole_reply(event, continuation)
+        return format_event(event)
+
+    def _take_message_event(
+        self, event: dict[str, Any], frame: bytes, continuation: Continuation | None
+    ) -> bytes | None:
+        """Return the frame of an event of Anthropic's API.
+
+        Its engine continues the blocks of a message under their numbers, and opens again those that it adds text to.
+        """
+        kind = event["type"]
+        if kind == "message_start":
+            if self._message_begun:
+                return None
+            self._message_begun = True
+        elif kind == "content_block_start":
+            if event.get("index") in self._blocks:
+                return None
+            self._blocks.add(event.get("index"))
+        elif continuation is not None and isinstance(usage := event.get("usage"), dict):
+            usage["output_tokens"] = usage.get("output_tokens", 0) + continuation.tokens_before
+            return format_event(event, name=str(kind))
+        return frame
+
+
+def _begins_again(event: Mapping[str, Any]) -> bool:
+    """Return whether an event of a chat only says that the assistant's message begins."""
+    choices = event.get("choices")
+    delta = (choices[0].get("delta") or {}) if choices else {}
+    has_text = delta.get("content") or delta.get("reasoning_content")
+    return bool(delta.get("role") and not has_text and not choices[0].get("finish_reason"))
+
+
+def _count_whole_reply(event: Mapping[str, Any], continuation: Continuation) -> None:
+    """Add to the counts of an event what was generated before."""
+    if isinstance(timings := event.get("timings"), dict):
+        timings["predicted_n"] = timings.get("predicted_n", 0) + continuation.tokens_before
+        timings["cache_n"] = continuation.reused_tokens
+        timings["prompt_n"] = continuation.prompt_tokens - continuation.reused_tokens
+    if isinstance(usage := event.get("usage"), dict):
+        usage["completion_tokens"] = usage.get("completion_tokens", 0) + continuation.tokens_before
+        usage["prompt_tokens"] = continuation.prompt_tokens
+        usage["total_tokens"] = usage["completion_tokens"] + usage["prompt_tokens"]
+        if isinstance(usage.get("prompt_tokens_details"), dict):
+            usage["prompt_tokens_details"]["cached_tokens"] = continuation.reused_tokens
