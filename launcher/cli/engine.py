@@ -198,6 +198,8 @@ def _describe_test(name: str, result: SelfTestResult) -> Iterator[str]:
     yield wrap_text(result.build.version, "  version  ")
     yield wrap_text(devices, "  GPUs     ")
     yield wrap_text(f"{result.acceptance_text} on the demo model{rate}, in {result.seconds:.1f} s", "  MTP      ")
+    if result.slot_files.value != "complete":
+        yield wrap_text("after a restart, conversations are read again in full", "  slots    ")
     for note in result.notes:
         yield wrap_text(note, "  note     ")
 
@@ -213,6 +215,7 @@ def _test_json(name: str, result: SelfTestResult) -> dict[str, Any]:
         "tokens_per_second": round_figure(result.tokens_per_second),
         "seconds": round_figure(result.seconds, 3),
         "notes": list(result.notes),
+        "slot_files": result.slot_files.value,
     }
 
 

@@ -1,6 +1,7 @@
 """Self-tests of engines."""
 
 import os
+import shlex
 import shutil
 import sys
 from dataclasses import replace
@@ -9,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import DraftsInert, EngineMissing, GpuUnseen, LauncherError, LibraryMissing
+from launcher.base.paths import state_dir
 from launcher.engine.builds import installed
 from launcher.engine.builds.install_errors import SelfTestFailed
 from launcher.engine.builds.installed import installation_folder
+from launcher.engine.builds.probe import probe_engine
 from launcher.engine.builds.self_test import check_engine, run_self_test
+from launcher.engine.builds.slot_files import SlotFiles, known_slot_files
 from launcher.machine.gpu import Gpu
 from launcher.machine.machine import read_machine
 
@@ -34,6 +38,25 @@ async def test_the_built_in_engine_passes_and_tells_what_it_did() -> None:
     assert 0 < passed.accepted <= passed.drafted
     assert passed.acceptance_text.startswith(f"{passed.accepted} of {passed.drafted} drafted tokens accepted (")
     assert steps == ["Reading its version and flags", "Reading its GPUs", "Running the demo model with MTP"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")
+async def test_what_slot_files_hold_is_found_by_a_save_and_a_restore_and_kept(tmp_path: Path) -> None:
+    built_in = await probe_engine(None)
+    assert known_slot_files(built_in) is None
+    assert (await run_self_test(None)).slot_files is SlotFiles.COMPLETE
+    assert known_slot_files(built_in) is SlotFiles.COMPLETE
+    script = tmp_path / "llama-server"  # the same engine without checkpoints
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(built_in.command)} --ctx-checkpoints 0 "$@"\n')
+    script.chmod(0o700)
+    result = await run_self_test(script)
+    assert result.slot_files is known_slot_files(result.build) is SlotFiles.NO_CHECKPOINTS
+    assert not (state_dir() / "engine-test-slots").exists()
+
+
+async def test_an_engine_that_saves_no_slots(fake_engine: Path) -> None:
+    result = await run_self_test(fake_engine)
+    assert result.slot_files is known_slot_files(result.build) is SlotFiles.NONE
 
 
 async def test_another_build_than_expected(fake_engine: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import secrets
+import shutil
 import socket
 import sys
 import time
@@ -21,6 +22,7 @@ from launcher.engine.builds.install_errors import SelfTestFailed
 from launcher.engine.builds.installed import AUTOMATIC, BUILT_IN_NAME, read_store
 from launcher.engine.builds.known_bad import build_number
 from launcher.engine.builds.probe import list_devices, probe_engine
+from launcher.engine.builds.slot_files import SAVE_FLAG, SlotFiles, probe_slot_files, save_slot_files
 from launcher.engine.demo import read_demo_preset, unpack_demo_model
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, Timings
@@ -55,7 +57,7 @@ class SelfTestResult:
     """The result of a successful self-test.
 
     `drafted` and `accepted` count draft tokens on the demo model, `seconds` is the duration of the test, and `notes`
-    are remarks for the user that are not failures.
+    are remarks for the user that are not failures. `slot_files` is what the engine's slot files hold.
     """
 
     build: EngineBuild
@@ -65,6 +67,7 @@ class SelfTestResult:
     tokens_per_second: float | None
     seconds: float
     notes: tuple[str, ...]
+    slot_files: SlotFiles
 
     @property
     def acceptance_text(self) -> str:
@@ -105,7 +108,7 @@ async def run_self_test(
         devices = await list_devices(build)
         notes = _check_gpu(devices, backend, gpu)
         on_step(message("Running the demo model with MTP"))
-        timings = await _serve_demo(program)
+        timings, slot_files = await _serve_demo(program, build)
     except LauncherError as error:
         raise _with_install_line(error) from error
     return SelfTestResult(
@@ -116,6 +119,7 @@ async def run_self_test(
         timings.tokens_per_second,
         time.monotonic() - began_s,
         notes,
+        slot_files,
     )
 
 
@@ -183,8 +187,10 @@ def _check_gpu(devices: Sequence[Device], backend: str | None, gpu: Gpu | None) 
     )
 
 
-async def _serve_demo(program: Path | None) -> Timings:
-    """Serve the demo model on loopback, request one reply with MTP, stop the server, and return the timings.
+async def _serve_demo(program: Path | None, build: EngineBuild) -> tuple[Timings, SlotFiles]:
+    """Serve the demo model on loopback, request one reply with MTP, and stop the server.
+
+    Return the timings, and what the engine's slot files hold, which is kept with the build.
 
     Raises SelfTestFailed if the process is still running afterwards, DraftsInert if no draft was accepted.
     """
@@ -192,6 +198,8 @@ async def _serve_demo(program: Path | None) -> Timings:
     endpoint = Endpoint(_free_port(), secrets.token_urlsafe(32))
     log = LogBook(state_dir() / "logs" / "engine-test.log")
     supervisor = Supervisor(endpoint, log)
+    slot_folder = state_dir() / "engine-test-slots"
+    saves = SAVE_FLAG in build.flags
     options = ServeOptions(
         model=unpack_demo_model(),
         engine=program,
@@ -200,6 +208,7 @@ async def _serve_demo(program: Path | None) -> Timings:
         threads=preset.threads,
         draft=preset.draft,
         alias="self-test",
+        extra=(SAVE_FLAG, str(slot_folder)) if saves else (),
     )
     request = ChatRequest(
         [{"role": "user", "content": _SELF_TEST_PROMPT}],
@@ -210,15 +219,21 @@ async def _serve_demo(program: Path | None) -> Timings:
     )
     timings: Timings | None = None
     process = None
+    slot_files = SlotFiles.NONE
     try:
+        slot_folder.mkdir(parents=True, exist_ok=True)
         await supervisor.become(options)
         process = supervisor.process
         async with supervisor.chat(request) as deltas:
             async for delta in deltas:
                 timings = delta.timings or timings
+        if saves:
+            slot_files = await probe_slot_files(supervisor.client, request.body())
+            save_slot_files(build, slot_files)
     finally:
         await supervisor.become(None)
         log.close()
+        await asyncio.to_thread(shutil.rmtree, slot_folder, ignore_errors=True)
     if process is not None and process.identity.is_running():
         raise SelfTestFailed(
             message("The engine process {pid} is still running.", pid=process.identity.pid),
@@ -234,7 +249,7 @@ async def _serve_demo(program: Path | None) -> Timings:
             message("MTP is broken in this build. Use another one."),
             drafted=drafted,
         )
-    return timings
+    return timings, slot_files
 
 
 def _free_port() -> int:
