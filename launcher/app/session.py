@@ -146,7 +146,7 @@ class ServerSession:
 
     async def foresee_handover(self) -> HandoverOutlook | None:
         """Return what a restart of the engine would mean for clients now; None while unknown: without the gateway."""
-        return self._gateway.foresee_handover() if self._gateway else None
+        return await self._gateway.foresee_handover() if self._gateway else None
 
     @contextmanager
     def listening(self, listener: OnServerEvent) -> Iterator[None]:

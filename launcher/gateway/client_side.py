@@ -49,9 +49,9 @@ class GateClientSide:
         """See ClientSide."""
         return self.gate.waiting_requests if self.gate else 0
 
-    def foresee_handover(self) -> HandoverOutlook:
+    async def foresee_handover(self) -> HandoverOutlook:
         """Return what a handover would mean now. It changes nothing."""
-        return self.gate.foresee_handover() if self.gate else HandoverOutlook()
+        return await self.gate.foresee_handover() if self.gate else HandoverOutlook()
 
     def engine_starts(self) -> None:
         """See ClientSide."""

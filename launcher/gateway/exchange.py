@@ -13,6 +13,8 @@ from launcher.gateway.frames import ReplyPart
 CHAT_PATHS = frozenset({"/v1/chat/completions", "/chat/completions"})
 COMPLETIONS_PATH = "/v1/completions"
 MESSAGES_PATH = "/v1/messages"
+_LEAST_READ = 32
+"""Tokens of a prompt from which on the time for reading them tells a speed."""
 _numbers = itertools.count(1)
 
 
@@ -33,12 +35,30 @@ def begins_word(piece: str) -> bool:
     return piece[:1] == " " and piece[1:2].isalpha()
 
 
+class Prospect(Enum):
+    """What a handover would mean for a running request."""
+
+    GOES_ON = "goes on"
+    ENDS_FIRST = "ends first"
+    UNCERTAIN = "uncertain"
+
+
 @dataclass(frozen=True, slots=True)
 class HandoverOutlook:
-    """What a handover would mean for the requests that run: how many would go on, and how many must end first."""
+    """What a handover would mean for the requests that run: how many would go on, and how many must end first.
+
+    The `uncertain` ones may end first too, and go on after that, but perhaps with other words. Those that go on have
+    `prompt_tokens` and `reply_tokens` together. `reading_speed` is how fast the engine reads prompts, in tokens/s,
+    `slot_speed` how many bytes of slots it saves and restores in a second; None before the first ones.
+    """
 
     going_on: int = 0
     ending: int = 0
+    uncertain: int = 0
+    prompt_tokens: int = 0
+    reply_tokens: int = 0
+    reading_speed: float | None = None
+    slot_speed: float | None = None
 
 
 @dataclass(slots=True)
@@ -59,6 +79,11 @@ class DeliveredText:
     def last_pieces(self) -> list[str]:
         """The pieces of the kind that came last, thinking or answer."""
         return self.content_pieces or self.reasoning_pieces
+
+    @property
+    def piece_count(self) -> int:
+        """How many pieces have come."""
+        return len(self.reasoning_pieces) + len(self.content_pieces)
 
     def add_part(self, part: ReplyPart) -> None:
         """Add what an event of the stream has of the reply."""
@@ -81,6 +106,8 @@ class ReplyFigures:
     tokens_per_second: float | None = None
     drafted: int | None = None
     accepted: int | None = None
+    reading_speed: float | None = None
+    """Tokens/s at which the engine read the prompt, if it read enough of it to tell."""
 
     def add_progress(self, progress: Mapping[str, Any]) -> None:
         """Take the counts of the prompt from the engine's first progress report of a request."""
@@ -91,6 +118,9 @@ class ReplyFigures:
     def add_timings(self, timings: Mapping[str, Any], tokens_before: int = 0) -> None:
         """Take the engine's timings at the end of a reply; `tokens_before` were generated before a handover."""
         self.add_progress({"total": _sum_counts(timings, "cache_n", "prompt_n"), "cache": timings.get("cache_n", 0)})
+        read, reading_ms = int(timings.get("prompt_n", 0)), float(timings.get("prompt_ms", 0.0))
+        if read >= _LEAST_READ and reading_ms:
+            self.reading_speed = 1_000 * read / reading_ms
         generated, milliseconds = int(timings.get("predicted_n", 0)), float(timings.get("predicted_ms", 0.0))
         self.reply_tokens = tokens_before + generated
         self.tokens_per_second = 1_000 * generated / milliseconds if generated > 1 and milliseconds else None

@@ -8,7 +8,7 @@ from aiohttp import ClientConnectorError, ClientError, ClientResponse, web
 
 from launcher.base.errors import INTERRUPTED
 from launcher.gateway.access import RETRY_AFTER, Refusal
-from launcher.gateway.continuation import Continuation, may_cut_here
+from launcher.gateway.continuation import Continuation, find_mode, may_cut_here
 from launcher.gateway.engine_link import EngineLink, EngineLost, EngineUnreached
 from launcher.gateway.exchange import COMPLETIONS_PATH, MESSAGES_PATH, Exchange, ExchangeState
 from launcher.gateway.frames import (
@@ -56,6 +56,13 @@ class Forwarder:
         self._asks_progress = asks and not (exchange.body or {}).get("return_progress")
         self._stream = RejoinedStream()
         self._frames_waited = 0
+        self._mode: tuple[EngineLink, tuple[str, str] | None] | None = None
+
+    async def find_mode(self, link: EngineLink) -> tuple[str, str] | None:
+        """Return what continuation.find_mode does. It asks each engine once. Raises EngineLost."""
+        if self._mode is None or self._mode[0] is not link:
+            self._mode = link, await find_mode(link, self.exchange)
+        return self._mode[1]
 
     @property
     def has_delivered(self) -> bool:

@@ -1,6 +1,8 @@
 """The gate of one model: holds its requests while no engine is ready, and hands them over from engine to engine."""
 
 import asyncio
+import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,9 +11,9 @@ from typing import Any
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from launcher.gateway.access import GENERATING_PATHS, METRICS_PATH, Refusal
-from launcher.gateway.continuation import TOKENS, drain_reason, find_mode, is_canonical, make_continuation
+from launcher.gateway.continuation import TOKENS, drain_reason, is_canonical, make_continuation
 from launcher.gateway.engine_link import EngineLink, EngineLost, EngineUnreached
-from launcher.gateway.exchange import Exchange, ExchangeState, HandoverOutlook
+from launcher.gateway.exchange import Exchange, ExchangeState, HandoverOutlook, Prospect
 from launcher.gateway.forwarder import ClientGone, Forwarder
 from launcher.gateway.saved_slots import SavedSlot, delete_slots, restore_slots, save_slots
 from launcher.gateway.turns import Turns
@@ -23,6 +25,8 @@ _WORD_S = 5.0
 """Seconds that streams have at least to reach the end of a word before they are cut."""
 _LONGEST_WAIT_S = 540.0
 """Seconds that a client which gets no comments waits for a model: it gives up after 600 s (openai 3.54)."""
+_FORESEE_S = 2.0
+"""Seconds for what users see before they restart. Rendering a long prompt takes milliseconds."""
 _CUT_OFF = "The server was stopped or restarted before the reply was complete"
 _STREAMS_GO_ON_S, _POLL_S = 30.0, 0.02
 _HEALTH_TIMEOUT = ClientTimeout(total=2.0)
@@ -66,6 +70,20 @@ class HandoverReport:
         return max((each.gaps_s[-1] for each in self.continued if each.gaps_s), default=None)
 
 
+def _can_read_raw(link: EngineLink, exchange: Exchange) -> bool:
+    """Return whether a reply's raw text will be known: only a slot's file has the mark between thinking and answer."""
+    return link.slot_folder is not None or not (exchange.text.reasoning and exchange.text.content)
+
+
+async def _keeps_words(link: EngineLink, exchange: Exchange, mode: str) -> bool:
+    """Return whether a reply goes on with the words that the old engine would have chosen. Raises EngineLost.
+
+    Above temperature 0 there are no such words, so any will do.
+    """
+    body = exchange.body or {}
+    return mode == TOKENS or body.get("temperature") != 0 or await is_canonical(link, exchange.text)
+
+
 def _is_silent(exchange: Exchange) -> bool:
     return exchange.gap_open and exchange.state is not ExchangeState.ENDED
 
@@ -88,6 +106,9 @@ class Gate:
         self._engine_ready = asyncio.Event()
         self._forwarders: set[Forwarder] = set()
         self._saved: list[SavedSlot] = []
+        self._saving_s = 0.0
+        self._reading_speed: float | None = None
+        self._slot_speed: float | None = None
         self._pausing: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
 
@@ -101,11 +122,41 @@ class Gate:
 
     # The engine's side: a supervisor calls these.
 
-    def foresee_handover(self) -> HandoverOutlook:
-        """Return what a handover would mean now, as far as the requests tell, without asking the engine."""
+    async def foresee_handover(self) -> HandoverOutlook:
+        """Return what a handover would mean now. It asks the engine the same as a handover does, and changes nothing.
+
+        What the engine has not answered within `_FORESEE_S` seconds is uncertain.
+        """
+        link = self._link
         running = [each for each in self._forwarders if each.exchange.state is ExchangeState.RUNNING]
-        ending = sum(each.has_delivered and drain_reason(each.exchange) is not None for each in running)
-        return HandoverOutlook(len(running) - ending, ending)
+        prospects = dict.fromkeys(running, Prospect.UNCERTAIN)
+        with suppress(EngineLost, TimeoutError):
+            async with asyncio.timeout(_FORESEE_S):
+                for forwarder in running:
+                    prospects[forwarder] = await self._foresee_reply(link, forwarder)
+        counts = Counter(prospects.values())
+        going_on = [each.exchange for each, prospect in prospects.items() if prospect is not Prospect.ENDS_FIRST]
+        return HandoverOutlook(
+            counts[Prospect.GOES_ON],
+            counts[Prospect.ENDS_FIRST],
+            counts[Prospect.UNCERTAIN],
+            prompt_tokens=sum(each.figures.prompt_tokens or 0 for each in going_on),
+            reply_tokens=sum(each.text.piece_count for each in going_on),
+            reading_speed=self._reading_speed,
+            slot_speed=self._slot_speed,
+        )
+
+    async def _foresee_reply(self, link: EngineLink | None, forwarder: Forwarder) -> Prospect:
+        """Return what a handover would mean for a running request. Raises EngineLost."""
+        if not forwarder.has_delivered:
+            return Prospect.GOES_ON
+        exchange = forwarder.exchange
+        if link is None or drain_reason(exchange) is not None or not _can_read_raw(link, exchange):
+            return Prospect.ENDS_FIRST
+        found = await forwarder.find_mode(link)
+        if found is None:
+            return Prospect.ENDS_FIRST
+        return Prospect.GOES_ON if await _keeps_words(link, exchange, found[1]) else Prospect.UNCERTAIN
 
     async def pause_requests(self, drain_s: float, *, same_model: bool = True) -> None:
         """Prepare for the end of the engine: hold new requests, cut those that can go on, and save the slots.
@@ -128,15 +179,16 @@ class Gate:
         self._engine_ready.clear()
         running = [each for each in self._forwarders if each.exchange.state is ExchangeState.RUNNING]
         self.report = HandoverReport([])
-        with suppress(EngineLost):
-            found = await self._cut_streams(link, running, drain_s, same_model=same_model)
-            self._saved = await save_slots(link) if same_model else []
-            for forwarder, mode in found.items():
-                forwarder.continuation = await make_continuation(
-                    link, forwarder.exchange, mode, self._saved, forwarder.continuation
-                )
-                if forwarder.continuation is None:
-                    self._give_up(forwarder)
+        found = await self._cut_streams(link, running, drain_s, same_model=same_model)
+        began_s = time.monotonic()
+        self._saved = await save_slots(link) if same_model else []
+        self._saving_s = time.monotonic() - began_s
+        for forwarder, mode in found.items():
+            earlier, forwarder.continuation = forwarder.continuation, None
+            with suppress(EngineLost):
+                forwarder.continuation = await make_continuation(link, forwarder.exchange, mode, self._saved, earlier)
+            if forwarder.continuation is None:
+                self._give_up(forwarder)
         self._link = None
 
     async def _cut_streams(
@@ -152,17 +204,18 @@ class Gate:
                 report.again += 1
                 continue
             exchange = forwarder.exchange
-            if not same_model or drain_reason(exchange) is not None or exchange.body is None:
+            if not same_model or drain_reason(exchange) is not None or not _can_read_raw(link, exchange):
                 continue
-            mode = await find_mode(link, exchange)
-            if mode is None:
-                continue
-            modes[forwarder] = mode
-            is_exact = mode[1] == TOKENS or exchange.body.get("temperature") != 0
-            if not is_exact and not await is_canonical(link, exchange.text):
-                uncertain.append(forwarder)
-            else:
-                exchange.pauses_at_word = True
+            with suppress(EngineLost):  # its forwarder meets the same error
+                mode = await forwarder.find_mode(link)
+                if mode is None:
+                    continue
+                keeps_words = await _keeps_words(link, exchange, mode[1])
+                modes[forwarder] = mode
+                if keeps_words:
+                    exchange.pauses_at_word = True
+                else:
+                    uncertain.append(forwarder)
         draining = [each for each in running if each not in modes]
         await self._wait_until_left([*draining, *uncertain], drain_s)
         for forwarder in uncertain:
@@ -214,7 +267,11 @@ class Gate:
 
     async def resume_requests(self, link: EngineLink) -> None:
         """Send the held requests to a new engine that is ready, and accept others."""
+        began_s = time.monotonic()
         restored = await restore_slots(link, self._saved)
+        if restored and len(restored) == len(self._saved):
+            seconds = self._saving_s + time.monotonic() - began_s
+            self._slot_speed = sum(slot.size for slot in self._saved) / seconds
         self._saved = []
         for forwarder in self._forwarders:
             if forwarder.continuation is not None and forwarder.continuation.slot not in restored:
@@ -310,6 +367,7 @@ class Gate:
             exchange.state = ExchangeState.ENDED
             exchange.left_engine.set()
             self._forwarders.discard(forwarder)
+            self._reading_speed = exchange.figures.reading_speed or self._reading_speed
             self._note_change(exchange)
             self.on_use()
         return forwarder.response

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.gateway.continuation import Continuation
-from launcher.gateway.frames import format_event
+from launcher.gateway.frames import format_event, read_part
 
 _IDENTITY = ("id", "created", "model", "system_fingerprint")
 
@@ -62,9 +62,10 @@ class RejoinedStream:
 def _begins_again(event: Mapping[str, Any]) -> bool:
     """Return whether an event of a chat only says that the assistant's message begins."""
     choices = event.get("choices")
-    delta = (choices[0].get("delta") or {}) if choices else {}
-    has_text = delta.get("content") or delta.get("reasoning_content")
-    return bool(delta.get("role") and not has_text and not choices[0].get("finish_reason"))
+    if not choices or choices[0].get("finish_reason"):
+        return False
+    delta = choices[0].get("delta") or {}
+    return bool(delta.get("role")) and read_part(event) is None
 
 
 def _count_whole_reply(event: Mapping[str, Any], continuation: Continuation) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from launcher.gateway.engine_link import EngineLink, EngineLost
-from launcher.gateway.slot_folder import clear_slot_folder
+from launcher.gateway.slot_folder import SLOT_FILES, clear_slot_folder
 
 _HEADER = struct.Struct("<4sII")
 """Magic, version, and the number of 32-bit numbers that follow (llama.cpp, llama_state_seq_save_file)."""
@@ -23,12 +23,16 @@ _LEAST_FREE = 2
 
 @dataclass(frozen=True, slots=True)
 class SavedSlot:
-    """A slot in a file. `tokens` are the conversation's, None if it has images; `digest` is the file's SHA-256."""
+    """A slot in a file of `size` bytes, whose SHA-256 is `digest`.
+
+    `tokens` are the conversation's, None if it has images.
+    """
 
     number: int
     path: Path
     tokens: list[int] | None
     digest: bytes
+    size: int
     state_key: str
 
 
@@ -46,10 +50,19 @@ async def save_slots(link: EngineLink) -> list[SavedSlot]:
                 continue
             path = link.slot_folder / name
             tokens, digest, size = await asyncio.to_thread(_read_slot_file, path)
-            saved.append(SavedSlot(number, path, tokens, digest, link.state_key))
+            saved.append(SavedSlot(number, path, tokens, digest, size, link.state_key))
             if shutil.disk_usage(link.slot_folder).free < _LEAST_FREE * size:
                 break
+    await asyncio.to_thread(_delete_rest, link.slot_folder, saved)
     return saved
+
+
+def _delete_rest(folder: Path, saved: list[SavedSlot]) -> None:
+    """Delete what is left of slots that could not be saved, such as half a file on a full disk."""
+    kept = {slot.path for slot in saved}
+    for path in folder.glob(SLOT_FILES):
+        if path not in kept:
+            path.unlink(missing_ok=True)
 
 
 async def restore_slots(link: EngineLink, saved: list[SavedSlot]) -> set[int]:

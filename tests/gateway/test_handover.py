@@ -20,7 +20,6 @@ import pytest
 from launcher.app.session import ServerSession
 from launcher.base.errors import SettingsFailed, Superseded
 from launcher.engine.serve_options import ServeOptions
-from launcher.engine.server.state import ServerState
 from launcher.gateway.exchange import HandoverOutlook
 
 QUESTION = "Explain why a bicycle stays upright, and how bread rises. " * 20
@@ -204,12 +203,19 @@ async def test_what_a_handover_would_mean_is_known_before_it(options: ServeOptio
         ]
         await free.wait_for_parts(5)
         await seeded.wait_for_parts(5)
-        assert await session.foresee_handover() == HandoverOutlook(going_on=1, ending=1)
+        outlook = await session.foresee_handover()
+        assert outlook is not None
+        assert (outlook.going_on, outlook.uncertain, outlook.ending) == (1, 0, 1)
+        assert outlook.prompt_tokens > 100
+        assert outlook.reply_tokens >= 5
         seeded.most_parts = seeded.parts + 5
         await reading[1]
         engine = session.supervisor.engine_pid
-        while await session.foresee_handover() != HandoverOutlook(going_on=1):
+        while (outlook := await session.foresee_handover()) and outlook.ending:
             await asyncio.sleep(0.02)
+        assert outlook is not None
+        assert outlook.going_on == 1
+        assert outlook.reading_speed is not None
         assert session.supervisor.engine_pid == engine
         free.most_parts = free.parts + 5
         await reading[0]
@@ -299,7 +305,7 @@ async def test_many_changes_at_once_are_one_for_the_stream(options: ServeOptions
         reading = asyncio.create_task(read_stream(client, cut))
         await cut.wait_for_parts(8)
         changes = []
-        for number in range(30):
+        for number in range(100):
             changes.append(asyncio.create_task(change_settings(session, draft=1 + number % 5)))
             await asyncio.sleep(0.02)
         ends = await asyncio.gather(*changes, return_exceptions=True)
@@ -308,18 +314,6 @@ async def test_many_changes_at_once_are_one_for_the_stream(options: ServeOptions
         cut.most_parts = cut.parts + 50
         await reading
         check_same_words(cut, await read_whole(client, cut.most_parts))
-
-
-async def test_a_client_that_leaves_while_its_stream_is_paused_holds_nothing_up(options: ServeOptions) -> None:
-    async with serving(options) as (session, client):
-        reply = ReadReply()
-        reading = asyncio.create_task(read_stream(client, reply))
-        await reply.wait_for_parts(8)
-        changing = asyncio.create_task(change_settings(session, draft=3))
-        await session.supervisor.wait_for_state(ServerState.RESTARTING)
-        reading.cancel()
-        await changing
-        assert (await read_whole(client, max_tokens=20)).finish_reason == "length"
 
 
 async def test_a_reply_whose_engine_is_killed_ends_with_an_error_and_the_next_request_waits(

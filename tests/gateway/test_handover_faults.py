@@ -1,0 +1,212 @@
+"""Faults in the middle of a handover: no stream repeats or loses words, nothing hangs, and no file is left.
+
+The engines are real. They, their files and their clients are made to fail just before a step of the handover.
+"""
+
+import asyncio
+import os
+import resource
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from launcher.app.session import ServerSession
+from launcher.base.errors import LauncherError
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.state import ServerState
+from launcher.gateway import gate
+from launcher.gateway.engine_link import EngineLink
+from launcher.gateway.saved_slots import SavedSlot, restore_slots
+from tests.gateway.test_handover import ReadReply, change_settings, check_same_words, read_stream, read_whole, serving
+
+CHECK, CANONICAL, SAVE, COUNT, RESTORE = (
+    "/apply-template",
+    "/tokenize",
+    "/slots/0?action=save",
+    "/detokenize",
+    "/slots/0?action=restore",
+)
+"""The gateway's own requests to the engines, in the order of a handover."""
+STEPS = (CHECK, CANONICAL, SAVE, COUNT, RESTORE)
+
+
+@pytest.fixture
+def options(demo_model: Path) -> ServeOptions:
+    return ServeOptions(model=demo_model, built_in=True, threads=1, context=131_072, alias="demo")
+
+
+def act_before(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], None]) -> list[str]:
+    """Call `act` once, before the gateway's first request of a step; return the steps that it made so far."""
+    made: list[str] = []
+    original = EngineLink.request_json
+
+    async def request_json(self: EngineLink, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+        if path == step and step not in made:
+            act()
+        made.append(path)
+        return await original(self, path, body)
+
+    monkeypatch.setattr(EngineLink, "request_json", request_json)
+    return made
+
+
+def kill_engine(session: ServerSession) -> None:
+    pid = session.supervisor.engine_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+def slot_folder(session: ServerSession) -> Path:
+    launch = session.supervisor.launch
+    assert launch is not None
+    return Path(launch.command.arguments[launch.command.arguments.index("--slot-save-path") + 1])
+
+
+async def begin_stream(client: httpx.AsyncClient, **fields: object) -> tuple[ReadReply, asyncio.Task[None]]:
+    reply = ReadReply()
+    reading = asyncio.create_task(read_stream(client, reply, **fields))
+    await reply.wait_for_parts(8)
+    return reply, reading
+
+
+async def test_an_engine_that_is_killed_in_a_step_costs_a_reply_at_most(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(options) as (session, client):
+        whole = await read_whole(client, 1_000)
+        for number, step in enumerate(STEPS):
+            reply, reading = await begin_stream(client)
+            with monkeypatch.context() as patched:
+                made = act_before(patched, step, lambda: kill_engine(session))
+                with suppress(LauncherError):
+                    await change_settings(session, draft=1 + number % 2)
+                assert step in made
+                reply.most_parts = reply.parts + 20
+                await asyncio.wait_for(reading, 20)
+            if (
+                step != RESTORE or reply.error is not None
+            ):  # the new engine's end may be noticed before the stream goes on
+                assert reply.error is not None
+                assert reply.error["code"] in (502, 503)
+            length = min(len(reply.text), len(whole.text))
+            assert reply.text[:length] == whole.text[:length]
+            assert (len(reply.ids), reply.roles) == (1, 1)
+            await session.supervisor.wait_for_state(ServerState.READY, ServerState.BUSY)
+            assert (await read_whole(client, max_tokens=5)).finish_reason == "length"
+        assert list(slot_folder(session).iterdir()) == []
+
+
+async def test_a_client_that_leaves_in_a_step_holds_nothing_up(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(options) as (session, client):
+        for number, step in enumerate(STEPS):
+            _, reading = await begin_stream(client)
+            with monkeypatch.context() as patched:
+                made = act_before(patched, step, reading.cancel)
+                await change_settings(session, draft=1 + number % 2)
+                assert step in made
+        _, reading = await begin_stream(client)
+        changing = asyncio.create_task(change_settings(session, draft=3))
+        await session.supervisor.wait_for_state(ServerState.RESTARTING)
+        reading.cancel()
+        await changing
+        assert (await read_whole(client, max_tokens=20)).finish_reason == "length"
+        assert [each.end for each in session.request_log.records] == ["client left"] * (len(STEPS) + 1) + ["complete"]
+        assert list(slot_folder(session).iterdir()) == []
+
+
+def cut_file(slot: SavedSlot) -> SavedSlot:
+    os.truncate(slot.path, slot.path.stat().st_size * 2 // 3)
+    return slot
+
+
+def flip_bit(slot: SavedSlot) -> SavedSlot:
+    data = bytearray(slot.path.read_bytes())
+    data[len(data) // 2] ^= 1
+    slot.path.write_bytes(data)
+    return slot
+
+
+def remove_file(slot: SavedSlot) -> SavedSlot:
+    slot.path.unlink()
+    return slot
+
+
+def call_other_quant(slot: SavedSlot) -> SavedSlot:
+    return replace(slot, state_key="that of another quantisation of the model")
+
+
+async def test_a_slot_file_that_does_not_fit_is_not_restored_and_the_stream_goes_on(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoils: list[Callable[[SavedSlot], SavedSlot]] = [cut_file, flip_bit, remove_file, call_other_quant, lambda it: it]
+    found: list[set[int]] = []
+
+    async def restore_spoilt(link: EngineLink, saved: list[SavedSlot]) -> set[int]:
+        found.append(await restore_slots(link, [spoils[len(found)](slot) for slot in saved]))
+        return found[-1]
+
+    async with serving(options) as (session, client):
+        monkeypatch.setattr(gate, "restore_slots", restore_spoilt)
+        cut, reading = await begin_stream(client)
+        for number in range(len(spoils)):
+            await change_settings(session, draft=1 + number % 2)
+            await cut.wait_for_parts(cut.parts + 5)
+        assert found == [set(), set(), set(), set(), {0}]
+        cut.most_parts = cut.parts + 50
+        await reading
+        check_same_words(cut, await read_whole(client, cut.most_parts))
+        assert list(slot_folder(session).iterdir()) == []
+
+
+async def test_a_slot_that_does_not_fit_on_the_disk_leaves_no_file_and_the_stream_goes_on(
+    options: ServeOptions,
+) -> None:
+    no_thinking = {"chat_template_kwargs": {"enable_thinking": False}}  # else its mark is only in the slot
+    async with serving(options) as (session, client):
+        cut, reading = await begin_stream(client, **no_thinking)
+        pid = session.supervisor.engine_pid
+        assert pid is not None
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (4_096, 4_096))
+        await change_settings(session, draft=3)
+        report = session.last_handover
+        assert report is not None
+        assert (report.outcome, len(report.continued)) == ("seamless", 1)
+        assert list(slot_folder(session).iterdir()) == []
+        cut.most_parts = cut.parts + 50
+        await reading
+        assert (cut.error, len(cut.ids), cut.roles) == (None, 1, 1)
+
+
+async def test_a_key_that_is_revoked_during_a_handover_ends_its_reply_alone(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(replace(options, slots=2, kv_unified=True)) as (session, client):
+        gateway = session._gateway and session._gateway._gateway
+        assert gateway is not None
+        keys = dict(gateway.access.keys)
+        gateway.set_keys({**keys, "other": "o" * 43})
+        theirs = ReadReply()
+        other = httpx.AsyncClient(
+            base_url=client.base_url, headers={"Authorization": "Bearer " + "o" * 43}, timeout=60, trust_env=False
+        )
+        async with other:
+            reading_theirs = asyncio.create_task(read_stream(other, theirs))
+            ours, reading = await begin_stream(client)
+            await theirs.wait_for_parts(8)
+            act_before(monkeypatch, SAVE, lambda: gateway.set_keys(keys))
+            await change_settings(session, draft=3)
+            await reading_theirs
+        assert theirs.error is not None
+        assert theirs.error["code"] == 401
+        await ours.wait_for_parts(ours.parts + 5)
+        ours.most_parts = ours.parts + 5
+        await reading
+        assert (ours.error, len(ours.ids), ours.roles) == (None, 1, 1)
