@@ -9,6 +9,7 @@ from launcher.app.planner import MachineDescription, read_situation
 from launcher.base.errors import GeometryUnknown, GpuAsleep, LauncherError
 from launcher.base.messages import Message, as_message, fill_template, mark, message, plural_message
 from launcher.engine.builds.build import BUILT_IN
+from launcher.engine.builds.slot_files import SlotFiles, known_slot_files
 from launcher.engine.engine_estimate import backend_of_log
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import Launch, file_bytes, read_draft_file
@@ -121,7 +122,8 @@ class PreviewBasis:
     `host_mib` is the host memory that the server may use, None if unknown. `read_at` is the Unix time of reading the
     memory, None if it was not read. `own_measured` is True if the server's own memory was measured, not estimated.
     `draft_bytes` is the size of a separate draft model. `expert_layers` is the number of layers whose experts can be
-    moved to the host. `unsupported` are the settings that the engine does not have.
+    moved to the host. `unsupported` are the settings that the engine does not have. `slot_files` is what its slot files
+    hold, None if that was not tested.
     """
 
     options: ServeOptions
@@ -147,6 +149,7 @@ class PreviewBasis:
     notes: tuple[str, ...] = ()
     read_at: float | None = None
     unsupported: frozenset[str] = frozenset()
+    slot_files: SlotFiles | None = None
 
     def slider_values(self, name: str) -> tuple[Value, ...]:
         """Return the values of a slider for the setting `name`, in order. Empty if it has no slider."""
@@ -464,6 +467,7 @@ def _make_basis(launch: Launch, situation: Situation | None, engine_pid: int | N
         kv_types=kv_types,
         load=expected_load_time(launch),
         unsupported=unsupported,
+        slot_files=known_slot_files(launch.build),
     )
     return _with_memory(basis, situation, engine_pid) if situation else basis
 

@@ -28,6 +28,7 @@ from launcher.engine.server.registry import Registration, hash_command
 from launcher.engine.server.state import SERVING, EngineStarted, ServerEvent, ServerState, ServerStatus
 from launcher.engine.server.supervisor import Supervisor
 from launcher.engine.settings import Settings, change_settings, changes_between, launched_settings, parse_settings
+from launcher.gateway.exchange import HandoverOutlook
 from launcher.gateway.request_log import RequestLog, RequestRecord
 from launcher.models.server_settings import ROWS, Value
 
@@ -58,6 +59,9 @@ class ControllableSession(Protocol):
     @property
     def last_handover(self) -> "HandoverReport | None":
         """What the last restart meant for clients. See ServerSession.last_handover."""
+
+    async def foresee_handover(self) -> HandoverOutlook | None:
+        """What a restart would mean for clients now. See ServerSession.foresee_handover."""
 
     async def start(
         self,
@@ -149,14 +153,21 @@ class RemoteControl:
 
     async def _preview_restart(self, fields: Mapping[str, Any]) -> Mapping[str, object]:
         """Return the effects of a restart with other settings, without changing anything."""
+        from launcher.app.pause_estimate import estimate_pause
         from launcher.app.preview import Previewer, read_basis  # with all of planning, which most servers never need
 
         supervisor, chosen = self._session.supervisor, _parse_changes(fields)
         launch = _require_launch(supervisor)
         changes = await _resolve_context(supervisor.options or launch.options, chosen, supervisor.engine_pid)
         basis = await read_basis(launch, engine_pid=supervisor.engine_pid, log=supervisor.log.last_lines())
-        preview = await asyncio.to_thread(lambda: Previewer(basis).preview(changes).as_json())
-        return preview | {"state": supervisor.status.state.value}
+        preview = await asyncio.to_thread(lambda: Previewer(basis).preview(changes))
+        outlook = await self._session.foresee_handover()
+        replies, pause = None, None
+        if outlook is not None:
+            replies = {"go_on": outlook.going_on, "uncertain": outlook.uncertain, "end_first": outlook.ending}
+            if outlook.going_on or outlook.uncertain:
+                pause = estimate_pause(preview, outlook).as_json()
+        return preview.as_json() | {"state": supervisor.status.state.value, "replies": replies, "pause": pause}
 
     async def _restart_server(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
         supervisor, chosen = self._session.supervisor, _parse_changes(fields)

@@ -15,6 +15,7 @@ import tempfile
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing, suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -281,7 +282,7 @@ class SessionHost:
                 yield {}
             case "foresee":
                 outlook = await self.session.foresee_handover()
-                yield {"going_on": outlook.going_on, "ending": outlook.ending} if outlook else {}
+                yield asdict(outlook) if outlook else {}
             case "note":
                 self._note_from_owner(fields)
                 yield {}

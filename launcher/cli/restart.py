@@ -165,9 +165,30 @@ def _describe_preview(preview: Mapping[str, Any]) -> Iterator[str]:
     else:
         source = f"the median of {measured} restarts" if measured > 1 else "as the last time"
         yield f"restart  about {seconds:g} s, {source}"
+    yield from _describe_outlook(preview)
     for warning in preview["warnings"]:
         yield wrap_text(warning, "Note: ")
     yield "Nothing was changed."
+
+
+def _describe_outlook(preview: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a restart would mean for the requests that run now; nothing if there are none."""
+    replies, pause = preview.get("replies"), preview.get("pause")
+    meanings = {"go_on": "goes on", "uncertain": "may end first, or go on with other words", "end_first": "ends first"}
+    several = {**meanings, "go_on": "go on", "end_first": "end first"}
+    for name, count in (replies or {}).items():
+        if count:
+            what = f"1 reply {meanings[name]}" if count == 1 else f"{count} replies {several[name]}"
+            yield wrap_text(what, "replies  ")
+    if pause is None or pause["seconds"] is None:
+        return
+    parts = [f"{pause['load_s']:g} s to load"]
+    if pause["slots_s"]:
+        parts.append(f"{pause['slots_s']:g} s for saved conversations")
+    if tokens := pause["tokens_read"]:
+        takes = "unknown time" if pause["reading_s"] is None else f"{pause['reading_s']:g} s"
+        parts.append(f"{takes} to read {tokens:,} tokens again" + (", prompts included" * pause["reads_prompts"]))
+    yield wrap_text(f"about {pause['seconds']:g} s: {', '.join(parts)}", "pause    ")
 
 
 def _format_value(value: object) -> str:

@@ -35,6 +35,7 @@ from launcher.gui.widgets.blocks import make_caption
 from launcher.models.server_settings import ROWS, ServerSetting
 
 if TYPE_CHECKING:
+    from launcher.app.pause_estimate import PauseEstimate
     from launcher.app.preview import Preview
     from launcher.engine.builds.build import EngineBuild
     from launcher.engine.builds.flags import Flag
@@ -366,30 +367,57 @@ class ChangesBox(QFrame):
         shows = preview is not None and outlook is not None and not self._state.applying
         self._outlook_label.setVisible(shows)
         if preview is not None and outlook is not None:
-            self._outlook_label.setText(_describe_outlook(outlook, preview.restart_s, self.drain_s))
+            from launcher.app.pause_estimate import estimate_pause
+
+            self._outlook_label.setText(_describe_outlook(outlook, estimate_pause(preview, outlook), self.drain_s))
 
 
 async def _foresee_handover(controller: Controller) -> "HandoverOutlook | None":
     return await controller.session.foresee_handover() if controller.session is not None else None
 
 
-def _describe_outlook(outlook: "HandoverOutlook", restart_s: float | None, drain_s: float) -> str:
-    """Return sentences on what clients notice of a restart; `restart_s` is None if its time is unknown."""
-    if not outlook.going_on and not outlook.ending:
+def _describe_outlook(outlook: "HandoverOutlook", estimate: "PauseEstimate", drain_s: float) -> str:
+    """Return sentences on what clients notice of a restart."""
+    if not (outlook.going_on or outlook.uncertain or outlook.ending):
         return tr("No reply is running, so clients will not notice.")
     sentences = []
     if outlook.going_on:
-        pause = tr("a pause")
-        if restart_s is not None:
-            pause = (
-                tr("a pause under 1 s") if restart_s < 1 else tr("a pause of about {seconds:.0f} s", seconds=restart_s)
-            )
+        pause, seconds = tr("a pause"), estimate.seconds
+        if seconds is not None:
+            pause = tr("a pause under 1 s") if seconds < 1 else tr("a pause of about {seconds:.0f} s", seconds=seconds)
         sentences.append(
             ntr(
                 "1 running reply goes on, with {pause}.",
                 "{n} running replies go on, with {pause}.",
                 outlook.going_on,
                 pause=pause,
+            )
+        )
+    if outlook.uncertain and drain_s:
+        sentences.append(
+            ntr(
+                "1 running reply ends first, or goes on later, perhaps with other words.",
+                "{n} running replies end first, or go on later, perhaps with other words.",
+                outlook.uncertain,
+            )
+        )
+    elif outlook.uncertain:
+        sentences.append(
+            ntr(
+                "1 running reply goes on, perhaps with other words.",
+                "{n} running replies go on, perhaps with other words.",
+                outlook.uncertain,
+            )
+        )
+    if estimate.reads_prompts and estimate.tokens_read:
+        tokens = estimate.tokens_read
+        sentences.append(
+            tr("Prompts are read again in full: {tokens:,} tokens.", tokens=tokens)
+            if estimate.reading_s is None
+            else tr(
+                "Prompts are read again in full: {tokens:,} tokens in about {seconds:.0f} s.",
+                tokens=tokens,
+                seconds=estimate.reading_s,
             )
         )
     if outlook.ending and drain_s:
