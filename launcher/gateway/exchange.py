@@ -110,17 +110,22 @@ class ReplyFigures:
     """Tokens/s at which the engine read the prompt, if it read enough of it to tell."""
 
     def add_progress(self, progress: Mapping[str, Any]) -> None:
-        """Take the counts of the prompt from the engine's first progress report of a request."""
+        """Take the counts of the prompt from the engine's first progress report of a request, and the speed from all.
+
+        `processed` tokens include those from the cache.
+        """
+        read, reading_ms = progress.get("processed", 0) - progress.get("cache", 0), progress.get("time_ms")
+        if read >= _LEAST_READ and reading_ms:
+            self.reading_speed = 1_000 * read / reading_ms
         if self.prompt_tokens is None:
             self.prompt_tokens = int(progress.get("total", 0))
             self.reused_tokens = int(progress.get("cache", 0))
 
     def add_timings(self, timings: Mapping[str, Any], tokens_before: int = 0) -> None:
         """Take the engine's timings at the end of a reply; `tokens_before` were generated before a handover."""
-        self.add_progress({"total": _sum_counts(timings, "cache_n", "prompt_n"), "cache": timings.get("cache_n", 0)})
-        read, reading_ms = int(timings.get("prompt_n", 0)), float(timings.get("prompt_ms", 0.0))
-        if read >= _LEAST_READ and reading_ms:
-            self.reading_speed = 1_000 * read / reading_ms
+        total = _sum_counts(timings, "cache_n", "prompt_n")
+        progress = {"total": total, "cache": timings.get("cache_n", 0), "processed": total}
+        self.add_progress({**progress, "time_ms": timings.get("prompt_ms")})
         generated, milliseconds = int(timings.get("predicted_n", 0)), float(timings.get("predicted_ms", 0.0))
         self.reply_tokens = tokens_before + generated
         self.tokens_per_second = 1_000 * generated / milliseconds if generated > 1 and milliseconds else None

@@ -142,7 +142,7 @@ class Gate:
             counts[Prospect.UNCERTAIN],
             prompt_tokens=sum(each.figures.prompt_tokens or 0 for each in going_on),
             reply_tokens=sum(each.text.piece_count for each in going_on),
-            reading_speed=self._reading_speed,
+            reading_speed=next(filter(None, (each.figures.reading_speed for each in going_on)), self._reading_speed),
             slot_speed=self._slot_speed,
         )
 

@@ -19,7 +19,7 @@ for line in sys.stdin:
             messages=[{"role": "user", "content": request["prompt"]}],
             max_tokens=request["most"],
             stream=True,
-            extra_body={"temperature": 0, "ignore_eos": True},  # the SDK has no such parameter any more
+            extra_body={"temperature": 0},  # the SDK has no such parameter any more
         ) as events:
             for event in events:
                 if event.type == "content_block_delta":

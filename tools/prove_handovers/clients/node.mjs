@@ -21,7 +21,7 @@ async function* streamMessages(prompt, most) {
   const client = new Anthropic({ baseURL: url, apiKey: key, maxRetries: 0 });
   const messages = [{ role: "user", content: prompt }];
   for await (const event of await client.messages.create({
-    model: "demo", messages, temperature: 0, max_tokens: most, stream: true, ignore_eos: true,
+    model: "demo", messages, temperature: 0, max_tokens: most, stream: true,
   })) {
     if (event.type === "content_block_delta") yield event.delta.text ?? event.delta.thinking ?? "";
   }
