@@ -295,8 +295,8 @@ def add_result(
 
 def print_table(tallies: Mapping[tuple[str, str], Tally]) -> None:
     """Print a row for each client and kind of change, as Markdown."""
-    columns = ("client", "change", "handovers", "went on", "ended before", "cut off", "no stream")
-    columns += ("same text", "may differ", "other", "broken")
+    columns = ["client", "change", "handovers", "went on", "ended before", "cut off", "no stream"]
+    columns += ["same text", "may differ", "other", "broken"]
     print(f"| {' | '.join(columns)} |")
     print("|---" * len(columns) + "|")
     gaps: list[float] = []
