@@ -64,6 +64,8 @@ class Tally:
 class Client:
     """A client process, which streams one reply a request."""
 
+    prompts = _PROMPTS
+
     def __init__(self, name: str, command: list[str], folder: Path) -> None:
         self.name = name
         self._command = command
@@ -103,6 +105,8 @@ class Client:
 
 class CommandClient(Client):
     """A command that prints one reply and ends. Its reply has begun when the engine has generated a token."""
+
+    prompts = _PROMPTS[:1]  # an agent takes some seconds to start
 
     def __init__(
         self, name: str, command: list[str], folder: Path, environment: Mapping[str, str], server: ServerClient
@@ -244,11 +248,11 @@ async def run_proof(options: argparse.Namespace) -> int:
         each_client = -(-options.handovers // len(clients))
         for client in clients:
             await client.start()
-            whole = {prompt: await read_whole(client, prompt) for prompt in _PROMPTS}
+            whole = {prompt: await read_whole(client, prompt) for prompt in client.prompts}
             for _ in range(each_client):
                 name = chance.choice(tuple(_CHANGES))
                 change = {name: str(chance.choice(_CHANGES[name]))}
-                prompt = chance.choice(_PROMPTS)
+                prompt = chance.choice(client.prompts)
                 begun = await client.begin_reply(prompt)
                 await asyncio.sleep(chance.uniform(0.0, 0.2))
                 report = await restart_server(None, change, drain_s=30.0)
