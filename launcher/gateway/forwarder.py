@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from io import BytesIO
 from typing import Any
 
 from aiohttp import ClientConnectorError, ClientError, ClientResponse, web
@@ -137,10 +138,11 @@ class Forwarder:
 
     async def _pass_reply_on(self, link: EngineLink) -> bool:
         headers = {name: self._request.headers[name] for name in _PASSED_ON if name in self._request.headers}
+        body = self._request_body()
         upstream = link.http.request(
             self._request.method,
             link.url + self._request.path_qs,
-            data=self._request_body() or None,
+            data=BytesIO(body) if body else None,  # which is sent in parts: a large body at once would hold up the loop
             headers={**headers, **link.headers},
             allow_redirects=False,
         )

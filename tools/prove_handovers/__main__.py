@@ -64,7 +64,7 @@ class Tally:
 class Client:
     """A client process, which streams one reply a request."""
 
-    prompts = _PROMPTS
+    prompts: tuple[str, ...] = _PROMPTS
 
     def __init__(self, name: str, command: list[str], folder: Path) -> None:
         self.name = name
