@@ -267,7 +267,7 @@ async def run_proof(options: argparse.Namespace) -> int:
         await engine_client.close()
         server.terminate()
         await server.wait()
-    print_table(tallies)
+        print_table(tallies)  # after Ctrl-C, too
     return 1 if any(tally.broken for tally in tallies.values()) else 0
 
 
