@@ -241,28 +241,31 @@ async def run_proof(options: argparse.Namespace) -> int:
     assert server.stdout is not None
     ready = json.loads(await server.stdout.readline())
     tallies: dict[tuple[str, str], Tally] = defaultdict(Tally)
+    whole: dict[tuple[str, str], str] = {}
     engine_client = ServerClient(ready["url"], api_key=ready["api_key"])
     try:
         clients = make_clients(options.folder, engine_client, ready["api_key"])
         clients = [client for client in clients if options.client in client.name]
-        each_client = -(-options.handovers // len(clients))
         for client in clients:
             await client.start()
-            whole = {prompt: await read_whole(client, prompt) for prompt in client.prompts}
-            for _ in range(each_client):
-                name = chance.choice(tuple(_CHANGES))
-                change = {name: str(chance.choice(_CHANGES[name]))}
-                prompt = chance.choice(client.prompts)
-                begun = await client.begin_reply(prompt)
-                await asyncio.sleep(chance.uniform(0.0, 0.2))
-                report = await restart_server(None, change, drain_s=30.0)
-                reply = await client.end_reply()
-                tally = tallies[client.name, name]
-                add_result(tally, report, reply, whole[prompt], begun=begun)
-                if name not in _SAME_NUMBERS:  # the next reply is compared with one of the first settings
-                    await restart_server(None, {name: str(_CHANGES[name][0])})
+            for prompt in client.prompts:
+                whole[client.name, prompt] = await read_whole(client, prompt)
+        for number in range(options.handovers):
+            client = clients[number % len(clients)]
+            name = chance.choice(tuple(_CHANGES))
+            change = {name: str(chance.choice(_CHANGES[name]))}
+            prompt = chance.choice(client.prompts)
+            begun = await client.begin_reply(prompt)
+            await asyncio.sleep(chance.uniform(0.0, 0.2))
+            report = await restart_server(None, change, drain_s=30.0)
+            reply = await client.end_reply()
+            add_result(tallies[client.name, name], report, reply, whole[client.name, prompt], begun=begun)
+            if name not in _SAME_NUMBERS:  # the next reply is compared with one of the first settings
+                await restart_server(None, {name: str(_CHANGES[name][0])})
+            if number % len(clients) == len(clients) - 1:
+                print(f"{number + 1} handovers", file=sys.stderr, flush=True)
+        for client in clients:
             await client.stop()
-            print(f"{client.name}: {each_client} handovers", file=sys.stderr, flush=True)
     finally:
         await engine_client.close()
         server.terminate()
