@@ -61,18 +61,20 @@ async def read_version(program: tuple[str, ...]) -> str | None:
             "--version",
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
         )
     except OSError:
         return None
     try:
         async with asyncio.timeout(_VERSION_TIMEOUT_S):
-            output, _ = await process.communicate()
+            printed = await process.communicate()
     except TimeoutError:
         return None
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    found = _VERSION.search(output.decode(errors="replace"))
-    return found[0] if found else None
+    for output in printed:  # pi prints it on standard error
+        if found := _VERSION.search(output.decode(errors="replace")):
+            return found[0]
+    return None

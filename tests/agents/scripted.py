@@ -1,18 +1,21 @@
 """Starts the scripted server of tests/fakes/agent_server.py."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_PROGRAM = Path(__file__).parent.parent / "fakes" / "agent_server.py"
+PROGRAM = Path(__file__).parent.parent / "fakes" / "agent_server.py"
 
 
 @contextmanager
-def scripted_server(*options: str) -> Iterator[str]:
+def scripted_server(*faults: str, context: int = 131_072) -> Iterator[str]:
     """Run the server within the block; its address."""
-    with subprocess.Popen([sys.executable, str(_PROGRAM), *options], stdout=subprocess.PIPE, text=True) as process:
+    environment = os.environ | {"AGENT_FAULTS": ",".join(faults), "AGENT_CONTEXT": str(context)}
+    command = [sys.executable, str(PROGRAM)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         try:
             yield process.stdout.readline().strip()

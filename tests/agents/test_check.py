@@ -34,21 +34,21 @@ def test_a_server_that_does_all_of_it_is_ready() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "agent", "words"),
+    ("fault", "agent", "words"),
     [
-        (["--text-call"], "opencode", "came as text"),
-        (["--no-call"], None, "answered with text"),
-        (["--forgets"], "pi", "read again in each turn"),
-        (["--refuses", "/v1/messages"], "claude", "/v1/messages is refused"),
-        (["--refuses", "/v1/responses"], "codex", "/v1/responses is refused"),
+        ("text-call", "opencode", "came as text"),
+        ("no-call", None, "answered with text"),
+        ("forgets", "pi", "read again in each turn"),
+        ("refuses=/v1/messages", "claude", "/v1/messages is refused"),
+        ("refuses=/v1/responses", "codex", "/v1/responses is refused"),
     ],
 )
-def test_what_is_wrong_is_said_with_what_to_do(options: list[str], agent: str | None, words: str) -> None:
-    with scripted_server(*options) as url:
+def test_what_is_wrong_is_said_with_what_to_do(fault: str, agent: str | None, words: str) -> None:
+    with scripted_server(fault) as url:
         verdict = check(url, agent)
     assert not verdict.ready
     assert words in verdict.sentence
-    assert verdict.tool_call == (options[0] not in ("--text-call", "--no-call"))
+    assert verdict.tool_call == (fault not in ("text-call", "no-call"))
 
 
 def test_the_demo_reuses_its_prompt_and_calls_no_tool(demo_model: Path, home: Path) -> None:

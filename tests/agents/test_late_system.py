@@ -63,7 +63,7 @@ def test_a_server_that_cannot_tell_is_unknown() -> None:
         async with EngineClient(url, None) as client:
             return await takes_late_system(client)
 
-    with scripted_server("--refuses", "/apply-template") as url:
+    with scripted_server("refuses=/apply-template") as url:
         assert asyncio.run(ask(url)) is None
-    with scripted_server("--refuses-late") as url:
+    with scripted_server("refuses-late") as url:
         assert asyncio.run(ask(url)) is False

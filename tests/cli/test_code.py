@@ -105,11 +105,11 @@ def test_what_cannot_work_is_refused(home: Path, opencode: Path) -> None:
     assert "npm install -g cline" in run("code", "cline", "--model", "demo").stderr
     assert "--json belongs to --print" in run("code", "opencode", "--json").stdout
     assert "There is no model on this machine yet" in run("code", "opencode").stderr
-    with scripted_server("--ctx", "8192") as url:
+    with scripted_server(context=8192) as url:
         refused = run("code", "opencode", "--url", url)
     assert refused.returncode == 1
     assert "at least 24,576 tokens" in refused.stderr
-    with scripted_server("--refuses-late") as url:
+    with scripted_server("refuses-late") as url:
         refused = run("code", "codex", "--print", "--url", url)
         assert refused.returncode == 0
     small = run("code", "opencode", "--model", "demo", "--ctx", "4096")
