@@ -12,8 +12,7 @@ from launcher.base.errors import LauncherError
 from launcher.base.messages import message
 
 _PLACEHOLDER = re.compile(r"<([a-z]+)>")
-_MOST_OUTPUT, _LEAST_OUTPUT = 16_384, 4_096
-"""Limits of a reply's length in tokens. Between them it is a quarter of the context."""
+_MOST_REPLY_TOKENS = 16_384
 
 
 class ContextTooSmall(LauncherError):
@@ -24,17 +23,37 @@ class ContextTooSmall(LauncherError):
 
 @dataclass(frozen=True, slots=True)
 class AgentServer:
-    """The server that an agent talks to: address without /v1, key, the model's name, and tokens of context per slot."""
+    """The server that an agent talks to: address without /v1, key, the model's name, and tokens of context per slot.
+
+    With an unknown context (None), everything that says it is left out.
+    """
 
     url: str
     api_key: str = field(repr=False)
     model: str
-    context: int
+    context: int | None
 
     @property
-    def output_tokens(self) -> int:
-        """The longest reply that the agent may ask for, in tokens."""
-        return max(_LEAST_OUTPUT, min(_MOST_OUTPUT, self.context // 4))
+    def values(self) -> dict[str, str | int | None]:
+        """The values of placeholders in an agent's files."""
+        output = limit_reply(self.context)
+        return {
+            "url": self.url,
+            "key": self.api_key,
+            "model": self.model,
+            "context": self.context,
+            "output": output,
+            "compact": None if self.context is None or output is None else self.context - output,
+        }
+
+
+def limit_reply(context: int | None) -> int | None:
+    """Return the tokens of a reply that clients may plan with in a context; None if it is unknown.
+
+    The server itself sets no limit. Clients that are told none reserve 16,000 to 32,000 tokens, and then have no room
+    for a prompt in a small context.
+    """
+    return None if context is None else min(_MOST_REPLY_TOKENS, context // 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +84,17 @@ def make_configuration(
     (tokens at which the agent should sum its conversation up), <folder>, <sessions>. A text that is nothing but a
     placeholder for a number becomes a number.
     """
-    values: dict[str, str | int] = {
-        "url": server.url,
-        "key": server.api_key,
-        "model": server.model,
-        "context": server.context,
-        "output": server.output_tokens,
-        "compact": server.context - server.output_tokens,
-        "folder": str(folder),
-        "sessions": str(sessions),
-    }
-    small = agent.small.environment if agent.small and server.context < agent.least_context else {}
-    environment = {name: str(_fill_in(text, values)) for name, text in {**agent.environment, **small}.items()}
-    files = {
-        folder / name: json.dumps(_fill_in(content, values), indent=2, ensure_ascii=False) + "\n"
-        for name, content in agent.files.items()
-    }
+    values = {**server.values, "folder": str(folder), "sessions": str(sessions)}
+    is_small = agent.small is not None and server.context is not None and server.context < agent.least_context
+    small = agent.small.environment if agent.small and is_small else {}
+    environment = {name: str(text) for name, text in fill_in({**agent.environment, **small}, values).items()}
+    files = {folder / name: format_json(fill_in(content, values)) for name, content in agent.files.items()}
     options = [
         word
-        for name, value in agent.options.get("values", {}).items()
-        for word in (agent.options["flag"], f"{name}={json.dumps(_fill_in(value, values))}")
+        for name, value in fill_in(agent.options.get("values", {}), values).items()
+        for word in (agent.options["flag"], f"{name}={format_toml(value)}")
     ]
-    own = [str(_fill_in(word, values)) for word in agent.arguments]
+    own = [str(word) for word in fill_in(list(agent.arguments), values)]
     return AgentConfiguration(environment, agent.unset, files, (*program, *options, *own, *arguments))
 
 
@@ -106,15 +114,34 @@ def context_error(agent: Agent, context: int, hint: str) -> ContextTooSmall:
     )
 
 
-def _fill_in(content: Any, values: Mapping[str, str | int]) -> Any:  # noqa: ANN401 -- data of a TOML file
-    """Return a copy of `content` with values in place of placeholders, also in the names of tables."""
+def fill_in(content: Any, values: Mapping[str, str | int | None]) -> Any:  # noqa: ANN401 -- data of a TOML file
+    """Return a copy of `content` with values in place of placeholders, also in the names of tables.
+
+    What has an unknown value (None) is left out, with the table that it leaves empty.
+    """
+    filled = _fill_in(content, values)
+    return type(content)() if filled is None else filled
+
+
+def _fill_in(content: Any, values: Mapping[str, str | int | None]) -> Any:  # noqa: ANN401
+    """Return a copy of `content` with values in place of placeholders; None for what has an unknown value."""
     if isinstance(content, dict):
-        return {str(_fill_in(name, values)): _fill_in(value, values) for name, value in content.items()}
+        pairs = ((str(_fill_in(name, values)), _fill_in(value, values)) for name, value in content.items())
+        return {name: value for name, value in pairs if value is not None} or (None if content else {})
     if isinstance(content, list):
-        return [_fill_in(each, values) for each in content]
+        return [each for part in content if (each := _fill_in(part, values)) is not None]
     if not isinstance(content, str):
         return content
-    alone = _PLACEHOLDER.fullmatch(content)
-    if alone:
+    if alone := _PLACEHOLDER.fullmatch(content):
         return values[alone[1]]
     return _PLACEHOLDER.sub(lambda found: str(values[found[1]]), content)
+
+
+def format_json(data: Any) -> str:  # noqa: ANN401 -- any JSON value
+    """Return data as a JSON file."""
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def format_toml(value: str | bool | int) -> str:
+    """Return a value as TOML, in one line."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

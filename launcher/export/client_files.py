@@ -1,87 +1,42 @@
 """Exports that are configuration files of coding agents and editors."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
+from launcher.agents.agent import find_agent
+from launcher.agents.configuration import fill_in, format_json, format_toml, limit_reply
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
 from launcher.export import quoting
-from launcher.export.recipe import ExportRecipe
-from launcher.export.served_models import limit_reply
+from launcher.export.recipe import ExportRecipe, agent_server
 from launcher.export.shell import KEY_VARIABLE
 
-_PROVIDER = "mtp"
 _TITLE = "MTP Launcher"
-_SILENCE_MS = 3_600_000
-"""Milliseconds without an event after which Codex gives up. It counts no comments, and a long prompt takes minutes."""
 
 
 def codex_config(recipe: ExportRecipe) -> str:
-    """Return a config.toml for Codex (tried with 0.169.0). Codex limits no reply."""
-    quoted = quoting.quote_toml
-    lines = [
-        f"# For the folder that CODEX_HOME names, with the key in {KEY_VARIABLE}.",
-        f"model = {quoted(recipe.name)}",
-        f"model_provider = {quoted(_PROVIDER)}",
-    ]
-    if recipe.context is not None:
-        lines += [
-            f"model_context_window = {recipe.context}",
-            f"model_auto_compact_token_limit = {recipe.context * 5 // 6}",
-        ]
-    key = f"env_key = {quoted(KEY_VARIABLE)}"
-    if recipe.api_key is not None:
-        lines[0] = "# For the folder that CODEX_HOME names."
-        key = f"experimental_bearer_token = {quoted(recipe.api_key)}"
-    lines += [
-        'web_search = "disabled"',
-        "check_for_update_on_startup = false",
-        "",
-        f"[model_providers.{_PROVIDER}]",
-        f"name = {quoted(_TITLE)}",
-        f"base_url = {quoted(recipe.url)}",
-        key,
-        'wire_api = "responses"',
-        "requires_openai_auth = false",
-        "supports_websockets = false",
-        "request_max_retries = 10",
-        "stream_max_retries = 5",
-        f"stream_idle_timeout_ms = {_SILENCE_MS}",
-    ]
-    return "\n".join(lines) + "\n"
+    """Return a config.toml for Codex."""
+    values = fill_in(find_agent("codex").options["values"], agent_server(recipe).values)
+    comment = "# For the folder that CODEX_HOME names"
+    if recipe.api_key is None:
+        comment += f", with the key in {KEY_VARIABLE}"
+    else:
+        (name,) = (name for name in values if name.endswith(".env_key"))
+        del values[name]
+        values[name.replace("env_key", "experimental_bearer_token")] = recipe.api_key
+    lines = [f"{name} = {format_toml(value)}" for name, value in values.items()]
+    return "\n".join([f"{comment}.", *lines]) + "\n"
 
 
 def opencode_config(recipe: ExportRecipe) -> str:
-    """Return an opencode.json (tried with 1.18.33). Raises BadOption for a name that opencode would replace."""
+    """Return an opencode.json. Raises BadOption for a name that opencode would replace."""
     _refuse_macros(recipe.name, "opencode", "{env:", "{file:")
-    model: dict[str, Any] = {"name": recipe.name, "tool_call": True, "reasoning": True}
-    if recipe.context is not None:
-        model["limit"] = {"context": recipe.context, "output": limit_reply(recipe.context)}
-    options = {
-        "baseURL": recipe.url,
-        "apiKey": recipe.api_key or f"{{env:{KEY_VARIABLE}}}",
-        "timeout": False,  # reading a long prompt takes minutes
-        "headerTimeout": False,
-    }
-    provider = {
-        "npm": "@ai-sdk/openai-compatible",
-        "name": _TITLE,
-        "options": options,
-        "models": {recipe.name: model},
-    }
-    chosen = f"{_PROVIDER}/{recipe.name}"
-    return _format_json(
-        {
-            "$schema": "https://opencode.ai/config.json",
-            "provider": {_PROVIDER: provider},
-            "model": chosen,
-            "small_model": chosen,  # for titles, which otherwise another provider writes
-            "enabled_providers": [_PROVIDER],
-            "autoupdate": False,
-            "share": "disabled",
-        }
-    )
+    (content,) = find_agent("opencode").files.values()
+    data = fill_in(content, agent_server(recipe).values)
+    if recipe.api_key is not None:
+        for provider in data["provider"].values():
+            provider["options"]["apiKey"] = recipe.api_key
+    return format_json(data)
 
 
 def continue_config(recipe: ExportRecipe) -> str:
@@ -161,11 +116,7 @@ def vscode_models(recipe: ExportRecipe) -> str:
     group: dict[str, Any] = {"name": _TITLE, "vendor": "customendpoint", "apiType": "chat-completions"}
     if recipe.api_key:
         group["apiKey"] = recipe.api_key
-    return _format_json([{**group, "models": [model]}])
-
-
-def _format_json(value: Mapping[str, Any] | list[dict[str, Any]]) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    return format_json([{**group, "models": [model]}])
 
 
 def _refuse_macros(name: str, program: str, *beginnings: str) -> None:

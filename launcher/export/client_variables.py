@@ -3,17 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from launcher.agents.agent import find_agent
+from launcher.agents.configuration import fill_in
 from launcher.export import quoting
 from launcher.export.formats import Shell
-from launcher.export.recipe import ExportRecipe
-from launcher.export.served_models import limit_reply
+from launcher.export.recipe import ExportRecipe, agent_server
 from launcher.export.shell import KEY_VARIABLE
 
 _KEY_MISSING = "Set LLAMA_API_KEY to the API key"
-_CLAUDE_CODE_LEAST_CONTEXT = 48_000
-"""Tokens below which Claude Code summarises the conversation after a few turns, with 7,000 tokens of tools in each
-prompt (2.1.330).
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,31 +40,19 @@ def sdk_variables(recipe: ExportRecipe, *, shell: Shell) -> str:
 
 def claude_code_variables(recipe: ExportRecipe, *, shell: Shell) -> str:
     """Return the variables for Claude Code (tried with 2.1.330), which then asks this server for everything."""
-    name = recipe.name
+    agent = find_agent("claude")
+    server = agent_server(recipe)
     variables: dict[str, str | _Key] = {
-        "ANTHROPIC_BASE_URL": recipe.url.removesuffix("/v1"),
-        "ANTHROPIC_AUTH_TOKEN": _Key(recipe.api_key),
-        "ANTHROPIC_MODEL": name,
-        "ANTHROPIC_DEFAULT_OPUS_MODEL": name,
-        "ANTHROPIC_DEFAULT_SONNET_MODEL": name,
-        "ANTHROPIC_DEFAULT_HAIKU_MODEL": name,
-        "CLAUDE_CODE_SUBAGENT_MODEL": name,
-        "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",  # else each session's prompt begins otherwise, and no cache matches
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "off",
+        name: _Key(recipe.api_key) if text == "<key>" else str(fill_in(text, server.values))
+        for name, text in agent.environment.items()
+        if name in fill_in(agent.environment, server.values)
     }
     comments = [_limits_comment(recipe)]
-    context = recipe.context
-    if context is not None:
-        # Unless told, it assumes 1,000,000 tokens for models that it does not know.
-        variables |= {
-            "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(context),
-            "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(limit_reply(context)),
-        }
-        if context < _CLAUDE_CODE_LEAST_CONTEXT:
-            comments.append("This is little for Claude Code. CLAUDE_CODE_SIMPLE=1 gives it short prompts and 3 tools.")
-    comments.append("Then: claude")
-    return _format_lines(variables, shell, *comments, unset=("ANTHROPIC_API_KEY",))
+    if agent.small is not None and recipe.context is not None and recipe.context < agent.least_context:
+        short = " ".join(f"{name}={value}" for name, value in agent.small.environment.items())
+        comments.append(f"This is little for {agent.title}. {short} gives it short prompts and 3 tools.")
+    comments.append(f"Then: {agent.program}")
+    return _format_lines(variables, shell, *comments, unset=agent.unset)
 
 
 def webui_variables(recipe: ExportRecipe, *, shell: Shell) -> str:

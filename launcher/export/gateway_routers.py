@@ -4,8 +4,9 @@ import json
 import re
 from typing import Any
 
+from launcher.agents.configuration import limit_reply
 from launcher.export import quoting
-from launcher.export.served_models import GatewayModels, ServedModel, limit_reply, list_model_names
+from launcher.export.served_models import GatewayModels, ServedModel, list_model_names
 
 _LITELLM_KEY, _SWAP_KEY, _GPUSTACK_KEY = "LITELLM_MASTER_KEY", "LLAMA_SWAP_API_KEY", "GPUSTACK_API_KEY"
 _REPLY_S = 3_600

@@ -78,20 +78,6 @@ def _escape_yaml(character: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def quote_toml(text: str) -> str:
-    """Return a text as a basic string of TOML 1.0, which has no escape of two hexadecimal digits."""
-    return '"' + "".join(map(_escape_toml, text)) + '"'
-
-
-def _escape_toml(character: str) -> str:
-    if character in '"\\':
-        return f"\\{character}"
-    if character.isprintable():
-        return character
-    code = ord(character)
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
 def quote_compose(text: str) -> str:
     """Return a text as a YAML scalar for a compose file, where a dollar sign would start a variable."""
     return quote_yaml(text.replace("$", "$$"))

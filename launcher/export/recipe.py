@@ -8,6 +8,7 @@ from itertools import takewhile
 from pathlib import PurePosixPath, PureWindowsPath
 from types import MappingProxyType
 
+from launcher.agents.configuration import AgentServer
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
 
@@ -171,3 +172,8 @@ def parent_folder(path: str) -> str:
 
 def _is_windows(path: str) -> bool:
     return bool(re.match(r"[A-Za-z]:[\\/]|\\\\", path))
+
+
+def agent_server(recipe: ExportRecipe) -> AgentServer:
+    """Return the server of a recipe as coding agents see it."""
+    return AgentServer(recipe.url.removesuffix("/v1"), recipe.api_key or "", recipe.name, recipe.context)

@@ -28,15 +28,3 @@ class GatewayModels:
 def list_model_names(gateways: tuple[GatewayModels, ...]) -> tuple[str, ...]:
     """Return the names of all models, each once, in the order in which they are first served."""
     return tuple(dict.fromkeys(model.name for gateway in gateways for model in gateway.models))
-
-
-def limit_reply(context: int | None) -> int | None:
-    """Return the tokens of a reply that clients may plan with in a context; None if it is unknown.
-
-    The server itself sets no limit. Clients that are told none reserve 16,000 to 32,000 tokens, and then have no room
-    for a prompt in a small context.
-    """
-    return None if context is None else min(_MOST_REPLY_TOKENS, context // 4)
-
-
-_MOST_REPLY_TOKENS = 16_384

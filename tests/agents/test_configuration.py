@@ -46,7 +46,7 @@ def test_every_agent_but_cline_is_told_the_context(agent: Agent) -> None:
 
 def test_numbers_are_numbers_and_names_are_quoted() -> None:
     (text,) = configure(find_agent("opencode")).files.values()
-    model = json.loads(text)["provider"]["mtp-launcher"]["models"]['my "model"']
+    model = json.loads(text)["provider"]["mtp"]["models"]['my "model"']
     assert model["limit"] == {"context": 65_536, "output": 16_384}
     command = configure(find_agent("codex")).command
     assert 'model="my \\"model\\""' in command

@@ -19,12 +19,12 @@ import json, os, sys, urllib.request
 if "--version" in sys.argv:
     sys.exit(print("opencode 0.0.1"))
 config = json.load(open(os.environ["OPENCODE_CONFIG"]))
-options = config["provider"]["mtp-launcher"]["options"]
-body = {{"model": config["model"].removeprefix("mtp-launcher/"), "max_tokens": 8,
+options = config["provider"]["mtp"]["options"]
+body = {{"model": config["model"].removeprefix("mtp/"), "max_tokens": 8,
         "messages": [{{"role": "user", "content": "Hello."}}], "tools": [{{"type": "function", "function": {{
             "name": "read", "parameters": {{"type": "object", "required": ["path"], "properties": {{}}}}}}}}]}}
 request = urllib.request.Request(options["baseURL"] + "/chat/completions", json.dumps(body).encode(),
-    {{"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["MTP_LAUNCHER_KEY"]}})
+    {{"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["LLAMA_API_KEY"]}})
 reply = json.load(urllib.request.urlopen(request, timeout=120))
 print("reply", json.dumps(reply["choices"][0]["message"])[:60], "arguments", sys.argv[1:], flush=True)
 print("folder", os.path.dirname(os.environ["OPENCODE_CONFIG"]), flush=True)
@@ -90,13 +90,13 @@ def test_print_starts_and_writes_nothing_and_hides_the_key(home: Path, opencode:
     printed = run("code", "opencode", "--print", "--json", "--model", "demo", "--", "run", "hi")
     assert printed.returncode == 0
     data = json.loads(printed.stdout)
-    assert data["environment"]["MTP_LAUNCHER_KEY"] == "***"
+    assert data["environment"]["LLAMA_API_KEY"] == "***"
     assert data["command"] == [str(opencode), "run", "hi"]
     (path,) = data["files"]
     assert not Path(path).parent.exists()
-    assert json.loads(data["files"][path])["model"] == "mtp-launcher/demo"
+    assert json.loads(data["files"][path])["model"] == "mtp/demo"
     text = run("code", "opencode", "--print", "--model", "demo").stdout
-    assert "export MTP_LAUNCHER_KEY='***'" in text
+    assert "export LLAMA_API_KEY='***'" in text
     assert path in text
 
 

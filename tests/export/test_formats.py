@@ -47,7 +47,7 @@ def test_codex_reads_every_name_back(name: str) -> None:
     for key in (None, NASTY):
         read = tomllib.loads(client_files.codex_config(with_context(recipe_with(name, api_key=key), 60_000)))
         assert (read["model"], read["model_context_window"]) == (name, 60_000)
-        assert read["model_auto_compact_token_limit"] == 50_000
+        assert read["model_auto_compact_token_limit"] == 45_000
         provider = read["model_providers"][read["model_provider"]]
         assert provider["base_url"] == URL
         if key is None:
