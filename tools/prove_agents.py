@@ -137,6 +137,7 @@ def prove_agent(folder: Path, agent: Agent, proxy_port: int) -> Outcome:
         "HOME": str(place / "home"),
         "MTP_LAUNCHER_HOME": str(place / "launcher"),
         "PATH": f"{folder / 'npm/node_modules/.bin'}{os.pathsep}{os.environ['PATH']}",
+        "PWD": str(project),  # opencode goes by it
         "AGENT_FILE": str(project / "answer.py"),
         "AGENT_LOG": str(log),
         **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), address),
