@@ -25,7 +25,7 @@ from launcher.engine.server import endpoint, last_start, load_times, registry
 from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.fetch.queue import DownloadQueue
 from launcher.models import header_summary, hub_figures, library_index, load_history
-from launcher.models.catalogue_load import shipped_models
+from launcher.models.catalogue_load import figures_folder, shipped_models
 from launcher.models.gguf import read_header
 from launcher.tuning import tuned_settings
 from launcher.tuning.goal import Goal
@@ -92,7 +92,7 @@ def made_figures(_: Circumstances) -> None:
     model = CATALOGUED
     file = {"repo": model.repo, "revision": "r", "file": model.files[0].file, "size_bytes": 7, "sha256": SHA256}
     kept = {"repo": model.repo, "asked": model.revision, "revision": "told", "files": [file]}
-    write(hub_figures.figures_folder() / f"{model.id}.json", kept)
+    write(figures_folder() / f"{model.id}.json", kept)
 
 
 def made_check(_: Circumstances) -> None:

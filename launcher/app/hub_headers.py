@@ -102,6 +102,6 @@ def _first_sha256(file: ModelFile) -> str | None:
 
 def _is_replaced(entry: ModelEntry, file: ModelFile) -> bool:
     """Return whether the hub was asked and has another file under this name, so that its header would be wrong."""
-    from launcher.models.hub_figures import figures_folder
+    from launcher.models.catalogue_load import figures_folder
 
     return _first_sha256(file) is None and (figures_folder() / f"{entry.id}.json").exists()

@@ -20,7 +20,6 @@ from launcher.base.kept_files import KeptFile, add_checksum, remove_checksum
 from launcher.base.paths import cache_dir, config_dir, expand_user, shipped_file
 from launcher.models.catalogue import Catalogue, CatalogueProblem, ModelEntry
 from launcher.models.evidence import RUNS_FILE, family_key, read_published_runs
-from launcher.models.hub_figures import figures_folder, fill_from_hub_cache
 from launcher.models.preset import Preset, PublishedRun
 
 T = TypeVar("T")
@@ -44,10 +43,16 @@ def load_catalogue(config: Path | None = None, *, hub_figures: bool = True) -> C
         problems += _add_models(models, own)
     if own := sorted(folder.joinpath(_OWN_PRESETS).glob("*.toml")):
         problems += _add_presets(models, own)
-    if hub_figures:
-        replies = figures_folder()
+    if hub_figures and (replies := figures_folder()).is_dir():
+        from launcher.models.hub_figures import fill_from_hub_cache  # late: most users have no replies
+
         models = {model.id: fill_from_hub_cache(model, replies) for model in models.values()}
     return Catalogue(tuple(models.values()), tuple(problems))
+
+
+def figures_folder() -> Path:
+    """Return the folder of the hub's cached replies, one file per model."""
+    return cache_dir() / "hub-figures"
 
 
 def shipped_models() -> tuple[ModelEntry, ...]:

@@ -15,8 +15,8 @@ from typing import Literal, TypeVar, cast
 from launcher.base.files import write_atomically
 from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
-from launcher.base.paths import cache_dir
 from launcher.models.catalogue import CompanionFile, FilePart, ModelEntry, ModelFile
+from launcher.models.catalogue_load import figures_folder
 from launcher.models.gguf import part_names
 
 FigureName = Literal["size_bytes", "sha256"]
@@ -149,11 +149,6 @@ def fill_from_hub_cache(model: ModelEntry, folder: Path | None = None) -> ModelE
     if kept is None or (kept.repo, kept.asked) != (model.repo, model.revision):
         return model
     return _fill_model(model, kept)
-
-
-def figures_folder() -> Path:
-    """Return the folder of the hub's cached replies, one file per model."""
-    return cache_dir() / "hub-figures"
 
 
 def _reply_path(model: ModelEntry, folder: Path | None) -> Path:

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 from launcher.base.errors import ModelMissing, Offline, Refused, Unreachable
 from launcher.models.catalogue import CompanionFile, FilePart, ModelEntry, ModelFile
-from launcher.models.catalogue_load import load_catalogue, shipped_models
+from launcher.models.catalogue_load import figures_folder, load_catalogue, shipped_models
 from launcher.models.hub_figures import (
     Difference,
     MissingFile,
     NewFigure,
-    figures_folder,
     fill_from_hub_cache,
     is_on_hub,
     refresh_figures,
