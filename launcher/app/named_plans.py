@@ -126,11 +126,10 @@ async def correct_by_engine(
         )
         return replace(plan, cautions=(*plan.cautions, why)), answer
     compute, draft_compute = engine.compute_mib * _MIB, (engine.draft_compute_mib or 0) * _MIB
-    parts = replace(estimate.parts, compute=compute, draft_compute=draft_compute, staging=0)
+    parts = estimate.parts._replace(compute=compute, draft_compute=draft_compute, staging=0)
     changed = parts.total - estimate.parts.total
     doubt = 0 if estimate.weights_exact else (estimate.high - estimate.low) // 2
-    estimate = replace(
-        estimate,
+    estimate = estimate._replace(
         parts=parts,
         compute_exact=True,
         low=parts.total - doubt,

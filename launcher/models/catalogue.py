@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -36,6 +37,13 @@ _BITS = re.compile(r"(?:Q|FP|BF|F)(\d+)")
 _MIB = 2**20
 _NEAR = 3
 """Most similar ids that the error for an unknown id names."""
+
+
+@cache
+def bits_by_name(quant: str) -> int | None:
+    """Return the bits per weight by a quantisation's name, or None if it has no number."""
+    found = _BITS.search(quant.upper().replace("MXFP", "FP"))
+    return int(found[1]) if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +108,7 @@ class ModelFile:
     @property
     def bits(self) -> int | None:
         """Bits per weight by the quantisation's name, or None if it has no number."""
-        found = _BITS.search(self.quant.upper().replace("MXFP", "FP"))
-        return int(found[1]) if found else None
+        return bits_by_name(self.quant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ records when each tensor is allocated and freed, and `place_tensors` places them
 
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from launcher.models.compute_graph import (
     ASSISTANT,
@@ -568,8 +568,7 @@ _COMPARED_BACKENDS = frozenset({"cpu", "cuda", "vulkan"})
 """Backends whose computed buffer sizes were compared with those of an engine."""
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeSetting:
+class ComputeSetting(NamedTuple):
     """The server settings that the sizes of compute buffers depend on.
 
     `context` is the total over all slots, in tokens; `draft` is the draft length, 0 with MTP off. `quantised`: the
@@ -606,8 +605,7 @@ class ComputeSetting:
         return min(self.tokens, (self.outputs or 1 + self.draft) * self.slots)
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeBuffers:
+class ComputeBuffers(NamedTuple):
     """Bytes of the compute buffers of the target and of the MTP head (or draft model).
 
     On the cpu backend the `..._host` buffers are 0 and everything is in `target` and `draft`. `staging` is the growth
@@ -655,16 +653,16 @@ def compute_buffers(geometry: Geometry, setting: ComputeSetting) -> ComputeBuffe
     Compared with b11549 (processor), b11669 (Vulkan) and the host code of b11434's CUDA backend. ROCm shares CUDA's
     code; ROCm and Metal were not compared.
     """
-    plain = _estimate_buffers(geometry, replace(setting, cpu_expert_layers=0))
+    plain = _estimate_buffers(geometry, setting._replace(cpu_expert_layers=0))
     if setting.backend == "cpu" or not setting.cpu_expert_layers or not geometry.experts:
         return plain
     if setting.devices > 1:  # with tensor overrides (--n-cpu-moe) llama.cpp disables pipeline parallelism
-        plain = _estimate_buffers(geometry, replace(setting, cpu_expert_layers=0), pipelined=False)
+        plain = _estimate_buffers(geometry, setting._replace(cpu_expert_layers=0), pipelined=False)
     offloading = _estimate_buffers(geometry, setting)
     growth = offloading.target + offloading.draft - plain.target - plain.draft
     if growth < 0:  # the copies replace larger intermediate results, so nothing is added
         return offloading
-    return replace(offloading, target=plain.target, draft=plain.draft, staging=growth)
+    return offloading._replace(target=plain.target, draft=plain.draft, staging=growth)
 
 
 @lru_cache(maxsize=1_024)
@@ -675,13 +673,13 @@ def draft_model_buffers(draft: Geometry, target: Geometry, setting: ComputeSetti
     cache and reads the target's.
     """
     reads_target = draft.architecture == ASSISTANT
-    setting = replace(setting, draft=0, outputs=0, cpu_expert_layers=0)
+    setting = setting._replace(draft=0, outputs=0, cpu_expert_layers=0)
     if not reads_target:
-        setting = replace(setting, quantised=False, wide=False)
+        setting = setting._replace(quantised=False, wide=False)
     buffers = _estimate_buffers(draft, setting, target_hidden=target.hidden if reads_target else 0)
     by_device = tuple((0, share) for share, _ in buffers.by_device)
-    return replace(
-        buffers, target=0, target_host=0, draft=buffers.target, draft_host=buffers.target_host, by_device=by_device
+    return buffers._replace(
+        target=0, target_host=0, draft=buffers.target, draft_host=buffers.target_host, by_device=by_device
     )
 
 

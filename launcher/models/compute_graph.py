@@ -158,8 +158,7 @@ class Graph:
 # Styles: the differences between the architectures' graphs. Source: llama.cpp's src/models/*.cpp (b11434).
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
+class Style(NamedTuple):
     """The features of an architecture's blocks beside plain attention and feed forward.
 
     `gated`: queries have a gate of the same size. `biased`: queries, keys and values have a bias. `normed_heads`:
@@ -229,8 +228,7 @@ ExpertBytes = tuple[int, int, int]
 """The bytes of the gate, up and down matrices of one layer's routed experts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """The parameters that a graph's nodes and their order depend on.
 
     `snapshots`: recurrent states kept per sequence, 0 without drafts. `rotated`: the KV cache is quantised. `scratch`:

@@ -1,9 +1,10 @@
 """Estimates the size of a model file that nobody has listed, from its quantisation and the model's parameters."""
 
-from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
+from typing import NamedTuple
 
-from launcher.models.catalogue import ModelEntry, ModelFile
+from launcher.models.catalogue import ModelEntry, ModelFile, bits_by_name
 
 _ROUNDED = 0.02
 """Share by which a rounded size, such as "about 4.30 GB", may be off."""
@@ -47,8 +48,7 @@ _BITS_PER_WEIGHT = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedSize:
+class ExpectedSize(NamedTuple):
     """The expected size of a file in bytes. `tolerance` is the share by which it may be off, 0.0 for a listed size."""
 
     size_bytes: int
@@ -61,7 +61,7 @@ def expect_size(entry: ModelEntry, file: ModelFile) -> ExpectedSize | None:
         return ExpectedSize(file.size_bytes)
     if file.about_bytes is not None:
         return ExpectedSize(file.about_bytes, _ROUNDED)
-    bits = bits_per_weight(file)
+    bits = bits_per_weight(file.quant)
     if bits is None or entry.parameters_b is None:
         return None
     least, usual, most = bits
@@ -69,12 +69,14 @@ def expect_size(entry: ModelEntry, file: ModelFile) -> ExpectedSize | None:
     return ExpectedSize(int(size), max(most - usual, usual - least) / usual)
 
 
-def bits_per_weight(file: ModelFile) -> tuple[float, float, float] | None:
+@cache
+def bits_per_weight(quant: str) -> tuple[float, float, float] | None:
     """Return the least, usual and most bits per parameter of a quantisation; None if its name says nothing."""
-    name = file.quant.upper()
+    name = quant.upper()
     publisher, dash, rest = name.partition("-")
     if dash and publisher in _PREFIXES:
         name = rest
     if name in _BITS_PER_WEIGHT:
         return _BITS_PER_WEIGHT[name]
-    return None if file.bits is None else (file.bits, file.bits + 0.6, file.bits + 1.4)
+    bits = bits_by_name(quant)
+    return None if bits is None else (bits, bits + 0.6, bits + 1.4)

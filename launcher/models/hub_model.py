@@ -223,7 +223,7 @@ def _find_named(name: HubName, files: Iterable[ModelFile]) -> ModelFile | None:
 
 
 def _distance_from_usual(file: ModelFile) -> float:
-    bits = bits_per_weight(file)
+    bits = bits_per_weight(file.quant)
     return abs(bits[1] - _USUAL_BITS) if bits else 100.0
 
 

@@ -3,10 +3,11 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from difflib import get_close_matches
 from itertools import accumulate
 from types import MappingProxyType
+from typing import NamedTuple
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import join_messages, message
@@ -123,8 +124,7 @@ def check_kv(kv: str, offered: Collection[str] = tuple(KV_TYPES), *, engine: str
     )
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryParts:
+class MemoryParts(NamedTuple):
     """Bytes by part: of GPU memory, or of host memory on the cpu backend.
 
     `staging` is the growth of the target's compute buffer for copies of experts on the host (the head's is part of
@@ -160,11 +160,10 @@ class MemoryParts:
 
     def as_dict(self) -> dict[str, int]:
         """Return the bytes by name of the part, in the order in which they are shown."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return self._asdict()
 
 
-@dataclass(frozen=True, slots=True)
-class HostParts:
+class HostParts(NamedTuple):
     """Bytes of host memory: at the start, and the most that the engine may add while it runs.
 
     `checkpoint` is the size of one context checkpoint of one slot.
@@ -182,16 +181,14 @@ class HostParts:
         return self.weights + self.compute
 
 
-@dataclass(frozen=True, slots=True)
-class DraftModel:
+class DraftModel(NamedTuple):
     """A draft model in a separate file, as read from its header."""
 
     geometry: Geometry
     weights: Weights
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryEstimate:
+class MemoryEstimate(NamedTuple):
     """The memory estimate of a setting.
 
     `by_gpu` has the bytes of each GPU. `weights_exact`: the weights were read from a header. `compute_exact`: the

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from math import inf
+from typing import Any
 
 from launcher.base.errors import BadOption, ModelUnknown
 from launcher.base.messages import join_messages, message
@@ -490,32 +491,32 @@ def _preset_settings(
 ) -> PlanSettings:
     """Return the settings of a preset with the user's choices, without those that this model or machine cannot use."""
     on_cpu = situation.backend == "cpu"
-    without_head = not entry.has_head(file) and entry.speculation in ("mtp", None)
-    setting = PlanSettings(
-        context=min(preset.ctx, CONTEXT_WITHOUT_GPU) if on_cpu else preset.ctx,
-        kv=preset.kv,
-        draft=0 if without_head else preset.draft,
-        ubatch=preset.ubatch,
-        slots=preset.slots,
-        n_cpu_moe=preset.n_cpu_moe,
-        threads=preset.threads,
+    values: dict[str, Any] = {
+        "context": min(preset.ctx, CONTEXT_WITHOUT_GPU) if on_cpu else preset.ctx,
+        "kv": preset.kv,
+        "draft": preset.draft if _has_drafts(entry, file) else 0,
+        "ubatch": preset.ubatch,
+        "slots": preset.slots,
+        "n_cpu_moe": preset.n_cpu_moe,
+        "threads": preset.threads,
+    }
+    mmproj_bytes = 0
+    if criteria is not None:
+        values |= to_fields(criteria.chosen())
+        mmproj_bytes = criteria.mmproj_bytes
+        if criteria.vision and entry.projector:
+            mmproj_bytes = entry.projector.expected_bytes or 0
+    geometry, draft_file = entry.geometry, _draft_file(entry)
+    most_on_host = 0 if on_cpu or geometry is None or not geometry.experts else geometry.layers + geometry.mtp_layers
+    values["n_cpu_moe"] = min(values["n_cpu_moe"], most_on_host)
+    return PlanSettings(
+        **values,
         backend=situation.backend,
         gpus=situation.gpus,
         gpu_free_mib=situation.gpu_free_mib,
         overheads_mib=situation.overheads_mib,
-    )
-    if criteria is not None:
-        setting = replace(setting, **to_fields(criteria.chosen()))
-    geometry, draft_file = entry.geometry, _draft_file(entry)
-    mmproj_bytes = criteria.mmproj_bytes if criteria is not None else 0
-    if criteria is not None and criteria.vision and entry.projector:
-        mmproj_bytes = entry.projector.expected_bytes or 0
-    most_on_host = 0 if on_cpu or geometry is None or not geometry.experts else geometry.layers + geometry.mtp_layers
-    return replace(
-        setting,
-        n_cpu_moe=min(setting.n_cpu_moe, most_on_host),
         mmproj_bytes=mmproj_bytes,
-        draft_model_bytes=(draft_file.expected_bytes or 0) if draft_file and setting.draft else 0,
+        draft_model_bytes=(draft_file.expected_bytes or 0) if draft_file and values["draft"] else 0,
         ngrams=entry.speculation == "ngram-mod",
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from launcher.base.messages import as_message, join_messages, message, plural_message
@@ -122,7 +122,7 @@ def explain_ranking(ranked: Sequence[RankedFile], place: int, situation: Situati
 
 def _drawback_clause(worse: RankedFile, better: RankedFile, situation: Situation) -> str:
     """Return the main thing that `worse` loses against `better`, as a clause."""
-    losses = {each.name: getattr(worse.loss, each.name) - getattr(better.loss, each.name) for each in fields(Loss)}
+    losses = {name: more - less for name, more, less in zip(Loss._fields, worse.loss, better.loss, strict=True)}
     cause = max(losses, key=lambda name: losses[name])
     if cause == "room":
         return message(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil, inf, log2
 from types import MappingProxyType
+from typing import NamedTuple
 
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.file_size import bits_per_weight, expect_size
@@ -92,8 +93,7 @@ _OFFLOADED_CONTEXTS = (131_072, 65_536, LEAST_CONTEXT)
 """Contexts that are tried with experts in host memory, beside the longest."""
 
 
-@dataclass(frozen=True, slots=True)
-class IntentWeights:
+class IntentWeights(NamedTuple):
     """How much quality, context and speed count for an intent, and the least context in tokens where it fits."""
 
     quality: float = 1.0
@@ -113,8 +113,7 @@ INTENTS = MappingProxyType[Intent, IntentWeights](
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(NamedTuple):
     """What a way to run a model loses, by cause. Only `speed` can be a gain, below 0."""
 
     quality: float
@@ -130,8 +129,7 @@ class Loss:
         return self.quality + self.context + self.kv + self.speed + self.offload + self.room
 
 
-@dataclass(frozen=True, slots=True)
-class RankedFile:
+class RankedFile(NamedTuple):
     """A file with the best settings for it, what they lose, the speed expected, and the memory that stays free.
 
     `rate` is in tokens per second, None if unknown. `spare_mib` is approximate.
@@ -189,16 +187,19 @@ def rank_files(
     shorter ones are tried, down to `shortest_context`.
     """
     of_intent = INTENTS.get(intent, IntentWeights())
-    rankers: dict[Geometry, _Ranker] = {}
     contexts = _list_contexts(base, fixed, of_intent.least_context)
-    for entry, _, _ in files:
-        if entry.geometry is not None and entry.geometry not in rankers:
-            rankers[entry.geometry] = _Ranker(
-                entry, entry.geometry, situation, of_intent, base, fixed, draft_model, contexts
-            )
+    rankers: dict[Geometry, _Ranker] = {}
+    with_rankers: list[tuple[_Ranker, ModelFile, Weights]] = []
+    for entry, file, weights in files:
+        if entry.geometry is not None:
+            ranker = rankers.get(entry.geometry)
+            if ranker is None:
+                ranker = _Ranker(entry, entry.geometry, situation, of_intent, base, fixed, draft_model, contexts)
+                rankers[entry.geometry] = ranker
+            with_rankers.append((ranker, file, weights))
 
     def rank_all() -> list[RankedFile]:
-        ranked = [rankers[entry.geometry].rank_file(file, weights) for entry, file, weights in files if entry.geometry]
+        ranked = [ranker.rank_file(file, weights) for ranker, file, weights in with_rankers]
         return [each for each in ranked if each is not None]
 
     found = rank_all()
@@ -209,8 +210,7 @@ def rank_files(
     found.sort(key=lambda each: each.loss.total)
     for place in range(min(verified, len(found))):
         while found[place].draft and "draft" not in fixed:
-            entry, file, weights = next(each for each in files if each[1] is found[place].file)
-            ranker = rankers[entry.geometry]  # type: ignore[index]
+            ranker, file, weights = next(each for each in with_rankers if each[1] is found[place].file)
             without = ranker.rank_file(file, weights, drafts=(0,)) if ranker.is_slower_with_mtp(found[place]) else None
             if without is None:
                 break
@@ -253,6 +253,7 @@ class _Ranker:
     desktop_mib: int = field(init=False)
     host_mib: int = field(init=False)
     offloaded_contexts: Collection[int] = field(init=False)
+    has_head: bool = field(init=False)
     beside_weights: dict[tuple[str, int, str], tuple[float, float, int]] = field(default_factory=dict)
     staging: dict[tuple[str, int], float] = field(default_factory=dict)
 
@@ -261,10 +262,11 @@ class _Ranker:
         self.shares, self.desktop_mib = gpu_shares(situation), desktop_share_mib(situation)
         self.host_mib = (_USUAL_HOST_MIB if situation.host_mib is None else situation.host_mib) - ROOM_MIB
         self.offloaded_contexts = () if "n_cpu_moe" in self.fixed else {*_OFFLOADED_CONTEXTS, self.base.context}
+        self.has_head = self.geometry.mtp_layers > 0 and not self.base.ngrams
 
     def rank_file(self, file: ModelFile, weights: Weights, drafts: Sequence[int] | None = None) -> RankedFile | None:
         """Return the best way to run `file`, with one of `drafts` if given; None if it cannot fit."""
-        loaded = {mtp: self._load_weights(weights, mtp=mtp) for mtp in (False, self._uses_head(1))}
+        loaded = {mtp: self._load_weights(weights, mtp=mtp) for mtp in {False, self.has_head}}
         if not any(self._may_fit(weights, each) for each in loaded.values()):
             return None
         bits = self._bits(file)
@@ -310,7 +312,7 @@ class _Ranker:
         size, parameters = expect_size(self.entry, file), self.entry.parameters_b
         if size is not None and parameters:
             return size.size_bytes * 8 / (parameters * 1e9)
-        known = bits_per_weight(file)
+        known = bits_per_weight(file.quant)
         return known[1] if known else _USUAL_BITS
 
     def _drafts(self, file: ModelFile, work: PassWork) -> Sequence[int]:
@@ -386,7 +388,7 @@ class _Ranker:
         """
 
         def ways(draft: int, kv: str) -> list[_Way]:
-            return list(self._ways_with_kv(file, weights, loaded[self._uses_head(draft)], draft, kv))
+            return list(self._ways_with_kv(file, weights, loaded[draft > 0 and self.has_head], draft, kv))
 
         if "kv" in self.fixed:
             return [way for draft in drafts for way in ways(draft, self.base.kv)]
@@ -433,9 +435,6 @@ class _Ranker:
                 moved = ceil((situation.margin_mib - spare) / layer_mib)
                 if moved <= layers and (host := self._spare_host_mib(weights, moved, mtp=mtp)) >= 0:
                     yield draft, context, kv, moved, spare + moved * layer_mib, host
-
-    def _uses_head(self, draft: int) -> bool:
-        return draft > 0 and self.geometry.mtp_layers > 0 and not self.base.ngrams
 
     def _spare_host_mib(self, weights: Weights, moved: int, *, mtp: bool) -> float:
         """Return the host memory that stays free beside the model's part there."""

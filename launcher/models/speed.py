@@ -9,8 +9,9 @@ were fitted to published runs by `python -m tools.speed_accuracy --fit`, which a
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log2
+from typing import NamedTuple
 
 from launcher.base.messages import join_messages, mark, message
 from launcher.machine.cards import Card
@@ -208,9 +209,10 @@ def bytes_per_token(geometry: Geometry, weights: Weights, setting: PlanSettings,
     Of the routed experts only the active ones count. The MTP head and recurrent states are not counted.
     """
     active = geometry.experts_used / geometry.experts if geometry.experts else 0.0
-    read = weights.output + sum(block.rest + int(active * block.experts) for block in weights.blocks)
-    slot = replace(setting, context=setting.context // setting.slots, slots=1)
-    return read + (kv_bytes(geometry, slot) if full else 0)
+    read = weights.output + weights.sum_rest() + int(active * weights.sum_experts())
+    if not full:
+        return read
+    return read + kv_bytes(geometry, replace(setting, context=setting.context // setting.slots, slots=1))
 
 
 def bandwidth_limit(
@@ -226,8 +228,7 @@ def bandwidth_limit(
     return situation.bandwidth_gb_s * 1e9 / bytes_per_token(geometry, weights, setting, full=full)
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationFactors:
+class GenerationFactors(NamedTuple):
     """How a generation of GPUs performs: `bandwidth` and `compute` are shares of what the maker states.
 
     `layer_us` is the fixed time per layer and pass, in microseconds.
@@ -267,8 +268,7 @@ _MEASURED_WITH_DRAFTS = _MEASURED - {"hopper", "gb100", "pascal", "gp100"}
 """Those with published runs of MTP on one card."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommonFactors:
+class CommonFactors(NamedTuple):
     """Factors that hold for all cards.
 
     `few_bits` is the time of a pass with an IQ quantisation or fewer than 3.75 bits a weight, as a multiple. In a
@@ -300,8 +300,7 @@ WIDE_RANGE = (0.6, 1.6)
 """The same where no run is near: experts in host memory, or a card or generation without published runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpeedForecast:
+class SpeedForecast(NamedTuple):
     """The expected speed of a plan, in tokens per second, at a short context, with the range of most published runs.
 
     `without_mtp` is the speed without drafts. `near`: runs of this generation of GPU are published. `host_gb_s` is the
@@ -398,8 +397,7 @@ def hit_rate(held: float, spread: float = COMMON.cache_spread) -> float:
     return held / (held + spread * (1 - held))
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingForecast:
+class ReadingForecast(NamedTuple):
     """The expected speed of reading a text, in tokens per second, with the range of most machines."""
 
     tokens_per_second: float
@@ -438,8 +436,7 @@ def tokens_per_pass(draft: int) -> float:
     return 1 + draft * ACCEPTED[min(draft, len(ACCEPTED)) - 1] if draft else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class PassWork:
+class PassWork(NamedTuple):
     """What one pass of a model reads and computes, in bytes and weights.
 
     `gpu_bytes` are the weights read on the GPU for one token, `experts` the routed experts among them, `host_bytes` the
@@ -464,7 +461,7 @@ def measure_work(
 
     `cache_hits` is the share of the experts in host memory that are found in an expert cache.
     """
-    bits = (bits_per_weight(file) or (_USUAL_FILE_BITS,) * 3)[1]
+    bits = (bits_per_weight(file.quant) or (_USUAL_FILE_BITS,) * 3)[1]
     used = experts = host = 0.0
     if geometry.experts:
         used = geometry.experts_used / geometry.experts

@@ -90,7 +90,7 @@ def test_recorded_on_cards(backend: Backend, model: Model) -> None:
 
 def setting(backend: Backend = "cuda", **changes: int | bool) -> ComputeSetting:
     plain = ComputeSetting(backend, context=65_536, ubatch=512, slots=1, draft=2, quantised=True)
-    return replace(plain, **changes)  # type: ignore[arg-type]
+    return plain._replace(**changes)  # type: ignore[arg-type]
 
 
 def test_measured_on_real_cards(model: Model) -> None:
@@ -107,7 +107,7 @@ def test_only_cuda_takes_quantised_keys_and_values_apart(model: Model) -> None:
     geometry, _ = model(MOE)
     long, longer = (setting(context=context, ubatch=64, draft=0) for context in (131_072, 262_144))
     for backend, cell_bytes in (("cuda", 2_048), ("rocm", 2_048), ("vulkan", 0), ("metal", 0), ("cpu", 0)):
-        sizes = [compute_buffers(geometry, replace(one, backend=backend)).target for one in (long, longer)]
+        sizes = [compute_buffers(geometry, one._replace(backend=backend)).target for one in (long, longer)]
         mask = 131_072 * 64 * 2
         assert sizes[1] - sizes[0] == 131_072 * cell_bytes + mask, backend
 
@@ -117,14 +117,14 @@ def test_the_processor_has_one_buffer(model: Model) -> None:
     found = compute_buffers(geometry, setting("cpu"))
     assert found.target_host == found.draft_host == found.staging == 0
     assert found.by_device == ()
-    on_host = replace(setting("cpu"), cpu_expert_layers=40, expert_bytes=experts[:40])
+    on_host = setting("cpu")._replace(cpu_expert_layers=40, expert_bytes=experts[:40])
     assert compute_buffers(geometry, on_host) == found
 
 
 def test_experts_on_the_host_are_copied_matrix_by_matrix(model: Model) -> None:
     geometry, experts = model(MOE)
     plain = compute_buffers(geometry, setting("vulkan"))
-    on_host = replace(setting("vulkan"), cpu_expert_layers=20, expert_bytes=experts[:20])
+    on_host = setting("vulkan")._replace(cpu_expert_layers=20, expert_bytes=experts[:20])
     moved = compute_buffers(geometry, on_host)
     assert (moved.target, moved.draft) == (plain.target, plain.draft)
     assert max(experts[0]) < moved.staging < sum(experts[0])
@@ -134,12 +134,12 @@ def test_experts_on_the_host_are_copied_matrix_by_matrix(model: Model) -> None:
 def test_few_tokens_are_computed_where_the_experts_are(model: Model) -> None:
     """Below 32 tokens no weight is copied: of the host's buffer b11669 says 4.28 MiB, and 2.77 with all on the card."""
     geometry, experts = model(MOE)
-    few = replace(setting("vulkan", ubatch=16), cpu_expert_layers=20, expert_bytes=experts[:20])
+    few = setting("vulkan", ubatch=16)._replace(cpu_expert_layers=20, expert_bytes=experts[:20])
     found, plain = compute_buffers(geometry, few), compute_buffers(geometry, setting("vulkan", ubatch=16))
     assert found.staging < 2**20
     assert found.target_host / 2**20 == pytest.approx(4.28, abs=0.01)
     assert plain.target_host / 2**20 == pytest.approx(2.77, abs=0.01)
-    assert compute_buffers(geometry, replace(few, ubatch=32)).staging > max(experts[0])
+    assert compute_buffers(geometry, few._replace(ubatch=32)).staging > max(experts[0])
 
 
 def test_experts_of_a_model_without_any(model: Model) -> None:
@@ -150,7 +150,7 @@ def test_experts_of_a_model_without_any(model: Model) -> None:
 def test_the_head_moves_its_experts_last(model: Model) -> None:
     geometry, experts = model(MOE)
     trunk, all_layers = (
-        compute_buffers(geometry, replace(setting(), cpu_expert_layers=count, expert_bytes=experts[:count]))
+        compute_buffers(geometry, setting()._replace(cpu_expert_layers=count, expert_bytes=experts[:count]))
         for count in (40, 41)
     )
     assert all_layers.by_device[0][0] == trunk.by_device[0][0]

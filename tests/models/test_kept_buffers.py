@@ -21,9 +21,9 @@ assert GEOMETRY
 SETTING = ComputeSetting("cuda", 32_768, 512, 1, 2, quantised=True)
 SETTINGS = (
     SETTING,
-    replace(SETTING, backend="vulkan", draft=0),
-    replace(SETTING, devices=2, quantised=False),
-    replace(SETTING, backend="cpu"),
+    SETTING._replace(backend="vulkan", draft=0),
+    SETTING._replace(devices=2, quantised=False),
+    SETTING._replace(backend="cpu"),
 )
 
 
@@ -63,7 +63,7 @@ def test_the_next_process_finds_what_was_computed(kept: Path, monkeypatch: pytes
     for setting in SETTINGS:
         assert find_compute_buffers(GEOMETRY, setting) == compute_buffers(GEOMETRY, setting)
     with pytest.raises(AssertionError, match="is computed"):
-        find_compute_buffers(GEOMETRY, replace(SETTING, context=65_536))
+        find_compute_buffers(GEOMETRY, SETTING._replace(context=65_536))
     with pytest.raises(AssertionError, match="is computed"):
         find_compute_buffers(replace(GEOMETRY, hidden=GEOMETRY.hidden + 256), SETTING)
 

@@ -61,7 +61,7 @@ def test_sizes_by_bits_per_weight_hold_what_is_listed() -> None:
         if model.weights and model.weights.host_mib:
             continue
         for file in model.files:
-            if file.size_bytes and (bits := bits_per_weight(file)):
+            if file.size_bytes and (bits := bits_per_weight(file.quant)):
                 found = file.size_bytes * 8 / (model.parameters_b * 1e9)
                 inside += bits[0] * 0.98 <= found <= bits[2] * 1.02
                 errors.append(abs(found / bits[1] - 1))

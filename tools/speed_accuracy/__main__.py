@@ -13,7 +13,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 from launcher.base.errors import LauncherError
@@ -86,9 +86,9 @@ class Factors:
         """Return the factors with one of them multiplied by `by`."""
         group, name = place
         if group == "common":
-            return replace(self, common=replace(self.common, **{name: getattr(self.common, name) * by}))
+            return replace(self, common=self.common._replace(**{name: getattr(self.common, name) * by}))
         old = self.generations[group]
-        new = replace(old, **{name: getattr(old, name) * by})
+        new = old._replace(**{name: getattr(old, name) * by})
         return replace(self, generations=self.generations | {group: new})
 
 
@@ -279,8 +279,8 @@ def _print_part(name: str, runs: Sequence[Run], shipped: dict[int, float], witho
 def _print_factors(found: Factors) -> None:
     for name, one in found.generations.items():
         print(f'    "{name}": GenerationFactors({one.bandwidth:.3f}, {one.layer_us:.1f}, {one.compute:.3f}),')
-    for field in fields(found.common):
-        print(f"    {field.name}: float = {getattr(found.common, field.name):.3f}")
+    for name, value in found.common._asdict().items():
+        print(f"    {name}: float = {value:.3f}")
 
 
 if __name__ == "__main__":
