@@ -205,6 +205,16 @@ def embedding_model(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) 
     return path
 
 
+@pytest.fixture(scope="session")
+def reranker(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo model with a header that makes it a reranker."""
+    from tests.models.tiny_models import PoolingType, write_pooled
+
+    path = tmp_path_factory.mktemp("reranker") / "reranker.gguf"
+    write_pooled(demo_model, path, PoolingType.RANK)
+    return path
+
+
 def _program(path: Path, *command: str) -> Path:
     path.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
     path.chmod(0o755)

@@ -66,7 +66,7 @@ def card(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     told, program = tmp_path / "told", tmp_path / "llama-server"
     others = "--model --metrics --cors-origins --no-ui --gpu-layers --flash-attn --batch-size --device --spec-type"
     row_flags = (flag for row in ROWS.values() for flag in row.flags)
-    flags = " ".join({*others.split(), "--embeddings", *START_FLAGS, *row_flags})
+    flags = " ".join({*others.split(), "--embeddings", "--reranking", *START_FLAGS, *row_flags})
     program.write_text(CARD.format(flags=flags, told=shlex.quote(str(told))))
     program.chmod(0o755)
     return told
@@ -160,14 +160,16 @@ async def compare_all(name: str, card: Path | None, home: Path) -> None:
             assert [wanted[0], *without_plumbing(asked)] == wanted, f"ask {number}: {settings}"
 
 
-def test_all_ways_to_start_an_embedding_model_give_it_the_same_arguments(
-    card: Path | None, home: Path, embedding_model: Path
+@pytest.mark.parametrize(("model", "flag"), [("embedding_model", "--embeddings"), ("reranker", "--reranking")])
+def test_all_ways_to_start_a_model_that_writes_none_give_it_the_same_arguments(
+    model: str, flag: str, card: Path | None, home: Path, request: pytest.FixtureRequest
 ) -> None:
     """The user's catalogue does not say what it is: its header does."""
+    source: Path = request.getfixturevalue(model)
     folder = home / "config" / "models"
     folder.mkdir(parents=True)
     path = folder / "own.gguf"
-    path.symlink_to(embedding_model)
+    path.symlink_to(source)
     files = "files = [{ quant = 'Q', file = 'own.gguf' }]\n"
     (folder / "own.toml").write_text(f"[[models]]\nid = 'own'\nname = 'Own'\n{files}speculation = 'mtp'\n")
 
@@ -175,11 +177,11 @@ def test_all_ways_to_start_an_embedding_model_give_it_the_same_arguments(
         machine = MachineDescription()
         here = await planner.read_situation(machine)
         settings: dict[str, Value] = {"ctx": 8_192, "kv": "f16", "ubatch": 256, "slots": 1}
-        for named in ("own", str(embedding_model)):
+        for named in ("own", str(source)):
             options = (await resolve_start(named, settings)).options
             served = await launch_plan(options, ENDPOINT)
             wanted = without_plumbing(served.command.arguments)
-            assert wanted.count("--embeddings") == 1
+            assert [word for word in wanted if word in ("--embeddings", "--reranking")] == [flag]
             assert not any(word.startswith("--spec") for word in wanted)
             recipe = (await recipes.recipe_of_options(options, port=None, backend=None)).recipe
             assert without_plumbing([*recipe.program, *recipe.build_arguments()]) == wanted

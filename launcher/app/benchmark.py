@@ -159,7 +159,7 @@ async def running_target(entry: ServerEntry) -> AsyncIterator[BenchmarkTarget]:
     Raises what requests to it raise, and ModelWritesNoText for an embedding model.
     """
     if entry.embeddings:
-        raise no_text_error(entry.model)
+        raise no_text_error(entry.model, is_reranker=entry.reranking)
     key = await asyncio.to_thread(verified_api_key, entry)
     settings = {name: _to_run_value(value) for name, value in entry.settings.items() if value not in (None, [])}
     find_spill = partial(asyncio.to_thread, _find_spill_sentence, entry.url)

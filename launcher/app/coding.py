@@ -64,7 +64,7 @@ async def find_running_server(
         return None
     if entry is not None:
         if entry.embeddings:
-            raise no_text_error(entry.model)
+            raise no_text_error(entry.model, is_reranker=entry.reranking)
         api_key = api_key or await asyncio.to_thread(verified_api_key, entry)
     attached = AttachedServer(parse_address(entry.url if entry else url or ""), api_key)
     try:
@@ -161,7 +161,7 @@ async def resolve_agent_start(
         start = await resolve_start(model, {**settings, **asked}, make_options, intent="agents")
         start = replace(start, chosen=None)  # an agent's settings are not those of the next start
         if start.options.embeddings:
-            raise no_text_error(start.options.model.name)
+            raise no_text_error(start.options.model.name, is_reranker=start.options.reranking)
         if not _fits_with_fine_kv(start, asked):
             continue
         if slot_context(start) >= agent.least_context:

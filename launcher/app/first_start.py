@@ -278,7 +278,7 @@ class _FirstStart:
         try:
             reply = await send_request(request)
         except ModelWritesNoText:
-            self._report_step(Step.SELF_TEST, Stage.DONE, detail=StepDetail.EMBEDS)
+            self._report_step(Step.SELF_TEST, Stage.DONE, detail=StepDetail.WRITES_NONE)
             return None
         drafts = reply.acceptance
         if drafts.drafted and not drafts.accepted:

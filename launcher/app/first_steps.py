@@ -32,7 +32,7 @@ class StepDetail(StrEnum):
     """Detail of a step that its stage does not tell.
 
     ENGINE has INSTALLED_AND_TESTED, FOUND, BUILT_IN; MODEL has HERE, RECEIVED; VERIFY has VERIFIED, WITHOUT_SUM; LOAD
-    and WARM_UP have SERVED; SELF_TEST has ANSWERED, EMBEDS. ASKING and ELSEWHERE belong to a download of MODEL or
+    and WARM_UP have SERVED; SELF_TEST has ANSWERED, WRITES_NONE. ASKING and ELSEWHERE belong to a download of MODEL or
     ENGINE.
     """
 
@@ -46,7 +46,7 @@ class StepDetail(StrEnum):
     WITHOUT_SUM = "header is correct; no checksum is published"
     SERVED = "already running"
     ANSWERED = "working; MTP is off"
-    EMBEDS = "working; it turns texts into vectors and writes none"
+    WRITES_NONE = "working; it writes no text"
     ELSEWHERE = "being downloaded by another program"
 
 

@@ -112,6 +112,7 @@ def _describe_model(model: PooledModel, start: ResolvedStart) -> dict[str, Any]:
         "engine": f"{launch.build.name} engine {launch.build.version}" if launch else "",
         "settings": launched_settings(launch) if launch else {},
         "embeddings": bool(launch and launch.options.embeddings),
+        "reranking": bool(launch and launch.options.reranking),
         "limits": format_settings(launch.limits) if launch else "",
         "kept": format_settings(start.settings_from(SettingOrigin.KEPT)),
         "tuned": start.tuned_line,

@@ -760,6 +760,7 @@ def _describe_served(model: PooledModel) -> ServedModel:
         engine=launch.build.name if launch else "",
         draft=launch.options.draft if launch else 0,
         embeddings=bool(launch and launch.options.embeddings),
+        reranking=bool(launch and launch.options.reranking),
         engine_pid=pid,
         engine_created_s=model.engine_created_s if pid else None,
         engine_port=supervisor.engine_endpoint.port,

@@ -233,6 +233,7 @@ def options_for_plan(
         draft_file=_companion_path(plan, draft),
         spec_type=speculation.spec_type,
         embeddings=plan.entry.embedding,
+        reranking=plan.entry.reranker,
         mmproj=_companion_path(plan, projector),
         rpc=tuple(rpc),
         extra=tuple(extra),
@@ -610,8 +611,15 @@ async def compare_with_engine(
     build = await choose_build(ServeOptions(Path(source.model.path), engine=engine))
     gpu = settings.backend != "cpu"
     no_gpu = machine is not None and machine.backend == "cpu"
-    embeddings = source.model.is_embedding
-    answer = await ask_engine(build, source.parts, settings, gpu=gpu, no_gpu=no_gpu, embeddings=embeddings)
+    answer = await ask_engine(
+        build,
+        source.parts,
+        settings,
+        gpu=gpu,
+        no_gpu=no_gpu,
+        embeddings=source.model.is_embedding,
+        reranking=source.model.is_reranker,
+    )
     try:
         formula = estimate_by_formula(
             source, replace(settings, backend=answer.backend, gpus=max(len(answer.devices), 1))

@@ -407,6 +407,7 @@ class PublishedServer:
                 model=api_model_name(options),
                 draft=options.draft,
                 embeddings=options.embeddings,
+                reranking=options.reranking,
                 health=(),
                 settings=launched_settings(launch) if launch else {},
                 formula_inputs=make_formula_inputs(launch) if launch else {},

@@ -138,7 +138,7 @@ class RemoteServer:
     async def chat(self, request: ChatRequest, *, measured: bool = False) -> AsyncIterator[AsyncIterator[Delta]]:
         """See Supervisor."""
         if self.launch is not None and self.launch.options.embeddings:
-            raise no_text_error(self.launch.header.name)
+            raise no_text_error(self.launch.header.name, is_reranker=self.launch.options.reranking)
         client = self.client
         if not measured:
             if self._chat_client is None:

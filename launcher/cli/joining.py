@@ -87,7 +87,9 @@ def _ready_json(ready: Mapping[str, Any]) -> dict[str, Any]:
 def _describe_ready(ready: Mapping[str, Any]) -> Iterator[str]:
     settings = ready["settings"]
     draft, slots = settings.get("draft"), settings.get("slots")
-    mode = "embeddings" if ready["embeddings"] else f"MTP on, draft length {draft}" if draft else "MTP off"
+    mode = f"MTP on, draft length {draft}" if draft else "MTP off"
+    if ready["embeddings"]:
+        mode = "reranking" if ready["reranking"] else "embeddings"
     yield from ready["notices"]
     yield f"\n{ready['name']}, {ready['engine']}, at the server that runs already"
     rows = {

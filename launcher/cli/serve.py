@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import shlex
 import sys
@@ -23,6 +24,7 @@ from launcher.models.server_settings import ROWS, format_settings
 if TYPE_CHECKING:
     from launcher.app.session import ServerSession
     from launcher.app.start_settings import ResolvedStart
+    from launcher.engine.serve_options import ServeOptions
     from launcher.models.memory import PlanSettings
     from launcher.monitor.health_event import HealthEvent
 
@@ -280,17 +282,19 @@ def _describe_server(session: ServerSession, start: ResolvedStart, options: argp
     limits, kept = format_settings(launch.limits), format_settings(start.settings_from(SettingOrigin.KEPT))
     draft = launch.options.draft
     plan_settings = launch.plan_settings("cpu")
-    mtp = f"MTP on, draft length {draft}" if draft else "MTP off"
-    embeds = launch.options.embeddings
+    mode = f"MTP on, draft length {draft}" if draft else "MTP off"
+    texts_path = launch.options.texts_path
+    if texts_path:
+        mode = "reranking" if launch.options.reranking else "embeddings"
     slots = f"{plan_settings.slots} slot{'' if plan_settings.slots == 1 else 's'}"
     yield f"\n{launch.header.name}, {launch.build.name} engine {launch.build.version}"
     rows = {
         "address": f"{endpoint.url}/v1",
         "API key": endpoint.api_key,
-        "example": embeds and _embedding_request(endpoint.url, endpoint.api_key),
-        "settings": f"{'embeddings' if embeds else mtp}, context {launch.context}, {slots}",
-        "context": "" if embeds else _describe_full_context(plan_settings, launch.options.extra),
-        "texts": embeds and _describe_longest_text(plan_settings, splits=launch.header.splits_texts),
+        "example": texts_path and _example_request(endpoint.url + texts_path, endpoint.api_key, launch.options),
+        "settings": f"{mode}, context {launch.context}, {slots}",
+        "context": "" if texts_path else _describe_full_context(plan_settings, launch.options.extra),
+        "texts": texts_path and _describe_longest_text(plan_settings, splits=launch.header.splits_texts),
         "memory": f"KV cache {plan_settings.kv}, ubatch {plan_settings.ubatch}",
         "limits": limits and f"{limits}, to fit into host memory",
         "workers": launch.options.rpc and f"{', '.join(launch.options.rpc)} (RPC)",
@@ -319,10 +323,14 @@ async def _print_advice(session: ServerSession, *, as_json: bool) -> None:
         print(f"Advice: {advice.sentence} {commands}", file=sys.stderr, flush=True)
 
 
-def _embedding_request(url: str, api_key: str) -> str:
-    """Return a request for a text's vector. Its quotes suit bash, PowerShell 7 and cmd."""
+def _example_request(url: str, api_key: str, options: ServeOptions) -> str:
+    """Return a request for a text's vector or rank. Its quotes suit bash, PowerShell 7 and cmd."""
+    body: dict[str, object] = {"input": "Hello."}
+    if options.reranking:
+        body = {"query": "Hello?", "documents": ["Hello.", "Bread."]}
+    data = json.dumps(body).replace('"', '\\"')
     key = f'-H "Authorization: Bearer {api_key}"'
-    return f'curl {url}/v1/embeddings {key} -H "Content-Type: application/json" -d "{{\\"input\\": \\"Hello.\\"}}"'
+    return f'curl {url} {key} -H "Content-Type: application/json" -d "{data}"'
 
 
 def _describe_longest_text(plan_settings: PlanSettings, *, splits: bool) -> str:

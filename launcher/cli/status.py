@@ -36,6 +36,7 @@ async def run(options: argparse.Namespace) -> Result:
         "engine",
         "draft",
         "embeddings",
+        "reranking",
         "health",
         "shared",
         "encrypted",
@@ -86,7 +87,9 @@ def _format_servers(servers: Sequence[RegisteredServer], *, show_key: bool) -> I
 
 
 def _format_model(url: str, state: str, model: ServerEntry | ServedModel) -> str:
-    mode = f"draft length {model.draft}" if model.draft else "embeddings" if model.embeddings else "MTP off"
+    mode = f"draft length {model.draft}" if model.draft else "MTP off"
+    if model.embeddings:
+        mode = "reranking" if model.reranking else "embeddings"
     if model.engine_pid is None and state == "stopped":
         return f"{url}/v1  unloaded  {model.model}  a request for it loads it again"
     facts = [state, model.model, mode, f"{model.engine} engine", f"pid {model.engine_pid}"]

@@ -58,6 +58,7 @@ LLAMA_SERVER = EngineBuild(
             "--rpc",
             "--spec-draft-model",
             "--embeddings",
+            "--reranking",
         }
     ),
 )
@@ -104,7 +105,9 @@ def _setting_arguments(options: ServeOptions, build: EngineBuild, *, gpu: bool) 
         yield "--batch-size", str(options.ubatch)
     if options.draft:
         yield from _drafting_arguments(options)
-    if options.embeddings:
+    if options.reranking:
+        yield "--reranking", None
+    elif options.embeddings:
         yield "--embeddings", None
     for field, flag in _FILE_FLAGS.items():
         if (path := getattr(options, field)) is not None:

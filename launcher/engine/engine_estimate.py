@@ -306,19 +306,22 @@ async def ask_engine(
     gpu: bool = True,
     no_gpu: bool = False,
     embeddings: bool = False,
+    reranking: bool = False,
     limit_s: float = DRY_RUN_LIMIT_S,
 ) -> EngineEstimate:
     """Start `build` with `settings` on a sparse twin of a model, read the memory tables it prints, and stop it.
 
     `gpu` is whether the build computes on a GPU, `no_gpu` whether a GPU build must not use one, `embeddings` whether
-    the model turns texts into vectors.
+    the model turns texts into vectors, `reranking` whether it ranks them.
 
     Raises TwinImpossible if no sparse file can be created, EngineUnsuitable if the build prints no tables within
     `limit_s` seconds, and the cause in its log if it refuses the model or the settings.
     """
     began_s = time.monotonic()
     with sparse_twin(parts) as model:
-        command = dry_run_command(build, model, settings, gpu=gpu, no_gpu=no_gpu, embeddings=embeddings)
+        command = dry_run_command(
+            build, model, settings, gpu=gpu, no_gpu=no_gpu, embeddings=embeddings, reranking=reranking
+        )
         tables = await _read_memory_tables(command, build, settings, limit_s)
     table = tables[0]
     devices = tuple(row.name for row in table if row.is_device)
@@ -414,12 +417,15 @@ def dry_run_command(
     gpu: bool,
     no_gpu: bool = False,
     embeddings: bool = False,
+    reranking: bool = False,
 ) -> EngineCommand:
     """Return the command that serves `model` with `settings` on any free port and prints the memory tables."""
     # On the CPU --n-cpu-moe has no effect, so a build without it can do; ask_engine requires it if a GPU is used.
     if "--n-cpu-moe" not in build.flags:
         settings = replace(settings, n_cpu_moe=0)
-    options = replace(planned_options(settings, ServeOptions(model)), no_gpu=no_gpu, embeddings=embeddings)
+    options = replace(
+        planned_options(settings, ServeOptions(model)), no_gpu=no_gpu, embeddings=embeddings, reranking=reranking
+    )
     arguments = [*server_arguments(options, build, gpu=gpu), "--host", "127.0.0.1", "--port", "0"]
     for flag, value in (("--verbosity", "4"), ("--log-jsonl", None), ("--log-colors", "off")):
         if flag in build.flags:

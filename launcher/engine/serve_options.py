@@ -55,7 +55,8 @@ class ServeOptions(ServerSettings):
     speculative decoding. `alias` is the model's name in the API. `mmproj` is the vision projector,
     `chat_template_file` replaces the model's chat template. `rpc` are llama.cpp RPC workers as HOST:PORT whose devices
     are used in addition. `no_gpu` makes a GPU build compute on the CPU. `embeddings`: the model turns texts into
-    vectors, and the server answers /v1/embeddings; a start takes it from the model's header. `extra` are the arguments
+    vectors, and the server answers /v1/embeddings; with `reranking`, too, it ranks texts, and the server answers
+    /v1/rerank; a start takes both from the model's header. `extra` are the arguments
     that the user wrote after `--`; they are passed unchanged at the end of the command line.
     """
 
@@ -73,7 +74,15 @@ class ServeOptions(ServerSettings):
     rpc: tuple[str, ...] = ()
     no_gpu: bool = False
     embeddings: bool = False
+    reranking: bool = False
     extra: tuple[str, ...] = ()
+
+    @property
+    def texts_path(self) -> str:
+        """The API's path to which programs send texts for a model that writes none; "" for one that writes."""
+        if self.reranking:
+            return "/v1/rerank"
+        return "/v1/embeddings" if self.embeddings else ""
 
     @property
     def drafts_repeats(self) -> bool:

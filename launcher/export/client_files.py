@@ -44,8 +44,9 @@ def continue_config(recipe: ExportRecipe) -> str:
     _refuse_macros(recipe.name, "Continue", "${{")
     quoted = quoting.quote_yaml
     key = quoted(recipe.api_key) if recipe.api_key else f"${{{{ secrets.{KEY_VARIABLE} }}}}"
+    role = "[embed]" if recipe.embeds else "[rerank]" if recipe.ranks else "[chat, edit, apply]"
     options: list[str] = []
-    if recipe.context is not None and not recipe.embeds:
+    if recipe.context is not None and recipe.writes_text:
         options = [
             "    defaultCompletionOptions:",
             f"      contextLength: {recipe.context}",
@@ -63,10 +64,10 @@ def continue_config(recipe: ExportRecipe) -> str:
         f"    model: {quoted(recipe.name)}",
         f"    apiBase: {quoted(recipe.url)}",
         f"    apiKey: {key}",
-        f"    roles: {'[embed]' if recipe.embeds else '[chat, edit, apply]'}",
+        f"    roles: {role}",
         *options,
         # Continue decides by the model's name whether it can call tools, and does not know most local ones.
-        *([] if recipe.embeds else ["    capabilities: [tool_use]"]),
+        *(["    capabilities: [tool_use]"] if recipe.writes_text else []),
     ]
     return "\n".join(lines) + "\n"
 

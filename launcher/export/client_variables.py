@@ -29,7 +29,7 @@ def sdk_variables(recipe: ExportRecipe, *, shell: Shell) -> str:
         "OPENAI_API_KEY": key,
         "OPENAI_MODEL": recipe.name,
     }
-    if not recipe.embeds:
+    if recipe.writes_text:
         variables |= {
             "ANTHROPIC_BASE_URL": recipe.url.removesuffix("/v1"),
             "ANTHROPIC_API_KEY": key,
@@ -62,9 +62,11 @@ def webui_variables(recipe: ExportRecipe, *, shell: Shell) -> str:
         "OPENAI_API_BASE_URL": recipe.url,
         "OPENAI_API_KEY": _Key(recipe.api_key),
     }
-    variables |= {"RAG_EMBEDDING_MODEL": recipe.name} if recipe.embeds else {"DEFAULT_MODELS": recipe.name}
+    if recipe.writes_text:
+        variables["DEFAULT_MODELS"] = recipe.name
     if recipe.embeds:
         variables |= {
+            "RAG_EMBEDDING_MODEL": recipe.name,
             "RAG_EMBEDDING_ENGINE": "openai",
             "RAG_OPENAI_API_BASE_URL": recipe.url,
             "RAG_OPENAI_API_KEY": _Key(recipe.api_key),

@@ -1,6 +1,7 @@
 """Client code for a server: requests with curl, Python and TypeScript that report errors.
 
-A server of a model that writes streams its reply; one of an embedding model returns the vector of a text.
+A server of a model that writes streams its reply; one of an embedding model returns the vector of a text, one of a
+reranker the ranks of two.
 """
 
 import json
@@ -11,6 +12,7 @@ from launcher.export.recipe import ExportRecipe
 from launcher.export.shell import KEY_VARIABLE
 
 _PROMPT = "What is speculative decoding?"
+_DOCUMENTS = ["A small model proposes tokens, and the large one verifies them.", "A boat."]
 _SILENCE_S = 75
 """Client timeout: over two pings, which the server sends every 30 s while it computes (sse_ping_interval in
 tools/server/README.md).
@@ -29,6 +31,9 @@ _PYTHON_REPLY = """\
 _PYTHON_VECTOR = """\
     reply = client.embeddings.create(model=MODEL, input=prompt)
     print(reply.data[0].embedding)"""
+_PYTHON_RANKS = """\
+    body = {"model": MODEL, "query": prompt, "documents": DOCUMENTS}
+    print(client.post("/rerank", cast_to=object, body=body))"""
 _TYPESCRIPT_REPLY = """\
   const stream = await client.chat.completions.create({
     model: MODEL,
@@ -45,13 +50,21 @@ _TYPESCRIPT_VECTOR = """\
     input: prompt,
   });
   console.log(JSON.stringify(reply.data[0]?.embedding));"""
+_TYPESCRIPT_RANKS = """\
+  const reply = await client.post("/rerank", {
+    body: { model: MODEL, query: prompt, documents: DOCUMENTS },
+  });
+  console.log(JSON.stringify(reply));"""
 """Requests of the programs; MODEL stands for the model's name in the API, quoted."""
 
 
 def curl_request(recipe: ExportRecipe) -> str:
     """Return a request for bash. The key is passed through standard input, so that no process list shows it."""
     body: dict[str, object] = {"model": recipe.name}
-    if recipe.embeds:
+    if recipe.ranks:
+        path = "rerank"
+        body |= {"query": _PROMPT, "documents": _DOCUMENTS}
+    elif recipe.embeds:
         path = "embeddings"
         body |= {"input": _PROMPT}
     else:
@@ -70,12 +83,21 @@ EOF
 """
 
 
+def _select_request(recipe: ExportRecipe, ranks: str, vector: str, reply: str) -> str:
+    """Return the request that the server answers, with the model's name."""
+    request = reply
+    if recipe.ranks:
+        request = ranks.replace("DOCUMENTS", json.dumps(_DOCUMENTS))
+    elif recipe.embeds:
+        request = vector
+    return request.replace("MODEL", quoting.quote_source(recipe.name))
+
+
 def python_program(recipe: ExportRecipe) -> str:
     """Return a Python program that uses the package `openai`."""
     key = quoting.quote_source(recipe.api_key) if recipe.api_key else f'os.environ["{KEY_VARIABLE}"]'
     imports = "import sys\n" if recipe.api_key else "import os\nimport sys\n"
-    model = quoting.quote_source(recipe.name)
-    request = _PYTHON_VECTOR if recipe.embeds else _PYTHON_REPLY
+    request = _select_request(recipe, _PYTHON_RANKS, _PYTHON_VECTOR, _PYTHON_REPLY)
     return f'''\
 # pip install openai
 {imports}
@@ -89,7 +111,7 @@ client = openai.OpenAI(
 )
 prompt = " ".join(sys.argv[1:]) or "{_PROMPT}"
 try:
-{request.replace("MODEL", model)}
+{request}
 except openai.APITimeoutError:
     sys.exit("The server was silent for too long.")
 except openai.APIConnectionError as error:
@@ -107,7 +129,7 @@ def typescript_program(recipe: ExportRecipe) -> str:
     """Return a TypeScript program that uses the package `openai`."""
     missing = f'process.env.{KEY_VARIABLE} ?? fail("Set {KEY_VARIABLE} to the API key.")'
     key = quoting.quote_source(recipe.api_key) if recipe.api_key else missing
-    request = _TYPESCRIPT_VECTOR if recipe.embeds else _TYPESCRIPT_REPLY
+    request = _select_request(recipe, _TYPESCRIPT_RANKS, _TYPESCRIPT_VECTOR, _TYPESCRIPT_REPLY)
     return f"""\
 // npm install openai
 import OpenAI from "openai";
@@ -126,7 +148,7 @@ const client = new OpenAI({{
 const prompt = process.argv.slice(2).join(" ") || "{_PROMPT}";
 
 async function main(): Promise<void> {{
-{request.replace("MODEL", quoting.quote_source(recipe.name))}
+{request}
 }}
 
 main().catch((error: unknown) => {{

@@ -108,6 +108,16 @@ class ExportRecipe:
         return context // slots if context and slots and "--kv-unified" not in values else context
 
     @property
+    def ranks(self) -> bool:
+        """Whether the server ranks texts and writes none."""
+        return any(flag in ("--reranking", "--rerank") for flag, _ in self.options)
+
+    @property
+    def writes_text(self) -> bool:
+        """Whether the server writes text."""
+        return not self.embeds and not self.ranks
+
+    @property
     def url(self) -> str:
         """The base URL of its OpenAI API for clients on this computer."""
         host = LOOPBACK if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104 -- compared, not bound

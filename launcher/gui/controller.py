@@ -368,7 +368,7 @@ class Controller(QObject):
             settings=event.settings,
             address=event.address,
             served=True,
-            writes_text=not event.launch.options.embeddings,
+            texts_path=event.launch.options.texts_path,
         )
         self.launch, self.note = event.launch, event.note
         self.shared, self.encrypted = event.shared, event.encrypted

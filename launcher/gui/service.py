@@ -270,7 +270,11 @@ class ServerService:
             else tr("{context} context · MTP off", context=context)
         )
         if launch.options.embeddings:
-            settings_text = tr("{context} context · turns texts into vectors", context=context)
+            settings_text = (
+                tr("{context} context · ranks texts", context=context)
+                if launch.options.reranking
+                else tr("{context} context · turns texts into vectors", context=context)
+            )
         settings_text += tr(" · shared with the network") if session.shared else ""
         note = render(as_message(read_demo_preset().speed_note)) if self.served_name == DEMO else ""
         address = session.supervisor.endpoint.url.removeprefix("http://")

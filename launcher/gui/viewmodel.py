@@ -44,7 +44,8 @@ _RESTING = (ServerState.STOPPED, ServerState.FAILED)
 class Inputs:
     """Everything that the Cockpit's controls depend on.
 
-    `served` is whether a model has been served since the window opened; `problem` is an error besides the server's.
+    `served` is whether a model has been served since the window opened; `texts_path` is the API's path for texts of a
+    model that writes none; `problem` is an error besides the server's.
     """
 
     status: ServerStatus = field(default_factory=ServerStatus)
@@ -53,7 +54,7 @@ class Inputs:
     address: str = ""
     replying: bool = False
     served: bool = False
-    writes_text: bool = True
+    texts_path: str = ""
     problem: LauncherError | None = None
 
 
@@ -107,15 +108,15 @@ def derive_view(inputs: Inputs) -> View:
         offers_demo=resting and not inputs.served,
         can_start=resting and inputs.model is not None,
         can_stop=not resting and state is not ServerState.STOPPING,
-        can_ask=running and inputs.writes_text and not inputs.replying,
+        can_ask=running and not inputs.texts_path and not inputs.replying,
         replying=inputs.replying,
-        prompt_hint=_prompt_hint(state, running=running, writes_text=inputs.writes_text),
+        prompt_hint=_prompt_hint(state, running=running, texts_path=inputs.texts_path),
     )
 
 
-def _prompt_hint(state: ServerState, *, running: bool, writes_text: bool) -> str:
-    if running and not writes_text:
-        return tr("An embedding model writes no text · programs send it texts at /v1/embeddings")
+def _prompt_hint(state: ServerState, *, running: bool, texts_path: str) -> str:
+    if running and texts_path:
+        return tr("This model writes no text · programs send it texts at {path}", path=texts_path)
     if running:
         return tr("Type a message · Enter sends, Esc stops")
     if state in _RESTING:

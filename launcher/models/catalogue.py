@@ -179,7 +179,9 @@ class ModelEntry:
     speculation: SpeculationKind | None = None
     """How it drafts: with a head inside (mtp) or in a separate file, a smaller model, or repeated text (ngram-mod)."""
     embedding: bool = False
-    """Whether it is an embedding model, which has no drafts, and whose speed is that of reading."""
+    """Whether it is an embedding model or reranker, which has no drafts, and whose speed is that of reading."""
+    reranker: bool = False
+    """Whether it ranks texts; then `embedding` is true, too."""
     thinking: Literal["on", "off"] | None = None
     """Whether it thinks before it answers by default; absent if unknown."""
     draft: CompanionFile | None = None

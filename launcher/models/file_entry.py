@@ -70,6 +70,7 @@ def describe_file(model: GgufModel, name: str | None = None) -> ModelEntry:
         parameters_b=count_parameters(model) / 1e9 or None,
         native_context=model.trained_context or None,
         embedding=model.is_embedding,
+        reranker=model.is_reranker,
         speculation="draft-file" if side_files.head else "mtp",
         draft=side_files.head,
         mmproj=side_files.projectors,

@@ -20,8 +20,8 @@ _PART = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf"
 """The names of split files (llama_split_path in llama.cpp)."""
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 _MAX_NAME = 120
-_POOLING_LAST = 3
-"""LLAMA_POOLING_TYPE_LAST of llama.h."""
+_POOLING_LAST, _POOLING_RANK = 3, 4
+"""LLAMA_POOLING_TYPE_LAST and LLAMA_POOLING_TYPE_RANK of llama.h."""
 _MAX_NAMED_PARTS = 1_000
 
 
@@ -96,6 +96,11 @@ class _HeaderProperties:
         """Whether the model turns texts into vectors or ranks them, and generates no text."""
         is_causal = self.metadata.get(f"{self.architecture}.attention.causal")
         return bool(self.read_count("pooling_type")) or is_causal is False
+
+    @property
+    def is_reranker(self) -> bool:
+        """Whether the model ranks texts by how well they answer a query."""
+        return self.read_count("pooling_type") == _POOLING_RANK
 
     @property
     def splits_texts(self) -> bool:

@@ -27,7 +27,7 @@ from launcher.models.weights import Weights, read_weights, weights_by_rules
 class HeaderSummary:
     """The size, geometry and weights of a file, and the program version that read it.
 
-    `has_head` is whether it has an MTP head, `embedding` whether it turns texts into vectors.
+    `has_head` is whether it has an MTP head, `embedding` whether it writes no text, `reranker` whether it ranks texts.
     """
 
     size_bytes: int
@@ -35,6 +35,7 @@ class HeaderSummary:
     geometry: Geometry
     weights: Weights
     embedding: bool = False
+    reranker: bool = False
     version: str = __version__
 
 
@@ -59,7 +60,8 @@ def apply_summary(entry: ModelEntry, file: ModelFile) -> tuple[ModelEntry, Model
     if summary is None:
         return entry, file, None
     file = replace(file, size_bytes=file.size_bytes or summary.size_bytes, has_head=summary.has_head)
-    return replace(entry, geometry=summary.geometry, embedding=summary.embedding), file, summary.weights
+    described = replace(entry, geometry=summary.geometry, embedding=summary.embedding, reranker=summary.reranker)
+    return described, file, summary.weights
 
 
 class _KnownPair:
@@ -131,7 +133,9 @@ _FILE: KeptFile[HeaderSummary | None] = KeptFile(
 def _summarise(header: GgufHeader | GgufModel) -> HeaderSummary:
     geometry = read_geometry(header)
     weights = read_weights(header, geometry)
-    return HeaderSummary(header.file_bytes, header.has_mtp_head, geometry, weights, header.is_embedding)
+    return HeaderSummary(
+        header.file_bytes, header.has_mtp_head, geometry, weights, header.is_embedding, header.is_reranker
+    )
 
 
 def _summarise_local(path: Path) -> HeaderSummary | None:

@@ -147,6 +147,7 @@ def describe_repository(name: HubName) -> tuple[ModelEntry, ModelFile | None]:
         native_context=model.trained_context or None,
         speculation="draft-file" if draft else "mtp",
         embedding=model.is_embedding,
+        reranker=model.is_reranker,
         draft=draft,
         mmproj=tuple(_list_projectors(listing)),
         geometry=geometry_or_none(model),

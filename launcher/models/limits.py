@@ -36,8 +36,13 @@ def no_head_error(name: str, *, why: str | None = None, **facts: object) -> Mode
     )
 
 
-def no_text_error(name: str) -> ModelWritesNoText:
-    """Return the error for requesting text from an embedding model."""
+def no_text_error(name: str, *, is_reranker: bool) -> ModelWritesNoText:
+    """Return the error for requesting text from an embedding model or a reranker."""
+    if is_reranker:
+        return ModelWritesNoText(
+            message("{name} is a reranker: it ranks texts and writes none.", name=name),
+            message("Send a query and texts to /v1/rerank of its server, or choose a model that writes."),
+        )
     return ModelWritesNoText(
         message("{name} is an embedding model: it turns texts into vectors and writes none.", name=name),
         message("Send texts to /v1/embeddings of its server, or choose a model that writes."),
@@ -45,9 +50,9 @@ def no_text_error(name: str) -> ModelWritesNoText:
 
 
 def check_writes_text(model: GgufModel) -> None:
-    """Raise ModelWritesNoText for an embedding model."""
+    """Raise ModelWritesNoText for an embedding model or a reranker."""
     if model.is_embedding:
-        raise no_text_error(model.name)
+        raise no_text_error(model.name, is_reranker=model.is_reranker)
 
 
 def training_warning(trained: int | None, context: int) -> str:

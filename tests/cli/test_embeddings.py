@@ -44,6 +44,32 @@ def test_the_example_that_serve_prints_is_answered(embedding_model: Path) -> Non
             process.wait(120)
 
 
+def test_a_reranker_is_served(reranker: Path) -> None:
+    with forked.start("serve", str(reranker), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        printed = []
+        while "Ctrl-C" not in (line := process.stdout.readline()):
+            assert line, printed
+            printed.append(line.rstrip("\n"))
+        try:
+            rows = dict(line.split(maxsplit=1) for line in printed if line.startswith("  "))
+            assert rows["settings"].startswith("reranking, context ")
+            example = subprocess.run(shlex.split(rows["example"]), capture_output=True, text=True, check=True)
+            assert len(json.loads(example.stdout)["results"]) == 2
+            server = answer("status", "--show-key")[0]
+            assert server["reranking"]
+            assert "  reranking  " in forked.run("status").stdout
+            environment = os.environ | {"LLAMA_API_KEY": server["api_key"]}
+            text = forked.run("export", "curl").stdout
+            asked = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, env=environment)
+            assert len(json.loads(asked.stdout)["results"]) == 2
+            error = complaint("chat", "Hello")
+            assert error["message"] == "reranker is a reranker: it ranks texts and writes none."
+        finally:
+            process.terminate()
+            process.wait(120)
+
+
 def test_longer_texts_need_a_larger_ubatch_unless_the_last_token_counts(demo_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "mean.gguf"
     write_pooled(demo_model, path, PoolingType.MEAN)
@@ -86,4 +112,4 @@ def test_a_first_start_ends_without_a_reply(embedding_model: Path) -> None:
         assert process.wait(120) == 0
     assert (events[-1]["text"], events[-1]["first_token_s"]) == (None, None)
     (tested,) = (each for each in events if each.get("step") == "self-test" and each["stage"] == "done")
-    assert tested["how"] == "working; it turns texts into vectors and writes none"
+    assert tested["how"] == "working; it writes no text"

@@ -14,7 +14,7 @@ from launcher.app.start_settings import resolve_start
 from launcher.base.errors import EngineFailed, ModelHasNoHead, ModelWritesNoText, Refused
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
-from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.guard import GuardLimits
 from launcher.engine.server.launch import prepare_launch
@@ -75,20 +75,39 @@ async def test_a_writing_model_takes_its_place(session: ServerSession, embedding
     assert not entry.embeddings
 
 
+async def test_a_reranker_ranks_texts(session: ServerSession, reranker: Path) -> None:
+    start = await resolve_start(str(reranker))
+    assert (start.options.draft, start.notices) == (0, ())
+    await session.start(start.options)
+    endpoint = session.supervisor.endpoint
+    async with EngineClient(endpoint.url, endpoint.api_key) as client:
+        assert len(await client.rank_texts("What is a draft?", ["A draft.", "A boat."])) == 2
+    with pytest.raises(ModelWritesNoText, match="it ranks texts and writes none"):
+        await session.send_request(QUESTION)
+    (entry,) = registry.list_entries()
+    assert entry.reranking
+
+
 async def test_drafts_are_refused(embedding_model: Path) -> None:
     with pytest.raises(ModelHasNoHead, match="it drafts none"):
         await prepare_launch(ServeOptions(embedding_model, draft=2), Endpoint(20_001, "key"))
 
 
 @pytest.mark.parametrize(
-    ("fault", "error", "sentence"),
-    [("no-vector", Refused, "no vector"), ("mute", EngineFailed, "first vector took longer than 1 s")],
+    ("model", "fault", "error", "sentence"),
+    [
+        ("embedding_model", "no-vector", Refused, "no vector"),
+        ("embedding_model", "mute", EngineFailed, "first vector took longer than 1 s"),
+        ("reranker", "no-ranks", Refused, "ranked no text"),
+        ("reranker", "mute", EngineFailed, "first ranking took longer than 1 s"),
+    ],
 )
-async def test_a_start_needs_a_vector(
+async def test_a_start_needs_a_vector_or_a_ranking(
+    model: str,
     fault: str,
     error: type[Exception],
     sentence: str,
-    embedding_model: Path,
+    request: pytest.FixtureRequest,
     fake_engine: Path,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -98,7 +117,7 @@ async def test_a_start_needs_a_vector(
     log = LogBook(tmp_path / "engine.log")
     supervisor = Supervisor(Endpoint(free_port(), KEY), log, restarts=NO_RESTARTS, limits=limits)
     with pytest.raises(error, match=sentence):
-        await supervisor.become(ServeOptions(embedding_model, engine=fake_engine, draft=0))
+        await supervisor.become(ServeOptions(request.getfixturevalue(model), engine=fake_engine, draft=0))
     await supervisor.become(None)
     log.close()
 

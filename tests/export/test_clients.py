@@ -34,6 +34,14 @@ def test_names_reach_typescript(name: str) -> None:
     assert ast.literal_eval(line.strip().removeprefix("model: ").rstrip(",")) == name
 
 
+def test_a_reranker_is_asked_for_ranks() -> None:
+    recipe = replace(recipe_with("m"), options=(("--reranking", None),))
+    before, _, _ = clients.curl_request(recipe).partition(" <<EOF")
+    assert shlex.split(before)[-1] == "http://127.0.0.1:20001/v1/rerank"
+    assert "client.post('/rerank', cast_to=object, body=body)" in ast.unparse(ast.parse(clients.python_program(recipe)))
+    assert 'client.post("/rerank", {' in clients.typescript_program(recipe)
+
+
 def test_an_embedding_model_is_asked_for_a_vector() -> None:
     recipe = replace(recipe_with("m"), options=(("--embeddings", None),))
     before, _, _ = clients.curl_request(recipe).partition(" <<EOF")

@@ -8,6 +8,7 @@ What it does wrong is named in FAKE_FAULTS, comma-separated:
     no-drafts           /slots says speculative, no draft is ever made
     not-speculative     /slots says it does not speculate
     no-vector           /v1/embeddings answers without a vector
+    no-ranks            /v1/rerank answers without ranks
     dies-on-chat        ends with exit code 3 at the first chat request
     dies-loading        says that memory ran out and ends with exit code 1
     dies-soon           ends with exit code 3 a tenth of a second after its first reply
@@ -28,7 +29,18 @@ import os
 import sys
 
 FAULTS = frozenset(filter(None, os.environ.get("FAKE_FAULTS", "").split(",")))
-FLAGS = ["--model", "--host", "--port", "--parallel", "--ctx-size", "--metrics", "--alias", "--threads", "--embeddings"]
+FLAGS = [
+    "--model",
+    "--host",
+    "--port",
+    "--parallel",
+    "--ctx-size",
+    "--metrics",
+    "--alias",
+    "--threads",
+    "--embeddings",
+    "--reranking",
+]
 SPECULATION = ["--spec-type", "--spec-draft-n-max"]
 
 
@@ -88,6 +100,11 @@ class Handler(BaseHTTPRequestHandler):
             if "mute" in FAULTS:
                 threading.Event().wait()
             self.answer(200, {"data": [] if "no-vector" in FAULTS else [{"embedding": [0.6, 0.8]}]})
+            return
+        if self.path == "/v1/rerank":
+            if "mute" in FAULTS:
+                threading.Event().wait()
+            self.answer(200, {"results": [] if "no-ranks" in FAULTS else [{"index": 0, "relevance_score": 0.5}]})
             return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")

@@ -45,7 +45,7 @@ def test_one_reply_at_a_time() -> None:
 
 
 def test_an_embedding_model_is_asked_nothing() -> None:
-    ready = Inputs(status=ServerStatus(ServerState.READY), model="m", writes_text=False)
+    ready = Inputs(status=ServerStatus(ServerState.READY), model="m", texts_path="/v1/embeddings")
     assert not derive_view(ready).can_ask
     assert "/v1/embeddings" in derive_view(ready).prompt_hint
 

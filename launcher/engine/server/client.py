@@ -188,6 +188,17 @@ class EngineClient:
             )
         return vector
 
+    async def rank_texts(self, query: str, texts: Sequence[str]) -> Sequence[object]:
+        """Return the rank of each text for a query. There is no time limit. Raises Refused if the reply has none."""
+        body = {"query": query, "documents": texts}
+        reply = await self._http.get_json("/v1/rerank", body, unlimited=True)
+        ranks = reply.get("results") if isinstance(reply, dict) else None
+        if not isinstance(ranks, list) or len(ranks) != len(texts):
+            raise Refused(
+                message("The server ranked no text."), message("Check that the address belongs to a llama-server.")
+            )
+        return ranks
+
     async def read_metrics(self) -> str:
         """Return /metrics as text (Prometheus 0.0.4). Call it at most every 1.5 s: see count_working_slots."""
         return await self._http.get_text("/metrics")

@@ -82,7 +82,7 @@ def check_model(options: ServeOptions) -> GgufModel:
     check_complete(*header.parts)
     if options.draft and header.is_embedding:
         raise ModelHasNoHead(
-            message("{name} is an embedding model: it writes no text, so it drafts none.", name=options.model.name),
+            message("{name} writes no text, so it drafts none.", name=options.model.name),
             message("Start it with --draft 0.", window="Turn MTP off."),
             path=str(options.model),
         )
@@ -219,7 +219,12 @@ async def prepare_launch(
     check_options(options)
     header = await asyncio.to_thread(check_model, options)
     # An engine takes a split model by its first part. Every start reads the header here, so none misses what it tells.
-    options = replace(options, model=Path(header.parts[0].path), embeddings=header.is_embedding)
+    options = replace(
+        options,
+        model=Path(header.parts[0].path),
+        embeddings=header.is_embedding,
+        reranking=header.is_reranker,
+    )
     build = await choose_build(options)
     context = options.context or fallback_context(header.trained_context)
     machine = await asyncio.to_thread(read_machine)

@@ -246,13 +246,16 @@ async def check_first_reply(
 ) -> None:
     """Send a request for 8 tokens and check that tokens are drafted if `options` asks for drafts.
 
-    An embedding model gets a text to turn into a vector instead. Raises DraftsInert if no tokens are drafted,
-    EngineFailed if the reply takes longer than `limit_s` seconds. If the request is refused, raises the cause that the
-    engine's log names (`log_lines` returns it), or else Refused.
+    An embedding model gets a text to turn into a vector instead, a reranker one to rank. Raises DraftsInert if no
+    tokens are drafted, EngineFailed if the reply takes longer than `limit_s` seconds. If the request is refused, raises
+    the cause that the engine's log names (`log_lines` returns it), or else Refused.
     """
     timings: Timings | None = None
     try:
         async with asyncio.timeout(limit_s):
+            if options.reranking:
+                await client.rank_texts(_FIRST_TEXT, [_FIRST_TEXT])
+                return
             if options.embeddings:
                 await client.embed_text(_FIRST_TEXT)
                 return
@@ -265,7 +268,11 @@ async def check_first_reply(
         title = message(
             "The engine is ready, but its first reply of 8 tokens took longer than {limit_s:.0f} s.", limit_s=limit_s
         )
-        if options.embeddings:
+        if options.reranking:
+            title = message(
+                "The engine is ready, but its first ranking took longer than {limit_s:.0f} s.", limit_s=limit_s
+            )
+        elif options.embeddings:
             title = message(
                 "The engine is ready, but its first vector took longer than {limit_s:.0f} s.", limit_s=limit_s
             )
@@ -557,7 +564,7 @@ class Supervisor:
         an error and not a pause. Raises ModelWritesNoText for an embedding model.
         """
         if self.launch is not None and self.launch.options.embeddings:
-            raise no_text_error(self.launch.header.name)
+            raise no_text_error(self.launch.header.name, is_reranker=self.launch.options.reranking)
         client = self.client
         if self._client_side is not None and not measured:
             if self._chat_client is None:

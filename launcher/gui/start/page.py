@@ -527,7 +527,7 @@ class StartPage(QWidget):
     @Slot(object)
     def _show_end(self, reply: Reply | None) -> None:
         self._step_failed, self._started_here = False, True
-        first = tr("It turns texts into vectors and writes none.")
+        first = tr("It writes no text.")
         if reply is not None:
             first = tr("First token after {seconds:.2f} s.", seconds=reply.first_token_s or 0.0)
         self.banner.show_message(tr("Running. {first}", first=first), "good")

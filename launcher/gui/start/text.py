@@ -291,7 +291,7 @@ def _detail_text(detail: StepDetail | None) -> str:
         StepDetail.WITHOUT_SUM: tr("header correct; no checksum published"),
         StepDetail.SERVED: tr("already running"),
         StepDetail.ANSWERED: tr("working; MTP is off"),
-        StepDetail.EMBEDS: tr("working; it turns texts into vectors and writes none"),
+        StepDetail.WRITES_NONE: tr("working; it writes no text"),
         StepDetail.ELSEWHERE: tr("being downloaded by another program"),
     }[detail]
 
