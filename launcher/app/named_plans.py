@@ -14,6 +14,7 @@ from launcher.app.planner import PlannedModels
 from launcher.base.errors import BadOption, LauncherError
 from launcher.base.messages import message
 from launcher.base.paths import expand_user
+from launcher.models.fitting import SHORT_CONTEXTS
 from launcher.models.plan import Plan, PlanCriteria, Status, fit_status
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 _MIB = 2**20
 _MOST_HEADERS = 2
 """Headers that are read on the hub for one list of plans, beside the one that tells the geometry."""
-_SHORTEST_CONTEXT = 4_096
 _MOST_QUESTIONS = 3
 """Dry runs of an engine for one plan, each of about a second."""
 _OTHER_BACKEND_DOUBT = 0.5
@@ -140,14 +140,14 @@ async def correct_by_engine(
 
 
 def _replace_estimate(plan: Plan, estimate: MemoryEstimate, engine: EngineEstimate) -> Plan:
-    needed_mib = -(-estimate.needed_bytes // _MIB)
-    status = Status.TOO_BIG if plan.host_short else fit_status(needed_mib, plan.setting, plan.free_mib, plan.margin_mib)
-    total_mib = -(-estimate.parts.total // _MIB)
+    status = fit_status(estimate.needed_mib, plan.setting, plan.free_mib, plan.margin_mib)
+    if plan.host_short:
+        status = Status.TOO_BIG
     reason = message(
         "The memory figures are the engine's own ({name}), because the formula is not exact for this architecture. The "
         "model needs {needed:,} of {free:,} MiB.",
         name=engine.engine,
-        needed=total_mib,
+        needed=estimate.required_mib,
         free=plan.free_mib,
     )
     return replace(
@@ -221,7 +221,7 @@ def _shorter_context(plan: Plan, engine: EngineEstimate) -> int | None:
     if room_mib <= 0 or not engine.context_mib:
         return None
     context = int(plan.setting.context * room_mib / engine.context_mib) // 1_024 * 1_024
-    return context if _SHORTEST_CONTEXT <= context < plan.setting.context else None
+    return context if SHORT_CONTEXTS[-1] <= context < plan.setting.context else None
 
 
 def _make_plan(
@@ -254,13 +254,12 @@ def _make_plan(
         low=parts.total - doubt,
         high=parts.total + doubt,
     )
-    needed_mib = -(-parts.total // _MIB)
     reasons = [
         message(
             "The memory figures are the engine's own ({name}), because there is no formula for this model. It needs "
             "{needed:,} of {free:,} MiB.",
             name=engine.engine,
-            needed=needed_mib,
+            needed=estimate.needed_mib,
             free=situation.free_mib,
         )
     ]
@@ -277,7 +276,7 @@ def _make_plan(
         entry=entry,
         file=file,
         setting=settings,
-        status=fit_status(needed_mib, settings, situation.free_mib, situation.margin_mib),
+        status=fit_status(estimate.needed_mib, settings, situation.free_mib, situation.margin_mib),
         estimate=estimate,
         free_mib=situation.free_mib,
         margin_mib=situation.margin_mib,

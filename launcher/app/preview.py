@@ -230,7 +230,7 @@ class Preview:
     @property
     def needed_mib(self) -> int | None:
         """Memory that must be free for it, in MiB."""
-        return None if self.estimate is None else _needed_mib(self.estimate)
+        return None if self.estimate is None else self.estimate.needed_mib
 
     @property
     def missing_mib(self) -> int | None:
@@ -409,11 +409,7 @@ def _effective_value(name: str, options: ServeOptions, settings: PlanSettings) -
 
 def _difference_mib(before: MemoryEstimate | None, after: MemoryEstimate | None) -> int | None:
     """Return how many MiB more `after` needs, as the difference of the two rounded figures that users see."""
-    return None if before is None or after is None else _needed_mib(after) - _needed_mib(before)
-
-
-def _needed_mib(estimate: MemoryEstimate) -> int:
-    return -(-estimate.needed_bytes // _MIB)  # rounded up
+    return None if before is None or after is None else after.needed_mib - before.needed_mib
 
 
 # Basis of a preview: the running server or a prepared command, and this machine's current memory.

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import chain
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,7 +86,7 @@ async def run(options: argparse.Namespace) -> Result:
             raise GeometryUnknown(error.title, f"The engine could not estimate it either: {comparison}") from comparison
         estimate, unknown = None, error
     advice: tuple[FitAdvice, ...] = ()
-    if estimate is not None and estimate.needed_bytes > situation.free_mib * _MIB:
+    if estimate is not None and estimate.needed_mib > situation.free_mib:
         advice = await asyncio.to_thread(planner.advise_source, source, setting, situation, options.model)
     warnings = _list_warnings(source, setting, is_local=expand_user(options.model).exists())
     cautions = _list_host_cautions(estimate, criteria, situation) if estimate else []
@@ -236,7 +235,7 @@ def _needed_mib(
     from launcher.models.memory import overhead_bytes
 
     if estimate is not None:
-        return ceil(estimate.needed_bytes / _MIB)
+        return estimate.needed_mib
     if not isinstance(comparison, EngineComparison):
         return None
     return comparison.engine.total_mib + sum(overhead_bytes(setting, max(setting.gpus, 1))) // _MIB
@@ -301,7 +300,7 @@ def format_parts(estimate: MemoryEstimate, situation: Situation, engine_figures:
             yield line + note if len(line + note) <= text_columns() else f"{line}\n{note:>{len(line)}}"
     yield f"  {'total':<24}{total / _MIB:>12,.1f} MiB"
     free_label = "host memory available" if backend == "cpu" else "GPU memory free"
-    missing_mib = ceil(estimate.needed_bytes / _MIB) - situation.free_mib
+    missing_mib = estimate.needed_mib - situation.free_mib
     missing = f"  {missing_mib:,} too few" if missing_mib > 0 else ""
     yield f"  {free_label:<24}{situation.free_mib:>10,}   MiB{missing}"
     yield f"  {'status':<24}{_fit_status(estimate, estimate.setting, situation):>12}"

@@ -368,8 +368,11 @@ def expected_bytes(plan: Plan) -> int | None:
 
 
 def _format_expected_size(plan: Plan) -> str:
+    size = expected_bytes(plan)
+    if not size:
+        return "size unknown"
     about = "" if plan.file.size_bytes is not None else "about "
-    return about + format_file_size(expected_bytes(plan)) if expected_bytes(plan) else "size unknown"
+    return about + format_file_size(size)
 
 
 def parts_json(parts: dict[str, int]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from launcher.base.messages import message
 from launcher.base.paths import shipped_file
 
 _SAME_MEMORY = 1.15
-"""Largest ratio of two memory sizes that count as the same: cards of one name exist with 8 and 16 GB."""
+"""Largest ratio of two memory sizes that count as the same: the RTX 5060 Ti exists with 8 and 16 GB."""
 _IGNORED_WORDS = frozenset(
     {"NVIDIA", "GEFORCE", "AMD", "INTEL", "TESLA", "GRAPHICS", "EDITION", "GENERATION", "GPU", "PCIE", "R"}
 )
@@ -93,8 +93,7 @@ def match_card(name: str | None, memory_gb: float) -> Card | None:
     same = [
         card
         for card in list_cards()
-        if _name_words(card.name) <= reported_words
-        and (card.unified or max(card.memory_gb, memory_gb) <= _SAME_MEMORY * min(card.memory_gb, memory_gb))
+        if _name_words(card.name) <= reported_words and (card.unified or is_same_memory(card.memory_gb, memory_gb))
     ]
     return max(same, key=lambda card: len(_name_words(card.name)), default=None)
 
@@ -108,7 +107,12 @@ def typical_card(memory_gb: float, *, unified: bool = False) -> Card | None:
         return next(card for card in list_cards() if card.unified)
     cards = [card for card in list_cards() if card.typical and not card.unified]
     near = min(cards, key=lambda card: abs(card.memory_gb - memory_gb))
-    return near if max(near.memory_gb, memory_gb) <= _SAME_MEMORY * min(near.memory_gb, memory_gb) else None
+    return near if is_same_memory(near.memory_gb, memory_gb) else None
+
+
+def is_same_memory(one_gb: float, other_gb: float) -> bool:
+    """Return whether two memory sizes may be those of one card, as its maker and its driver state them."""
+    return max(one_gb, other_gb) <= _SAME_MEMORY * min(one_gb, other_gb)
 
 
 def _name_words(name: str) -> frozenset[str]:

@@ -8,6 +8,8 @@ from launcher.models.catalogue import ModelEntry, ModelFile, bits_by_name
 
 _ROUNDED = 0.02
 """Share by which a rounded size, such as "about 4.30 GB", may be off."""
+_USUAL_BITS = 4.85
+"""Bits per weight taken for a quantisation whose name says nothing."""
 _PREFIXES = ("UD", "AD", "XL")
 """Prefixes of publishers' own recipes."""
 _BITS_PER_WEIGHT = MappingProxyType(
@@ -80,3 +82,9 @@ def bits_per_weight(quant: str) -> tuple[float, float, float] | None:
         return _BITS_PER_WEIGHT[name]
     bits = bits_by_name(quant)
     return None if bits is None else (bits, bits + 0.6, bits + 1.4)
+
+
+def usual_bits(quant: str) -> float:
+    """Return the usual bits per weight of a quantisation, by its name."""
+    bits = bits_per_weight(quant)
+    return bits[1] if bits else _USUAL_BITS

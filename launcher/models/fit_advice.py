@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from launcher.base.messages import message
-from launcher.models.fitting import CONTEXTS, SHORT_CONTEXTS, Measure, fewest_on_host, host_need_mib
+from launcher.models.fitting import CONTEXTS, SHORT_CONTEXTS, Measure, fewest_on_host, host_need_mib, shorter_contexts
 from launcher.models.memory import PlanSettings
 from launcher.models.plan import Plan
 from launcher.models.server_settings import Value
@@ -71,7 +71,7 @@ def _change_context_and_kv(setting: PlanSettings, fits: Callable[[PlanSettings],
 
 
 def _longest_context(setting: PlanSettings, fits: Callable[[PlanSettings], bool]) -> int | None:
-    shorter = [each for each in (*CONTEXTS, *SHORT_CONTEXTS) if each < setting.context]
+    shorter = shorter_contexts(CONTEXTS + SHORT_CONTEXTS, setting.context)
     return next((each for each in shorter if fits(replace(setting, context=each))), None)
 
 

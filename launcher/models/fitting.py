@@ -49,16 +49,6 @@ class FitResult:
     estimate: MemoryEstimate
     given_up: tuple[str, ...]
 
-    @property
-    def required_mib(self) -> int:
-        """Memory that it takes, in MiB, rounded up."""
-        return -(-self.estimate.parts.total // _MIB)
-
-    @property
-    def needed_mib(self) -> int:
-        """Memory that must be free, in MiB, rounded up: more than it takes if several GPUs have unequal shares."""
-        return -(-self.estimate.needed_bytes // _MIB)
-
 
 def fit_settings(
     setting: PlanSettings, budgets_mib: Sequence[int], fixed: frozenset[str], expert_layers: int, measure: Measure
@@ -140,7 +130,7 @@ def add_expert_cache(
         bare = measure(replace(setting, n_cpu_moe=count))
         if count > setting.n_cpu_moe and host_mib is not None and host_need_mib(bare) > host_mib:
             continue
-        spare_mib = min(budget_mib - -(-bare.needed_bytes // _MIB), bare.host.weights // _MIB)
+        spare_mib = min(budget_mib - bare.needed_mib, bare.host.weights // _MIB)
         cached = replace(setting, n_cpu_moe=count, moe_cache_mib=spare_mib // CACHE_STEP_MIB * CACHE_STEP_MIB)
         if spare_mib >= CACHE_STEP_MIB and (speed := rate(cached) or 0) >= _CACHE_GAIN * plain:
             faster.append((speed, replace(fitted, setting=cached, estimate=measure(cached))))

@@ -215,6 +215,16 @@ class MemoryEstimate(NamedTuple):
         return sum(free) + len(free) * max(need - have for need, have in zip(self.by_gpu, free, strict=True))
 
     @property
+    def required_mib(self) -> int:
+        """Memory that it takes, in MiB, rounded up."""
+        return -(-self.parts.total // _MIB)
+
+    @property
+    def needed_mib(self) -> int:
+        """Memory that must be free, in MiB, rounded up: more than it takes if several GPUs have unequal shares."""
+        return -(-self.needed_bytes // _MIB)
+
+    @property
     def fullest_gpu(self) -> int:
         """Index of the GPU with the least memory left, from 0."""
         free = _free_bytes(self.setting, len(self.by_gpu))

@@ -53,7 +53,6 @@ from launcher.models.speed import (
 )
 from launcher.models.weights import Weights, read_weights
 
-_MIB = 2**20
 _SIZE_TOLERANCE = 1.05
 """Tolerance of a card's nominal size: 23.98 GiB count as 24 GB."""
 _DEMO = "demo"
@@ -134,12 +133,12 @@ class Plan:
     @property
     def required_mib(self) -> int:
         """GPU memory that it takes, in MiB, rounded up."""
-        return -(-self.estimate.parts.total // _MIB)
+        return self.estimate.required_mib
 
     @property
     def needed_mib(self) -> int:
         """Memory that must be free, in MiB: more than it takes if several GPUs have unequal shares."""
-        return -(-self.estimate.needed_bytes // _MIB)
+        return self.estimate.needed_mib
 
     @property
     def group(self) -> int:
@@ -487,7 +486,7 @@ def _check_drafts(entry: ModelEntry, file: ModelFile, criteria: PlanCriteria) ->
 
 
 def _preset_settings(
-    entry: ModelEntry, file: ModelFile, preset: Preset, situation: Situation, criteria: PlanCriteria | None = None
+    entry: ModelEntry, file: ModelFile, preset: Preset, situation: Situation, criteria: PlanCriteria
 ) -> PlanSettings:
     """Return the settings of a preset with the user's choices, without those that this model or machine cannot use."""
     on_cpu = situation.backend == "cpu"
@@ -499,13 +498,11 @@ def _preset_settings(
         "slots": preset.slots,
         "n_cpu_moe": preset.n_cpu_moe,
         "threads": preset.threads,
+        **to_fields(criteria.chosen()),
     }
-    mmproj_bytes = 0
-    if criteria is not None:
-        values |= to_fields(criteria.chosen())
-        mmproj_bytes = criteria.mmproj_bytes
-        if criteria.vision and entry.projector:
-            mmproj_bytes = entry.projector.expected_bytes or 0
+    mmproj_bytes = criteria.mmproj_bytes
+    if criteria.vision and entry.projector:
+        mmproj_bytes = entry.projector.expected_bytes or 0
     geometry, draft_file = entry.geometry, _draft_file(entry)
     most_on_host = 0 if on_cpu or geometry is None or not geometry.experts else geometry.layers + geometry.mtp_layers
     values["n_cpu_moe"] = min(values["n_cpu_moe"], most_on_host)
@@ -608,7 +605,7 @@ def _make_plan(
         loss = ranked.loss.total
         published = any(_is_near(run, file, situation) for run in evidence)
         preset = replace(preset, mark="measured" if published else "derived")
-    elif not _is_as_preset(_preset_settings(entry, file, preset, situation), fitted.setting):
+    elif not _is_as_preset(_preset_settings(entry, file, preset, situation, PlanCriteria()), fitted.setting):
         preset = replace(preset, mark="derived", note="")
     host_short = (
         situation.backend != "cpu"
@@ -619,7 +616,7 @@ def _make_plan(
     if limits:
         limited = replace(fitted.setting, **to_fields(limits))
         fitted = replace(fitted, setting=limited, estimate=measure(limited))
-    status = fit_status(fitted.needed_mib, fitted.setting, situation.free_mib, situation.margin_mib)
+    status = fit_status(fitted.estimate.needed_mib, fitted.setting, situation.free_mib, situation.margin_mib)
     if host_short:
         status = Status.TOO_BIG
     limit = full_limit = forecast = reading = None

@@ -191,8 +191,8 @@ def describe_alternative(
 
 def _memory_reason(fitted: FitResult, situation: Situation) -> str:
     where = message("of host memory") if situation.backend == "cpu" else message("of GPU memory")
-    taken, free = fitted.required_mib, situation.free_mib
-    spare, margin = free - fitted.needed_mib, situation.margin_mib
+    taken, free = fitted.estimate.required_mib, situation.free_mib
+    spare, margin = free - fitted.estimate.needed_mib, situation.margin_mib
     if situation.gpus > 1:
         spare, margin = spare // situation.gpus, margin // situation.gpus
         number, most = fitted.estimate.fullest_gpu + 1, fitted.estimate.by_gpu[fitted.estimate.fullest_gpu] / _MIB
@@ -253,7 +253,7 @@ def _concessions_reason(fitted: FitResult, situation: Situation) -> str:
     if not fitted.given_up:
         return ""
     concessions = join_messages(*fitted.given_up, separator=", ")
-    if fitted.needed_mib > situation.free_mib:
+    if fitted.estimate.needed_mib > situation.free_mib:
         return message("It does not fit even with {concessions}.", concessions=concessions)
     return message("Reduced to fit: {concessions}.", concessions=concessions)
 
@@ -278,14 +278,14 @@ def _context_reason(
                 "The context is short because a CPU processes long prompts slowly. You can change it in the cockpit."
             ),
         )
-    if ranked is not None and fitted.needed_mib <= situation.free_mib:
+    if ranked is not None and fitted.estimate.needed_mib <= situation.free_mib:
         return message("A context of {context:,} tokens is the longest that fits.", context=setting.context)
     return ""
 
 
 def _kv_reason(fitted: FitResult, situation: Situation, measure: Measure) -> str:
     setting = fitted.setting
-    fits = fitted.needed_mib <= situation.free_mib
+    fits = fitted.estimate.needed_mib <= situation.free_mib
     if setting.kv == "f16" and fits:
         if situation.backend == "cpu":
             return message("The KV cache stays f16: it fits.")
@@ -500,7 +500,7 @@ def _order_of_concessions(
         message("experts to the CPU") if more_experts and "n_cpu_moe" not in fixed else "",
     ]
     steps = [step for step in possible if step]
-    if not steps or fitted.needed_mib > situation.free_mib:
+    if not steps or fitted.estimate.needed_mib > situation.free_mib:
         return ""
     return message("If memory runs short, reduce in this order: {left}.", left=join_messages(*steps, separator=", "))
 
@@ -520,7 +520,7 @@ def list_cautions(
     `limited` has the settings that were limited to fit into host memory.
     """
     setting = fitted.setting
-    found = [_too_big_caution(situation)] if fitted.needed_mib > situation.free_mib else []
+    found = [_too_big_caution(situation)] if fitted.estimate.needed_mib > situation.free_mib else []
     found += situation.cautions
     if situation.backend == "cpu" and not entry.embedding:
         found.append(
@@ -625,7 +625,7 @@ def _split_caution(fitted: FitResult, situation: Situation) -> str:
         sizes=shares,
         head=head,
     )
-    if not fitted.required_mib <= situation.free_mib < fitted.needed_mib:
+    if not fitted.estimate.required_mib <= situation.free_mib < fitted.estimate.needed_mib:
         return shared
     return join_messages(
         shared,
@@ -703,7 +703,7 @@ def list_host_cautions(estimate: MemoryEstimate, situation: Situation, limited: 
     offloads = setting.n_cpu_moe > 0
     later = (host.checkpoints_most + host.prompt_cache_most) // _MIB
     if situation.backend == "cpu":
-        spare = situation.free_mib - -(-estimate.parts.total // _MIB)
+        spare = situation.free_mib - estimate.required_mib
         room = (
             message("{spare:,} MiB stay free", spare=spare)
             if spare >= later
@@ -780,7 +780,7 @@ def _limits_note(names: Collection[str]) -> str:
 
 def _offload_cautions(weights: Weights, fitted: FitResult, situation: Situation, measure: Measure) -> list[str]:
     layer_bytes = weights.blocks[0].experts
-    has_room = fitted.needed_mib + layer_bytes // _MIB <= situation.free_mib - situation.margin_mib
+    has_room = fitted.estimate.needed_mib + layer_bytes // _MIB <= situation.free_mib - situation.margin_mib
     if not fitted.setting.draft or not layer_bytes or has_room or fitted.setting.moe_cache_mib:
         return []
     cost = fitted.estimate.parts.total - measure(replace(fitted.setting, draft=0, draft_model_bytes=0)).parts.total

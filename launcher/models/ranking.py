@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.file_size import bits_per_weight, expect_size
+from launcher.models.file_size import expect_size, usual_bits
 from launcher.models.fitting import (
     CONTEXT_WITHOUT_GPU,
     CONTEXTS,
@@ -29,7 +29,7 @@ from launcher.models.geometry import Geometry
 from launcher.models.memory import DraftModel, MemoryEstimate, PlanSettings, estimate_memory
 from launcher.models.preset import Intent
 from launcher.models.server_settings import Value
-from launcher.models.situation import Situation
+from launcher.models.situation import Situation, available_mib
 from launcher.models.speed import COMMON, PassWork, gpu_shares, measure_work, nearest_comparison, token_rate
 from launcher.models.weights import Weights
 
@@ -67,8 +67,8 @@ _USUAL_RATE, _HALF_SPEED = 60.0, 0.5
 """Tokens per second that lose and gain nothing, and the loss per halving of them."""
 _OFFLOADED = 1.1
 """Loss for experts in host memory beside the slower generation: prompts are read several times slower."""
-_HOST_UNKNOWN, _USUAL_HOST_MIB = 0.3, 24_576
-"""Further loss where host memory is unknown, and what is then taken to be available: three quarters of 32 GiB."""
+_HOST_UNKNOWN, _USUAL_HOST_MIB = 0.3, available_mib(32)
+"""Further loss where host memory is unknown, and what is then taken to be available: that of a host with 32 GiB."""
 _DESKTOP_SHARE = 0.115
 """Share of a card to leave to a desktop: 0.8 to 1.0 GiB for Windows alone, as much for a browser (docs/models.md)."""
 _MISSING_ROOM = 0.25
@@ -76,8 +76,6 @@ _MISSING_ROOM = 0.25
 _USUAL_BANDWIDTH_GB_S = 400.0
 """Bandwidth taken for a GPU that is not known: that of a card of the middle class."""
 _LONGEST_DRAFT, _USUAL_DRAFT = 6, 2
-_USUAL_BITS = 4.85
-"""Bits per weight taken for a file of unknown size and quantisation."""
 _SAME_SPEED = 1.05
 """Ratio of speeds up to which the shorter draft is taken: it needs less memory."""
 _WORTH_MTP = 1.03
@@ -312,8 +310,7 @@ class _Ranker:
         size, parameters = expect_size(self.entry, file), self.entry.parameters_b
         if size is not None and parameters:
             return size.size_bytes * 8 / (parameters * 1e9)
-        known = bits_per_weight(file.quant)
-        return known[1] if known else _USUAL_BITS
+        return usual_bits(file.quant)
 
     def _drafts(self, file: ModelFile, work: PassWork) -> Sequence[int]:
         """Return the draft lengths to compare: off, and the one with the best forecast."""

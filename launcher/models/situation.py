@@ -9,7 +9,6 @@ from launcher.machine.cards import Card, typical_card
 from launcher.models.compute_buffers import Backend
 from launcher.models.overhead import expected_overhead_mib
 
-_MIB, _GIB = 2**20, 2**30
 HEADLESS_MARGIN_MIB, DESKTOP_MARGIN_MIB = 512, 1_024
 """Margin in MiB left free beside the memory estimate: on Linux without a display, and elsewhere."""
 USABLE = 0.967

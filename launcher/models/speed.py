@@ -14,9 +14,9 @@ from math import log2
 from typing import NamedTuple
 
 from launcher.base.messages import join_messages, mark, message
-from launcher.machine.cards import Card
+from launcher.machine.cards import Card, is_same_memory
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.file_size import bits_per_weight
+from launcher.models.file_size import usual_bits
 from launcher.models.geometry import Geometry
 from launcher.models.memory import PlanSettings, kv_bytes, split_shares
 from launcher.models.preset import PublishedRun
@@ -33,8 +33,6 @@ _OTHER_ENGINES = ("vLLM", "ik_llama", "fork", "Ollama")
 """Words in a result's engine that mean it is not llama.cpp; any other text names a build of llama.cpp."""
 _VARIANTS = frozenset({"TI", "SUPER", "LAPTOP", "D", "XT", "XTX", "MAX", "GRE"})
 """Words that distinguish GPU models of the same number."""
-_SAME_MEMORY = 1.15
-"""Largest ratio of two memory sizes that count as the same card: the RTX 5060 Ti exists with 8 and 16 GB."""
 
 
 def nearest_runs(
@@ -137,12 +135,11 @@ def _same_gpu(result: PublishedRun, situation: Situation) -> bool:
     wanted, here = (set(re.findall(r"[A-Z0-9]+", each.upper())) for each in (name, situation.gpu_name))
     if "MOBILE" in wanted:
         wanted = wanted - {"MOBILE"} | {"LAPTOP"}
-    alike = result.gpu_memory_gb or situation.nominal_gb
     return (
         count == situation.gpus
         and wanted <= here
         and not (here - wanted) & _VARIANTS
-        and max(alike, situation.nominal_gb) <= _SAME_MEMORY * min(alike, situation.nominal_gb)
+        and (result.gpu_memory_gb is None or is_same_memory(result.gpu_memory_gb, situation.nominal_gb))
     )
 
 
@@ -291,7 +288,6 @@ class CommonFactors(NamedTuple):
 
 
 COMMON = CommonFactors()
-_USUAL_FILE_BITS = 4.85
 ACCEPTED = (0.885, 0.79, 0.725, 0.645, 0.59, 0.535, 0.49, 0.46)
 """Usual share of accepted drafts by draft length, from 1: the medians of published runs of Qwen3.6 and 3.8."""
 RANGE = (0.80, 1.18)
@@ -461,7 +457,7 @@ def measure_work(
 
     `cache_hits` is the share of the experts in host memory that are found in an expert cache.
     """
-    bits = (bits_per_weight(file.quant) or (_USUAL_FILE_BITS,) * 3)[1]
+    bits = usual_bits(file.quant)
     used = experts = host = 0.0
     if geometry.experts:
         used = geometry.experts_used / geometry.experts

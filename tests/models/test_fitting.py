@@ -61,7 +61,7 @@ WHOLE = PlanSettings(262_144, "f16", draft=3, ubatch=1_024)
 def test_what_fits_stays_as_it_was() -> None:
     found = fitted("moe", WHOLE, 40_000)
     assert (found.setting, found.given_up) == (WHOLE, ())
-    assert found.required_mib == required("moe", WHOLE)
+    assert found.estimate.required_mib == required("moe", WHOLE)
 
 
 def test_what_hurts_least_goes_first_and_nothing_out_of_turn() -> None:
@@ -89,12 +89,12 @@ def test_experts_go_to_the_host_last_and_no_more_than_must() -> None:
     assert found.given_up[0] == "the experts of some layers on the CPU"
     assert (found.setting.context, found.setting.kv) == (262_144, "q8_0")
     fewer = replace(found.setting, n_cpu_moe=found.setting.n_cpu_moe - 1)
-    assert found.required_mib <= 14_000 - 1_024 < required("moe", fewer)
+    assert found.estimate.required_mib <= 14_000 - 1_024 < required("moe", fewer)
 
 
 def test_with_all_experts_on_the_host_the_rest_shrinks_too() -> None:
     found = fitted("moe", PlanSettings(262_144, "f16", ubatch=512), 5_000)
-    assert found.required_mib <= 5_000 - 1_024
+    assert found.estimate.required_mib <= 5_000 - 1_024
     assert found.setting.n_cpu_moe > 30
     assert found.setting.context < 262_144
 
@@ -107,7 +107,7 @@ def test_a_setting_with_experts_on_the_host_gets_them_back_where_there_is_room()
 def test_what_never_fits_comes_back_as_small_as_it_gets() -> None:
     found = fitted("dense", WHOLE, 4_000)
     assert found.setting == PlanSettings(LEAST_CONTEXT, "q4_0", draft=2, ubatch=256)
-    assert found.required_mib > 4_000
+    assert found.estimate.required_mib > 4_000
     assert len(found.given_up) == 5
 
 
@@ -115,7 +115,7 @@ def test_half_the_margin_will_do_before_experts_move() -> None:
     least = required("moe", PlanSettings(LEAST_CONTEXT, "q4_0", ubatch=256))
     tight = fitted("moe", PlanSettings(65_536, "q8_0"), least + 600)
     assert tight.setting.n_cpu_moe == 0
-    assert least <= tight.required_mib <= least + 600 - 512
+    assert least <= tight.estimate.required_mib <= least + 600 - 512
     assert fitted("moe", PlanSettings(65_536, "q8_0"), least + 500).setting.n_cpu_moe > 0
 
 
@@ -155,7 +155,7 @@ def bits(kv: str) -> float:
 
 def worth(kind: str, found: FitResult, free_mib: int) -> tuple[float, ...]:
     """How good a result is: that it fits, that experts stay on the GPU, then what hurts most to lose first."""
-    setting, spare = found.setting, free_mib - found.required_mib
+    setting, spare = found.setting, free_mib - found.estimate.required_mib
     fits = 2 if spare >= 1_024 else 1 if spare >= 512 else 0
     on_gpu = setting.n_cpu_moe == 0
     return (
