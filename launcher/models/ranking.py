@@ -4,6 +4,9 @@ A way's loss adds up what an expert weighs: the quality that the quantisation lo
 that is missing, the type of the KV cache, a low speed, experts in host memory, and too little free memory. How much
 each counts depends on the intent. Memory is approximate here (the weights by rules, the rest interpolated between two
 exact estimates); a plan is then fitted exactly.
+
+An expert cache (--moe-cache-mib) is not weighed: the one published gain on a card names no size of the cache, and
+memory is too approximate here to tell whether one still fits. A plan adds it afterwards, where that is clearly faster.
 """
 
 from __future__ import annotations
