@@ -496,6 +496,9 @@ class ModelPool:
                 for each in leaving:
                     each.is_unloaded = True
                 await asyncio.gather(*(self._unload(each) for each in leaving))
+                for each in leaving:
+                    text = message("{model} was unloaded to make room for {other}.", model=each.name, other=model.name)
+                    self._on_notice(Notice("model_unloaded", text))
                 return start
             if start is not None:
                 continue  # one was used meanwhile
@@ -642,7 +645,7 @@ class ModelPool:
             if not model.owners and model.is_loaded and model.is_idle and since_s >= idle_s and self._may_go(model):
                 self._hold_task(asyncio.ensure_future(self._unload(model)))
                 text = message(
-                    "{model} was unloaded: no request for {minutes:g} minutes.",
+                    "{model} was unloaded: no request for {minutes:g} min.",
                     model=model.name,
                     minutes=round(since_s / 60, 1),
                 )
