@@ -31,7 +31,7 @@ from typing import IO, Any, NoReturn, Self
 
 ROOT = Path(__file__).parents[1]
 COMMAND = (sys.executable, "-m", "launcher")
-_AT_THE_START = ("LD_", "PYTHON", "LANG", "LC_", "TZ", "GLIBC_", "MALLOC_")
+_AT_THE_START = ("LD_", "PYTHON", "LANG", "LC_", "GLIBC_", "MALLOC_")
 _NOT_IMPORTED = (
     "launcher.gui",
     "launcher.__main__",
@@ -287,6 +287,7 @@ if __name__ == "__main__":
     asked = _serve(socket.socket(fileno=int(sys.argv[1])))
     os.environ.clear()
     os.environ.update(asked["environment"])
+    time.tzset()
     os.chdir(asked["folder"])
     sys.argv = [str(ROOT / "launcher" / "__main__.py"), *asked["arguments"]]
     sys.path[0] = asked["folder"]

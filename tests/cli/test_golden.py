@@ -44,17 +44,14 @@ RECORDED_WITH = (3, 11)
 
 @pytest.fixture(scope="module", autouse=True)
 def commands_of_a_bare_machine(
-    tmp_path_factory: pytest.TempPathFactory,
+    no_driver: Path,
     running_releases: ReleaseServer,  # which no test may leave behind, so it starts before them
 ) -> Iterator[None]:
-    """Commands are forked from a process whose time zone is UTC, and that finds a driver which cannot be loaded."""
-    folder = tmp_path_factory.mktemp("no-driver")
-    (folder / "libnvidia-ml.so.1").touch()
+    """Commands are those of a computer whose time zone is UTC, and whose driver cannot be loaded."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LD_LIBRARY_PATH", str(folder))
+        patch.setenv("LD_LIBRARY_PATH", str(no_driver))
         patch.setenv("TZ", "UTC")
-        with forked.prepared():
-            yield
+        yield
 
 
 @pytest.fixture

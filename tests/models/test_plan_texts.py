@@ -12,7 +12,7 @@ from launcher.models.situation import Situation, describe_machine
 from tests.models.planned import CATALOGUE, make_shipped_plans
 
 MOE, NINE = "qwen3.6-35b-a3b-mtp", "qwen3.5-9b-mtp"
-SIZES = (2, 8, 12, 16, 24, 48)
+SIZES = (2, 12, 16, 24, 48)
 MACHINES: tuple[dict[str, object], ...] = ({}, {"host_gib": 16.0, "backend": "vulkan"}, {"headless": True})
 INTENTS: tuple[Intent, ...] = ("balanced", "long-context", "best-quality", "as-published")
 

@@ -24,7 +24,7 @@ def plans(situation: Situation, wish: PlanCriteria | None = None) -> tuple[Plan,
     return make_plans(CATALOGUE, situation, wish or PlanCriteria())
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=80)
 @given(
     wish=st.builds(
         PlanCriteria,
