@@ -163,9 +163,8 @@ def test_started_from_a_menu_an_error_is_told_in_a_dialog(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_closes_the_window_and_stops_the_server(number: signal.Signals) -> None:
-    command = [*COMMAND, "gui", "--demo"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=os.environ | OFFSCREEN) as process:
+    with forked.start("gui", "--demo", stdout=pipe, stderr=pipe, env=os.environ | OFFSCREEN) as process:
         wait_until_it_serves()
         process.send_signal(number)
         assert process.wait(120) == 0
@@ -177,7 +176,7 @@ def test_a_signal_closes_the_window_and_stops_the_server(number: signal.Signals)
 def test_without_a_display_it_says_what_to_do() -> None:
     environment = {key: value for key, value in os.environ.items() if key not in ("DISPLAY", "WAYLAND_DISPLAY")}
     environment.pop("QT_QPA_PLATFORM", None)
-    told = subprocess.run([*COMMAND, "gui"], capture_output=True, text=True, check=False, env=environment)
+    told = forked.run("gui", env=environment)
     assert told.returncode == 1
     assert "No display is available" in told.stderr
     assert "mtp-launcher demo" in told.stderr
