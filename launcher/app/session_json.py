@@ -88,7 +88,7 @@ def launch_from_json(data: Mapping[str, Any]) -> Launch:
     command, build = data["command"], data["build"]
     options = options_from_json(data["options"])
     return Launch(
-        EngineCommand(command["arguments"], command["environment"], Path(command["folder"])),
+        EngineCommand(tuple(command["arguments"]), command["environment"], Path(command["folder"])),
         EngineBuild(
             build["name"],
             tuple(build["command"]),

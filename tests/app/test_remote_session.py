@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import psutil
@@ -19,6 +19,7 @@ from launcher.app import running_servers
 from launcher.app.remote_session import RemoteSession
 from launcher.app.server_process import find_process
 from launcher.app.session_host import SessionHost
+from launcher.app.session_json import launch_from_json, launch_to_json, options_from_json, options_to_json
 from launcher.base.errors import (
     BadOption,
     EngineFailed,
@@ -28,9 +29,12 @@ from launcher.base.errors import (
     Superseded,
 )
 from launcher.base.identity import ProcessId
+from launcher.engine.builds.build import EngineBuild
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.client import ChatRequest, EngineClient
+from launcher.engine.server.launch import Launch, check_model
+from launcher.engine.server.process import EngineCommand
 from launcher.engine.server.state import LogAdded, Notice, ServerEvent, ServerState, ServerStatus, StreamsContinued
 
 QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=20, temperature=0.0)
@@ -364,6 +368,8 @@ async def test_the_watchdog_knows_of_the_owners_replies(options: ServeOptions) -
         await session.start(options)
         assert session.process == ProcessId.from_pid(os.getpid())
         supervisor = host.session.supervisor
+        assert session.supervisor.launch == supervisor.launch
+        assert (session.supervisor.options, session.supervisor.endpoint) == (supervisor.options, supervisor.endpoint)
         reading = asyncio.create_task(session.send_request(LONG))
         while supervisor.quiet_since is None:
             await asyncio.sleep(0.01)
@@ -398,3 +404,28 @@ async def test_a_process_of_another_version_is_ended_first(
         assert session.process is not None
         assert session.process.pid != os.getpid()
         assert session.is_idle
+
+
+def test_every_field_of_a_launch_crosses(demo_model: Path) -> None:
+    options = ServeOptions(
+        demo_model,
+        Path("/engine"),
+        alias="a",
+        draft_file=Path("/draft"),
+        mmproj=Path("/projector"),
+        chat_template_file=Path("/template"),
+        rpc=("h:1",),
+        extra=("--x", "y"),
+    )
+    assert options_from_json(json.loads(json.dumps(options_to_json(options)))) == options
+    command = EngineCommand(("/engine", "--x"), {"A": "b"}, Path("/"))
+    build = EngineBuild("name", ("/engine",), "1", frozenset({"--x"}), frozenset({"f16"}), {"C": "d"}, offers_mtp=True)
+    launch = Launch(command, build, check_model(options), 512, options, "A note.", {"cache_ram": 5})
+    data = json.loads(json.dumps(launch_to_json(launch)))
+    assert launch_from_json(data) == launch
+    # A new field must cross, too.
+    assert data.keys() | {"header"} == {field.name for field in fields(Launch)}
+    assert data["build"].keys() == {field.name for field in fields(EngineBuild)}
+    assert data["command"].keys() == {field.name for field in fields(EngineCommand)}
+    unset = [name for name, value in data["options"].items() if value is None]
+    assert not [name for name in unset if "Path" in str(ServeOptions.__dataclass_fields__[name].type)]
