@@ -42,6 +42,12 @@ class Turns:
             if not turn.done():
                 turn.set_exception(_refuse(reason))
 
+    def take_free_turn(self) -> bool:
+        """Take a turn if one is free; return whether it was."""
+        is_free = self._taken < self._limit and not self._waiting
+        self._taken += is_free
+        return is_free
+
     async def take_turn(self, *, first: bool = False) -> None:
         """Wait for a turn; with `first` before all others. Raises Refusal if too many wait."""
         if self._refused is not None:
