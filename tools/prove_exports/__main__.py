@@ -8,91 +8,20 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-COMMAND = [sys.executable, "-m", "launcher"]
+from tools.prove_exports.agents import prove_agents
+from tools.prove_exports.checks import COMMAND, Proofs, ensure, export, free_port, get, run, served
+from tools.prove_exports.gateways import prove_gateways
+
 _BACKENDS = ("cuda", "rocm", "vulkan", "cpu")
 MODEL_NAME = "de'mo $HOME é.gguf"
-OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-@dataclass
-class Proofs:
-    """Runs checks by name and counts them."""
-
-    passed: int = 0
-    failed: list[str] = field(default_factory=list)
-
-    def __call__(self, name: str, check: Callable[[], str]) -> None:
-        """Run one check, which returns what is worth telling."""
-        try:
-            told = check()
-        except Exception as error:  # noqa: BLE001 -- a check may fail in any way; it is named and the others go on
-            self.failed.append(name)
-            print(f"FAILED  {name}: {type(error).__name__}: {error}", flush=True)
-        else:
-            self.passed += 1
-            print(f"passed  {name}{f': {told}' if told else ''}", flush=True)
-
-
-def run(
-    *command: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, within five minutes."""
-    words = [str(word) for word in command]
-    environment = {**os.environ, **(env or {})}
-    return subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment, cwd=cwd, check=False)
-
-
-def ensure(told: subprocess.CompletedProcess[str], code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Return what a command told, unless it ended with another code."""
-    if told.returncode != code:
-        raise AssertionError(f"exit code {told.returncode}, not {code}: {(told.stderr + told.stdout)[-800:]}")
-    return told
-
-
-def export(kind: str, *options: str) -> str:
-    """Return the text of an export."""
-    return ensure(run(*COMMAND, "export", kind, *options)).stdout
-
-
-@contextmanager
-def served(*options: str) -> Iterator[dict[str, Any]]:
-    """Serve a model for as long as the block lasts; yield what `serve --json` tells."""
-    with subprocess.Popen(
-        [*COMMAND, "serve", *options, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield json.loads(process.stdout.readline())
-        finally:
-            process.terminate()
-            process.wait(20)
-
-
-def get(url: str, key: str | None = None) -> tuple[int, Any]:
-    """Return the status and the JSON of an answer; 0 where there is none."""
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
-    try:
-        with OPENER.open(request, timeout=5) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        return error.code, None
-    except OSError:
-        return 0, None
 
 
 def starts(command: list[str], port: int, key: str, **environment: str) -> str:
@@ -114,13 +43,6 @@ def starts(command: list[str], port: int, key: str, **environment: str) -> str:
         finally:
             process.kill()
             process.communicate()
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def prove_servers(proofs: Proofs, folder: Path, model: Path) -> None:
@@ -374,6 +296,8 @@ def main() -> int:
     proofs = Proofs()
     prove_servers(proofs, folder, model)
     prove_clients(proofs, folder)
+    prove_agents(proofs, folder)
+    prove_gateways(proofs, folder, model)
     if options.llama_server:
         prove_router(proofs, folder, model, options.llama_server)
     print(f"{proofs.passed} passed, {len(proofs.failed)} failed")
