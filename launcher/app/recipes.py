@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ import psutil
 from launcher.base.errors import (
     EngineFailed,
     LauncherError,
-    ModelMissing,
     ModelUnknown,
     NothingFits,
     Refused,
@@ -61,52 +59,30 @@ class LibraryRecipes:
 async def recipes_of_library(*, port: int | None, backend: str | None) -> LibraryRecipes:
     """Return the recipe of each local model as `serve` would start it, or as it runs now.
 
-    All have the same address and key: those of a running server, if one runs and no `port` is named. Models with the
-    same name get a number. Raises ModelMissing without any model.
+    The names are those by which the gateway serves them. All have the same address and key: those of a running server,
+    if one runs and no `port` is named.
     """
+    from launcher.app.servable_models import list_servable_models
     from launcher.app.start_settings import resolve_start
-    from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.library import State, list_library
 
     running = await _recipes_of_running(backend)
-    library = await asyncio.to_thread(lambda: list_library(load_catalogue()))
     if running and port is None:
         endpoint = Endpoint(running[0].port, running[0].api_key or "")
     else:
         endpoint = await _claim_endpoint(port)
-    recipes = list(running)
+    recipes = {recipe.name: recipe for recipe in running}
     left_out: list[tuple[str, LauncherError]] = []
-    for local in library.models:
-        if local.record.kind != "model" or local.state in (State.MISSING, State.DAMAGED):
-            continue
-        if any(recipe.model == str(local.path) for recipe in running):
+    for model in await asyncio.to_thread(list_servable_models):
+        if model.name in recipes or any(Path(recipe.model) == model.path for recipe in running):
             continue
         try:
-            start = await resolve_start(str(local.path))
-            found = await _recipe_at(endpoint, start.options, backend=backend)
+            start = await resolve_start(model.argument)
+            recipes[model.name] = (await _recipe_at(endpoint, start.options, backend=backend)).recipe
         except LauncherError as error:
-            left_out.append((local.label, error))
-        else:
-            recipes.append(found.recipe)
-    if not recipes:
-        raise ModelMissing(
-            message("There is no model on this computer."),
-            message("Download one with `mtp-launcher pull`, or name one with --model."),
-        )
-    named = [
-        replace(recipe, name=name, host=HOST, port=endpoint.port, api_key=endpoint.api_key)
-        for recipe, name in zip(recipes, _number_names([recipe.name for recipe in recipes]), strict=True)
-    ]
-    return LibraryRecipes(tuple(named), tuple(left_out))
-
-
-def _number_names(names: Sequence[str]) -> list[str]:
-    """Return the names, with a number after each that an earlier one has, too."""
-    numbered: dict[str, None] = {}
-    for name in names:
-        others = (f"{name}-{number}" for number in count(2))
-        numbered[next(each for each in chain((name,), others) if each not in numbered)] = None
-    return list(numbered)
+            left_out.append((model.name, error))
+    address = {"host": HOST, "port": endpoint.port, "api_key": endpoint.api_key}
+    named = tuple(replace(recipe, name=name, **address) for name, recipe in recipes.items())  # type: ignore[arg-type]
+    return LibraryRecipes(named, tuple(left_out))
 
 
 async def find_gateways(urls: Sequence[str], keys: Mapping[str, str]) -> tuple[GatewayModels, ...]:
@@ -153,7 +129,7 @@ async def _read_gateway(address: ServerAddress, key_variable: str, api_key: str 
 
 
 def _parse_model(listed: Mapping[str, Any]) -> ServedModel:
-    """Parse a model of llama-server's /v1/models, whose `meta` has the context of a slot as `n_ctx`."""
+    """Parse a model of /v1/models, whose `meta` has the context of a slot as `n_ctx`."""
     meta = listed.get("meta")
     context = meta.get("n_ctx") if isinstance(meta, dict) else None
     return ServedModel(
