@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+from functools import partial
 from pathlib import Path
 
 from tools.prove_exports.checks import COMMAND, Proofs, ensure, export, run, served
@@ -42,8 +43,8 @@ def prove_agents(proofs: Proofs, folder: Path) -> None:
             (place / "continue.yaml").write_text(export("continue", *options))
             (place / "aider.yml").write_text(export("aider", *options))
             key = {} if with_key else {"LLAMA_API_KEY": ready["api_key"]}
-            proofs(f"opencode: asks the model, {kind}", lambda key=key: _ask_opencode(place, key))
-            proofs(f"codex: asks the model, {kind}", lambda key=key: _ask_codex(place, key))
+            proofs(f"opencode: asks the model, {kind}", partial(_ask_opencode, place, key))
+            proofs(f"codex: asks the model, {kind}", partial(_ask_codex, place, key))
         proofs("continue: its own parser reads it", lambda: _read_continue(place, ready["api_key"]))
         proofs("aider: asks the model", lambda: _ask_aider(place))
         proofs("env: curl asks the model with the variables", lambda: _ask_by_variables(ready["api_key"]))
@@ -107,12 +108,10 @@ def _ask_aider(place: Path) -> str:
         place / "aider.yml",
         "--model-metadata-file",
         place / "limits.json",
-        "--no-git",
-        "--yes-always",
     )
     environment = _environment(place, {}, PYTHONPATH="")
-    words += ("--no-git", "--yes-always", "--message", _ASKED)
-    ensure(run(python.with_name("aider"), *words, env=environment, cwd=place / "work"))
+    own = ("--no-git", "--yes-always", "--message", _ASKED)
+    ensure(run(python.with_name("aider"), *words, *own, env=environment, cwd=place / "work"))
     return (
         f"{ensure(run(python, '-m', 'aider', '--version', env=environment)).stdout.strip()}: {_seen('OpenAI/Python')}"
     )

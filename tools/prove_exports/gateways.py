@@ -80,7 +80,7 @@ def _proxy(program: Path, config: Path, folder: Path) -> Iterator[int]:
     """Run LiteLLM for as long as the block lasts; yield its port."""
     port = free_port()
     environment = {**os.environ, "LITELLM_MASTER_KEY": _KEY, "HOME": str(folder), "PYTHONPATH": ""}
-    words = [program, "--config", config, "--host", "127.0.0.1", "--port", str(port)]
+    words = [str(program), "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
     with (
         (folder / "litellm.log").open("w") as log,
         subprocess.Popen(words, env=environment, stdout=log, stderr=log) as process,
