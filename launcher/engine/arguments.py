@@ -29,6 +29,7 @@ START_FLAGS: Mapping[str, bool] = {
     "--api-key": True,
     "--api-key-file": True,
     "--slot-save-path": True,
+    "--no-cache-idle-slots": False,
     "--verbosity": True,
     "--log-colors": True,
     "--log-file": True,

@@ -127,3 +127,26 @@ def test_two_clients_of_one_slot_are_seen_on_the_engine(demo_model: Path) -> Non
     assert (first, second) == (None, None)
     assert third is not None
     assert third.cause is RereadCause.OTHER_CLIENT
+
+
+def test_the_prompts_of_idle_slots_outlive_a_handover(demo_model: Path) -> None:
+    options = ServeOptions(
+        demo_model, built_in=True, threads=1, context=8192, alias="demo", slots=2, kv_unified=True, draft=0
+    )
+    texts = ("Explain how bread rises. " * 120, "Why does a bicycle stay upright? " * 120)
+
+    async def talk() -> list[float]:
+        async with serving(options) as (session, client):
+            for again in (False, True):
+                for text in texts:
+                    body = {"messages": [{"role": "user", "content": text}], "max_tokens": 4, "temperature": 0}
+                    (await client.post("/v1/chat/completions", json=body)).raise_for_status()
+                if not again:
+                    await session.start(replace(options, draft=2), again=True)
+            while len(ended := [each for each in session.request_log.records if each.has_ended]) < 4:
+                await asyncio.sleep(0.01)
+            return [(each.reused_tokens or 0) / (each.prompt_tokens or 1) for each in ended]
+
+    first, second, *later = asyncio.run(talk())
+    assert (first, second) == (0, 0)
+    assert min(later) > 0.95

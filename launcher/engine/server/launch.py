@@ -33,6 +33,7 @@ from launcher.models.server_settings import ROWS, Value, to_fields
 from launcher.models.weights import read_weights
 
 _MIB = 2**20
+_KEEPS_SLOTS = "--no-cache-idle-slots"
 _FILES = ("model", "draft_file", "mmproj", "chat_template_file")
 
 
@@ -283,8 +284,12 @@ def engine_arguments(
         *_if_supported(build, "--log-colors", "off"),
         # Below verbosity 4, buffers, layers on the GPU and draft statistics are not printed.
         *_if_supported(build, "--verbosity", "4"),
-        *(_if_supported(build, "--slot-save-path", str(slot_folder)) if slot_folder else ()),
     ]
+    if slot_folder is not None:
+        run_flags += _if_supported(build, "--slot-save-path", str(slot_folder))
+        # Otherwise each request moves the other slots' states into the prompt cache, which a handover cannot save.
+        if options.slots > 1 and _KEEPS_SLOTS in build.flags:
+            run_flags.append(_KEEPS_SLOTS)
     return [*without_extra, *run_flags, *options.extra]
 
 
