@@ -194,7 +194,7 @@ async def test_several_runs_at_once_do_not_spoil_each_other_and_another_programs
 async def test_what_others_spoilt_is_asked_again(options: ServeOptions) -> None:
     async with serving_bench(options) as bench:
         await bench.become({"draft": 0})
-        async with others_asking(bench) as over:
+        async with others_asking(bench, tokens=4, programs=3) as over:
             measured = await measure_speed(
                 bench, [PROMPT], least_rounds=1, most_rounds=1, on_run=lambda _, number: over.set() if number else None
             )
