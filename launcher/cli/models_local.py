@@ -285,12 +285,16 @@ def _describe_verification(local: LocalModel) -> str:
 
 def _describe_origin(local: LocalModel) -> str:
     from launcher.models.library import Place
+    from launcher.models.stores import Store
 
     record = local.record
     if local.place is Place.STORE and local.store is not None:
         return local.store.title
     origin = record.repo or (record.url or "").split("?")[0] or "found here"
-    return f"{origin} (the hub's cache)" if local.place is Place.CACHE else origin
+    if local.place is not Place.CACHE:
+        return origin
+    store = local.stored.store if local.stored else Store.HUB
+    return f"{origin} ({'the hub' if store is Store.HUB else store.title}'s cache)"
 
 
 async def _verify_models(models: Sequence[LocalModel], *, as_json: bool) -> Result:

@@ -26,7 +26,7 @@ from launcher.models.library import (
     parse_quant,
     split_names,
 )
-from launcher.models.locate import ModelSelection, select_file, select_model
+from launcher.models.locate import ModelSelection, select_file, select_model, select_stored
 from launcher.models.side_files import is_head_of
 
 _REPO = re.compile(
@@ -90,6 +90,9 @@ def select_hub_model(text: str, catalogue: Catalogue) -> ModelSelection | None:
     local = find_file(name.repo, name.file) if name.file else find_in_repository(name.repo, name.quant)
     if local is not None:
         return select_file(local.path, catalogue)
+    stored = select_stored(text.strip(), catalogue) if name.revision is None else None
+    if stored is not None:
+        return stored
     entry, file = describe_repository(name)
     return ModelSelection(Catalogue((entry,)), entry, file, None, names_file=file is not None)
 

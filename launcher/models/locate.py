@@ -240,6 +240,17 @@ def select_model(text: str, catalogue: Catalogue) -> ModelSelection:
     return replace(select_file(named.path, catalogue, stored.name if stored else None), named=named)
 
 
+def select_stored(text: str, catalogue: Catalogue) -> ModelSelection | None:
+    """Resolve the name of a model in another program's store; return None if no store has it.
+
+    Raises ModelUnknown for a name of several files, and the errors of `select_file`.
+    """
+    named = _find_stored(text)
+    if named is None or named.local is None or named.local.stored is None:
+        return None
+    return replace(select_file(named.path, catalogue, named.local.stored.name), named=named)
+
+
 def select_file(path: Path, catalogue: Catalogue, name: str | None = None) -> ModelSelection:
     """Return the model of a file: that of the catalogue, else one described by its header, called `name` if given.
 

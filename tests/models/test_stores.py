@@ -14,6 +14,7 @@ from launcher.base.errors import BadOption, ModelUnexpected, ModelUnknown
 from launcher.models.added_places import add_place, read_added_places
 from launcher.models.catalogue import Catalogue, ModelFile
 from launcher.models.catalogue_load import shipped_models
+from launcher.models.hub_model import select_hub_model
 from launcher.models.leftovers import find_leftovers
 from launcher.models.library import (
     LocalModel,
@@ -146,6 +147,14 @@ class TestOllama:
         named = find_named("unsloth/Some-GGUF:Q4_K_M", NOTHING)
         assert named is not None
         assert named.path == ollama_blob(ollama, "a")
+
+    @pytest.mark.parametrize("name", ["hf.co/unsloth/Some-GGUF:Q4_K_M", "unsloth/some-gguf:q4_k_m"])
+    def test_a_plan_for_such_a_name_asks_no_hub(self, ollama: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+        ollama_manifest(ollama, "hf.co/unsloth/Some-GGUF/Q4_K_M", model="b")
+        chosen = select_hub_model(name, NOTHING)
+        assert chosen is not None
+        assert chosen.local_path == ollama_blob(ollama, "b")
 
     def test_what_is_half_written_costs_only_itself(self, ollama: Path) -> None:
         cut = ollama_manifest(ollama, "registry.ollama.ai/library/cut/1b", model="a")
