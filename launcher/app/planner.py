@@ -161,10 +161,17 @@ def _describe_card(description: MachineDescription) -> Situation:
     """Return the situation of a machine with a card known by name, or with unified memory. Raises BadOption."""
     from launcher.machine.cards import find_card
 
+    if description.unified_memory_gib is not None and description.host_memory_gib is not None:
+        raise BadOption(
+            message("--unified-memory and --host-memory cannot be combined."),
+            message("Unified memory is the host's memory. Give one of them."),
+        )
     card = find_card(description.gpu, sum(description.gpu_memory_gib) or None) if description.gpu else None
     if description.unified_memory_gib is not None or (card and card.unified):
         memory_gib = description.unified_memory_gib or description.host_memory_gib or (card.memory_gb if card else 0)
-        return describe_unified_machine(memory_gib, card=card, backend=description.backend)
+        return describe_unified_machine(
+            memory_gib, card=card, free_mib=description.free_mib, backend=description.backend
+        )
     assert card is not None  # noqa: S101 -- one of the two is given
     return describe_machine(
         card.memory_gb,

@@ -182,6 +182,7 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.models.plan import Status
 
     criteria, machine = read_plan_criteria(options), read_machine_description(options)
+    _check_quant(options.what or options.model, criteria.quant)
     catalogue = load_catalogue()
     problems = catalogue.problems
     if problems and not options.json:  # before anything fails: a problem may be the reason for a missing model
@@ -256,6 +257,21 @@ async def run(options: argparse.Namespace) -> Result:
 
     exit_code = 0 if fits and not isinstance(comparison, LauncherError) else 1
     return Result(data, format_lines(), exit_code)
+
+
+def _check_quant(model: str | None, quant: str | None) -> None:
+    """Raise BadOption if a quantisation is given twice, as MODEL:QUANT and by --quant."""
+    from launcher.base.errors import BadOption
+
+    *_, named = (model or "").rpartition(":")
+    if (
+        quant
+        and model
+        and ":" in model
+        and not named.casefold().endswith(".gguf")
+        and named.casefold() != quant.casefold()
+    ):
+        raise BadOption(f"{model} and --quant {quant} name different files.", "Give one of them.")
 
 
 async def _make_plans(

@@ -101,10 +101,10 @@ def match_card(name: str | None, memory_gb: float) -> Card | None:
 def typical_card(memory_gb: float, *, unified: bool = False) -> Card | None:
     """Return the card that stands for a memory size, or None if no known card has about that size.
 
-    With `unified` it is the first such card of gpus.toml whatever the size, because these chips come with many sizes.
+    With `unified` it is the chip whose largest memory is nearest, because these chips come with many sizes.
     """
     if unified:
-        return next(card for card in list_cards() if card.unified)
+        return min((card for card in list_cards() if card.unified), key=lambda card: abs(card.memory_gb - memory_gb))
     cards = [card for card in list_cards() if card.typical and not card.unified]
     near = min(cards, key=lambda card: abs(card.memory_gb - memory_gb))
     return near if is_same_memory(near.memory_gb, memory_gb) else None

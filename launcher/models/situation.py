@@ -210,8 +210,7 @@ def describe_machine(
     found = [card or typical_card(size) for size in sizes]
     cards = tuple(each for each in found if each) if all(found) else ()
     if cards and card is None:
-        names = " + ".join(each.name for each in cards)
-        notes = (*notes, message("Speeds are those of a typical card of this size: {names}.", names=names))
+        notes = (*notes, _name_typical(*cards))
     backend = backend or ("vulkan" if card and not _is_nvidia(card) else "cuda")
     return Situation(
         backend=backend,
@@ -232,20 +231,24 @@ def describe_machine(
 
 
 def describe_unified_machine(
-    memory_gib: float, *, card: Card | None = None, backend: Backend | None = None
+    memory_gib: float, *, card: Card | None = None, free_mib: int | None = None, backend: Backend | None = None
 ) -> Situation:
     """Return the situation of a described machine whose GPU shares `memory_gib` with the host.
 
-    A quarter of the memory is left to the system. Without `card`, the GPU is a typical one. Raises BadOption for an
-    impossible memory size.
+    Unless `free_mib` is given, a quarter of the memory is left to the system. Without `card`, the GPU is a typical one.
+    Raises BadOption for an impossible memory size.
     """
     if not 4 <= memory_gib <= 4_096:
         raise BadOption(
             message("--unified-memory {memory_gib:g} is out of range.", memory_gib=memory_gib),
             message("It goes from 4 to 4096 GiB."),
         )
-    card = card or typical_card(memory_gib, unified=True)
-    free_mib = available_mib(memory_gib)
+    _check_free(free_mib, memory_gib, "The host")
+    notes = host_notes(memory_gib) if free_mib is None else ()
+    if card is None:
+        card = typical_card(memory_gib, unified=True)
+        notes = (*notes, _name_typical(card)) if card else notes
+    free_mib = available_mib(memory_gib) if free_mib is None else free_mib
     backend = backend or ("cuda" if card and _is_nvidia(card) else "vulkan")
     return Situation(
         backend=backend,
@@ -259,8 +262,14 @@ def describe_unified_machine(
         overheads_mib=(expected_overhead_mib(backend, card),),
         unified=True,
         described=True,
-        notes=host_notes(memory_gib),
+        notes=notes,
     )
+
+
+def _name_typical(*cards: Card) -> str:
+    """Return the note on the cards whose speed is taken for a machine that was described by its memory alone."""
+    names = " + ".join(each.name for each in cards)
+    return message("Speeds are those of a typical card of this size: {names}.", names=names)
 
 
 def _is_nvidia(card: Card) -> bool:

@@ -103,6 +103,8 @@ class TestJson:
         assert (pair["gpus"], pair["cards"]) == (2, ["NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 3060"])
         shared = answer("--unified-memory", "128")["machine"]
         assert (shared["free_mib"], shared["host_mib"]) == (98_304, 32_768)
+        assert answer("--unified-memory", "64", "--free-memory", "20000")["machine"]["free_mib"] == 20_000
+        assert answer("--unified-memory", "16")["machine"]["cards"] == ["AMD Radeon 890M"]
         unknown = run("--gpu", "RTX 4095")
         assert unknown.returncode == 2
         assert "NVIDIA GeForce RTX 4090" in unknown.stderr
@@ -133,6 +135,9 @@ class TestJson:
         }  # fmt: skip
         assert {name: plan[name] for name in wanted} == wanted
         assert plan["status"] == "OFFLOADS"
+
+    def test_a_quantisation_may_be_named_twice_if_it_is_the_same(self) -> None:
+        assert first(f"{MOE}:UD-IQ4_XS", "--quant", "ud-iq4_xs", "--gpu-memory", "24")["quant"] == "UD-IQ4_XS"
 
     def test_without_mtp(self) -> None:
         for words in (["--no-mtp"], ["--draft", "0"], ["--no-mtp", "--draft", "0"]):
@@ -278,12 +283,16 @@ class TestExitCodes:
             (["--host-memory", "0"], "bad_option"),
             (["--gpu-memory", "8", "--backend", "cpu"], "bad_option"),
             (["--backend", "cuda"], "bad_option"),
+            (["--unified-memory", "64", "--host-memory", "32"], "bad_option"),
+            (["--unified-memory", "64", "--free-memory", "70000"], "bad_option"),
+            ([f"{MOE}:UD-IQ4_XS", "--quant", "UD-IQ3_S"], "bad_option"),
             (["--model", "qwen3.8-27b", "--quant", "UD-IQ2_XXS", "--draft", "2"], "model_has_no_mtp_head"),
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else value,
     )
     def test_one_with_a_sentence_and_a_way_out(self, arguments: list[str], code: str) -> None:
-        described = [] if {"--gpu-memory", "--free-memory", "--backend"} & {*arguments} else ["--gpu-memory", "24"]
+        machine = {"--gpu-memory", "--free-memory", "--backend", "--unified-memory"}
+        described = [] if machine & {*arguments} else ["--gpu-memory", "24"]
         error = answer(*described, *arguments, code=1)["error"]
         assert error["code"] == code
         assert error["message"].endswith(".")

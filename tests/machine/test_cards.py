@@ -74,9 +74,10 @@ def test_each_usual_size_has_a_typical_card() -> None:
         assert card is not None
         assert card.memory_gb == size
         assert not card.unified
-    shared = typical_card(128, unified=True)
-    assert shared is not None
-    assert shared.unified
+    shared = {size: typical_card(size, unified=True) for size in (8, 16, 32, 64, 96, 128, 256)}
+    assert all(card is not None and card.unified for card in shared.values())
+    names = [card.name for card in shared.values() if card]
+    assert names == ["AMD Radeon 890M"] * 4 + ["AMD Radeon 8060S"] * 3
     assert typical_card(64) is None
 
 
