@@ -46,6 +46,8 @@ from launcher.models.speed import (
     ReadingForecast,
     SpeedForecast,
     bandwidth_limit,
+    compare_with_run,
+    correct_forecast,
     forecast_reading,
     forecast_speed,
     measure_work,
@@ -190,7 +192,7 @@ def make_plans(catalogue: Catalogue, situation: Situation, criteria: PlanCriteri
         for plan in _make_model_plans(entry, situation, criteria)
     ]
     plans.sort(key=lambda plan: plan.group if criteria.intent != "as-published" or plan.group == 2 else 0)
-    possible = [plan for plan in plans if plan.status is not Status.TOO_BIG]
+    possible = [plan for plan in plans if plan.status is not Status.TOO_BIG and plan.loss != inf]
     plans = plans if criteria.model or not possible else possible
     if plans and plans[0].loss is not None and criteria.quant is None:
         named = _name_alternatives(plans[0], situation, criteria)
@@ -626,6 +628,8 @@ def _make_plan(
         limit = bandwidth_limit(geometry, weights, fitted.setting, situation)
         full_limit = bandwidth_limit(geometry, weights, fitted.setting, situation, full=True)
         forecast = forecast_speed(file, geometry, weights, fitted.setting, situation)
+        if forecast is not None:
+            forecast = correct_forecast(forecast, _compare_with_runs(entry, evidence, fitted.setting, situation))
     return Plan(
         entry=entry,
         file=file,
@@ -649,6 +653,20 @@ def _make_plan(
         host_overfull=situation.host_mib is not None and overfills_host(fitted.estimate, situation.host_mib),
         loss=loss,
     )
+
+
+def _compare_with_runs(
+    entry: ModelEntry, runs: Sequence[PublishedRun], setting: PlanSettings, situation: Situation
+) -> list[float]:
+    """Return the rates of published runs on this GPU as multiples of their forecasts."""
+    found: list[float] = []
+    for run in runs:
+        file = entry.file(run.quant or "") or entry.file(f"UD-{run.quant}")  # of another publisher, of its size
+        known, described, weights = apply_header(entry, file) if file else (entry, None, None)
+        if described is not None and weights is not None and known.geometry is not None:
+            ratio = compare_with_run(run, described, known.geometry, weights, setting, situation)
+            found += [ratio] if ratio else []
+    return found
 
 
 def _is_near(run: PublishedRun, file: ModelFile, situation: Situation) -> bool:

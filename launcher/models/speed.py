@@ -10,7 +10,7 @@ were fitted to published runs by `python -m tools.speed_accuracy --fit`, which a
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import log2
+from math import log2, prod
 from typing import NamedTuple
 
 from launcher.base.messages import join_messages, mark, message
@@ -130,8 +130,9 @@ def _same_gpu(result: PublishedRun, situation: Situation) -> bool:
     """
     if situation.gpu_name is None:
         return False
-    several = re.fullmatch(r"(\d)x (.+)", result.gpu)
-    count, name = (int(several[1]), several[2]) if several else (1, result.gpu)
+    published = re.sub(r" \(.*?\)", "", result.gpu)  # the computer's name, as in "GB10 (DGX Spark)"
+    several = re.fullmatch(r"(\d)x (.+)", published)
+    count, name = (int(several[1]), several[2]) if several else (1, published)
     wanted, here = (set(re.findall(r"[A-Z0-9]+", each.upper())) for each in (name, situation.gpu_name))
     if "MOBILE" in wanted:
         wanted = wanted - {"MOBILE"} | {"LAPTOP"}
@@ -375,6 +376,54 @@ def forecast_speed(
         near,
         host_gb_s=COMMON.host_gb_s if setting.n_cpu_moe else None,
         cache_hits=hits if held else None,
+    )
+
+
+def compare_with_run(
+    run: PublishedRun,
+    file: ModelFile,
+    geometry: Geometry,
+    weights: Weights,
+    setting: PlanSettings,
+    situation: Situation,
+) -> float | None:
+    """Return the rate of a published run as a multiple of its forecast; None if it is none of this GPU, or unlike.
+
+    `file` and `weights` are those of the run's file. `setting` is that of a plan, with drafts or without.
+    """
+    cards, rate = situation.cards, comparable_rate(run, setting)
+    if not cards or not rate or run.filled or run.expert_cache or (setting.draft and not run.draft):
+        return None
+    if setting.n_cpu_moe and run.n_cpu_moe is None:
+        return None
+    if not _same_gpu(run, replace(situation, gpu_name=situation.gpu_name or cards[0].name)):
+        return None
+    forecast = token_rate(
+        measure_work(file, geometry, weights, run.n_cpu_moe or 0),
+        run.draft or 0 if setting.draft else 0,
+        cards,
+        gpu_shares(situation),
+        vulkan=situation.backend == "vulkan",
+        power_limit_w=run.power_w,
+    )
+    return rate / forecast
+
+
+def correct_forecast(forecast: SpeedForecast, ratios: Sequence[float]) -> SpeedForecast:
+    """Return a forecast moved half way to what runs of the same model on the same GPU reached.
+
+    `ratios` are their rates as multiples of their own forecasts. The range then includes what they reached.
+    """
+    if not ratios:
+        return forecast
+    ratio = prod(ratios) ** (1 / len(ratios))
+    reached, factor = forecast.tokens_per_second * ratio, ratio**0.5
+    drafts = forecast.without_mtp != forecast.tokens_per_second
+    return forecast._replace(
+        tokens_per_second=forecast.tokens_per_second * factor,
+        low=min(forecast.low * factor, reached),
+        high=max(forecast.high * factor, reached),
+        without_mtp=forecast.without_mtp * (1 if drafts else factor),
     )
 
 

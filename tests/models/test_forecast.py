@@ -7,9 +7,11 @@ import pytest
 from launcher.machine.cards import find_card
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.memory import PlanSettings
+from launcher.models.plan import PlanCriteria
 from launcher.models.situation import Situation, describe_machine, describe_unified_machine
-from launcher.models.speed import SpeedForecast, forecast_speed, hit_rate, tokens_per_pass
+from launcher.models.speed import SpeedForecast, correct_forecast, forecast_speed, hit_rate, tokens_per_pass
 from launcher.models.weights import weights_by_rules
+from tests.models.planned import make_shipped_plans
 from tools.speed_accuracy.__main__ import SHIPPED, read_runs
 
 CATALOGUE = load_catalogue()
@@ -153,3 +155,42 @@ def test_a_larger_cache_has_more_of_the_experts_up_to_all() -> None:
     whole = forecast("qwen3.6-35b-a3b-mtp", "UD-Q4_K_M", here, 0, n_cpu_moe=40, moe_cache_mib=40_000)
     none = forecast("qwen3.6-35b-a3b-mtp", "UD-Q4_K_M", here, 0)
     assert whole.tokens_per_second == pytest.approx(none.tokens_per_second)
+
+
+class TestRunsOnTheSameCard:
+    """Published runs of the model on this GPU correct its forecast."""
+
+    @pytest.mark.parametrize(("gpu", "reached"), [("RTX 4090", 216.8), ("RTX 5090", 222.9)])
+    def test_the_forecast_moves_towards_them(self, gpu: str, reached: float) -> None:
+        plan = make_shipped_plans(card(gpu), PlanCriteria(model="qwen3.6-35b-a3b-mtp"))[0]
+        alone = forecast(plan.entry.id, plan.file.quant, card(gpu), plan.setting.draft)
+        assert plan.forecast
+        assert reached < plan.forecast.tokens_per_second < alone.tokens_per_second
+        assert plan.forecast.low < 1.05 * reached < plan.forecast.high
+
+    def test_a_card_without_any_keeps_its_own(self) -> None:
+        forecast = SpeedForecast(100.0, 80.0, 118.0, 60.0, near=True)
+        assert correct_forecast(forecast, ()) == forecast
+
+    def test_the_range_includes_what_they_reached(self) -> None:
+        forecast = SpeedForecast(100.0, 80.0, 118.0, 60.0, near=True)
+        slower = correct_forecast(forecast, [0.5, 0.72])
+        assert slower.tokens_per_second == pytest.approx(100 * 0.6**0.5)
+        assert (slower.low, slower.without_mtp) == (pytest.approx(60.0), 60.0)
+        faster = correct_forecast(forecast, [1.44])
+        assert (faster.tokens_per_second, faster.high) == (pytest.approx(120.0), pytest.approx(144.0))
+
+    def test_without_drafts_both_speeds_stay_the_same(self) -> None:
+        corrected = correct_forecast(SpeedForecast(100.0, 80.0, 118.0, 100.0, near=True), [0.81])
+        assert corrected.without_mtp == corrected.tokens_per_second == pytest.approx(90.0)
+
+    def test_a_run_whose_experts_lay_somewhere_unknown_corrects_nothing(self) -> None:
+        """28.4 tokens/s on an RTX 2060 of 6 GB, by a build of May 2026: its layers on the host are not told."""
+        situation = describe_machine(6, host_gib=32)
+        plan = make_shipped_plans(situation, PlanCriteria(model="qwen3.6-35b-a3b-mtp"))[0]
+        assert any(run.gpu == "RTX 2060" for run in plan.evidence)
+        alone = forecast(
+            plan.entry.id, plan.file.quant, situation, plan.setting.draft, n_cpu_moe=plan.setting.n_cpu_moe
+        )
+        assert plan.forecast
+        assert plan.forecast.tokens_per_second == pytest.approx(alone.tokens_per_second, rel=0.01)

@@ -8,7 +8,7 @@ from launcher.models.catalogue import ModelEntry
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.memory import PlanSettings
 from launcher.models.preset import PublishedRun
-from launcher.models.situation import Situation, describe_machine
+from launcher.models.situation import Situation, describe_machine, describe_unified_machine
 from launcher.models.speed import (
     _same_gpu,
     bandwidth_limit,
@@ -60,6 +60,13 @@ def test_the_run_with_the_same_file_and_memory_is_named_first(
     gigabytes: float, quant: str, setting: PlanSettings, nearest_gpu: str
 ) -> None:
     assert gpus(nearest_runs(MOE, quant, setting, here(None, gigabytes)))[0] == nearest_gpu
+
+
+def test_a_computers_name_beside_the_gpus_is_no_part_of_it() -> None:
+    """The runs of "Radeon 8060S (Strix Halo)" are runs of this GPU."""
+    entry = CATALOGUE.find("qwen3.6-35b-a3b-mtp")
+    found = nearest_runs(entry, "Q8_0", PlanSettings(262_144, draft=2), describe_unified_machine(128))
+    assert found[0].gpu == "Radeon 8060S (Strix Halo)"
 
 
 def test_a_run_on_this_very_gpu_comes_before_all_others() -> None:
