@@ -13,17 +13,19 @@ from launcher.models.catalogue_load import shipped_models
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.situation import Situation, describe_machine, describe_unified_machine
 
-_DOCUMENT = Path(__file__).parent.parent / "docs" / "plans.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "plans.md"
 _HOST_GIB = 32
 _SIZES = (4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 48, 80, 96)
 _HEAD = f"""# Plans by model and machine
 
 Written by `python -m tools.plan_table --write`: what `mtp-launcher plan --model ID` recommends on a described machine
 with a desktop and {_HOST_GIB} GiB of host memory, before any header was read. Speeds are forecasts at a short context
-for a typical card of that size; "-" where none is known.
-
+for a typical card of that size:
+"""
+_RECOMMENDED = """
 The recommended model for each machine comes first. A "poor" plan loses so much that other models come before it: it has
-very few bits a weight, a short context, or hardly any free memory.
+very few bits a weight, a short context, or hardly any free memory. Where a larger card gets a smaller file, it is the
+slower one, or holds experts that the smaller card leaves in host memory.
 """
 
 
@@ -40,6 +42,11 @@ def format_document() -> Iterator[str]:
     """Yield the lines of the document."""
     catalogue, machines = Catalogue(tuple(shipped_models())), describe_machines()
     yield _HEAD
+    yield "| Machine | Typical card |"
+    yield "|---|---|"
+    for name, situation in machines.items():
+        yield f"| {name} | {' + '.join(card.name for card in situation.cards)} |"
+    yield _RECOMMENDED
     yield from _table_head("Machine", "Model")
     recommended = {name: make_plans(catalogue, situation, PlanCriteria())[0] for name, situation in machines.items()}
     for name, plan in recommended.items():
@@ -88,7 +95,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="replace docs/plans.md")
     text = "\n".join(format_document()) + "\n"
     if parser.parse_args().write:
-        _DOCUMENT.write_text(text, encoding="utf-8")
+        DOCUMENT.write_text(text, encoding="utf-8")
     else:
         sys.stdout.write(text)
     return 0

@@ -214,6 +214,11 @@ class ModelEntry:
         return next((file for file in self.files if file.quant.casefold() == quant.casefold()), None)
 
     @property
+    def slower_with_mtp(self) -> Note | None:
+        """The note for which plans leave MTP off, or None."""
+        return next((note for note in self.notes if note.mtp_off), None)
+
+    @property
     def projector(self) -> CompanionFile | None:
         """The vision projector to load, or None: one of known size is preferred, then one in F16."""
         return min(

@@ -10,6 +10,7 @@ from typing import Any
 from launcher.base.messages import as_message, join_messages, message, plural_message
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.fitting import (
+    CONTEXTS,
     LEAST_CONTEXT,
     FitResult,
     Measure,
@@ -53,7 +54,7 @@ def explain_plan(
     found = [
         _memory_reason(fitted, situation),
         _concessions_reason(fitted, situation),
-        _context_reason(fitted, entry, situation, ranked, "context" in fixed),
+        _context_reason(fitted, entry, situation, ranked, fixed, measure),
         "" if "kv" in fixed else _kv_reason(fitted, situation, measure),
         _draft_reason(setting, entry, file, situation, "draft" in fixed),
         _slots_reason(setting),
@@ -259,10 +260,15 @@ def _concessions_reason(fitted: FitResult, situation: Situation) -> str:
 
 
 def _context_reason(
-    fitted: FitResult, entry: ModelEntry, situation: Situation, ranked: RankedFile | None, chosen: bool
+    fitted: FitResult,
+    entry: ModelEntry,
+    situation: Situation,
+    ranked: RankedFile | None,
+    fixed: Mapping[str, int | str],
+    measure: Measure,
 ) -> str:
     setting = fitted.setting
-    if chosen:
+    if "context" in fixed:
         return message("A context of {context:,} tokens is your choice.", context=setting.context)
     if entry.native_context and setting.slot_context >= entry.native_context:
         if setting.streams > 1:
@@ -278,9 +284,53 @@ def _context_reason(
                 "The context is short because a CPU processes long prompts slowly. You can change it in the cockpit."
             ),
         )
-    if ranked is not None and fitted.estimate.needed_mib <= situation.free_mib:
-        return message("A context of {context:,} tokens is the longest that fits.", context=setting.context)
-    return ""
+    if ranked is None or fitted.estimate.needed_mib > situation.free_mib:
+        return ""
+    return _why_no_longer(setting, entry, situation, fixed, measure)
+
+
+def _why_no_longer(
+    setting: PlanSettings,
+    entry: ModelEntry,
+    situation: Situation,
+    fixed: Mapping[str, int | str],
+    measure: Measure,
+) -> str:
+    """Return why a plan's context is not longer, by the memory that the next longer one would leave free."""
+    trained = (entry.native_context or CONTEXTS[0]) * setting.streams
+    if CONTEXTS[0] <= setting.context < trained:
+        return message(
+            "The context is {context:,} of the {trained:,} tokens that the model was trained for: more is seldom "
+            "needed, and takes memory (--intent long-context).",
+            window=(
+                "The context is {context:,} of the {trained:,} tokens that the model was trained for: more is seldom "
+                "needed, and takes memory."
+            ),
+            context=setting.context,
+            trained=trained,
+        )
+    longer = min((each for each in (*CONTEXTS, trained) if each > setting.context), default=setting.context)
+    spare_mib = situation.free_mib - measure(replace(setting, context=longer)).needed_bytes / _MIB
+    if setting.n_cpu_moe and spare_mib < situation.margin_mib:
+        return message(
+            "A context longer than {context:,} tokens would move more experts to the CPU.", context=setting.context
+        )
+    if spare_mib >= situation.margin_mib:
+        return message(
+            "A context of {longer:,} tokens would fit, too, but leave a desktop and its programs less memory "
+            "(--ctx {longer}).",
+            window="A context of {longer:,} tokens would fit, too, but leave a desktop and its programs less memory.",
+            longer=longer,
+        )
+    if setting.kv == "f16" and "kv" not in fixed:
+        return message(
+            "A context of {context:,} tokens is the longest that fits with an f16 KV cache.", context=setting.context
+        )
+    if spare_mib >= situation.margin_mib // 2:
+        return message(
+            "A context of {context:,} tokens is the longest that leaves the margin free.", context=setting.context
+        )
+    return message("A context of {context:,} tokens is the longest that fits.", context=setting.context)
 
 
 def _kv_reason(fitted: FitResult, situation: Situation, measure: Measure) -> str:
@@ -324,6 +374,8 @@ def _draft_reason(setting: PlanSettings, entry: ModelEntry, file: ModelFile, sit
         return message("This file has no MTP head.")
     if not setting.draft and chosen:
         return message("MTP is off, as you chose.")
+    if not setting.draft and entry.slower_with_mtp:
+        return message("MTP is off. {report}", report=as_message(entry.slower_with_mtp.text))
     if not setting.draft:
         run = nearest_comparison(entry, replace(setting, draft=_ASSUMED_DRAFT), situation)
         if run is not None and run.speedup is not None and run.speedup < 1:
@@ -371,7 +423,7 @@ def _slots_reason(setting: PlanSettings) -> str:
 def _offload_reason(fitted: FitResult, weights: Weights) -> str:
     if not fitted.setting.n_cpu_moe:
         return ""
-    if not weights.blocks[0].experts:
+    if not weights.sum_experts(0, fitted.setting.n_cpu_moe):
         return message(
             "The size of its experts is unknown, so --n-cpu-moe is not in the estimate.",
             window="The size of its experts is unknown, so experts on the CPU are not in the estimate.",
@@ -779,7 +831,7 @@ def _limits_note(names: Collection[str]) -> str:
 
 
 def _offload_cautions(weights: Weights, fitted: FitResult, situation: Situation, measure: Measure) -> list[str]:
-    layer_bytes = weights.blocks[0].experts
+    layer_bytes = weights.blocks[-1].experts
     has_room = fitted.estimate.needed_mib + layer_bytes // _MIB <= situation.free_mib - situation.margin_mib
     if not fitted.setting.draft or not layer_bytes or has_room or fitted.setting.moe_cache_mib:
         return []

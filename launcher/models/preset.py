@@ -68,6 +68,8 @@ class Note:
     """The remark."""
     source: Text
     """Its source."""
+    mtp_off: bool = False
+    """Whether plans leave MTP off for this reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

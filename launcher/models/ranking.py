@@ -32,7 +32,7 @@ from launcher.models.geometry import Geometry
 from launcher.models.memory import DraftModel, MemoryEstimate, PlanSettings, estimate_memory
 from launcher.models.preset import Intent
 from launcher.models.server_settings import Value
-from launcher.models.situation import Situation, available_mib
+from launcher.models.situation import Situation, available_mib, usable_mib
 from launcher.models.speed import COMMON, PassWork, gpu_shares, measure_work, nearest_comparison, token_rate
 from launcher.models.weights import Weights
 
@@ -68,12 +68,18 @@ _SMALL_KV_LOSS = 0.5
 """Loss for a KV cache of fewer than 8 bits, the last resort: long agent work fails with it (docs/models.md)."""
 _USUAL_RATE, _HALF_SPEED = 60.0, 0.5
 """Tokens per second that lose and gain nothing, and the loss per halving of them."""
-_OFFLOADED = 1.1
-"""Loss for experts in host memory beside the slower generation: prompts are read several times slower."""
+_FAST_RATE, _FAST_GAIN = 120.0, 0.1
+"""Tokens per second that are fast enough to prefer a better file, and the gain per doubling from there on."""
+_OFFLOADED, _DOUBLE_COPY = 0.9, 0.1
+"""Loss for experts in host memory beside the slower generation, and per doubling of their size: prompts are read
+several times slower, as the experts are copied to the GPU for each ubatch."""
 _HOST_UNKNOWN, _USUAL_HOST_MIB = 0.3, available_mib(32)
 """Further loss where host memory is unknown, and what is then taken to be available: that of a host with 32 GiB."""
-_DESKTOP_SHARE = 0.115
-"""Share of a card to leave to a desktop: 0.8 to 1.0 GiB for Windows alone, as much for a browser (docs/models.md)."""
+_DOUBLE_SIZE = 0.015
+"""Loss for a file of twice the size: it takes twice as long to download and to load."""
+_DESKTOP_SHARE, _LARGEST_DESKTOP_GB = 0.115, 24
+"""Share of a card to leave to a desktop: 0.8 to 1.0 GiB for Windows alone, as much for a browser (docs/models.md).
+On cards beyond that size a desktop takes no more than on one of it."""
 _MISSING_ROOM = 0.25
 """Loss per GiB of that share which would not be free."""
 _USUAL_BANDWIDTH_GB_S = 400.0
@@ -83,6 +89,8 @@ _SAME_SPEED = 1.05
 """Ratio of speeds up to which the shorter draft is taken: it needs less memory."""
 _WORTH_MTP = 1.03
 """Least ratio of the speed with MTP to the one without for MTP to be on."""
+_SAFER_CONTEXT = 0.6
+"""Share of the longest context from which on one that leaves the margin free is taken instead."""
 _ENOUGH_CONTEXT = 131_072
 """Context in tokens from which on MTP is not given up for a longer one."""
 _KV_TYPES, _LAST_KV_TYPE = ("f16", "q8_0"), "q4_0"
@@ -95,13 +103,17 @@ _OFFLOADED_CONTEXTS = (131_072, 65_536, LEAST_CONTEXT)
 
 
 class IntentWeights(NamedTuple):
-    """How much quality, context and speed count for an intent, and the least context in tokens where it fits."""
+    """How much quality, context and speed count for an intent, and the least context in tokens where it fits.
+
+    `risks_margin`: a longer context is worth leaving less than the margin free.
+    """
 
     quality: float = 1.0
     context: float = 1.0
     speed: float = 1.0
     room: float = 1.0
     least_context: int = LEAST_CONTEXT
+    risks_margin: bool = False
 
 
 INTENTS = MappingProxyType[Intent, IntentWeights](
@@ -109,7 +121,7 @@ INTENTS = MappingProxyType[Intent, IntentWeights](
         "balanced": IntentWeights(),
         "agents": IntentWeights(context=1.5, least_context=65_536),
         "best-quality": IntentWeights(quality=3.0, context=0.5, speed=0.5, room=0.5),
-        "long-context": IntentWeights(context=8.0),
+        "long-context": IntentWeights(context=8.0, risks_margin=True),
     }
 )
 
@@ -158,11 +170,17 @@ def other_tokens(bits: float) -> float:
 
 
 def desktop_share_mib(situation: Situation) -> int:
-    """Return the MiB of the GPU to leave to the desktop and its programs, at least the margin."""
-    if situation.headless or situation.unified or situation.backend == "cpu":
+    """Return the MiB of the memory to leave to the desktop and its programs, at least the margin.
+
+    What is taken already is a part of that.
+    """
+    if situation.backend == "cpu":  # the programs' own memory lies there, too
+        return 2 * situation.margin_mib
+    if situation.headless or situation.unified:
         return situation.margin_mib
-    share = _DESKTOP_SHARE * situation.nominal_gb / situation.gpus * 1_024
-    return max(situation.margin_mib, int(share))
+    share = _DESKTOP_SHARE * min(situation.nominal_gb / situation.gpus, _LARGEST_DESKTOP_GB) * 1_024
+    taken = max(0, usable_mib(situation.nominal_gb) - situation.free_mib)
+    return max(situation.margin_mib, int(share) - taken)
 
 
 KnownFile = tuple[ModelEntry, ModelFile, Weights]
@@ -255,7 +273,7 @@ class _Ranker:
     host_mib: int = field(init=False)
     offloaded_contexts: Collection[int] = field(init=False)
     has_head: bool = field(init=False)
-    beside_weights: dict[tuple[str, int, str], tuple[float, float, int]] = field(default_factory=dict)
+    beside_weights: dict[tuple[str, int, str], tuple[float, float, int, float]] = field(default_factory=dict)
     staging: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -273,7 +291,7 @@ class _Ranker:
         bits = self._bits(file)
         best: RankedFile | None = None
         simple = _SIMPLE_BITS if any(name in file.quant.upper() for name in _SIMPLE) else 0.0
-        quality = self.intent.quality * _QUALITY * other_tokens(bits - simple) ** 2
+        quality = self.intent.quality * _QUALITY * other_tokens(bits - simple) ** 2 + _DOUBLE_SIZE * log2(bits)
 
         works = {0: measure_work(file, self.geometry, weights, 0)}
         rates: dict[tuple[int, int], float | None] = {}
@@ -287,10 +305,13 @@ class _Ranker:
                 rates[draft, moved] = self._rate(works[moved], draft)
             rate = rates[draft, moved]
             assumed = self._assumed_rate(works[moved]) if rate is None else rate
-            loss = self._loss(quality, context, kv, moved, assumed, spare, host)
+            loss = self._loss(quality, bits, context, kv, moved, assumed, spare, host)
             if best is None or loss.total < best.loss.total:
                 best = RankedFile(file, bits, context, kv, draft, moved, rate, int(spare), loss)
-        return best
+        if best is None or best.rate is None or best.rate <= _FAST_RATE:
+            return best
+        # Files are compared by a speed that counts less beyond _FAST_RATE; whether MTP is on is decided before that.
+        return best._replace(loss=best.loss._replace(speed=self._speed_loss(best.rate, _FAST_RATE)))
 
     def _needs_no_more_context(self, ranked: RankedFile, moved: int) -> bool:
         """Return whether a file with MTP has so much context that MTP is not given up for more of it.
@@ -319,7 +340,7 @@ class _Ranker:
         """Return the draft lengths to compare: off, and the one with the best forecast."""
         if "draft" in self.fixed:
             return (self.base.draft,)
-        if not self._can_draft(file):
+        if not self._can_draft(file) or self.entry.slower_with_mtp:
             return (0,)
         rates: list[float] = []
         for draft in range(_LONGEST_DRAFT + 1):
@@ -383,8 +404,9 @@ class _Ranker:
     ) -> list[_Way]:
         """Return the ways that fit, with a KV cache of the last type only if none fits with another.
 
-        For each draft length and KV cache type that is the longest context with all experts on the GPU, and a few
-        contexts with as few of them on the host as possible.
+        For each draft length and KV cache type those are, with all experts on the GPU, the best context between the
+        longest that fits and the longest that leaves room for a desktop, and a few contexts with as few experts on the
+        host as possible.
         """
 
         def ways(draft: int, kv: str) -> list[_Way]:
@@ -417,24 +439,39 @@ class _Ranker:
         if fitting < least_spare and not layer_mib:
             return
         low, high = min(LEAST_CONTEXT, base.context), base.context
-        least, most, least_bytes = self._beside_weights(file, weights, kv, draft, own_mib)
+        least, most, least_bytes, host_buffers = self._beside_weights(file, weights, kv, draft, own_mib)
         per_token = (most - least) / (high - low) if high > low else 0.0
         fitting += (fixed or 0) * layer_mib - least
         copies_mib: float | None = None
+        on_gpu: list[_Way] = []
         for context in self.contexts:
             spare = fitting - per_token * (context - low)
             if spare >= least_spare:
                 moved = fixed or 0
-                host = self._spare_host_mib(weights, moved, mtp=mtp) if moved else inf
-                yield draft, context, kv, moved, spare, host
-                return
-            if layer_mib and context in self.offloaded_contexts:
+                host = self._spare_host_mib(weights, moved, mtp=mtp) - host_buffers if moved else inf
+                on_gpu.append((draft, context, kv, moved, spare, host))
+                if spare >= self.desktop_mib:
+                    break
+            if not on_gpu and layer_mib and context in self.offloaded_contexts:
                 if copies_mib is None:
                     copies_mib = self._staging_share(weights, loaded, draft, kv, least_bytes) * layer_mib
                 spare -= copies_mib
                 moved = ceil((situation.margin_mib - spare) / layer_mib)
-                if moved <= layers and (host := self._spare_host_mib(weights, moved, mtp=mtp)) >= 0:
+                host = self._spare_host_mib(weights, moved, mtp=mtp) - host_buffers
+                if moved <= layers and host >= 0:
                     yield draft, context, kv, moved, spare + moved * layer_mib, host
+        if on_gpu:
+            yield self._choose_context(on_gpu)
+
+    def _choose_context(self, ways: Sequence[_Way]) -> _Way:
+        """Return the best of `ways`, which differ in their context only, the longest first.
+
+        One that leaves less than the margin is taken only if it has much more context, or for an intent that wants it.
+        """
+        safe = [way for way in ways if way[4] >= self.situation.margin_mib]
+        if safe and not self.intent.risks_margin and safe[0][1] >= _SAFER_CONTEXT * ways[0][1]:
+            ways = safe
+        return min(ways, key=lambda way: self._context_loss(way[1]) + self._room_loss(way[4]))
 
     def _spare_host_mib(self, weights: Weights, moved: int, *, mtp: bool) -> float:
         """Return the host memory that stays free beside the model's part there."""
@@ -442,11 +479,11 @@ class _Ranker:
 
     def _beside_weights(
         self, file: ModelFile, weights: Weights, kv: str, draft: int, own_mib: float
-    ) -> tuple[float, float, int]:
+    ) -> tuple[float, float, int, float]:
         """Return the MiB beside the weights at the least and at the longest context: between them it is nearly a line.
 
-        The last figure is the bytes beside the weights on all GPUs at the least context. With one GPU they are the same
-        for all files.
+        Then come the bytes beside the weights on all GPUs at the least context, and the MiB of buffers in host memory
+        at the longest. With one GPU they are the same for all files.
         """
         low, high = min(LEAST_CONTEXT, self.base.context), self.base.context
         key = kv, draft, file.quant if self.situation.gpus > 1 else ""
@@ -454,7 +491,8 @@ class _Ranker:
             at_least = self._estimate(weights, low, kv, draft, 0)
             at_most = self._estimate(weights, high, kv, draft, 0) if high > low else at_least
             least, most = (each.needed_bytes / _MIB - own_mib for each in (at_least, at_most))
-            self.beside_weights[key] = least, most, at_least.parts.total - at_least.parts.weights
+            least_bytes = at_least.parts.total - at_least.parts.weights
+            self.beside_weights[key] = least, most, least_bytes, at_most.host.compute / _MIB
         return self.beside_weights[key]
 
     def _staging_share(
@@ -484,18 +522,37 @@ class _Ranker:
         return estimate_memory(self.geometry, weights, setting, self.draft_model)
 
     def _loss(
-        self, quality: float, context: int, kv: str, moved: int, rate: float, spare_mib: float, host_mib: float
+        self,
+        quality: float,
+        bits: float,
+        context: int,
+        kv: str,
+        moved: int,
+        rate: float,
+        spare_mib: float,
+        host_mib: float,
     ) -> Loss:
         intent = self.intent
-        halvings = log2(self.base.context / context)
-        missing = max(0.0, self.desktop_mib - spare_mib)
-        unknown_host = _HOST_UNKNOWN if self.situation.host_mib is None else 0.0
+        offloaded = _OFFLOADED + _DOUBLE_COPY * log2(bits) + (_HOST_UNKNOWN if self.situation.host_mib is None else 0.0)
         missing_host = max(0.0, _HOST_ROOM_MIB - host_mib) / 1_024
         return Loss(
             quality=quality,
-            context=intent.context * (_SHORTENED + _HALVED * halvings**1.3) if halvings > 0 else 0.0,
+            context=self._context_loss(context),
             kv=_KV_LOSS.get(kv, _SMALL_KV_LOSS),
-            speed=intent.speed * _HALF_SPEED * log2(_USUAL_RATE / rate),
-            offload=intent.speed * (_OFFLOADED + unknown_host) + _MISSING_HOST_ROOM * missing_host if moved else 0.0,
-            room=intent.room * _MISSING_ROOM * missing / 1_024,
+            speed=self._speed_loss(rate),
+            offload=intent.speed * offloaded + _MISSING_HOST_ROOM * missing_host if moved else 0.0,
+            room=self._room_loss(spare_mib),
         )
+
+    def _context_loss(self, context: int) -> float:
+        if context >= self.base.context:
+            return 0.0
+        return self.intent.context * (_SHORTENED + _HALVED * log2(self.base.context / context) ** 1.3)
+
+    def _room_loss(self, spare_mib: float) -> float:
+        return self.intent.room * _MISSING_ROOM * max(0.0, self.desktop_mib - spare_mib) / 1_024
+
+    def _speed_loss(self, rate: float, fast: float = inf) -> float:
+        """Return what `rate`, in tokens per second, loses; beyond `fast` it gains little more."""
+        loss = _HALF_SPEED * log2(_USUAL_RATE / min(rate, fast))
+        return self.intent.speed * (loss - (_FAST_GAIN * log2(rate / fast) if rate > fast else 0.0))

@@ -29,13 +29,13 @@ BALANCED = {
     # By the ranking (tests/models/test_ranking.py), with a desktop, for a typical card, host memory unknown.
     8: ("UD-Q4_K_XL", "f16"),
     10: ("UD-Q4_K_XL", "q8_0"),
-    12: ("UD-Q5_K_S", "q8_0"),
+    12: ("UD-Q4_K_M", "q8_0"),
     16: ("UD-IQ3_S", "q8_0"),
     20: ("UD-IQ3_S", "q8_0"),
     24: ("UD-Q3_K_XL", "q8_0"),
-    32: ("UD-Q4_K_XL", "q8_0"),
+    32: ("UD-Q5_K_S", "q8_0"),
     40: ("UD-Q6_K", "f16"),
-    48: ("UD-Q6_K_XL", "f16"),
+    48: ("Q8_0", "f16"),
     80: ("UD-Q8_K_XL", "f16"),
 }
 
@@ -44,7 +44,7 @@ BALANCED = {
 def test_the_default_of_each_size(size: int) -> None:
     first = plans(describe_machine(size))[0]
     assert (first.entry.id, first.file.quant, first.setting.kv) == (MOE, *BALANCED[size])
-    assert first.setting.context >= (262_144 if size >= 20 else 32_768)
+    assert first.setting.context >= (262_144 if size >= 24 else 32_768)
     assert (first.status is Status.OFFLOADS) == (size < 16)
     assert first.setting.ubatch == 512
     assert first.required_mib + first.margin_mib // 2 <= first.free_mib

@@ -1,16 +1,20 @@
 """The ranking of files and settings: what an expert would take, and the rules that hold for every model and machine."""
 
 from dataclasses import replace
+from itertools import pairwise, takewhile
 from math import inf
 
 import pytest
 
 from launcher.models.catalogue import Catalogue, ModelEntry
+from launcher.models.file_size import expect_size
+from launcher.models.fitting import CONTEXTS
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.preset import Intent
 from launcher.models.ranking import desktop_share_mib, other_tokens
 from launcher.models.situation import Situation, describe_machine, describe_unified_machine
 from tests.models.planned import CATALOGUE, make_shipped_plans
+from tools.plan_table import DOCUMENT, format_document
 
 MOE, PLAIN, DENSE, SMALL = "qwen3.6-35b-a3b-mtp", "qwen3.6-35b-a3b", "qwen3.8-27b", "qwen3.5-9b-mtp"
 MACHINES = (4, 6, 8, 12, 16, 24, 32, 48, 80, 96)
@@ -25,10 +29,10 @@ def first(size: float, model: str | None = None, intent: Intent = "balanced", **
 
 
 def bits(plan: Plan) -> float:
-    size = plan.file.size_bytes or plan.file.about_bytes
+    size = expect_size(plan.entry, plan.file)
     assert size
     assert plan.entry.parameters_b
-    return size * 8 / (plan.entry.parameters_b * 1e9)
+    return size.size_bytes * 8 / (plan.entry.parameters_b * 1e9)
 
 
 class TestFixedPoints:
@@ -169,6 +173,85 @@ def test_with_more_memory_a_model_never_fits_worse(size: int) -> None:
         assert ranks[more.status] >= ranks[less.status]
 
 
+class TestContext:
+    """Between the longest context that fits and room for a desktop there is a choice."""
+
+    @pytest.mark.parametrize(
+        ("size", "model"), [(20, MOE), (10, "gemma-4-12b"), (12, SMALL), (20, "qwen3.5-27b-mtp"), (16, PLAIN)]
+    )
+    def test_the_margin_is_left_where_hardly_any_context_is_lost(self, size: int, model: str) -> None:
+        assert first(size, model, host_gib=32).status is Status.FITS
+
+    def test_a_quantised_cache_with_more_context_comes_before_f16_with_little(self) -> None:
+        plan = first(24, "devstral-small-2-24b")
+        assert plan.setting.kv == "q8_0"
+        assert plan.setting.context >= 65_536
+        assert (plan.file.bits or 0) >= 4
+
+    def test_why_it_is_not_longer_is_told(self) -> None:
+        def told(size: float, model: str, **machine: object) -> str:
+            return next(
+                each for each in first(size, model, **machine).reasons if " tokens " in each and "ontext" in each
+            )
+
+        assert told(16, MOE) == "A context of 40,960 tokens is the longest that fits."
+        longer = first(20, MOE).setting.context
+        longer = min(each for each in CONTEXTS if each > longer)
+        assert told(20, MOE) == (
+            f"A context of {longer:,} tokens would fit, too, but leave a desktop and its programs less memory "
+            f"(--ctx {longer})."
+        )
+        assert told(8, MOE, host_gib=32) == "A context longer than 131,072 tokens would move more experts to the CPU."
+
+    @pytest.mark.parametrize("size", MACHINES)
+    def test_the_longest_that_fits_is_that(self, size: int) -> None:
+        situation = describe_machine(size, host_gib=64)
+        for plan in plans(situation):
+            claim = f"A context of {plan.setting.context:,} tokens is the longest that"
+            if any(each.startswith(claim) for each in plan.reasons):
+                longer = min(each for each in CONTEXTS if each > plan.setting.context)
+                same = {name: getattr(plan.setting, name) for name in ("kv", "draft", "ubatch", "n_cpu_moe")}
+                (other,) = plans(situation, plan.entry.id, quant=plan.file.quant, context=longer, **same)
+                assert other.status in (Status.TIGHT, Status.TOO_BIG), plan.entry.id
+
+
+class TestLargerCards:
+    @pytest.mark.parametrize("model", [MOE, DENSE, "qwen3.6-27b-mtp", "gemma-4-31b", SMALL, "devstral-small-2-24b"])
+    def test_no_card_from_16_gb_on_gets_fewer_bits_than_a_smaller_one(self, model: str) -> None:
+        found = [bits(first(size, model, host_gib=32)) for size in (16, 20, 24, 32, 96)]
+        assert all(more >= 0.97 * less for less, more in pairwise(found)), found
+
+    def test_a_fast_card_takes_the_better_file(self) -> None:
+        """Beyond 120 tokens/s more speed hardly counts, but BF16 is twice the download for nothing to be seen."""
+        for size in (80, 96):
+            assert 8 <= bits(first(size, MOE)) <= 9
+        assert bits(first(24, "gemma-4-e4b")) > 7
+        assert bits(first(24, SMALL)) > 7
+
+
+@pytest.mark.parametrize("model", ["mimo-v2.5", "glm-5.2"])
+def test_mtp_is_off_where_the_only_report_found_it_slower(model: str) -> None:
+    plan = plans(describe_unified_machine(512), model)[0]
+    assert plan.setting.draft == 0
+    note = CATALOGUE.find(model).slower_with_mtp
+    assert note
+    assert f"MTP is off. {note.text}" in plan.reasons
+    assert plans(describe_unified_machine(512), model, draft=2)[0].setting.draft == 2
+
+
+def test_experts_that_not_all_layers_have_are_counted() -> None:
+    """The first three layers of DeepSeek-V3.2 are dense."""
+    told = plans(describe_machine(24, host_gib=512), "deepseek-v3.2")[0].reasons
+    assert any("run on the CPU and need" in each for each in told)
+    assert not any("size of its experts is unknown" in each for each in told)
+
+
+def test_a_model_for_which_no_way_was_found_is_no_recommendation() -> None:
+    """With host memory unknown, 176 GB of experts are not taken to fit there."""
+    assert "deepseek-v3.2" not in {plan.entry.id for plan in plans(describe_machine(24))}
+    assert plans(describe_machine(24), "deepseek-v3.2")[0].group
+
+
 class TestIntents:
     @pytest.mark.parametrize("size", [12, 16, 24, 32])
     def test_agents_get_65536_tokens_and_a_cache_of_8_bits(self, size: int) -> None:
@@ -198,6 +281,22 @@ class TestDesktop:
         assert shares == sorted(shares)
         assert shares[0] == describe_machine(4).margin_mib
         assert desktop_share_mib(describe_machine(24)) == int(0.115 * 24 * 1_024)
+
+    def test_beyond_24_gb_it_is_no_larger(self) -> None:
+        assert desktop_share_mib(describe_machine(96)) == desktop_share_mib(describe_machine(24))
+
+    def test_what_it_has_taken_already_is_a_part_of_it(self) -> None:
+        """A card with 22,500 MiB free is one of 24 GB with a desktop: it gets the plan of one."""
+        situation = describe_machine(24, free_mib=22_500)
+        whole = desktop_share_mib(describe_machine(24))
+        assert desktop_share_mib(situation) == whole - (describe_machine(24).free_mib - 22_500)
+        plan = plans(situation, MOE)[0]
+        assert (plan.file.quant, plan.setting.context, plan.status) == ("UD-Q3_K_XL", 262_144, Status.FITS)
+        assert desktop_share_mib(describe_machine(24, free_mib=9_000)) == situation.margin_mib
+
+    def test_on_a_processor_the_model_leaves_more_than_the_margin(self) -> None:
+        plan = plans(describe_machine(24, backend="cpu", host_gib=30), MOE)[0]
+        assert plan.status is Status.FITS
 
     def test_there_is_none_without_one(self) -> None:
         for situation in (describe_machine(24, headless=True), describe_unified_machine(128)):
@@ -236,3 +335,9 @@ def test_a_file_without_a_catalogue_entry_s_figures_is_ranked_by_its_name() -> N
     best = make_plans(Catalogue((entry,)), describe_machine(24), PlanCriteria(model=MOE))[0]
     assert best.status is Status.FITS
     assert best.setting.context >= 131_072
+
+
+def test_the_table_of_plans_is_current() -> None:
+    """`python -m tools.plan_table --write` writes it; here its first part, the recommended models, is compared."""
+    fresh = list(takewhile(lambda line: not line.startswith("\n## "), format_document()))
+    assert DOCUMENT.read_text(encoding="utf-8").startswith("\n".join(fresh) + "\n")
