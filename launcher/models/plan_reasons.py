@@ -32,6 +32,8 @@ _MARKS = {
     "derived": message("from the memory estimate"),
     "guess": message("a guess"),
 }
+_NOTICEABLE = 1.03
+"""Ratio of speeds, or of bits per weight, below which a difference is not worth a sentence."""
 _SLOW_ON_CUDA = ("q5_1", "q5_0", "q4_1")
 """KV cache types without a vector kernel in default builds (ggml/CMakeLists.txt: GGML_CUDA_FA_QUANTS)."""
 
@@ -103,12 +105,12 @@ def explain_ranking(ranked: Sequence[RankedFile], place: int, situation: Situati
         ),
         "best-quality": message("{quant} is the best quality for {size}.", quant=own.file.quant, size=size),
     }.get(intent, "")
-    finer = [each for each in ranked[1:] if each.bits > own.bits]
+    finer = [each for each in ranked[1:] if each.bits > _NOTICEABLE * own.bits]
     rivals = finer or ranked[1:]
     if not rivals:
         return (first,)
     rival = rivals[0]
-    if rival.bits > own.bits:
+    if rival in finer:
         second = message(
             "{quant} has more bits a weight ({bits:.2f} instead of {own:.2f}), but {why}.",
             quant=rival.file.quant,
@@ -153,6 +155,8 @@ def _drawback_clause(worse: RankedFile, better: RankedFile, situation: Situation
                 own=better.rate,
             )
         return clause
+    if worse.rate and better.rate and better.rate < _NOTICEABLE * worse.rate:
+        return message("its size gains nothing here")
     return message("about {rate:.0f} instead of {own:.0f} t/s are expected", rate=worse.rate or 0, own=better.rate or 0)
 
 

@@ -59,6 +59,8 @@ _SIMPLE = ("MXFP4", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 _SIMPLE_BITS = 0.5
 """Bits per weight by which quantisations without super-blocks are taken to be worse than others of their size. MXFP4
 was worse among 17 four-bit files of Qwen3.5-35B-A3B (r/LocalLLaMA 1rfds1h); the amount is our judgement."""
+_ORIGINAL = ("F32", "F16", "BF16")
+"""Files with the original's weights, whatever their size: those of gpt-oss are MXFP4 inside."""
 _QUALITY = 0.009
 """Loss per square of the share of other tokens: an answer of many steps suffers more than in proportion."""
 _SHORTENED, _HALVED = 0.2, 0.12
@@ -167,6 +169,14 @@ def other_tokens(bits: float) -> float:
         if bits <= more:
             return worse + (better - worse) * (bits - less) / (more - less)
     return 0.0
+
+
+def _other_tokens_of(file: ModelFile, bits: float) -> float:
+    """Return how many of 100 tokens the original would choose otherwise than `file`, which has `bits` per weight."""
+    quant = file.quant.upper()
+    if quant in _ORIGINAL:
+        return 0.0
+    return other_tokens(bits - (_SIMPLE_BITS if any(name in quant for name in _SIMPLE) else 0.0))
 
 
 def desktop_share_mib(situation: Situation) -> int:
@@ -290,8 +300,7 @@ class _Ranker:
             return None
         bits = self._bits(file)
         best: RankedFile | None = None
-        simple = _SIMPLE_BITS if any(name in file.quant.upper() for name in _SIMPLE) else 0.0
-        quality = self.intent.quality * _QUALITY * other_tokens(bits - simple) ** 2 + _DOUBLE_SIZE * log2(bits)
+        quality = self.intent.quality * _QUALITY * _other_tokens_of(file, bits) ** 2 + _DOUBLE_SIZE * log2(bits)
 
         works = {0: measure_work(file, self.geometry, weights, 0)}
         rates: dict[tuple[int, int], float | None] = {}
@@ -547,7 +556,8 @@ class _Ranker:
     def _context_loss(self, context: int) -> float:
         if context >= self.base.context:
             return 0.0
-        return self.intent.context * (_SHORTENED + _HALVED * log2(self.base.context / context) ** 1.3)
+        halvings: float = log2(self.base.context / context) ** 1.3
+        return self.intent.context * (_SHORTENED + _HALVED * halvings)
 
     def _room_loss(self, spare_mib: float) -> float:
         return self.intent.room * _MISSING_ROOM * max(0.0, self.desktop_mib - spare_mib) / 1_024

@@ -1,5 +1,6 @@
 """The ranking of files and settings: what an expert would take, and the rules that hold for every model and machine."""
 
+import re
 from dataclasses import replace
 from itertools import pairwise, takewhile
 from math import inf
@@ -116,6 +117,13 @@ class TestAlternatives:
         alone, best = first(24, headless=True), first(24, MOE, "best-quality")
         for plan in (alone, best):
             assert f"{plan.file.quant} with a context of {plan.setting.context:,} and KV {plan.setting.kv}" in told
+
+    def test_no_difference_is_told_that_is_none(self) -> None:
+        """Such as "about 42 instead of 42 t/s", or 5.15 bits a weight instead of 5.11."""
+        for size in MACHINES:
+            for plan in plans(describe_machine(size, host_gib=32), MOE):
+                for reason in plan.reasons:
+                    assert not re.search(r"\b([\d.,]+) instead of \1\b(?![\d.,])", reason), reason
 
     def test_other_files_of_a_named_model_say_why_they_rank_below(self) -> None:
         best, *others = plans(describe_machine(24), MOE)
@@ -335,6 +343,12 @@ def test_a_file_without_a_catalogue_entry_s_figures_is_ranked_by_its_name() -> N
     best = make_plans(Catalogue((entry,)), describe_machine(24), PlanCriteria(model=MOE))[0]
     assert best.status is Status.FITS
     assert best.setting.context >= 131_072
+
+
+def test_gpt_oss_in_f16_is_the_original() -> None:
+    """Its experts are MXFP4 from the start, so that F16 has 4.5 bits a weight and loses nothing."""
+    assert first(48, "gpt-oss-120b", host_gib=64).file.quant == "F16"
+    assert first(8, "gpt-oss-20b", host_gib=32).file.quant == "F16"
 
 
 def test_the_table_of_plans_is_current() -> None:
