@@ -76,7 +76,8 @@ class ServerService:
             if self._request_count != request_number:  # another request came while the settings were resolved
                 raise Superseded(message("A newer request replaced this one."))
         launch_before, self.served_name = self._posted_launch, request.model
-        if session.is_idle:
+        ended = (ServerState.STOPPED, ServerState.FAILED)  # a stop may still be cleaning up
+        if session.is_idle or session.supervisor.status.state in ended:
             await session.set_shared(False)  # sharing never carries over to a new start
         await session.start(
             start.options,
