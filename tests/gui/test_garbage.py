@@ -34,10 +34,11 @@ def test_a_closed_dialog_is_destroyed_in_the_windows_thread(owner: QObject, qtbo
     dialog.itself = dialog  # type: ignore[attr-defined] -- a cycle, as the slots of a dialog make
     weakref.finalize(dialog, lambda: destroyed_in.append(threading.get_ident()))
     del dialog
+    kept: list[list[object]] = []  # so that as many stay as make a collection due
     runtime = Runtime()
     ended = threading.Event()
     try:
-        runtime.submit(_allocate_objects()).when_done(lambda _: ended.set())
+        runtime.submit(_allocate_objects(kept)).when_done(lambda _: ended.set())
         assert ended.wait(60)
     finally:
         assert runtime.close()
@@ -46,8 +47,7 @@ def test_a_closed_dialog_is_destroyed_in_the_windows_thread(owner: QObject, qtbo
     assert destroyed_in == [threading.get_ident()]
 
 
-async def _allocate_objects() -> None:
-    kept: list[list[object]] = []
+async def _allocate_objects(kept: list[list[object]]) -> None:
     for _ in range(20):
         await asyncio.sleep(0)
         kept.extend([] for _ in range(_OBJECTS))
