@@ -7,7 +7,6 @@ to reach beside this computer is refused and written down.
 import argparse
 import asyncio
 import http.server
-import itertools
 import json
 import os
 import shutil
@@ -163,18 +162,16 @@ def prove_agent(folder: Path, agent: Agent, proxy_port: int) -> Outcome:
         (place / "demo.txt").write_text(told.stdout + told.stderr)
         requests = json.loads(run_launcher(environment, "requests", "--json").stdout)["requests"]
         (place / "requests.json").write_text(json.dumps(requests, indent=1))
-    outcome.reuse = list(find_reuse(requests, agent)) if later is not None else []
+    outcome.reuse = list(find_reuse(requests)) if later is not None else []
     return outcome
 
 
-def find_reuse(requests: list[dict[str, Any]], agent: Agent) -> Iterator[float]:
-    """Yield how much of the earlier prompt each later request of the main conversation reused.
-
-    Requests for titles and the like are shorter than half of the first prompt.
-    """
-    long = [each for each in requests if (each["prompt_tokens"] or 0) >= agent.first_prompt / 2]
-    for before, after in itertools.pairwise(long):
-        yield min(1.0, after["reused_tokens"] / before["prompt_tokens"])
+def find_reuse(requests: list[dict[str, Any]]) -> Iterator[float]:
+    """Yield how much each later prompt reused of what earlier ones had in common with it, by `requests`."""
+    for each in requests:
+        lost = (each["reread"] or {"tokens": 0})["tokens"]
+        if each["reused_tokens"] or lost:
+            yield each["reused_tokens"] / (each["reused_tokens"] + lost)
 
 
 @contextmanager
