@@ -11,7 +11,9 @@ SOURCE = Path(__file__).parents[1] / "launcher"
 FACES = ("cli", "gui")
 OTHER_TEXTS = {
     "tuning/sized_prompts.py",  # what models are asked to read
-    "export/clients.py",  # programs for other tools
+    "export/clients.py",  # programs and files for other tools, with comments
+    "export/client_variables.py",
+    "export/gateway_routers.py",
     "engine/builtin.py",  # a program of its own, which imports nothing of ours
     "engine/server/keeper.py",
 }
