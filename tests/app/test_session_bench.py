@@ -192,7 +192,8 @@ async def test_several_runs_at_once_do_not_spoil_each_other_and_another_programs
 
 
 async def test_what_others_spoilt_is_asked_again(options: ServeOptions) -> None:
-    async with serving_bench(options) as bench:
+    # A slot for each: none of the others' requests waits until they are over, and then goes on.
+    async with serving_bench(replace(options, slots=4, context=4_096)) as bench:
         await bench.become({"draft": 0})
         async with others_asking(bench, tokens=4, programs=3) as over:
             measured = await measure_speed(
