@@ -154,7 +154,12 @@ def _make_parser() -> _Parser:
     add_flag("-fitt", "--fit-target", to=_set_fit_target, help="margin in MiB")
     add_flag("-fitc", "--fit-ctx", to="fit_params_min_ctx", type=int)
     add_flag("-cram", "--cache-ram", to="cache_ram_mib", type=int, help="prompt cache in MiB of host memory")
-    add_flag("--cache-idle-slots", to="cache_idle_slots", action="store_true", help="idle slots go to the prompt cache")
+    add_flag(
+        "--cache-idle-slots",
+        to="cache_idle_slots",
+        action="store_true",
+        help="move the states of idle slots out of them",
+    )
     add_flag("--no-cache-idle-slots", to="cache_idle_slots", action="store_false", dest="cache_idle_slots")
     add_flag("-ctxcp", "--ctx-checkpoints", to="n_ctx_checkpoints", type=int)
     add_flag(

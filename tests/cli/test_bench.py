@@ -18,6 +18,7 @@ from launcher.tuning.workloads import load_workload, shipped_workloads
 from tests import forked
 from tests.app.test_tuned_match import SETTINGS as PRESET
 from tests.app.test_tuned_match import here, tuned
+from tests.cli.test_commands import find_port
 
 SHORT = 'name = "short"\ntitle = "Short"\nversion = 3\nsource = "this test"\ntokens = 60\nsampling = {{ {} }}\n'
 PROMPTS = '[[prompts]]\nname = "{}"\ntext = "{}"\n'
@@ -92,7 +93,7 @@ def test_a_server_that_runs_is_asked_as_it_is(short: Path) -> None:
 
 
 def test_two_servers_are_asked_in_turns_and_shown_in_one_table(short: Path) -> None:
-    with served("demo", "--draft", "0") as off, served("demo", "--draft", "4") as on:
+    with served("demo", "--draft", "0") as off, served("demo", "--draft", "4", "--port", find_port()) as on:
         against = ["--url", off["url"], "--against", f"{on['url']}/v1", "--workload", str(short)]
         told = answer("bench", *against, "--runs", "3")
         table = run("bench", *against, "--runs", "1")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests import forked
+from tests.cli.test_commands import find_port
 
 SCARCE_MIB = 2_800
 """Of address space: enough for the demo with a usual context, not for one of three million tokens."""
@@ -221,7 +222,7 @@ def test_a_damaged_note_of_the_last_start_leaves_its_log(home: Path) -> None:
 def test_of_two_servers_one_has_to_be_named() -> None:
     with (
         serving("mtp-launcher serve demo") as first,
-        forked.start("serve", "demo", "--json", stdout=subprocess.PIPE) as process,
+        forked.start("serve", "demo", "--json", "--port", find_port(), stdout=subprocess.PIPE) as process,
     ):
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["state"] == "ready"

@@ -14,6 +14,7 @@ from launcher.export.monitoring import grafana_board
 from launcher.gateway.exchange import Exchange, ExchangeState
 from launcher.gateway.request_log import RequestLog
 from launcher.gateway.request_metrics import RequestMetrics
+from tests.export.conftest import recipe_with
 from tests.gateway.test_handover import serving
 
 CHAT = "/v1/chat/completions"
@@ -97,12 +98,12 @@ def test_all_metrics_are_documented_and_those_of_the_board_exist() -> None:
     told = set(re.findall(r"# TYPE (\w+)", metrics.format_text()))
     document = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text("utf-8")
     assert set(re.findall(r"^\| `(mtp_launcher_\w+)`", document, re.MULTILINE)) == told
-    shown = set(re.findall(r"mtp_launcher_\w+", grafana_board()))
+    shown = set(re.findall(r"mtp_launcher_\w+", grafana_board(recipe_with("m"))))
     assert {name.removesuffix("_bucket") for name in shown} == told
 
 
 def test_the_board_has_queries_that_name_its_variables() -> None:
-    board = json.loads(grafana_board())
+    board = json.loads(grafana_board(recipe_with("m")))
     variables = {each["name"] for each in board["templating"]["list"]}
     assert variables == {"datasource", "instance", "model"}
     places = {tuple(panel["gridPos"].values()) for panel in board["panels"]}

@@ -52,6 +52,7 @@ class TestMarks:
         controller.inputs  # noqa: B018 -- nothing ran yet
         for state in (ServerState.PREPARING, ServerState.LOADING, ServerState.WARMING_UP, ServerState.READY):
             model.update(status=ServerStatus(state), settings="8K context · draft 2")
+        controller.launched.emit(object())
         model.update(replying=True)
         model.update(status=ServerStatus(ServerState.BUSY))
         controller.deltas.emit([Delta("", "", None, None)])

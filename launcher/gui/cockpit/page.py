@@ -53,13 +53,13 @@ EXPORT_KINDS: dict[str, str] = {
     "python": mark("Python"),
     "typescript": mark("TypeScript"),
     "env": mark("Environment variables"),
-    "aider": "aider",
-    "claude-code": "Claude Code",
-    "codex": "Codex",
-    "continue": "Continue",
-    "open-webui": "Open WebUI",
-    "opencode": "opencode",
-    "vscode": "VS Code",
+    "aider": mark("aider"),
+    "claude-code": mark("Claude Code"),
+    "codex": mark("Codex"),
+    "continue": mark("Continue"),
+    "open-webui": mark("Open WebUI"),
+    "opencode": mark("opencode"),
+    "vscode": mark("VS Code"),
 }
 _VISIBLE_LINES = 10
 """Lines of an exported text that are visible at once."""
