@@ -109,7 +109,7 @@ def test_its_switch_ends_advice_and_follows_the_settings(window: Window, qtbot: 
     with qtbot.waitSignal(window.controller.setting_changed, timeout=60_000):
         page.tuned_card.switch.click()
     assert settings.stored_value(ADVICE) is False
-    assert not page.tuned_card.switch.isChecked()
+    qtbot.waitUntil(lambda: not page.tuned_card.switch.isChecked(), timeout=60_000)  # the page reads it once more
     window.controller.change_setting(ADVICE, True)
     qtbot.waitUntil(page.tuned_card.switch.isChecked, timeout=60_000)
 
