@@ -167,6 +167,9 @@ known. The sum of tokens counts as the context in use if it is small, or if it m
 """
 
 
+_MOST_PROMPTS = 64
+
+
 @dataclass(frozen=True, slots=True)
 class CheckInput:
     """Values read from the machine for one health check."""
@@ -210,8 +213,8 @@ class HealthWatch:
         self._own_reply_ended_s = float("-inf")
         self._finished: list[tuple[float, FinishedReply]] = []
         """Replies that ended since the last check, with the times at which they began."""
-        self._prompts: list[Reread | None] = []
-        """What each request that ended since the last check read again."""
+        self._prompts: deque[Reread | None] = deque(maxlen=_MOST_PROMPTS)
+        """What each request that ended since the last check read again. Without a check, the last ones."""
         self._others_shares: deque[tuple[float, float | None]] = deque(maxlen=300)
         """Processor share of other programs at the last checks, with their times."""
 
