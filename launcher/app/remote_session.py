@@ -286,6 +286,7 @@ class RemoteSession:
         self._last_error: LauncherError | None = None
         self._server: RemoteServer | None = None
         self._request_number = 0
+        self._uncounted_changes = 0
         self._reported_changes = self._earlier_changes = 0
         """Changes of the process's session, and those before it."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -306,6 +307,11 @@ class RemoteSession:
     def change_count(self) -> int:
         """See ServerSession."""
         return self._earlier_changes + self._reported_changes
+
+    @property
+    def has_uncounted_changes(self) -> bool:
+        """See ServingSession. The process counts a change when it gets to know it, and reports that later."""
+        return self._uncounted_changes > 0
 
     @property
     def is_idle(self) -> bool:
@@ -410,6 +416,13 @@ class RemoteSession:
 
     async def _change(self, verb: str, drain_s: float, **fields: object) -> None:
         """Have the process carry out a change. Cancelling it cancels the change there."""
+        self._uncounted_changes += 1
+        try:
+            await self._request_change(verb, drain_s, fields)
+        finally:
+            self._uncounted_changes -= 1
+
+    async def _request_change(self, verb: str, drain_s: float, fields: Mapping[str, object]) -> None:
         self._request_number += 1
         number = self._request_number
         link = await self._connect()

@@ -69,6 +69,10 @@ class ServingSession(Protocol):
         """Number of starts and stops requested so far. See ServerSession.change_count."""
 
     @property
+    def has_uncounted_changes(self) -> bool:
+        """Whether starts or stops are in progress that `change_count` may not include yet."""
+
+    @property
     def is_idle(self) -> bool:
         """True if nothing is served or starting."""
 

@@ -247,6 +247,11 @@ class ServerSession:
         return self._change_count
 
     @property
+    def has_uncounted_changes(self) -> bool:
+        """See ServingSession. A session counts each change when it is requested."""
+        return False
+
+    @property
     def model_name(self) -> str:
         """The model of the newest start as the user named it; empty before the first one."""
         return self._newest_start.model if self._newest_start else ""

@@ -76,7 +76,9 @@ class SessionBench:
 
     def _check_not_superseded(self) -> None:
         """Raise Superseded when another operation has requested a start or a stop since the bench's last one."""
-        if self._expected_changes not in (None, self.session.change_count):
+        if self._expected_changes is None:
+            return
+        if self.session.has_uncounted_changes or self._expected_changes != self.session.change_count:
             raise Superseded(
                 message("The server was stopped or restarted with other settings during the measurement."),
                 message("Measure it again."),
