@@ -233,6 +233,13 @@ def real_engine(tmp_path: Path) -> Path:
     return _program(tmp_path / "llama-server", sys.executable, "-P", str(BUILT_IN))
 
 
+@pytest.fixture
+def engine_without_checkpoints(tmp_path: Path) -> Path:
+    """The built-in engine as a program whose slots have no checkpoints."""
+    command = (sys.executable, "-P", str(BUILT_IN), "--ctx-checkpoints", "0")
+    return _program(tmp_path / "llama-server", *command)
+
+
 @dataclass(frozen=True)
 class Hub:
     """The fake hub: what lies in `folder` as OWNER/NAME/FILE is in its repositories."""

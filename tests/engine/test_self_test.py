@@ -1,7 +1,6 @@
 """Self-tests of engines."""
 
 import os
-import shlex
 import shutil
 import sys
 from dataclasses import replace
@@ -40,16 +39,14 @@ async def test_the_built_in_engine_passes_and_tells_what_it_did() -> None:
     assert steps == ["Reading its version and flags", "Reading its GPUs", "Running the demo model with MTP"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")
-async def test_what_slot_files_hold_is_found_by_a_save_and_a_restore_and_kept(tmp_path: Path) -> None:
+async def test_what_slot_files_hold_is_found_by_a_save_and_a_restore_and_kept(
+    engine_without_checkpoints: Path,
+) -> None:
     built_in = await probe_engine(None)
     assert known_slot_files(built_in) is None
     assert (await run_self_test(None)).slot_files is SlotFiles.COMPLETE
     assert known_slot_files(built_in) is SlotFiles.COMPLETE
-    script = tmp_path / "llama-server"  # the same engine without checkpoints
-    script.write_text(f'#!/bin/sh\nexec {shlex.join(built_in.command)} --ctx-checkpoints 0 "$@"\n')
-    script.chmod(0o700)
-    result = await run_self_test(script)
+    result = await run_self_test(engine_without_checkpoints)
     assert result.slot_files is known_slot_files(result.build) is SlotFiles.NO_CHECKPOINTS
     assert not (state_dir() / "engine-test-slots").exists()
 
