@@ -15,9 +15,9 @@ _ROOM_TOKENS = 64
 """Tokens that may be read again in each turn beside the new ones: an engine keeps its checkpoints that far apart."""
 _REPLY_TOKENS, _LAST_REPLY_TOKENS = 512, 48
 _RULES = 160
-"""How often the system prompt says its rule, so that it is as long as that of a small agent: about 3,500 tokens."""
+"""Number of repetitions of the rule in the system prompt, which makes it as long as a small agent's: 3,500 tokens."""
 _UNPARSED = ("<tool_call", "<function=", "[TOOL_CALLS]", "<|tool_call")
-"""How calls look that reach the client as text."""
+"""Beginnings of tool calls that the engine did not parse, so that they arrive as text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What an agent gets for one session with a server: variables, files and its command."""
+"""Make the environment variables, files and command with which a coding agent uses a server for one session."""
 
 import json
 import re

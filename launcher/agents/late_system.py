@@ -7,7 +7,7 @@ from launcher.base.errors import LauncherError, Refused
 from launcher.engine.server.client import EngineClient
 
 _GUARD = re.compile(r"\{\{-?\s*raise_exception\((['\"])System message must be at the beginning\.?\1\)\s*-?\}\}")
-"""How the templates of Qwen3.5 and its family refuse it."""
+"""The expression by which the chat templates of the Qwen3.5 family refuse a late system message."""
 _CONTENT = re.compile(r"\bset content\s*=")
 _LATE_SYSTEM = [
     {"role": "system", "content": "a"},

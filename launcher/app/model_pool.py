@@ -51,7 +51,7 @@ _LONGEST_WAIT_S = 540.0
 _IDLE_CHECKS, _LONGEST_CHECK_S = 10, 5.0
 """Checks within the idle time of a model, and the most seconds between two."""
 _USUAL_REPLY_TOKENS, _USUAL_TOKENS_PER_S = 500, 50.0
-"""What a reply is taken to be while none has been seen."""
+"""Length and speed that are assumed for a reply until the first one has ended."""
 _MOST_LOAD_SHARE = 0.5
 """A switch of settings pays if it takes at most this share of the time that the reply is expected to take."""
 _SHOWN_NAMES, _SHOWN_CHARACTERS = 12, 100

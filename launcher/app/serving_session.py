@@ -1,4 +1,4 @@
-"""What the faces and the measurements use of a session, whichever process it runs in."""
+"""The interface of a session for the window, the command line and measurements, in this process or another one."""
 
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How the gateway finds the gate for a request: by the model that the request names."""
+"""Interface by which the gateway finds the gate of the model that a request names."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence

@@ -262,8 +262,8 @@ _Way = tuple[int, int, str, int, float, float]
 """Draft length, context, KV cache type, layers with experts on the host, and the MiB that stay free on the GPU and, if
 there are such layers, on the host (else endless)."""
 _LoadedWeights = tuple[bool, float, int, float]
-"""Whether the MTP head is loaded; MiB of all weights on the device, experts included; number of layers whose experts
-can move to the host; MiB of the experts of one layer."""
+"""The weights of a model: whether the MTP head is loaded, MiB of all weights with the experts, the number of layers
+with experts that can move to host memory, and MiB of the experts of one such layer."""
 
 
 @dataclass(slots=True)

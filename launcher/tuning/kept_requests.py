@@ -11,7 +11,7 @@ from launcher.tuning.history_records import to_compact_json
 
 MOST_KEPT = 10_000
 _COLUMNS = [field.name for field in fields(RequestRecord) if field.name != "reread"]
-"""What was read again is a finding while the server runs, and not kept."""
+"""Columns of the table: all fields of a RequestRecord except `reread`, which only the health monitor uses."""
 _QUOTED_COLUMNS = ", ".join(f'"{name}"' for name in _COLUMNS)  # one is called end
 _PLACES = ", ".join("?" * len(_COLUMNS))
 _GAPS = _COLUMNS.index("gaps_s")

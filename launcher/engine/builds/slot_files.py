@@ -1,4 +1,4 @@
-"""Whether an engine's slot files hold checkpoints: found by one save and restore in the engine's self-test, and kept.
+"""Test whether an engine build writes checkpoints into its slot files, by one save and restore; keep the result.
 
 A model with recurrent state cannot step back within a conversation. If the files lack its checkpoints, the prompt is
 read again in full after a restore (llama.cpp's issues 25913, 27813 and 28194).
