@@ -44,8 +44,8 @@ def test_they_are_listed_and_shown_only_when_asked_for() -> None:
 
 def test_one_is_replaced_for_good() -> None:
     first = claim_endpoint(None)
-    port = 31_000 if first.port != 31_000 else 31_001
-    other = claim_endpoint(port)
+    other = claim_endpoint(None, taken=frozenset({first.port}))
+    port = other.port
     told = answer("keys", "replace", "--port", str(first.port), "--show-key")["keys"]
     now = claim_endpoint(first.port)
     assert now.api_key != first.api_key
@@ -60,28 +60,29 @@ def test_one_is_replaced_for_good() -> None:
     ("arguments", "words"),
     [
         (["keys", "replace"], "Choose: --port"),
-        (["keys", "replace", "--port", "31003"], "Port 31003 has no API key"),
+        (["keys", "replace", "--port", "UNUSED"], "Port UNUSED has no API key"),
         (["keys", "--all"], "keys replace"),
         (["keys", "add"], "keys add NAME"),
         (["keys", "add", "laptop"], "Choose one with --port"),
-        (["keys", "add", "laptop", "--port", "31003"], "Port 31003 has no API key"),
-        (["keys", "add", "a laptop", "--port", "31001"], "cannot be the name of a key"),
-        (["keys", "add", "default", "--port", "31001"], "already has a key named default"),
-        (["keys", "rotate", "laptop", "--port", "31001"], "no key named laptop"),
-        (["keys", "revoke", "laptop", "--port", "31001"], "Its keys: default."),
-        (["keys", "revoke", "default", "--port", "31001"], "keys rotate default"),
+        (["keys", "add", "laptop", "--port", "UNUSED"], "Port UNUSED has no API key"),
+        (["keys", "add", "a laptop", "--port", "FIRST"], "cannot be the name of a key"),
+        (["keys", "add", "default", "--port", "FIRST"], "already has a key named default"),
+        (["keys", "rotate", "laptop", "--port", "FIRST"], "no key named laptop"),
+        (["keys", "revoke", "laptop", "--port", "FIRST"], "Its keys: default."),
+        (["keys", "revoke", "default", "--port", "FIRST"], "keys rotate default"),
         (["keys", "revoke", "laptop", "--all"], "keys replace"),
         (["keys", "replace", "laptop"], "keys rotate NAME"),
-        (["keys", "list", "--port", "31003"], "Port 31003 has no API key"),
+        (["keys", "list", "--port", "UNUSED"], "Port UNUSED has no API key"),
         (["keys", "list", "laptop"], "keys list` takes no name"),
     ],
 )
 def test_it_is_said_what_is_missing(arguments: list[str], words: str) -> None:
-    claim_endpoint(31_001)
-    claim_endpoint(31_002)
-    told = run(*arguments)
+    first = claim_endpoint(None)
+    claim_endpoint(None, taken=frozenset({first.port}))
+    ports = {"FIRST": str(first.port), "UNUSED": "9"}
+    told = run(*(ports.get(each, each) for each in arguments))
     assert told.returncode == 1
-    assert words in told.stderr
+    assert words.replace("UNUSED", "9") in told.stderr
 
 
 def test_keys_by_name_are_added_replaced_and_revoked() -> None:
