@@ -168,6 +168,12 @@ def forked_commands() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def forked_sessions(forked_commands: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the server process forked, too, which saves most of its processor time."""
+    monkeypatch.setattr("launcher.app.server_process.Popen", forked.popen)
+
+
 @pytest.fixture(scope="session")
 def no_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with an NVML that cannot be loaded; what commands are forked from that look there."""

@@ -15,6 +15,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import select
 import selectors
 import signal
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -67,12 +69,13 @@ def _at_the_start(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]
 class Program:
     """A forked command that runs: what tests use of subprocess.Popen."""
 
-    def __init__(self, words: Sequence[str], pid: int, answers: socket.socket, files: Sequence[IO[str] | None]) -> None:
+    def __init__(self, words: Sequence[str], pid: int, answers: socket.socket, files: Sequence[IO[Any] | None]) -> None:
         self.args = list(words)
         self.pid = pid
         self.stdin, self.stdout, self.stderr = files
         self.returncode: int | None = None
         self._answers = answers
+        weakref.finalize(self, answers.close)
 
     def __enter__(self) -> Self:
         return self
@@ -86,12 +89,10 @@ class Program:
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            self._answers.settimeout(timeout)
-            try:
-                self.returncode = int(self._answers.recv(_MOST_BYTES))
-            except (TimeoutError, BlockingIOError):  # the latter for no time at all
-                raise subprocess.TimeoutExpired(self.args, timeout or 0.0) from None
-            self._answers.close()
+            if not select.select([self._answers], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            # It stays there, for other threads that wait.
+            self.returncode = int(self._answers.recv(_MOST_BYTES, socket.MSG_PEEK))
         return self.returncode
 
     def poll(self) -> int | None:
@@ -133,29 +134,73 @@ def start(
     """Start `mtp-launcher ARGUMENTS` as subprocess.Popen would, with pipes of text."""
     words = [*COMMAND, *map(str, arguments)]
     environment = dict(os.environ if env is None else env)
+    streams = (stdin, stdout, stderr)
+    if (program := _fork(words, environment, cwd, streams, encoding="utf-8")) is not None:
+        return program
+    own = environment | {"PYTHONIOENCODING": "utf-8"}
+    return subprocess.Popen(words, encoding="utf-8", env=own, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
+
+
+def popen(
+    command: Sequence[str],
+    *,
+    stdin: int | None = None,
+    stdout: int | None = None,
+    stderr: int | None = None,
+    start_new_session: bool = False,
+    creationflags: int = 0,
+) -> Program | subprocess.Popen[bytes]:
+    """Start a Python program of ours as subprocess.Popen would: in place of it in a module that starts one."""
+    streams = (stdin, stdout, stderr)
+    if (program := _fork(command, dict(os.environ), None, streams, new_session=start_new_session)) is not None:
+        return program
+    return subprocess.Popen(
+        command,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=start_new_session,
+        creationflags=creationflags,
+    )
+
+
+def _fork(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path | None,
+    streams: Sequence[int | None],
+    encoding: str | None = None,
+    *,
+    new_session: bool = False,
+) -> Program | None:
+    """Return the forked program; None if there is no process with such an environment to fork it from."""
     if (server := _servers.get(_at_the_start(environment))) is None:
-        own = environment | {"PYTHONIOENCODING": "utf-8"}
-        return subprocess.Popen(words, encoding="utf-8", env=own, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
+        return None
     answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     nowhere = os.open(os.devnull, os.O_RDWR)
     given: list[int] = []
-    files: list[IO[str] | None] = []
+    files: list[IO[Any] | None] = []
     pipes = [nowhere]
-    for stream, wanted in enumerate((stdin, stdout, stderr)):
-        file = None
+    for stream, wanted in enumerate(streams):
+        file, end = None, wanted
         if wanted == subprocess.PIPE:
             read, write = os.pipe()
-            wanted, ours = (write, read) if stream else (read, write)
-            file = os.fdopen(ours, "r" if stream else "w", encoding="utf-8")
-            pipes.append(wanted)
+            end, ours = (write, read) if stream else (read, write)
+            file = os.fdopen(ours, ("r" if stream else "w") + ("" if encoding else "b"), encoding=encoding)
+            pipes.append(end)
         files.append(file)
-        given.append({None: stream, subprocess.DEVNULL: nowhere}.get(wanted, wanted))
-    request = {"arguments": words[len(COMMAND) :], "environment": environment, "folder": str(cwd or Path.cwd())}
+        given.append(stream if end is None else nowhere if end == subprocess.DEVNULL else end)
+    request = {
+        "words": command[1:],
+        "environment": environment,
+        "folder": str(folder or Path.cwd()),
+        "new_session": new_session,
+    }
     with theirs:
         socket.send_fds(server, [json.dumps(request).encode()], [*given, theirs.fileno()])
     for descriptor in pipes:
         os.close(descriptor)
-    return Program(words, int(answers.recv(_MOST_BYTES)), answers, files)
+    return Program(command, int(answers.recv(_MOST_BYTES)), answers, files)
 
 
 def run(
@@ -282,23 +327,43 @@ def _end(ended: SystemExit) -> NoReturn:
     os._exit(ended.code or 0)
 
 
+def _run_program(words: Sequence[str]) -> None:
+    """Do what the interpreter does with these words."""
+    if words[:2] == ["-m", "launcher"]:
+        from launcher.entry import run as command  # whose import has changed what SIGINT does
+
+        sys.argv = [str(ROOT / "launcher" / "__main__.py"), *words[2:]]
+        command()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    match words:
+        case ["-m", module, *arguments]:
+            sys.argv = [module, *arguments]
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        case ["-P", "-c", program, *arguments]:
+            del sys.path[0]
+            sys.argv = ["-c", *arguments]
+            exec(program, {"__name__": "__main__"})
+        case _:
+            raise ValueError(words)
+
+
 if __name__ == "__main__":
     _import_all()
     asked = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if asked["new_session"]:
+        os.setsid()
     os.environ.clear()
     os.environ.update(asked["environment"])
     time.tzset()
     os.chdir(asked["folder"])
-    sys.argv = [str(ROOT / "launcher" / "__main__.py"), *asked["arguments"]]
     sys.path[0] = asked["folder"]
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__ = (
         os.fdopen(0, encoding="utf-8", closefd=False),
         os.fdopen(1, "w", encoding="utf-8", closefd=False),
         os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False),
     )
-    from launcher.entry import run as command
-
     try:
-        command()
+        _run_program(asked["words"])
     except SystemExit as ended:
         _end(ended)
+    _end(SystemExit())

@@ -36,7 +36,9 @@ from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.launch import Launch, check_model
 from launcher.engine.server.process import EngineCommand
 from launcher.engine.server.state import LogAdded, Notice, ServerEvent, ServerState, ServerStatus, StreamsContinued
+from tests import forked
 
+pytestmark = pytest.mark.usefixtures("forked_sessions")
 QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=20, temperature=0.0)
 LONG = replace(QUESTION, max_tokens=2_000, extra={"ignore_eos": True})
 END_S = 60.0
@@ -50,9 +52,9 @@ def options(demo_model: Path) -> ServeOptions:
 
 @dataclass(frozen=True)
 class Killable:
-    """A program that owns a server process, and where its server is."""
+    """A program that owns a server process, which is started as a user's is, and where its server is."""
 
-    program: "subprocess.Popen[str]"
+    program: "forked.Program | subprocess.Popen[bytes]"
     url: str
     key: str
     engine: psutil.Process
@@ -67,7 +69,7 @@ class Killable:
 @contextmanager
 def owner_program(options: ServeOptions, idle_limit_s: float = 600.0) -> Iterator[Killable]:
     program = [sys.executable, "-m", "tests.app.owner_program", str(options.model), str(idle_limit_s)]
-    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as owner:
+    with forked.popen(program, stdout=subprocess.PIPE) as owner:
         assert owner.stdout
         where = json.loads(owner.stdout.readline())
         owned = Killable(
@@ -82,10 +84,9 @@ def owner_program(options: ServeOptions, idle_limit_s: float = 600.0) -> Iterato
                     each.kill()
 
 
-def login_program(model: Path) -> "subprocess.Popen[str]":
+def login_program(model: Path) -> "forked.Program | subprocess.Popen[str]":
     """Start what autostart starts at login."""
-    command = [sys.executable, "-m", "launcher", "serve", "--for-window", "--model", str(model), "--json"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return forked.start("serve", "--for-window", "--model", model, "--json", stdout=subprocess.PIPE)
 
 
 @asynccontextmanager

@@ -60,7 +60,9 @@ def usual_theme(qapp: QApplication) -> Iterator[None]:
 
 
 @pytest.fixture
-def window(request: pytest.FixtureRequest, qtbot: QtBot, qapp: QApplication, home: Path) -> Iterator[Window]:
+def window(
+    request: pytest.FixtureRequest, qtbot: QtBot, qapp: QApplication, home: Path, forked_sessions: None
+) -> Iterator[Window]:
     """The window on the Cockpit, or the module's FIRST_PAGE, painted; closed at the end, which leaves nothing running.
 
     A module whose tests go to another page begins on a small one: the Cockpit takes most of the time to open a window.

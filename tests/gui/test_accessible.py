@@ -73,7 +73,12 @@ def cut_on_pages(window: Window, qtbot: QtBot) -> dict[str, list[str]]:
 
 @pytest.fixture(params=[80, 100, 200])
 def scaled(
-    request: pytest.FixtureRequest, usual_theme: None, qtbot: QtBot, qapp: QApplication, home: object
+    request: pytest.FixtureRequest,
+    usual_theme: None,
+    qtbot: QtBot,
+    qapp: QApplication,
+    home: object,
+    forked_sessions: None,
 ) -> Iterator[Window]:
     """The window on a small screen, at a scale of the text."""
     theme.set_scale(request.param)
