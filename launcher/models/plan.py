@@ -63,8 +63,8 @@ _SHORT_CONTEXT = 8_192
 """Shortest context, in tokens, that is proposed where a model has other files."""
 _MOST_FILES = 6
 """Number of files that are planned for a model that the user names."""
-_POOR_LOSS = 2.6
-"""Loss above which a model that fits better comes first."""
+_POOR_LOSS = 2.42
+"""Loss, without what speed gains, above which a model that fits better comes first."""
 _ALWAYS_OFFERED_HOST_GB = 24
 """Presets that need at most so much host memory, in GB, are never left out."""
 _AVAILABLE_SHARE = 0.7
@@ -604,7 +604,7 @@ def _make_plan(
     evidence = nearest_runs(entry, file.quant, fitted.setting, situation)
     loss = None if preset in entry.presets else inf
     if ranked is not None:
-        loss = ranked.loss.total
+        loss = ranked.loss.without_gain
         published = any(_is_near(run, file, situation) for run in evidence)
         preset = replace(preset, mark="measured" if published else "derived")
     elif not _is_as_preset(_preset_settings(entry, file, preset, situation, PlanCriteria()), fitted.setting):

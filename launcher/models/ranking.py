@@ -70,9 +70,10 @@ _SMALL_KV_LOSS = 0.5
 """Loss for a KV cache of fewer than 8 bits, the last resort: long agent work fails with it (docs/models.md)."""
 _USUAL_RATE, _HALF_SPEED = 60.0, 0.5
 """Tokens per second that lose and gain nothing, and the loss per halving of them."""
-_FAST_RATE, _FAST_GAIN = 120.0, 0.1
-"""Tokens per second that are fast enough to prefer a better file, and the gain per doubling from there on."""
-_OFFLOADED, _DOUBLE_COPY = 0.9, 0.1
+_ENOUGH_RATE, _FAST_RATE, _ENOUGH_GAIN = 40.0, 120.0, 0.12
+"""Tokens per second from which on a better file is preferred to more speed, without and with experts in host memory
+(where prompts are slow as well), and the gain per doubling from there on."""
+_OFFLOADED, _DOUBLE_COPY = 0.76, 0.16
 """Loss for experts in host memory beside the slower generation, and per doubling of their size: prompts are read
 several times slower, as the experts are copied to the GPU for each ubatch."""
 _HOST_UNKNOWN, _USUAL_HOST_MIB = 0.3, available_mib(32)
@@ -142,6 +143,11 @@ class Loss(NamedTuple):
     def total(self) -> float:
         """The sum, by which ways are compared: the least is the best."""
         return self.quality + self.context + self.kv + self.speed + self.offload + self.room
+
+    @property
+    def without_gain(self) -> float:
+        """The sum if speed gained nothing: no speed makes up for a file of too few bits."""
+        return self.total - min(self.speed, 0.0)
 
 
 class RankedFile(NamedTuple):
@@ -317,10 +323,11 @@ class _Ranker:
             loss = self._loss(quality, bits, context, kv, moved, assumed, spare, host)
             if best is None or loss.total < best.loss.total:
                 best = RankedFile(file, bits, context, kv, draft, moved, rate, int(spare), loss)
-        if best is None or best.rate is None or best.rate <= _FAST_RATE:
+        if best is None or best.rate is None:
             return best
-        # Files are compared by a speed that counts less beyond _FAST_RATE; whether MTP is on is decided before that.
-        return best._replace(loss=best.loss._replace(speed=self._speed_loss(best.rate, _FAST_RATE)))
+        # Whether MTP is on was decided by the full worth of speed.
+        speed = self._file_speed_loss(best.rate, offloaded=best.n_cpu_moe > 0)
+        return best._replace(loss=best.loss._replace(speed=speed))
 
     def _needs_no_more_context(self, ranked: RankedFile, moved: int) -> bool:
         """Return whether a file with MTP has so much context that MTP is not given up for more of it.
@@ -562,7 +569,12 @@ class _Ranker:
     def _room_loss(self, spare_mib: float) -> float:
         return self.intent.room * _MISSING_ROOM * max(0.0, self.desktop_mib - spare_mib) / 1_024
 
-    def _speed_loss(self, rate: float, fast: float = inf) -> float:
-        """Return what `rate`, in tokens per second, loses; beyond `fast` it gains little more."""
-        loss = _HALF_SPEED * log2(_USUAL_RATE / min(rate, fast))
-        return self.intent.speed * (loss - (_FAST_GAIN * log2(rate / fast) if rate > fast else 0.0))
+    def _speed_loss(self, rate: float) -> float:
+        """Return what `rate`, in tokens per second, loses."""
+        return self.intent.speed * _HALF_SPEED * log2(_USUAL_RATE / rate)
+
+    def _file_speed_loss(self, rate: float, *, offloaded: bool) -> float:
+        """Return what `rate`, in tokens per second, loses where files are compared: more than enough gains little."""
+        enough = _FAST_RATE if offloaded else _ENOUGH_RATE
+        gain = self.intent.speed * _ENOUGH_GAIN * log2(max(rate, enough) / _FAST_RATE)
+        return self._speed_loss(_FAST_RATE) - gain + self._speed_loss(min(rate, enough)) - self._speed_loss(enough)

@@ -149,13 +149,22 @@ def test_a_q4_0_cache_is_the_last_resort(size: int) -> None:
             assert with_q8.status is Status.TOO_BIG or with_q8.setting.context < 32_768, plan.entry.id
 
 
-@pytest.mark.parametrize("size", [24, 48, 96])
+@pytest.mark.parametrize("size", [24, 32, 48, 80, 96])
 def test_a_better_file_comes_before_an_emptier_card(size: int) -> None:
-    """Where more than half of a card would stay free beside less than four bits, a larger file is taken."""
+    """Where a card would stay half empty, a file of 6 bits and more is taken unless that is slow."""
+    half_empty = 0
     for plan in plans(describe_machine(size, host_gib=64)):
-        larger = [file for file in plan.entry.files if (file.bits or 0) >= 4 and not file.withdrawn]
-        if larger and plan.free_mib - plan.needed_mib > plan.free_mib / 2:
-            assert (plan.file.bits or 4) >= 4, plan.entry.id
+        files = [(expect_size(plan.entry, file), file) for file in plan.entry.files if not file.withdrawn]
+        free_bytes = (plan.free_mib - plan.needed_mib) * 2**20
+        now = expect_size(plan.entry, plan.file)
+        assert now
+        better = [size.size_bytes for size, _ in files if size and 1.1 < size.size_bytes / now.size_bytes < 1.6]
+        if not better or plan.setting.n_cpu_moe or free_bytes < plan.free_mib * 2**19 or plan.forecast is None:
+            continue
+        half_empty += 1
+        fast = plan.forecast.tokens_per_second * now.size_bytes / min(better) > 45
+        assert bits(plan) >= 6 or not fast, plan.entry.id
+    assert half_empty or size == 24
 
 
 @pytest.mark.parametrize("size", MACHINES)
