@@ -30,12 +30,9 @@ FIRST_PAGE = "about"
 
 
 @pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def bare(monkeypatch: pytest.MonkeyPatch, no_driver: Path) -> None:
     """No driver and no llama-server of this computer's own."""
-    folder = tmp_path / "no-driver"
-    folder.mkdir()
-    (folder / "libnvidia-ml.so.1").touch()
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(no_driver))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
 
