@@ -213,6 +213,8 @@ class CrashCounter:
 # Readiness checks from start to first reply.
 
 _FIRST_POLL_S, _LAST_POLL_S = 0.02, 0.25
+_POLL_SHARE = 0.05
+"""Pause between two polls as a share of the time so far, so that a pause adds little to a load, short or long."""
 LOADING_LINE = "cmd_child_to_router:state:"
 """Prefix of the progress lines that an engine prints as a child of llama.cpp's router."""
 _FIRST_TEXT = "Hello."
@@ -230,15 +232,15 @@ async def wait_until_healthy(
     `last_output_s` returns the monotonic time of the engine's last output line. Raises EngineFailed if it printed
     nothing for `limit_s` seconds.
     """
-    pause_s = _FIRST_POLL_S
+    began_s = time.monotonic()
     while not await client.is_healthy():
         if time.monotonic() - last_output_s() > limit_s:
             raise EngineFailed(
                 message("The engine printed no output for {limit_s:.0f} s while loading the model.", limit_s=limit_s),
                 hint,
             )
-        await asyncio.sleep(pause_s)
-        pause_s = min(1.5 * pause_s, _LAST_POLL_S)
+        elapsed_s = time.monotonic() - began_s
+        await asyncio.sleep(min(max(_FIRST_POLL_S, _POLL_SHARE * elapsed_s), _LAST_POLL_S))
 
 
 async def check_first_reply(
