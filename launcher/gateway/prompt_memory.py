@@ -69,6 +69,9 @@ class PromptMemory:
         total, reused = figures.prompt_tokens, figures.reused_tokens
         if not total or reused is None or not self._prompts:
             return None
+        least = max(_LEAST_TOKENS, _LEAST_SHARE * total)
+        if total - reused < least:
+            return None
         earlier = max(reversed(self._prompts), key=lambda each: _count_same_start(each, prompt))
         characters, place = _count_same_start(earlier, prompt), ""
         like = max(
@@ -82,7 +85,7 @@ class PromptMemory:
             earlier, characters = like, _count_same_anywhere(like, prompt)
             place = _find_change(like, prompt)
         lost = int(total * characters / prompt.characters) - reused
-        if lost < max(_LEAST_TOKENS, _LEAST_SHARE * total):
+        if lost < least:
             return None
         lost = min(lost, total - reused)
         return Reread(lost, _estimate_seconds(exchange, lost, total - reused), self._find_cause(earlier, place), place)
