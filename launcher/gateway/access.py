@@ -217,18 +217,16 @@ async def read_body(request: web.Request) -> bytes:
         request.writer.output_size = 0
     body = bytearray()
     try:
-        while True:
+        while not request.content.at_eof():
             async with asyncio.timeout(BODY_PAUSE_S):
-                part = await request.content.readany()
-            if not part:
-                return bytes(body)
-            body += part
+                body += await request.content.readany()
             if len(body) > MOST_BODY_BYTES:
                 raise _refuse_length()
     except TimeoutError:
         raise Refusal(408, "The request's body did not arrive") from None
     except web.RequestPayloadError:
         raise Refusal(400, "The request's body is malformed") from None
+    return bytes(body)
 
 
 def _refuse_length() -> Refusal:

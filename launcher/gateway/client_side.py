@@ -13,6 +13,7 @@ from launcher.base.messages import message
 from launcher.base.paths import cache_dir, explain_os_error
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch
+from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import HandoverOutlook
 from launcher.gateway.request_log import RequestLog
 from launcher.gateway.request_metrics import RequestMetrics
@@ -65,7 +66,7 @@ class GateClientSide:
         """See ClientSide."""
         gate = await self._wait_for_gate()
         saves = "--slot-save-path" in launch.build.flags
-        link = gate.make_link(
+        link = EngineLink(
             endpoint.url,
             endpoint.api_key,
             slots=max(1, launch.resolved.slots),

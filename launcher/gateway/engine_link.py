@@ -1,22 +1,20 @@
 """The gateway's connection to one engine: its address and key, and requests of the gateway's own."""
 
+import asyncio
+import json
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
+from launcher.gateway.engine_connection import EngineLost, EngineReply, open_reply
 
-_OWN_TIMEOUT = ClientTimeout(total=30.0)
+_OWN_REQUESTS_S = 30.0
 """Time limit of the gateway's own requests. Saving the slot of a long conversation takes a few seconds."""
-
-
-class EngineLost(Exception):
-    """The engine did not answer, or the connection to it broke."""
-
-
-class EngineUnreached(EngineLost):
-    """The engine took no connection, so it has seen nothing of the request."""
+_HEALTH_S, _METRICS_S = 2.0, 8.0
+"""An engine answers between two batches. Prometheus waits 10 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +30,50 @@ class EngineLink:
     slots: int
     slot_folder: Path | None
     state_key: str
-    http: ClientSession = field(repr=False)
 
-    @property
-    def headers(self) -> dict[str, str]:
-        """Headers that give access to the engine."""
-        return {"Authorization": f"Bearer {self.api_key}"}
+    async def open_reply(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> EngineReply:
+        """Send a request; return the reply once its headers have come. Raises EngineLost."""
+        parts = urlsplit(self.url)
+        access = {"Authorization": f"Bearer {self.api_key}"}
+        return await open_reply(
+            (parts.hostname or "", parts.port or 80), method, path, {**(headers or {}), **access}, body
+        )
+
+    async def _fetch(self, method: str, path: str, limit_s: float, body: bytes = b"") -> tuple[int, bytes]:
+        """Send a request of the gateway's own; return the status and the whole reply. Raises EngineLost."""
+        headers = {"Content-Type": "application/json"} if body else {}
+        try:
+            async with asyncio.timeout(limit_s):
+                with closing(await self.open_reply(method, path, headers, body)) as reply:
+                    return reply.status, await reply.read_whole()
+        except TimeoutError as error:
+            raise EngineLost from error
 
     async def request_json(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         """Send a request of the gateway's own; return the status and the JSON object. Raises EngineLost."""
+        status, reply = await self._fetch("POST", path, _OWN_REQUESTS_S, json.dumps(body).encode())
         try:
-            async with self.http.post(self.url + path, json=body, headers=self.headers, timeout=_OWN_TIMEOUT) as reply:
-                data = await reply.json(content_type=None)
-                return reply.status, data if isinstance(data, dict) else {}
-        except (ClientError, OSError, TimeoutError, ValueError) as error:
+            data = json.loads(reply) if reply.strip() else None
+        except ValueError as error:
             raise EngineLost from error
+        return status, data if isinstance(data, dict) else {}
+
+    async def answers(self) -> bool:
+        """Return whether the engine has loaded its model and answers."""
+        try:
+            return (await self._fetch("GET", "/health", _HEALTH_S))[0] == 200
+        except EngineLost:
+            return False
+
+    async def read_metrics(self) -> bytes:
+        """Return the engine's metrics; nothing if it does not answer."""
+        try:
+            status, metrics = await self._fetch("GET", "/metrics", _METRICS_S)
+        except EngineLost:
+            return b""
+        return metrics.rstrip() + b"\n" if status == 200 else b""
 
     async def render_prompt(self, body: Mapping[str, Any]) -> str | None:
         """Return the text that the engine makes of a chat request; None if it refuses the request."""
@@ -70,16 +97,3 @@ class EngineLink:
         _, data = await self.request_json("/tokenize", {"content": text, "with_pieces": True})
         tokens = data.get("tokens")
         return [token.get("piece") for token in tokens] if isinstance(tokens, list) else []
-
-
-def open_engine_session() -> ClientSession:
-    """Return a client session for engines.
-
-    Each request gets a new connection: on reused ones llama-server dropped 2 of 30 streamed requests without an answer
-    (tried with b11669). Replies are passed on as they are, so they are not decompressed.
-    """
-    return ClientSession(
-        connector=TCPConnector(limit=0, force_close=True),
-        timeout=ClientTimeout(total=None, sock_connect=5.0),
-        auto_decompress=False,
-    )

@@ -63,17 +63,25 @@ class HandoverOutlook:
 
 @dataclass(slots=True)
 class DeliveredText:
-    """The text that a client of a stream has received, whole and in the pieces in which it came.
+    """The text that a client of a stream has received, in the pieces in which it came.
 
     A piece is a token, or several that make a character. `word_at` is where the last word begins in the pieces.
     """
 
-    reasoning: str = ""
-    content: str = ""
-    calls_tool: bool = False
     reasoning_pieces: list[str] = field(default_factory=list)
     content_pieces: list[str] = field(default_factory=list)
+    calls_tool: bool = False
     word_at: int = 0
+
+    @property
+    def reasoning(self) -> str:
+        """The whole thinking."""
+        return "".join(self.reasoning_pieces)
+
+    @property
+    def content(self) -> str:
+        """The whole answer."""
+        return "".join(self.content_pieces)
 
     @property
     def last_pieces(self) -> list[str]:
@@ -87,13 +95,16 @@ class DeliveredText:
 
     def add_part(self, part: ReplyPart) -> None:
         """Add what an event of the stream has of the reply."""
-        self.content += part.content
-        self.reasoning += part.reasoning
-        self.calls_tool |= part.calls_tool
-        pieces = self.content_pieces if part.content else self.reasoning_pieces
-        if begins_word(part.text) or not pieces:
+        self.calls_tool = self.calls_tool or part.calls_tool
+        if part.reasoning:
+            self._add_piece(self.reasoning_pieces, part.reasoning)
+        if part.content:
+            self._add_piece(self.content_pieces, part.content)
+
+    def _add_piece(self, pieces: list[str], text: str) -> None:
+        if begins_word(text) or not pieces:
             self.word_at = len(pieces)
-        pieces.append(part.text)
+        pieces.append(text)
 
 
 @dataclass(slots=True)
@@ -183,8 +194,6 @@ class Exchange:
     sent_again: bool = False
     pauses_at_word: bool = False
     """A handover waits until this stream can be cut."""
-    cut_at_once: bool = False
-    """A handover has cancelled the forwarding of this request."""
     left_engine: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while the engine does not work on this request."""
 

@@ -2,15 +2,16 @@
 
 import asyncio
 import json
-from io import BytesIO
+from contextlib import closing
 from typing import Any
 
-from aiohttp import ClientConnectorError, ClientError, ClientResponse, web
+from aiohttp import ClientError, HttpVersion11, web
 
 from launcher.base.errors import INTERRUPTED
 from launcher.gateway.access import RETRY_AFTER, Refusal
 from launcher.gateway.continuation import Continuation, find_mode, may_cut_here
-from launcher.gateway.engine_link import EngineLink, EngineLost, EngineUnreached
+from launcher.gateway.engine_connection import EngineReply
+from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import COMPLETIONS_PATH, MESSAGES_PATH, Exchange, ExchangeState
 from launcher.gateway.frames import (
     COMMENT,
@@ -26,6 +27,8 @@ from launcher.gateway.rejoined_stream import RejoinedStream
 _EVENT_STREAM = "text/event-stream"
 _PASSED_ON = ("Content-Type", "Accept", "User-Agent")
 _PASSED_BACK = ("Content-Type", "Retry-After")
+_MOST_UNSENT_BYTES = 64 << 10
+"""Bytes of a stream that wait for a slow client before more of it is read from the engine."""
 _PROGRESS = b'"return_progress":true,'
 MODEL_HEADER = "X-Served-By-Model"
 """Header of a reply by another model than the request names, or by one of several: which it was."""
@@ -49,11 +52,16 @@ class Forwarder:
         self.revoked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._request = request
         self._response: web.StreamResponse | None = None
+        self._has_written = False
+        self._sends_chunks = request.version >= HttpVersion11
         self._delivered = False
-        self._task: asyncio.Task[bool] | None = None
+        self._splitter = FrameSplitter()
+        self._task: asyncio.Task[Any] | None = None
+        self._is_cut = False
         # The gateway asks for the progress of the prompt, to know its tokens before the end, and keeps the answers to
         # itself unless the client asked, too. Of messages in Anthropic's format the first event tells it.
-        asks = exchange.may_go_on and exchange.path != MESSAGES_PATH
+        self._may_go_on = exchange.may_go_on
+        asks = self._may_go_on and exchange.path != MESSAGES_PATH
         self._asks_progress = asks and not (exchange.body or {}).get("return_progress")
         self._stream = RejoinedStream()
         self._frames_waited = 0
@@ -83,27 +91,29 @@ class Forwarder:
         """
         self.exchange.state = ExchangeState.RUNNING
         self.exchange.left_engine.clear()
-        self._task = asyncio.ensure_future(self._pass_reply_on(link))
+        self._task = task = asyncio.current_task()
+        assert task is not None  # noqa: S101 -- a coroutine runs in one
+        cancelled_before = task.cancelling()
         self.was_cut = False
         try:
-            self.was_cut = await self._task
-            return self.was_cut
+            self.was_cut = await self._pass_reply_on(link)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self.exchange.cut_at_once and task is not None and not task.cancelling():
-                self.was_cut = True
-                return True
-            raise
+            if not self._is_cut or task.uncancel() > cancelled_before:  # the client has left
+                raise
+            self.was_cut = True
         finally:
+            self._task = None
+            self._is_cut = False
             self._frames_waited = 0
-            self.exchange.pauses_at_word = self.exchange.cut_at_once = False
+            self.exchange.pauses_at_word = False
             self.exchange.state = ExchangeState.PAUSED
             self.exchange.left_engine.set()
+        return self.was_cut
 
     def cut(self) -> None:
         """Stop forwarding now, wherever the reply is."""
-        if self._task is not None and not self._task.done():
-            self.exchange.cut_at_once = True
+        if self._task is not None and not self._is_cut:
+            self._is_cut = True
             self._task.cancel()
 
     def revoke(self) -> None:
@@ -137,27 +147,15 @@ class Forwarder:
             await self._write(format_event({"type": "error", **error} if named else error, name=named) + FRAME_END)
 
     async def _pass_reply_on(self, link: EngineLink) -> bool:
-        headers = {name: self._request.headers[name] for name in _PASSED_ON if name in self._request.headers}
-        body = self._request_body()
-        upstream = link.http.request(
-            self._request.method,
-            link.url + self._request.path_qs,
-            data=BytesIO(body) if body else None,  # which is sent in parts: a large body at once would hold up the loop
-            headers={**headers, **link.headers},
-            allow_redirects=False,
-        )
-        try:
-            async with upstream as reply:
-                if reply.content_type != _EVENT_STREAM:
-                    await self._pass_whole(reply, await reply.read())
-                    return False
-                if self._response is None:
-                    await self._open_response(reply.status, _select_headers(reply))
-                return await self._pass_frames(link, reply)
-        except ClientConnectorError as error:
-            raise EngineUnreached from error
-        except (ClientError, OSError) as error:
-            raise EngineLost from error
+        sent, body = self._request, self._request_body()
+        headers = {name: sent.headers[name] for name in _PASSED_ON if name in sent.headers}
+        with closing(await link.open_reply(sent.method, sent.path_qs, headers, body)) as reply:
+            if reply.content_type != _EVENT_STREAM:
+                await self._pass_whole(reply, await reply.read_whole())
+                return False
+            if self._response is None:
+                await self._open_response(reply.status, _select_headers(reply))
+            return await self._pass_frames(link, reply)
 
     def _request_body(self) -> bytes:
         body = self.exchange.body
@@ -172,7 +170,7 @@ class Forwarder:
             return self.exchange.raw[:brace] + _PROGRESS + self.exchange.raw[brace:]
         return self.exchange.raw
 
-    async def _pass_whole(self, reply: ClientResponse, data: bytes) -> None:
+    async def _pass_whole(self, reply: EngineReply, data: bytes) -> None:
         self._take_whole(reply.status, data)
         if self._response is not None:  # its headers promise a stream
             named = b"event: error\n" if self.exchange.path == MESSAGES_PATH else b""
@@ -193,32 +191,49 @@ class Forwarder:
             exchange.figures.add_usage(usage)
         exchange.note_whole_reply(None if timings is None else timings.get("predicted_ms", 0.0) / 1_000)
 
-    async def _pass_frames(self, link: EngineLink, reply: ClientResponse) -> bool:
+    async def _pass_frames(self, link: EngineLink, reply: EngineReply) -> bool:
         """Pass the frames of a stream on; return whether it was cut before its end."""
-        splitter = FrameSplitter()
-        async for data in reply.content.iter_any():
+        self._splitter = FrameSplitter()
+        if not reply.has_parts:  # the first one may take as long as the reading of a prompt
+            await self._wait_for_client()
+        while data := await reply.read_part(self._pass_at_once):
             passed: list[bytes] = []
             cut = False
-            for frame in splitter.add_bytes(data):
-                event = parse_event(frame) if self._must_read(frame) else None
-                if event is not None:
-                    if self.exchange.pauses_at_word and await self._may_cut(link, event):
-                        cut = True
-                        break
-                    rewritten = self._take_event(event, frame)
-                    if rewritten is None:
-                        continue
-                    frame = rewritten
-                passed.append(frame)
+            for frame in self._splitter.add_bytes(data):
+                event = self._read_event(frame)
+                cut = self.exchange.pauses_at_word and event is not None and await self._may_cut(link, event)
+                if cut:
+                    break
+                if (taken := self._take_event(event, frame)) is not None:
+                    passed.append(taken)
             if passed:
-                await self._write(FRAME_END.join(passed) + FRAME_END)
+                await self._write(_join_frames(passed))
             if cut:
                 return True
+            await self._wait_for_client()
         return False
+
+    def _pass_at_once(self, data: bytes) -> bool:
+        """Pass a part of a stream on; return False if that has to wait, for the client or for the end of a word."""
+        client = self._request.transport
+        if self.exchange.pauses_at_word or not self._has_written or client is None:
+            return False
+        if client.get_write_buffer_size() > _MOST_UNSENT_BYTES:
+            return False
+        taken = [self._take_event(self._read_event(frame), frame) for frame in self._splitter.add_bytes(data)]
+        if passed := [frame for frame in taken if frame is not None]:
+            if client.is_closing():
+                raise ClientGone
+            frames = _join_frames(passed)
+            client.write(b"%x\r\n%b\r\n" % (len(frames), frames) if self._sends_chunks else frames)
+        return True
+
+    def _read_event(self, frame: bytes) -> dict[str, Any] | None:
+        return parse_event(frame) if self._must_read(frame) else None
 
     def _must_read(self, frame: bytes) -> bool:
         told = (b'"timings"', b'"usage"', b'"error"')
-        return self.exchange.may_go_on or not self._delivered or any(name in frame for name in told)
+        return self._may_go_on or not self._delivered or any(name in frame for name in told)
 
     async def _may_cut(self, link: EngineLink, event: dict[str, Any]) -> bool:
         part = read_part(event)
@@ -228,8 +243,10 @@ class Forwarder:
         exact = self.exchange.path == COMPLETIONS_PATH
         return await may_cut_here(link, self.exchange.text, part.text, self._frames_waited, exact=exact)
 
-    def _take_event(self, event: dict[str, Any], frame: bytes) -> bytes | None:
+    def _take_event(self, event: dict[str, Any] | None, frame: bytes) -> bytes | None:
         """Record what an event says; return its frame for the client, None if it is not for the client."""
+        if event is None:
+            return frame
         exchange, continuation = self.exchange, self.continuation
         if isinstance(event.get("prompt_progress"), dict):
             exchange.figures.add_progress(event["prompt_progress"])
@@ -240,7 +257,7 @@ class Forwarder:
             exchange.figures.add_timings(event["timings"], continuation.tokens_before if continuation else 0)
         if event.get("error"):
             exchange.end = "error"
-        if not exchange.may_go_on:
+        if not self._may_go_on:
             self._note_part()
             passed: bytes | None = frame
         else:
@@ -266,21 +283,41 @@ class Forwarder:
         model = self.exchange.served_by
         if model is not None and model != self.exchange.model and model.isascii() and model.isprintable():
             headers = {**headers, MODEL_HEADER: model}
-        self._response = web.StreamResponse(status=status, headers=headers)
+        self._response = _Response(status=status, headers=headers)
         try:
             await self._response.prepare(self._request)
         except (ConnectionError, ClientError) as error:
             raise ClientGone from error
 
     async def _write(self, data: bytes) -> None:
+        """Write a part of the response; the first one together with its headers."""
+        self._has_written = True
         try:
             await self.response.write(data)
         except (ConnectionError, ClientError) as error:
             raise ClientGone from error
 
+    async def _wait_for_client(self) -> None:
+        """Wait until the client has taken most of what was written, the headers included."""
+        try:
+            self._request.writer.send_headers()
+            await self._request.writer.drain()
+        except (ConnectionError, ClientError) as error:
+            raise ClientGone from error
 
-def _select_headers(reply: ClientResponse) -> dict[str, str]:
-    return {name: reply.headers[name] for name in _PASSED_BACK if name in reply.headers}
+
+class _Response(web.StreamResponse):
+    """A response whose headers are sent together with the first part that is there, not before it."""
+
+    _send_headers_immediately = False
+
+
+def _join_frames(frames: list[bytes]) -> bytes:
+    return FRAME_END.join(frames) + FRAME_END
+
+
+def _select_headers(reply: EngineReply) -> dict[str, str]:
+    return {name: reply.headers[name.lower()] for name in _PASSED_BACK if name.lower() in reply.headers}
 
 
 def _event_usage(event: dict[str, Any]) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ FRAME_END = b"\n\n"
 COMMENT = b": waiting\n\n"
 """A comment, which clients skip. It keeps the connection of a client that waits alive."""
 _DATA = b"data: "
+_DECODER = json.JSONDecoder()
 _MOST_OBJECT_BYTES = 1 << 14
 """Size of the objects that `find_object` can find."""
 
@@ -30,10 +31,10 @@ def parse_event(frame: bytes) -> dict[str, Any] | None:
     if not frame.startswith(_DATA + b"{", begin):
         return None
     try:
-        event = json.loads(frame[begin + len(_DATA) :])
+        event: dict[str, Any] = _DECODER.raw_decode(frame[begin + len(_DATA) :].decode())[0]
     except ValueError:
         return None
-    return event if isinstance(event, dict) else None
+    return event
 
 
 class ReplyPart(NamedTuple):
@@ -76,7 +77,7 @@ def find_object(data: bytes, name: str) -> dict[str, Any] | None:
         return None
     text = data[begin + len(key) :][:_MOST_OBJECT_BYTES].decode(errors="replace").lstrip()
     try:
-        value, _ = json.JSONDecoder().raw_decode(text)
+        value, _ = _DECODER.raw_decode(text)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

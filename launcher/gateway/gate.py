@@ -8,11 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, web
+from aiohttp import web
 
-from launcher.gateway.access import GENERATING_PATHS, METRICS_PATH, Refusal
+from launcher.gateway.access import GENERATING_PATHS, Refusal
 from launcher.gateway.continuation import TOKENS, drain_reason, is_canonical, make_continuation
-from launcher.gateway.engine_link import EngineLink, EngineLost, EngineUnreached
+from launcher.gateway.engine_connection import EngineLost, EngineUnreached
+from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import Exchange, ExchangeState, HandoverOutlook, Prospect
 from launcher.gateway.forwarder import ClientGone, Forwarder
 from launcher.gateway.saved_slots import SavedSlot, delete_slots, restore_slots, save_slots
@@ -29,9 +30,6 @@ _FORESEE_S = 2.0
 """Seconds for what users see before they restart. Rendering a long prompt takes milliseconds."""
 _CUT_OFF = "The server was stopped or restarted before the reply was complete"
 _STREAMS_GO_ON_S, _POLL_S = 30.0, 0.02
-_HEALTH_TIMEOUT = ClientTimeout(total=2.0)
-_METRICS_TIMEOUT = ClientTimeout(total=8.0)
-"""An engine answers between two batches. Prometheus waits 10 s."""
 
 
 @dataclass(slots=True)
@@ -95,11 +93,10 @@ class Gate:
     or ends, `on_use` whenever any request begins or ends. Belongs to one asyncio loop.
     """
 
-    def __init__(self, http: ClientSession, on_exchange: Callable[[Exchange], None] | None = None) -> None:
+    def __init__(self, on_exchange: Callable[[Exchange], None] | None = None) -> None:
         self.report: HandoverReport | None = None
         self.on_use: Callable[[], None] = lambda: None
         self._on_exchange = on_exchange
-        self._http = http
         self._link: EngineLink | None = None
         self._lost_link: EngineLink | None = None
         self._turns = Turns()
@@ -115,10 +112,6 @@ class Gate:
     def close(self) -> None:
         """Delete saved slots. All requests must have ended."""
         delete_slots(self._saved)
-
-    def make_link(self, url: str, api_key: str, **details: Any) -> EngineLink:  # noqa: ANN401 -- EngineLink's own
-        """Return the connection to an engine. See EngineLink."""
-        return EngineLink(url, api_key, http=self._http, **details)
 
     # The engine's side: a supervisor calls these.
 
@@ -326,7 +319,7 @@ class Gate:
         """Return whether an engine answers, or a handover has only paused it."""
         link = self._link
         # A handover is no reason for a client to go elsewhere.
-        return (link is None and self.report is not None) or (link is not None and await self._answers(link))
+        return (link is None and self.report is not None) or (link is not None and await link.answers())
 
     @property
     def has_engine(self) -> bool:
@@ -335,14 +328,7 @@ class Gate:
 
     async def read_metrics(self) -> bytes:
         """Return the engine's metrics; nothing if it does not answer."""
-        link = self._link
-        if link is not None:
-            with suppress(ClientError, OSError, TimeoutError):
-                url = link.url + METRICS_PATH
-                async with self._http.get(url, headers=link.headers, timeout=_METRICS_TIMEOUT) as reply:
-                    if reply.status == 200:
-                        return (await reply.read()).rstrip() + b"\n"
-        return b""
+        return b"" if self._link is None else await self._link.read_metrics()
 
     async def serve_exchange(
         self, request: web.Request, exchange: Exchange, ready: "asyncio.Future[None] | None" = None
@@ -448,16 +434,9 @@ class Gate:
 
         A request in which an engine crashed is not sent again: it may be the cause.
         """
-        if link is not None and self._link is link and not await self._answers(link):
+        if link is not None and self._link is link and not await link.answers():
             self.lose_engine()
         return link is self._lost_link
-
-    async def _answers(self, link: EngineLink) -> bool:
-        try:
-            async with self._http.get(f"{link.url}/health", timeout=_HEALTH_TIMEOUT) as reply:
-                return reply.status == 200
-        except (ClientError, OSError, TimeoutError):
-            return False
 
     def _note_change(self, exchange: Exchange) -> None:
         if self._on_exchange is not None and exchange.path in GENERATING_PATHS:

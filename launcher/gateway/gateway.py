@@ -22,7 +22,6 @@ from launcher.gateway.access import (
     read_body,
 )
 from launcher.gateway.encrypted_listener import ContextFor, accept_connections
-from launcher.gateway.engine_link import open_engine_session
 from launcher.gateway.exchange import Exchange
 from launcher.gateway.gate import Gate
 from launcher.gateway.model_router import ModelRouter, OneModelRouter
@@ -54,7 +53,6 @@ class Gateway:
         self.access = access
         self._own_metrics = own_metrics
         self._on_exchange = on_exchange
-        self._http = open_engine_session()
         self.gate = self.open_gate()
         self.router: ModelRouter = OneModelRouter(self.gate)
         self._reading = 0
@@ -106,14 +104,13 @@ class Gateway:
 
     def open_gate(self) -> Gate:
         """Return the gate of a further model."""
-        return Gate(self._http, self._on_exchange)
+        return Gate(self._on_exchange)
 
     async def close(self) -> None:
         """Stop listening, end all requests and delete saved slots."""
         await self.stop_listening()
         if self._runner is not None:
             await self._runner.cleanup()
-        await self._http.close()
         for gate in self.router.gates:
             gate.close()
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from launcher.gateway.engine_link import EngineLink, EngineLost
+from launcher.gateway.engine_connection import EngineLost
+from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.slot_folder import SLOT_FILES, clear_slot_folder
 
 _HEADER = struct.Struct("<4sII")

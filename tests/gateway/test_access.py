@@ -17,6 +17,7 @@ import pytest
 
 from launcher.gateway import access, gateway
 from launcher.gateway.access import Access
+from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.gateway import Gateway
 from launcher.gateway.turns import MOST_WAITING
 
@@ -132,9 +133,7 @@ async def opened(*, shared: bool = False) -> AsyncIterator[Front]:
         port = listener.getsockname()[1]
         tried = Gateway(Access({"default": KEY, "other": OTHER_KEY}, port, shared, {"desktop", "desktop.lan"}))
         await tried.listen([listener])
-        link = tried.gate.make_link(
-            f"http://127.0.0.1:{engine.port}", ENGINE_KEY, slots=2, slot_folder=None, state_key=""
-        )
+        link = EngineLink(f"http://127.0.0.1:{engine.port}", ENGINE_KEY, slots=2, slot_folder=None, state_key="")
         await tried.gate.resume_requests(link)
         try:
             yield Front(tried, port, engine)

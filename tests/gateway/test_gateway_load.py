@@ -15,7 +15,7 @@ CHAT_LINE = "POST /v1/chat/completions"
 
 def engine_link(front: Front, port: int | None = None) -> EngineLink:
     url = f"http://127.0.0.1:{port or front.engine.port}"
-    return front.gateway.gate.make_link(url, "e" * 43, slots=2, slot_folder=None, state_key="")
+    return EngineLink(url, "e" * 43, slots=2, slot_folder=None, state_key="")
 
 
 async def wait_until_waiting(front: Front, count: int) -> None:

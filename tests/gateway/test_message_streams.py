@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from launcher.gateway.access import Access
+from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.gate import Gate
 from launcher.gateway.gateway import Gateway
 
@@ -138,7 +139,7 @@ async def serving(client: Client, engine: Engine) -> AsyncIterator[None]:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
-    link = client.gate.make_link(f"http://127.0.0.1:{port}", "e", slots=1, slot_folder=None, state_key="")
+    link = EngineLink(f"http://127.0.0.1:{port}", "e", slots=1, slot_folder=None, state_key="")
     await client.gate.resume_requests(link)
     try:
         yield
