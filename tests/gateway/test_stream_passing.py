@@ -1,0 +1,93 @@
+"""Streams on their way through the gateway: when clients get what, and in which form."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+from launcher.gateway.exchange import DeliveredText
+from launcher.gateway.frames import ReplyPart
+from tests.gateway.test_access import STREAM, Front, opened
+from tests.gateway.test_gateway_load import CHAT_LINE, engine_link
+
+
+def frame(text: str) -> bytes:
+    return b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]}).encode() + b"\n\n"
+
+
+@dataclass
+class Steps:
+    """An engine whose stream has the bytes that a test puts into `parts`, and ends with None."""
+
+    parts: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while part := await self.parts.get():
+            writer.write(b"%x\r\n%b\r\n" % (len(part), part))
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        self.ended.set()
+
+
+@asynccontextmanager
+async def streaming() -> AsyncIterator[tuple[Front, Steps]]:
+    steps = Steps()
+    server = await asyncio.start_server(steps.serve, "127.0.0.1", 0)
+    async with opened() as front, asyncio.timeout(30):
+        await front.gateway.gate.pause_requests(0.0)
+        await front.gateway.gate.resume_requests(engine_link(front, server.sockets[0].getsockname()[1]))
+        yield front, steps
+        await steps.ended.wait()
+    server.close()
+
+
+async def test_headers_do_not_wait_for_the_first_token() -> None:
+    async with streaming() as (front, steps):
+        reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
+        writer.write(front.request(CHAT_LINE, body=STREAM))
+        head = await reader.readuntil(b"\r\n\r\n")  # as the engine reads the prompt
+        assert head.startswith(b"HTTP/1.1 200 ")
+        assert b"text/event-stream" in head
+        progress = {"choices": [], "prompt_progress": {"total": 9, "cache": 0, "processed": 9, "time_ms": 1}}
+        steps.parts.put_nowait(b"data: " + json.dumps(progress).encode() + b"\n\n")
+        steps.parts.put_nowait(frame("Hi") + frame(" there")[:20])
+        assert await reader.readuntil(b"\n\n\r\n") == b"%x\r\n%b\r\n" % (len(frame("Hi")), frame("Hi"))
+        steps.parts.put_nowait(frame(" there")[20:] + b"data: [DONE]\n\n")
+        assert await reader.readuntil(b"[DONE]\n\n\r\n")
+        steps.parts.put_nowait(None)
+        assert await reader.readexactly(5) == b"0\r\n\r\n"
+        writer.write(front.request(CHAT_LINE, body=b"{"))  # the same connection takes further requests
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
+        writer.close()
+
+
+async def test_a_client_of_http_1_0_gets_the_stream_without_chunks() -> None:
+    async with streaming() as (front, steps):
+        reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
+        writer.write(front.request(CHAT_LINE, body=STREAM).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+        for text in ("One", " two", " three"):
+            steps.parts.put_nowait(frame(text))
+            assert (await reader.readuntil(b"\n\n")).endswith(frame(text))
+        steps.parts.put_nowait(None)
+        assert await reader.read() == b""
+        writer.close()
+
+
+def test_a_token_takes_no_longer_in_a_long_reply() -> None:
+    text, seconds = DeliveredText(), []
+    for _ in range(40):
+        began_s = time.thread_time()
+        for _ in range(5_000):
+            text.add_part(ReplyPart(content=" expectation"))
+        seconds.append(time.thread_time() - began_s)
+    assert text.piece_count == 200_000
+    assert len(text.content) == 200_000 * len(" expectation")
+    assert min(seconds[-5:]) < 5 * min(seconds[:5])
