@@ -115,7 +115,7 @@ def _make_verdict(findings: _Findings, agent: Agent | None, acceptance: float | 
             parts.append(message("{share:.0f} % of the prompt reused", share=100 * min(known)))
         if acceptance is not None:
             parts.append(message("{share:.0f} % of drafts accepted", share=100 * acceptance))
-        sentence = message("Ready for {title}: {parts}.", title=title, parts=", ".join(parts))
+        sentence = message("Ready for {title}: {parts}.", title=title, parts=join_messages(*parts, separator=", "))
     return Verdict(not findings.faults, findings.tool_call, *reuse, acceptance, sentence)
 
 

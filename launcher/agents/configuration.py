@@ -98,8 +98,11 @@ def make_configuration(
     return AgentConfiguration(environment, agent.unset, files, (*program, *options, *own, *arguments))
 
 
-def context_error(agent: Agent, context: int, hint: str) -> ContextTooSmall:
-    """Return the error for a server with so many tokens of context per slot. `hint` says what would do."""
+def context_error(agent: Agent, context: int, hint: str, *, suggested: str | None = None) -> ContextTooSmall:
+    """Return the error for a server with so many tokens of context per slot.
+
+    `hint` says what would do, `suggested` is the model that would, as ID:QUANT.
+    """
     return ContextTooSmall(
         message(
             "{title} needs a context of at least {least:,} tokens, and there would be {context:,}.",
@@ -111,6 +114,7 @@ def context_error(agent: Agent, context: int, hint: str) -> ContextTooSmall:
         agent=agent.name,
         least_context=agent.smallest_context,
         context=context,
+        suggested=suggested,
     )
 
 

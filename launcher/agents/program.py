@@ -4,9 +4,10 @@ import asyncio
 import re
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.agents.agent import Agent
+from launcher.agents.agent import Agent, load_agents
 from launcher.base.errors import LauncherError
 from launcher.base.messages import message
 
@@ -20,6 +21,23 @@ class AgentMissing(LauncherError):
     """The agent is not installed."""
 
     code = "agent_missing"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundAgents:
+    """All agents: those that are installed and the others; and whether there is npm, which installs most of them."""
+
+    installed: tuple[Agent, ...]
+    others: tuple[Agent, ...]
+    has_npm: bool
+
+
+def find_agents() -> FoundAgents:
+    """Return all agents, and which of them are installed."""
+    agents = load_agents()
+    installed = tuple(agent for agent in agents if shutil.which(agent.program))
+    others = tuple(agent for agent in agents if agent not in installed)
+    return FoundAgents(installed, others, shutil.which("npm") is not None)
 
 
 def find_program(agent: Agent) -> tuple[str, ...]:

@@ -14,10 +14,10 @@ from subprocess import list2cmdline
 from launcher.base.errors import BadOption
 from launcher.base.files import write_atomically
 from launcher.base.messages import message
+from launcher.base.own_command import NAME, own_command
 from launcher.base.paths import HOME_VARIABLE, MODELS_VARIABLE
 from launcher.export.quoting import quote_systemd
 
-NAME = "mtp-launcher"
 RUN_KEY = r"Software\Microsoft\Windows\CurrentVersion\Run"
 RUN_VALUE = "MTP Launcher"
 _MAX_RUN_CHARACTERS = 260
@@ -44,13 +44,8 @@ def serve_command(model: str | None, *, windowless: bool = False) -> list[str]:
 
     With `windowless` (Windows) it opens no console.
     """
-    python = Path(sys.executable)
-    arguments = ["serve", "--for-window", *(["--last"] if model is None else ["--model", model])]
-    if windowless:
-        pythonw = python.with_name("pythonw.exe")
-        return [str(pythonw if pythonw.exists() else python), "-m", "launcher", *arguments]
-    script = python.with_name(NAME)
-    return [str(script), *arguments] if script.exists() else [str(python), "-m", "launcher", *arguments]
+    named = ["--last"] if model is None else ["--model", model]
+    return own_command("serve", "--for-window", *named, windowless=windowless)
 
 
 def make_unit(command: Sequence[str], variables: Mapping[str, str]) -> str:

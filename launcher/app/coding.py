@@ -1,25 +1,33 @@
 """Serves a coding agent: finds a running server that suits it, or the settings of a new one."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.agents.agent import Agent
-from launcher.agents.configuration import AgentServer, context_error
-from launcher.agents.late_system import correct_template, read_template, template_file
+from launcher.agents.check import Verdict, check_server
+from launcher.agents.configuration import AgentServer, ContextTooSmall, context_error
+from launcher.agents.late_system import (
+    TemplateRefuses,
+    correct_template,
+    read_template,
+    takes_late_system,
+    template_file,
+)
 from launcher.app.attach import AttachedServer, parse_address
 from launcher.app.planner import MachineDescription, downloaded_file, read_situation
 from launcher.app.running_servers import preview_restart
 from launcher.app.start_settings import ResolvedStart, resolve_start
-from launcher.base.errors import LauncherError, ModelMissing, Refused, SeveralServers
+from launcher.base.errors import LauncherError, ModelMissing, Refused, ServerNotFound, SeveralServers
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.messages import join_messages, message
 from launcher.base.paths import state_dir
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import FALLBACK_CONTEXT, ServeOptions
 from launcher.engine.server import registry
+from launcher.engine.server.client import EngineClient
 from launcher.engine.server.last_start import load_last_model
 from launcher.engine.server.launch import check_model
 from launcher.engine.server.listener import verified_api_key
@@ -113,7 +121,11 @@ async def _describe_larger_context(entry: ServerEntry, agent: Agent) -> str:
             if (await preview_restart(entry.url, chosen)).get("status") in ("FITS", "TIGHT"):
                 words = " ".join(f"--set {name}={value}" for name, value in chosen.items())
                 return message("`mtp-launcher restart {words}` gives it that.", words=words)
-    return message("Stop it, and `mtp-launcher code {agent}` chooses a model that fits.", agent=agent.name)
+    return message(
+        "Stop it, and `mtp-launcher code {agent}` chooses a model that fits.",
+        window="Stop it, and start the agent again: this program then chooses a model that fits.",
+        agent=agent.name,
+    )
 
 
 async def choose_model() -> str:
@@ -135,7 +147,8 @@ async def choose_model() -> str:
         message("There is no model on this machine yet."),
         message(
             "`mtp-launcher up --intent agents` downloads and serves the one that suits this machine; then run this in"
-            " another terminal."
+            " another terminal.",
+            window="Download and start one of the plans for coding agents first.",
         ),
     )
 
@@ -145,20 +158,81 @@ def _writes_text(model: str) -> bool:
     return path is not None and not check_model(ServeOptions(path, draft=0)).is_embedding
 
 
+async def check_template(agent: Agent, server: AgentServer) -> None:
+    """Raise TemplateRefuses if a running server's chat template refuses what the agent sends."""
+    if not agent.late_system:
+        return
+    async with EngineClient(server.url, server.api_key or None) as client:
+        if await takes_late_system(client) is False:
+            raise TemplateRefuses(
+                message(
+                    "The chat template of {model} refuses the late system messages of {title}.",
+                    model=server.model,
+                    title=agent.title,
+                ),
+                message(
+                    "Stop this server: `mtp-launcher code {agent}` starts it with a corrected template."
+                    " --own-template tries it all the same.",
+                    window="Stop this server, and start the agent again: it then gets a corrected template.",
+                    agent=agent.name,
+                ),
+            )
+
+
+async def prepare_server(
+    agent: Agent, own: tuple[str, str] | None = None, ending: Collection[int] = ()
+) -> AgentServer | ResolvedStart:
+    """Return a running server that suits the agent, else the start of one.
+
+    `own` are the URL and model of the caller's server, which is started again if it does not suit; `ending` are the
+    process IDs of its engine. Raises what find_running_server raises for a server of somebody else, and what
+    choose_model, resolve_agent_start and correct_start raise.
+    """
+    try:
+        running = await find_running_server(agent, None, own[0] if own else None, None)
+        if running is not None:
+            await check_template(agent, running.server)
+            return running.server
+    except (ContextTooSmall, TemplateRefuses):
+        if own is None:
+            raise
+    except SeveralServers:  # all of others
+        pass
+    model = own[1] if own else await choose_model()
+    start = await resolve_agent_start(agent, model, {}, ServeOptions, ending=ending)
+    return (await correct_start(start) if agent.late_system else None) or start
+
+
+async def check_running(agent: Agent, url: str) -> Verdict:
+    """Return the verdict on a running server. Raises what find_running_server and check_server raise."""
+    running = await find_running_server(agent, None, url, None)
+    if running is None:
+        raise ServerNotFound(message("The server is not running."), message("Start it first."))
+    server = running.server
+    async with EngineClient(server.url, server.api_key or None) as client:
+        return await check_server(client, agent, model=server.model)
+
+
 async def resolve_agent_start(
-    agent: Agent, model: str, asked: Mapping[str, Value], make_options: Callable[[Path], ServeOptions]
+    agent: Agent,
+    model: str,
+    asked: Mapping[str, Value],
+    make_options: Callable[[Path], ServeOptions],
+    *,
+    ending: Collection[int] = (),
 ) -> ResolvedStart:
     """Return the start of a model for an agent: enough context, a KV cache of at least 8 bits, slots, sampling.
 
-    `asked` are settings that the user gave. Raises ContextTooSmall if the model with the agent's context does not fit,
-    ModelWritesNoText, and what resolve_start raises.
+    `asked` are settings that the user gave, `ending` the process IDs of engines that the start replaces.
+    Raises ContextTooSmall if the model with the agent's context does not fit, ModelWritesNoText, and what resolve_start
+    raises.
     """
     wishes: dict[str, Value] = {"slots": agent.slots, "kv_unified": True} if agent.slots > 1 else {}
     larger: dict[str, Value] = {"ctx": agent.least_context}
     usable: list[ResolvedStart] = []
     context = 0
     for settings in (wishes, wishes | larger, wishes | larger | {"kv": "q8_0"}, larger, larger | {"kv": "q8_0"}):
-        start = await resolve_start(model, {**settings, **asked}, make_options, intent="agents")
+        start = await resolve_start(model, {**settings, **asked}, make_options, intent="agents", ending=ending)
         start = replace(start, chosen=None)  # an agent's settings are not those of the next start
         if start.options.embeddings:
             raise no_text_error(start.options.model.name, is_reranker=start.options.reranking)
@@ -171,7 +245,8 @@ async def resolve_agent_start(
     for start in usable:
         if slot_context(start) >= agent.smallest_context:
             return _with_sampling(start, model)
-    raise context_error(agent, context, await _describe_alternative(agent))
+    hint, suggested = await _describe_alternative(agent)
+    raise context_error(agent, context, hint, suggested=suggested)
 
 
 def _fits_with_fine_kv(start: ResolvedStart, asked: Mapping[str, Value]) -> bool:
@@ -188,15 +263,18 @@ def slot_context(start: ResolvedStart) -> int:
     return context if options.kv_unified else context // max(1, options.slots)
 
 
-async def _describe_alternative(agent: Agent) -> str:
-    """Return which model of the catalogue has enough context on this machine."""
+async def _describe_alternative(agent: Agent) -> tuple[str, str | None]:
+    """Return which model of the catalogue has enough context on this machine, in words and as ID:QUANT."""
     situation = await read_situation(MachineDescription())
     criteria = PlanCriteria(intent="agents", context=agent.least_context, kv="q8_0")
     found = await asyncio.to_thread(find_smaller, load_catalogue(), situation, criteria)
     if found is None or found.setting.slot_context < agent.smallest_context:
-        return message("No model of the catalogue has so much context on this machine.")
-    command = f"mtp-launcher up {found.entry.id}:{found.file.quant}"
-    return join_messages(describe_smaller(found), message("`{command}` downloads and serves it.", command=command))
+        return message("No model of the catalogue has so much context on this machine."), None
+    name = f"{found.entry.id}:{found.file.quant}"
+    command = message(
+        "`{command}` downloads and serves it.", window="Start it instead.", command=f"mtp-launcher up {name}"
+    )
+    return join_messages(describe_smaller(found), command), name
 
 
 def _with_sampling(start: ResolvedStart, model: str) -> ResolvedStart:

@@ -60,7 +60,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     """Start the agent, wait for its end, and return its exit code; with --print return its configuration."""
     from launcher.agents.agent import find_agent
     from launcher.agents.program import AgentMissing, find_program
-    from launcher.app.coding import find_running_server
+    from launcher.app.coding import check_template, find_running_server
     from launcher.base.errors import BadOption
 
     agent = find_agent(options.agent)
@@ -86,7 +86,7 @@ async def run(options: argparse.Namespace) -> Result | int:
         return _describe_session(agent, server, program, options.extra)
     if running is not None:
         if running.entry is None or not options.own_template:
-            await _check_template(agent, running.server)
+            await check_template(agent, running.server)
         return await _run_with_server(agent, running.server, program, options)
     return await _run_with_own_server(agent, program, options, given)
 
@@ -168,22 +168,6 @@ def _make_configuration(
         sessions=sessions_folder(agent.name),
         arguments=arguments,
     )
-
-
-async def _check_template(agent: Agent, server: AgentServer) -> None:
-    """Raise TemplateRefuses if a running server's chat template refuses what the agent sends."""
-    from launcher.agents.late_system import TemplateRefuses, takes_late_system
-    from launcher.engine.server.client import EngineClient
-
-    if not agent.late_system:
-        return
-    async with EngineClient(server.url, server.api_key or None) as client:
-        if await takes_late_system(client) is False:
-            raise TemplateRefuses(
-                f"The chat template of {server.model} refuses the late system messages of {agent.title}.",
-                f"Stop this server: `mtp-launcher code {agent.name}` starts it with a corrected template."
-                " --own-template tries it all the same.",
-            )
 
 
 async def _run_with_own_server(

@@ -114,7 +114,7 @@ def test_the_program_that_is_started_is_there(login: Path) -> None:
 
 def test_windows_gets_one_line_without_a_console() -> None:
     command = autostart.serve_command("C:\\my models\\a.gguf", windowless=True)
-    assert command[1:3] == ["-m", "launcher"]
+    assert command[1:4] == ["-P", "-m", "launcher"]
     assert autostart.make_run_line(command) == list2cmdline(command)
     assert '"C:\\my models\\a.gguf"' in autostart.make_run_line(command)
     with pytest.raises(BadOption, match="too long"):

@@ -24,6 +24,7 @@ from launcher.base.errors import LauncherError
 from launcher.base.text import one_line
 from launcher.gui import theme
 from launcher.gui.labels import Label
+from launcher.gui.start.agent_card import AgentCard
 from launcher.gui.start.cards import MachineCard, PlanCard, PlansTable, StepsCard, goal_name
 from launcher.gui.start.computer_text import format_report, list_facts
 from launcher.gui.start.flow import StartFlow
@@ -73,6 +74,7 @@ class StartPage(QWidget):
             self.press_main_button, self.flow.pause, self._ask_engine, self._choose_demo, self._switch_settings
         )
         self.steps = StepsCard()
+        self.agent = AgentCard(controller)
         self.table = PlansTable()
         self.name_field = QLineEdit()
         self.family = ComboBox()
@@ -84,7 +86,8 @@ class StartPage(QWidget):
         self._show_buttons()
 
     def on_shown(self) -> None:
-        """Read this computer. Its memory is read each time the page is shown."""
+        """Read this computer. Its memory, and which agents are installed, are read each time the page is shown."""
+        self.agent.refresh()
         if self._has_read:
             self.refresh()
         else:
@@ -209,6 +212,7 @@ class StartPage(QWidget):
         right.setSpacing(theme.px(theme.GAP_L))
         right.addWidget(self.card)
         right.addWidget(self.steps)
+        right.addWidget(self.agent)
         right.addWidget(self._others, 1)
         area = QScrollArea()
         area.setWidget(self._content)
@@ -228,6 +232,7 @@ class StartPage(QWidget):
         cramped = self.width() < theme.px(_CRAMPED)
         direction = QBoxLayout.Direction.TopToBottom if cramped else QBoxLayout.Direction.LeftToRight
         self.card.set_direction(direction)
+        self.agent.set_direction(direction)
         self._others.head.setDirection(direction)
         self._grid.setContentsMargins(*(theme.px(theme.GAP if cramped else theme.GAP_XL),) * 4)
         narrow = self.width() < theme.px(_NARROW)
@@ -266,6 +271,7 @@ class StartPage(QWidget):
         self.name_field.returnPressed.connect(lambda: self.plan_named(self.name_field.text()))
         self.family.activated.connect(self._choose_family)
         self.goal.activated.connect(self._choose_goal)
+        self.agent.plans_requested.connect(self._show_plans_for_agents)
         self._controller.launched.connect(self._handle_launch)
 
     @Slot(object)
@@ -477,6 +483,13 @@ class StartPage(QWidget):
         self._replaces = True
         self.read_and_plan(replace(self.request, intent=self.goal.currentData()))
 
+    @Slot()
+    def _show_plans_for_agents(self) -> None:
+        self.goal.setCurrentIndex(self.goal.findData("agents"))
+        self.name_field.clear()
+        self._replaces = True
+        self.read_and_plan(PlanRequest(intent="agents"))
+
     @Slot(object)
     def _show_survey(self, steps: tuple[StepProgress, ...]) -> None:
         if not self.flow.running:
@@ -521,7 +534,7 @@ class StartPage(QWidget):
         self.card.demo.setVisible(not running and not self._is_serving and self.plan is not None)
         self.steps.setVisible(running or self._started_here or not self._is_serving)
         choices = (self.name_field, self.file_button, self.family, self.goal, self.table)
-        for widget in (*choices, self.machine.check_button):
+        for widget in (*choices, self.machine.check_button, self.agent):
             widget.setEnabled(not running)
 
     @Slot(object)
