@@ -100,6 +100,7 @@ class AgentCard(Card):
         for button in (self.check_button, self.copy_button, self.plans_button):
             self._outcome_row.addWidget(button)
         self.body.addLayout(self._outcome_row)
+        self.body.addStretch()
 
     def set_direction(self, direction: QBoxLayout.Direction) -> None:
         """Put the buttons beside or below the texts."""

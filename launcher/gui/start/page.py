@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Qt, Slot
+from PySide6.QtCore import QSize, Qt, Slot
 from PySide6.QtGui import QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
@@ -205,15 +205,8 @@ class StartPage(QWidget):
         self._unplanned.hide()
         self._others.body.addWidget(self._unplanned)
         self._others.body.addStretch()
-        self._right = QWidget()
-        self._right.setObjectName("plain")
-        right = QVBoxLayout(self._right)
-        right.setContentsMargins(0, 0, 0, 0)
-        right.setSpacing(theme.px(theme.GAP_L))
-        right.addWidget(self.card)
-        right.addWidget(self.steps)
-        right.addWidget(self.agent)
-        right.addWidget(self._others, 1)
+        self._left, self._right = _Column(self.machine), _Column(self.card, self.steps, self._others)
+        self._right.cards.setStretchFactor(self._others, 1)
         area = QScrollArea()
         area.setWidget(self._content)
         area.setWidgetResizable(True)
@@ -228,23 +221,25 @@ class StartPage(QWidget):
         self._arrange()
 
     def _arrange(self) -> None:
-        """Put the computer's card at the left, or below the plans on a narrow page."""
+        """Put the cards of the computer and the agent at the left, or below and above the plans on a narrow page."""
         cramped = self.width() < theme.px(_CRAMPED)
         direction = QBoxLayout.Direction.TopToBottom if cramped else QBoxLayout.Direction.LeftToRight
         self.card.set_direction(direction)
-        self.agent.set_direction(direction)
         self._others.head.setDirection(direction)
         self._grid.setContentsMargins(*(theme.px(theme.GAP if cramped else theme.GAP_XL),) * 4)
         narrow = self.width() < theme.px(_NARROW)
+        self.agent.set_direction(direction if narrow else QBoxLayout.Direction.TopToBottom)
         if narrow == self._narrow:
             return
         self._narrow = narrow
         if narrow:
             self._grid.addWidget(self._right, 2, 0, 1, 2)
-            self._grid.addWidget(self.machine, 3, 0, 1, 2)
+            self._grid.addWidget(self._left, 3, 0, 1, 2)
+            self._right.cards.insertWidget(self._right.cards.indexOf(self._others), self.agent)
         else:
             self._grid.addWidget(self._right, 2, 1)
-            self._grid.addWidget(self.machine, 2, 0)
+            self._grid.addWidget(self._left, 2, 0)
+            self._left.cards.addWidget(self.agent, 1)
         self._grid.setColumnMinimumWidth(0, 0 if narrow else theme.px(_MACHINE_WIDTH))
         self._grid.setColumnStretch(0, 1 if narrow else 0)
         self._grid.setColumnStretch(1, 1)
@@ -333,13 +328,14 @@ class StartPage(QWidget):
         """Return the plan to select, or None for the demo.
 
         For a model or family that the user chose it is the first plan that fits, else the first one. Otherwise it is
-        one that fits, if there are a GPU and a network.
+        one that fits, if there are a GPU and a network, or if it is for agents.
         """
         plan = next((each for each in result.plans if not _is_too_big(each)), None)
         if result.request.named is not None:
             return plan or next(iter(result.plans), None)
         no_gpu = result.situation is None or (result.situation.no_gpu and result.request.family is None)
-        if (no_gpu or result.offline) and not self._user_chose:
+        demo_would_do = result.request.intent != "agents"  # it calls no tools
+        if (no_gpu or result.offline) and demo_would_do and not self._user_chose:
             return None
         return plan or (next(iter(result.plans), None) if result.request.family is not None else None)
 
@@ -591,6 +587,29 @@ class StartPage(QWidget):
             return
         self._answer = answer
         self._show_plan()
+
+
+class _Column(QWidget):
+    """Cards below one another."""
+
+    def __init__(self, *cards: QWidget) -> None:
+        super().__init__()
+        self.setObjectName("plain")
+        self.cards = QVBoxLayout(self)
+        self.cards.setContentsMargins(0, 0, 0, 0)
+        self.cards.setSpacing(theme.px(theme.GAP_L))
+        for card in cards:
+            self.cards.addWidget(card)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """Ask for the height of the new width."""
+        super().resizeEvent(event)
+        self.updateGeometry()
+
+    def minimumSizeHint(self) -> QSize:  # noqa: N802
+        """Return the height that the cards need in this width, where texts wrap less than in the least."""
+        width = super().minimumSizeHint().width()
+        return QSize(width, self.heightForWidth(max(self.width(), width)))
 
 
 def _is_too_big(plan: Plan | None) -> bool:
