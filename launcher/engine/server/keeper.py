@@ -206,4 +206,4 @@ def _list_descendants(process: int) -> list[int]:
 if __name__ == "__main__":
     status_fd = int(sys.argv[1])
     os.set_inheritable(status_fd, False)
-    sys.exit(_Keeper(status_fd, sys.argv[2:]).run())
+    os._exit(_Keeper(status_fd, sys.argv[2:]).run())  # the launcher waits for this end; nothing is left to be flushed
