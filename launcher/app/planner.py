@@ -9,8 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.base.errors import BadOption, GeometryUnknown, GpuAsleep, LauncherError, ModelMissing
-from launcher.base.messages import message
+from launcher.base.errors import (
+    BadOption,
+    GeometryUnknown,
+    GpuAsleep,
+    LauncherError,
+    ModelMissing,
+    Offline,
+    Unreachable,
+)
+from launcher.base.messages import join_messages, message
 from launcher.base.paths import expand_user, runtime_dir
 from launcher.models.limits import check_rpc, no_head_error
 from launcher.models.plan import Plan, PlanCriteria, check_criteria
@@ -444,7 +452,7 @@ def read_source(target: str) -> ModelSource:
     from launcher.fetch.hub import HubFile, is_hub_file
     from launcher.models.gguf import read_model, read_raw_header
 
-    target = _locate_target(target)
+    name, target = target, _locate_target(target)
     path = expand_user(target)
     if not path.exists() and not is_hub_file(target):
         raise ModelMissing(
@@ -460,7 +468,13 @@ def read_source(target: str) -> ModelSource:
     else:
         from launcher.models.gguf_remote import read_remote_model
 
-        remote = read_remote_model(HubFile.parse(target))
+        try:
+            remote = read_remote_model(HubFile.parse(target))
+        except (Offline, Unreachable) as error:
+            if name != target and "/" not in name:  # a model of the catalogue
+                hint = message("`mtp-launcher plan {model}` does not need the file's header.", model=name)
+                error.hint = join_messages(error.hint, hint)
+            raise
         model, raw = remote.model, list(remote.raw_headers)
     parts = zip(model.parts, raw, strict=True)
     return ModelSource(model, tuple(TwinPart(part.path.name, header, part.file_bytes) for part, header in parts))

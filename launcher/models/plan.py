@@ -41,7 +41,7 @@ from launcher.models.plan_reasons import (
 from launcher.models.preset import Intent, Mark, Preset, PublishedRun
 from launcher.models.ranking import KnownFile, RankedFile, rank_files
 from launcher.models.server_settings import ServerSettings, check_settings, to_fields
-from launcher.models.situation import HEADLESS_MARGIN_MIB, Situation
+from launcher.models.situation import HEADLESS_MARGIN_MIB, Situation, available_mib
 from launcher.models.speed import (
     ReadingForecast,
     SpeedForecast,
@@ -67,8 +67,6 @@ _POOR_LOSS = 2.42
 """Loss, without what speed gains, above which a model that fits better comes first."""
 _ALWAYS_OFFERED_HOST_GB = 24
 """Presets that need at most so much host memory, in GB, are never left out."""
-_AVAILABLE_SHARE = 0.7
-"""Share of a computer's host memory that is assumed to be available."""
 _NOMINAL_TO_USABLE = 1.034
 """Nominal size of a card divided by its usable memory, to find presets for a card with as much memory as is free."""
 
@@ -552,7 +550,7 @@ def _suits_machine(preset: Preset, situation: Situation) -> bool:
     need, have = preset.host_memory_gb_min, situation.host_mib
     if need is None or have is None:
         return True
-    return need <= _ALWAYS_OFFERED_HOST_GB or have >= need * 1_024 * _AVAILABLE_SHARE
+    return need <= _ALWAYS_OFFERED_HOST_GB or have >= available_mib(need)
 
 
 def _make_plan(

@@ -295,6 +295,13 @@ class TestFiles:
         (hub.folder / "somebody" / "estimated").mkdir(parents=True, exist_ok=True)
         assert "none.gguf" in complaint("somebody/estimated:none.gguf", "--gpu-memory", "8")["message"]
 
+    def test_without_the_hub_a_model_of_the_catalogue_can_still_be_planned(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        assert "plan qwen3.6-27b-mtp:Q4_K_M`" in complaint("qwen3.6-27b-mtp:Q4_K_M")["hint"]
+        assert "mtp-launcher plan" not in complaint("somebody/estimated:demo.gguf")["hint"]
+
     def test_one_without_a_head(self, tmp_path: Path) -> None:
         path = tmp_path / "headless.gguf"
         write(path, "headless", model("qwen35moe-35b-iq3_s-nomtp"))
