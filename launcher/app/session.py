@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from launcher.app.memory_guard import MemoryGuard
 from launcher.app.model_pool import ModelPool, read_pool_rules
 from launcher.app.published_server import PublishedServer
 from launcher.app.request_keeping import RequestKeeping
@@ -78,7 +79,8 @@ class ServerSession:
     every address of this computer, until `set_shared` changes that; if it is `encrypted`, other computers must use TLS.
     Clients talk to the gateway, so that their streams go on while the engine is restarted, or with `direct` to the
     engine itself. If it `takes_models`, requests can name other models, which are loaded beside this one,
-    `memory_limit_mib` in all: see ModelPool. A session belongs to one asyncio loop, on which listeners are called.
+    `memory_limit_mib` in all: see ModelPool. With `memory_guard` the engine is restarted before host memory is
+    used up (None: by the app setting). A session belongs to one asyncio loop, on which listeners are called.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class ServerSession:
         encrypted: bool = False,
         takes_models: bool = False,
         memory_limit_mib: int | None = None,
+        memory_guard: bool | None = None,
         on_event: OnServerEvent | None = None,
         on_snapshot: OnSnapshot | None = None,
         on_health: OnHealth | None = None,
@@ -106,6 +109,7 @@ class ServerSession:
         self.encrypted = encrypted
         self._takes_models = takes_models and not direct
         self._memory_limit_mib = memory_limit_mib
+        self._memory_guard = MemoryGuard(self, self._notify_listeners, agreed=memory_guard)
         self.pool: ModelPool | None = None
         self._gateway: GatewayClientSide | None = None
         self._on_event = on_event
@@ -428,6 +432,8 @@ class ServerSession:
         """Publish health findings, as Finding.as_json, to this user's other programs."""
         if self._published is not None:
             self._published.registration.update(health=tuple(findings))
+        if not self._direct:  # without the gateway a restart would end all replies
+            self._memory_guard.note_findings(findings)
 
     async def set_watched(self, watched: bool) -> None:
         """Have the session's monitor sample the server, or not, while another process does."""

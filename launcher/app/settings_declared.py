@@ -63,6 +63,7 @@ READ_HEADERS = "models.read_headers"
 MODELS_FOLDER, AT_LOGIN, APPLY = "models.folder", "server.at_login", "server.apply"
 ADVICE, REQUEST_LOG = "server.advice", "server.request_log"
 UNLOAD_AFTER, MEMORY_LIMIT, UNKNOWN_MODEL = "server.unload_after", "server.memory_limit", "server.unknown_model"
+MEMORY_GUARD = "server.memory_guard"
 TEMPERATURE, TOP_K, TOP_P, MIN_P = "chat.temperature", "chat.top_k", "chat.top_p", "chat.min_p"
 MAX_TOKENS, THINKING, SYSTEM_PROMPT = "chat.max_tokens", "chat.thinking", "chat.system_prompt"
 KEEP = "chat.keep"
@@ -71,6 +72,7 @@ VALUE_SYSTEM, VALUE_SERVER, VALUE_NONE, VALUE_ON, VALUE_OFF = "system", "server"
 VALUE_ASK, VALUE_TRAY, VALUE_QUIT = "ask", "tray", "quit"
 VALUE_FINISH, VALUE_CANCEL = "finish", "cancel"
 VALUE_RUNNING, VALUE_REFUSE = "running", "refuse"
+VALUE_RESTART = "restart"
 _AS_SERVER = (VALUE_SERVER, mark("Server default"))
 
 SETTINGS = (
@@ -225,6 +227,16 @@ SETTINGS = (
         least=1,
         most=10_000_000,
         unit="MiB",
+    ),
+    Setting(
+        MEMORY_GUARD,
+        mark("Server"),
+        mark("When host memory runs out"),
+        mark("A restart of the engine frees what its caches took. Running replies go on after it."),
+        "choice",
+        VALUE_ASK,
+        "now",
+        ((VALUE_ASK, mark("Warn and suggest a restart")), (VALUE_RESTART, mark("Restart the engine in time"))),
     ),
     Setting(
         UNKNOWN_MODEL,

@@ -65,6 +65,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="MIB",
         help="the most that several models together may take (default: app setting server.memory_limit)",
     )
+    parser.add_argument(
+        "--memory-guard",
+        action="store_true",
+        default=None,
+        help="restart the engine before host memory is used up (default: app setting server.memory_guard)",
+    )
     parser.add_argument("--defaults", action="store_true", help="ignore the settings of this model's last start")
     parser.add_argument("--no-preset", action="store_true", help="ignore tuned settings")
     parser.add_argument(
@@ -129,6 +135,7 @@ async def run(options: argparse.Namespace) -> int:
         encrypted=not options.no_tls,
         takes_models=True,
         memory_limit_mib=options.memory_limit,
+        memory_guard=options.memory_guard,
         on_event=on_event,
         on_health=on_health,
     )

@@ -58,10 +58,13 @@ def container_name(root: Path = ROOT) -> str | None:
     return next((name for word, name in _CONTAINERS.items() if word in groups), None)
 
 
-def read_memory_limit(root: Path = ROOT) -> MemoryLimit | None:
-    """Return the memory limit with the least memory left, of control groups version 2 or 1; None if there is none."""
+def read_memory_limit(root: Path = ROOT, pid: int | None = None) -> MemoryLimit | None:
+    """Return the memory limit with the least memory left, of control groups version 2 or 1; None if there is none.
+
+    `pid` is the process whose groups count; None is this one.
+    """
     limits = []
-    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+    for line in (read_text(root / f"proc/{pid or 'self'}/cgroup") or "").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controllers and "memory" not in controllers.split(","):

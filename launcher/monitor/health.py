@@ -20,6 +20,7 @@ from launcher.monitor.health_event import (
     Moment,
     ServerSetup,
 )
+from launcher.monitor.host_memory import HostMemoryDetector
 
 # Drafts that are not made or rarely accepted, and requests that wait.
 
@@ -766,6 +767,7 @@ class Health:
             FindingCode.DRAFTS_INERT: Latch(InertDraftsDetector(setup), raise_checks=1, clear_checks=1),
             FindingCode.REQUESTS_WAIT: Latch(WaitingRequestsDetector(setup), raise_checks=10, clear_checks=10),
             FindingCode.PROMPT_READ_AGAIN: Latch(RereadPromptsDetector(setup), raise_checks=1, clear_checks=1),
+            FindingCode.HOST_MEMORY: Latch(HostMemoryDetector(setup), raise_checks=1, clear_checks=15),
             FindingCode.SPEED_FALLING: Latch(FallingSpeedDetector(self.speed), raise_checks=2, clear_checks=2),
         }
 

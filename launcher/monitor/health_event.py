@@ -36,17 +36,22 @@ class FindingCode(StrEnum):
     GPU_UNUSED = "gpu_unused"
     REQUESTS_WAIT = "requests_wait"
     PROMPT_READ_AGAIN = "prompt_read_again"
+    HOST_MEMORY = "host_memory"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem found by a detector. The names in `evidence` end in the unit, if there is one."""
+    """A problem found by a detector. The names in `evidence` end in the unit, if there is one.
+
+    A finding that was raised is raised again when its `stage` grows, because the problem got worse.
+    """
 
     code: FindingCode
     sentence: str
     evidence: Mapping[str, float | str]
     action: Action | None = None
     level: FindingLevel = FindingLevel.WARNING
+    stage: int = 0
 
     def as_json(self) -> dict[str, object]:
         """Return the finding as JSON data, with figures rounded to three decimals."""
@@ -149,8 +154,8 @@ class Detector(Protocol):
 class Latch:
     """Hysteresis for the finding of one detector.
 
-    It is raised after `raise_checks` positive checks and cleared after `clear_checks` negative ones. Undecided checks
-    do not count; one in the other direction resets the count.
+    It is raised after `raise_checks` positive checks, again whenever its stage grows, and cleared after `clear_checks`
+    negative ones. Undecided checks do not count; one in the other direction resets the count.
     """
 
     def __init__(self, detector: Detector, *, raise_checks: int, clear_checks: int) -> None:
@@ -171,7 +176,7 @@ class Latch:
         found = isinstance(result, Finding)
         if found is (self.raised is not None):
             self._count = 0
-            return None
+            return self._raise_again(moment, result)
         self._count += 1
         if self._count < (self._raise_checks if found else self._clear_checks):
             return None
@@ -181,3 +186,9 @@ class Latch:
             return HealthEvent(moment.time_s, result)
         cleared, self.raised = self.raised, None
         return HealthEvent(moment.time_s, cleared, cleared=True) if cleared is not None else None
+
+    def _raise_again(self, moment: Moment, result: Finding | Literal[False]) -> HealthEvent | None:
+        if not isinstance(result, Finding) or self.raised is None or result.stage <= self.raised.stage:
+            return None
+        self.raised = result
+        return HealthEvent(moment.time_s, result)

@@ -3,7 +3,7 @@
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -16,9 +16,11 @@ from launcher.machine.gpu import READINGS, GpuActivity, Reading
 from launcher.machine.gpus import GpuSensors, GpuSnapshot
 from launcher.machine.sensors import OtherProgramsLoad
 from launcher.machine.surroundings import read_on_battery
+from launcher.machine.sysfs import ROOT
 from launcher.models.catalogue_load import load_catalogue
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import Finding, FinishedReply, HealthEvent, Moment, ServerSetup
+from launcher.monitor.host_memory import EngineCaches, read_host_memory
 from launcher.monitor.meter import ReplyMeter
 from launcher.monitor.series import Series
 from launcher.monitor.traffic import Counters
@@ -178,6 +180,7 @@ class CheckInput:
     others_percent: float | None
     on_battery: bool | None
     setup: ServerSetup | None
+    host_memory: Mapping[str, Reading] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -198,6 +201,8 @@ class HealthWatch:
     def __init__(self, listener: Callable[[HealthEvent], None] | None = None) -> None:
         self.period_s = 2.0
         """Seconds between two checks."""
+        self.root = ROOT
+        """The folder below which the kernel's files about memory limits are read."""
         self.health: Health | None = None
         self.activity: GpuActivity | None = None
         """GPU activity at the last check; None before the first one."""
@@ -206,6 +211,8 @@ class HealthWatch:
         self._listener = listener
         self._others = OtherProgramsLoad()
         self._engine_pid: int | None = None
+        self._caches = EngineCaches()
+        self._log_lines_read = 0
         self._next_check_s = 0.0
         self._last_check_s = 0.0
         self._counters: Counters | None = None
@@ -233,11 +240,20 @@ class HealthWatch:
         setup = None
         if engine_pid != self._engine_pid:
             setup = ServerSetup(engine_pid=engine_pid)
+            self._caches, self._log_lines_read = EngineCaches(), log.line_count if log else 0
             if launch and log:
-                setup = read_setup(launch, engine_pid, log.last_lines(), snapshot)
+                lines = log.last_lines()
+                setup = read_setup(launch, engine_pid, lines, snapshot)
+                self._caches.add_lines(_lines_since_start(lines))
+        elif log:
+            count = log.line_count
+            self._caches.add_lines(line.text for line in log.lines_since(self._log_lines_read))
+            self._log_lines_read = count
+        slots = launch.options.slots if launch else 1
+        host_memory = read_host_memory(engine_pid, self.root) | self._caches.make_readings(slots)
         power_limited = "power limit" in (snapshot.activity.throttled_by or ())
         on_battery = read_on_battery()[0] if power_limited else None
-        return CheckInput(snapshot, self._others.read_percent(engine_pid), on_battery, setup)
+        return CheckInput(snapshot, self._others.read_percent(engine_pid), on_battery, setup, host_memory)
 
     def _count_waiting(self, held_requests: int) -> int | None:
         """Return how many requests wait for a slot; None if the engine does not count those in it."""
@@ -269,7 +285,7 @@ class HealthWatch:
         self.memory = memory_by_program(machine.snapshot, self._engine_pid, used)
         moment = Moment(
             time_s=now_s,
-            readings=readings | dict(machine.snapshot.readings),
+            readings={**readings, **machine.snapshot.readings, **machine.host_memory},
             activity=machine.snapshot.activity,
             generating=self._is_generating(processing),
             waiting=self._count_waiting(held_requests),

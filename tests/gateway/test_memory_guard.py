@@ -1,0 +1,148 @@
+"""The guard of host memory: an engine that grows within a small limit is replaced in time, and its stream goes on.
+
+The engine and its memory are real; its limit is in files like those of a control group. The health watch is called
+after each prompt, with a clock of the test.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from launcher.app import settings
+from launcher.app.memory_guard import RESTARTED
+from launcher.app.session import ServerSession
+from launcher.app.settings_declared import MEMORY_GUARD, VALUE_RESTART
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.own_memory import private_mib
+from launcher.engine.server.state import Notice, ServerEvent
+from launcher.machine.gpus import GpuSensors
+from launcher.monitor.health_event import FindingCode, FindingLevel, HealthEvent
+from tests.gateway.test_handover import ReadReply, read_stream
+
+ROOM_MIB = 20
+MOST_PROMPTS = 40
+WORDS = ("bread", "wheel", "river", "stone", "green", "quick", "house", "light", "paper", "sound", "cloud", "train")
+
+
+class LimitedServer:
+    """A served engine under a memory limit: `ROOM_MIB` more than it has after its first prompt."""
+
+    def __init__(self, session: ServerSession, client: httpx.AsyncClient, root: Path) -> None:
+        self.session, self.client = session, client
+        self.findings: list[HealthEvent] = []
+        self.notices: list[Notice] = []
+        self._group = root / "sys/fs/cgroup/engines"
+        self._root = root
+        self._limit_mib = 0
+        self._now_s = 0.0
+        self._chance = random.Random(3)
+        self._gpu = GpuSensors()
+        session.monitor.health_watch.root = root
+
+    async def send_prompt(self) -> None:
+        """Send a prompt that no other is like, and have the server's health checked after it."""
+        prompt = " ".join(self._chance.choices(WORDS, k=700))
+        body = {"prompt": prompt, "max_tokens": 1, "temperature": 0}
+        (await self.client.post("/v1/completions", json=body)).raise_for_status()
+        supervisor = self.session.supervisor
+        pid = supervisor.engine_pid
+        if pid is None or supervisor.is_changing:
+            return
+        self._limit_memory(pid)
+        watch = self.session.monitor.health_watch
+        machine = await asyncio.to_thread(watch.read_machine, self._gpu, pid, supervisor.launch, supervisor.log)
+        self._now_s += 4.0
+        watch.check(self._now_s, machine, {})
+
+    def _limit_memory(self, pid: int) -> None:
+        used = private_mib(pid)
+        assert used is not None
+        self._limit_mib = self._limit_mib or used + ROOM_MIB
+        self._group.mkdir(parents=True, exist_ok=True)
+        (self._root / f"proc/{pid}").mkdir(parents=True, exist_ok=True)
+        (self._root / f"proc/{pid}/cgroup").write_text("0::/engines\n")
+        for name, text in (("max", self._limit_mib << 20), ("current", used << 20), ("stat", "")):
+            (self._group / f"memory.{name}").write_text(f"{text}\n")
+
+
+@asynccontextmanager
+async def limited(model: Path, root: Path, *, guard: bool | None, direct: bool = False) -> AsyncIterator[LimitedServer]:
+    options = ServeOptions(
+        model=model,
+        built_in=True,
+        threads=1,
+        context=16_384,
+        slots=2,
+        extra=("--ignore-eos", "--cache-ram", "1000000"),
+    )
+    server: LimitedServer
+
+    def note_event(event: ServerEvent) -> None:
+        if isinstance(event, Notice):
+            server.notices.append(event)
+
+    session = ServerSession(
+        memory_guard=guard, direct=direct, on_event=note_event, on_health=lambda event: server.findings.append(event)
+    )
+    await session.set_watched(False)
+    try:
+        await session.start(options)
+        endpoint = session.supervisor.endpoint
+        headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+        async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, timeout=60, trust_env=False) as client:
+            server = LimitedServer(session, client, root)
+            yield server
+    finally:
+        await session.stop()
+
+
+def is_urgent(event: HealthEvent) -> bool:
+    return event.finding.code is FindingCode.HOST_MEMORY and event.finding.level is FindingLevel.WARNING
+
+
+async def send_until_urgent(server: LimitedServer) -> None:
+    for _ in range(MOST_PROMPTS):
+        await server.send_prompt()
+        if any(map(is_urgent, server.findings)):
+            return
+    pytest.fail("Nothing was found.")
+
+
+async def test_the_engine_is_replaced_in_time_and_its_stream_goes_on(demo_model: Path, tmp_path: Path) -> None:
+    async with limited(demo_model, tmp_path, guard=True) as server:
+        engine = server.session.supervisor.engine_pid
+        stream = ReadReply()
+        reading = asyncio.create_task(read_stream(server.client, stream))
+        await stream.wait_for_parts(5)
+        await send_until_urgent(server)
+        while not server.notices:
+            await stream.wait_for_parts(stream.parts + 1)
+        (notice,) = server.notices
+        assert notice.code == RESTARTED
+        assert server.session.supervisor.engine_pid not in (engine, None)
+        stream.most_parts = stream.parts + 20
+        await reading
+        assert stream.error is None
+        assert (len(stream.ids), stream.roles) == (1, 1)
+        (finding,) = [event.finding for event in server.findings if is_urgent(event)]
+        assert finding.evidence["cause"] == "prompt_cache"
+
+
+@pytest.mark.parametrize("by", ["setting", "nobody", "direct"])
+async def test_without_consent_or_the_gateway_it_is_only_said(demo_model: Path, tmp_path: Path, by: str) -> None:
+    if by == "setting":
+        settings.change_setting(MEMORY_GUARD, VALUE_RESTART)
+    async with limited(demo_model, tmp_path, guard=True if by == "direct" else None, direct=by == "direct") as server:
+        engine = server.session.supervisor.engine_pid
+        await send_until_urgent(server)
+        guard = server.session._memory_guard._restarting
+        if guard is not None:
+            await guard
+        assert (server.session.supervisor.engine_pid != engine) is (by == "setting")
+        assert len(server.notices) == (by == "setting")
+        assert (guard is None) is (by == "direct")

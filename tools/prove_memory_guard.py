@@ -1,0 +1,273 @@
+"""Proves that the guard of host memory restarts an engine before it is killed for its memory.
+
+    python -m tools.prove_memory_guard FOLDER [--runs 20] [--room 48] [--llama-server PATH] [--only guarded|unguarded]
+
+The demo is served without limits on its prompt cache, and gets one long prompt after the other, each different from all
+before. A watcher, a process of its own, stands in for the kernel: it limits the memory of all engines to what one has
+after its first prompt and `--room` MiB more, says so in files like those of a control group, and kills the engine that
+exceeds it. In the first half of the runs nobody is in charge, in the second half the guard is. Ends with exit code 1
+if an engine survives without the guard, or is killed with it, or a reply is broken or cut short with it.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from launcher.base.errors import LauncherError
+from launcher.base.http import ServerClient
+
+_MIB = 2**20
+_WATCH_S = 0.01
+_SYLLABLES = ("ba", "co", "di", "fu", "ga", "he", "ki", "lo", "me", "nu", "pa", "re", "si", "to", "vu", "za")
+_PROMPT_WORDS = 1_500
+_PACE_S = 2.5
+"""Seconds from one prompt to the next, on a computer that reads one in less."""
+_REPLY_TOKENS = 24
+_TIMES_OVER = 2
+"""A guarded run ends when its prompts would have used up the room so many times."""
+_LONGEST_RUN_S = 240.0
+_WITHOUT_LIMITS = ("--cache-ram", "1000000", "--ignore-eos")
+_GROUP = "sys/fs/cgroup/engines"
+
+
+@dataclass
+class Outcome:
+    """What one run did."""
+
+    kills: int = 0
+    handovers: int = 0
+    prompts: int = 0
+    broken: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    peak: int = 0
+
+    def describe(self, guarded: bool, number: int) -> str:
+        """Return a line about it."""
+        kind = "with the guard" if guarded else "without"
+        return (
+            f"{kind} {number}: {'killed' if self.kills else 'not killed'}, {self.handovers} handovers, "
+            f"{self.prompts} prompts, {len(self.broken)} broken replies, at most {self.peak / _MIB:.0f} MiB, "
+            f"{self.seconds:.0f} s"
+        )
+
+
+# The watcher.
+
+
+def watch_engines(root: Path, launcher_pid: int) -> None:
+    """Publish the memory of the launcher's engines, and kill them above the limit, until the launcher ends.
+
+    The limit is in memory.max, and the kernel's own count of kills in memory.events.
+    """
+    group, kills, most = root / _GROUP, 0, 0
+    launcher = psutil.Process(launcher_pid)
+    while launcher.is_running() and launcher.status() != psutil.STATUS_ZOMBIE:
+        total = 0
+        for process in list_engines(launcher):
+            with suppress(psutil.Error):
+                used = count_private_bytes(process)
+                place = root / f"proc/{process.pid}"
+                if not place.exists():
+                    place.mkdir(parents=True)
+                    (place / "cgroup").write_text(f"0::/{Path(_GROUP).name}\n")
+                total += used
+                limit = (group / "memory.max").read_text().strip()
+                if limit.isdecimal() and total > int(limit):
+                    process.send_signal(signal.SIGKILL)
+                    kills += 1
+                    (group / "memory.events").write_text(f"oom_kill {kills}\n")
+        most = max(most, total)
+        write_whole(group / "memory.current", str(total))
+        write_whole(group / "memory.peak", str(most))
+        time.sleep(_WATCH_S)
+
+
+def list_engines(launcher: psutil.Process) -> list[psutil.Process]:
+    """Return the processes below a launcher that have loaded a model."""
+    found = []
+    for process in launcher.children(recursive=True):
+        with suppress(psutil.Error):
+            if "--model" in process.cmdline() and "launcher.engine.server.keeper" not in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+def count_private_bytes(process: psutil.Process) -> int:
+    """Return what a process has allocated: its resident memory without that of files."""
+    memory = process.memory_info()
+    return int(memory.rss - memory.shared)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file, so that no reader sees half of it."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(text)
+    new.replace(path)
+
+
+def read_bytes(path: Path) -> int:
+    """Return the number in a file."""
+    return int(path.read_text())
+
+
+# A run.
+
+
+@asynccontextmanager
+async def watching(root: Path, limit: int | None) -> AsyncIterator[Path]:
+    """Run a watcher of this process's engines, which get `limit` bytes, and return the folder of its group."""
+    group = root / _GROUP
+    group.mkdir(parents=True)
+    for name, text in (
+        ("memory.max", str(limit or "max")),
+        ("memory.current", "0"),
+        ("memory.peak", "0"),
+        ("memory.stat", ""),
+    ):
+        (group / name).write_text(text)
+    (group / "memory.events").write_text("oom_kill 0\n")
+    command = [sys.executable, "-m", "tools.prove_memory_guard", str(root), "--watch", str(os.getpid())]
+    watcher = subprocess.Popen(command)  # noqa: ASYNC220 -- it takes no time
+    try:
+        yield group
+    finally:
+        watcher.kill()
+        watcher.wait()
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The limit on the engines' memory in bytes: what one needs, and the room above that."""
+
+    base: int
+    room: int
+
+    @property
+    def total(self) -> int:
+        """What they get."""
+        return self.base + self.room
+
+
+async def run_once(
+    folder: Path, chance: random.Random, limit: Limit | None, *, guarded: bool, engine: Path | None
+) -> Outcome:
+    """Serve the demo and send prompts until an engine was killed or the room is used up; without a limit one prompt."""
+    from launcher.app.memory_guard import RESTARTED
+    from launcher.app.session import ServerSession
+    from launcher.engine.demo import unpack_demo_model
+    from launcher.engine.serve_options import ServeOptions
+    from launcher.engine.server.state import Notice, ServerEvent
+
+    outcome = Outcome()
+
+    def count_event(event: ServerEvent) -> None:
+        outcome.handovers += isinstance(event, Notice) and event.code == RESTARTED
+
+    session = ServerSession(on_event=count_event, memory_guard=guarded)
+    session.monitor.health_watch.root = folder
+    began_s = time.monotonic()
+    async with watching(folder, limit.total if limit else None) as group:
+        try:
+            await session.start(
+                ServeOptions(
+                    model=unpack_demo_model(),
+                    built_in=engine is None,
+                    engine=engine,
+                    threads=1,
+                    context=8_192,
+                    extra=_WITHOUT_LIMITS,
+                )
+            )
+            endpoint = session.supervisor.endpoint
+            async with ServerClient(endpoint.url, api_key=endpoint.api_key) as client:
+                await send_prompt(client, chance, outcome)  # the engine allocates its buffers for prompts
+                grown, before = 0, read_bytes(group / "memory.current")
+                while limit and grown < _TIMES_OVER * limit.room and time.monotonic() - began_s < _LONGEST_RUN_S:
+                    await asyncio.gather(send_prompt(client, chance, outcome), asyncio.sleep(_PACE_S))
+                    now = read_bytes(group / "memory.current")
+                    grown, before = grown + max(0, now - before), now
+                    outcome.kills = int((group / "memory.events").read_text().split()[1])
+                    if outcome.kills:
+                        break
+            outcome.peak = read_bytes(group / "memory.peak")
+        finally:
+            await session.stop()
+    outcome.seconds = time.monotonic() - began_s
+    return outcome
+
+
+async def send_prompt(client: ServerClient, chance: random.Random, outcome: Outcome) -> None:
+    """Stream the reply to a prompt that no other is like, and add what became of it."""
+    words = ["".join(chance.choices(_SYLLABLES, k=2)) for _ in range(_PROMPT_WORDS)]
+    body = {"prompt": " ".join(words), "max_tokens": _REPLY_TOKENS, "stream": True}
+    finish = None
+    outcome.prompts += 1
+    try:
+        async with client.stream_events("/v1/completions", body) as events:
+            async for event in events:
+                for choice in event.get("choices", ()):
+                    finish = choice.get("finish_reason") or finish
+    except LauncherError as error:
+        outcome.broken.append(str(error))
+    else:
+        if finish != "length":
+            outcome.broken.append(f"ended by {finish}")
+
+
+async def run_proof(options: argparse.Namespace) -> int:
+    """Run all runs, print a line for each, and return the exit code."""
+    os.environ["MTP_LAUNCHER_HOME"] = str(options.folder / "home")
+    chance = random.Random(options.seed)
+    first = await run_once(
+        options.folder / f"first-{time.time_ns()}", chance, None, guarded=False, engine=options.llama_server
+    )
+    limit = Limit(first.peak, options.room * _MIB)
+    print(f"An engine needs {limit.base / _MIB:.0f} MiB; all get {limit.total / _MIB:.0f} MiB", flush=True)
+    passed = True
+    for guarded in (False, True):
+        if options.only not in (None, "guarded" if guarded else "unguarded"):
+            continue
+        outcomes = []
+        for number in range(1, options.runs + 1):
+            place = options.folder / f"{'guarded' if guarded else 'unguarded'}-{time.time_ns()}"
+            outcome = await run_once(place, chance, limit, guarded=guarded, engine=options.llama_server)
+            outcomes.append(outcome)
+            print(outcome.describe(guarded, number), *outcome.broken[:1] if guarded else (), flush=True)
+        killed = sum(bool(each.kills) for each in outcomes)
+        broken = sum(len(each.broken) for each in outcomes)
+        handovers = sum(each.handovers for each in outcomes)
+        print(
+            f"{'With' if guarded else 'Without'} the guard: {killed} of {len(outcomes)} killed, {handovers} handovers,"
+            f" {sum(each.prompts for each in outcomes)} prompts, {broken} broken replies",
+            flush=True,
+        )
+        passed &= (not killed and not broken and handovers >= len(outcomes)) if guarded else killed == len(outcomes)
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--room", type=int, default=48, metavar="MIB")
+    parser.add_argument("--llama-server", type=Path)
+    parser.add_argument("--only", choices=("guarded", "unguarded"))
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--watch", type=int, metavar="PID", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    given.folder = given.folder.absolute()
+    if given.watch is not None:
+        watch_engines(given.folder, given.watch)
+    else:
+        sys.exit(asyncio.run(run_proof(given)))
