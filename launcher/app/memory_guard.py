@@ -55,7 +55,10 @@ class MemoryGuard:
                 self._restarting = asyncio.create_task(self._restart_engine(finding["evidence"]))
 
     async def _restart_engine(self, evidence: Mapping[str, Any]) -> None:
-        if self._agreed is False or not (self._agreed or await asyncio.to_thread(_agreed_by_setting)):
+        agreed = self._agreed
+        if agreed is None:
+            agreed = await asyncio.to_thread(_agreed_by_setting)
+        if not agreed:
             return
         try:
             supervisor = self._session.supervisor
