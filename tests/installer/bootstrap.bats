@@ -21,6 +21,7 @@ install_packages() {
     [ "$status" -eq 0 ]
 }
 
+# bats test_tags=essential
 @test "uv from the package index installs what the lock file names, by its hashes" {
     install_packages
     grep -q "^uv pip install .*--require-hashes --only-binary :all: -r requirements.lock" "$FAKE_LOG"

@@ -17,6 +17,7 @@ ends_soon() { # the copy that runs, after a second
     exec 7>&-
 }
 
+# bats test_tags=essential
 @test "it installs the command, a menu entry and icons" {
     install 1.0.0
     [ "$status" -eq 0 ]
@@ -48,6 +49,7 @@ ends_soon() { # the copy that runs, after a second
     [ "$("$command" --version)" = "mtp-launcher 1.0.0" ]
 }
 
+# bats test_tags=essential
 @test "an upgrade takes the old version's place, also where it starts at login" {
     install 1.0.0
     unit=$HOME/.config/systemd/user/mtp-launcher.service
@@ -83,6 +85,7 @@ ends_soon() { # the copy that runs, after a second
     [[ "$(versions)" == 1.1.0-???????? ]]
 }
 
+# bats test_tags=essential
 @test "uninstalling leaves nothing but what is the user's" {
     mkdir -p "$HOME/.local/share/mtp-launcher/models"
     install 1.0.0
@@ -174,6 +177,7 @@ ends_soon() { # the copy that runs, after a second
     [ "$status" -eq 0 ]
 }
 
+# bats test_tags=essential
 @test "a file that is not the release's is refused, and what was there stays" {
     install 1.0.0
     cp -r "$RELEASES/1.1.0" "$BATS_TEST_TMPDIR/cut"

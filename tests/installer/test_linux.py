@@ -55,9 +55,11 @@ def test_posix_scripts_are_understood_by_a_posix_shell() -> None:
         run("dash", "-n", script)
 
 
-def test_install_sh_in_every_case() -> None:
-    told = run("bats", "--tap", Path(__file__).parent)
+def test_install_sh_in_its_essential_cases() -> None:
+    """All of them, which take a minute, are tested by .ci/install-sh."""
+    told = run("bats", "--tap", "--filter-tags", "essential", Path(__file__).parent)
     assert "# skip" not in told
+    assert "1..5" in told
 
 
 def test_the_menu_entry_and_its_description_are_valid() -> None:
