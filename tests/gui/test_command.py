@@ -79,9 +79,7 @@ def test_a_picture_is_taken_and_says_when_the_window_was_painted(tmp_path: Path,
 def test_a_picture_with_the_demo_has_live_data(tmp_path: Path) -> None:
     still, live = tmp_path / "still.png", tmp_path / "live.png"
     gui("--screenshot", str(still), "--size", "1100x700")
-    code = (
-        "from launcher.gui import screenshot\nscreenshot._LEAST_SAMPLES = 8\nfrom launcher.entry import run\nrun()\n"
-    )
+    code = "from launcher.gui import screenshot\nscreenshot._LEAST_SAMPLES = 8\nfrom launcher.entry import run\nrun()\n"
     told = subprocess.run(
         [sys.executable, "-c", code, "gui", "--screenshot", str(live), "--size", "1100x700", "--demo"],
         capture_output=True,
