@@ -1,11 +1,14 @@
 """Proves the handover with real clients.
 
-    python -m tools.prove_handovers FOLDER [--handovers 200] [--llama-server PATH] [--client NAME] [--seed N]
+    python -m tools.prove_handovers FOLDER [--handovers 200] [--llama-server PATH] [--client NAME] ...      see --help
 
 Into FOLDER clients are installed: the SDKs of OpenAI and Anthropic, for Python and for Node, and the commands llm,
 opencode and Codex. Each streams replies from `mtp-launcher serve demo`, while the server is restarted with random
 settings. A reply must not break; where the gateway says that a stream goes on, its text must be that of the same
 request without a handover. Prints a table, and ends with exit code 1 if a reply was broken.
+
+Each handover is kept in FOLDER at once, a file per engine, and counts towards the number that is asked for: a proof
+that was ended goes on where it was. Delete the file to begin anew.
 """
 
 import argparse
@@ -16,9 +19,9 @@ import random
 import statistics
 import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,24 +44,27 @@ _PROMPTS = (
     "How does bread rise, and what makes the crust brown?",
     "What is a draft, and who checks it? Answer in three paragraphs.",
 )
-_MOST_TOKENS = 3_000
 _SERVER = ("--defaults", "--ctx", str(_CHANGES["ctx"][0]))
-_ENGINE = ("--ignore-eos", "--n-predict", str(_MOST_TOKENS), "--temp", "0")
+_ENGINE = ("--ignore-eos", "--temp", "0", "--n-predict")
 """Arguments of the engine: not every client can name these itself."""
-_REPLY_S = 180.0
+_REPLY_S, _DRAIN_S = 180.0, 30.0
 _POLL_S = 0.25
 
 
-@dataclass
-class Tally:
-    """What the handovers of one client and one kind of change did."""
+@dataclass(frozen=True)
+class Outcome:
+    """What one handover did. `error` is empty unless the reply was broken.
 
-    ways: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    equal: int = 0
-    uncertain: int = 0
-    other: int = 0
-    broken: list[str] = field(default_factory=list)
-    gaps_s: list[float] = field(default_factory=list)
+    `way` is "seamless", "drained" or "cut", or "no stream" if no reply was running; `text` is "same", "uncertain" or
+    "other"; `gap_s` is the pause of a stream that went on.
+    """
+
+    client: str
+    change: str
+    way: str
+    text: str
+    error: str
+    gap_s: float | None
 
 
 class Client:
@@ -66,10 +72,11 @@ class Client:
 
     prompts: tuple[str, ...] = _PROMPTS
 
-    def __init__(self, name: str, command: list[str], folder: Path) -> None:
+    def __init__(self, name: str, command: list[str], folder: Path, tokens: int) -> None:
         self.name = name
         self._command = command
         self._folder = folder
+        self._tokens = tokens
 
     async def start(self) -> None:
         """Start the process."""
@@ -80,7 +87,7 @@ class Client:
     async def begin_reply(self, prompt: str) -> bool:
         """Send a request; return whether its reply has begun, and not already ended."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"prompt": prompt, "most": _MOST_TOKENS}).encode() + b"\n")
+        self._process.stdin.write(json.dumps({"prompt": prompt, "most": self._tokens}).encode() + b"\n")
         self._last = await self._read_line()
         return "text" not in self._last
 
@@ -111,7 +118,7 @@ class CommandClient(Client):
     def __init__(
         self, name: str, command: list[str], folder: Path, environment: Mapping[str, str], server: ServerClient
     ) -> None:
-        super().__init__(name, command, folder)
+        super().__init__(name, command, folder, 0)  # the engine's --n-predict limits its replies
         self._environment = {**os.environ, **environment}
         self._server = server
 
@@ -163,8 +170,8 @@ def install_clients(folder: Path) -> None:
             (folder / path.name).write_bytes(path.read_bytes())
 
 
-def make_clients(folder: Path, server: ServerClient, key: str) -> list[Client]:
-    """Return all clients."""
+def make_clients(folder: Path, server: ServerClient, key: str, tokens: int) -> list[Client]:
+    """Return the clients in the order in which they take turns: SDKs twice, because commands take seconds to start."""
     url, python, node = server.url, str(folder / "venv" / "bin" / "python"), "node"
     commands = {
         "openai (Python), chat": [python, "openai_python.py", "chat"],
@@ -174,11 +181,11 @@ def make_clients(folder: Path, server: ServerClient, key: str) -> list[Client]:
         "openai (Node), chat": [node, "node.mjs", "chat"],
         "anthropic (Node), messages": [node, "node.mjs", "messages"],
     }
-    sdks = [Client(name, [*command, url, key], folder) for name, command in commands.items()]
-    return [*sdks, *_make_command_clients(folder, server, key)]
+    sdks = [Client(name, [*command, url, key], folder, tokens) for name, command in commands.items()]
+    return [*sdks, *_make_command_clients(folder, server, key, tokens), *sdks]
 
 
-def _make_command_clients(folder: Path, server: ServerClient, key: str) -> Iterator[CommandClient]:
+def _make_command_clients(folder: Path, server: ServerClient, key: str, tokens: int) -> Iterator[CommandClient]:
     """Write the configurations of llm, opencode and Codex, and yield these clients."""
     home = folder / "clients"
     places = {name: home / name for name in ("llm", "opencode", "codex")}
@@ -186,7 +193,7 @@ def _make_command_clients(folder: Path, server: ServerClient, key: str) -> Itera
         place.mkdir(parents=True, exist_ok=True)
     models = [{"model_id": "demo", "model_name": "demo", "api_base": f"{server.url}/v1", "api_key_name": "demo"}]
     (places["llm"] / "extra-openai-models.yaml").write_text(json.dumps(models))  # JSON is YAML
-    window = {"context": int(_SERVER[-1]), "output": _MOST_TOKENS}
+    window = {"context": int(_SERVER[-1]), "output": tokens}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "options": {"baseURL": f"{server.url}/v1", "apiKey": key, "timeout": False, "headerTimeout": False},
@@ -224,54 +231,59 @@ enabled = false
 
 
 async def run_proof(options: argparse.Namespace) -> int:
-    """Run all handovers and print the table; return the exit code."""
+    """Run the handovers that are left and print the table of all; return the exit code."""
+    install_clients(options.folder)
+    kept = options.folder / f"handovers-{'llama-server' if options.llama_server else 'built-in'}.jsonl"
+    outcomes = [Outcome(**json.loads(line)) for line in kept.read_text().splitlines()] if kept.exists() else []
+    try:
+        if len(outcomes) < options.handovers:
+            with kept.open("a") as lines:
+                async for outcome in _hand_over(options, range(len(outcomes), options.handovers)):
+                    outcomes.append(outcome)
+                    print(json.dumps(asdict(outcome)), file=lines, flush=True)
+                    print(f"{len(outcomes)} of {options.handovers}", file=sys.stderr, flush=True)
+    finally:
+        print_table(outcomes)  # after Ctrl-C, too
+    return 1 if any(outcome.error for outcome in outcomes) else 0
+
+
+async def _hand_over(options: argparse.Namespace, numbers: range) -> AsyncIterator[Outcome]:
+    """Serve the demo and yield what handovers do. Those with the same number are the same in each run."""
     from launcher.app.running_servers import restart_server
 
-    chance = random.Random(options.seed)
-    install_clients(options.folder)
-    home = options.folder / "home"
-    environment = {**os.environ, "MTP_LAUNCHER_HOME": str(home)}
-    os.environ["MTP_LAUNCHER_HOME"] = str(home)
+    os.environ["MTP_LAUNCHER_HOME"] = str(options.folder / "home")
     engine = ["--engine", str(options.llama_server)] if options.llama_server else []
-    server = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "launcher", "serve", "demo", "--json", *_SERVER, *engine, "--", *_ENGINE),
-        env=environment,
-        stdout=subprocess.PIPE,
-    )
+    arguments = ["serve", "demo", "--json", *_SERVER, *engine, "--", *_ENGINE, str(options.tokens)]
+    server = await asyncio.create_subprocess_exec(sys.executable, "-m", "launcher", *arguments, stdout=subprocess.PIPE)
     assert server.stdout is not None
     ready = json.loads(await server.stdout.readline())
-    tallies: dict[tuple[str, str], Tally] = defaultdict(Tally)
-    whole: dict[tuple[str, str], str] = {}
     engine_client = ServerClient(ready["url"], api_key=ready["api_key"])
+    turns = make_clients(options.folder, engine_client, ready["api_key"], options.tokens)
+    turns = [client for client in turns if options.client in client.name]
+    clients = set(turns)
+    whole: dict[tuple[str, str], str] = {}
     try:
-        clients = make_clients(options.folder, engine_client, ready["api_key"])
-        clients = [client for client in clients if options.client in client.name]
         for client in clients:
             await client.start()
-            for prompt in client.prompts:
+        for number in numbers:
+            client, chance = turns[number % len(turns)], random.Random(f"{options.seed}/{number}")
+            name, prompt = chance.choice(tuple(_CHANGES)), chance.choice(client.prompts)
+            if (client.name, prompt) not in whole:
                 whole[client.name, prompt] = await read_whole(client, prompt)
-        for number in range(options.handovers):
-            client = clients[number % len(clients)]
-            name = chance.choice(tuple(_CHANGES))
             change = {name: str(chance.choice(_CHANGES[name]))}
-            prompt = chance.choice(client.prompts)
             begun = await client.begin_reply(prompt)
             await asyncio.sleep(chance.uniform(0.0, 0.2))
-            report = await restart_server(None, change, drain_s=30.0)
+            report = await restart_server(None, change, drain_s=_DRAIN_S)
             reply = await client.end_reply()
-            add_result(tallies[client.name, name], report, reply, whole[client.name, prompt], begun=begun)
+            yield make_outcome(client.name, name, report, reply, whole[client.name, prompt], begun=begun)
             if name not in _SAME_NUMBERS:  # the next reply is compared with one of the first settings
                 await restart_server(None, {name: str(_CHANGES[name][0])})
-            if number % len(clients) == len(clients) - 1:
-                print(f"{number + 1} handovers", file=sys.stderr, flush=True)
         for client in clients:
             await client.stop()
     finally:
         await engine_client.close()
         server.terminate()
         await server.wait()
-        print_table(tallies)  # after Ctrl-C, too
-    return 1 if any(tally.broken for tally in tallies.values()) else 0
 
 
 async def read_whole(client: Client, prompt: str) -> str:
@@ -282,45 +294,39 @@ async def read_whole(client: Client, prompt: str) -> str:
     return str(reply["text"])
 
 
-def add_result(
-    tally: Tally, report: Mapping[str, Any], reply: Mapping[str, Any], expected: str, *, begun: bool
-) -> None:
-    """Add one handover to a tally."""
-    if "error" in reply:
-        tally.broken.append(str(reply["error"]))
-    went_on = begun and bool(report["continued"])
-    tally.ways["no stream" if not begun or not report["streams"] else str(report["handover"])] += 1
-    if reply["text"] == expected:
-        tally.equal += 1
-    elif went_on and report["uncertain"]:
-        tally.uncertain += 1
-    else:
-        tally.other += 1
-    if report["gap_s"] is not None:
-        tally.gaps_s.append(report["gap_s"])
+def make_outcome(
+    client: str, change: str, report: Mapping[str, Any], reply: Mapping[str, Any], expected: str, *, begun: bool
+) -> Outcome:
+    """Return what a handover did: `report` is what `restart` printed, `expected` the text without a handover."""
+    way = str(report["handover"]) if begun and report["streams"] else "no stream"
+    uncertain = begun and report["continued"] and report["uncertain"]
+    text = "same" if reply["text"] == expected else "uncertain" if uncertain else "other"
+    return Outcome(client, change, way, text, str(reply.get("error", "")), report["gap_s"])
 
 
-def print_table(tallies: Mapping[tuple[str, str], Tally]) -> None:
-    """Print a row for each client and kind of change, as Markdown."""
-    columns = ["client", "change", "handovers", "went on", "ended before", "cut off", "no stream"]
-    columns += ["same text", "may differ", "other", "broken"]
+def print_table(outcomes: Sequence[Outcome]) -> None:
+    """Print a row for each client, as Markdown, then the other texts, the pauses, and replies that were broken."""
+    columns = ["client", "went on", "ended first", "cut off", "no reply was running"]
+    columns += ["same text", "uncertain", "other text", "broken"]
     print(f"| {' | '.join(columns)} |")
     print("|---" * len(columns) + "|")
-    gaps: list[float] = []
-    for (client, change), tally in sorted(tallies.items()):
-        gaps += tally.gaps_s
-        total = sum(tally.ways.values())
-        ways = [tally.ways[way] for way in ("seamless", "drained", "cut", "no stream")]
-        print(
-            f"| {client} | {change} | {total} | {' | '.join(map(str, ways))} | {tally.equal} | {tally.uncertain} |"
-            f" {tally.other} | {len(tally.broken)} |"
-        )
+    for client in sorted({outcome.client for outcome in outcomes}):
+        mine = [outcome for outcome in outcomes if outcome.client == client]
+        ways, texts = Counter(each.way for each in mine), Counter(each.text for each in mine)
+        cells = [ways[way] for way in ("seamless", "drained", "cut", "no stream")]
+        cells += [texts[text] for text in ("same", "uncertain", "other")]
+        print(f"| {client} | {' | '.join(map(str, cells))} | {sum(bool(each.error) for each in mine)} |")
+    for change in _CHANGES:
+        mine = [outcome for outcome in outcomes if outcome.change == change]
+        others = Counter(each.way for each in mine if each.text == "other")
+        print(f"\nOther text after another {change}: {others.total()} of {len(mine)} {dict(others) or ''}", end="")
+    gaps = [outcome.gap_s for outcome in outcomes if outcome.gap_s is not None]
     if len(gaps) > 1:
         slow = statistics.quantiles(gaps, n=20)[-1]
-        print(f"\nPause in streams that went on: median {statistics.median(gaps):.2f} s, 95 % below {slow:.2f} s.")
-    for key, tally in tallies.items():
-        for error in tally.broken:
-            print(f"broken: {key}: {error}")
+        print(f"\n\nPause in streams that went on: median {statistics.median(gaps):.2f} s, 95 % below {slow:.2f} s.")
+    for outcome in outcomes:
+        if outcome.error:
+            print(f"broken: {outcome.client}, {outcome.change}: {outcome.error}")
 
 
 if __name__ == "__main__":
@@ -328,6 +334,7 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--handovers", type=int, default=200)
     parser.add_argument("--llama-server", type=Path)
+    parser.add_argument("--tokens", type=int, default=3_000, help="length of a reply")
     parser.add_argument("--client", default="", help="only clients whose name contains this")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
