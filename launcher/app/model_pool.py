@@ -152,6 +152,12 @@ class PooledModel:
         return self.path or (options.model.absolute() if options else None)
 
     @property
+    def resolved_options(self) -> ServeOptions | None:
+        """The options of its last start, with the context that its engine got; None before the first one."""
+        launch = self.supervisor.launch
+        return launch.resolved if launch is not None else self.supervisor.options
+
+    @property
     def gate(self) -> Gate:
         """Its gate. Requests come only once there is one."""
         assert self.side.gate is not None  # noqa: S101 -- the gateway is open
@@ -241,11 +247,17 @@ class ModelPool:
         await self._changed.wait()
 
     async def yield_model(self, path: Path) -> None:
-        """Unload the model at `path`, because the session itself will serve it."""
+        """Unload the model at `path`, because the session itself will serve it.
+
+        If the main model was unloaded for others, or another one takes its place, the idle models that requests loaded
+        are unloaded, too: a person's start comes before them.
+        """
+        makes_room = self._main.is_unloaded or not _is_same_file(self._main.model_path, path)
         self._main.is_unloaded = False
         self._note_change()
         for model in self._models[1:]:
-            if _is_same_file(model.model_path, path) and not model.is_unloaded:
+            yields = makes_room and not model.owners and model.is_idle and self._may_go(model)
+            if model.is_loaded and (yields or _is_same_file(model.model_path, path)):
                 await self._unload(model)
 
     async def close(self, drain_s: float = 0.0) -> None:
@@ -523,7 +535,7 @@ class ModelPool:
         As few go as leave it the settings that it would have if all of them went.
         """
         limit_mib = self._read_rules().memory_limit_mib
-        needs = {each: await asyncio.to_thread(_estimate_mib, each.supervisor.options) for each in others}
+        needs = {each: await asyncio.to_thread(_estimate_mib, each.resolved_options) for each in others}
         best = await self._plan(model, asked, idle)
         if not _fits(best) and not (model.owners and len(idle) == len(others)):  # a person may try
             return None, ()
@@ -846,6 +858,9 @@ def _estimate_mib(options: ServeOptions | None) -> int:
 
     try:
         header = check_model(replace(options, draft=0))
+        options = replace(options, context=options.context or header.trained_context)
+        if options.context is None:
+            return 0
         geometry = read_geometry(header)
         draft_model = read_draft_file(options.draft_file) if options.draft else None
         plan_settings = plan_settings_of(options, "cpu")

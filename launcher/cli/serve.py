@@ -174,7 +174,7 @@ async def _serve_for_window(start: ResolvedStart, options: argparse.Namespace) -
     from launcher.cli.suggested_fixes import actions_json, print_failure
     from launcher.engine.server.last_start import save_last_model
 
-    host = SessionHost(None, takes_models=True)
+    host = SessionHost(None)
     session = host.session
     try:
         await host.listen()

@@ -70,8 +70,8 @@ class ServerService:
         self._request_count += 1
         start, request_number = request.start, self._request_count
         if start is None:
-            # The memory of the running engine counts as free, because it ends before the new one starts.
-            ending = () if session.is_idle else (session.supervisor.engine_pid or 0,)
+            # The memory of these engines counts as free, because they end before the new one starts.
+            ending = () if session.is_idle else await asyncio.to_thread(session.list_yielding_engines)
             start = await resolve_start(request.model, {"draft": request.draft}, ending=ending)
             if self._request_count != request_number:  # another request came while the settings were resolved
                 raise Superseded(message("A newer request replaced this one."))
