@@ -22,6 +22,7 @@ from launcher.app.session_json import (
     launch_from_json,
     options_from_json,
     options_to_json,
+    reread_from_json,
 )
 from launcher.base.action import Action
 from launcher.base.control import send_request
@@ -31,6 +32,7 @@ from launcher.base.identity import ProcessId
 from launcher.base.messages import add_message_data, message, restore_messages
 from launcher.engine.diagnosis.log_reading import STARTED
 from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import registry
 from launcher.engine.server.client import ChatRequest, Delta, EngineClient
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch
@@ -327,6 +329,16 @@ class RemoteSession:
         finally:
             self._listeners.remove(listener)
 
+    def list_yielding_engines(self) -> frozenset[int]:
+        """Return the pids of the engines that end when a person starts a model, those that requests loaded included.
+
+        It reads the registry, so call it in a worker thread.
+        """
+        process, server = self.process, self._server
+        loaded = (each for entry in registry.list_entries() if entry.launcher == process for each in entry.models)
+        pids = {each.engine_pid for each in loaded if each.by_request} | {server.engine_pid if server else None}
+        return frozenset(each for each in pids if each is not None)
+
     async def attach(self) -> bool:
         """Become the owner of a server process that runs without one; return whether there is one.
 
@@ -552,6 +564,8 @@ class RemoteSession:
                 self._notify_listeners(LogAdded(text))
         for each in sent.get("events", ()):
             self._handle_event(event_from_json(restore_messages(each)))
+        for each in sent.get("prompts", ()):
+            self.monitor.health_watch.note_prompt(reread_from_json(each))
         if "status" in state:
             self._handle_event(event_from_json(state["status"]))
         if state.get("server", self) is None:

@@ -344,7 +344,7 @@ class ServerSession:
         return command_for(action, self._start_to_fix(action))
 
     def _note_request(self, record: RequestRecord) -> None:
-        if record.has_ended and record.prompt_tokens:
+        if self._is_watched and record.has_ended and record.prompt_tokens:
             self.monitor.health_watch.note_prompt(record.reread)
 
     def _served_model(self) -> str | None:

@@ -32,6 +32,7 @@ from launcher.app.session_json import (
     launch_to_json,
     options_from_json,
     options_to_json,
+    reread_to_json,
 )
 from launcher.app.use_counting import UseCounting
 from launcher.base.control import ControlAddress, ControlServer
@@ -45,6 +46,7 @@ from launcher.engine.server.launch import Launch
 from launcher.engine.server.logs import LogLine
 from launcher.engine.server.state import LogAdded, Notice, ServerEvent, ServerState
 from launcher.engine.server.supervisor import Supervisor
+from launcher.gateway.request_log import RequestRecord
 
 _FIRST_OWNER_S = 60.0
 """Seconds that a new process waits for its owner."""
@@ -58,11 +60,12 @@ _log = logging.getLogger(__name__)
 
 
 class OwnerStream:
-    """What the owner gets: the session's state where it changed, new log lines, and events."""
+    """What the owner gets: the session's state where it changed, new log lines, events, and prompts that ended."""
 
     def __init__(self, session: ServerSession) -> None:
         self._session = session
         self._events: deque[Json] = deque(maxlen=_MOST_EVENTS)
+        self._prompts: deque[Json | None] = deque(maxlen=_MOST_EVENTS)
         self._wake = asyncio.Event()
         self._wake.set()
         self._ended = False
@@ -81,8 +84,10 @@ class OwnerStream:
             self._events.append(data)
         self._wake.set()
 
-    def wake(self) -> None:
-        """Send what has changed."""
+    def add_request(self, record: RequestRecord) -> None:
+        """Pass on what of a request's prompt was read again, for the owner's health checks, if it has ended."""
+        if record.has_ended and record.prompt_tokens:
+            self._prompts.append(reread_to_json(record.reread))
         self._wake.set()
 
     def mark(self) -> int:
@@ -104,8 +109,9 @@ class OwnerStream:
             if self._ended:
                 yield {"taken": True}
                 return
-            number, events = self._number, list(self._events)
+            number, events, prompts = self._number, list(self._events), list(self._prompts)
             self._events.clear()
+            self._prompts.clear()
             for lines in self._take_lines():  # also the last ones of a server that is no more
                 yield {"state": {}, "lines": lines}
             state = self._read_state()
@@ -116,7 +122,12 @@ class OwnerStream:
             for lines in self._take_lines():
                 yield {"state": cast("Json", add_message_data(changed)), "lines": lines}
                 changed = {}
-            yield {"state": add_message_data(changed), "events": add_message_data(events), "number": number}
+            yield {
+                "state": add_message_data(changed),
+                "events": add_message_data(events),
+                "prompts": prompts,
+                "number": number,
+            }
             await asyncio.sleep(_PERIOD_S)
 
     def _read_state(self) -> Json:
@@ -172,13 +183,13 @@ class SessionHost:
     It answers these verbs: own; start, stop, share, fix (number, and the arguments of the session's methods); cancel;
     foresee; note (processing, quiet_since, findings); quit. `number` counts the owner's requests: an older one that
     comes late does nothing. It ends by itself after `idle_limit_s` seconds without an owner and without a request, or
-    with None when its server has failed and nobody owns it. For `takes_models` see ServerSession.
+    with None when its server has failed and nobody owns it. Requests can name other models, as they can with `serve`.
     """
 
-    def __init__(self, idle_limit_s: float | None, *, takes_models: bool = False) -> None:
-        self.session = ServerSession(on_event=self._handle_event, takes_models=takes_models)
+    def __init__(self, idle_limit_s: float | None) -> None:
+        self.session = ServerSession(on_event=self._handle_event, takes_models=True)
         self.session.monitor.set_visible(False)
-        self.session.request_log.add_listener(lambda _record: self._note_activity())
+        self.session.request_log.add_listener(self._handle_request_record)
         self._counting = UseCounting(self.session)
         self._idle_limit_s = idle_limit_s
         self._server = ControlServer(self._handle_request)
@@ -258,11 +269,14 @@ class SessionHost:
         if not isinstance(event, LogAdded):
             self._changed.set()
 
+    def _handle_request_record(self, record: RequestRecord) -> None:
+        self._note_activity()
+        if self._owner is not None:
+            self._owner.add_request(record)
+
     def _note_activity(self) -> None:
         self._active_s = asyncio.get_running_loop().time()
         self._changed.set()
-        if self._owner is not None:
-            self._owner.wake()
 
     async def _handle_request(self, verb: str, fields: Mapping[str, Any]) -> AsyncGenerator[Any]:
         fields = restore_messages(fields)

@@ -1,7 +1,7 @@
 """Converts what crosses between a server process and its owner to JSON and back: starts, launches, events, errors."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch, check_model
 from launcher.engine.server.process import EngineCommand
+from launcher.engine.server.reread import Reread, RereadCause
 from launcher.engine.server.state import (
     EngineStarted,
     Notice,
@@ -134,6 +135,16 @@ def event_from_json(data: Mapping[str, Any]) -> ServerEvent | None:
             return StreamsContinued(gap_s)
         case _:
             return None
+
+
+def reread_to_json(reread: Reread | None) -> Json | None:
+    """Return what of a prompt was read again as a JSON object."""
+    return None if reread is None else {**asdict(reread), "cause": reread.cause.value}
+
+
+def reread_from_json(data: Mapping[str, Any] | None) -> Reread | None:
+    """Return what `reread_to_json` described."""
+    return None if data is None else Reread(**{**data, "cause": RereadCause(data["cause"])})
 
 
 def error_to_json(error: LauncherError) -> Json:

@@ -32,6 +32,7 @@ class _Part:
 @dataclass(frozen=True, slots=True)
 class _Prompt:
     parts: tuple[_Part, ...]
+    model: str | None
     client: tuple[str, str]
     engine: int
 
@@ -59,7 +60,7 @@ class PromptMemory:
             or not (parts := tuple(_split_prompt(exchange.body)))
         ):
             return None
-        prompt = _Prompt(parts, (exchange.key_name, exchange.user_agent), self._engine)
+        prompt = _Prompt(parts, exchange.served_by, (exchange.key_name, exchange.user_agent), self._engine)
         found = self._find_reread(prompt, exchange)
         self._prompts.append(prompt)
         return found
@@ -67,15 +68,16 @@ class PromptMemory:
     def _find_reread(self, prompt: _Prompt, exchange: Exchange) -> Reread | None:
         figures = exchange.figures
         total, reused = figures.prompt_tokens, figures.reused_tokens
-        if not total or reused is None or not self._prompts:
+        known = [each for each in reversed(self._prompts) if each.model == prompt.model]
+        if not total or reused is None or not known:
             return None
         least = max(_LEAST_TOKENS, _LEAST_SHARE * total)
         if total - reused < least:
             return None
-        earlier = max(reversed(self._prompts), key=lambda each: _count_same_start(each, prompt))
+        earlier = max(known, key=lambda each: _count_same_start(each, prompt))
         characters, place = _count_same_start(earlier, prompt), ""
         like = max(
-            (each for each in reversed(self._prompts) if each.client == prompt.client),
+            (each for each in known if each.client == prompt.client),
             key=lambda each: _count_same_anywhere(each, prompt),
             default=None,
         )
@@ -88,14 +90,15 @@ class PromptMemory:
         if lost < least:
             return None
         lost = min(lost, total - reused)
-        return Reread(lost, _estimate_seconds(exchange, lost, total - reused), self._find_cause(earlier, place), place)
+        cause = self._find_cause(earlier, place, is_last=earlier is known[0])
+        return Reread(lost, _estimate_seconds(exchange, lost, total - reused), cause, place)
 
-    def _find_cause(self, earlier: _Prompt, place: str) -> RereadCause:
+    def _find_cause(self, earlier: _Prompt, place: str, *, is_last: bool) -> RereadCause:
         if earlier.engine != self._engine:
             return RereadCause.RESTART
         if place:
             return RereadCause.CHANGED_PREFIX
-        return RereadCause.CHECKPOINT if self._prompts[-1] is earlier else RereadCause.OTHER_CLIENT
+        return RereadCause.CHECKPOINT if is_last else RereadCause.OTHER_CLIENT
 
 
 def _split_prompt(body: Mapping[str, Any]) -> Iterator[_Part]:

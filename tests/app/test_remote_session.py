@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,14 +13,16 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
-from launcher.app import running_servers
+from launcher.app import running_servers, settings
 from launcher.app.remote_session import RemoteSession
 from launcher.app.server_process import find_process
 from launcher.app.session_host import SessionHost
 from launcher.app.session_json import launch_from_json, launch_to_json, options_from_json, options_to_json
+from launcher.app.settings_declared import MEMORY_LIMIT, UNKNOWN_MODEL, VALUE_REFUSE
 from launcher.base.errors import (
     BadOption,
     EngineFailed,
@@ -29,6 +32,7 @@ from launcher.base.errors import (
     Superseded,
 )
 from launcher.base.identity import ProcessId
+from launcher.base.paths import models_dir
 from launcher.engine.builds.build import EngineBuild
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
@@ -36,6 +40,8 @@ from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.launch import Launch, check_model
 from launcher.engine.server.process import EngineCommand
 from launcher.engine.server.state import LogAdded, Notice, ServerEvent, ServerState, ServerStatus, StreamsContinued
+from launcher.engine.settings import save_model_settings
+from launcher.monitor.health_event import FindingCode, HealthEvent
 from tests import forked
 
 pytestmark = pytest.mark.usefixtures("forked_sessions")
@@ -405,6 +411,79 @@ async def test_a_process_of_another_version_is_ended_first(
         assert session.process is not None
         assert session.process.pid != os.getpid()
         assert session.is_idle
+
+
+@pytest.fixture
+def second(demo_model: Path, home: Path) -> Path:
+    """A copy of the demo in the models folder."""
+    assert home.parent.exists()
+    models_dir().mkdir(parents=True)
+    path = models_dir() / "second.gguf"
+    shutil.copy(demo_model, path)
+    save_model_settings(path, {"threads": 1, "ctx": 4_096})
+    return path
+
+
+@asynccontextmanager
+async def client_of(session: RemoteSession) -> AsyncIterator[httpx.AsyncClient]:
+    endpoint = session.supervisor.endpoint
+    headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+    async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, timeout=60, trust_env=False) as client:
+        yield client
+
+
+async def ask(client: httpx.AsyncClient, model: str, text: str = "What is a draft?") -> httpx.Response:
+    body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 4, "temperature": 0}
+    return await client.post("/v1/chat/completions", json=body)
+
+
+async def test_requests_name_other_models_and_a_start_of_the_window_comes_before_these(
+    options: ServeOptions, second: Path
+) -> None:
+    seen: list[ServerEvent] = []
+    options = replace(options, alias="demo")
+    async with remote(seen) as session:
+        await session.start(options)
+        async with client_of(session) as client:
+            settings.change_setting(UNKNOWN_MODEL, VALUE_REFUSE)
+            assert (await ask(client, "nothing-here")).status_code == 404
+            assert (reply := await ask(client, "second")).status_code == 200, reply.text
+            assert [each.code for each in seen if isinstance(each, Notice)] == ["model_loaded"]
+            (entry,) = registry.list_entries()
+            assert [(each.model, each.state, each.by_request) for each in entry.models] == [("second", "ready", True)]
+            assert session.supervisor.status.state in (ServerState.READY, ServerState.BUSY)
+            assert session.list_yielding_engines() == {session.supervisor.engine_pid, entry.models[0].engine_pid}
+            await session.start(replace(options, draft=3), again=True)  # the same model, so the other one stays
+            assert registry.list_entries()[0].models
+            settings.change_setting(MEMORY_LIMIT, 1)
+            await session.stop()
+            await session.start(options)
+            # Nothing fits beside it now, so it goes for the other one, and comes back when it is started again.
+            assert (await ask(client, "second")).status_code == 200
+            await session.supervisor.wait_for_state(ServerState.STOPPED)
+            assert not session.is_idle
+            await session.start(options)
+            assert not registry.list_entries()[0].models
+            assert (await ask(client, "demo")).json()["model"] == "demo"
+        assert second.exists()
+
+
+async def test_prompts_that_are_read_again_reach_the_owners_health_checks(options: ServeOptions) -> None:
+    found: asyncio.Queue[HealthEvent] = asyncio.Queue()
+    session = RemoteSession(on_health=found.put_nowait)
+    try:
+        await session.start(replace(options, context=8_192, alias="demo", cache_ram=0))
+        long = "Explain how bread rises, and why a bicycle stays upright. " * 60
+        other = "Other words stand here, of another kind. " * 120
+        async with client_of(session) as client:
+            for text in (long, other, long, other):
+                assert (await ask(client, "demo", text)).status_code == 200
+        async with asyncio.timeout(END_S):
+            while (finding := (await found.get()).finding).code is not FindingCode.PROMPT_READ_AGAIN:
+                pass
+        assert finding.evidence["cause"] == "other client"
+    finally:
+        await session.close()
 
 
 def test_every_field_of_a_launch_crosses(demo_model: Path) -> None:
