@@ -25,10 +25,11 @@ from launcher.app.settings_declared import CLOSE, VALUE_ASK, VALUE_QUIT, VALUE_T
 from launcher.base.text import one_line
 from launcher.engine.server.state import ADDRESS_CHANGED, KEPT_REPLACED, NO_HEAD, Notice
 from launcher.gui.controller import Controller
+from launcher.gui.core_events import DrainAnswer
 from launcher.gui.pages import PAGES
 from launcher.gui.rail import Rail, find_gpus
 from launcher.gui.service import DEMO
-from launcher.gui.translation import render, tr
+from launcher.gui.translation import ntr, render, tr
 from launcher.gui.tray import Tray
 from launcher.gui.widgets.banner import Banner
 from launcher.gui.widgets.drop_target import DropTarget
@@ -122,7 +123,7 @@ class Window(QMainWindow):
         self._prebuild_steps = self._prebuild_pages()
         self.rail = Rail([spec for spec in self._specs.values() if spec.in_rail])
         self.chip = self.rail.chip
-        self.notice = Banner()
+        self.notice, self.drain_banner = Banner(), Banner()
         self._stack = QStackedWidget()
         area = QScrollArea()  # for large text in a small window: scroll rather than cut
         area.setWidgetResizable(True)
@@ -132,11 +133,11 @@ class Window(QMainWindow):
         layout = QGridLayout(body)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
-        layout.addWidget(self.rail, 0, 0, 2, 1)
-        layout.addWidget(self.notice, 0, 1)
-        layout.addWidget(area, 1, 1)
+        layout.addWidget(self.rail, 0, 0, 3, 1)
+        for row, widget in enumerate((self.notice, self.drain_banner, area)):
+            layout.addWidget(widget, row, 1)
         layout.setColumnStretch(1, 1)
-        layout.setRowStretch(1, 1)
+        layout.setRowStretch(2, 1)
         self.setCentralWidget(body)
         self.drop = DropTarget(self, _drop_hint, lambda data: self.plan_model(_named_model(data)))
         self._connect_signals()
@@ -378,6 +379,7 @@ class Window(QMainWindow):
         controller.view_changed.connect(self.chip.show_view)
         controller.launched.connect(self._show_launch)
         controller.noticed.connect(self._show_notice)
+        controller.drain_asked.connect(self._ask_to_wait)
         controller.closed.connect(self._close_now)
         controller.page_requested.connect(self.show_page)
         controller.plan_requested.connect(self.plan_model)
@@ -415,6 +417,22 @@ class Window(QMainWindow):
         """Show a notice on every page if it concerns other programs, or says that a model is served without MTP."""
         if notice.code in (ADDRESS_CHANGED, NO_HEAD, KEPT_REPLACED):
             self.notice.show_message(render(notice.text), "information" if notice.code == NO_HEAD else "attention")
+
+    @Slot(int)
+    def _ask_to_wait(self, replies: int) -> None:
+        """Ask on every page whether a restart shall wait for `replies` that cannot go on; to dismiss means to wait."""
+        if not replies:
+            self.drain_banner.clear()
+            return
+        text = ntr(
+            "The restart waits for 1 reply that cannot go on after it.",
+            "The restart waits for {n} replies that cannot go on after it.",
+            replies,
+        )
+        cut = (tr("Cut off"), lambda: self.controller.answer_drain(DrainAnswer.CUT))
+        cancel = (tr("Cancel the change"), lambda: self.controller.answer_drain(DrainAnswer.CANCEL))
+        self.drain_banner.show_message(text, "attention", [cut, cancel])
+        self.controller.notification_requested.emit(self.controller.view.model_name, text)
 
     @Slot()
     def _paste(self) -> None:

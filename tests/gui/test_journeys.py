@@ -164,15 +164,21 @@ def test_a_reply_that_cannot_go_on_is_waited_for(ending: Window, qtbot: QtBot) -
 def test_after_some_time_the_user_decides_on_it(ending: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.gui.service._ASK_AFTER_S", 0.1)
     page, controller = ending.page("cockpit"), ending.controller
-    apply, banner, launch = page.controls.changes.apply_button, page.notices.drain_banner, controller.launch
+    apply, banner, launch = page.controls.changes.apply_button, ending.drain_banner, controller.launch
     qtbot.mouseClick(apply, Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(banner.isVisible, timeout=60_000)
-    assert "The restart waits for 1 reply that cannot go on after it." in texts(ending)
+    ending.show_page("models")  # it asks on every page
+    with qtbot.waitSignal(controller.notification_requested, timeout=60_000) as notified:
+        qtbot.waitUntil(banner.isVisible, timeout=60_000)
+    text = "The restart waits for 1 reply that cannot go on after it."
+    assert notified.args == [controller.view.model_name, text]
+    assert text in texts(ending)
+    by_text = {each.text(): each for each in banner.buttons}
     with qtbot.waitSignal(controller.applied, timeout=60_000) as told:
-        qtbot.mouseClick(button(ending, "Cancel the change"), Qt.MouseButton.LeftButton)
+        qtbot.mouseClick(by_text["Cancel the change"], Qt.MouseButton.LeftButton)
     assert told.args == [None]
     qtbot.waitUntil(apply.isEnabled)
     qtbot.waitUntil(lambda: not banner.isVisible())
+    ending.show_page("cockpit")
     assert controller.launch is launch
     assert controller.view.replying  # nothing happened to it
     assert page.state.requested["draft"] == 3  # nor to what was chosen
@@ -185,8 +191,9 @@ def test_after_some_time_the_user_decides_on_it(ending: Window, qtbot: QtBot, mo
     qtbot.waitUntil(apply.isEnabled, timeout=60_000)
     qtbot.mouseClick(apply, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(banner.isVisible, timeout=60_000)
+    by_text = {each.text(): each for each in banner.buttons}
     with qtbot.waitSignal(controller.applied, timeout=60_000):
-        qtbot.mouseClick(button(ending, "Cut off"), Qt.MouseButton.LeftButton)
+        qtbot.mouseClick(by_text["Cut off"], Qt.MouseButton.LeftButton)
     qtbot.waitUntil(lambda: "draft 3" in controller.view.settings)
     assert not controller.view.replying
     assert not banner.isVisible()

@@ -25,11 +25,10 @@ from launcher.gui.cockpit.controls import ControlsPane
 from launcher.gui.cockpit.panes import PaneSplitter, PaneSwitches
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
-from launcher.gui.core_events import DrainAnswer
 from launcher.gui.labels import ElidedLabel, Label, set_tooltip
 from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.service import DEMO
-from launcher.gui.translation import mark, ntr, render, tr
+from launcher.gui.translation import mark, render, tr
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets import Badge, Banner, Card, EmptyState, MemoryBar, PageHead, ReadAge
 from launcher.gui.widgets.blocks import make_caption
@@ -265,12 +264,12 @@ _BANNER_MEANINGS = {"warning": "attention", "information": "information"}
 
 
 class NoticeArea(QWidget):
-    """Banners above the panes: for an error, an open health finding, a finished action, a restart that waits."""
+    """Banners above the panes: for an error, an open health finding, a finished action."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
-        self.problem_banner, self.done_banner, self.drain_banner = Banner(), Banner(), Banner()
+        self.problem_banner, self.done_banner = Banner(), Banner()
         self.findings: dict[FindingCode, Banner] = {}
         self._dismissed: set[FindingCode] = set()
         """Open findings whose banner the user closed."""
@@ -284,12 +283,9 @@ class NoticeArea(QWidget):
         self._column.setSpacing(theme.px(theme.GAP))
         self._column.addWidget(self.problem_banner)
         self._column.addWidget(self.done_banner)
-        self._column.addWidget(self.drain_banner)
         self.problem_banner.closed.connect(self._close_error)
         controller.view_changed.connect(self.show_view)
-        self.drain_banner.closed.connect(self._hide_if_empty)
         controller.applied.connect(self.show_applied)
-        controller.drain_asked.connect(self.ask_to_wait)
         controller.launched.connect(self._handle_launch)
         controller.health_changed.connect(self.show_health)
         self.show_view(controller.view)
@@ -306,22 +302,6 @@ class NoticeArea(QWidget):
             self._show_error(str(self._apply_error), self._apply_error, without_mtp=False)
         else:
             self.problem_banner.clear()
-        self._hide_if_empty()
-
-    @Slot(int)
-    def ask_to_wait(self, replies: int) -> None:
-        """Ask whether a restart shall wait for `replies` that cannot go on after it; to dismiss that means to wait."""
-        if not replies:
-            self.drain_banner.clear()
-        else:
-            text = ntr(
-                "The restart waits for 1 reply that cannot go on after it.",
-                "The restart waits for {n} replies that cannot go on after it.",
-                replies,
-            )
-            cut = (tr("Cut off"), lambda: self._controller.answer_drain(DrainAnswer.CUT))
-            cancel = (tr("Cancel the change"), lambda: self._controller.answer_drain(DrainAnswer.CANCEL))
-            self.drain_banner.show_message(text, "attention", [cut, cancel])
         self._hide_if_empty()
 
     @Slot(object)
@@ -403,7 +383,7 @@ class NoticeArea(QWidget):
 
     def _hide_if_empty(self) -> None:
         """Hide the widget while no banner is shown."""
-        banners = (self.problem_banner, self.done_banner, self.drain_banner, *self.findings.values())
+        banners = (self.problem_banner, self.done_banner, *self.findings.values())
         self.setVisible(any(not each.isHidden() for each in banners))
 
 
