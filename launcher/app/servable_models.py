@@ -1,12 +1,18 @@
 """The models on this machine by the names under which clients may ask for them."""
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
+from launcher.base.errors import ModelUnknown
+from launcher.base.messages import message
 from launcher.engine.demo import DEMO, unpack_demo_model
+from launcher.engine.server import registry
 from launcher.models.catalogue import Catalogue
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.library import LocalModel, State, list_library
+
+_NEAR = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +67,39 @@ def list_servable_models() -> tuple[ServableModel, ...]:
 
 def find_absent_model(name: str) -> str | None:
     """Return the name to pull for a model of the catalogue that is not on this machine; None for any other name."""
-    catalogue: Catalogue = load_catalogue()
-    entry = next((each for each in catalogue.models if each.id == name.partition(":")[0]), None)
-    return name if entry is not None else None
+    return name if name in _catalogue_names(load_catalogue()) else None
+
+
+def is_model_here(name: str) -> bool:
+    """Return whether clients can ask for a model by this name now; False if it is in the catalogue only.
+
+    Raises ModelUnknown, with similar names, for a name that neither this machine nor the catalogue has.
+    """
+    models = list_servable_models()
+    served = {model.model for entry in registry.list_entries() for model in entry.every_model}
+    here = {model.name for model in models} | {each for model in models for each in model.other_names} | served
+    if name in here:
+        return True
+    known = here | _catalogue_names(load_catalogue())
+    if name in known:
+        return False
+    near = get_close_matches(name, known, n=_NEAR, cutoff=0.5)
+    meant = message("Did you mean {near}? ", near=" or ".join(near)) if near else ""
+    raise ModelUnknown(
+        message("There is no model {name}.", name=name),
+        message(
+            "{meant}`mtp-launcher models list` lists the models that are here, `mtp-launcher models` the catalogue.",
+            meant=meant,
+        ),
+        wanted=name,
+        near=near,
+    )
+
+
+def _catalogue_names(catalogue: Catalogue) -> frozenset[str]:
+    """Return the names under which the catalogue's models can be downloaded, with and without a quantisation."""
+    files = {f"{each.id}:{file.quant}" for each in catalogue.models for file in each.files}
+    return frozenset({each.id for each in catalogue.models} | files)
 
 
 def _can_be_served(local: LocalModel) -> bool:

@@ -21,6 +21,7 @@ _HELP = "Write `alias`, `alias add NAME=MODEL` or `alias remove NAME`."
 async def run_alias(options: argparse.Namespace) -> Result:
     """List the aliases, or add or remove some."""
     from launcher.app.model_names import ModelAlias, add_alias, read_model_names, remove_alias
+    from launcher.app.servable_models import is_model_here
     from launcher.base.errors import BadOption
 
     action, *names = options.which or ["list"]
@@ -41,10 +42,9 @@ async def run_alias(options: argparse.Namespace) -> Result:
                 raise BadOption(f"{name} names no model.", _HELP)
             system = await asyncio.to_thread(_read_system_text, options.system) if options.system else ""
             alias = ModelAlias(name=alias_name, model=model, settings=dict(options.changes), system=system)
+            is_here = await asyncio.to_thread(is_model_here, model)
             await asyncio.to_thread(add_alias, alias)
-            if not await asyncio.to_thread(_is_here, model):
-                lines.append(Note(f"{model} is not on this computer now: see `mtp-launcher models list`."))
-            lines.append(f"{alias_name} is {model}.")
+            lines += [f"{alias_name} is {model}.", *([] if is_here else [_absent_note(model)])]
         changed.append(name.partition("=")[0])
     aliases = read_model_names().aliases
     data = {"aliases": [each.model_dump() for each in aliases], "changed": changed}
@@ -54,18 +54,21 @@ async def run_alias(options: argparse.Namespace) -> Result:
 async def run_keep(options: argparse.Namespace) -> Result:
     """List the models that stay loaded, or add or remove some."""
     from launcher.app.model_names import keep_model, read_model_names
+    from launcher.app.servable_models import is_model_here
     from launcher.base.errors import BadOption
 
     action, *names = options.which or ["list"]
     if action not in ("list", "add", "remove") or (action == "list") == bool(names):
         raise BadOption("Which models should stay loaded?", "Write `keep`, `keep add MODEL` or `keep remove MODEL`.")
-    lines = []
+    lines: list[str] = []
+    kept = action == "add"
     for name in names:
-        kept = action == "add"
+        is_here = not kept or await asyncio.to_thread(is_model_here, name)
         changed = await asyncio.to_thread(keep_model, name, kept=kept)
         if not changed and not kept:
             raise BadOption(f"{name} is not in the list.", "`mtp-launcher models keep` shows it.")
         lines.append(f"{name} stays loaded once it is." if kept else f"{name} may be unloaded.")
+        lines += [] if is_here else [_absent_note(name)]
     kept_names = read_model_names().kept
     shown = lines or kept_names or ["No model is kept. `mtp-launcher models keep add MODEL` adds one."]
     return Result({"kept": kept_names}, shown)
@@ -82,10 +85,8 @@ def _read_system_text(path: Path) -> str:
         raise BadOption(f"{path} cannot be read: {reason}.", "--system takes a text file.") from None
 
 
-def _is_here(model: str) -> bool:
-    from launcher.app.servable_models import list_servable_models
-
-    return any(each.has_name(model) for each in list_servable_models())
+def _absent_note(model: str) -> Note:
+    return Note(f"{model} is not on this computer yet: `mtp-launcher pull {model}` downloads it.")
 
 
 def _format_aliases(aliases: Sequence[ModelAlias]) -> Iterator[str]:
