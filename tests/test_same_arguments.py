@@ -64,7 +64,7 @@ def card(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     if request.param != "a card":
         return None
     told, program = tmp_path / "told", tmp_path / "llama-server"
-    others = "--model --metrics --cors-origins --no-ui --gpu-layers --flash-attn --batch-size --device --spec-type"
+    others = "--model --metrics --cors-origins --gpu-layers --flash-attn --batch-size --device --spec-type"
     row_flags = (flag for row in ROWS.values() for flag in row.flags)
     flags = " ".join({*others.split(), "--embeddings", "--reranking", *START_FLAGS, *row_flags})
     program.write_text(CARD.format(flags=flags, told=shlex.quote(str(told))))

@@ -19,7 +19,6 @@ DEFAULT_BATCH = 2_048
 SERVER_FLAGS: Mapping[str, str | None] = {
     "--metrics": None,
     "--cors-origins": "localhost",  # the default allows any web page to send requests to the server
-    "--no-ui": None,
 }
 """Arguments of every server, left out if the build lacks the flag; None for a switch."""
 START_FLAGS: Mapping[str, bool] = {

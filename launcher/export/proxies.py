@@ -11,7 +11,7 @@ from launcher.export.shell import KEY_VARIABLE
 
 _SWAP_KEY = "LLAMA_SWAP_API_KEY"
 """Not llama-server's own variable: the servers that llama-swap starts would inherit it and require the key, too."""
-_ROUTER_FLAGS = frozenset({"--cors-origins", "--no-ui", "--log-colors", "--verbosity", "--metrics"})
+_ROUTER_FLAGS = frozenset({"--cors-origins", "--log-colors", "--verbosity", "--metrics"})
 """Flags that the router sets itself or passes to all its servers."""
 
 

@@ -41,6 +41,11 @@ RETRY_AFTER = "5"
 """Seconds after which a client may try again."""
 OPEN_PATHS = frozenset({"/health", "/v1/health"})
 """Paths that need no key, as with llama-server."""
+_PAGE_PATH = re.compile(
+    r"/(?:(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-]*\."
+    r"(?:html|js|mjs|css|json|svg|png|ico|webp|webmanifest|woff2))?"
+)
+"""The engine's web page and its files. They are the same for everyone and hold nothing of the user."""
 MOST_BODY_BYTES = 256 << 20
 MOST_HEADER_BYTES = 64 << 10
 BODY_PAUSE_S = 30.0
@@ -96,7 +101,7 @@ class Access:
         """
         self._check_origin(request)
         path = request.raw_path.partition("?")[0]
-        if path in OPEN_PATHS:
+        if path in OPEN_PATHS or is_page_path(path):
             check_path(request.method, path)
             return ""
         key_name = self._find_key_name(request)
@@ -177,6 +182,11 @@ def _sent_key(request: web.Request) -> str:
     return request.headers.get("X-Api-Key", "")
 
 
+def is_page_path(path: str) -> bool:
+    """Return whether a path is one of the engine's web page. It is asked for without a key, by us and of the engine."""
+    return _PAGE_PATH.fullmatch(path) is not None
+
+
 def check_path(method: str, path: str) -> None:
     """Raise Refusal unless requests of `method` to `path` pass through.
 
@@ -185,11 +195,11 @@ def check_path(method: str, path: str) -> None:
     """
     if method == "POST" and path in GENERATING_PATHS | QUICK_PATHS:
         return
-    if method == "GET" and path in READING_PATHS | OPEN_PATHS:
+    if method == "GET" and (path in READING_PATHS | OPEN_PATHS or is_page_path(path)):
         return
     if method == "HEAD" and path in OPEN_PATHS:
         return
-    known = path in GENERATING_PATHS | QUICK_PATHS | READING_PATHS | OPEN_PATHS
+    known = path in GENERATING_PATHS | QUICK_PATHS | READING_PATHS | OPEN_PATHS or is_page_path(path)
     raise Refusal(405 if known else 404, "This server has no such path" if not known else f"{path} takes no {method}")
 
 

@@ -13,7 +13,7 @@ from launcher.gateway.engine_connection import EngineLost, EngineReply, open_rep
 
 _OWN_REQUESTS_S = 30.0
 """Time limit of the gateway's own requests. Saving the slot of a long conversation takes a few seconds."""
-_HEALTH_S, _METRICS_S = 2.0, 8.0
+_HEALTH_S, _METRICS_S, _PAGE_S = 2.0, 8.0, 10.0
 """An engine answers between two batches. Prometheus waits 10 s."""
 
 
@@ -35,11 +35,13 @@ class EngineLink:
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""
     ) -> EngineReply:
         """Send a request; return the reply once its headers have come. Raises EngineLost."""
-        parts = urlsplit(self.url)
         access = {"Authorization": f"Bearer {self.api_key}"}
-        return await open_reply(
-            (parts.hostname or "", parts.port or 80), method, path, {**(headers or {}), **access}, body
-        )
+        return await open_reply(self._address, method, path, {**(headers or {}), **access}, body)
+
+    @property
+    def _address(self) -> tuple[str, int]:
+        parts = urlsplit(self.url)
+        return parts.hostname or "", parts.port or 80
 
     async def _fetch(self, method: str, path: str, limit_s: float, body: bytes = b"") -> tuple[int, bytes]:
         """Send a request of the gateway's own; return the status and the whole reply. Raises EngineLost."""
@@ -74,6 +76,18 @@ class EngineLink:
         except EngineLost:
             return b""
         return metrics.rstrip() + b"\n" if status == 200 else b""
+
+    async def read_page_file(self, path: str, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
+        """Ask for a file of the engine's web page, without the key; return status, headers and content.
+
+        Raises EngineLost.
+        """
+        try:
+            async with asyncio.timeout(_PAGE_S):
+                with closing(await open_reply(self._address, "GET", path, headers)) as reply:
+                    return reply.status, reply.headers, await reply.read_whole()
+        except TimeoutError as error:
+            raise EngineLost from error
 
     async def render_prompt(self, body: Mapping[str, Any]) -> str | None:
         """Return the text that the engine makes of a chat request; None if it refuses the request."""

@@ -30,6 +30,17 @@ _FORESEE_S = 2.0
 """Seconds for what users see before they restart. Rendering a long prompt takes milliseconds."""
 _CUT_OFF = "The server was stopped or restarted before the reply was complete"
 _STREAMS_GO_ON_S, _POLL_S = 30.0, 0.02
+_PAGE_ASKED = ("Accept-Encoding", "If-None-Match")
+_PAGE_ANSWERED = (
+    "Content-Type",
+    "Content-Encoding",
+    "ETag",
+    "Cache-Control",
+    "Cross-Origin-Embedder-Policy",
+    "Cross-Origin-Opener-Policy",
+)
+_PAGE_RULES = {"Content-Security-Policy": "frame-ancestors 'none'"}
+"""No page of others may show the engine's within itself, to have the user click there."""
 
 
 @dataclass(slots=True)
@@ -329,6 +340,18 @@ class Gate:
     async def read_metrics(self) -> bytes:
         """Return the engine's metrics; nothing if it does not answer."""
         return b"" if self._link is None else await self._link.read_metrics()
+
+    async def read_page_file(self, request: web.Request) -> web.Response | None:
+        """Return the engine's answer to a request for a file of its web page; None if it does not answer."""
+        if self._link is None:
+            return None
+        asked = {name: request.headers[name] for name in _PAGE_ASKED if name in request.headers}
+        try:
+            status, headers, content = await self._link.read_page_file(request.path, asked)
+        except EngineLost:
+            return None
+        answered = {name: headers[name.lower()] for name in _PAGE_ANSWERED if name.lower() in headers}
+        return web.Response(status=status, body=content, headers=answered | _PAGE_RULES)
 
     async def serve_exchange(
         self, request: web.Request, exchange: Exchange, ready: "asyncio.Future[None] | None" = None

@@ -18,6 +18,7 @@ from launcher.gateway.access import (
     OPEN_PATHS,
     Access,
     Refusal,
+    is_page_path,
     leave_expectation,
     read_body,
 )
@@ -127,6 +128,8 @@ class Gateway:
             key_name = self.access.check_request(request)
             if request.path in OPEN_PATHS:
                 return await self._report_health()
+            if is_page_path(request.path):
+                return await self._send_page_file(request)
             if request.path == METRICS_PATH and self._own_metrics is not None:
                 return await self._report_metrics(request, self._own_metrics())
             if request.path in MODELS_PATHS and (models := await self.router.list_models()) is not None:
@@ -173,6 +176,19 @@ class Gateway:
         reason = "The engine does not answer" if self.gate.has_engine else "Loading model"
         error = {"code": 503, "message": reason, "type": "unavailable_error"}
         return web.json_response({"error": error}, status=503)
+
+    async def _send_page_file(self, request: web.Request) -> web.Response:
+        """Return a file of the engine's web page. The engine is asked without a key, so it shows what anybody may see.
+
+        Raises Refusal if no engine answers.
+        """
+        gates = (self.gate, *self.router.gates)
+        page_file = None
+        for gate in gates:
+            page_file = page_file or await gate.read_page_file(request)
+        if page_file is None:
+            raise Refusal(503, "No engine answers now", "unavailable_error")
+        return page_file
 
     async def _report_metrics(self, request: web.Request, own: str) -> web.Response:
         """Return the metrics of an engine, if it answers, and the gateway's own."""

@@ -75,7 +75,7 @@ class TestJson:
         assert plan["argv"] == shlex.split(
             "llama-server --model Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf --ctx-size 262144 --parallel 1 --gpu-layers 99"
             " --cache-type-k q8_0 --cache-type-v q8_0 --flash-attn on"
-            " --spec-type draft-mtp --spec-draft-n-max 2 --metrics --cors-origins localhost --no-ui"
+            " --spec-type draft-mtp --spec-draft-n-max 2 --metrics --cors-origins localhost"
         )
         assert plan["env"] == {}  # of another computer's engine nothing is known
 

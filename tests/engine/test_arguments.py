@@ -12,7 +12,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.models.memory import PlanSettings
 
 START = ServeOptions(Path("m.gguf"))
-HEAD, TAIL = "--model m.gguf ", " --metrics --cors-origins localhost --no-ui"
+HEAD, TAIL = "--model m.gguf ", " --metrics --cors-origins localhost"
 
 
 def line(setting: PlanSettings, *, gpu: bool = True, start: ServeOptions = START, without: str = "") -> str:
@@ -105,7 +105,7 @@ def test_every_flag_that_a_build_lacks_is_named() -> None:
     with pytest.raises(EngineUnsuitable, match="does not support --n-cpu-moe, --spec-type") as lack:
         line(setting, without="--n-cpu-moe --spec-type")
     assert lack.value.facts["missing"] == ["--n-cpu-moe", "--spec-type"]
-    assert line(PlanSettings(32_768, draft=0), without="--n-cpu-moe --spec-type --cors-origins").endswith("--no-ui")
+    assert line(PlanSettings(32_768, draft=0), without="--n-cpu-moe --spec-type --cors-origins").endswith("--metrics")
 
 
 def test_only_what_exists_in_llama_server_is_ever_used() -> None:
@@ -119,5 +119,5 @@ def test_only_what_exists_in_llama_server_is_ever_used() -> None:
 
 def test_the_users_own_arguments_come_last_as_they_are() -> None:
     assert line(PlanSettings(32_768), start=replace(START, extra=("--jinja", "-x", "1"))).endswith(
-        "--no-ui --jinja -x 1"
+        "--cors-origins localhost --jinja -x 1"
     )

@@ -223,7 +223,10 @@ def attempts(front: Front) -> dict[str, list[bytes]]:
                 "DELETE /v1/stream",
                 "GET /v1/streams",
                 "GET /tools",
-                "GET /",
+                "POST /tools",
+                "GET /cors-proxy",
+                "GET /models/sse",
+                "POST /",
             )
         ],
         "another spelling of a path": [
@@ -445,6 +448,40 @@ async def test_headers_of_the_engine_stay_behind(front: Front) -> None:
         assert answer.status == 200
         for hidden in (b"Access-Control", b"X-Own-Port", b"llama.cpp", str(front.engine.port).encode()):
             assert hidden not in answer.head
+
+
+@pytest.mark.parametrize("path", ["/", "/index.html", "/_app/immutable/assets/bundle.De_-5.css", "/sw.js?x=1"])
+async def test_the_engine_is_asked_for_its_web_page_without_a_key(front: Front, path: str) -> None:
+    for key in (None, KEY, "wrong"):
+        answer = await front.ask(f"GET {path}", "Cookie: a=b", "Accept-Encoding: gzip", key=key)
+        assert answer.status == 200
+        assert b"frame-ancestors 'none'" in answer.head
+    assert len(front.engine.requests) == 3
+    for request in front.engine.requests:
+        assert request.startswith(f"GET {path.partition('?')[0]} HTTP/1.1".encode())
+        assert b"Accept-Encoding: gzip" in request
+        assert b"Authorization" not in request
+        assert b"Cookie" not in request
+
+
+async def test_what_is_no_file_of_a_web_page_needs_the_key(front: Front) -> None:
+    for path in (
+        "/a/../b.js",
+        "/.env.js",
+        "//a.js",
+        "/a//b.js",
+        "/a%2ejs",
+        "/slots/0",
+        "/a.gguf",
+        "/a.js/",
+        "/a/",
+        "/.js",
+    ):
+        assert (await front.ask(f"GET {path}", key=None)).status == 401, path
+    assert (await front.ask("POST /index.html", key=None, body=b"{}")).status == 405
+    assert (await front.ask("GET /index.html", key=None, host="evil.example")).status == 421
+    assert (await front.ask("GET /index.html", "Origin: https://evil.example", key=None)).status == 403
+    assert not front.engine.requests
 
 
 async def test_a_request_to_change_the_protocol_is_answered_as_http(front: Front) -> None:
