@@ -33,6 +33,7 @@ from launcher.base.messages import add_message_data, message, restore_messages
 from launcher.engine.diagnosis.log_reading import STARTED
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
+from launcher.engine.server.chat_server import OpenReplies, explain_interruption, require_client
 from launcher.engine.server.client import ChatRequest, Delta, EngineClient
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch
@@ -46,7 +47,6 @@ from launcher.engine.server.state import (
     ServerState,
     ServerStatus,
 )
-from launcher.engine.server.supervisor import OpenReplies, explain_interruption, require_client
 from launcher.gateway.exchange import HandoverOutlook
 from launcher.models.limits import no_text_error
 from launcher.models.server_settings import Value

@@ -25,17 +25,17 @@ from launcher.base.errors import (
     ModelHasNoHead,
     ModelMissing,
     Refused,
-    ServerNotFound,
     SettingsFailed,
     Superseded,
     Unreachable,
 )
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import message
 from launcher.base.text import one_line
 from launcher.engine.diagnosis.explain import explain_exit, explain_refusal
 from launcher.engine.diagnosis.fixes import attach_fixes
 from launcher.engine.diagnosis.log_reading import STARTED
 from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.chat_server import OpenReplies, explain_interruption, require_client
 from launcher.engine.server.client import ChatRequest, Delta, EngineClient, Timings
 from launcher.engine.server.endpoint import Endpoint, make_private_endpoint
 from launcher.engine.server.guard import Clock, Guard, GuardLimits, SystemClock
@@ -56,60 +56,6 @@ from launcher.engine.server.state import (
     ServerStatus,
 )
 from launcher.models.limits import no_text_error
-
-# Explanation of interrupted replies.
-
-_STOPPING = (ServerState.DRAINING, ServerState.STOPPING, ServerState.STOPPED)
-_REASON_LIMIT_S = 3.0
-"""Seconds to wait until the supervisor knows why the engine ended; that takes it less than a second."""
-
-
-def stopped_during_reply() -> Unreachable:
-    """Return the error of a reply that a stop has ended."""
-    return Unreachable(message("The server was stopped during the reply."))
-
-
-class _StatusSource(Protocol):
-    """A server whose status changes."""
-
-    @property
-    def status(self) -> ServerStatus:
-        """The current status."""
-
-    async def wait_for_change(self) -> ServerStatus:
-        """Wait for the next change of status and return it."""
-
-
-async def explain_interruption(server: _StatusSource, error: Unreachable) -> Unreachable:
-    """Return an error with the reason why the engine ended; `error` itself if the engine runs or was stopped."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_REASON_LIMIT_S):
-            while server.status.state in SERVING:
-                await server.wait_for_change()
-    status = server.status
-    if status.state in _STOPPING:
-        return stopped_during_reply()
-    if status.state in SERVING or status.error is None:
-        return error
-    hint = (
-        message("The server is restarting. Try again when it is ready.")
-        if status.state is ServerState.RESTARTING
-        else status.error.hint
-    )
-    return Unreachable(join_messages(message("The engine ended in the middle of the reply."), status.error.title), hint)
-
-
-def require_client(client: EngineClient | None, state: ServerState) -> EngineClient:
-    """Return `client` if the server is in a state in which it takes requests. Raises ServerNotFound."""
-    if state is ServerState.DRAINING:
-        raise ServerNotFound(
-            message("The server is finishing its replies and accepts no new requests."),
-            message("Try again in a moment."),
-        )
-    if client is None or state not in SERVING:
-        raise ServerNotFound(message("The server is not ready."), message("Start it first."))
-    return client
-
 
 # Draining: open requests may finish before a stop or restart.
 
@@ -324,64 +270,6 @@ def parse_loading_percent(payload: str) -> float | None:
         return float(100.0 * done / len(stages))
     except (ValueError, KeyError, TypeError, ZeroDivisionError, RecursionError):
         return None
-
-
-# Open replies of a server.
-
-
-class OpenReplies:
-    """The open replies that this program reads from one server, with the time of each one's last token.
-
-    `now_s` returns monotonic seconds, `on_change` is called when a reply begins or ends. The event `none_open` is set
-    while no reply is open.
-    """
-
-    def __init__(self, now_s: Callable[[], float], on_change: Callable[[], None]) -> None:
-        self._now_s = now_s
-        self._on_change = on_change
-        self._last_token_s: dict[asyncio.Timeout, float] = {}
-        self.none_open = asyncio.Event()
-        self.none_open.set()
-
-    def __len__(self) -> int:
-        return len(self._last_token_s)
-
-    @property
-    def quiet_since(self) -> float | None:
-        """The earliest last-token time of all open replies, in monotonic seconds; None if none is open."""
-        return min(self._last_token_s.values(), default=None)
-
-    @asynccontextmanager
-    async def stream_reply(self, client: EngineClient, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
-        """Stream a reply: see EngineClient.chat. `end_all` ends the stream with Unreachable."""
-        scope = asyncio.timeout(None)
-        self._last_token_s[scope] = self._now_s()
-        self.none_open.clear()
-        self._on_change()
-        try:
-            async with scope, client.chat(request) as deltas:
-                yield self._track_tokens(scope, deltas)
-        except TimeoutError:
-            if not scope.expired():  # a timeout of the caller, not one from end_all()
-                raise
-            raise stopped_during_reply() from None
-        finally:
-            del self._last_token_s[scope]
-            if not self._last_token_s:
-                self.none_open.set()
-            self._on_change()
-
-    def end_all(self) -> None:
-        """End all open replies; their readers get Unreachable."""
-        for scope in self._last_token_s:
-            with suppress(RuntimeError):  # the reply is ending already
-                scope.reschedule(0)
-
-    async def _track_tokens(self, scope: asyncio.Timeout, deltas: AsyncIterator[Delta]) -> AsyncIterator[Delta]:
-        async for delta in deltas:
-            if scope in self._last_token_s:
-                self._last_token_s[scope] = self._now_s()
-            yield delta
 
 
 _STREAMS_END_S = 1.0
