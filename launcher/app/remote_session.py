@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from typing import Any
@@ -33,10 +33,9 @@ from launcher.base.messages import add_message_data, message, restore_messages
 from launcher.engine.diagnosis.log_reading import STARTED
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
-from launcher.engine.server.chat_server import OpenReplies, explain_interruption, require_client
-from launcher.engine.server.client import ChatRequest, Delta, EngineClient
+from launcher.engine.server.chat_server import ChatServer
+from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.endpoint import Endpoint
-from launcher.engine.server.launch import Launch
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.state import (
     SERVING,
@@ -48,7 +47,6 @@ from launcher.engine.server.state import (
     ServerStatus,
 )
 from launcher.gateway.exchange import HandoverOutlook
-from launcher.models.limits import no_text_error
 from launcher.models.server_settings import Value
 from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.monitor import Monitor, MonitorSnapshot
@@ -79,7 +77,7 @@ def _taken_error() -> EngineFailed:
     )
 
 
-class RemoteServer:
+class RemoteServer(ChatServer):
     """The image of the server process's supervisor. Requests go to the gateway, measured ones to the engine itself.
 
     The server is busy while it processes requests, as far as this process knows.
@@ -87,70 +85,31 @@ class RemoteServer:
 
     def __init__(self, log: LogBook, send_note: Callable[..., None]) -> None:
         """`send_note(**fields)` tells the server process what is known here: see SessionHost."""
+        super().__init__(Endpoint(0, ""), time.monotonic, has_gateway=True)
         self.log = log
-        self.launch: Launch | None = None
         self.options: ServeOptions | None = None
-        self.endpoint = Endpoint(0, "")
         self.engine_pid: int | None = None
         self.held_requests = 0
         self._send_note = send_note
         self._reporting: asyncio.Task[None] | None = None
         self._engine_endpoint: Endpoint | None = None
-        self._client: EngineClient | None = None
-        self._chat_client: EngineClient | None = None
         self._reported = ServerStatus()
-        self._status = ServerStatus()
-        self._status_changed = asyncio.Event()
-        self._replies = OpenReplies(time.monotonic, self._handle_replies)
-        self._other_requests = self._processing = 0
+        self._processing = 0
         self.on_status: Callable[[ServerStatus], None] = lambda _status: None
-
-    @property
-    def status(self) -> ServerStatus:
-        """The server's current state."""
-        return self._status
 
     @property
     def client(self) -> EngineClient:
         """The engine's HTTP client. Raises ServerNotFound unless the server is ready or busy."""
         if self._client is None and self._engine_endpoint is not None and self._status.state in SERVING:
             self._client = EngineClient(self._engine_endpoint.url, self._engine_endpoint.api_key)
-        return require_client(self._client, self._status.state)
+        return super().client
 
     def note_requests(self, processing: int) -> None:
-        """See Supervisor. The server process is told, too, because `status` asks it."""
-        self._other_requests = max(0, processing - len(self._replies))
-        self._update_status()
+        """See ChatServer. The server process is told, too, because `status` asks it."""
+        super().note_requests(processing)
         if processing != self._processing:
             self._processing = processing
             self._send_note(processing=processing)
-
-    async def wait_for_state(self, *states: ServerState) -> ServerStatus:
-        """Wait until the state is one of `states` and return the status."""
-        while self._status.state not in states:
-            await self.wait_for_change()
-        return self._status
-
-    async def wait_for_change(self) -> ServerStatus:
-        """Wait for the next change of status and return it."""
-        await self._status_changed.wait()
-        return self._status
-
-    @asynccontextmanager
-    async def chat(self, request: ChatRequest, *, measured: bool = False) -> AsyncIterator[AsyncIterator[Delta]]:
-        """See Supervisor."""
-        if self.launch is not None and self.launch.options.embeddings:
-            raise no_text_error(self.launch.header.name, is_reranker=self.launch.options.reranking)
-        client = self.client
-        if not measured:
-            if self._chat_client is None:
-                self._chat_client = EngineClient(self.endpoint.url, self.endpoint.api_key)
-            client = self._chat_client
-        try:
-            async with self._replies.stream_reply(client, request) as deltas:
-                yield deltas
-        except Unreachable as error:
-            raise await explain_interruption(self, error) from error
 
     async def apply_state(self, state: Mapping[str, Any]) -> None:
         """Take over what has changed of the supervisor, except for its status, whose changes are events."""
@@ -161,9 +120,7 @@ class RemoteServer:
         if "options" in state:
             self.options = options_from_json(state["options"]) if state["options"] else None
         if "endpoint" in state:
-            self.endpoint = endpoint_from_json(state["endpoint"])
-            if self._chat_client is not None:
-                self._chat_client.set_api_key(self.endpoint.api_key)
+            self.change_keys(endpoint_from_json(state["endpoint"]))
         if "engine_endpoint" in state:
             self._engine_endpoint = endpoint_from_json(state["engine_endpoint"])
             await self._close_client()
@@ -181,17 +138,20 @@ class RemoteServer:
             self._replies.end_all()
         if status.state not in SERVING:
             self._other_requests = 0
-        self._update_status()
+        self._update_busy_state()
 
     async def close(self) -> None:
         """Close all connections."""
         self._replies.end_all()
         await self._close_client()
-        if self._chat_client is not None:
-            await self._chat_client.close()
+        await self._close_chat_client()
 
-    def _handle_replies(self) -> None:
-        self._update_status()
+    def _update_busy_state(self) -> None:
+        """See ChatServer. The state is that which the process reported, except for what is known of requests here."""
+        if self._reported.state in SERVING:
+            super()._update_busy_state()
+        else:
+            self._set_status(self._reported)
         if self._replies and (self._reporting is None or self._reporting.done()):
             self._reporting = asyncio.create_task(self._report_replies())
 
@@ -209,18 +169,8 @@ class RemoteServer:
         if client is not None:
             await client.close()
 
-    def _update_status(self) -> None:
-        status = self._reported
-        if status.state in SERVING:
-            status = ServerStatus(ServerState.BUSY if self._replies or self._other_requests else ServerState.READY)
-        self._set_status(status)
-
-    def _set_status(self, status: ServerStatus) -> None:
-        if status != self._status:
-            self._status = status
-            changed, self._status_changed = self._status_changed, asyncio.Event()
-            changed.set()
-            self.on_status(status)
+    def _announce_status(self, status: ServerStatus) -> None:
+        self.on_status(status)
 
 
 class _Link:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Protocol
 
 from launcher.base.errors import ServerNotFound, Unreachable
 from launcher.base.messages import join_messages, message
 from launcher.engine.server.client import ChatRequest, Delta, EngineClient
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import Launch
 from launcher.engine.server.state import SERVING, ServerState, ServerStatus
+from launcher.models.limits import no_text_error
 
 # Explanation of interrupted replies.
 
@@ -19,23 +21,12 @@ _REASON_LIMIT_S = 3.0
 """Seconds to wait until the supervisor knows why the engine ended; that takes it less than a second."""
 
 
-def stopped_during_reply() -> Unreachable:
+def _stopped_during_reply() -> Unreachable:
     """Return the error of a reply that a stop has ended."""
     return Unreachable(message("The server was stopped during the reply."))
 
 
-class _StatusSource(Protocol):
-    """A server whose status changes."""
-
-    @property
-    def status(self) -> ServerStatus:
-        """The current status."""
-
-    async def wait_for_change(self) -> ServerStatus:
-        """Wait for the next change of status and return it."""
-
-
-async def explain_interruption(server: _StatusSource, error: Unreachable) -> Unreachable:
+async def _explain_interruption(server: ChatServer, error: Unreachable) -> Unreachable:
     """Return an error with the reason why the engine ended; `error` itself if the engine runs or was stopped."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_REASON_LIMIT_S):
@@ -43,7 +34,7 @@ async def explain_interruption(server: _StatusSource, error: Unreachable) -> Unr
                 await server.wait_for_change()
     status = server.status
     if status.state in _STOPPING:
-        return stopped_during_reply()
+        return _stopped_during_reply()
     if status.state in SERVING or status.error is None:
         return error
     hint = (
@@ -54,7 +45,7 @@ async def explain_interruption(server: _StatusSource, error: Unreachable) -> Unr
     return Unreachable(join_messages(message("The engine ended in the middle of the reply."), status.error.title), hint)
 
 
-def require_client(client: EngineClient | None, state: ServerState) -> EngineClient:
+def _require_client(client: EngineClient | None, state: ServerState) -> EngineClient:
     """Return `client` if the server is in a state in which it takes requests. Raises ServerNotFound."""
     if state is ServerState.DRAINING:
         raise ServerNotFound(
@@ -104,7 +95,7 @@ class OpenReplies:
         except TimeoutError:
             if not scope.expired():  # a timeout of the caller, not one from end_all()
                 raise
-            raise stopped_during_reply() from None
+            raise _stopped_during_reply() from None
         finally:
             del self._last_token_s[scope]
             if not self._last_token_s:
@@ -122,3 +113,96 @@ class OpenReplies:
             if scope in self._last_token_s:
                 self._last_token_s[scope] = self._now_s()
             yield delta
+
+
+class ChatServer:
+    """A server that this program sends requests to: its status, and the replies that are being read from it.
+
+    A Supervisor runs one, a RemoteServer is the image of one in another process. Belongs to one asyncio loop. `now_s`
+    returns monotonic seconds; with `has_gateway`, requests go to `endpoint` rather than to the engine itself.
+    """
+
+    def __init__(self, endpoint: Endpoint, now_s: Callable[[], float], *, has_gateway: bool) -> None:
+        self.endpoint = endpoint
+        self.launch: Launch | None = None
+        self._has_gateway = has_gateway
+        self._status = ServerStatus()
+        self._status_changed = asyncio.Event()
+        self._client: EngineClient | None = None
+        self._chat_client: EngineClient | None = None
+        self._replies = OpenReplies(now_s, self._update_busy_state)
+        self._other_requests = 0
+
+    @property
+    def status(self) -> ServerStatus:
+        """The server's current state."""
+        return self._status
+
+    @property
+    def client(self) -> EngineClient:
+        """The engine's HTTP client. Raises ServerNotFound unless the server is ready or busy."""
+        return _require_client(self._client, self._status.state)
+
+    async def wait_for_state(self, *states: ServerState) -> ServerStatus:
+        """Wait until the state is one of `states` and return the status."""
+        while self._status.state not in states:
+            await self.wait_for_change()
+        return self._status
+
+    async def wait_for_change(self) -> ServerStatus:
+        """Wait for the next change of status and return it."""
+        await self._status_changed.wait()
+        return self._status
+
+    @asynccontextmanager
+    async def chat(self, request: ChatRequest, *, measured: bool = False) -> AsyncIterator[AsyncIterator[Delta]]:
+        """Stream a reply: see EngineClient.chat. Stopping the server ends the stream with Unreachable.
+
+        The reply goes on over a restart, unless it is `measured`: then the engine itself is asked, so that its end is
+        an error and not a pause. Raises ModelWritesNoText for an embedding model.
+        """
+        if self.launch is not None and self.launch.options.embeddings:
+            raise no_text_error(self.launch.header.name, is_reranker=self.launch.options.reranking)
+        client = self.client
+        if self._has_gateway and not measured:
+            if self._chat_client is None:
+                self._chat_client = EngineClient(self.endpoint.url, self.endpoint.api_key)
+            client = self._chat_client
+        try:
+            async with self._replies.stream_reply(client, request) as deltas:
+                yield deltas
+        except Unreachable as error:
+            raise await _explain_interruption(self, error) from error
+
+    def change_keys(self, endpoint: Endpoint) -> None:
+        """Use the API keys of `endpoint`, which has the same address. A gateway there must accept them."""
+        self.endpoint = endpoint
+        if self._chat_client is not None:
+            self._chat_client.set_api_key(endpoint.api_key)
+
+    def note_requests(self, processing: int) -> None:
+        """Record how many requests the engine is processing, including those of other clients."""
+        self._other_requests = max(0, processing - len(self._replies))
+        self._update_busy_state()
+
+    def _update_busy_state(self) -> None:
+        """Called when a reply or another request has begun or ended: the server is busy or ready now."""
+        if self._status.state in SERVING:
+            busy = self._replies or self._other_requests
+            self._set_status(ServerStatus(ServerState.BUSY if busy else ServerState.READY))
+
+    def _set_status(self, status: ServerStatus) -> None:
+        if status != self._status:
+            self._status = status
+            changed, self._status_changed = self._status_changed, asyncio.Event()
+            changed.set()
+            self._announce_status(status)
+
+    def _announce_status(self, status: ServerStatus) -> None:
+        """Tell the listener of a new status."""
+        raise NotImplementedError
+
+    async def _close_chat_client(self) -> None:
+        client, self._chat_client = self._chat_client, None
+        if client is not None:
+            await client.close()

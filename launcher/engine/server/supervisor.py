@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -35,8 +35,8 @@ from launcher.engine.diagnosis.explain import explain_exit, explain_refusal
 from launcher.engine.diagnosis.fixes import attach_fixes
 from launcher.engine.diagnosis.log_reading import STARTED
 from launcher.engine.serve_options import ServeOptions
-from launcher.engine.server.chat_server import OpenReplies, explain_interruption, require_client
-from launcher.engine.server.client import ChatRequest, Delta, EngineClient, Timings
+from launcher.engine.server.chat_server import ChatServer
+from launcher.engine.server.client import ChatRequest, EngineClient, Timings
 from launcher.engine.server.endpoint import Endpoint, make_private_endpoint
 from launcher.engine.server.guard import Clock, Guard, GuardLimits, SystemClock
 from launcher.engine.server.in_use import FilesInUse
@@ -55,7 +55,6 @@ from launcher.engine.server.state import (
     ServerState,
     ServerStatus,
 )
-from launcher.models.limits import no_text_error
 
 # Draining: open requests may finish before a stop or restart.
 
@@ -315,7 +314,7 @@ class _PreparationFailed(Exception):
     reason: LauncherError
 
 
-class Supervisor:
+class Supervisor(ChatServer):
     """Runs one server at one endpoint. Port and API key stay the same across restarts.
 
     All methods must be called in one asyncio event loop. `listener` is called in it with each event and must not block.
@@ -334,37 +333,25 @@ class Supervisor:
         limits: GuardLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.endpoint = endpoint
+        self._clock = clock or SystemClock()
+        super().__init__(endpoint, self._clock.monotonic, has_gateway=client_side is not None)
         self._client_side = client_side
         self._engine_endpoint = endpoint
-        self._chat_client: EngineClient | None = None
         self.log = log
-        self.launch: Launch | None = None
         self._listener = listener
-        self._clock = clock or SystemClock()
         self._limits = limits or GuardLimits()
         self._crash_counter = CrashCounter(restarts or RestartPolicy(), self._clock.monotonic)
-        self._status = ServerStatus()
-        self._status_changed = asyncio.Event()
         self._options: ServeOptions | None = None
         self._process: EngineProcess | None = None
-        self._client: EngineClient | None = None
         self._watch_task: asyncio.Task[None] | None = None
         self._change_task: asyncio.Task[None] | None = None
         self._change_lock = asyncio.Lock()
         self._next_start_waits = False
         self._served_options: ServeOptions | None = None
         self._loop_closing = False
-        self._replies = OpenReplies(self._clock.monotonic, self._update_busy_state)
-        self._other_requests = 0
         self._owner_quiet_since: float | None = None
         self._engine_line_count = 0
         self._last_output_s = 0.0
-
-    @property
-    def status(self) -> ServerStatus:
-        """The server's current state."""
-        return self._status
 
     @property
     def options(self) -> ServeOptions | None:
@@ -403,11 +390,6 @@ class Supervisor:
         """Whether a call of `become` is in progress."""
         return self._change_task is not None and not self._change_task.done()
 
-    @property
-    def client(self) -> EngineClient:
-        """The engine's HTTP client. Raises ServerNotFound unless the server is ready or busy."""
-        return require_client(self._client, self._status.state)
-
     async def become(self, options: ServeOptions | None, *, again: bool = False, drain_s: float = 0.0) -> None:
         """Serve `options`, or stop if None; returns when the server is ready or stopped.
 
@@ -435,43 +417,6 @@ class Supervisor:
             await asyncio.wait([change])
             raise
 
-    async def wait_for_state(self, *states: ServerState) -> ServerStatus:
-        """Wait until the state is one of `states` and return the status."""
-        while self._status.state not in states:
-            await self.wait_for_change()
-        return self._status
-
-    async def wait_for_change(self) -> ServerStatus:
-        """Wait for the next change of status and return it."""
-        await self._status_changed.wait()
-        return self._status
-
-    @asynccontextmanager
-    async def chat(self, request: ChatRequest, *, measured: bool = False) -> AsyncIterator[AsyncIterator[Delta]]:
-        """Stream a reply: see EngineClient.chat. Stopping the server ends the stream with Unreachable.
-
-        The reply goes on over a restart, unless it is `measured`: then the engine itself is asked, so that its end is
-        an error and not a pause. Raises ModelWritesNoText for an embedding model.
-        """
-        if self.launch is not None and self.launch.options.embeddings:
-            raise no_text_error(self.launch.header.name, is_reranker=self.launch.options.reranking)
-        client = self.client
-        if self._client_side is not None and not measured:
-            if self._chat_client is None:
-                self._chat_client = EngineClient(self.endpoint.url, self.endpoint.api_key)
-            client = self._chat_client
-        try:
-            async with self._replies.stream_reply(client, request) as deltas:
-                yield deltas
-        except Unreachable as error:
-            raise await explain_interruption(self, error) from error
-
-    def change_keys(self, endpoint: Endpoint) -> None:
-        """Use the API keys of `endpoint`, which has the same address. Its `client_side` must accept them."""
-        self.endpoint = endpoint
-        if self._chat_client is not None:
-            self._chat_client.set_api_key(endpoint.api_key)
-
     @property
     def quiet_since(self) -> float | None:
         """The earliest last-token time of all open replies that are watched, in monotonic seconds; None without any."""
@@ -481,11 +426,6 @@ class Supervisor:
     def note_owner_replies(self, quiet_since: float | None) -> None:
         """Record the same of the replies that the owner of the server process reads; None if it reads none."""
         self._owner_quiet_since = quiet_since
-
-    def note_requests(self, processing: int) -> None:
-        """Record how many requests the engine is processing, including those of other clients."""
-        self._other_requests = max(0, processing - len(self._replies))
-        self._update_busy_state()
 
     async def _change_to(
         self,
@@ -512,7 +452,7 @@ class Supervisor:
                         await self._client_side.end_requests(drain_s)
                     await self._stop_engine(ServerState.STOPPING)
                     self._served_options = None
-                    self._set_status(ServerState.STOPPED)
+                    self._set_status(ServerStatus(ServerState.STOPPED))
                 else:
                     await self._start_or_restore(options, drain_s)
             except asyncio.CancelledError:
@@ -521,13 +461,14 @@ class Supervisor:
                 raise
             except _PreparationFailed as failed:
                 if self._process is None:
-                    self._set_status(ServerState.FAILED, error=failed.reason)
+                    self._set_status(ServerStatus(ServerState.FAILED, error=failed.reason))
                 raise failed.reason from None
             except SettingsFailed:
                 raise
             except BaseException as error:
                 await self._stop_engine(None)
-                self._set_status(ServerState.FAILED, error=error if isinstance(error, LauncherError) else None)
+                reason = error if isinstance(error, LauncherError) else None
+                self._set_status(ServerStatus(ServerState.FAILED, error=reason))
                 raise
 
     async def _end_cancelled_change(self) -> None:
@@ -537,7 +478,7 @@ class Supervisor:
             await self._stop_engine(ServerState.RESTARTING)
         else:
             await self._stop_engine(ServerState.STOPPING)
-        self._set_status(ServerState.STOPPED)
+        self._set_status(ServerStatus(ServerState.STOPPED))
 
     async def _start_or_restore(self, options: ServeOptions, drain_s: float) -> None:
         """Serve `options`; if that fails, serve the previous options again and raise SettingsFailed."""
@@ -548,7 +489,7 @@ class Supervisor:
             if previous is None or previous == options:
                 raise
             await self._stop_engine(None)
-            self._set_status(ServerState.RESTARTING, error=reason)
+            self._set_status(ServerStatus(ServerState.RESTARTING, error=reason))
             try:
                 await self._start_server(previous, 0.0)
             except (LauncherError, _PreparationFailed):
@@ -575,7 +516,7 @@ class Supervisor:
     async def _start_server(self, options: ServeOptions, drain_s: float) -> None:
         """Prepare the start, stop the running engine, and start the new one. Raises _PreparationFailed."""
         if self._process is None and self._status.state is not ServerState.RESTARTING:
-            self._set_status(ServerState.PREPARING)
+            self._set_status(ServerStatus(ServerState.PREPARING))
         try:
             pid = self.engine_pid
             freed_mib = None if pid is None else await asyncio.to_thread(private_mib, pid)
@@ -595,7 +536,7 @@ class Supervisor:
         await self._stop_engine(ServerState.RESTARTING)
         self._engine_line_count = 0
         self._options, self.launch = options, launch
-        self._set_status(ServerState.LOADING)
+        self._set_status(ServerStatus(ServerState.LOADING))
         try:
             await self._run_engine(launch)
         except LauncherError as error:
@@ -616,7 +557,7 @@ class Supervisor:
         loaded = wait_until_healthy(client, lambda: self._last_output_s, self._limits.loading_s, self._log_hint)
         await await_unless_ended(process, loaded, self._exit_explainer(message("loading the model")))
         await asyncio.to_thread(check_port_owner, process.identity.pid, endpoint.port)
-        self._set_status(ServerState.WARMING_UP)
+        self._set_status(ServerStatus(ServerState.WARMING_UP))
         answered = check_first_reply(
             client, launch.options, self._limits.first_reply_s, self._log_hint, self._engine_lines
         )
@@ -630,7 +571,7 @@ class Supervisor:
         self._other_requests = 0
         self._crash_counter.record_ready()
         self._served_options = launch.options
-        self._set_status(ServerState.READY)
+        self._set_status(ServerStatus(ServerState.READY))
         guard = Guard(
             process.identity.pid,
             client,
@@ -654,7 +595,7 @@ class Supervisor:
         With a client side, it lets them finish: this only changes the state.
         """
         if limit_s and self._client is not None and self._status.state in SERVING:
-            self._set_status(ServerState.DRAINING)
+            self._set_status(ServerStatus(ServerState.DRAINING))
             if self._client_side is not None:
                 return
             await drain_requests(self._client, self._replies.none_open, limit_s)
@@ -683,9 +624,9 @@ class Supervisor:
         self._watch_task = None
         decision = self._crash_counter.judge_crash(error)
         if isinstance(decision, LauncherError):
-            self._set_status(ServerState.FAILED, error=decision)
+            self._set_status(ServerStatus(ServerState.FAILED, error=decision))
         elif self.is_changing:  # a call of `become` decides what runs next
-            self._set_status(ServerState.FAILED, error=error)
+            self._set_status(ServerStatus(ServerState.FAILED, error=error))
         else:
             self._announce_restart(error, decision)
             self._change_task = asyncio.create_task(self._change_to(self._options, None, pause_s=decision))
@@ -694,7 +635,7 @@ class Supervisor:
         await self._close_client()
 
     def _announce_restart(self, error: LauncherError, pause_s: float) -> None:
-        self._set_status(ServerState.RESTARTING, error=error)
+        self._set_status(ServerStatus(ServerState.RESTARTING, error=error))
         turn = f"{self._crash_counter.crashes} of {self._crash_counter.most_restarts}"
         self._notify_listener(
             Notice(
@@ -732,7 +673,7 @@ class Supervisor:
             self._watch_task.cancel()
             self._watch_task = None
         if self._process is not None and meanwhile is not None:
-            self._set_status(meanwhile)
+            self._set_status(ServerStatus(meanwhile))
         replies_go_on = self._client_side is not None and meanwhile is not ServerState.STOPPING
         if not replies_go_on:
             self._replies.end_all()
@@ -748,34 +689,21 @@ class Supervisor:
                 await asyncio.wait_for(self._replies.none_open.wait(), _STREAMS_END_S)
         if client is not None:
             await client.close()
-        if self._chat_client is not None and not replies_go_on:
-            chat_client, self._chat_client = self._chat_client, None
-            await chat_client.close()
+        if not replies_go_on:
+            await self._close_chat_client()
 
     def _on_line(self, stream: Stream, text: str) -> None:
         self._last_output_s = time.monotonic()
         if stream == "stdout" and text.startswith(LOADING_LINE):
             percent = parse_loading_percent(text.removeprefix(LOADING_LINE))
             if percent is not None and self._status.state is ServerState.LOADING:
-                self._set_status(ServerState.LOADING, percent=percent)
+                self._set_status(ServerStatus(ServerState.LOADING, percent=percent))
             return
         self._engine_line_count += 1
         self.log.add(text)
         self._notify_listener(LogAdded(text))
 
-    def _update_busy_state(self) -> None:
-        if self._status.state in SERVING:
-            self._set_status(ServerState.BUSY if self._replies or self._other_requests else ServerState.READY)
-
-    def _set_status(
-        self, state: ServerState, *, percent: float | None = None, error: LauncherError | None = None
-    ) -> None:
-        status = ServerStatus(state, percent, error)
-        if status == self._status:
-            return
-        self._status = status
-        changed, self._status_changed = self._status_changed, asyncio.Event()
-        changed.set()
+    def _announce_status(self, status: ServerStatus) -> None:
         self._notify_listener(status)
 
     def _notify_listener(self, event: ServerEvent) -> None:
