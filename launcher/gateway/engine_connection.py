@@ -265,7 +265,7 @@ class EngineReply(asyncio.BufferedProtocol):
             self._is_complete = self._left == 0 or self.status in _WITHOUT_BODY
             return True
         if len(self._rest) > _MOST_HEAD_BYTES:
-            raise ValueError("The head is too long.")
+            raise ValueError(len(self._rest))
         return False
 
     def _count_bytes(self, data: bytes) -> bytes:
