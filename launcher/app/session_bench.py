@@ -29,6 +29,8 @@ class SessionBench:
         self._served: ServeOptions | None = None
         self._expected_changes: int | None = None
         """`session.change_count` after this bench's last start or stop; a higher count means that others made one."""
+        self.last_text = ""
+        """The text of the last reply."""
         self._timer = RequestTimer(session.monitor, self._engine_pid, self._read_counters)
 
     def now_s(self) -> float:
@@ -62,7 +64,9 @@ class SessionBench:
                 raise ServerNotFound(
                     message("No server is running for this measurement."), message("Choose server settings first.")
                 )
-            return await self.session.send_request(build_request(prompt, seed=seed), measured=True)
+            reply = await self.session.send_request(build_request(prompt, seed=seed), measured=True)
+            self.last_text = reply.text
+            return reply
 
         run = await self._timer.time_request(prompt, self._settings, send)
         if run.error is not None:

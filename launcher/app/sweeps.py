@@ -22,6 +22,7 @@ from launcher.engine.server.launch import check_model, prepare_launch
 from launcher.engine.server.state import SERVING, ServerState
 from launcher.models.limits import check_writes_text
 from launcher.models.server_settings import Value
+from launcher.tuning.agent_tasks import AgentShape, AgentTask, OnTask, SizedText, judge_tasks, sustain_tasks
 from launcher.tuning.curves import (
     CurveAxis,
     CurveStart,
@@ -255,6 +256,42 @@ async def run_endurance(
             on_run(run)
 
         await sustain_load(bench, settings, workload.prompts[0], seconds, on_run=record_run)
+
+
+async def run_agent_tasks(
+    session: ServingSession,
+    model: SweepModel,
+    draft: int,
+    shape: AgentShape,
+    seconds: float,
+    on_task: OnTask,
+    *,
+    on_begun: OnBegun = lambda _: None,
+) -> None:
+    """Do an agent's tasks on a session's server for some seconds, and leave it running.
+
+    The context is enlarged for a task, up to the training context. `on_begun` gets the session id in the history. If
+    cancelled, `on_task` has received each task done so far, and they are kept. Raises errors of the engine.
+    """
+    bench = _SweepBench(session, model.options, model_name=model.model_name)
+    context = model.options.context or FALLBACK_CONTEXT
+    most = max(context, model.trained_context or context)
+    settings = {**model.settings, DRAFT: draft, "ctx": min(max(context, shape.context_need), most)}
+    tasks: list[AgentTask] = []
+
+    def build_result() -> dict[str, Any]:
+        return judge_tasks(shape, tasks).as_json()
+
+    label = f"{shape.name}, tasks"
+    async with _record_runs(ENDURE, model, settings, label, on_begun, build_result) as add_run:
+
+        def record_task(task: AgentTask) -> None:
+            tasks.append(task)
+            on_task(task)
+
+        await bench.become(settings)
+        text = await SizedText.measure(session.supervisor.client)
+        await sustain_tasks(bench, settings, shape, text, seconds, on_run=add_run, on_task=record_task)
 
 
 @asynccontextmanager

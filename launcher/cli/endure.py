@@ -22,6 +22,8 @@ from launcher.cli.subject_options import (
 )
 
 if TYPE_CHECKING:
+    from launcher.app.sweeps import SweepModel
+    from launcher.tuning.agent_tasks import AgentTask, AgentVerdict
     from launcher.tuning.endurance import EnduranceVerdict
     from launcher.tuning.records import Run
 
@@ -41,6 +43,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--draft", type=parse_int, metavar="N", help="draft length, 0 is MTP off (default: as it was served last)"
     )
+    parser.add_argument(
+        "--agent",
+        metavar="AGENT",
+        help="do tasks as long as those of a coding agent, in place of a workload: claude, cline, codex, opencode, pi"
+        " or qwen",
+    )
     add_price_options(parser)
     parser.epilog = (
         "The model is served on a server of its own and asked without a pause. The verdict is about verification steps"
@@ -55,11 +63,12 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.tuning.workloads import load_workload
 
     prices = read_prices(options)
+    if options.agent is not None:
+        return await _run_agent(options)
     workload = await asyncio.to_thread(load_workload, options.workload)
     reporter = Reporter(as_json=options.json)
     subject = await prepare_subject(options, () if options.draft is None else (options.draft,), reporter)
-    # Without --draft, `prepare_subject` gives several draft lengths to compare; here that of `serve` is the one.
-    draft = subject.options.draft if options.draft is None and len(subject.drafts) > 1 else subject.drafts[0]
+    draft = _choose_draft(options, subject)
     runs: list[Run] = []
 
     def add_run(run: Run) -> None:
@@ -83,6 +92,61 @@ async def run(options: argparse.Namespace) -> int:
         make_result,
         reporter,
     )
+
+
+async def _run_agent(options: argparse.Namespace) -> int:
+    """Do an agent's tasks and print how long one takes; exit code 1 if none was done to its end."""
+    from launcher.app.sweeps import run_agent_tasks
+    from launcher.tuning.agent_tasks import find_shape, judge_tasks
+
+    shape = await asyncio.to_thread(find_shape, options.agent)
+    reporter = Reporter(as_json=options.json)
+    subject = await prepare_subject(options, () if options.draft is None else (options.draft,), reporter)
+    draft = _choose_draft(options, subject)
+    tasks: list[AgentTask] = []
+
+    def add_task(task: AgentTask) -> None:
+        tasks.append(task)
+        spent_min = (task.from_s + task.seconds) / 60
+        status = f"{spent_min:.1f} of {options.minutes:g} min: task {len(tasks)}, {task.seconds:.1f} s"
+        reporter.show_status(status if task.error is None else f"{status}, {one_line(task.error)}")
+
+    def make_result() -> Result | None:
+        if not tasks:
+            return None
+        verdict = judge_tasks(shape, tasks)
+        failed = verdict.seconds_per_task is None
+        return Result({**verdict.as_json(), "draft": draft}, _format_tasks(verdict), exit_code=1 if failed else 0)
+
+    mtp = f"draft {draft}" if draft else "no MTP"
+    load = f"{options.minutes:g} min of tasks as {shape.name} has them."
+    reporter.show_event(None, [Note(f"{one_line(subject.model_name)}, {mtp}: {load}")])
+    return await measure_subject(
+        lambda session, on_begun: run_agent_tasks(
+            session, subject, draft, shape, 60 * options.minutes, add_task, on_begun=on_begun
+        ),
+        make_result,
+        reporter,
+    )
+
+
+def _choose_draft(options: argparse.Namespace, subject: SweepModel) -> int:
+    """Return the draft length to measure with.
+
+    Without --draft, `prepare_subject` gives several draft lengths to compare; here that of `serve` is the one.
+    """
+    served = subject.options.draft
+    return served if options.draft is None and len(subject.drafts) > 1 else subject.drafts[0]
+
+
+def _format_tasks(verdict: AgentVerdict) -> Iterator[str]:
+    rows = [["from", "seconds", "turns", "read", "reused", ""]]
+    for task in verdict.tasks:
+        figures = [f"{task.seconds:,.1f}", f"{task.turns}", f"{task.read_tokens:,}", f"{task.reused_tokens:,}"]
+        rows.append([f"{task.from_s:.0f} s", *figures, one_line(task.error or "", 200)])
+    yield from format_table(rows, right=range(5))
+    yield ""
+    yield wrap_text(verdict.sentence)
 
 
 def _describe_run(run: Run, spent_s: float, minutes: float) -> str:

@@ -9,9 +9,10 @@ import psutil
 import pytest
 
 from launcher.app.session import ServerSession
-from launcher.app.sweeps import SweepModel, plan_sweep, prepare_model, run_endurance, run_sweep
+from launcher.app.sweeps import SweepModel, plan_sweep, prepare_model, run_agent_tasks, run_endurance, run_sweep
 from launcher.base.errors import BadOption, ModelHasNoHead
 from launcher.engine.serve_options import ServeOptions
+from launcher.tuning.agent_tasks import AgentShape, AgentTask, judge_tasks
 from launcher.tuning.curves import NO_MTP, CurveAxis, RoundPoint, build_curve
 from launcher.tuning.endurance import judge_endurance
 from launcher.tuning.history import History
@@ -185,6 +186,23 @@ async def test_sustained_load_asks_without_a_pause_until_its_time(session: Serve
     assert (kept.kind, kept.workload, len(kept.runs)) == ("endure", "mine, load", len(runs))
     assert kept.settings["draft"] == 2
     assert kept.result["answer"] == told.answer
+    assert kept.result["sentence"] == told.sentence
+
+
+async def test_an_agents_tasks_reuse_their_prompts_and_are_kept(session: ServerSession, subject: SweepModel) -> None:
+    shape = AgentShape("tiny", "made for this test", 300, 200, 4, 60, 24)
+    tasks: list[AgentTask] = []
+    ids: list[str] = []
+    await run_agent_tasks(session, subject, 2, shape, 1.0, tasks.append, on_begun=ids.append)
+    told = judge_tasks(shape, tasks)
+    first = tasks[0]
+    assert (first.turns, first.error) == (4, None)
+    assert 0.7 * 500 < first.read_tokens < 2 * (500 + 3 * 84)
+    assert first.reused_tokens > first.read_tokens
+    with History() as history:
+        kept = history.load(ids[0])
+    assert (kept.kind, kept.workload, len(kept.runs)) == ("endure", "tiny, tasks", 4 * len(tasks))
+    assert kept.result["seconds_per_task"] == told.seconds_per_task
     assert kept.result["sentence"] == told.sentence
 
 

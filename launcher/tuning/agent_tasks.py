@@ -1,0 +1,243 @@
+"""Tasks of coding agents as a load: loops of turns over one growing prompt, as long as real agents send them.
+
+The sizes are those of real requests (presets/agents/shapes/); the texts are our own, and the tools are text of the
+system message, so that each model can be measured. A turn is a request with all that was said before, the model's own
+reply included, and the result of a tool.
+"""
+
+import statistics
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+from launcher.base.errors import BadOption
+from launcher.base.messages import Message, message, plural_message
+from launcher.base.paths import shipped_file
+from launcher.engine.server.client import ChatRequest
+from launcher.tuning.records import Bench, Prompt, Run, RunSettings
+from launcher.tuning.sized_prompts import TokenCounter, journal_entries
+
+_SYSTEM, _USER, _ASSISTANT = "system", "user", "assistant"
+_SAMPLE_ENTRIES = 40
+_TEMPLATE_TOKENS = 16
+"""About what a chat template adds to a message."""
+_ERRORS_IN_A_ROW = 3
+_FEWEST_TASKS = 6
+"""Tasks from which the last third is compared with the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentShape:
+    """The sizes of an agent's requests in tokens.
+
+    The first prompt has `system_tokens` of instructions and `tools_tokens` of tools. A task has so many `turns`, each
+    with a reply of at most `reply_tokens` and, from the second on, a tool's result. `source` says where they are from.
+    """
+
+    name: str
+    source: str
+    system_tokens: int
+    tools_tokens: int
+    turns: int
+    result_tokens: int
+    reply_tokens: int
+
+    @property
+    def context_need(self) -> int:
+        """The tokens of context that a task takes, with those of the chat template."""
+        a_turn = self.reply_tokens + self.result_tokens + 2 * _TEMPLATE_TOKENS
+        return self.system_tokens + self.tools_tokens + self.turns * a_turn + 256
+
+
+def load_shapes() -> tuple[AgentShape, ...]:
+    """Return the shapes of all agents, by name."""
+    paths = sorted(shipped_file("presets", "agents", "shapes").glob("*.toml"))
+    return tuple(AgentShape(**tomllib.loads(path.read_text(encoding="utf-8"))) for path in paths)
+
+
+def find_shape(name: str) -> AgentShape:
+    """Return the shape of an agent's requests. Raises BadOption for an unknown agent."""
+    shapes = load_shapes()
+    for shape in shapes:
+        if shape.name == name.lower():
+            return shape
+    names = ", ".join(shape.name for shape in shapes)
+    raise BadOption(
+        message("{name} is no coding agent whose requests are known.", name=name),
+        message("Choose one of {usable}.", usable=names),
+    )
+
+
+# Texts of a size.
+
+
+class SizedText:
+    """Texts of about so many tokens of one model, cut from the journal of sized_prompts."""
+
+    def __init__(self, characters_a_token: float) -> None:
+        self._characters_a_token = characters_a_token
+
+    @classmethod
+    async def measure(cls, server: TokenCounter) -> "SizedText":
+        """Measure how long the tokens of a server's model are in such texts. Raises what `count_tokens` raises."""
+        sample = "\n".join(islice(journal_entries(), _SAMPLE_ENTRIES))
+        tokens = await server.count_tokens(ChatRequest([{"role": _USER, "content": sample}]))
+        return cls(len(sample) / max(1, tokens - _TEMPLATE_TOKENS))
+
+    def make_text(self, tokens: int, begin: int) -> str:
+        """Return a text of about so many tokens; `begin` is the number of its first entry."""
+        length = round(tokens * self._characters_a_token)
+        return "".join(islice(_characters(begin), length))
+
+
+def _characters(begin: int) -> Iterator[str]:
+    for entry in journal_entries(begin):
+        yield from entry
+        yield "\n"
+
+
+# The load.
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTask:
+    """A task that was done. `from_s` is its beginning in seconds since the load's.
+
+    `read_tokens` and `reused_tokens` are prompt tokens that the engine read and found in its cache, `reply_tokens`
+    those that it generated. `error` is the reason why it ended early.
+    """
+
+    from_s: float
+    seconds: float
+    turns: int
+    read_tokens: int
+    reused_tokens: int
+    reply_tokens: int
+    error: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the task as JSON data."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class TaskBench(Bench, Protocol):
+    """A bench that keeps the text of the last reply."""
+
+    last_text: str
+
+
+OnTask = Callable[[AgentTask], None]
+OnRun = Callable[[Run], None]
+
+
+async def sustain_tasks(
+    bench: TaskBench,
+    settings: RunSettings,
+    shape: AgentShape,
+    text: SizedText,
+    seconds: float,
+    *,
+    on_run: OnRun,
+    on_task: OnTask,
+) -> None:
+    """Do one task after another for `seconds` by the bench's clock; a task that has begun is done to its end.
+
+    All begin with the same instructions and tools, as sessions in one folder do. A request that fails ends its task,
+    and the server is started again if it ended; three such tasks in a row end the load. Raises what Bench.become
+    raises.
+    """
+    await bench.become(settings)
+    began_s, number, errors = bench.now_s(), 0, 0
+    instructions = text.make_text(shape.system_tokens + shape.tools_tokens, 0)
+    while bench.now_s() - began_s < seconds and errors < _ERRORS_IN_A_ROW:
+        number += 1
+        task_s = bench.now_s()
+        runs: list[Run] = []
+        messages = [(_SYSTEM, instructions), (_USER, f"Task {number}: {text.make_text(60, 10_000 * number)}")]
+        for turn in range(shape.turns):
+            if turn:
+                result = text.make_text(shape.result_tokens, 10_000 * number + 100 * turn)
+                messages += [(_ASSISTANT, bench.last_text), (_USER, f"Result of the tool:\n{result}")]
+            prompt = Prompt(
+                f"{shape.name} turn {turn + 1}", tuple(messages), shape.reply_tokens, {"cache_prompt": True}
+            )
+            runs.append(await bench.run(prompt, seed=number))
+            on_run(runs[-1])
+            if runs[-1].error is not None:
+                break
+        error = runs[-1].error
+        on_task(
+            AgentTask(
+                task_s - began_s,
+                bench.now_s() - task_s,
+                len(runs),
+                sum(run.prompt_tokens for run in runs),
+                sum(run.cached_tokens for run in runs),
+                sum(run.reply_tokens for run in runs),
+                error,
+            )
+        )
+        errors = errors + 1 if error else 0
+        if error:
+            await bench.become(settings)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentVerdict:
+    """The result of a load of tasks: seconds per task, the least and most of them, and the share of prompts reused.
+
+    Of tasks that were done to their end; None if there is none. `slower` is the ratio of the last third's median to the
+    first's, None for few tasks.
+    """
+
+    shape: AgentShape
+    tasks: tuple[AgentTask, ...]
+    seconds_per_task: float | None
+    reused: float | None
+    slower: float | None
+    sentence: Message
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result as JSON data."""
+        return {
+            "agent": self.shape.name,
+            "turns": self.shape.turns,
+            "seconds_per_task": self.seconds_per_task,
+            "reused_percent": None if self.reused is None else 100 * self.reused,
+            "last_third_to_first": self.slower,
+            "failed_tasks": sum(task.error is not None for task in self.tasks),
+            "sentence": self.sentence,
+            "tasks": [task.as_json() for task in self.tasks],
+        }
+
+
+def judge_tasks(shape: AgentShape, tasks: Sequence[AgentTask]) -> AgentVerdict:
+    """Return the result of tasks in the order in which they were done."""
+    done = [task for task in tasks if task.error is None]
+    if not done:
+        error = next((task.error for task in tasks if task.error), None)
+        sentence = message("No task was done to its end.")
+        if error:
+            sentence = message("No task was done to its end: {error}", error=error)
+        return AgentVerdict(shape, tuple(tasks), None, None, None, sentence)
+    each_s = [task.seconds for task in done]
+    read, found = sum(task.read_tokens for task in done), sum(task.reused_tokens for task in done)
+    reused = found / (read + found) if read + found else None
+    third = len(done) // 3
+    slower = None
+    if len(done) >= _FEWEST_TASKS:
+        slower = statistics.median(each_s[-third:]) / statistics.median(each_s[:third])
+    sentence = message(
+        "{tasks} of {agent} with {turns} turns each: {seconds:.1f} s per task ({least:.1f} to {most:.1f}),"
+        " {reused:.0f} % of the prompts reused.",
+        tasks=plural_message("{n} task", "{n} tasks", len(done)),
+        agent=shape.name,
+        turns=shape.turns,
+        seconds=statistics.median(each_s),
+        least=min(each_s),
+        most=max(each_s),
+        reused=100 * (reused or 0.0),
+    )
+    return AgentVerdict(shape, tuple(tasks), statistics.median(each_s), reused, slower, sentence)

@@ -1,0 +1,134 @@
+"""Tasks of coding agents as a load: what the requests hold, when it ends, and what the result says."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from launcher.agents.agent import load_agents
+from launcher.base.errors import BadOption
+from launcher.engine.server.client import ChatRequest
+from launcher.tuning.agent_tasks import (
+    AgentShape,
+    AgentTask,
+    SizedText,
+    find_shape,
+    judge_tasks,
+    load_shapes,
+    sustain_tasks,
+)
+from launcher.tuning.records import Prompt, Run, RunSettings
+
+TINY = AgentShape("tiny", "made for this test", 100, 50, 3, 40, 16)
+SETTINGS: RunSettings = {"draft": 2}
+
+
+class ScriptedBench:
+    """A server that answers in a second, and fails at the requests whose numbers it was given."""
+
+    def __init__(self, failing: Sequence[int] = ()) -> None:
+        self.last_text = ""
+        self.prompts: list[Prompt] = []
+        self.starts = 0
+        self._failing = failing
+        self._now_s = 100.0
+
+    def now_s(self) -> float:
+        return self._now_s
+
+    async def become(self, settings: RunSettings) -> float:
+        assert settings == SETTINGS
+        self.starts += 1
+        return 0.0
+
+    async def run(self, prompt: Prompt, *, seed: int) -> Run:
+        assert seed
+        self.prompts.append(prompt)
+        self._now_s += 1.0
+        number = len(self.prompts)
+        self.last_text = f"reply {number}"
+        if number in self._failing:
+            return Run(prompt.name, SETTINGS, self._now_s, 1.0, error="It broke.")
+        return Run(prompt.name, SETTINGS, self._now_s, 1.0, prompt_tokens=10, cached_tokens=90, reply_tokens=16)
+
+
+async def do_tasks(bench: ScriptedBench, seconds: float) -> list[AgentTask]:
+    tasks: list[AgentTask] = []
+    runs: list[Run] = []
+    text = SizedText(4.0)
+    await sustain_tasks(bench, SETTINGS, TINY, text, seconds, on_run=runs.append, on_task=tasks.append)
+    assert len(runs) == len(bench.prompts) == sum(task.turns for task in tasks)
+    return tasks
+
+
+async def test_each_turn_has_all_that_was_said_before_and_the_models_own_replies() -> None:
+    bench = ScriptedBench()
+    (task,) = await do_tasks(bench, 2.0)
+    first, second, third = bench.prompts
+    assert [role for role, _ in third.messages] == ["system", "user", "assistant", "user", "assistant", "user"]
+    assert second.messages[: len(first.messages)] == first.messages
+    assert third.messages[: len(second.messages)] == second.messages
+    assert (third.messages[2][1], third.messages[4][1]) == ("reply 1", "reply 2")
+    assert len({text for _, text in third.messages}) == 6
+    assert len(first.messages[0][1]) == 4 * 150
+    assert all(prompt.sampling == {"cache_prompt": True} for prompt in bench.prompts)
+    assert (task.seconds, task.turns, task.read_tokens, task.reused_tokens, task.reply_tokens) == (3.0, 3, 30, 270, 48)
+
+
+async def test_a_task_that_has_begun_is_done_and_the_next_has_the_same_instructions() -> None:
+    bench = ScriptedBench()
+    tasks = await do_tasks(bench, 4.0)
+    assert [(task.from_s, task.seconds) for task in tasks] == [(0.0, 3.0), (3.0, 3.0)]
+    first, second = bench.prompts[0].messages, bench.prompts[3].messages
+    assert first[0] == second[0]
+    assert first[1] != second[1]
+
+
+async def test_a_failed_request_ends_its_task_and_the_next_one_begins_with_a_server() -> None:
+    bench = ScriptedBench(failing=[2])
+    tasks = await do_tasks(bench, 4.0)
+    assert [(task.turns, task.error) for task in tasks] == [(2, "It broke."), (3, None)]
+    assert bench.starts == 2
+    verdict = judge_tasks(TINY, tasks)
+    assert verdict.seconds_per_task == 3.0
+    assert verdict.as_json()["failed_tasks"] == 1
+
+
+async def test_three_failed_tasks_in_a_row_are_the_end() -> None:
+    tasks = await do_tasks(ScriptedBench(failing=range(1, 100)), 1_000.0)
+    assert len(tasks) == 3
+    verdict = judge_tasks(TINY, tasks)
+    assert (verdict.seconds_per_task, verdict.reused) == (None, None)
+    assert verdict.sentence == "No task was done to its end: It broke."
+
+
+def test_the_result_says_seconds_per_task_and_whether_they_become_more() -> None:
+    tasks = [AgentTask(10.0 * number, 10.0 + number, 3, 10, 90, 48) for number in range(9)]
+    verdict = judge_tasks(TINY, tasks)
+    assert verdict.sentence == (
+        "9 tasks of tiny with 3 turns each: 14.0 s per task (10.0 to 18.0), 90 % of the prompts reused."
+    )
+    assert verdict.slower == pytest.approx(17 / 11)
+    assert judge_tasks(TINY, tasks[:3]).slower is None
+
+
+async def test_texts_have_about_the_tokens_that_were_asked_for() -> None:
+    class Words:
+        async def count_tokens(self, request: ChatRequest) -> int:
+            return 16 + len(str(request.messages[0]["content"]).split())
+
+    text = await SizedText.measure(Words())
+    assert len(text.make_text(500, 7).split()) == pytest.approx(500, rel=0.05)
+    assert text.make_text(500, 7) != text.make_text(500, 8)
+
+
+def test_every_agent_has_a_shape_with_its_source_and_its_first_prompt() -> None:
+    shapes = {shape.name: shape for shape in load_shapes()}
+    for agent in load_agents():
+        shape = shapes[agent.name]
+        assert shape.source
+        assert shape.system_tokens + shape.tools_tokens == pytest.approx(agent.first_prompt, abs=100)
+        assert shape.context_need < 64_000
+    assert len(shapes) == len(load_agents())
+    assert find_shape("PI").turns == 20
+    with pytest.raises(BadOption):
+        find_shape("nobody")
