@@ -286,6 +286,8 @@ class EngineReply(asyncio.BufferedProtocol):
         begin = 0
         while (line_end := data.find(_LINE_END, begin)) >= 0:
             size = int(data[begin:line_end].partition(b";")[0], 16)
+            if size < 0:
+                raise ValueError("A chunk has a negative size.")
             if not size:
                 self._is_complete = True
                 break

@@ -90,10 +90,20 @@ async def test_a_large_chunk() -> None:
         (HEAD + b"Content-Length: 5\r\n\r\nhel",),
         (CHUNKED + b"5\r\nhello\r\n",),
         (CHUNKED + b"five\r\nhello\r\n",),
+        (CHUNKED + b"-5\r\nhello\r\n",),
         (b"+OK ready\r\n\r\n",),
         (b"x" * 70_000,),
     ],
-    ids=["nothing", "half a head", "half a body", "no last chunk", "no number", "no HTTP", "endless head"],
+    ids=[
+        "nothing",
+        "half a head",
+        "half a body",
+        "no last chunk",
+        "no number",
+        "a negative size",
+        "no HTTP",
+        "endless head",
+    ],
 )
 async def test_a_reply_that_breaks_off_is_an_error(parts: tuple[bytes, ...]) -> None:
     with pytest.raises(EngineLost):
