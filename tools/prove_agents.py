@@ -26,6 +26,8 @@ from launcher.agents.program import read_version
 
 _TREE = Path(__file__).parent.parent
 _ENGINE = _TREE / "tests" / "fakes" / "agent_server.py"
+_CLAUDE = _TREE / "tests" / "fakes" / "claude_client.py"
+"""In place of Claude Code, which is proprietary: a client that sends what it sends."""
 _QUESTION = "Read the file answer.py in this folder and say what it returns."
 _SECOND_QUESTION = "And what is multi-token prediction?"
 _CONTEXT = 131_072
@@ -41,6 +43,7 @@ _HEADLESS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {
     "qwen": (("-y", "-p"), ("-y", "-c", "-p")),
     "pi": (("-p",), ("-c", "-p")),
     "cline": ((), None),
+    "claude": (("-p",), ("-c", "-p")),
 }
 """Arguments before the question, in the first turn and in the next; None if a next one needs a terminal."""
 
@@ -113,12 +116,21 @@ def main() -> int:
 
 def install_agents(folder: Path, agents: list[Agent]) -> None:
     """Install the agents that are not in the folder yet."""
+    if any(agent.name == "claude" for agent in agents):
+        write_script(folder / "npm/node_modules/.bin/claude", _CLAUDE)
     missing = [agent for agent in agents if not (folder / "npm/node_modules/.bin" / agent.program).exists()]
     if missing:
         packages = [agent.install.split()[-1] for agent in missing]
         (folder / "npm").mkdir(exist_ok=True)
         command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder / "npm"), *packages]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def write_script(path: Path, program: Path) -> None:
+    """Write a script that runs one of our Python programs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{program}" "$@"\n')
+    path.chmod(0o755)
 
 
 def prove_agent(folder: Path, agent: Agent, proxy_port: int) -> Outcome:
@@ -129,8 +141,7 @@ def prove_agent(folder: Path, agent: Agent, proxy_port: int) -> Outcome:
     project.mkdir(parents=True)
     (project / "answer.py").write_text("def answer():\n    return 42\n")
     engine = place / "scripted-engine"
-    engine.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{_ENGINE}" "$@"\n')
-    engine.chmod(0o755)
+    write_script(engine, _ENGINE)
     address = f"http://127.0.0.1:{proxy_port}"
     environment = os.environ | {
         "HOME": str(place / "home"),

@@ -6,14 +6,18 @@ import re
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests import forked
-from tests.agents.scripted import scripted_server
+from tests.agents.scripted import PROGRAM, scripted_server
+from tests.agents.test_late_system import GUARDED
 from tests.cli.in_process import run
+from tests.models.tiny_models import write_templated
 
+CLAUDE = PROGRAM.with_name("claude_client.py")
 AGENT = """#!{python}
 import json, os, sys, urllib.request
 if "--version" in sys.argv:
@@ -61,6 +65,53 @@ def test_the_agent_gets_a_server_of_its_own_and_its_exit_code_is_ours(home: Path
         r"^1 request, \d+ % of the prompts' tokens reused, \d+ % of drafts accepted\.$", ended.stderr, re.M
     )
     assert json.loads(forked.run("status", "--json").stdout) == []
+
+
+@pytest.fixture
+def claude(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program called claude, first in PATH, with a home of its own: what Claude Code sends, in its exact shape."""
+    program = tmp_path / "bin" / "claude"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{CLAUDE}" "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
+    monkeypatch.setenv("CLAUDE_RULES", "20")
+    return program
+
+
+def test_claude_code_reads_a_file_and_goes_on(
+    home: Path, claude: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, file = tmp_path / "log", tmp_path / "answer.py"
+    file.write_text("def answer():\n    return 42\n")
+    monkeypatch.setenv("AGENT_FILE", str(file))
+    monkeypatch.setenv("AGENT_LOG", str(log))
+    with scripted_server() as url:
+        first = forked.run("code", "claude", "--url", url, "--", "-p", "What does answer.py return?")
+        second = forked.run("code", "claude", "--url", url, "--", "-c", "-p", "And once more?")
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert "The file returns 42." in first.stdout
+    assert "The file returns 42." in second.stdout
+    requests = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [len(each["tools"]) for each in requests] == [12] * 4
+    for before, after in pairwise(requests):
+        assert after["reused"] >= 0.99 * before["tokens"]
+
+
+def test_claude_codes_late_system_message_is_refused_by_a_template_that_is_then_corrected(
+    home: Path, claude: Path, demo_model: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "guarded.gguf"
+    write_templated(demo_model, model, GUARDED)
+    command = ("code", "claude", "--model", str(model), "--ctx", "49152", "--slots", "1")
+    refused = forked.run(*command, "--own-template", "--", "-p", "What is MTP?")
+    assert refused.returncode == 1
+    assert "System message must be at the beginning" in refused.stderr
+    corrected = forked.run(*command, "--", "-p", "What is MTP?")
+    assert corrected.returncode == 0, corrected.stderr
+    assert corrected.stdout.strip()
+    assert "a corrected one is used" in " ".join(corrected.stderr.split())
 
 
 def test_ctrl_c_is_the_agents(home: Path, opencode: Path) -> None:

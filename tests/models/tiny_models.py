@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFReader, GGUFValueType, GGUFWriter, PoolingType, ReaderTensor
 
+_TEMPLATE = "tokenizer.chat_template"
 _HIDDEN, _FFN, _LAYERS, _WORDS = 384, 1_536, 4, 1_000
 
 
@@ -79,12 +80,19 @@ def write_headless(source: Path, path: Path) -> None:
     _end_copy(writer, [tensor for tensor in tensors if not tensor.name.startswith(f"blk.{blocks}.")])
 
 
+def write_templated(source: Path, path: Path, template: str) -> None:
+    """Write a copy of a model with another chat template."""
+    writer, tensors = _begin_copy(source, path, leave_out=(_TEMPLATE,))
+    writer.add_chat_template(template)
+    _end_copy(writer, tensors)
+
+
 def _begin_copy(source: Path, path: Path, leave_out: Sequence[str] = ()) -> tuple[GGUFWriter, list[ReaderTensor]]:
-    """Return what writes a model with the same fields, but those of its architecture in `leave_out`."""
+    """Return what writes a model with the same fields, but those in `leave_out`, or of its architecture there."""
     reader = GGUFReader(source)
     architecture = reader.fields["general.architecture"].contents()
     writer = GGUFWriter(path, architecture)
-    left_out = {"general.architecture", *(f"{architecture}.{name}" for name in leave_out)}
+    left_out = {"general.architecture", *leave_out, *(f"{architecture}.{name}" for name in leave_out)}
     for field in reader.fields.values():
         if not field.name.startswith("GGUF.") and field.name not in left_out:
             element = field.types[-1] if field.types[0] is GGUFValueType.ARRAY else None

@@ -1,0 +1,205 @@
+"""A scripted Claude Code: what version 2.1.330 sends to a server for models that it does not know, in its exact shape.
+
+    claude -p QUESTION [-c]      answer a question in the current folder; -c goes on with the last conversation there
+
+It is a real client over a socket: POST /v1/messages?beta=true, streamed, with twelve tools, cached blocks of system
+text, a system message after the first one of the user, thinking sent back, and tools that read files and run nothing.
+The texts are our own and as long as those of the original. ANTHROPIC_* and CLAUDE_CODE_* mean what they mean there.
+
+Variables of its own:
+
+    CLAUDE_RULES    sentences in its system text (default: 150), which make its prompt as long as the original's
+"""
+
+import hashlib
+import http.client
+import json
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+VERSION = "2.1.330"
+MOST_TURNS, TRIES = 8, 3
+TOOL_NAMES = (
+    "Agent", "Bash", "Edit", "ExitPlanMode", "Glob", "Grep", "NotebookEdit", "Read", "Skill", "TodoWrite", "ToolSearch",
+    "Write",
+)  # fmt: skip
+RULE = (
+    "Rule {number}: read a file before you change it, change only what was asked for, and say what you did in one line."
+)
+
+
+def make_tools() -> list[dict[str, Any]]:
+    if os.environ.get("CLAUDE_CODE_SIMPLE") == "1":
+        return [make_tool(name) for name in ("Bash", "Read", "Edit")]
+    return [make_tool(name) for name in TOOL_NAMES]
+
+
+def make_tool(name: str) -> dict[str, Any]:
+    properties: dict[str, Any] = {
+        "file_path": {"type": "string", "description": "The absolute path of the file"},
+        "limit": {"type": "integer", "description": "Number of lines, for files that are too long to be read at once"},
+    }
+    about = f"{name}: one of the tools of this session. Its arguments are described by the schema. "
+    return {
+        "name": name,
+        "description": about + "Prefer it to a command of the shell that does the same. " * 24,
+        "input_schema": {"type": "object", "properties": properties, "required": ["file_path"]},
+    }
+
+
+def make_system(first_question: str) -> list[dict[str, Any]]:
+    """Return the blocks of system text. The first changes with each conversation, unless it is turned off."""
+    blocks: list[dict[str, Any]] = []
+    if os.environ.get("CLAUDE_CODE_ATTRIBUTION_HEADER") != "0":
+        digest = hashlib.sha256(first_question.encode()).hexdigest()[:3]
+        blocks.append({"type": "text", "text": f"x-anthropic-billing-header: cc_version={VERSION}.{digest};"})
+    simple = os.environ.get("CLAUDE_CODE_SIMPLE") == "1"
+    count = 8 if simple else int(os.environ.get("CLAUDE_RULES", "150"))
+    rules = "\n".join(RULE.format(number=number) for number in range(1, count + 1))
+    cached = {"cache_control": {"type": "ephemeral"}}
+    blocks.append({"type": "text", "text": "You are a coding agent that works in a folder of the user.", **cached})
+    blocks.append({"type": "text", "text": f"{rules}\nWorking directory: {Path.cwd()}", **cached})
+    return blocks
+
+
+def make_first_messages(question: str) -> list[dict[str, Any]]:
+    """Return the first message of the user, and after it a system message, except in the simple mode."""
+    reminder = "<system-reminder>The files of this folder may have changed.</system-reminder>"
+    parts = [{"type": "text", "text": text} for text in (reminder, question)]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": parts}]
+    if os.environ.get("CLAUDE_CODE_SIMPLE") != "1":
+        messages.append({"role": "system", "content": "Tools that are not listed can be found by ToolSearch."})
+    return messages
+
+
+class Conversation:
+    """A conversation, kept in the folder of CLAUDE_CONFIG_DIR, or ~/.claude."""
+
+    def __init__(self, question: str, *, goes_on: bool) -> None:
+        folder = Path(os.environ.get("CLAUDE_CONFIG_DIR", Path.home() / ".claude"))
+        self._path = folder / (hashlib.sha256(str(Path.cwd()).encode()).hexdigest()[:12] + ".json")
+        self.session, self.first_question, self.messages = str(uuid.uuid4()), question, make_first_messages(question)
+        if goes_on:
+            kept = json.loads(self._path.read_text())
+            self.session, self.first_question = kept["session"], kept["first_question"]
+            self.messages = [*kept["messages"], {"role": "user", "content": [{"type": "text", "text": question}]}]
+
+    def save(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        kept = {"session": self.session, "first_question": self.first_question, "messages": self.messages}
+        self._path.write_text(json.dumps(kept))
+
+    def run(self) -> str:
+        """Send requests until an answer calls no tool; return its text."""
+        for _ in range(MOST_TURNS):
+            blocks = self._request()
+            self.messages.append({"role": "assistant", "content": blocks})
+            calls = [block for block in blocks if block["type"] == "tool_use"]
+            if not calls:
+                return "".join(block.get("text", "") for block in blocks)
+            results = [{"type": "tool_result", "tool_use_id": call["id"], **run_tool(call)} for call in calls]
+            self.messages.append({"role": "user", "content": results})
+        return "Too many calls of tools."
+
+    def _request(self) -> list[dict[str, Any]]:
+        """Return the blocks of one answer. Exits with an error's text once it was refused some times."""
+        body = {
+            "model": os.environ["ANTHROPIC_MODEL"],
+            "max_tokens": int(os.environ.get("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "32000")),
+            "stream": True,
+            "thinking": {"type": "adaptive"},
+            "output_config": {"effort": "high"},
+            "metadata": {"user_id": json.dumps({"device_id": "0" * 64, "session_id": self.session})},
+            "system": make_system(self.first_question),
+            "tools": make_tools(),
+            "messages": self.messages,
+        }
+        reason = ""
+        for number in range(TRIES):
+            connection = open_connection()
+            connection.request("POST", "/v1/messages?beta=true", json.dumps(body), make_headers(number))
+            reply = connection.getresponse()
+            if reply.status == 200:
+                return list(read_blocks(reply))
+            reason = f"API Error: {reply.status} {reply.read().decode()}"
+            if reply.status < 500:
+                break
+        sys.exit(reason)
+
+
+def open_connection() -> http.client.HTTPConnection:
+    address = urlsplit(os.environ["ANTHROPIC_BASE_URL"])
+    return http.client.HTTPConnection(address.hostname or "", address.port, timeout=600)
+
+
+def make_headers(retries: int) -> dict[str, str]:
+    return {
+        "accept": "application/json",
+        "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14,mid-conversation-system",
+        "anthropic-dangerous-direct-browser-access": "true",
+        "anthropic-version": "2023-06-01",
+        "authorization": f"Bearer {os.environ['ANTHROPIC_AUTH_TOKEN']}",
+        "content-type": "application/json",
+        "user-agent": f"claude-cli/{VERSION} (external, sdk-cli)",
+        "x-app": "cli",
+        "x-stainless-lang": "js",
+        "x-stainless-retry-count": str(retries),
+        "x-stainless-timeout": "600",
+    }
+
+
+def read_blocks(reply: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    """Yield the blocks of a streamed answer."""
+    block: dict[str, Any] = {}
+    arguments = ""
+    for line in reply:
+        if not line.startswith(b"data:"):
+            continue
+        event = json.loads(line[5:])
+        delta = event.get("delta", {})
+        match event["type"], delta.get("type"):
+            case "content_block_start", _:
+                block, arguments = dict(event["content_block"]), ""
+            case _, "text_delta":
+                block["text"] += delta["text"]
+            case _, "thinking_delta":
+                block["thinking"] += delta["thinking"]
+            case _, "signature_delta":
+                block["signature"] = delta["signature"]
+            case _, "input_json_delta":
+                arguments += delta["partial_json"]
+            case "content_block_stop", _:
+                yield block | ({"input": json.loads(arguments or "{}")} if block["type"] == "tool_use" else {})
+            case "error", _:
+                sys.exit(f"API Error: {event['error']}")
+            case "message_stop", _:
+                return
+    sys.exit("API Error: the answer broke off")
+
+
+def run_tool(call: dict[str, Any]) -> dict[str, Any]:
+    """Return what a call of a tool gives: the numbered lines of a file."""
+    try:
+        lines = Path(call["input"]["file_path"]).read_text().splitlines()
+    except (KeyError, OSError, TypeError) as error:
+        return {"content": f"{type(error).__name__}: {error}", "is_error": True}
+    return {"content": "\n".join(f"{number:6}\t{line}" for number, line in enumerate(lines, start=1))}
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    if "--version" in arguments:
+        sys.exit(print(f"{VERSION} (Claude Code)"))
+    question = next(word for word in reversed(arguments) if not word.startswith("-"))
+    conversation = Conversation(question, goes_on="-c" in arguments)
+    print(conversation.run())
+    conversation.save()
+
+
+if __name__ == "__main__":
+    main()
