@@ -1,7 +1,8 @@
 """Runs real coding agents by `mtp-launcher code`: with a scripted engine behind the gateway, and with the demo.
 
 The agents are installed from npm into a folder, each gets a home and a project of its own, and everything that it tries
-to reach beside this computer is refused and written down.
+to reach beside this computer is refused and written down. With --misfortunes the servers treat them badly instead:
+prompts that are too long, conversations that outgrow the context, restarts and killed engines in the middle of a reply.
 """
 
 import argparse
@@ -10,13 +11,15 @@ import http.server
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -33,6 +36,12 @@ _SECOND_QUESTION = "And what is multi-token prediction?"
 _CONTEXT = 131_072
 """The demo's vocabulary is so small that a prompt of 17,000 tokens elsewhere is 60,000 here."""
 _LIMIT_S = 600
+_OVERLONG_LIMIT_S = 90
+_LONG_QUESTION_WORDS = 60_000
+"""Words of a prompt that is too long for every agent's least context, and just short enough for an argument."""
+_LONG_FILE_SHARE = 0.12
+"""Share of the context that a file takes which the agent reads again and again, in lines of which each is 12 tokens."""
+_READINGS = 4
 _LEAST_REUSE = 0.95
 _HEADLESS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {
     "opencode": (("run",), ("run", "-c")),
@@ -44,6 +53,10 @@ _HEADLESS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {
     "pi": (("-p",), ("-c", "-p")),
     "cline": ((), None),
     "claude": (("-p",), ("-c", "-p")),
+    "aider": (
+        ("--yes-always", "--no-git", "answer.py", "--message"),
+        ("--yes-always", "--no-git", "--restore-chat-history", "answer.py", "--message"),
+    ),
 }
 """Arguments before the question, in the first turn and in the next; None if a next one needs a terminal."""
 
@@ -95,7 +108,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="an empty folder, or one of an earlier run")
     parser.add_argument("agents", nargs="*", metavar="AGENT", help=f"default: {', '.join(_HEADLESS)}")
-    options = parser.parse_args()
+    parser.add_argument("--misfortunes", action="store_true", help="only print what each makes of bad luck")
+    options = parser.parse_intermixed_args()
     folder = options.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     agents = [find_agent(name) for name in options.agents or _HEADLESS]
@@ -105,7 +119,11 @@ def main() -> int:
     outcomes = []
     for agent in agents:
         RecordingProxy.hosts.clear()
-        outcome = prove_agent(folder, agent, proxy.server_address[1])
+        place = make_workplace(folder, agent, proxy.server_address[1])
+        if options.misfortunes:
+            print(f"| {agent.title} |", " | ".join(prove_misfortunes(place)), "|", flush=True)
+            continue
+        outcome = prove_agent(place)
         outcome.reached = sorted(RecordingProxy.hosts)
         outcomes.append(outcome)
         print(outcome.as_row(), flush=True)
@@ -118,6 +136,11 @@ def install_agents(folder: Path, agents: list[Agent]) -> None:
     """Install the agents that are not in the folder yet."""
     if any(agent.name == "claude" for agent in agents):
         write_script(folder / "npm/node_modules/.bin/claude", _CLAUDE)
+    if any(agent.name == "aider" for agent in agents) and not (folder / "npm/node_modules/.bin/aider").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(folder / "aider-venv")], check=True)
+        subprocess.run([str(folder / "aider-venv/bin/pip"), "install", "-q", "aider-chat"], check=True)
+        (folder / "npm/node_modules/.bin").mkdir(parents=True, exist_ok=True)
+        (folder / "npm/node_modules/.bin/aider").symlink_to(folder / "aider-venv/bin/aider")
     missing = [agent for agent in agents if not (folder / "npm/node_modules/.bin" / agent.program).exists()]
     if missing:
         packages = [agent.install.split()[-1] for agent in missing]
@@ -133,15 +156,45 @@ def write_script(path: Path, program: Path) -> None:
     path.chmod(0o755)
 
 
-def prove_agent(folder: Path, agent: Agent, proxy_port: int) -> Outcome:
-    """Run one agent against the scripted engine, and for two turns against the demo with a restart in between."""
+@dataclass(frozen=True)
+class Workplace:
+    """A home and a project of its own for an agent, with the environment in which it runs there."""
+
+    agent: Agent
+    folder: Path
+    environment: Mapping[str, str]
+
+    @property
+    def project(self) -> Path:
+        """The folder in which the agent runs."""
+        return self.folder / "project"
+
+    @property
+    def log(self) -> Path:
+        """What was sent to the scripted engine."""
+        return self.folder / "requests.jsonl"
+
+    @property
+    def scripted(self) -> list[str]:
+        """Options for a server with the scripted engine."""
+        return ["--model", "demo", "--engine", str(self.folder / "scripted-engine")]
+
+    def read_log(self) -> list[dict[str, Any]]:
+        """Return the requests that the scripted engine got, and empty its log."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return [json.loads(line) for line in lines]
+
+
+def make_workplace(folder: Path, agent: Agent, proxy_port: int) -> Workplace:
+    """Make the folders anew."""
     place = folder / agent.name
     shutil.rmtree(place, ignore_errors=True)
-    project, log = place / "project", place / "requests.jsonl"
+    project = place / "project"
     project.mkdir(parents=True)
+    (place / "home").mkdir()
     (project / "answer.py").write_text("def answer():\n    return 42\n")
-    engine = place / "scripted-engine"
-    write_script(engine, _ENGINE)
+    write_script(place / "scripted-engine", _ENGINE)
     address = f"http://127.0.0.1:{proxy_port}"
     environment = os.environ | {
         "HOME": str(place / "home"),
@@ -149,32 +202,116 @@ def prove_agent(folder: Path, agent: Agent, proxy_port: int) -> Outcome:
         "PATH": f"{folder / 'npm/node_modules/.bin'}{os.pathsep}{os.environ['PATH']}",
         "PWD": str(project),  # opencode goes by it
         "AGENT_FILE": str(project / "answer.py"),
-        "AGENT_LOG": str(log),
+        "AGENT_LOG": str(place / "requests.jsonl"),
         **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), address),
         **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost"),
     }
-    (place / "home").mkdir()
-    program = shutil.which(agent.program, path=environment["PATH"])
+    return Workplace(agent, place, environment)
+
+
+def prove_agent(place: Workplace) -> Outcome:
+    """Run one agent against the scripted engine, and for two turns against the demo with a restart in between."""
+    program = shutil.which(place.agent.program, path=place.environment["PATH"])
     version = asyncio.run(read_version((program,))) if program else None
-    outcome = Outcome(agent, version or "?")
-    first, later = _HEADLESS[agent.name]
-    told = run_code(agent, project, environment, ["--model", "demo", "--engine", str(engine)], (*first, _QUESTION))
+    outcome = Outcome(place.agent, version or "?")
+    first, later = _HEADLESS[place.agent.name]
+    told = run_code(place, place.scripted, (*first, _QUESTION))
     outcome.codes.append(told.returncode)
-    answered = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    outcome.read_file = "returns 42" in told.stdout + told.stderr and any(each.get("results") for each in answered)
-    (place / "scripted.txt").write_text(told.stdout + told.stderr)
-    with served_demo(agent, environment):
-        told = run_code(agent, project, environment, [], (*first, _QUESTION))
+    called = any(each["results"] for each in place.read_log()) or not place.agent.calls_tools
+    outcome.read_file = "returns 42" in told.stdout + told.stderr and called
+    (place.folder / "scripted.txt").write_text(told.stdout + told.stderr)
+    with served_demo(place):
+        told = run_code(place, [], (*first, _QUESTION))
         outcome.codes.append(told.returncode)
         if later is not None:
-            run_launcher(environment, "restart", "--set", "draft=3")
-            told = run_code(agent, project, environment, [], (*later, _SECOND_QUESTION))
+            run_launcher(place, "restart", "--set", "draft=3")
+            told = run_code(place, [], (*later, _SECOND_QUESTION))
             outcome.codes.append(told.returncode)
-        (place / "demo.txt").write_text(told.stdout + told.stderr)
-        requests = json.loads(run_launcher(environment, "requests", "--json").stdout)["requests"]
-        (place / "requests.json").write_text(json.dumps(requests, indent=1))
+        (place.folder / "demo.txt").write_text(told.stdout + told.stderr)
+        requests = read_requests(place)
+        (place.folder / "requests.json").write_text(json.dumps(requests, indent=1))
     outcome.reuse = list(find_reuse(requests)) if later is not None else []
     return outcome
+
+
+def prove_misfortunes(place: Workplace) -> Iterator[str]:
+    """Yield, as cells of a Markdown table, what the agent makes of each misfortune."""
+    yield send_overlong_prompt(place)
+    yield outgrow_context(place)
+    with served_demo(place):
+        yield disturb_reply(place, "restarted", lambda: run_launcher(place, "restart", "--set", "draft=3"))
+        yield disturb_reply(place, "killed", lambda: kill_engine(place))
+
+
+def send_overlong_prompt(place: Workplace) -> str:
+    """Ask a question that no context holds; return how the agent ends, and how often it asked."""
+    question = "a " * _LONG_QUESTION_WORDS
+    options = [*place.scripted, "--ctx", str(place.agent.least_context)]
+    try:
+        told = run_code(place, options, (*_HEADLESS[place.agent.name][0], question), limit_s=_OVERLONG_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return f"goes on: {len(place.read_log())} requests in {_OVERLONG_LIMIT_S} s"
+    (place.folder / "overlong.txt").write_text(told.stdout + told.stderr)
+    said = "says so" if "context" in told.stdout + told.stderr.partition("Stopping")[0] else "silent"
+    return f"exit code {told.returncode}, {said}, {len(place.read_log())} requests"
+
+
+def outgrow_context(place: Workplace) -> str:
+    """Let the agent read a long file in each turn; return its exit codes, and whether it summed the conversation up."""
+    context = place.agent.least_context * 3 // 2
+    lines = int(context * _LONG_FILE_SHARE / 12)
+    text = "".join(f"# line {number} of many lines\n" for number in range(lines))
+    (place.project / "answer.py").write_text(f"{text}def answer():\n    return 42\n")
+    first, later = _HEADLESS[place.agent.name]
+    codes, sizes = [], []
+    for turn in range(_READINGS if later is not None else 1):
+        arguments = (*(first if turn == 0 or later is None else later), _QUESTION)
+        told = run_code(place, [*place.scripted, "--ctx", str(context)], arguments)
+        (place.folder / f"grown-{turn}.txt").write_text(told.stdout + told.stderr)
+        codes.append(told.returncode)
+        sizes += [each["tokens"] for each in place.read_log() if each["tools"] or each["tokens"] > context // 4]
+    (place.project / "answer.py").write_text("def answer():\n    return 42\n")
+    shrank = any(after < 0.8 * before for before, after in pairwise(sizes))
+    return f"{'summed up' if shrank else 'not summed up'}, exit codes {codes}, prompts {sizes} of {context}"
+
+
+def disturb_reply(place: Workplace, name: str, disturb: Callable[[], object]) -> str:
+    """Do something to the server as soon as a request runs; return the agent's exit code."""
+    done: list[str] = []
+
+    def watch() -> None:
+        deadline_s = time.monotonic() + _LIMIT_S
+        while not done and time.monotonic() < deadline_s:
+            if any(each["state"] == "running" for each in read_requests(place)):
+                disturb()
+                done.append(name)
+            time.sleep(0.5)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    told = run_code(place, [], (*_HEADLESS[place.agent.name][0], _QUESTION))
+    happened = bool(done)
+    done.append("ended")
+    watcher.join()
+    (place.folder / f"{name}.txt").write_text(told.stdout + told.stderr)
+    requests = read_requests(place)
+    (place.folder / f"{name}.json").write_text(json.dumps(requests, indent=1))
+    ends = [str(each["end"]) for each in requests if each["handovers"]]
+    return (
+        f"exit code {told.returncode}, requests that went on: {', '.join(ends) or 'none'}" if happened else "too late"
+    )
+
+
+def kill_engine(place: Workplace) -> None:
+    """Kill the engine of the running server."""
+    (server,) = json.loads(run_launcher(place, "status", "--json").stdout)
+    os.kill(server["pid"], signal.SIGKILL)
+
+
+def read_requests(place: Workplace) -> list[dict[str, Any]]:
+    """Return the last requests to the running server."""
+    told = run_launcher(place, "requests", "--json")
+    return list(json.loads(told.stdout)["requests"])
 
 
 def find_reuse(requests: list[dict[str, Any]]) -> Iterator[float]:
@@ -186,11 +323,11 @@ def find_reuse(requests: list[dict[str, Any]]) -> Iterator[float]:
 
 
 @contextmanager
-def served_demo(agent: Agent, environment: Mapping[str, str]) -> Iterator[None]:
+def served_demo(place: Workplace) -> Iterator[None]:
     """Serve the demo within the block, as `code` would for this agent."""
-    slots = ["--slots", str(agent.slots), "--kv-unified"] if agent.slots > 1 else []
+    slots = ["--slots", str(place.agent.slots), "--kv-unified"] if place.agent.slots > 1 else []
     command = [sys.executable, "-m", "launcher", "serve", "demo", "--json", "--ctx", str(_CONTEXT), *slots]
-    with subprocess.Popen(command, env=environment, cwd=_TREE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, env=place.environment, cwd=_TREE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             process.stdout.readline()
@@ -200,29 +337,37 @@ def served_demo(agent: Agent, environment: Mapping[str, str]) -> Iterator[None]:
 
 
 def run_code(
-    agent: Agent, project: Path, environment: Mapping[str, str], options: list[str], arguments: tuple[str, ...]
+    place: Workplace, options: list[str], arguments: tuple[str, ...], *, limit_s: float = _LIMIT_S
 ) -> subprocess.CompletedProcess[str]:
-    """Run `mtp-launcher code` in the project's folder."""
-    command = [sys.executable, "-m", "launcher", "code", agent.name, *options, "--", *arguments]
+    """Run `mtp-launcher code` in the project's folder. Raises TimeoutExpired."""
+    command = [sys.executable, "-m", "launcher", "code", place.agent.name, *options, "--", *arguments]
     began_s = time.monotonic()
-    told = subprocess.run(
+    process = subprocess.Popen(
         command,
-        env={**environment, "PYTHONPATH": str(_TREE)},
-        cwd=project,
+        env={**place.environment, "PYTHONPATH": str(_TREE)},
+        cwd=place.project,
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=_LIMIT_S,
-        check=False,
     )
-    print(f"  {agent.name} {arguments[0]}: {told.returncode} after {time.monotonic() - began_s:.0f} s", flush=True)
-    return told
+    try:
+        out, err = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # it ends its agent and its server
+        process.communicate()
+        raise
+    print(
+        f"  {place.agent.name} {arguments[0][:20]}: {process.returncode} after {time.monotonic() - began_s:.0f} s",
+        flush=True,
+    )
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def run_launcher(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_launcher(place: Workplace, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run another command of the program."""
     command = [sys.executable, "-m", "launcher", *arguments]
-    return subprocess.run(command, env=environment, cwd=_TREE, capture_output=True, text=True, check=True)
+    return subprocess.run(command, env=place.environment, cwd=_TREE, capture_output=True, text=True, check=True)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ class Agent:
 
     `program` is its command, `install` the command that installs it, `versions` those that were tried, on the day
     `tried`. `api` is the one that it uses. `first_prompt` are the tokens of its first prompt, `least_context` the
-    tokens of context below which it does not work, `slots` the requests that it sends at once. With `late_system` it
-    sends a system or developer message after the first user message, which some chat templates refuse.
+    tokens of context below which it does not work, `slots` the requests that it sends at once. Without
+    `calls_tools` it reads the model's text for what to do. With `late_system` it sends a system or developer
+    message after the first user message, which some chat templates refuse.
 
     `environment`, `arguments`, `options` and `files` may contain placeholders: see configuration.py. `unset` are
     variables that it must not get. The values of `options` become arguments KEY=VALUE, each after its flag. `files` are
@@ -48,6 +49,7 @@ class Agent:
     first_prompt: int
     least_context: int
     slots: int
+    calls_tools: bool = True
     late_system: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()

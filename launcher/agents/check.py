@@ -75,7 +75,7 @@ async def check_server(client: EngineClient, agent: Agent | None = None, *, mode
     first = await _request_turn(client, {**base, "messages": messages})
     calls = first.answer.get("tool_calls") or []
     findings.tool_call = _is_right_call(calls, texts)
-    if not findings.tool_call:
+    if not findings.tool_call and (agent is None or agent.calls_tools):
         findings.faults.append(_explain_missing_call(first.answer, calls))
     messages += [first.answer, *_answer_calls(calls, texts)]
     second = await _request_turn(client, {**base, "messages": messages})
@@ -110,11 +110,12 @@ def _make_verdict(findings: _Findings, agent: Agent | None, acceptance: float | 
         sentence = join_messages(message("Not ready for {title}.", title=title), *findings.faults)
     else:
         known = [share for share in reuse if share is not None]
-        parts = [message("tool calls parsed")]
+        parts = [message("tool calls parsed")] if findings.tool_call else []
         if known:
             parts.append(message("{share:.0f} % of the prompt reused", share=100 * min(known)))
         if acceptance is not None:
             parts.append(message("{share:.0f} % of drafts accepted", share=100 * acceptance))
+        parts = parts or [message("it answers")]
         sentence = message("Ready for {title}: {parts}.", title=title, parts=join_messages(*parts, separator=", "))
     return Verdict(not findings.faults, findings.tool_call, *reuse, acceptance, sentence)
 

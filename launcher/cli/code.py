@@ -33,7 +33,7 @@ _STOP_S = 5.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("agent", metavar="AGENT", help="claude, cline, codex, opencode, pi or qwen")
+    parser.add_argument("agent", metavar="AGENT", help="aider, claude, cline, codex, opencode, pi or qwen")
     parser.add_argument(
         "--model", metavar="ID[:QUANT] | FILE", help="the model (default: the running server's, else the last one)"
     )

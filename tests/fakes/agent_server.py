@@ -315,7 +315,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         reply = Reply(prompt=len(tokens), cached=self.remember(tokens), call=choose_call(question))
         if reply.call is None:
-            found = re.findall(r"return (\d+)", json.dumps(question.messages[-1]))
+            # A client without tools sends the file itself.
+            found = re.findall(r"return (\d+)", json.dumps(question.messages[-1 if question.tools else 0 :]))
             reply.text = f"The file returns {found[-1]}." if found else "There is nothing to read."
         elif "text-call" in FAULTS:
             call = json.dumps({"name": reply.call[0], "arguments": reply.call[1]})
