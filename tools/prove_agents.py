@@ -238,9 +238,9 @@ def prove_misfortunes(place: Workplace) -> Iterator[str]:
     """Yield, as cells of a Markdown table, what the agent makes of each misfortune."""
     yield send_overlong_prompt(place)
     yield outgrow_context(place)
-    with served_demo(place):
-        yield disturb_reply(place, "restarted", lambda: run_launcher(place, "restart", "--set", "draft=3"))
-        yield disturb_reply(place, "killed", lambda: kill_engine(place))
+    for name, disturb in (("restarted", restart_engine), ("killed", kill_engine)):
+        with served_demo(place):  # a new one, so that the prompt takes its time
+            yield disturb_reply(place, name, disturb)
 
 
 def send_overlong_prompt(place: Workplace) -> str:
@@ -275,7 +275,7 @@ def outgrow_context(place: Workplace) -> str:
     return f"{'summed up' if shrank else 'not summed up'}, exit codes {codes}, prompts {sizes} of {context}"
 
 
-def disturb_reply(place: Workplace, name: str, disturb: Callable[[], object]) -> str:
+def disturb_reply(place: Workplace, name: str, disturb: Callable[[Workplace], object]) -> str:
     """Do something to the server as soon as a request runs; return the agent's exit code."""
     done: list[str] = []
 
@@ -283,7 +283,7 @@ def disturb_reply(place: Workplace, name: str, disturb: Callable[[], object]) ->
         deadline_s = time.monotonic() + _LIMIT_S
         while not done and time.monotonic() < deadline_s:
             if any(each["state"] == "running" for each in read_requests(place)):
-                disturb()
+                disturb(place)
                 done.append(name)
             time.sleep(0.5)
 
@@ -300,6 +300,11 @@ def disturb_reply(place: Workplace, name: str, disturb: Callable[[], object]) ->
     return (
         f"exit code {told.returncode}, requests that went on: {', '.join(ends) or 'none'}" if happened else "too late"
     )
+
+
+def restart_engine(place: Workplace) -> None:
+    """Restart the engine of the running server with another setting."""
+    run_launcher(place, "restart", "--set", "draft=3")
 
 
 def kill_engine(place: Workplace) -> None:
