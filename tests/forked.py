@@ -147,18 +147,21 @@ def popen(
     stdin: int | None = None,
     stdout: int | None = None,
     stderr: int | None = None,
+    env: Mapping[str, str] | None = None,
     start_new_session: bool = False,
     creationflags: int = 0,
 ) -> Program | subprocess.Popen[bytes]:
     """Start a Python program of ours as subprocess.Popen would: in place of it in a module that starts one."""
     streams = (stdin, stdout, stderr)
-    if (program := _fork(command, dict(os.environ), None, streams, new_session=start_new_session)) is not None:
+    environment = dict(os.environ if env is None else env)
+    if (program := _fork(command, environment, None, streams, new_session=start_new_session)) is not None:
         return program
     return subprocess.Popen(
         command,
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
+        env=env,
         start_new_session=start_new_session,
         creationflags=creationflags,
     )
@@ -343,8 +346,10 @@ def _run_program(words: Sequence[str]) -> None:
             del sys.path[0]
             sys.argv = ["-c", *arguments]
             exec(program, {"__name__": "__main__"})
-        case _:
-            raise ValueError(words)
+        case [script, *arguments]:
+            sys.path[0] = str(Path(script).parent)
+            sys.argv = [script, *arguments]
+            runpy.run_path(script, run_name="__main__")
 
 
 if __name__ == "__main__":

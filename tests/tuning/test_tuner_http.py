@@ -4,10 +4,11 @@ import asyncio
 import json
 import math
 import os
+import subprocess
 import sys
-from asyncio.subprocess import PIPE
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -20,6 +21,7 @@ from launcher.tuning.goal import Goal
 from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.space import draft_length, settings_key
 from launcher.tuning.tuner import tune
+from tests import forked
 from tests.tuning.simulated import MTP_WINS
 from tools.tuner_simulation.bench import PROMPT_TOKENS
 from tools.tuner_simulation.machine import draw, truth
@@ -35,6 +37,9 @@ FLAGS = {
 }
 
 
+pytestmark = pytest.mark.usefixtures("forked_commands")
+
+
 @dataclass
 class HttpBench:
     """Starts the program with the settings as flags and reads its replies as the launcher reads llama-server's."""
@@ -43,7 +48,7 @@ class HttpBench:
     served: dict[str, Value] = field(default_factory=dict)
     starts: int = 0
     now: float = 0.0
-    process: asyncio.subprocess.Process | None = None
+    process: forked.Program | subprocess.Popen[bytes] | None = None
     client: EngineClient | None = None
 
     def now_s(self) -> float:
@@ -61,12 +66,12 @@ class HttpBench:
         self.starts += 1
         environment = {**os.environ, "FAKE_NOW": str(self.now), "FAKE_STARTS": str(self.starts)}
         command = [sys.executable, str(SERVER), str(self.machine), *flags]
-        self.process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, env=environment)
+        self.process = forked.popen(command, stdout=PIPE, stderr=PIPE, env=environment)
         assert self.process.stdout
         assert self.process.stderr
-        line = await self.process.stdout.readline()
+        line = await asyncio.to_thread(self.process.stdout.readline)
         if not line:
-            said = (await self.process.stderr.read()).decode()
+            said = (await asyncio.to_thread(self.process.stderr.read)).decode()
             await self.stop()
             self.now += 5.0
             failed = EngineFailed("The engine ended while it loaded.", said)
@@ -107,9 +112,9 @@ class HttpBench:
         if self.client:
             await self.client.close()
         if self.process:
-            if self.process.returncode is None:
-                self.process.kill()
-            await self.process.communicate()
+            self.process.kill()
+            with self.process:
+                pass  # closes its pipes, and waits for its end
         self.client, self.process, self.served = None, None, {}
 
 
