@@ -27,7 +27,15 @@ from launcher.engine.server.load_times import expected_load_time, save_load_time
 from launcher.engine.server.logs import LogBook, logs_dir
 from launcher.engine.server.own_memory import make_formula_inputs
 from launcher.engine.server.registry import ServedModel, hash_command
-from launcher.engine.server.state import SERVING, EngineStarted, Notice, ServerEvent, ServerState, ServerStatus
+from launcher.engine.server.state import (
+    MAIN_UNLOADED,
+    SERVING,
+    EngineStarted,
+    Notice,
+    ServerEvent,
+    ServerState,
+    ServerStatus,
+)
 from launcher.engine.server.supervisor import Supervisor
 from launcher.engine.settings import Settings, change_settings, launched_settings
 from launcher.gateway.client_side import GateClientSide, GatewayClientSide
@@ -510,7 +518,13 @@ class ModelPool:
                 await asyncio.gather(*(self._unload(each) for each in leaving))
                 for each in leaving:
                     text = message("{model} was unloaded to make room for {other}.", model=each.name, other=model.name)
-                    self._on_notice(Notice("model_unloaded", text))
+                    if each.is_main:
+                        text = message(
+                            "{model} was unloaded to make room for {other}. The next request for it loads it again.",
+                            model=each.name,
+                            other=model.name,
+                        )
+                    self._on_notice(Notice(MAIN_UNLOADED if each.is_main else "model_unloaded", text))
                 return start
             if start is not None:
                 continue  # one was used meanwhile

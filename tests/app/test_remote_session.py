@@ -39,7 +39,15 @@ from launcher.engine.server import registry
 from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.launch import Launch, check_model
 from launcher.engine.server.process import EngineCommand
-from launcher.engine.server.state import LogAdded, Notice, ServerEvent, ServerState, ServerStatus, StreamsContinued
+from launcher.engine.server.state import (
+    MAIN_UNLOADED,
+    LogAdded,
+    Notice,
+    ServerEvent,
+    ServerState,
+    ServerStatus,
+    StreamsContinued,
+)
 from launcher.engine.settings import save_model_settings
 from launcher.monitor.health_event import FindingCode, HealthEvent
 from tests import forked
@@ -462,6 +470,7 @@ async def test_requests_name_other_models_and_a_start_of_the_window_comes_before
             assert (await ask(client, "second")).status_code == 200
             await session.supervisor.wait_for_state(ServerState.STOPPED)
             assert not session.is_idle
+            assert MAIN_UNLOADED in [each.code for each in seen if isinstance(each, Notice)]
             await session.start(options)
             assert not registry.list_entries()[0].models
             assert (await ask(client, "demo")).json()["model"] == "demo"

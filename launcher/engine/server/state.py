@@ -77,6 +77,8 @@ ADDRESS_CHANGED = "address_changed"
 NO_HEAD, KEPT_REPLACED = "no_mtp_head", "kept_settings_replaced"
 """Notice codes of a start. NO_HEAD: MTP is off because the model has no MTP head. KEPT_REPLACED: the settings that the
 user has kept for the model do not fit now and were replaced."""
+MAIN_UNLOADED = "main_model_unloaded"
+"""Notice code: the model that a person started was unloaded to make room for one that a request loads."""
 
 ServerEvent = ServerStatus | LogAdded | EngineStarted | Notice | StreamsContinued
 Listener = Callable[[ServerEvent], None]
