@@ -97,7 +97,8 @@ def list_engines(launcher: psutil.Process) -> list[psutil.Process]:
     found = []
     for process in launcher.children(recursive=True):
         with suppress(psutil.Error):
-            if "--model" in process.cmdline() and "launcher.engine.server.keeper" not in " ".join(process.cmdline()):
+            words = process.cmdline()
+            if "--model" in words and not any(word.endswith("keeper.py") for word in words):
                 found.append(process)
     return found
 
