@@ -90,13 +90,18 @@ def test_claude_code_reads_a_file_and_goes_on(
     with scripted_server() as url:
         first = forked.run("code", "claude", "--url", url, "--", "-p", "What does answer.py return?")
         second = forked.run("code", "claude", "--url", url, "--", "-c", "-p", "And once more?")
-    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+        other = forked.run("code", "claude", "--url", url, "--", "-p", "What is in this folder?")
+    assert (first.returncode, second.returncode, other.returncode) == (0, 0, 0), first.stderr + second.stderr
     assert "The file returns 42." in first.stdout
     assert "The file returns 42." in second.stdout
-    requests = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [len(each["tools"]) for each in requests] == [12] * 4
-    for before, after in pairwise(requests):
+    sent = [json.loads(line) for line in log.read_text().splitlines()]
+    assert sum(each["path"] == "/v1/messages/count_tokens" for each in sent) == 3
+    requests = [each for each in sent if each["path"] == "/v1/messages"]
+    assert [len(each["tools"]) for each in requests] == [12] * 6  # and none for a title
+    for before, after in pairwise(requests[:4]):
         assert after["reused"] >= 0.99 * before["tokens"]
+    # Another conversation begins as the first did: the header that changes with each of them is turned off.
+    assert requests[4]["reused"] >= 0.97 * requests[4]["tokens"]
 
 
 def test_claude_codes_late_system_message_is_refused_by_a_template_that_is_then_corrected(

@@ -58,6 +58,7 @@ READERS = ("read_file", "read", "Read", "read_files", "view", "bash", "Bash", "e
 """Names of tools that can read a file, the plainest first."""
 TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
 LATE = "System message must be at the beginning."
+COUNTING = "/v1/messages/count_tokens"
 MODEL = "scripted"
 numbers = itertools.count(1)
 
@@ -292,7 +293,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         path = self.path.split("?")[0]
-        if f"refuses={path}" in FAULTS or path not in (*APIS, "/apply-template"):
+        if f"refuses={path}" in FAULTS or path not in (*APIS, COUNTING, "/apply-template"):
             self.refuse(404, "File Not Found", "not_found_error")
             return
         question = read_question(path, body)
@@ -301,6 +302,9 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(500, LATE, "server_error")
         elif path == "/apply-template":
             self.answer(200, {"prompt": question.prompt})
+        elif path == COUNTING:
+            note(path=path, tools=[], tokens=0, results=0)
+            self.answer(200, {"input_tokens": len(TOKEN.findall(question.prompt))})
         else:
             self.reply(path, body, question)
 

@@ -2,7 +2,8 @@
 
     claude -p QUESTION [-c]      answer a question in the current folder; -c goes on with the last conversation there
 
-It is a real client over a socket: POST /v1/messages?beta=true, streamed, with twelve tools, cached blocks of system
+It is a real client over a socket: a request for a title and one for the number of tokens, then POST
+/v1/messages?beta=true, streamed, with twelve tools, cached blocks of system
 text, a system message after the first one of the user, thinking sent back, and tools that read files and run nothing.
 The texts are our own and as long as those of the original. ANTHROPIC_* and CLAUDE_CODE_* mean what they mean there.
 
@@ -97,7 +98,7 @@ class Conversation:
     def run(self) -> str:
         """Send requests until an answer calls no tool; return its text."""
         for _ in range(MOST_TURNS):
-            blocks = self._request()
+            blocks = send(self._make_body())
             self.messages.append({"role": "assistant", "content": blocks})
             calls = [block for block in blocks if block["type"] == "tool_use"]
             if not calls:
@@ -106,9 +107,23 @@ class Conversation:
             self.messages.append({"role": "user", "content": results})
         return "Too many calls of tools."
 
-    def _request(self) -> list[dict[str, Any]]:
-        """Return the blocks of one answer. Exits with an error's text once it was refused some times."""
-        body = {
+    def send_side_requests(self) -> None:
+        """Ask for a title, unless traffic is limited to what is needed, and for the number of tokens so far."""
+        model = os.environ["ANTHROPIC_DEFAULT_HAIKU_MODEL"]
+        if os.environ.get("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC") != "1":
+            text = f"Give this conversation a title of three words: {self.first_question}"
+            messages = [{"role": "user", "content": text}]
+            send({"model": model, "max_tokens": 64, "stream": True, "messages": messages})
+        body = self._make_body()
+        counted = {name: body[name] for name in ("model", "system", "tools", "messages")}
+        connection = open_connection()
+        connection.request("POST", "/v1/messages/count_tokens?beta=true", json.dumps(counted), make_headers(0))
+        reply = connection.getresponse()
+        if reply.status not in (200, 404):
+            sys.exit(f"API Error: {reply.status} {reply.read().decode()}")
+
+    def _make_body(self) -> dict[str, Any]:
+        return {
             "model": os.environ["ANTHROPIC_MODEL"],
             "max_tokens": int(os.environ.get("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "32000")),
             "stream": True,
@@ -119,17 +134,21 @@ class Conversation:
             "tools": make_tools(),
             "messages": self.messages,
         }
-        reason = ""
-        for number in range(TRIES):
-            connection = open_connection()
-            connection.request("POST", "/v1/messages?beta=true", json.dumps(body), make_headers(number))
-            reply = connection.getresponse()
-            if reply.status == 200:
-                return list(read_blocks(reply))
-            reason = f"API Error: {reply.status} {reply.read().decode()}"
-            if reply.status < 500:
-                break
-        sys.exit(reason)
+
+
+def send(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the blocks of the answer to a request, which is sent again after an error of the server."""
+    reason = ""
+    for number in range(TRIES):
+        connection = open_connection()
+        connection.request("POST", "/v1/messages?beta=true", json.dumps(body), make_headers(number))
+        reply = connection.getresponse()
+        if reply.status == 200:
+            return list(read_blocks(reply))
+        reason = f"API Error: {reply.status} {reply.read().decode()}"
+        if reply.status < 500:
+            break
+    sys.exit(reason)
 
 
 def open_connection() -> http.client.HTTPConnection:
@@ -197,6 +216,7 @@ def main() -> None:
         sys.exit(print(f"{VERSION} (Claude Code)"))
     question = next(word for word in reversed(arguments) if not word.startswith("-"))
     conversation = Conversation(question, goes_on="-c" in arguments)
+    conversation.send_side_requests()
     print(conversation.run())
     conversation.save()
 
