@@ -12,6 +12,8 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog, QPushButton
 from pytestqt.qtbot import QtBot
 
+from launcher.agents.agent import Agent
+from launcher.agents.configuration import context_error
 from launcher.engine.builds.installed import add_engine, use_engine
 from launcher.engine.server.last_start import save_last_model
 from launcher.gui.start.agent_card import AgentCard
@@ -197,3 +199,23 @@ def test_what_is_missing_is_named_with_the_way_to_get_it(
     click(card.plans_button, qtbot)
     assert window.page("start").goal.currentData() == "agents"
     assert shown(terminal) == ""
+
+
+def test_a_model_that_would_do_is_one_click_away(
+    script: Script, project: Path, window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(agent: Agent, *_: object, **_names: object) -> None:
+        raise context_error(agent, 8_192, "Start it instead.", suggested="demo")
+
+    monkeypatch.setattr("launcher.app.coding.prepare_server", refuse)  # whatever fits on this computer
+    script("opencode", AGENT.format(python=sys.executable))
+    card = open_card(window, qtbot)
+    card.chosen_folder = project
+    click(card.start_button, qtbot)
+    qtbot.waitUntil(lambda: card.plans_button.isVisible())
+    assert "needs a context of at least 24,576 tokens, and there would be 8,192. Start it" in card.outcome.text()
+    assert card.plans_button.text() == "Show its plan"
+    page = window.page("start")
+    with qtbot.waitSignal(page.flow.planned):
+        click(card.plans_button, qtbot)
+    assert page.name_field.text() == "demo"
