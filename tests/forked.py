@@ -1,4 +1,4 @@
-"""Commands of the command line in processes forked from one that has imported them all.
+"""Commands, and other Python programs of ours, in processes forked from one that has imported all of them.
 
 Most of the processor time of a short command goes into imports. A forked one is all else that a user's is: it has its
 own arguments, environment, folder, streams, signals, and end. What a process takes from its environment when it starts,

@@ -83,6 +83,18 @@ def window(
 
 
 @pytest.fixture
+def charts() -> None:
+    """Have the charts in a module that leaves them out."""
+
+
+@pytest.fixture
+def no_charts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the charts out, for modules that do not read them: they are a third of the work of a serving window."""
+    if "charts" not in request.fixturenames:
+        monkeypatch.setattr("launcher.gui.plots.panel.PlotPanel.attach_charts", lambda _panel: None)
+
+
+@pytest.fixture
 def wait_for(window: Window, qtbot: QtBot) -> Callable[..., None]:
     """Wait until the server is in one of the states; ready it is once the window knows its address, too."""
 

@@ -13,6 +13,8 @@ from launcher.gui.labels import Label
 from launcher.gui.window import Window
 from tests.gui.chatting import can_send, in_file
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 
 def compared(chat: ChatPane, qtbot: QtBot, **values: str) -> ReplyPair:
     chat.compare_button.setChecked(True)

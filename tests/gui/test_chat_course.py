@@ -14,6 +14,8 @@ from launcher.gui.window import Window
 from tests.gui.chatting import can_send, in_file
 from tests.gui.test_journeys import endless
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 WAIT = 20_000
 Wait = Callable[..., None]
 

@@ -32,6 +32,7 @@ from launcher.gui.window import Window
 from tests.gui.dragging import dragged, dropped
 from tests.gui.plotted import is_drawing
 
+pytestmark = pytest.mark.usefixtures("no_charts")
 Wait = Callable[..., None]
 
 
@@ -97,7 +98,7 @@ def test_one_click_starts_the_demo_and_a_question_is_answered(window: Window, wa
     assert window.page("cockpit").chat.messages[-1] == {"role": "assistant", "content": answer.text}
 
 
-def test_the_plots_and_read_outs_follow(demo: Window, qtbot: QtBot) -> None:
+def test_the_plots_and_read_outs_follow(demo: Window, qtbot: QtBot, charts: None) -> None:
     with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
         ask(demo, qtbot, "What is a draft?")
     plots = demo.page("cockpit").plots
@@ -109,7 +110,7 @@ def test_the_plots_and_read_outs_follow(demo: Window, qtbot: QtBot) -> None:
 
 
 def test_before_a_restart_is_said_what_a_reply_will_notice_and_it_goes_on(
-    demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+    demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, charts: None
 ) -> None:
     endless(demo, monkeypatch)
     page = demo.page("cockpit")
@@ -151,7 +152,7 @@ def ending(demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> Windo
     return demo
 
 
-def test_a_reply_that_cannot_go_on_is_waited_for(ending: Window, qtbot: QtBot) -> None:
+def test_a_reply_that_cannot_go_on_is_waited_for(ending: Window, qtbot: QtBot, charts: None) -> None:
     with qtbot.waitSignal(ending.controller.applied, timeout=60_000):
         qtbot.mouseClick(button(ending, "Apply"), Qt.MouseButton.LeftButton)
         qtbot.waitUntil(lambda: "Waiting for running replies" in texts(ending))
@@ -492,7 +493,9 @@ def test_enter_presses_the_button_that_has_the_focus(window: Window, wait_for: W
     wait_for(ServerState.READY)
 
 
-def test_minimised_nothing_is_drawn_and_back_again_all_that_came_is_there(demo: Window, qtbot: QtBot) -> None:
+def test_minimised_nothing_is_drawn_and_back_again_all_that_came_is_there(
+    demo: Window, qtbot: QtBot, charts: None
+) -> None:
     plots = demo.page("cockpit").plots
     qtbot.waitUntil(lambda: plots.drawings > 1, timeout=60_000)
     session = demo.controller._service.session

@@ -35,6 +35,8 @@ from launcher.gui.window import Window
 from tests import forked
 from tests.gui.chatting import can_send, controller_of
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 Wait = Callable[..., None]
 
 
@@ -154,7 +156,7 @@ def test_the_answer_to_the_question_is_a_setting(window: Window, wait_for: Wait,
 
 
 def test_with_motion_off_nothing_moves(
-    usual_theme: None, window: Window, qtbot: QtBot, qapp: QApplication, monkeypatch: pytest.MonkeyPatch
+    usual_theme: None, window: Window, qtbot: QtBot, qapp: QApplication, monkeypatch: pytest.MonkeyPatch, charts: None
 ) -> None:
     def duration_ms() -> int:
         hint = QStyle.StyleHint.SH_Widget_Animation_Duration
