@@ -287,7 +287,7 @@ class EngineReply(asyncio.BufferedProtocol):
         while (line_end := data.find(_LINE_END, begin)) >= 0:
             size = int(data[begin:line_end].partition(b";")[0], 16)
             if size < 0:
-                raise ValueError("A chunk has a negative size.")
+                raise ValueError("negative size of a chunk")
             if not size:
                 self._is_complete = True
                 break
