@@ -4,7 +4,8 @@ import asyncio
 import hashlib
 import socket
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,7 @@ class GateClientSide:
             slots=max(1, launch.resolved.slots),
             slot_folder=self.slot_folder if saves else None,
             state_key=await asyncio.to_thread(lambda: launch.state_key),
+            reply_limit=_find_reply_limit(launch.options.extra),
         )
         await gate.resume_requests(link)
 
@@ -88,6 +90,15 @@ class GateClientSide:
         """See ClientSide."""
         if self.gate is not None:
             await self.gate.end_requests(_STOPPED, drain_s)
+
+
+def _find_reply_limit(arguments: Sequence[str]) -> int | None:
+    """Return the user's limit for replies whose requests name none. GET /props does not tell it (b11669)."""
+    limit = None
+    for flag, value in pairwise(word for each in arguments for word in each.split("=", 1)):
+        if flag in ("-n", "--predict", "--n-predict") and value.isdecimal():
+            limit = int(value)
+    return limit or None
 
 
 class GatewayClientSide(GateClientSide):

@@ -214,7 +214,7 @@ async def make_continuation(
         raw = exchange.text.reasoning + exchange.text.content
         count = len(await link.token_pieces(raw))
     request = _with_reply(exchange.path, body, mode, raw)
-    _lower_limits(request, count)
+    _lower_limits(request, count, link.reply_limit)
     return Continuation(request, raw, slot, count, prompt_tokens or 0, exchange.figures.reused_tokens or 0)
 
 
@@ -238,12 +238,17 @@ async def _continue_tokens(link: EngineLink, exchange: Exchange, saved: list[Sav
             prompt = (each.tokens or [])[: prompt_tokens + counted]
             break
     request = {**body, "prompt": prompt}
-    _lower_limits(request, count)
+    _lower_limits(request, count, link.reply_limit)
     return Continuation(request, text, slot, count, prompt_tokens, reused)
 
 
-def _lower_limits(request: dict[str, Any], generated: int) -> None:
-    """Lower a request's limits by the tokens that were generated already."""
+def _lower_limits(request: dict[str, Any], generated: int, usual: int | None) -> None:
+    """Lower a request's limits, or the engine's usual one, by the tokens that were generated already."""
+    limits = [request.get(name) for name in _LIMITS]
+    if usual is not None and not any(isinstance(limit, int) and limit > 0 for limit in limits):
+        for name in _LIMITS:
+            request.pop(name, None)  # -1 means the usual one
+        request["max_tokens"] = usual
     for name in _LIMITS:
         limit = request.get(name)
         if isinstance(limit, int) and limit > 0:

@@ -22,7 +22,8 @@ class EngineLink:
     """An engine that serves requests, until it is stopped.
 
     `slots` is how many requests it works on at once. `slot_folder` is where it saves slots, None if it cannot.
-    `state_key` is the same for engines that can restore each other's slots.
+    `state_key` is the same for engines that can restore each other's slots. `reply_limit` is the most tokens of a reply
+    whose request names no limit, None without one.
     """
 
     url: str
@@ -30,6 +31,7 @@ class EngineLink:
     slots: int
     slot_folder: Path | None
     state_key: str
+    reply_limit: int | None = None
 
     async def open_reply(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""

@@ -193,6 +193,19 @@ async def test_a_stream_that_ends_after_a_handover_has_the_counts_of_the_whole(
         check_same_words(cut, short)
 
 
+async def test_the_engines_own_limit_holds_over_a_handover(options: ServeOptions) -> None:
+    async with serving(replace(options, extra=("--n-predict", "900"))) as (session, client):
+        cut = ReadReply()
+        reading = asyncio.create_task(read_stream(client, cut, max_tokens=-1))
+        await cut.wait_for_parts(9)
+        await change_settings(session, draft=3)
+        await reading
+        assert session.last_handover is not None
+        assert session.last_handover.outcome == "seamless"
+        assert cut.counts is not None
+        assert (cut.counts[1], cut.finish_reason) == (900, "length")
+
+
 async def test_what_a_handover_would_mean_is_known_before_it(options: ServeOptions) -> None:
     async with serving(replace(options, slots=2)) as (session, client):
         assert await session.foresee_handover() == HandoverOutlook()
