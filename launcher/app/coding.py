@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 from launcher.agents.agent import Agent
@@ -229,7 +230,7 @@ async def resolve_agent_start(
     """
     wishes: dict[str, Value] = {"slots": agent.slots, "kv_unified": True} if agent.slots > 1 else {}
     larger: dict[str, Value] = {"ctx": agent.least_context}
-    usable: list[ResolvedStart] = []
+    usable: list[tuple[int, ResolvedStart]] = []
     context = 0
     for settings in (wishes, wishes | larger, wishes | larger | {"kv": "q8_0"}, larger, larger | {"kv": "q8_0"}):
         start = await resolve_start(model, {**settings, **asked}, make_options, intent="agents", ending=ending)
@@ -238,15 +239,22 @@ async def resolve_agent_start(
             raise no_text_error(start.options.model.name, is_reranker=start.options.reranking)
         if not _fits_with_fine_kv(start, asked):
             continue
-        if slot_context(start) >= agent.least_context:
+        tokens = slot_context(start)
+        if "ctx" not in asked:  # beyond its trained context a model writes nonsense
+            tokens = int(min(tokens, await asyncio.to_thread(_read_trained_context, start.options)))
+        if tokens >= agent.least_context:
             return _with_sampling(start, model)
-        context = max(context, slot_context(start))
-        usable.append(start)
-    for start in usable:
-        if slot_context(start) >= agent.smallest_context:
+        context = max(context, tokens)
+        usable.append((tokens, start))
+    for tokens, start in usable:
+        if tokens >= agent.smallest_context:
             return _with_sampling(start, model)
     hint, suggested = await _describe_alternative(agent)
     raise context_error(agent, context, hint, suggested=suggested)
+
+
+def _read_trained_context(options: ServeOptions) -> float:
+    return check_model(replace(options, draft=0)).trained_context or inf
 
 
 def _fits_with_fine_kv(start: ResolvedStart, asked: Mapping[str, Value]) -> bool:

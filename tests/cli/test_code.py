@@ -15,7 +15,7 @@ from tests import forked
 from tests.agents.scripted import PROGRAM, scripted_server
 from tests.agents.test_late_system import GUARDED
 from tests.cli.in_process import run
-from tests.models.tiny_models import write_templated
+from tests.models.tiny_models import write_templated, write_trained
 
 CLAUDE = PROGRAM.with_name("claude_client.py")
 AGENT = """#!{python}
@@ -170,3 +170,13 @@ def test_what_cannot_work_is_refused(home: Path, opencode: Path) -> None:
         assert refused.returncode == 0
     small = run("code", "opencode", "--model", "demo", "--ctx", "4096")
     assert "at least 24,576 tokens" in small.stderr
+
+
+def test_no_context_beyond_the_trained_one_is_chosen_for_an_agent(
+    home: Path, opencode: Path, demo_model: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "short.gguf"
+    write_trained(demo_model, model, 4_096)
+    refused = run("code", "opencode", "--model", str(model))
+    assert refused.returncode == 1
+    assert "at least 24,576 tokens, and there would be 4,096" in " ".join(refused.stderr.split())

@@ -87,6 +87,13 @@ def write_templated(source: Path, path: Path, template: str) -> None:
     _end_copy(writer, tensors)
 
 
+def write_trained(source: Path, path: Path, context: int) -> None:
+    """Write a copy of a model with another trained context."""
+    writer, tensors = _begin_copy(source, path, leave_out=("context_length",))
+    writer.add_context_length(context)
+    _end_copy(writer, tensors)
+
+
 def _begin_copy(source: Path, path: Path, leave_out: Sequence[str] = ()) -> tuple[GGUFWriter, list[ReaderTensor]]:
     """Return what writes a model with the same fields, but those in `leave_out`, or of its architecture there."""
     reader = GGUFReader(source)
