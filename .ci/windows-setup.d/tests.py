@@ -9,7 +9,6 @@ from pathlib import Path
 
 SUBSET = [
     *("tests/base/test_background_file.py", "tests/base/test_errors.py"),
-    "tests/base/test_memory.py",
     *("tests/base/test_net.py", "tests/base/test_prompts.py", "tests/base/test_redact.py"),
     *("tests/export/test_clients.py", "tests/export/test_files.py", "tests/export/test_recipe.py"),
     *("tests/models/test_allocation.py", "tests/models/test_catalogue.py", "tests/models/test_choice.py"),
