@@ -100,7 +100,13 @@ def own_servers(page: StartPage) -> int:
 
 
 def done(page: StartPage) -> bool:
-    return page.card.primary.text() == "Open the chat"
+    assert page.card.primary.text() == "Open the chat", (
+        page.card.accessibleName(),
+        page.card.primary.text(),
+        page.flow.running,
+        {step.value: report.stage.value for step, report in page.steps.progress.items()},
+    )
+    return True
 
 
 def test_it_says_what_it_looks_at_and_then_what_it_found(bare: None, window: Window, qtbot: QtBot) -> None:

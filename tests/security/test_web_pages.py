@@ -54,10 +54,21 @@ def test_a_name_that_was_bound_to_this_computer_gets_it_nothing(served: Served, 
     assert set(statuses.values()) == {401 if host == "localhost" else 421}
 
 
-@pytest.mark.parametrize("path", ["/", "/index.html", "/bundle.js"])
-def test_there_is_no_web_page_of_its_own_to_attack(served: Served, path: str) -> None:
+@pytest.mark.parametrize("path", ["/", "/index.html"])
+def test_the_engine_s_own_page_holds_no_key_and_is_not_for_other_pages(served: Served, path: str) -> None:
     with httpx.Client(base_url=served.url, trust_env=False) as client:
-        assert client.get(path).status_code in (401, 404)
+        answer = client.get(path)
+        assert client.get(path, headers={"Origin": EVIL}).status_code == 403
+        assert client.get("/props").status_code == 401
+    assert answer.status_code == 200
+    assert served.api_key not in answer.text
+    assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+@pytest.mark.parametrize("path", ["/no.js", "/etc/passwd", "/../launcher", "/.well-known/none"])
+def test_other_files_need_the_key(served: Served, path: str) -> None:
+    with httpx.Client(base_url=served.url, trust_env=False) as client:
+        assert client.get(path).status_code in (400, 401, 404)
 
 
 @pytest.mark.parametrize("key", ["x", "Bearer", "' or 1=1", "k" * 43, "k" * 8_000])
