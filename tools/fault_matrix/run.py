@@ -64,8 +64,8 @@ async def _meet(case: Case, server: FileServer, run: str, target: Path) -> Outco
     settings, limit, before = SETTINGS, None, 0
     if "stalls" in case.faults + case.first:
         settings = replace(settings, stall_s=0.3)
-    if case.room is not None and case.room > 0:
-        settings = replace(settings, reserve_bytes=free_bytes(target.parent) - case.room)
+    if case.room == 0:  # twice as much, for other programs may free some meanwhile
+        settings = replace(settings, reserve_bytes=2 * free_bytes(target.parent))
     elif case.room is not None:
         limit = -case.room
     if case.first:
