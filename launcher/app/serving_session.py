@@ -18,7 +18,7 @@ from launcher.monitor.reply import OnDelta, Reply, read_reply
 
 
 class SessionServer(MonitoredServer, Protocol):
-    """The server of a session: a Supervisor, or the image of one in another process."""
+    """The server of a session: a Supervisor, or a RemoteServer, which stands for one in another process."""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -41,7 +41,7 @@ class SessionServer(MonitoredServer, Protocol):
     def chat(
         self, request: ChatRequest, *, measured: bool = False
     ) -> AbstractAsyncContextManager[AsyncIterator[Delta]]:
-        """Stream a reply. See Supervisor.chat."""
+        """Stream a reply. See ChatServer.chat."""
 
 
 class ServingSession(Protocol):

@@ -1,8 +1,9 @@
-"""What a server that runs here and the image of one in another process have in common: their replies."""
+"""A server as requests see it: its status and open replies, whether it runs in this process or in another one."""
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -115,11 +116,11 @@ class OpenReplies:
             yield delta
 
 
-class ChatServer:
+class ChatServer(ABC):
     """A server that this program sends requests to: its status, and the replies that are being read from it.
 
-    A Supervisor runs one, a RemoteServer is the image of one in another process. Belongs to one asyncio loop. `now_s`
-    returns monotonic seconds; with `has_gateway`, requests go to `endpoint` rather than to the engine itself.
+    A Supervisor runs one in this process, a RemoteServer stands for one in another process. Belongs to one asyncio
+    loop. `now_s` returns monotonic seconds; with `has_gateway`, requests go to `endpoint` rather than to the engine.
     """
 
     def __init__(self, endpoint: Endpoint, now_s: Callable[[], float], *, has_gateway: bool) -> None:
@@ -198,9 +199,9 @@ class ChatServer:
             changed.set()
             self._announce_status(status)
 
+    @abstractmethod
     def _announce_status(self, status: ServerStatus) -> None:
         """Tell the listener of a new status."""
-        raise NotImplementedError
 
     async def _close_chat_client(self) -> None:
         client, self._chat_client = self._chat_client, None
