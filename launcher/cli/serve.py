@@ -101,7 +101,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.cli.suggested_fixes import actions_json, print_failure
     from launcher.engine.server.last_start import require_last_model, save_last_start
 
-    _check_sharing(options)
+    _check_options(options)
     model = require_last_model() if options.last else options.what or options.model
     if options.port is None and not (options.direct or options.lan):
         from launcher.app.model_joining import find_server_to_join
@@ -203,14 +203,16 @@ async def _serve_for_window(start: ResolvedStart, options: argparse.Namespace) -
     return 0
 
 
-def _check_sharing(options: argparse.Namespace) -> None:
-    """Raise BadOption for options about sharing that do not belong together."""
+def _check_options(options: argparse.Namespace) -> None:
+    """Raise BadOption for options that do not belong together."""
     from launcher.base.errors import BadOption
 
     if options.no_tls and not options.lan:
         raise BadOption("--no-tls belongs to --lan.", "This computer's own connections are never encrypted.")
     if options.lan and options.direct and not options.no_tls:
         raise BadOption("With --direct nothing is encrypted.", "Add --no-tls, or omit --direct.")
+    if options.memory_guard and options.direct:
+        raise BadOption("With --direct a restart would end all replies.", "Omit --memory-guard or --direct.")
 
 
 def _print_health(event: HealthEvent) -> None:

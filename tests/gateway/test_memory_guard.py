@@ -22,6 +22,7 @@ from launcher.engine.server.own_memory import private_mib
 from launcher.engine.server.state import Notice, ServerEvent
 from launcher.machine.gpus import GpuSensors
 from launcher.monitor.health_event import FindingCode, FindingLevel, HealthEvent
+from tests import forked
 from tests.gateway.test_handover import ReadReply, read_stream
 
 ROOM_MIB = 20
@@ -146,3 +147,9 @@ async def test_without_consent_or_the_gateway_it_is_only_said(demo_model: Path, 
         assert (server.session.supervisor.engine_pid != engine) is (by == "setting")
         assert len(server.notices) == (by == "setting")
         assert (guard is None) is (by == "direct")
+
+
+def test_the_guard_needs_the_gateway() -> None:
+    refused = forked.run("serve", "demo", "--direct", "--memory-guard")
+    assert refused.returncode == 1
+    assert "Omit --memory-guard or --direct" in refused.stderr
