@@ -487,8 +487,9 @@ class RemoteSession:
         self._earlier_changes += self._reported_changes + 1
         self._reported_changes = 0
         if self._server is not None:
-            if not self._closing:
-                self._server.apply_status(ServerStatus(ServerState.FAILED, error=error))
+            # A process that ends as it was asked to may be gone before it has sent its last status.
+            failed = ServerStatus(ServerState.FAILED, error=error)
+            self._server.apply_status(ServerStatus() if self._closing else failed)
             await self._set_server(None)
         await asyncio.to_thread(link.reap, _REAP_LIMIT_S)
         link.ended.set_result(error)

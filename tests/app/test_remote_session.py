@@ -317,6 +317,18 @@ async def test_a_process_that_does_not_answer_is_killed_at_the_end(
     assert session.is_idle
 
 
+async def test_a_server_has_stopped_at_the_end_even_if_its_process_could_not_say_so(options: ServeOptions) -> None:
+    seen: list[ServerEvent] = []
+    session = RemoteSession(on_event=seen.append)
+    await session.start(options)
+    assert session.process is not None
+    closing = asyncio.create_task(session.close())
+    await asyncio.sleep(0)  # it has begun
+    os.kill(session.process.pid, signal.SIGKILL)
+    await closing
+    assert states(seen)[-1] is ServerState.STOPPED
+
+
 async def test_a_left_process_that_does_not_answer_is_replaced(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
