@@ -227,7 +227,8 @@ class ModelPool:
         self._listing = asyncio.Lock()
         self._idle_task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Future[Any]] = set()
-        self._closed = False
+        self._closing: asyncio.Future[None] | None = None
+        """Done when `close` has ended all models; None while it was not called."""
 
     # The main model, which the session starts and stops.
 
@@ -270,9 +271,28 @@ class ModelPool:
 
     async def close(self, drain_s: float = 0.0) -> None:
         """Unload all models but the main one, and load none again. Running requests get `drain_s` seconds to end."""
-        if self._closed:
+        if self._closing is None:
+            self._main.is_unloaded = False
+            self._closing = asyncio.ensure_future(self._end_models(drain_s))
+        try:
+            await asyncio.wait([self._closing])
+        except asyncio.CancelledError:
+            self._hold_task(asyncio.ensure_future(self._end_replies()))
+            raise
+
+    async def reopen(self) -> None:
+        """Load models again, because a start takes the place of a stop. What the stop waits for ends at once."""
+        if self._closing is None:
             return
-        self._closed, self._main.is_unloaded = True, False
+        await self._end_replies()
+        await asyncio.wait([self._closing])
+        for model in self._models[1:]:
+            if model.side.gate is not None:
+                model.side.gate.close()
+        del self._models[1:]
+        self._closing = None
+
+    async def _end_models(self, drain_s: float) -> None:
         tasks = [*self._tasks, *([self._idle_task] if self._idle_task else [])]
         for task in tasks:
             task.cancel()
@@ -286,6 +306,11 @@ class ModelPool:
             model.supervisor.log.close()
         self._on_change(())
         self._note_change()
+
+    async def _end_replies(self) -> None:
+        """Stop all models but the main one without waiting for their replies."""
+        ending = (each.supervisor.become(None) for each in self._models[1:])
+        await asyncio.gather(*ending, return_exceptions=True)
 
     # Finding the model of a request. The gateway calls these.
 
@@ -440,7 +465,7 @@ class ModelPool:
         asked = _read_settings(alias)
         if model.task is not None:
             return model.task
-        if self._closed:
+        if self._closing is not None:
             raise Refusal(503, "The server is being stopped", "unavailable_error")
         if not model.is_loaded:
             if model.failure is not None and self._clock() - model.failure[0] < _FAILURE_S:
@@ -621,7 +646,7 @@ class ModelPool:
 
         Raises LauncherError.
         """
-        if self._host is None or self._closed:
+        if self._host is None or self._closing is not None:
             raise ServerNotFound(message("The server is being stopped."), message("Start it again."))
         await self._host.open()
         start = await request.resolve({}, ())
@@ -653,7 +678,7 @@ class ModelPool:
     def leave_model(self, model: PooledModel) -> None:
         """Unload a model when the last start that brought it has ended."""
         model.owners = max(0, model.owners - 1)
-        if not model.owners and not self._closed and (model.is_loaded or model.task is not None):
+        if not model.owners and self._closing is None and (model.is_loaded or model.task is not None):
             self._hold_task(asyncio.ensure_future(self.end_model(model)))
 
     @property
@@ -759,7 +784,7 @@ class ModelPool:
 
     def _note_change(self) -> None:
         self._wake_waiters()
-        if not self._closed:
+        if self._closing is None:
             self._on_change(tuple(map(_describe_served, filter(_has_engine, self._models[1:]))))
 
 

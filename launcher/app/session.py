@@ -384,16 +384,17 @@ class ServerSession:
     async def _start_supervisor(
         self, options: ServeOptions, change_number: int, moves_left: int, *, again: bool, drain_s: float
     ) -> None:
-        async with self._lifecycle_lock:  # else a clean-up would end the new monitor and control socket, too
-            self._check_not_superseded(change_number)
-            self._hides_lost_port = moves_left > 0
-            supervisor = self._supervisor or await self._open_supervisor(options)
-            if self._is_watched:
-                self.monitor.watch_server(supervisor)
         try:
+            async with self._lifecycle_lock:  # else a clean-up would end the new monitor and control socket, too
+                self._check_not_superseded(change_number)
+                self._hides_lost_port = moves_left > 0
+                supervisor = self._supervisor or await self._open_supervisor(options)
+                if self._is_watched:
+                    self.monitor.watch_server(supervisor)
+                if self.pool is not None:
+                    await self.pool.reopen()
+                    await self.pool.yield_model(options.model)
             self._check_not_superseded(change_number)
-            if self.pool is not None:
-                await self.pool.yield_model(options.model)
             await supervisor.become(options, again=again, drain_s=drain_s)
         except BaseException:
             await self._clean_up_shielded()

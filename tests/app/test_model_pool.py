@@ -16,10 +16,11 @@ from launcher.app import model_pool, running_servers, start_settings
 from launcher.app.model_names import ModelAlias, add_alias, keep_model
 from launcher.app.model_pool import ModelPool, PoolRules
 from launcher.app.session import ServerSession
+from launcher.base.errors import Superseded
 from launcher.base.paths import models_dir
 from launcher.engine.diagnosis.log_reading import STARTED
 from launcher.engine.serve_options import ServeOptions
-from launcher.engine.server.state import Notice, ServerEvent
+from launcher.engine.server.state import Notice, ServerEvent, ServerState
 from launcher.engine.settings import save_model_settings
 from launcher.gateway.forwarder import MODEL_HEADER
 from launcher.gateway.request_log import RequestRecord
@@ -199,6 +200,20 @@ async def test_a_busy_model_is_not_unloaded_and_its_place_is_waited_for(served: 
     assert reply.text.startswith(": waiting")
     assert "data: [DONE]" in reply.text
     assert await served.list_states() == {"demo": "loaded", "second": "unloaded", "third": "loaded"}
+
+
+async def test_a_start_in_the_place_of_a_stop_takes_requests_of_all_models_again(served: Served) -> None:
+    await served.ask_well("second")
+    options = served.session.supervisor.options
+    assert options is not None
+    async with served.streaming("demo"):
+        stopping = asyncio.create_task(served.session.stop(drain_s=60))
+        await served.session.supervisor.wait_for_state(ServerState.DRAINING)
+        await served.session.start(options, again=True)
+    assert isinstance((await asyncio.gather(stopping, return_exceptions=True))[0], Superseded)
+    assert await served.list_states() == {"demo": "loaded", "second": "unloaded", "third": "unloaded"}
+    for model in ("demo", "second"):
+        assert (await served.ask_well(model))["model"] == model
 
 
 async def test_an_unknown_name_is_answered_by_the_only_model_that_was_started(
