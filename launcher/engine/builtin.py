@@ -274,14 +274,33 @@ def _run_server(engine: Any, params: Any) -> None:  # noqa: ANN401
     try:
         server = engine.Server(params)
     except RuntimeError as error:
+        _flush_log(engine)
         print(f"error: {error}", file=sys.stderr, flush=True)
-        sys.exit(1)  # not os._exit: a normal exit flushes the engine's last log lines
+        sys.exit(1)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     while not ended.wait(0.5):  # with a timeout, because on Windows a wait without one blocks signal handlers
         pass
     _exit_without_destructor(server)
+
+
+def _flush_log(engine: Any) -> None:  # noqa: ANN401
+    """Wait until the engine's log thread has written its lines, of which the last ones name the cause of a failure.
+
+    A busy computer may not have run that thread yet, and the end of the process does not wait for it. Where the wheel
+    does not export llama.cpp's function (Windows), this does nothing.
+    """
+    import ctypes
+
+    library = ctypes.CDLL(engine.xllamacpp.__file__)
+    try:
+        main_log, flush = library._Z15common_log_mainv, library._Z16common_log_flushP10common_log  # noqa: SLF001
+    except AttributeError:
+        return
+    main_log.restype = ctypes.c_void_p
+    flush.argtypes, flush.restype = [ctypes.c_void_p], None
+    flush(main_log())
 
 
 def _exit_without_destructor(_server: object) -> NoReturn:
