@@ -124,7 +124,7 @@ async def test_the_machine_is_watched_beside_a_server_of_another_program(demo_mo
             attach_server(parse_address(entry.url), entry.api_key, engine_pid=entry.engine_pid) as server,
             attached_bench(server) as bench,
         ):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while bench.monitor.health_watch.activity is None:
                     await bench.run(PROMPTS[0], seed=1)
             assert bench.monitor.health_watch.health is not None

@@ -93,7 +93,7 @@ class Served:
         return {each["id"]: each["status"]["value"] for each in listed}
 
     async def wait_for(self, model: str, state: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await self.list_states())[model] != state:
                 await asyncio.sleep(0.05)
 
@@ -288,7 +288,7 @@ async def test_one_model_is_stopped_and_the_server_ends_with_its_last(served: Se
     done, _ = await asyncio.wait([ended], timeout=0.3)
     assert not done
     assert (await running_servers.stop_model("second", None))[1] == "second"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await ended is None
     assert await running_servers.read_running_servers() == ()
 

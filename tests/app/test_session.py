@@ -174,8 +174,9 @@ async def test_the_first_token_is_counted_from_the_question_and_not_from_the_ans
         second = asyncio.create_task(mine.send_request(QUESTION))
         await first
         waited_s = time.monotonic() - began_s
-        assert (await second).first_token_s == pytest.approx(waited_s, abs=0.2)
-        assert waited_s > 0.3
+        first_token_s = (await second).first_token_s
+        assert first_token_s is not None
+        assert waited_s / 2 < first_token_s < time.monotonic() - began_s
 
 
 class Thief:

@@ -25,7 +25,7 @@ async def worker(*options: str) -> AsyncIterator[asyncio.subprocess.Process]:
         sys.executable, str(PROGRAM), *options, stdout=asyncio.subprocess.PIPE, limit=2**20
     )
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             yield process
     finally:
         if process.returncode is None:

@@ -49,7 +49,7 @@ class Heard:
         return [event for event in self.events if isinstance(event, kind)]
 
     async def until(self, true: Callable[[QueueEvent], bool]) -> QueueEvent:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 for event in self.events:
                     if true(event):
@@ -61,7 +61,7 @@ class Heard:
         await self.until(lambda event: isinstance(event, JobProgressed) and event.progress.done_bytes == done_bytes)
 
     async def becomes(self, job_id: int, state: JobState, *, times: int = 1) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (
                 len([each for each in self.of(JobChanged) if (each.job.id, each.job.state) == (job_id, state)]) < times
             ):
@@ -80,7 +80,7 @@ async def at_work(queue: DownloadQueue, heard: Heard, **options: Any) -> AsyncIt
 
 
 async def to_the_end(queue: DownloadQueue, heard: Heard, **options: Any) -> None:  # noqa: ANN401
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await QueueRunner(queue, heard, round_s=TICK_S, **options).run(until_idle=True)
 
 

@@ -118,7 +118,7 @@ async def port(authority: Authority) -> AsyncIterator[int]:
 
 async def ask(host: str, port: int, tls: ssl.SSLContext | None) -> bytes:
     """Return the answer to a request without a key."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         reader, writer = await asyncio.open_connection(host, port, ssl=tls)
         writer.write(f"GET /v1/models HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
         try:

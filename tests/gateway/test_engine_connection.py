@@ -35,7 +35,7 @@ async def serving(serve: Serve) -> AsyncIterator[tuple[str, int]]:
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             try:
                 yield server.sockets[0].getsockname()
             finally:

@@ -71,7 +71,7 @@ async def test_each_request_goes_through_the_gate_of_its_model_once_that_is_read
         front.gateway.gate._on_exchange = seen.append
         headers = {"Authorization": f"Bearer {KEY}"}
         url = f"http://127.0.0.1:{front.port}"
-        async with asyncio.timeout(10), httpx.AsyncClient(base_url=url, headers=headers, trust_env=False) as client:
+        async with asyncio.timeout(60), httpx.AsyncClient(base_url=url, headers=headers, trust_env=False) as client:
             assert (await client.get("/v1/models")).json() == {
                 "object": "list",
                 "data": [{"id": "one"}, {"id": "other"}],

@@ -41,7 +41,7 @@ class Steps:
 async def streaming() -> AsyncIterator[tuple[Front, Steps]]:
     steps = Steps()
     server = await asyncio.start_server(steps.serve, "127.0.0.1", 0)
-    async with opened() as front, asyncio.timeout(30):
+    async with opened() as front, asyncio.timeout(60):
         await front.gateway.gate.pause_requests(0.0)
         await front.gateway.gate.resume_requests(engine_link(front, server.sockets[0].getsockname()[1]))
         yield front, steps

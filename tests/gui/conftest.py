@@ -31,8 +31,8 @@ def nothing_left_of_windows() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def left_servers_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a killed run of tests leaves ends after some seconds, not after ten minutes."""
-    monkeypatch.setattr("launcher.app.server_process.IDLE_LIMIT_S", 5.0)
+    """What a killed run of tests leaves ends after a minute, not after ten."""
+    monkeypatch.setattr("launcher.app.server_process.IDLE_LIMIT_S", 60.0)
 
 
 def collect_widgets() -> None:
