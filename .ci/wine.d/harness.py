@@ -66,7 +66,11 @@ def run() -> None:
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 verdict, said = "FAIL", f"{type(error).__name__} in line {where.lineno} of {where.name}: {error}"
             print(f"{verdict} {name}: {said}", flush=True)
-            for child in psutil.Process().children(recursive=True):
+            children = psutil.Process().children(recursive=True)
+            for child in children:
                 with suppress(psutil.Error):
                     child.kill()
+            psutil.wait_procs(children, timeout=10)  # what they hold open could not be deleted
+        # Else what this process saves at its end (memory estimates) would make the deleted folder anew.
+        del os.environ[HOME_VARIABLE]
     print(f"done {Path(sys.argv[0]).stem}", flush=True)
