@@ -70,13 +70,17 @@ def load_agents() -> tuple[Agent, ...]:
     return tuple(_parse_agent(tomllib.loads(path.read_text(encoding="utf-8"))) for path in paths)
 
 
+def list_names() -> str:
+    """Return the names of all agents as a list for users."""
+    return ", ".join(agent.name for agent in load_agents())
+
+
 def find_agent(name: str) -> Agent:
     """Return the agent with this name. Raises BadOption for an unknown one."""
-    agents = load_agents()
-    for agent in agents:
+    for agent in load_agents():
         if name.lower() in (agent.name, agent.program):
             return agent
-    names = ", ".join(agent.name for agent in agents)
+    names = list_names()
     raise BadOption(
         message("{name} is no coding agent that this program knows.", name=name),
         message("Choose one of {usable}.", usable=names),

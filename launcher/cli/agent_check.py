@@ -11,9 +11,9 @@ from launcher.cli.output import Result, round_figure
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument(
-        "--agent", metavar="NAME", help="aider, claude, cline, codex, opencode, pi or qwen (default: any)"
-    )
+    from launcher.agents.agent import list_names
+
+    parser.add_argument("--agent", metavar="NAME", help=f"one of {list_names()} (default: any)")
     parser.add_argument("--url", help="which server, when more than one runs; or one of another program")
     add_key_options(parser)
 

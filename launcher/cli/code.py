@@ -33,7 +33,9 @@ _STOP_S = 5.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("agent", metavar="AGENT", help="aider, claude, cline, codex, opencode, pi or qwen")
+    from launcher.agents.agent import list_names
+
+    parser.add_argument("agent", metavar="AGENT", help=f"one of {list_names()}")
     parser.add_argument(
         "--model", metavar="ID[:QUANT] | FILE", help="the model (default: the running server's, else the last one)"
     )
