@@ -1,7 +1,7 @@
 """Client code for a server: requests with curl, Python and TypeScript that report errors.
 
-A server of a model that writes streams its reply; one of an embedding model returns the vector of a text, one of a
-reranker the ranks of two.
+A model that writes streams its reply, an embedding model returns the vector of a text, and a reranker the ranks of two
+documents.
 """
 
 import json
@@ -55,7 +55,7 @@ _TYPESCRIPT_RANKS = """\
     body: { model: MODEL, query: prompt, documents: DOCUMENTS },
   });
   console.log(JSON.stringify(reply));"""
-"""Requests of the programs; MODEL stands for the model's name in the API, quoted."""
+"""The requests in these programs. MODEL is replaced by the model's name in the API, DOCUMENTS by _DOCUMENTS."""
 
 
 def curl_request(recipe: ExportRecipe) -> str:

@@ -46,8 +46,10 @@ def add_place(place: Path) -> bool:
             message("Add a folder, or a file that ends in .gguf."),
             path=str(path),
         )
-    if len(str(path).splitlines()) != 1 or str(path) != str(path).strip() or str(path).startswith("#"):
-        raise BadOption(message("The folder name contains a line break."), message("Rename it."), path=str(path))
+    if str(path).splitlines() != [str(path).strip()]:  # the list has one path a line
+        raise BadOption(
+            message("The name contains a line break, or ends in a space."), message("Rename it."), path=str(path)
+        )
     if _is_covered(path):
         return False
     _update_list(lambda places: (*places, path))

@@ -13,15 +13,19 @@ from launcher.models.preset import Count, Positive
 class Geometry:
     """Layers, widths and counts as a GGUF's metadata states them; lengths in elements, contexts in tokens.
 
-    `layers` are the trunk's blocks, `mtp_layers` the heads behind it. Of the trunk, `attention_layers` hold a KV
-    cache; `cacheless_layers` keep nothing (they read another layer's cache, or are feed-forward alone); the others
-    are gated delta nets or Mamba-2 layers with a recurrent state, whose five sizes are 0 in a model of attention
-    alone. `experts` is 0 in a dense model; the first `leading_dense` layers of the others have none. `window_layers`
-    of the attention layers see `window` tokens only, and have KV heads of other numbers and lengths; `kv_heads`,
-    `key_length` and `value_length` are then those of the other layers.
+    `layers` counts the trunk's layers, `mtp_layers` the MTP heads behind it. The trunk's layers are of three kinds:
 
-    `latent_attention` (MLA): only keys are cached, for the values are a part of them. `indexer_layers` cache one more
-    key of `indexer_length` for each token. `per_layer_input` is the width of the embeddings that each layer adds.
+    - `attention_layers` with a KV cache. Of these, `window_layers` see only the last `window` tokens, and have KV
+      heads of their own number and lengths (`window_kv_heads` and so on); `kv_heads`, `key_length` and
+      `value_length` are those of the others.
+    - `cacheless_layers`, which keep nothing: they read another layer's cache, or have no attention.
+    - The rest are gated delta nets or Mamba-2 layers with a recurrent state, whose sizes are `conv_kernel` to
+      `group_count`; these are 0 in a model without such layers.
+
+    `experts` is 0 in a dense model. In others the first `leading_dense` layers have no experts. With
+    `latent_attention` (MLA) only keys are cached, because the values are a part of them. `indexer_layers` cache
+    another key of `indexer_length` for each token. `per_layer_input` is the width of the embeddings that each layer
+    adds.
     """
 
     architecture: str
@@ -124,8 +128,9 @@ _WINDOWED = {
     "muse-glimmer": 4,
     "step35": 0,
 }
-"""Architectures with known sliding-window layers. Without `sliding_window_pattern` in the header, every layer
-but the last of so many has a window; 0 means that the header must tell (src/models, calls of set_swa_pattern)."""
+"""Architectures with known sliding-window layers, and their period: 6 means five layers with a window, then one
+without. The header's `sliding_window_pattern` overrides it; 0 means that there must be one (src/models, calls of
+set_swa_pattern)."""
 _DELTA_NETS = frozenset({"qwen35", "qwen35moe", "qwen3next"})
 """Architectures whose recurrent layers are gated delta nets; by default every fourth layer is an attention layer."""
 _MAMBA_2 = frozenset({"nemotron_h", "nemotron_h_moe"})

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.base.errors import BadOption
-from launcher.base.messages import message
+from launcher.base.messages import join_messages, message
 from launcher.tuning.records import Run
 from launcher.tuning.statistics import mean_of_known
 
@@ -67,25 +67,39 @@ class Cost:
     @property
     def sentence(self) -> str:
         """The cost as a sentence for users, without a currency: only the user knows it."""
-        source = "by the GPU's own power sensor" if self.measured else f"at the {self.prices.watts:g} W given"
-        cost = (
-            f"A million tokens take {_significant_digits(self.kwh_per_million)} kWh ({source};"
-            f" {_significant_digits(self.joules_per_token)} J"
-            f" a token), at {self.prices.kwh:g} a kWh {_significant_digits(self.per_million)}"
+        source = (
+            message("by the GPU's own power sensor")
+            if self.measured
+            else message("at the {watts:g} W given", watts=self.prices.watts)
         )
-        if self.prices.cloud is None:
-            return f"{cost}."
-        if self.share_of_cloud is None:
-            return message("{cost}; elsewhere they are free.", cost=cost)
-        times = 1 / self.share_of_cloud if 0 < self.share_of_cloud < 1 else self.share_of_cloud
-        if not self.share_of_cloud:
-            compared = "nothing here"
-        elif 0.995 <= self.share_of_cloud <= 1.005:
-            compared = "the same"
-        else:
-            compared = f"{_significant_digits(times)} times as much {'there' if self.share_of_cloud < 1 else 'here'}"
+        cost = message(
+            "A million tokens take {energy} kWh ({joules} J a token, {source}), which cost {cost} at {kwh:g} a kWh.",
+            energy=_significant_digits(self.kwh_per_million),
+            joules=_significant_digits(self.joules_per_token),
+            source=source,
+            cost=_significant_digits(self.per_million),
+            kwh=self.prices.kwh,
+        )
+        return join_messages(cost, self._cloud_sentence)
+
+    @property
+    def _cloud_sentence(self) -> str | None:
+        cloud, share = self.prices.cloud, self.share_of_cloud
+        if cloud is None:
+            return None
+        if share is None:
+            return message("In the cloud they are free.")
+        if not share:
+            return message("In the cloud they cost {cloud:g}.", cloud=cloud)
+        if 0.995 <= share <= 1.005:
+            return message("In the cloud they cost the same.")
+        if share < 1:
+            times = _significant_digits(1 / share)
+            return message("In the cloud they cost {cloud:g}, {times} times as much.", cloud=cloud, times=times)
         return message(
-            "{cost}, against {cloud:g} elsewhere: {compared}.", cost=cost, cloud=self.prices.cloud, compared=compared
+            "In the cloud they cost {cloud:g}; here {times} times as much.",
+            cloud=cloud,
+            times=_significant_digits(share),
         )
 
     def as_json(self) -> dict[str, Any]:

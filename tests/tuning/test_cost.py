@@ -21,8 +21,8 @@ def test_a_million_tokens_at_300_watts_and_100_tokens_a_second() -> None:
     assert told.per_million == pytest.approx(0.25)
     assert told.share_of_cloud == pytest.approx(0.41667, rel=1e-4)
     assert told.sentence == (
-        "A million tokens take 0.83 kWh (by the GPU's own power sensor; 3.00 J a token), at 0.3 a kWh 0.25, against 0.6"
-        " elsewhere: 2.40 times as much there."
+        "A million tokens take 0.83 kWh (3.00 J a token, by the GPU's own power sensor), which cost 0.25 at 0.3 a kWh."
+        " In the cloud they cost 0.6, 2.40 times as much."
     )
     assert told.as_json()["per_million_tokens"] == pytest.approx(0.25)
 
@@ -32,7 +32,7 @@ def test_energy_that_was_measured_goes_before_power_over_time() -> None:
     assert isinstance(told, Cost)
     assert told.joules == 50.0
     assert told.share_of_cloud is None
-    assert told.sentence.endswith("at 0.3 a kWh 0.042.")
+    assert told.sentence.endswith("which cost 0.042 at 0.3 a kWh.")
 
 
 def test_streams_share_the_energy_of_their_time() -> None:
@@ -49,16 +49,16 @@ def test_a_power_that_the_user_knows_goes_before_all_sensors() -> None:
     assert told.joules == 4_000.0
     assert not told.measured
     assert "at the 400 W given" in told.sentence
-    assert told.sentence.endswith("against 0.01 elsewhere: 278 times as much here.")
+    assert told.sentence.endswith("In the cloud they cost 0.01; here 278 times as much.")
 
 
 @pytest.mark.parametrize(
     ("prices", "end"),
     [
-        (Prices(0.36, 3.0, 300), "against 3 elsewhere: 10.0 times as much there."),
-        (Prices(0.36, 0.3, 300), "against 0.3 elsewhere: the same."),
-        (Prices(0.36, 0.0, 300), "; elsewhere they are free."),
-        (Prices(0.0, 1.0, 300), "against 1 elsewhere: nothing here."),
+        (Prices(0.36, 3.0, 300), "In the cloud they cost 3, 10.0 times as much."),
+        (Prices(0.36, 0.3, 300), "In the cloud they cost the same."),
+        (Prices(0.36, 0.0, 300), "In the cloud they are free."),
+        (Prices(0.0, 1.0, 300), "In the cloud they cost 1."),
     ],
 )
 def test_the_comparison_in_words(prices: Prices, end: str) -> None:

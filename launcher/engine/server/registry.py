@@ -216,8 +216,8 @@ def register_server(
         raise explain_os_error(error) from error
     except OSError as error:
         _log.warning(
-            "%s cannot be written: %s. The server runs all the same, but other commands do not see it, and its key is"
-            " a new one each time.",
+            "%s cannot be written: %s. The server runs, but other commands cannot find it, and each start makes a new"
+            " API key.",
             state_dir(),
             error.strerror or error,
         )
