@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class GuardedSession(Protocol):
-    """What the guard uses of a session."""
+    """The part of a session that the guard uses."""
 
     @property
     def supervisor(self) -> Supervisor:
@@ -36,7 +36,8 @@ class GuardedSession(Protocol):
 class MemoryGuard:
     """Restarts a session's engine with the same settings when a finding says that host memory is nearly used up.
 
-    `agreed` is the user's choice for this run; None is that of the app setting. `notify` gets a Notice of each restart.
+    `agreed` is the user's choice for this run; if None, the app setting decides. `notify` gets a Notice of each
+    restart.
     """
 
     def __init__(self, session: GuardedSession, notify: Callable[[Notice], None], *, agreed: bool | None) -> None:
@@ -46,7 +47,7 @@ class MemoryGuard:
         self._restarting: asyncio.Task[None] | None = None
 
     def note_findings(self, findings: Sequence[Mapping[str, Any]]) -> None:
-        """Take the open findings, as Finding.as_json, when one of them was raised or is over."""
+        """Restart the engine if one of the open findings (as Finding.as_json) asks for it. Call it when they change."""
         if self._restarting is not None and not self._restarting.done():
             return
         for finding in findings:

@@ -17,7 +17,7 @@ NO_MAXIMUM = 16_777_215
 SELECTABLE = Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
 CAPTION_PX, BODY_PX, SECTION_PX, TITLE_PX, SMALL_READOUT_PX, READOUT_PX = 12, 13, 15, 20, 24, 32
 LEAST_SCALE, MOST_SCALE = 80, 200
-"""Text scale, in per cent."""
+"""Smallest and largest text scale, in per cent."""
 
 
 @dataclass(frozen=True, slots=True)

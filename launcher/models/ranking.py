@@ -1,9 +1,9 @@
 """Ranks the ways to run a model on a machine: its files, each with the best context, KV cache, draft length and split.
 
-A way's loss adds up what an expert weighs: the quality that the quantisation loses, the part of the trained context
-that is missing, the type of the KV cache, a low speed, experts in host memory, and too little free memory. How much
-each counts depends on the intent. Memory is approximate here (the weights by rules, the rest interpolated between two
-exact estimates); a plan is then fitted exactly.
+Each candidate (a file with such settings) gets a loss, and the least loss is the best. It is a sum: the quality lost by
+the quantisation, the missing part of the trained context, the type of the KV cache, a low speed, experts in host
+memory, and too little free memory. The weight of each term depends on the intent. Memory is approximate here (the
+weights by rules, the rest interpolated between two exact estimates); a plan is then fitted exactly.
 
 An expert cache (--moe-cache-mib) is not weighed: the one published gain on a card names no size of the cache, and
 memory is too approximate here to tell whether one still fits. A plan adds it afterwards, where that is clearly faster.
@@ -52,50 +52,50 @@ _OTHER_TOKENS: Sequence[tuple[float, float]] = (
     (8.50, 1.2),
     (16.0, 0.0),
 )
-"""Bits per weight, and of 100 tokens those that the original would choose otherwise. Up to 4.57 bits: Mistral-7B
+"""Bits per weight, and how many of 100 tokens differ from the original's choice. Up to 4.57 bits: Mistral-7B
 (llama.cpp PR #5676 and its author's table of 2024-02-27). 5.70: Q5_K_M of Watt-Tool-8B (its publisher's log). Above
-that in proportion to the root of the KL divergence of Llama 3 8B (llama.cpp PR #6936)."""
+that, in proportion to the root of the KL divergence of Llama 3 8B (llama.cpp PR #6936)."""
 _SIMPLE = ("MXFP4", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 _SIMPLE_BITS = 0.5
-"""Bits per weight by which quantisations without super-blocks are taken to be worse than others of their size. MXFP4
-was worse among 17 four-bit files of Qwen3.5-35B-A3B (r/LocalLLaMA 1rfds1h); the amount is our judgement."""
+"""Bits per weight to subtract from quantisations without super-blocks, which are worse than others of their size: MXFP4
+was among 17 four-bit files of Qwen3.5-35B-A3B (r/LocalLLaMA 1rfds1h). The amount is our judgement."""
 _ORIGINAL = ("F32", "F16", "BF16")
 """Files with the original's weights, whatever their size: those of gpt-oss are MXFP4 inside."""
 _QUALITY = 0.009
-"""Loss per square of the share of other tokens: an answer of many steps suffers more than in proportion."""
+"""Loss per square of the number of other tokens in 100. Squared, because errors add up in an answer of many steps."""
 _SHORTENED, _HALVED = 0.2, 0.12
-"""Losses for any context below the trained one, and per halving of it to the power of 1.3."""
+"""Loss for any context below the longest one, and loss for one halving of it; n halvings count n ** 1.3 times."""
 _KV_LOSS = MappingProxyType({"f32": 0.0, "f16": 0.0, "bf16": 0.0, "q8_0": 0.03})
 _SMALL_KV_LOSS = 0.5
 """Loss for a KV cache of fewer than 8 bits, the last resort: long agent work fails with it (docs/models.md)."""
 _USUAL_RATE, _HALF_SPEED = 60.0, 0.5
-"""Tokens per second that lose and gain nothing, and the loss per halving of them."""
+"""Tokens per second with a loss of 0, and the loss per halving of that speed."""
 _ENOUGH_RATE, _FAST_RATE, _ENOUGH_GAIN = 40.0, 120.0, 0.12
-"""Tokens per second from which on a better file is preferred to more speed, without and with experts in host memory
-(where prompts are slow as well), and the gain per doubling from there on."""
+"""Tokens per second above which a better file is preferred to more speed: without experts in host memory, and with them
+(prompts are slow then, too); and the gain per doubling above that."""
 _OFFLOADED, _DOUBLE_COPY = 0.76, 0.16
-"""Loss for experts in host memory beside the slower generation, and per doubling of their size: prompts are read
-several times slower, as the experts are copied to the GPU for each ubatch."""
+"""Loss for experts in host memory, and per doubling of the bits per weight. It stands for slower prompts (the experts
+are copied to the GPU for each ubatch); slower replies are a part of the speed."""
 _HOST_UNKNOWN, _USUAL_HOST_MIB = 0.3, available_mib(32)
-"""Further loss where host memory is unknown, and what is then taken to be available: that of a host with 32 GiB."""
+"""Further loss where host memory is unknown, and the amount assumed then: that of a host with 32 GiB."""
 _DOUBLE_SIZE = 0.015
-"""Loss for a file of twice the size: it takes twice as long to download and to load."""
+"""Loss per doubling of the bits per weight: such a file takes twice as long to download and to load."""
 _DESKTOP_SHARE, _LARGEST_DESKTOP_GB = 0.115, 24
 """Share of a card to leave to a desktop: 0.8 to 1.0 GiB for Windows alone, as much for a browser (docs/models.md).
-On cards beyond that size a desktop takes no more than on one of it."""
+On larger cards it takes no more than on one of that size."""
 _MISSING_ROOM = 0.25
-"""Loss per GiB of that share which would not be free."""
+"""Loss per GiB of that share that would not be free."""
 _USUAL_BANDWIDTH_GB_S = 400.0
-"""Bandwidth taken for a GPU that is not known: that of a card of the middle class."""
+"""Bandwidth assumed for an unknown GPU: that of a card of the middle class."""
 _LONGEST_DRAFT, _USUAL_DRAFT = 6, 2
 _SAME_SPEED = 1.05
 """Ratio of speeds up to which the shorter draft is taken: it needs less memory."""
 _WORTH_MTP = 1.03
 """Least ratio of the speed with MTP to the one without for MTP to be on."""
 _SAFER_CONTEXT = 0.6
-"""Share of the longest context from which on one that leaves the margin free is taken instead."""
+"""A context that leaves the margin free is preferred if it has at least this share of the longest one that fits."""
 _ENOUGH_CONTEXT = 131_072
-"""Context in tokens from which on MTP is not given up for a longer one."""
+"""With this context, in tokens, or more, MTP is not turned off to get a longer one."""
 _KV_TYPES, _LAST_KV_TYPE = ("f16", "q8_0"), "q4_0"
 _HOST_ROOM_MIB, _MISSING_HOST_ROOM = 4_096, 0.1
 """Host memory to leave beside the experts for prompt cache, checkpoints and programs; loss per missing GiB."""
@@ -108,7 +108,7 @@ _OFFLOADED_CONTEXTS = (131_072, 65_536, LEAST_CONTEXT)
 class IntentWeights(NamedTuple):
     """How much quality, context and speed count for an intent, and the least context in tokens where it fits.
 
-    `risks_margin`: a longer context is worth leaving less than the margin free.
+    `risks_margin`: a longer context may leave less memory free than the margin.
     """
 
     quality: float = 1.0
@@ -130,7 +130,7 @@ INTENTS = MappingProxyType[Intent, IntentWeights](
 
 
 class Loss(NamedTuple):
-    """What a way to run a model loses, by cause. Only `speed` can be a gain, below 0."""
+    """The loss of a candidate, by cause. Only `speed` can be a gain, which is below 0."""
 
     quality: float
     context: float
@@ -141,17 +141,17 @@ class Loss(NamedTuple):
 
     @property
     def total(self) -> float:
-        """The sum, by which ways are compared: the least is the best."""
+        """The sum, by which candidates are compared: the least is the best."""
         return self.quality + self.context + self.kv + self.speed + self.offload + self.room
 
     @property
     def without_gain(self) -> float:
-        """The sum if speed gained nothing: no speed makes up for a file of too few bits."""
+        """The sum without a gain of speed, because no speed makes up for a file of too few bits."""
         return self.total - min(self.speed, 0.0)
 
 
 class RankedFile(NamedTuple):
-    """A file with the best settings for it, what they lose, the speed expected, and the memory that stays free.
+    """A file with the best settings for it, their loss, the expected speed, and the memory that stays free.
 
     `rate` is in tokens per second, None if unknown. `spare_mib` is approximate.
     """
@@ -168,7 +168,7 @@ class RankedFile(NamedTuple):
 
 
 def other_tokens(bits: float) -> float:
-    """Return how many of 100 tokens the original would choose otherwise than a file with `bits` per weight."""
+    """Return how many of 100 tokens differ from the original's choice in a file with `bits` per weight."""
     if bits <= _OTHER_TOKENS[0][0]:
         return _OTHER_TOKENS[0][1]
     for (less, worse), (more, better) in pairwise(_OTHER_TOKENS):
@@ -178,7 +178,7 @@ def other_tokens(bits: float) -> float:
 
 
 def _other_tokens_of(file: ModelFile, bits: float) -> float:
-    """Return how many of 100 tokens the original would choose otherwise than `file`, which has `bits` per weight."""
+    """Return the same for `file`, whose quantisation may be better or worse than its `bits` per weight suggest."""
     quant = file.quant.upper()
     if quant in _ORIGINAL:
         return 0.0
@@ -186,9 +186,9 @@ def _other_tokens_of(file: ModelFile, bits: float) -> float:
 
 
 def desktop_share_mib(situation: Situation) -> int:
-    """Return the MiB of the memory to leave to the desktop and its programs, at least the margin.
+    """Return the MiB of the free memory to leave to the desktop and its programs, at least the margin.
 
-    What is taken already is a part of that.
+    Memory that they use already is subtracted.
     """
     if situation.backend == "cpu":  # the programs' own memory lies there, too
         return 2 * situation.margin_mib
@@ -200,7 +200,7 @@ def desktop_share_mib(situation: Situation) -> int:
 
 
 KnownFile = tuple[ModelEntry, ModelFile, Weights]
-"""A file with its weights, and its model as the file's header describes it."""
+"""A model as the file's header describes it, the file, and its weights."""
 
 
 def rank_files(
@@ -218,8 +218,8 @@ def rank_files(
 
     `base` has the settings that are not ranked, such as ubatch and slots, and the longest context; `fixed` the ranked
     ones that the user chose. `draft_model` is the separate draft model, if its header was read. The first `verified`
-    have MTP off where the nearest published run was slower with it. If nothing fits with the intent's least context,
-    shorter ones are tried, down to `shortest_context`.
+    files are compared with published runs: MTP is off if the nearest run was slower with it. If nothing fits with the
+    intent's least context, shorter ones are tried, down to `shortest_context`.
     """
     of_intent = INTENTS.get(intent, IntentWeights())
     contexts = _list_contexts(base, fixed, of_intent.least_context)
@@ -264,9 +264,20 @@ def _list_contexts(base: PlanSettings, fixed: Mapping[str, Value], least: int) -
     return [each for each in contexts if each >= min(least, longest)]
 
 
-_Way = tuple[int, int, str, int, float, float]
-"""Draft length, context, KV cache type, layers with experts on the host, and the MiB that stay free on the GPU and, if
-there are such layers, on the host (else endless)."""
+class _Candidate(NamedTuple):
+    """Settings for a file that fit: `moved` layers have their experts on the host, and the MiB that stay free.
+
+    `host_spare_mib` is infinite if no experts are on the host.
+    """
+
+    draft: int
+    context: int
+    kv: str
+    moved: int
+    spare_mib: float
+    host_spare_mib: float
+
+
 _LoadedWeights = tuple[bool, float, int, float]
 """The weights of a model: whether the MTP head is loaded, MiB of all weights with the experts, the number of layers
 with experts that can move to host memory, and MiB of the experts of one such layer."""
@@ -311,8 +322,9 @@ class _Ranker:
         works = {0: measure_work(file, self.geometry, weights, 0)}
         rates: dict[tuple[int, int], float | None] = {}
         drafts = self._drafts(file, works[0]) if drafts is None else drafts
-        for draft, context, kv, moved, spare, host in self._fitting_ways(file, weights, loaded, drafts):
-            if best is not None and not draft and self._needs_no_more_context(best, moved):
+        for each in self._list_candidates(file, weights, loaded, drafts):
+            draft, moved = each.draft, each.moved
+            if best is not None and not draft and self._keeps_mtp(best, moved):
                 continue
             if moved not in works:
                 works[moved] = measure_work(file, self.geometry, weights, moved)
@@ -320,19 +332,19 @@ class _Ranker:
                 rates[draft, moved] = self._rate(works[moved], draft)
             rate = rates[draft, moved]
             assumed = self._assumed_rate(works[moved]) if rate is None else rate
-            loss = self._loss(quality, bits, context, kv, moved, assumed, spare, host)
+            loss = self._loss(quality, bits, each, assumed)
             if best is None or loss.total < best.loss.total:
-                best = RankedFile(file, bits, context, kv, draft, moved, rate, int(spare), loss)
+                best = RankedFile(file, bits, each.context, each.kv, draft, moved, rate, int(each.spare_mib), loss)
         if best is None or best.rate is None:
             return best
-        # Whether MTP is on was decided by the full worth of speed.
+        # Settings of one file are compared by the full gain of speed, files by a smaller one.
         speed = self._file_speed_loss(best.rate, offloaded=best.n_cpu_moe > 0)
         return best._replace(loss=best.loss._replace(speed=speed))
 
-    def _needs_no_more_context(self, ranked: RankedFile, moved: int) -> bool:
-        """Return whether a file with MTP has so much context that MTP is not given up for more of it.
+    def _keeps_mtp(self, ranked: RankedFile, moved: int) -> bool:
+        """Return whether settings with MTP have enough context, so that those without MTP need not be considered.
 
-        It may be given up to have no experts in host memory, where `moved` layers have them without MTP.
+        Those are considered if they need no experts in host memory (`moved` is 0) and `ranked` does.
         """
         enough = ranked.context >= min(_ENOUGH_CONTEXT, self.base.context)
         return ranked.draft > 0 and enough and (moved > 0 or not ranked.n_cpu_moe)
@@ -415,38 +427,38 @@ class _Ranker:
         moved = ceil((self.situation.margin_mib - fitting) / layer_mib)
         return moved <= layers and self._spare_host_mib(weights, moved, mtp=mtp) >= 0
 
-    def _fitting_ways(
+    def _list_candidates(
         self, file: ModelFile, weights: Weights, loaded: Mapping[bool, _LoadedWeights], drafts: Sequence[int]
-    ) -> list[_Way]:
-        """Return the ways that fit, with a KV cache of the last type only if none fits with another.
+    ) -> list[_Candidate]:
+        """Return the candidates that fit. The last KV cache type is tried only if nothing fits with the others.
 
-        For each draft length and KV cache type those are, with all experts on the GPU, the best context between the
-        longest that fits and the longest that leaves room for a desktop, and a few contexts with as few experts on the
+        For each draft length and KV cache type these are: with all experts on the GPU, the best context between the
+        longest that fits and the longest that leaves room for a desktop; and a few contexts with as few experts on the
         host as possible.
         """
 
-        def ways(draft: int, kv: str) -> list[_Way]:
-            return list(self._ways_with_kv(file, weights, loaded[draft > 0 and self.has_head], draft, kv))
+        def with_kv(draft: int, kv: str) -> list[_Candidate]:
+            return list(self._candidates_with_kv(file, weights, loaded[draft > 0 and self.has_head], draft, kv))
 
         if "kv" in self.fixed:
-            return [way for draft in drafts for way in ways(draft, self.base.kv)]
-        found: list[_Way] = []
+            return [each for draft in drafts for each in with_kv(draft, self.base.kv)]
+        found: list[_Candidate] = []
         for draft in drafts:
             for kv in _KV_TYPES:
-                more = ways(draft, kv)
+                more = with_kv(draft, kv)
                 found += more
                 if more and self._lacks_nothing(more[0]):
                     break
-        return found or [way for draft in drafts for way in ways(draft, _LAST_KV_TYPE)]
+        return found or [each for draft in drafts for each in with_kv(draft, _LAST_KV_TYPE)]
 
-    def _lacks_nothing(self, way: _Way) -> bool:
-        """Return whether a way has the longest context, all experts on the GPU and room for a desktop."""
-        _, context, _, moved, spare, _ = way
-        return context == self.contexts[0] and not moved and spare >= self.desktop_mib
+    def _lacks_nothing(self, candidate: _Candidate) -> bool:
+        """Return whether a candidate has the longest context, all experts on the GPU and room for a desktop."""
+        has_room = candidate.spare_mib >= self.desktop_mib
+        return candidate.context == self.contexts[0] and not candidate.moved and has_room
 
-    def _ways_with_kv(
+    def _candidates_with_kv(
         self, file: ModelFile, weights: Weights, loaded: _LoadedWeights, draft: int, kv: str
-    ) -> Iterator[_Way]:
+    ) -> Iterator[_Candidate]:
         situation, base = self.situation, self.base
         mtp, own_mib, layers, layer_mib = loaded
         least_spare = situation.margin_mib / 2
@@ -459,13 +471,13 @@ class _Ranker:
         per_token = (most - least) / (high - low) if high > low else 0.0
         fitting += (fixed or 0) * layer_mib - least
         copies_mib: float | None = None
-        on_gpu: list[_Way] = []
+        on_gpu: list[_Candidate] = []
         for context in self.contexts:
             spare = fitting - per_token * (context - low)
             if spare >= least_spare:
                 moved = fixed or 0
                 host = self._spare_host_mib(weights, moved, mtp=mtp) - host_buffers if moved else inf
-                on_gpu.append((draft, context, kv, moved, spare, host))
+                on_gpu.append(_Candidate(draft, context, kv, moved, spare, host))
                 if spare >= self.desktop_mib:
                     break
             if not on_gpu and layer_mib and context in self.offloaded_contexts:
@@ -475,19 +487,19 @@ class _Ranker:
                 moved = ceil((situation.margin_mib - spare) / layer_mib)
                 host = self._spare_host_mib(weights, moved, mtp=mtp) - host_buffers
                 if moved <= layers and host >= 0:
-                    yield draft, context, kv, moved, spare + moved * layer_mib, host
+                    yield _Candidate(draft, context, kv, moved, spare + moved * layer_mib, host)
         if on_gpu:
             yield self._choose_context(on_gpu)
 
-    def _choose_context(self, ways: Sequence[_Way]) -> _Way:
-        """Return the best of `ways`, which differ in their context only, the longest first.
+    def _choose_context(self, candidates: Sequence[_Candidate]) -> _Candidate:
+        """Return the best of candidates that differ in their context only, the longest first.
 
         One that leaves less than the margin is taken only if it has much more context, or for an intent that wants it.
         """
-        safe = [way for way in ways if way[4] >= self.situation.margin_mib]
-        if safe and not self.intent.risks_margin and safe[0][1] >= _SAFER_CONTEXT * ways[0][1]:
-            ways = safe
-        return min(ways, key=lambda way: self._context_loss(way[1]) + self._room_loss(way[4]))
+        safe = [each for each in candidates if each.spare_mib >= self.situation.margin_mib]
+        if safe and not self.intent.risks_margin and safe[0].context >= _SAFER_CONTEXT * candidates[0].context:
+            candidates = safe
+        return min(candidates, key=lambda each: self._context_loss(each.context) + self._room_loss(each.spare_mib))
 
     def _spare_host_mib(self, weights: Weights, moved: int, *, mtp: bool) -> float:
         """Return the host memory that stays free beside the model's part there."""
@@ -496,10 +508,10 @@ class _Ranker:
     def _beside_weights(
         self, file: ModelFile, weights: Weights, kv: str, draft: int, own_mib: float
     ) -> tuple[float, float, int, float]:
-        """Return the MiB beside the weights at the least and at the longest context: between them it is nearly a line.
+        """Return the memory beside the weights. With one GPU it is the same for all files.
 
-        Then come the bytes beside the weights on all GPUs at the least context, and the MiB of buffers in host memory
-        at the longest. With one GPU they are the same for all files.
+        These are the MiB at the least and at the longest context, between which it grows nearly linearly; the bytes on
+        all GPUs at the least context; and the MiB of buffers in host memory at the longest.
         """
         low, high = min(LEAST_CONTEXT, self.base.context), self.base.context
         key = kv, draft, file.quant if self.situation.gpus > 1 else ""
@@ -541,23 +553,19 @@ class _Ranker:
         self,
         quality: float,
         bits: float,
-        context: int,
-        kv: str,
-        moved: int,
+        candidate: _Candidate,
         rate: float,
-        spare_mib: float,
-        host_mib: float,
     ) -> Loss:
         intent = self.intent
         offloaded = _OFFLOADED + _DOUBLE_COPY * log2(bits) + (_HOST_UNKNOWN if self.situation.host_mib is None else 0.0)
-        missing_host = max(0.0, _HOST_ROOM_MIB - host_mib) / 1_024
+        missing_host = max(0.0, _HOST_ROOM_MIB - candidate.host_spare_mib) / 1_024
         return Loss(
             quality=quality,
-            context=self._context_loss(context),
-            kv=_KV_LOSS.get(kv, _SMALL_KV_LOSS),
+            context=self._context_loss(candidate.context),
+            kv=_KV_LOSS.get(candidate.kv, _SMALL_KV_LOSS),
             speed=self._speed_loss(rate),
-            offload=intent.speed * offloaded + _MISSING_HOST_ROOM * missing_host if moved else 0.0,
-            room=self._room_loss(spare_mib),
+            offload=intent.speed * offloaded + _MISSING_HOST_ROOM * missing_host if candidate.moved else 0.0,
+            room=self._room_loss(candidate.spare_mib),
         )
 
     def _context_loss(self, context: int) -> float:
@@ -570,11 +578,11 @@ class _Ranker:
         return self.intent.room * _MISSING_ROOM * max(0.0, self.desktop_mib - spare_mib) / 1_024
 
     def _speed_loss(self, rate: float) -> float:
-        """Return what `rate`, in tokens per second, loses."""
+        """Return the loss of `rate`, in tokens per second."""
         return self.intent.speed * _HALF_SPEED * log2(_USUAL_RATE / rate)
 
     def _file_speed_loss(self, rate: float, *, offloaded: bool) -> float:
-        """Return what `rate`, in tokens per second, loses where files are compared: more than enough gains little."""
+        """Return the same where files are compared: more speed than enough gains little."""
         enough = _FAST_RATE if offloaded else _ENOUGH_RATE
         gain = self.intent.speed * _ENOUGH_GAIN * log2(max(rate, enough) / _FAST_RATE)
         return self._speed_loss(_FAST_RATE) - gain + self._speed_loss(min(rate, enough)) - self._speed_loss(enough)

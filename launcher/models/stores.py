@@ -101,7 +101,7 @@ class StoredModel:
 
 @dataclass(frozen=True, slots=True)
 class StoreProblem:
-    """Something in a store that cannot be used now, and why, as a message."""
+    """A file or folder of a store that cannot be used now. `reason` is a message."""
 
     store: Store
     path: Path
@@ -110,7 +110,7 @@ class StoreProblem:
 
 @dataclass(frozen=True, slots=True)
 class StoreScan:
-    """What the stores hold now. A model with several names is one entry."""
+    """Contents of the stores. A model with several names is one entry."""
 
     folders: tuple[StoreFolder, ...] = ()
     models: tuple[StoredModel, ...] = ()
@@ -192,9 +192,9 @@ def _find_usual_folders(known: _Surroundings, _stamps: tuple[object, ...]) -> tu
 
 
 def recognise_store(folder: Path) -> StoreFolder | None:
-    """Return the store whose folder, or a folder inside or just above it, this is; None for any other folder.
+    """Return the store that `folder` belongs to, recognised by the files there; None if it belongs to none.
 
-    It is recognised by its contents.
+    `folder` may be the store's own folder, one level above it, or one level inside it.
     """
     for path in (folder, folder / "models", folder / "hub", folder.parent):
         if path == folder.parent and folder.name not in ("blobs", "manifests", "llamacpp"):
@@ -224,7 +224,7 @@ def _recognise_layout(path: Path) -> Store | None:
 
 
 def scan_stores(folders: tuple[StoreFolder, ...]) -> StoreScan:
-    """Read what the stores hold. What cannot be read is in `problems`; the rest is found all the same."""
+    """Read the stores. A file or folder that cannot be read becomes a problem and does not stop the scan."""
     scanners: dict[Store, Callable[[Path, list[StoreProblem]], Iterator[StoredModel]]] = {
         Store.OLLAMA: _scan_ollama,
         Store.LM_STUDIO: _scan_lm_studio,
@@ -253,7 +253,7 @@ def _can_read(folder: StoreFolder, problems: list[StoreProblem]) -> bool:
         with os.scandir(folder.path) as entries:
             next(entries, None)
     except FileNotFoundError:
-        if folder.named and folder.store is not Store.LLAMA_CPP:  # which makes its folder at the first download
+        if folder.named and folder.store is not Store.LLAMA_CPP:  # llama.cpp makes it at its first download
             problems.append(
                 StoreProblem(
                     folder.store,
@@ -275,8 +275,8 @@ def _can_read(folder: StoreFolder, problems: list[StoreProblem]) -> bool:
 def _unreadable_problem(store: Store, path: Path, error: OSError) -> StoreProblem:
     if store is Store.OLLAMA and isinstance(error, PermissionError):
         reason = message(
-            "Ollama's models in {path} cannot be read by you: {reason}. `sudo usermod -aG ollama $USER` lets you, from "
-            "the next login on.",
+            "Ollama's models in {path} cannot be read by you: {reason}. Run `sudo usermod -aG ollama $USER`, then log "
+            "out and in again.",
             path=path,
             reason=error.strerror or error,
         )

@@ -134,17 +134,17 @@ class _Unpacker:
             raise self._refusal(f"the name {name[:40]!r}... is too long")
         for part in path.parts:
             if not is_local_name(part) or not part.isprintable():
-                raise self._refusal(f"{name[:80]!r} is no name for a file on every system")
+                raise self._refusal(f"{name[:80]!r} is not a valid file name on every system")
         return path if path.parts else None
 
     def _claim_name(self, path: PurePosixPath, kind: str) -> None:
         """Refuse a duplicate name, ignoring case as Windows and macOS do, and an entry below a file or link."""
         for parent in list(path.parents)[:-1]:
             if self._kinds.setdefault(str(parent).casefold(), "folder") != "folder":
-                raise self._refusal(f"{str(path)!r} lies in something that is no folder")
+                raise self._refusal(f"{str(path)!r} lies in a file or link")
         key = str(path).casefold()
         if key in self._kinds and (self._kinds[key], kind) != ("folder", "folder"):
-            raise self._refusal(f"{str(path)!r} is there twice")
+            raise self._refusal(f"{str(path)!r} occurs twice")
         self._kinds[key] = kind
 
     def _write_file(self, target_path: Path, entry: _ArchiveEntry) -> None:
@@ -154,7 +154,7 @@ class _Unpacker:
             while data := entry.content.read(_COPY_BYTES):
                 self._bytes_left -= len(data)
                 if self._bytes_left < 0:
-                    raise self._refusal("it unpacks to more than such an archive can hold")
+                    raise self._refusal("it unpacks to more than an engine build can have")
                 if self._cancelled.is_set():
                     raise self._refusal("it was cancelled")
                 file.write(data)
@@ -177,13 +177,15 @@ class _Unpacker:
                 end, steps = targets[end], steps + 1
             content = self._folder / end
             if self._kinds.get(str(end).casefold()) != "file" or not content.is_file():
-                raise self._refusal(f"the link {str(path)!r} leads to {str(target)!r}, which is no file of it")
+                raise self._refusal(
+                    f"the link {str(path)!r} leads to {str(target)!r}, which is not a file of the archive"
+                )
             target_path = self._folder / path
             target_path.parent.mkdir(parents=True, exist_ok=True)
             if sys.platform == "win32":
                 self._bytes_left -= content.stat().st_size
                 if self._bytes_left < 0:
-                    raise self._refusal("it unpacks to more than such an archive can hold")
+                    raise self._refusal("it unpacks to more than an engine build can have")
                 shutil.copyfile(content, target_path)
             else:
                 target_path.symlink_to(os.path.relpath(content, target_path.parent))
