@@ -211,7 +211,8 @@ class ModelEntry:
 
     def file(self, quant: str) -> ModelFile | None:
         """Return the file of a quantisation, ignoring case, or None."""
-        return next((file for file in self.files if file.quant.casefold() == quant.casefold()), None)
+        wanted = quant.casefold()
+        return next((file for file in self.files if file.quant == quant or file.quant.casefold() == wanted), None)
 
     @property
     def slower_with_mtp(self) -> Note | None:

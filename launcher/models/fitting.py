@@ -94,11 +94,20 @@ def shorter_contexts(contexts: Sequence[int], most: int) -> tuple[int, ...]:
 def fewest_on_host(setting: PlanSettings, most: int, budget_mib: int, measure: Measure) -> int:
     """Return the fewest layers whose experts must be on the host for `setting` to need at most `budget_mib`.
 
-    Returns `most` if even that is not enough.
+    Returns `most` if even that is not enough. The search begins with the setting's own count, which is often right.
     """
-    return _search_least(
-        0, most, lambda count: measure(replace(setting, n_cpu_moe=count)).needed_bytes <= budget_mib * _MIB
-    )
+
+    def is_enough(count: int) -> bool:
+        return measure(replace(setting, n_cpu_moe=count)).needed_bytes <= budget_mib * _MIB
+
+    own, least = min(setting.n_cpu_moe, most), 0
+    if own and not is_enough(own):
+        least = own + 1
+    elif own:
+        most = own
+        if not is_enough(own - 1):
+            return own
+    return _search_least(least, most, is_enough)
 
 
 def add_expert_cache(
