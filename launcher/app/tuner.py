@@ -8,20 +8,23 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from launcher.app.quality import REFERENCE_KV, prepare_check, run_check
 from launcher.app.saved_tunes import SavedTune, delete_tune, hold_tune_lock, load_tune, save_tune
 from launcher.app.serving_session import ServingSession
 from launcher.app.session_bench import SessionBench, options_with_settings
 from launcher.app.tuner_space import PreparedTune
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded
-from launcher.base.messages import message
+from launcher.base.messages import join_messages, message
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import Launch
 from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.models.server_settings import ROWS, Value
 from launcher.tuning.history import History, SessionRecord, history_file, record_session
 from launcher.tuning.history_environment import Environment, model_facts
+from launcher.tuning.quality import describe_row
 from launcher.tuning.records import RunSettings
 from launcher.tuning.sized_prompts import fill_prompts
+from launcher.tuning.space import DRAFT
 from launcher.tuning.tune_state import TuneState
 from launcher.tuning.tuned_settings import save_tune_result
 from launcher.tuning.tuner import OnEvent, Paused, TrialFailed, TrialMeasured, TuneEvent, tune
@@ -113,6 +116,14 @@ def recommends_settings(verdict: Mapping[str, Any]) -> bool:
     return verdict["mtp"] != "undecided" or verdict["gain"] is not None
 
 
+def changes_answers(verdict: Mapping[str, Any]) -> bool:
+    """Return whether the settings that a verdict recommends change the model's answers beyond the limits.
+
+    Such settings are saved only when the user asks for it once more.
+    """
+    return (verdict.get("quality") or {}).get("answer") == "beyond"
+
+
 def select_server_settings(settings: RunSettings) -> dict[str, Value]:
     """Return the server settings among a tune's settings; only they can be kept for a model."""
     return {name: value for name, value in settings.items() if name in ROWS}
@@ -141,7 +152,28 @@ async def _tune_and_record(
                 delete_tune(prepared.options.model)  # there is nothing to continue
             raise
         recorder.save_verdict(verdict)
+        judged = await _judge_quality(bench, prepared, verdict)
+        if judged is not verdict:
+            recorder.save_verdict(judged)
+        return judged
+
+
+async def _judge_quality(bench: SessionBench, prepared: PreparedTune, verdict: Verdict) -> Verdict:
+    """Return the verdict with the quality of the recommended KV cache type, if that is another than f16.
+
+    It is judged against the same file with an f16 cache: the tune chooses no weights. Raises Superseded.
+    """
+    kv = verdict.settings.get("kv")
+    if kv in (None, REFERENCE_KV):
         return verdict
+    await bench.close()
+    options = options_with_settings(prepared.options, {**verdict.settings, DRAFT: 0})
+    check = await prepare_check(options, prepared.model, kv_types=(str(kv),), draft=0, against=options.model)
+    report = await run_check(bench.session, check)
+    if not report.rows:
+        return replace(verdict, sentence=join_messages(verdict.sentence, *report.errors))
+    (row,) = report.rows
+    return replace(verdict, quality=row.as_json(), sentence=join_messages(verdict.sentence, describe_row(row)))
 
 
 async def _fill_workload(bench: SessionBench, prepared: PreparedTune) -> Workload:

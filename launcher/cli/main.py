@@ -48,6 +48,7 @@ VERBS = {
     "settings": "list or change this program's settings",
     "tune": "measure which draft length and settings are fastest on this machine",
     "curve": "measure the speed by context fill, context size or number of parallel requests",
+    "quality": "judge how quants, KV cache types and MTP change a model's answers",
     "endure": "keep a model busy for minutes, and check whether its speed holds",
     "attach": "inspect and watch a server that another program started",
     "export": "export a server for other tools: shell, containers, clients, coding agents, proxies",

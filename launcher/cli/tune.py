@@ -91,7 +91,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     """Print the plan, tune, and return the verdict. Ctrl-C pauses. Exit code 1 if the user declines to begin."""
     from launcher.app.saved_tunes import check_no_tune
     from launcher.app.session import ServerSession
-    from launcher.app.tuner import recommends_settings, run_tune, save_winner
+    from launcher.app.tuner import changes_answers, recommends_settings, run_tune, save_winner
 
     saved = await asyncio.to_thread(_load_saved_tune, options) if options.resume else None
     if saved is not None and saved.verdict is not None and not _has_more_time(saved, options):
@@ -112,7 +112,8 @@ async def run(options: argparse.Namespace) -> Result | int:
         raise
     finally:
         await session.stop()
-    applied = options.apply and recommends_settings(verdict.as_json())
+    judged = verdict.as_json()
+    applied = options.apply and recommends_settings(judged) and not changes_answers(judged)
     if applied:
         await asyncio.to_thread(save_winner, prepared.options, verdict.settings)
     return _make_result(verdict, prepared, applied=applied)
@@ -339,7 +340,7 @@ def _make_result(verdict: Verdict, prepared: PreparedTune, *, applied: bool) -> 
 
 
 def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) -> Iterator[str]:
-    from launcher.app.tuner import recommends_settings
+    from launcher.app.tuner import changes_answers, recommends_settings
     from launcher.tuning.verdict import tabulate_trials
 
     goal = prepared.goal
@@ -358,6 +359,8 @@ def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) 
     yield from _describe_confidence(verdict.as_json())
     if verdict.because:
         yield wrap_text(f"Why: {verdict.because}")
+    if changes_answers(verdict.as_json()):
+        yield wrap_text("Not saved, because the answers change. To save these settings all the same:")
     yield _describe_next_command(prepared.model, applied=applied, recommends=recommends_settings(verdict.as_json()))
 
 

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -74,6 +74,8 @@ class Verdict:
     forecasts: tuple[Forecast, ...]
     trials: tuple[Trial, ...]
     unit: str
+    quality: Mapping[str, Any] | None = None
+    """How the recommended settings change the answers (QualityRow.as_json); None if nothing in them can."""
 
     @property
     def draft(self) -> int:
@@ -96,6 +98,7 @@ class Verdict:
             "shown": dict(self.forecast_settings),
             "forecasts": [{"draft": f.draft, "value": f.value, "low": f.low, "high": f.high} for f in self.forecasts],
             "unit": self.unit,
+            "quality": None if self.quality is None else dict(self.quality),
         }
 
 

@@ -20,7 +20,15 @@ from launcher.app.saved_tunes import (
     save_tune,
 )
 from launcher.app.session import ServerSession
-from launcher.app.tuner import PAUSED, find_rate_without_mtp, recommends_settings, run_tune, save_winner, serve_winner
+from launcher.app.tuner import (
+    PAUSED,
+    changes_answers,
+    find_rate_without_mtp,
+    recommends_settings,
+    run_tune,
+    save_winner,
+    serve_winner,
+)
 from launcher.app.tuner_space import PreparedTune, prepare_tune
 from launcher.base.errors import ModelHasNoHead, NothingMeasured, Superseded
 from launcher.base.paths import state_dir
@@ -30,6 +38,7 @@ from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.history import History
 from launcher.tuning.records import Prompt
+from launcher.tuning.space import SpaceAxis
 from launcher.tuning.tuner import Paused, TrialMeasured, TuneEvent, VerdictReached
 from launcher.tuning.verdict import Verdict
 from launcher.tuning.workloads import Workload
@@ -120,6 +129,21 @@ async def test_what_may_change_is_known_before_anything_is_started(options: Serv
 async def test_a_model_without_a_head_has_nothing_to_decide(headless_model: Path) -> None:
     with pytest.raises(ModelHasNoHead, match="nothing to tune"):
         await prepared(ServeOptions(model=headless_model, built_in=True))
+
+
+async def test_a_kv_cache_type_that_changes_the_answers_is_not_recommended_silently(
+    options: ServeOptions, session: ServerSession
+) -> None:
+    found = await prepared(replace(options, kv="q4_0"), budget_s=2.0)
+    space = replace(found.space, baseline={"kv": "q4_0"}, axes=(SpaceAxis("kv", ("q4_0",), memory=True),))
+    verdict = await run_tune(session, replace(found, space=space), Told())
+    assert verdict.quality is not None
+    assert (verdict.quality["kv"], verdict.quality["answer"]) == ("q4_0", "beyond")
+    assert "KV q4_0: the answers change." in verdict.sentence
+    saved = load_tune(options.model)
+    assert saved is not None
+    assert saved.verdict is not None
+    assert changes_answers(saved.verdict)
 
 
 async def test_a_tune_ends_with_a_verdict_in_the_history_and_nothing_runs(

@@ -4,7 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from gguf import GGUFReader, GGUFValueType, GGUFWriter, PoolingType, ReaderTensor
+from gguf import (
+    GGML_QUANT_SIZES,
+    GGMLQuantizationType,
+    GGUFReader,
+    GGUFValueType,
+    GGUFWriter,
+    LlamaFileType,
+    PoolingType,
+    ReaderTensor,
+)
+from gguf.quants import quantize
 
 _TEMPLATE = "tokenizer.chat_template"
 _HIDDEN, _FFN, _LAYERS, _WORDS = 384, 1_536, 4, 1_000
@@ -92,6 +102,20 @@ def write_trained(source: Path, path: Path, context: int) -> None:
     writer, tensors = _begin_copy(source, path, leave_out=("context_length",))
     writer.add_context_length(context)
     _end_copy(writer, tensors)
+
+
+def write_quantized(source: Path, path: Path, quant: GGMLQuantizationType, file_type: LlamaFileType) -> None:
+    """Write a copy of a model whose matrices are quantised, as far as their rows are whole blocks."""
+    writer, tensors = _begin_copy(source, path, leave_out=("general.file_type",))
+    writer.add_file_type(file_type)
+    block = GGML_QUANT_SIZES[quant][0]
+    for tensor in tensors:
+        is_matrix = len(tensor.shape) > 1 and tensor.shape[0] % block == 0
+        if is_matrix and tensor.tensor_type is GGMLQuantizationType.F16:
+            writer.add_tensor(tensor.name, quantize(tensor.data.astype("float32"), quant), raw_dtype=quant)
+        else:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    _end(writer)
 
 
 def _begin_copy(source: Path, path: Path, leave_out: Sequence[str] = ()) -> tuple[GGUFWriter, list[ReaderTensor]]:

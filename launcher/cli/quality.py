@@ -1,0 +1,165 @@
+"""`mtp-launcher quality`: judge how a quant, KV cache types and MTP change a model's answers."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.base.text import one_line
+from launcher.cli.layout import UNKNOWN, format_table, wrap_text
+from launcher.cli.machine_options import add_engine_option
+from launcher.cli.output import Note, Result, print_result
+from launcher.cli.progress import Reporter
+from launcher.cli.quantities import parse_count, parse_int, parse_tokens
+from launcher.cli.subject_options import add_model_argument, add_start_options, resolve_model_and_options
+
+if TYPE_CHECKING:
+    from launcher.app.quality import QualityCheck, QualityReport
+    from launcher.tuning.quality import QualityRow
+
+_DEFAULT_TOKENS, _DEFAULT_FILL = 400, 2_000
+"""Those of tuning.quality, which is not imported, because that would slow down --help; a test compares them."""
+_ANSWERS = {"kept": "kept", "beyond": "BEYOND THE LIMIT", "shown": "shown only"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    add_model_argument(parser)
+    parser.add_argument(
+        "--kv",
+        type=_parse_kv_types,
+        metavar="TYPE,...",
+        default=(),
+        help="KV cache types to judge (default: its own, q8_0)",
+    )
+    parser.add_argument(
+        "--draft",
+        type=parse_int,
+        metavar="N",
+        help="draft length of MTP, 0: without MTP (default: as it was served last)",
+    )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FILE",
+        help="the reference (default: the largest file of the model that is here)",
+    )
+    parser.add_argument(
+        "--tokens",
+        type=parse_count,
+        default=_DEFAULT_TOKENS,
+        metavar="N",
+        help=f"positions of the text to compare (default {_DEFAULT_TOKENS})",
+    )
+    parser.add_argument(
+        "--fill",
+        type=parse_tokens,
+        default=_DEFAULT_FILL,
+        metavar="N",
+        help=f"tokens of context before the text, and around the hidden fact (default {_DEFAULT_FILL:,})",
+    )
+    add_start_options(parser, "draft", "kv")
+    add_engine_option(parser)
+    parser.epilog = (
+        "It serves the reference with KV f16 and MTP off, and then each of the settings, and compares the probabilities"
+        " of the next token over a fixed text. The limit is a KL divergence of 0.05, or the same most likely token at"
+        " 95 % of the positions. Exit code 1 if any of them is beyond it."
+    )
+
+
+def _parse_kv_types(text: str) -> tuple[str, ...]:
+    from launcher.models.memory import KV_TYPES
+
+    names = tuple(dict.fromkeys(word.strip().lower() for word in text.split(",")))
+    if wrong := [name for name in names if name not in KV_TYPES]:
+        raise argparse.ArgumentTypeError(f'"{wrong[0]}" is not one of {", ".join(KV_TYPES)}')
+    return names
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Judge the settings and print the result. Exit code 1 if any is beyond the limits, or nothing was judged."""
+    from launcher.app.quality import prepare_check, run_check
+    from launcher.app.saved_tunes import check_no_tune
+    from launcher.app.session import ServerSession
+    from launcher.base.errors import BadOption
+    from launcher.engine.settings import parse_settings
+
+    if taken := {"draft", "kv"} & parse_settings(dict(options.changes)).keys():
+        raise BadOption("The draft length and the KV cache type are what is judged here.", f"Use --{min(taken)}.")
+    await asyncio.to_thread(check_no_tune)
+    reporter = Reporter(as_json=options.json)
+    model, serve_options = await resolve_model_and_options(options, reporter)
+    check = await prepare_check(
+        serve_options,
+        model,
+        kv_types=options.kv,
+        draft=options.draft,
+        against=options.against,
+        tokens=options.tokens,
+        fill=options.fill,
+    )
+    reporter.show_event(None, [Note(wrap_text(_describe_check(check)))])
+
+    def show_step(name: str, done: int, positions: int) -> None:
+        reporter.show_status(f"{name}: {done} of {positions}" if positions else f"{name}: starting")
+
+    session = ServerSession()
+    try:
+        report = await run_check(session, check, show_step)
+    finally:
+        reporter.close()
+        await session.stop()
+    failed = report.beyond or not report.rows
+    return print_result(
+        Result(report.as_json(), _format_report(report), exit_code=1 if failed else 0), as_json=options.json
+    )
+
+
+def _describe_check(check: QualityCheck) -> str:
+    from launcher.app.quality import REFERENCE_KV
+
+    starts = len(check.candidates)
+    return (
+        f"{one_line(check.model_name)}: {starts} start{'' if starts == 1 else 's'} against {check.reference_quant}, KV"
+        f" {REFERENCE_KV}, MTP off ({one_line(check.reference.model.name)})."
+    )
+
+
+def _format_report(report: QualityReport) -> Iterator[str]:
+    if report.rows:
+        yield from format_table([_HEAD, *map(_format_row, report.rows)], right={3, 4, 5, 6}, indent="")
+        if report.text is not None:
+            yield wrap_text(
+                f"{report.text.positions} positions after {report.text.fill:,} tokens of context. The limit is a KL"
+                " divergence of 0.05 nats, or 95 % of positions with the same most likely token.",
+                "  ",
+            )
+        yield ""
+    yield wrap_text(report.sentence)
+
+
+_HEAD = ("FILE", "KV", "MTP", "KL", "KL AT 99 %", "SAME TOKEN", "EQUAL REPLIES", "FACT FOUND", "TOOL CALL", "QUALITY")
+
+
+def _format_row(row: QualityRow) -> Sequence[str]:
+    kl = UNKNOWN if row.kl is None else f"{row.kl:.4f}" + (f" ± {row.kl_error:.4f}" if row.kl_error else "")
+    return (
+        row.quant,
+        row.kv,
+        f"draft {row.draft}" if row.draft else "off",
+        kl,
+        UNKNOWN if row.kl_99 is None else f"{row.kl_99:.3f}",
+        UNKNOWN if row.same_top is None else f"{100 * row.same_top:.1f} %",
+        f"{row.greedy_equal} of {row.greedy_replies}",
+        _format_known(row.needle),
+        _format_known(row.tool_call),
+        _ANSWERS[row.answer],
+    )
+
+
+def _format_known(value: bool | None) -> str:
+    """Return yes or no; where the reference itself fails, that it was not judged."""
+    return "not judged" if value is None else "yes" if value else "no"

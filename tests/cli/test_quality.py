@@ -1,0 +1,42 @@
+"""`quality` on the demo: the table, the JSON keys that the documentation promises, and wrong options."""
+
+import json
+
+from launcher.tuning.quality import DEFAULT_FILL, DEFAULT_TOKENS
+from tests import forked
+from tests.cli.test_json_keys import documented
+
+SHORT = ["--draft", "0", "--tokens", "60", "--fill", "100", "--set", "threads=1", "--set", "ctx=2048"]
+
+
+def test_the_table_says_what_is_beyond_the_limit() -> None:
+    done = forked.run("quality", "demo", "--kv", "q4_0", *SHORT, env={"COLUMNS": "200"})
+    assert done.returncode == 1, done.stderr
+    head, row, *_ = done.stdout.splitlines()
+    assert head.startswith("FILE")
+    assert row.split()[:3] == ["F16", "q4_0", "off"]
+    assert row.endswith("BEYOND THE LIMIT")
+    assert "F16, KV q4_0: the answers change." in done.stdout.replace("\n", " ")
+    assert "demo: 1 start against F16, KV f16, MTP off" in done.stderr.replace("\n", " ")
+
+
+def test_the_json_has_its_keys() -> None:
+    done = forked.run("quality", "demo", "--kv", "q8_0", *SHORT, "--json")
+    assert done.returncode in (0, 1), done.stderr
+    told, keys = json.loads(done.stdout.splitlines()[-1]), documented("quality")
+    assert keys["the object"] <= told.keys()
+    assert keys["`reference`"] <= told["reference"].keys()
+    assert keys["each of `rows`"] <= told["rows"][0].keys()
+
+
+def test_what_is_judged_is_no_setting() -> None:
+    done = forked.run("quality", "demo", "--set", "kv=q8_0")
+    assert done.returncode == 1
+    assert "Use --kv." in done.stderr
+    assert "is not one of" in forked.run("quality", "demo", "--kv", "q3_9").stderr
+
+
+def test_the_defaults_are_those_of_the_check() -> None:
+    help_text = forked.run("quality", "--help").stdout
+    assert f"(default {DEFAULT_TOKENS})" in help_text
+    assert f"(default {DEFAULT_FILL:,})" in help_text
