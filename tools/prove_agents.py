@@ -42,6 +42,8 @@ _LONG_QUESTION_WORDS = 60_000
 _LONG_FILE_SHARE = 0.2
 """Share of the context that a file takes which the agent reads again and again, in lines of which each is 12 tokens."""
 _READINGS = 4
+_LONG_REPLY = ("--", "--ignore-eos", "--n-predict", "2000")
+"""Makes every reply of the demo so long that it still runs when the server is disturbed after its first token."""
 _LEAST_REUSE = 0.95
 _HEADLESS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {
     "opencode": (("run",), ("run", "-c")),
@@ -239,7 +241,7 @@ def prove_misfortunes(place: Workplace) -> Iterator[str]:
     yield send_overlong_prompt(place)
     yield outgrow_context(place)
     for name, disturb in (("restarted", restart_engine), ("killed", kill_engine)):
-        with served_demo(place):  # a new one, so that the prompt takes its time
+        with served_demo(place, *_LONG_REPLY):
             yield disturb_reply(place, name, disturb)
 
 
@@ -279,16 +281,15 @@ def outgrow_context(place: Workplace) -> str:
 
 
 def disturb_reply(place: Workplace, name: str, disturb: Callable[[Workplace], object]) -> str:
-    """Do something to the server as soon as a request runs; return the agent's exit code."""
+    """Do something to the server as soon as a reply to the agent has begun; return the agent's exit code."""
     done: list[str] = []
 
     def watch() -> None:
         deadline_s = time.monotonic() + _LIMIT_S
         while not done and time.monotonic() < deadline_s:
-            if any(each["state"] == "running" for each in read_requests(place)):
+            if any(each["state"] == "running" and each["first_token_s"] for each in read_requests(place)):
                 disturb(place)
                 done.append(name)
-            time.sleep(0.5)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -300,9 +301,8 @@ def disturb_reply(place: Workplace, name: str, disturb: Callable[[Workplace], ob
     requests = read_requests(place)
     (place.folder / f"{name}.json").write_text(json.dumps(requests, indent=1))
     ends = [str(each["end"]) for each in requests if each["handovers"]]
-    return (
-        f"exit code {told.returncode}, requests that went on: {', '.join(ends) or 'none'}" if happened else "too late"
-    )
+    then = f"went on: {', '.join(ends)}" if ends else f"{len(requests)} requests: {requests[-1]['end']} at last"
+    return f"exit code {told.returncode}, {then}" if happened else "too late"
 
 
 def restart_engine(place: Workplace) -> None:
@@ -331,10 +331,10 @@ def find_reuse(requests: list[dict[str, Any]]) -> Iterator[float]:
 
 
 @contextmanager
-def served_demo(place: Workplace) -> Iterator[None]:
+def served_demo(place: Workplace, *extra: str) -> Iterator[None]:
     """Serve the demo within the block, as `code` would for this agent."""
     slots = ["--slots", str(place.agent.slots), "--kv-unified"] if place.agent.slots > 1 else []
-    command = [sys.executable, "-m", "launcher", "serve", "demo", "--json", "--ctx", str(_CONTEXT), *slots]
+    command = [sys.executable, "-m", "launcher", "serve", "demo", "--json", "--ctx", str(_CONTEXT), *slots, *extra]
     with subprocess.Popen(command, env=place.environment, cwd=_TREE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -1,9 +1,11 @@
 """The agent's own program: where it is, and which version."""
 
 import asyncio
+import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,23 @@ _VERSION = re.compile(r"\d+\.\d+(?:\.\d+)*")
 _VERSION_TIMEOUT_S = 20.0
 _SHIM_TARGET = re.compile(r'"%(?:~dp0|dp0%)\\([^"]+)"\s+%\*')
 """The line of a .cmd file of npm that starts the script, and the path in it."""
+_FOLDERS = (
+    ".local/bin",
+    ".volta/bin",
+    ".nvm/versions/node/*/bin",
+    ".config/nvm/versions/node/*/bin",
+    ".local/share/fnm/aliases/default/bin",
+    ".local/share/fnm/node-versions/*/installation/bin",
+    ".local/share/mise/shims",
+    ".asdf/shims",
+    ".npm-global/bin",
+    ".npm-packages/bin",
+    ".local/share/pnpm",
+    ".bun/bin",
+    ".opencode/bin",
+    ".claude/local",
+)
+"""Folders below the home that installers add to PATH by the startup files of a shell; a desktop does not read these."""
 
 
 class AgentMissing(LauncherError):
@@ -35,9 +54,9 @@ class FoundAgents:
 def find_agents() -> FoundAgents:
     """Return all agents, and which of them are installed."""
     agents = load_agents()
-    installed = tuple(agent for agent in agents if shutil.which(agent.program))
+    installed = tuple(agent for agent in agents if _find_command(agent.program))
     others = tuple(agent for agent in agents if agent not in installed)
-    return FoundAgents(installed, others, shutil.which("npm") is not None)
+    return FoundAgents(installed, others, _find_command("npm") is not None)
 
 
 def find_program(agent: Agent) -> tuple[str, ...]:
@@ -46,7 +65,7 @@ def find_program(agent: Agent) -> tuple[str, ...]:
     On Windows npm installs a .cmd file, through which the shell would read the arguments once more. The script that it
     starts is started directly.
     """
-    found = shutil.which(agent.program)
+    found = _find_command(agent.program)
     if found is None:
         raise AgentMissing(
             message("{title} is not installed: there is no {program}.", title=agent.title, program=agent.program),
@@ -57,6 +76,46 @@ def find_program(agent: Agent) -> tuple[str, ...]:
     if sys.platform == "win32" and found.lower().endswith((".cmd", ".bat")):
         return _read_shim(Path(found)) or (found,)
     return (found,)
+
+
+def search_path(program: tuple[str, ...]) -> str:
+    """Return the PATH with which the program runs.
+
+    A program that is not in PATH gets its own folder first, as in the shell in which it was installed: its Node may be
+    newer than the system's.
+    """
+    path, others = os.environ.get("PATH", os.defpath), [str(folder) for folder in _list_folders()]
+    own = str(Path(program[0]).parent)
+    return os.pathsep.join([*([own] if own in others and own not in path.split(os.pathsep) else []), path, *others])
+
+
+def _find_command(name: str) -> str | None:
+    """Return the path of a command in PATH, else in one of the folders that shells add to it."""
+    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(map(str, _list_folders())))
+
+
+def _list_folders() -> Iterator[Path]:
+    """Yield the folders that shells add to PATH and that exist, those of newer versions of Node first."""
+    try:
+        home = Path.home()
+    except RuntimeError:  # no home
+        return
+    for pattern in _FOLDERS:
+        yield from sorted(home.glob(pattern), key=_read_numbers, reverse=True)
+    try:
+        lines = (home / ".npmrc").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        name, _, value = line.partition("=")
+        if name.strip() == "prefix" and (prefix := value.strip().strip("\"'")):
+            folder = Path(os.path.expandvars(prefix.replace("${HOME}", str(home)))).expanduser() / "bin"
+            if folder.is_dir():
+                yield folder
+
+
+def _read_numbers(path: Path) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", path.as_posix().partition("/node")[2]))
 
 
 def _read_shim(path: Path) -> tuple[str, ...] | None:
@@ -80,6 +139,7 @@ async def read_version(program: tuple[str, ...]) -> str | None:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            env=os.environ | {"PATH": search_path(program)},
         )
     except OSError:
         return None

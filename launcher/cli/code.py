@@ -250,7 +250,10 @@ async def _run_with_server(
 
 async def _run_program(configuration: AgentConfiguration) -> int:
     """Run the agent in this terminal and return its exit code. Ctrl-C is the agent's until it ends."""
+    from launcher.agents.program import search_path
+
     environment = {name: value for name, value in os.environ.items() if name not in configuration.unset}
+    environment["PATH"] = search_path(configuration.command)
     with _interrupts_ignored():
         process = await asyncio.create_subprocess_exec(
             *configuration.command, env=environment | dict(configuration.environment)

@@ -43,6 +43,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # agents in folders of the home are found, too
     for name in ("TERMINAL", "WSL_DISTRO_NAME"):
         monkeypatch.delenv(name, raising=False)
 
