@@ -172,9 +172,10 @@ def _explain_missing_call(answer: Mapping[str, Any], calls: Sequence[object]) ->
 
 
 def _read_again(before: _Turn, after: _Turn) -> bool:
-    """Return whether a turn read more than what was new in it, and the reply before it.
+    """Return whether a turn read more of its prompt than the new messages and the reply before them.
 
-    A model with recurrent layers cannot go back by the few tokens that a reply was ahead of its client.
+    That reply may be read again without a fault: a client can send it back in slightly other tokens, and a model with
+    recurrent layers cannot drop only those.
     """
     if after.cached is None:
         return False

@@ -114,10 +114,10 @@ class ServerSession:
         self._gateway: GatewayClientSide | None = None
         self._on_event = on_event
         self._extra_listeners: list[OnServerEvent] = []
-        # The port that another program took, until the user was told; while another port will be tried, the listeners
-        # do not get the error.
         self._lost_port: int | None = None
+        """The port that another program took; None once the user was told."""
         self._hides_lost_port = False
+        """Whether to keep the error of a taken port from the listeners, because another port will be tried."""
         self._change_count = 0
         self._supervisor: Supervisor | None = None
         self._published: PublishedServer | None = None

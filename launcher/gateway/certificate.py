@@ -1,8 +1,8 @@
 """The certificate of this installation, with which a shared gateway encrypts.
 
 One certificate is made once and kept: clients on other computers are told to trust it. It can sign for addresses of
-private networks and for this computer's names only, so that nobody who got hold of its key could pose as a site of the
-internet. With it the gateway signs a certificate for each address at which it is reached, because those change.
+private networks and for this computer's names only, so that a stolen key cannot be used to imitate a web site. With it
+the gateway signs a certificate for each address at which it is reached, because those change.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ _PRIVATE_NETWORKS = (
 )
 _KEPT_FOR = timedelta(days=3650)
 _SIGNED_FOR = timedelta(days=825)
-"""Apple's systems accept no longer one, also from an authority that the user added."""
+"""The longest time that Apple's systems accept, even if the user trusts the authority."""
 _CLOCKS_DIFFER = timedelta(days=1)
 _LOCK_S = 10.0
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?")
@@ -95,7 +95,7 @@ class Authority:
         chain += self._sign(key.public_key(), address, names).public_bytes(serialization.Encoding.PEM)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # OpenSSL reads keys from files alone. This one is its owner's, and is deleted at once.
+        # OpenSSL reads keys only from files. Only this user can read this one, which is deleted at once.
         with tempfile.NamedTemporaryFile(dir=make_private_folder(runtime_dir()), suffix=".pem", delete=False) as file:
             file.write(chain)
         try:
