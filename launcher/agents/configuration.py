@@ -25,7 +25,7 @@ class ContextTooSmall(LauncherError):
 class AgentServer:
     """The server that an agent talks to: address without /v1, key, the model's name, and tokens of context per slot.
 
-    With an unknown context (None), everything that says it is left out.
+    If the context is unknown (None), settings that depend on it are left out.
     """
 
     url: str
@@ -48,9 +48,9 @@ class AgentServer:
 
 
 def limit_reply(context: int | None) -> int | None:
-    """Return the tokens of a reply that clients may plan with in a context; None if it is unknown.
+    """Return the longest reply, in tokens, to announce to clients for a context; None if the context is unknown.
 
-    The server itself sets no limit. Clients that are told none reserve 16,000 to 32,000 tokens, and then have no room
+    The server itself sets no limit. Clients without this figure reserve 16,000 to 32,000 tokens, which leaves no room
     for a prompt in a small context.
     """
     return None if context is None else min(_MOST_REPLY_TOKENS, context // 4)
@@ -99,9 +99,9 @@ def make_configuration(
 
 
 def context_error(agent: Agent, context: int, hint: str, *, suggested: str | None = None) -> ContextTooSmall:
-    """Return the error for a server with so many tokens of context per slot.
+    """Return the error for a server whose `context`, in tokens per slot, is too small for the agent.
 
-    `hint` says what would do, `suggested` is the model that would, as ID:QUANT.
+    `hint` says what to do; `suggested` is a model with a larger context, as ID:QUANT.
     """
     return ContextTooSmall(
         message(

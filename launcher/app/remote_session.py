@@ -59,7 +59,7 @@ _ANSWER_LIMIT_S = 30.0
 _REAP_LIMIT_S = 5.0
 _POLL_S = 0.05
 _REPORT_S = 5.0
-"""Seconds between two reports of open replies, like the watchdog's checks."""
+"""Seconds between two reports of open replies: as often as the watchdog checks them."""
 _MOST_TRIES = 100
 _log = logging.getLogger(__name__)
 

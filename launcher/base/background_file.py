@@ -77,7 +77,7 @@ class BackgroundFile:
                 data = self._content
             try:
                 if data is None:
-                    with suppress(FileNotFoundError, NotADirectoryError):  # the latter: its folder is none any more
+                    with suppress(FileNotFoundError, NotADirectoryError):  # a file took the place of its folder
                         self._path.unlink()
                 else:
                     write_atomically(self._path, data)

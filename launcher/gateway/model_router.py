@@ -33,7 +33,7 @@ class ModelRouter(Protocol):
         """The gates of all models."""
 
     async def find_route(self, name: str | None, body: Body | None, /) -> Route:
-        """Return the way of a request for the model `name`, which may be None. Raises Refusal."""
+        """Return the route of a request that names the model `name`, or none. Raises Refusal."""
 
     def find_loaded_gate(self, name: str, /) -> Gate | None:
         """Return the gate of the model `name` if it is loaded."""
