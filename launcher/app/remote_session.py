@@ -147,7 +147,7 @@ class RemoteServer(ChatServer):
         await self._close_chat_client()
 
     def _update_busy_state(self) -> None:
-        """See ChatServer. The state is that which the process reported, except for what is known of requests here."""
+        """See ChatServer. The process reports the state; only whether it is busy is also known here."""
         if self._reported.state in SERVING:
             super()._update_busy_state()
         else:

@@ -225,7 +225,7 @@ class SessionHost:
         name = f"session-{os.getpid()}"
         try:
             return await self._server.listen(runtime_dir(), name)
-        except OSError:  # a home that cannot be written, where a server runs all the same
+        except OSError:  # the home cannot be written; a server runs without it, too
             return await self._server.listen(Path(tempfile.mkdtemp(prefix="mtp-launcher-")), name)
 
     async def wait_until_unused(self) -> None:

@@ -105,7 +105,7 @@ class Authority:
         return context
 
     def _sign(self, key: "ec.EllipticCurvePublicKey", address: str, names: Collection[str]) -> "x509.Certificate":
-        """Return a certificate for an address and names, less those for which this authority cannot sign."""
+        """Return a certificate for an address and names, without those that this authority may not sign for."""
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
         from cryptography.x509.oid import ExtendedKeyUsageOID

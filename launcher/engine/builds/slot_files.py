@@ -25,7 +25,7 @@ _MOST_BUILDS = 200
 
 
 class SlotFiles(Enum):
-    """What an engine's slot files hold: all that the next engine needs, no checkpoints, or nothing at all."""
+    """Contents of an engine's slot files: complete, without checkpoints, or nothing."""
 
     COMPLETE = "complete"
     NO_CHECKPOINTS = "no checkpoints"
