@@ -20,7 +20,6 @@ _STATUS_BITS = 0xFFFFFFFF
 """Makes a PDH status unsigned: ctypes returns it as a signed integer."""
 _MIB = 2**20
 _NOT_REPORTED = message("Windows does not report the GPU memory of this process.")
-_ONLY_WINDOWS = message("Only Windows reports it.")
 
 
 class _Value(ctypes.Structure):

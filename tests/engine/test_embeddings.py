@@ -19,7 +19,7 @@ from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.guard import GuardLimits
 from launcher.engine.server.launch import prepare_launch
 from launcher.engine.server.logs import LogBook
-from launcher.engine.server.supervisor import NO_RESTARTS, Supervisor
+from launcher.engine.server.supervisor import RestartPolicy, Supervisor
 from launcher.models.gguf import read_model
 from tests.engine.test_builtin import KEY, free_port, serving
 from tests.models.tiny_models import write_bert, write_pooled
@@ -115,7 +115,7 @@ async def test_a_start_needs_a_vector_or_a_ranking(
     monkeypatch.setenv("FAKE_FAULTS", fault)
     limits = replace(GuardLimits(), first_reply_s=1.0)
     log = LogBook(tmp_path / "engine.log")
-    supervisor = Supervisor(Endpoint(free_port(), KEY), log, restarts=NO_RESTARTS, limits=limits)
+    supervisor = Supervisor(Endpoint(free_port(), KEY), log, restarts=RestartPolicy(()), limits=limits)
     with pytest.raises(error, match=sentence):
         await supervisor.become(ServeOptions(request.getfixturevalue(model), engine=fake_engine, draft=0))
     await supervisor.become(None)

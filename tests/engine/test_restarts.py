@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.base.errors import CpuUnsupported, CrashLoop, EngineFailed, ModelBroken
-from launcher.engine.server.supervisor import NO_RESTARTS, CrashCounter, RestartPolicy
+from launcher.engine.server.supervisor import CrashCounter, RestartPolicy
 
 CRASH = EngineFailed("It broke.", "Do this.", exit_code=3)
 
@@ -69,4 +69,4 @@ def test_what_a_restart_would_meet_again_is_not_tried(error: EngineFailed) -> No
 
 
 def test_never_means_never() -> None:
-    assert CrashCounter(NO_RESTARTS, Hands()).judge_crash(CRASH) is CRASH
+    assert CrashCounter(RestartPolicy(()), Hands()).judge_crash(CRASH) is CRASH

@@ -21,7 +21,7 @@ from launcher.engine.server.endpoint import Endpoint, claim_endpoint
 from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus
-from launcher.engine.server.supervisor import NO_RESTARTS, Supervisor, parse_loading_percent
+from launcher.engine.server.supervisor import RestartPolicy, Supervisor, parse_loading_percent
 
 QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=64, temperature=0.0)
 
@@ -33,7 +33,7 @@ class Watched:
         self.events: list[ServerEvent] = []
         endpoint = claim_endpoint(None)
         self.supervisor = Supervisor(
-            endpoint, LogBook.for_port(endpoint.port), self.events.append, restarts=NO_RESTARTS
+            endpoint, LogBook.for_port(endpoint.port), self.events.append, restarts=RestartPolicy(())
         )
 
     @property

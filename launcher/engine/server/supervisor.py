@@ -113,9 +113,6 @@ class RestartPolicy:
     steady_s: float = 300.0
 
 
-NO_RESTARTS = RestartPolicy(())
-
-
 class CrashCounter:
     """Counts consecutive crashes and decides on restarts. `clock` returns monotonic seconds."""
 
