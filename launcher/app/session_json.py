@@ -138,7 +138,7 @@ def event_from_json(data: Mapping[str, Any]) -> ServerEvent | None:
 
 
 def reread_to_json(reread: Reread | None) -> Json | None:
-    """Return what of a prompt was read again as a JSON object."""
+    """Return a report of prompt tokens that were read again, as a JSON object."""
     return None if reread is None else {**asdict(reread), "cause": reread.cause.value}
 
 

@@ -44,7 +44,7 @@ from launcher.models.situation import Situation
 
 
 class SettingOrigin(Enum):
-    """SettingOrigin of a server setting's value, in order of precedence."""
+    """Origin of a server setting's value, in order of precedence."""
 
     ASKED = "asked"
     KEPT = "kept"

@@ -14,7 +14,7 @@ from launcher.gateway.engine_connection import EngineLost, EngineReply, open_rep
 _OWN_REQUESTS_S = 30.0
 """Time limit of the gateway's own requests. Saving the slot of a long conversation takes a few seconds."""
 _HEALTH_S, _METRICS_S, _PAGE_S = 2.0, 8.0, 10.0
-"""An engine answers between two batches. Prometheus waits 10 s."""
+"""Time limits of other requests. An engine answers between two batches; Prometheus waits 10 s for metrics."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Log of the clients' requests: figures of each, never its text, and the last some hundred of them in memory."""
+"""Log of the clients' requests: figures of the last ones, never their texts."""
 
 import itertools
 import secrets
@@ -18,7 +18,7 @@ MOST_REMEMBERED = 500
 _MOST_CHARACTERS = 200
 """Characters of a user agent or a model's name that are kept: clients choose them."""
 _LEAST_S = 0.05
-"""Seconds of a reply from which our clock tells its speed; a shorter one may have come in a single piece."""
+"""The shortest reply, in seconds, whose speed is measured by our clock: a shorter one may have come in one piece."""
 
 OnRecord = Callable[["RequestRecord"], None]
 
@@ -31,7 +31,7 @@ class RequestRecord:
     reply that was not streamed it is when the engine generated the token. `tokens_per_second` is the engine's figure,
     or by our clock where the engine gives none or the reply comes from several engines. `gaps_s` are the pauses that
     handovers made in the stream; drafts of a reply with gaps are unknown. `end` is None until the request has ended.
-    `reread` is what of its prompt the engine had read before and has read again.
+    `reread` is the part of its prompt that the engine had read before and read again.
     """
 
     id: str
