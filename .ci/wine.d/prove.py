@@ -287,7 +287,7 @@ def _dies() -> str:
             [server] = asked("status")
             if server["state"] == "ready" and server["engine_pid"] != ready["pid"]:
                 break
-            assert time.monotonic() - began_s < 30, server
+            assert time.monotonic() - began_s < 300, server
         assert asked("chat", "What is MTP?")["draft_n_accepted"] > 0
     return f"{loading['message']} It was back after {time.monotonic() - began_s:.1f} s."
 
