@@ -20,7 +20,8 @@ _HEADER_BYTES_PER_TOKEN = 44
 """Bytes of header per token of the vocabulary: 10.5 MiB for the 248,320 tokens of Qwen3.5 to 3.8."""
 _USUAL_EMBEDDING = "Q4_K"
 _EMBEDDING_BY_BITS = {1: "Q2_K", 2: "Q2_K", 3: "Q3_K", 5: "Q5_K", 6: "Q6_K", 8: "Q8_0", 16: "BF16"}
-"""Type of the input embedding by llama.cpp's own quantiser (src/llama-quant.cpp); publishers may choose others."""
+"""Type of the input embedding by the file's bits per weight, as llama.cpp's own quantiser chooses it
+(src/llama-quant.cpp); publishers may choose others."""
 _REPACKED = frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"})
 """Types that the x86 backend repacks for multiplication, as a copy of the tensor (ggml-cpu/repack.cpp)."""
 _OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
@@ -31,8 +32,8 @@ _HOST_ONLY = frozenset({"token_embd.weight", "per_layer_token_embd.weight"})
 _EMBEDDING_DOUBT = 0.4
 """Share by which an input embedding of unknown type may be off: Q3_K to Q6_K around Q4_K."""
 _EXPERTS_DOUBT = 0.04
-"""Largest error, as a share of the weights on the device, of an experts' size that is computed from their number of
-parameters: routed experts have fewer bits than the rest of a file, by 5 % in Qwen3.6-35B-A3B."""
+"""Error of the experts' size, at most, as a share of the weights on the device, where only their number of parameters
+is known: they have fewer bits per weight than the rest of a file (5 % fewer in Qwen3.6-35B-A3B)."""
 _EXPERT = re.compile(r"ffn_(up|down|gate|gate_up)_(?:ch)?exps\.")
 """Tensors that --n-cpu-moe moves to the host (llama.cpp, common/common.h: LLM_FFN_EXPS_REGEX)."""
 
@@ -62,9 +63,9 @@ class Weights:
     """Sizes of a model's tensors, in bytes.
 
     `embedding` is the input embedding, which stays on the host; `output` are the tensors outside the blocks that go to
-    the device. `exact`: read from the header, not computed by the family's rules; then `tolerance` is 0, else the share
-    by which the device's part may be off. `shared` bytes of `output` are the same memory as the embedding if the model
-    runs on the processor.
+    the device. If `exact`, they were read from the header; else they follow from the family's rules, and the device's
+    part may be off by the share `tolerance`. `shared` bytes of `output` are the same memory as the embedding if the
+    model runs on the processor.
     """
 
     embedding: int
