@@ -176,7 +176,7 @@ class WaitingRequestsDetector:
 _LAST_PROMPTS = 5
 _OFTEN = 2
 _MUCH_TOKENS = 8_192
-"""A single prompt that is read again counts from so many tokens, several from PromptMemory's limit."""
+"""Tokens read again by one prompt that raise the finding at once; fewer must be lost `_OFTEN` times."""
 _GOOD_PROMPTS = 3
 """Requests in a row without a loss, after which the finding is cleared."""
 
@@ -230,7 +230,7 @@ class RereadPromptsDetector:
             case RereadCause.OTHER_CLIENT:
                 return message("Another conversation had the slot in between.")
             case _:
-                return message("The engine's checkpoints or its prompt cache did not reach so far.")
+                return message("The engine's checkpoints or its prompt cache did not reach back far enough.")
 
     def _suggest_fix(self, last: Reread) -> Action | None:
         if last.cause is not RereadCause.OTHER_CLIENT:

@@ -14,7 +14,7 @@ class RereadCause(Enum):
     OTHER_CLIENT = "other client"
     """Another conversation used the slot in between."""
     CHECKPOINT = "checkpoint"
-    """The engine's last checkpoint, or its prompt cache, did not reach so far."""
+    """The engine's last checkpoint, or its prompt cache, did not reach back far enough."""
 
 
 @dataclass(frozen=True, slots=True)
