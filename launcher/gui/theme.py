@@ -55,6 +55,10 @@ class Theme:
     on_memory: tuple[str, str, str, str, str]
     drafted: tuple[str, str]
     """Backgrounds of alternating draft steps."""
+    code_keyword: str
+    code_name: str
+    code_string: str
+    code_number: str
 
 
 LIGHT = Theme(
@@ -83,6 +87,10 @@ LIGHT = Theme(
     driver="#9AA5AE",
     on_memory=("#FFFFFF", "#FFFFFF", "#14191E", "#14191E", "#14191E"),
     drafted=("#D8E9F8", "#D5EFE4"),
+    code_keyword="#7A3DB8",
+    code_name="#0B5CAD",
+    code_string="#0A664A",
+    code_number="#8F4300",
 )
 DARK = Theme(
     window="#101418",
@@ -110,6 +118,10 @@ DARK = Theme(
     driver="#6B7680",
     on_memory=("#FFFFFF", "#0B1116", "#0B1116", "#0B1116", "#0B1116"),
     drafted=("#17354F", "#173B30"),
+    code_keyword="#CFA2EE",
+    code_name="#7CC0FF",
+    code_string="#6CCFA8",
+    code_number="#F0A868",
 )
 
 

@@ -65,6 +65,8 @@ def test_text_can_be_read_on_every_surface(look: Theme) -> None:
     for surface in SURFACES:
         for role in ("text", "secondary"):
             assert contrast(getattr(look, role), getattr(look, surface)) >= 4.5, (role, surface)
+    for role in ("text", "secondary", "code_keyword", "code_name", "code_string", "code_number"):
+        assert contrast(getattr(look, role), look.window) >= 4.5, role  # which code stands on
     assert contrast(look.on_accent, look.accent) >= 4.5
     for tint in look.drafted:
         assert contrast(look.text, tint) >= 4.5

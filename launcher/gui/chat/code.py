@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from PySide6.QtCore import QSize, Qt, QTimer
-from PySide6.QtGui import QGuiApplication, QTextCursor
+from PySide6.QtCore import QSize, Qt, QTimer, Slot
+from PySide6.QtGui import QGuiApplication, QTextCursor, QTextLayout, QTextOption
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPlainTextEdit, QPushButton, QVBoxLayout
 
 from launcher.gui import theme
 from launcher.gui.chat.body import Block
+from launcher.gui.chat.highlight import CodeColours
 from launcher.gui.chat.markdown import align_table
 from launcher.gui.labels import Label
 from launcher.gui.translation import tr
@@ -18,6 +19,8 @@ _MEASURED_CHARACTERS = 500
 """Characters of a line that are measured for its width."""
 _HEAD_HEIGHT = 30
 """Height of the line with the language and the copy button, in pixels."""
+_BORDER = 1
+"""Width of the frame's border in the style sheet, in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +30,27 @@ class CodeSource:
     text: str
     language: str
     table: bool
-    wraps = False
+    wraps: bool
 
     def build_block(self, *, coloured: bool) -> "CodeBlock":  # noqa: ARG002 -- code has no colours
         """Build the block's widget."""
-        block = CodeBlock(self.language, table=self.table)
+        block = CodeBlock(self.language, table=self.table, wraps=self.wraps)
         block.append_text(self.text)
         block.end_block()
         return block
 
 
 class CodeBlock(Block):
-    """Code or a table, verbatim and without line wrapping, with a copy button."""
+    """Code or a table, verbatim, with a copy button. Long lines of code are wrapped unless the user says no."""
 
-    def __init__(self, language: str, *, table: bool = False) -> None:
+    def __init__(self, language: str, *, table: bool = False, wraps: bool = True) -> None:
         super().__init__()
         self.setObjectName("code")
         self._language, self._table = language, table
+        self._wraps = wraps and not table
+        self._rows: list[int] = []
+        """Rows that each line takes when it is wrapped to `_rows_width`; those behind are not counted yet."""
+        self._rows_width = 0
         self._lines: list[str] = [""]
         self._longest = ""
         self._height = 0
@@ -53,7 +60,7 @@ class CodeBlock(Block):
         self.edit.setReadOnly(True)
         self.edit.setUndoRedoEnabled(False)
         self.edit.setFrameShape(QFrame.Shape.NoFrame)
-        self.edit.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
+        self._set_wrap_mode()
         self.edit.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.edit.setFont(theme.monospace())
         self.edit.setTextInteractionFlags(theme.SELECTABLE)
@@ -64,16 +71,28 @@ class CodeBlock(Block):
         self._name.setObjectName("secondary")
         self._name.setFont(theme.font(theme.CAPTION_PX))
         self.copy_button = CopyButton(lambda: self.code, tr("Copy this block"))
+        self.wrap_button = QPushButton(tr("Wrap"))
+        self.wrap_button.setObjectName("quiet")
+        self.wrap_button.setToolTip(tr("Wrap long lines"))
+        self.wrap_button.setCheckable(True)
+        self.wrap_button.setChecked(self._wraps)
+        self.wrap_button.setAutoDefault(True)
+        self.wrap_button.setVisible(not table)
+        self.wrap_button.toggled.connect(self._wrap_lines)
+        self._colours = CodeColours(self.edit.document(), "" if table else language)
         head = QHBoxLayout()
         head.addWidget(self._name)
         head.addStretch()
+        head.addWidget(self.wrap_button)
         head.addWidget(self.copy_button)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(theme.px(theme.GAP_M), theme.px(2), theme.px(theme.GAP_S), theme.px(theme.GAP))
         layout.setSpacing(0)
         layout.addLayout(head)
         layout.addWidget(self.edit)
-        self._frame_height = layout.contentsMargins().top() + layout.contentsMargins().bottom() + theme.px(_HEAD_HEIGHT)
+        margins = layout.contentsMargins()
+        self._frame_height = margins.top() + margins.bottom() + theme.px(_HEAD_HEIGHT)
+        self._frame_width = margins.left() + margins.right() + 2 * _BORDER
 
     @property
     def code(self) -> str:
@@ -89,12 +108,15 @@ class CodeBlock(Block):
         cursor = QTextCursor(self.edit.document())
         cursor.movePosition(QTextCursor.MoveOperation.End)
         cursor.insertText(text)
-        if others or not self._height:
+        del self._rows[len(self._lines) - len(others) - 1 :]
+        self._colours.colour_new_lines()
+        if others or self._wraps or not self._height:
             self.grew.emit()
 
     def drop_line(self) -> None:
         """Remove the last line, which turned out to be the closing fence or to belong to another block."""
         self._lines.pop()
+        del self._rows[len(self._lines) :]
         cursor = QTextCursor(self.edit.document())
         cursor.movePosition(QTextCursor.MoveOperation.End)
         cursor.movePosition(QTextCursor.MoveOperation.StartOfBlock, QTextCursor.MoveMode.KeepAnchor)
@@ -117,19 +139,63 @@ class CodeBlock(Block):
         """Return the block's content once it is finished, unless part of it is selected."""
         if not self._ended or self.edit.hasFocus() or self.edit.textCursor().hasSelection():
             return None
-        return CodeSource(self.code, self._language, self._table)
+        return CodeSource(self.code, self._language, self._table, self._wraps)
+
+    def recolour(self, *, coloured: bool) -> None:  # noqa: ARG002 -- code is not coloured by draft step
+        """Colour the code for the current theme."""
+        self._colours.restart()
 
     def set_width(self, width: int) -> int:
         """Set the width. Returns the height needed, both in pixels."""
-        lines = max(len(self._lines), 1)
-        height = lines * self.edit.fontMetrics().lineSpacing() + self._frame_height + theme.px(4)
-        widest = self.edit.fontMetrics().horizontalAdvance(self._longest[:_MEASURED_CHARACTERS])
-        if widest > width - 2 * theme.px(theme.GAP_M):
-            height += self.edit.horizontalScrollBar().sizeHint().height()
+        room = width - self._frame_width
+        rows = self._count_rows(room) if self._wraps else max(len(self._lines), 1)
+        height = rows * self.edit.fontMetrics().lineSpacing() + self._frame_height + theme.px(4)
+        if not self._wraps:
+            widest = self.edit.fontMetrics().horizontalAdvance(self._longest[:_MEASURED_CHARACTERS])
+            if widest > room:
+                height += self.edit.horizontalScrollBar().sizeHint().height()
         if (width, height) != (self.width(), self._height):
             self._height = height
             self.setFixedSize(QSize(width, height))
         return height
+
+
+    def _set_wrap_mode(self) -> None:
+        modes = QPlainTextEdit.LineWrapMode
+        self.edit.setLineWrapMode(modes.WidgetWidth if self._wraps else modes.NoWrap)
+        self.edit.setWordWrapMode(QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere)
+
+    @Slot(bool)
+    def _wrap_lines(self, wrapped: bool) -> None:
+        self._wraps = wrapped
+        self._set_wrap_mode()
+        self.grew.emit()
+
+    def _count_rows(self, width: int) -> int:
+        """Return the rows of all lines, wrapped to a width in pixels.
+
+        They are counted here because the editor does not lay out its document before it is shown.
+        """
+        if width != self._rows_width:
+            self._rows, self._rows_width = [], width
+        font, option = self.edit.font(), self.edit.document().defaultTextOption()
+        option.setWrapMode(QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere)
+        option.setTabStopDistance(self.edit.tabStopDistance())
+        narrow = width // max(self.edit.fontMetrics().maxWidth(), 1)
+        for line in self._lines[len(self._rows) :]:
+            if len(line) <= narrow and "\t" not in line:
+                self._rows.append(1)
+                continue
+            layout = QTextLayout(line, font)
+            layout.setTextOption(option)
+            layout.beginLayout()
+            count = 0
+            while (row := layout.createLine()).isValid():
+                row.setLineWidth(width)
+                count += 1
+            layout.endLayout()
+            self._rows.append(max(count, 1))
+        return sum(self._rows)
 
 
 class CopyButton(QPushButton):

@@ -34,6 +34,7 @@ def chat_style_sheet() -> str:
     QTextEdit#reply:focus {{ border: 2px solid {t.accent}; }}
     QFrame#code {{ background: {t.window}; border: 1px solid {t.border}; border-radius: {radius}px; }}
     QPlainTextEdit#code {{ background: transparent; border: none; padding: 0; border-radius: 0; }}
+    QFrame#code QPushButton:checked {{ background: {t.raised}; }}
     QPlainTextEdit#code:focus {{ background: {t.raised}; }}
     QListWidget {{ background: transparent; border: 1px solid transparent; }}
     QListWidget:focus {{ border: 2px solid {t.accent}; border-radius: {radius}px; }}
