@@ -1,14 +1,17 @@
-"""Code in replies: its colours, and long lines that are wrapped."""
+"""Code and tables in replies: colours, long lines that are wrapped, cells."""
 
 from pathlib import Path
 
 import pytest
-from PySide6.QtGui import QTextBlock
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QTextBlock, QTextTable
 from pytestqt.qtbot import QtBot
 
 from launcher.gui import theme
 from launcher.gui.chat.code import CodeBlock
 from launcher.gui.chat.pane import ChatPane
+from launcher.gui.chat.table import TableBlock
+from launcher.gui.chat.text import ReadOnlyText
 
 SOURCE = '''def add(a: int) -> int:
     """Add
@@ -39,10 +42,12 @@ def test_code_has_colours_while_it_comes(qtbot: QtBot, size: int) -> None:
     qtbot.addWidget(code)
     for begin in range(0, len(SOURCE), size):
         code.append_text(SOURCE[begin : begin + size])
+    lines = blocks_of(code)
+    qtbot.waitUntil(lambda: bool(shown_colours(lines[3])))
     keyword, name, string, number, comment = (
         theme.colour(role).name() for role in ("code_keyword", "code_name", "code_string", "code_number", "secondary")
     )
-    first, second, third, fourth, _ = map(shown_colours, blocks_of(code))
+    first, second, third, fourth, _ = map(shown_colours, lines)
     assert first == {"def": keyword, "add": name, "int": name}
     assert second == {'"""': string, "Add": string}
     assert third == {"    two.": string, '"""': string}
@@ -88,3 +93,60 @@ def test_the_choice_of_wrapping_is_kept_while_a_block_is_out_of_sight(qtbot: QtB
     qtbot.addWidget(again)
     assert not again.wrap_button.isChecked()
     assert again.code == SOURCE
+
+
+TABLE = "| Draft | t/s |\n|---|--:|\n| off | 171 |\n| `2` | **241** |\n| a \\| b | 1 | 2 |\n| one |"
+
+
+def cells_of(block: TableBlock) -> list[list[str]]:
+    """Return the texts of a table's cells by rows, as they are shown."""
+    (table,) = block.edit.document().rootFrame().childFrames()
+    assert isinstance(table, QTextTable)
+
+    def shown_text(row: int, column: int) -> str:
+        cell = table.cellAt(row, column)
+        cursor = cell.firstCursorPosition()
+        cursor.setPosition(cell.lastPosition(), cursor.MoveMode.KeepAnchor)
+        return cursor.selectedText()
+
+    return [[shown_text(row, column) for column in range(table.columns())] for row in range(table.rows())]
+
+
+@pytest.mark.parametrize("size", [1, 5, 1_000])
+def test_a_table_has_cells(pane: ChatPane, size: int) -> None:
+    pane.send_question("Why?")
+    for begin in range(0, len(TABLE), size):
+        pane.append_text(TABLE[begin : begin + size], "")
+    pane.finish_reply("", None)
+    (block,) = pane.column.replies[-1].findChildren(TableBlock)
+    assert cells_of(block) == [["Draft", "t/s"], ["off", "171"], ["2", "241"], ["a | b", "1 | 2"], ["one", ""]]
+    assert block.code == TABLE
+    (table,) = block.edit.document().rootFrame().childFrames()
+    assert isinstance(table, QTextTable)
+    assert table.cellAt(1, 1).firstCursorPosition().blockFormat().alignment() == Qt.AlignmentFlag.AlignRight
+    assert block.height() < 8 * block.edit.fontMetrics().lineSpacing() + 120, "no room is left above and below"
+    block.recolour(coloured=False)
+    assert cells_of(block)[2] == ["2", "241"]
+    source = block.make_source()
+    assert source is not None
+    assert cells_of(source.build_block(coloured=False)) == cells_of(block)
+
+
+def test_long_and_wide_tables_are_divided_or_shown_as_text(pane: ChatPane, qtbot: QtBot) -> None:
+    pane.send_question("Why?")
+    pane.append_text("| n | x |\n|--|--|\n" + "| 1 | 2 |\n" * 250 + "\nText\n\n" + "| a " * 200 + "|\n", "")
+    pane.finish_reply("", None)
+    reply = pane.column.replies[-1]
+    qtbot.waitUntil(lambda: not reply.waiting, timeout=60_000)
+    assert len(reply.body) == 5, "three tables, prose and text"
+    assert reply.text.count("| 1 | 2 |") == 250
+    (wide,) = reply.findChildren(CodeBlock)
+    assert wide.code == ("| a " * 200 + "|")
+
+
+def test_tasks_have_boxes(pane: ChatPane) -> None:
+    pane.send_question("Why?")
+    pane.append_text("- [ ] to do\n- [x] done\n- [y] other", "")
+    pane.finish_reply("", None)
+    shown = [text.toPlainText() for text in pane.column.replies[-1].findChildren(ReadOnlyText)]
+    assert shown == ["☐\tto do\n☑\tdone\n•\t[y] other"]

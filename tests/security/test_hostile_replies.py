@@ -22,6 +22,7 @@ from launcher.gui.chat import reply as reply_widgets
 from launcher.gui.chat.code import CodeBlock
 from launcher.gui.chat.pane import ChatPane
 from launcher.gui.chat.reply import ReplyView
+from launcher.gui.chat.table import TableBlock
 from launcher.gui.chat.text import ReadOnlyText
 from launcher.gui.cockpit.page import CockpitPage
 from launcher.gui.controller import Controller
@@ -153,7 +154,7 @@ class TestInTheWindow:
             pane.append_text(f"{before}{attack}\n", attack)
         answer.reasoning.button.setChecked(True)
         qapp.processEvents()
-        blocks = pane.findChildren(CodeBlock)
+        blocks = [*pane.findChildren(CodeBlock), *pane.findChildren(TableBlock)]
         shown = [text.toPlainText() for text in texts(pane)] + [block.edit.toPlainText() for block in blocks]
         shown += [label.text() for block in blocks for label in block.findChildren(QLabel)]
         assert sum(map(len, shown)) > 100

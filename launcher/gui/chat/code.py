@@ -1,16 +1,16 @@
-"""Blocks of a reply for code and tables, with a copy button."""
+"""Blocks of a reply in a frame with a copy button, and such a block for code."""
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from PySide6.QtCore import QSize, Qt, QTimer, Slot
 from PySide6.QtGui import QGuiApplication, QTextCursor, QTextLayout, QTextOption
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QPlainTextEdit, QPushButton, QVBoxLayout
+from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QHBoxLayout, QPlainTextEdit, QPushButton, QVBoxLayout
 
 from launcher.gui import theme
 from launcher.gui.chat.body import Block
 from launcher.gui.chat.highlight import CodeColours
-from launcher.gui.chat.markdown import align_table
 from launcher.gui.labels import Label
 from launcher.gui.translation import tr
 
@@ -23,94 +23,116 @@ _BORDER = 1
 """Width of the frame's border in the style sheet, in pixels."""
 
 
-@dataclass(frozen=True, slots=True)
-class CodeSource:
-    """A finished code block or table, without a widget."""
+class FramedBlock(Block):
+    """Lines of source that are shown by `edit` in a frame, with a name, buttons and a copy button."""
 
-    text: str
-    language: str
-    table: bool
-    wraps: bool
-
-    def build_block(self, *, coloured: bool) -> "CodeBlock":  # noqa: ARG002 -- code has no colours
-        """Build the block's widget."""
-        block = CodeBlock(self.language, table=self.table, wraps=self.wraps)
-        block.append_text(self.text)
-        block.end_block()
-        return block
-
-
-class CodeBlock(Block):
-    """Code or a table, verbatim, with a copy button. Long lines of code are wrapped unless the user says no."""
-
-    def __init__(self, language: str, *, table: bool = False, wraps: bool = True) -> None:
+    def __init__(self, name: str, edit: QAbstractScrollArea, *buttons: QPushButton) -> None:
         super().__init__()
         self.setObjectName("code")
-        self._language, self._table = language, table
-        self._wraps = wraps and not table
-        self._rows: list[int] = []
-        """Rows that each line takes when it is wrapped to `_rows_width`; those behind are not counted yet."""
-        self._rows_width = 0
         self._lines: list[str] = [""]
-        self._longest = ""
         self._height = 0
         self._ended = False
-        self.edit = QPlainTextEdit()
-        self.edit.setObjectName("code")
-        self.edit.setReadOnly(True)
-        self.edit.setUndoRedoEnabled(False)
-        self.edit.setFrameShape(QFrame.Shape.NoFrame)
-        self._set_wrap_mode()
-        self.edit.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.edit.setFont(theme.monospace())
-        self.edit.setTextInteractionFlags(theme.SELECTABLE)
-        self.edit.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-        self.edit.setAccessibleName(tr("Table") if table else tr("Code"))
-        self.edit.document().setDocumentMargin(0)
-        self._name = Label(tr("table") if table else language or tr("code"))
+        edit.setObjectName("code")
+        edit.setFrameShape(QFrame.Shape.NoFrame)
+        edit.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        edit.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        self._name = Label(name)
         self._name.setObjectName("secondary")
         self._name.setFont(theme.font(theme.CAPTION_PX))
         self.copy_button = CopyButton(lambda: self.code, tr("Copy this block"))
-        self.wrap_button = QPushButton(tr("Wrap"))
-        self.wrap_button.setObjectName("quiet")
-        self.wrap_button.setToolTip(tr("Wrap long lines"))
-        self.wrap_button.setCheckable(True)
-        self.wrap_button.setChecked(self._wraps)
-        self.wrap_button.setAutoDefault(True)
-        self.wrap_button.setVisible(not table)
-        self.wrap_button.toggled.connect(self._wrap_lines)
-        self._colours = CodeColours(self.edit.document(), "" if table else language)
         head = QHBoxLayout()
         head.addWidget(self._name)
         head.addStretch()
-        head.addWidget(self.wrap_button)
-        head.addWidget(self.copy_button)
+        for button in (*buttons, self.copy_button):
+            head.addWidget(button)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(theme.px(theme.GAP_M), theme.px(2), theme.px(theme.GAP_S), theme.px(theme.GAP))
         layout.setSpacing(0)
         layout.addLayout(head)
-        layout.addWidget(self.edit)
+        layout.addWidget(edit)
         margins = layout.contentsMargins()
         self._frame_height = margins.top() + margins.bottom() + theme.px(_HEAD_HEIGHT)
         self._frame_width = margins.left() + margins.right() + 2 * _BORDER
 
     @property
     def code(self) -> str:
-        """The text of the block."""
+        """The source of the block."""
         return "\n".join(self._lines)
 
     def append_text(self, text: str) -> None:
-        """Append text, which may contain line ends."""
+        """Append source, which may contain line ends."""
         first, *others = text.split("\n")
         self._lines[-1] += first
         self._lines += others
-        self._longest = max(self._longest, *self._lines[-len(others) - 1 :], key=len)
+
+    @abstractmethod
+    def drop_line(self) -> None:
+        """Remove the last line, which turned out to be the closing fence or to belong to another block."""
+
+    @abstractmethod
+    def end_block(self) -> None:
+        """Mark the block as finished."""
+
+    def _set_size(self, width: int, height: int) -> int:
+        if (width, height) != (self.width(), self._height):
+            self._height = height
+            self.setFixedSize(QSize(width, height))
+        return height
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSource:
+    """A finished code block without a widget."""
+
+    text: str
+    language: str
+    wraps: bool
+
+    def build_block(self, *, coloured: bool) -> "CodeBlock":  # noqa: ARG002 -- code is not coloured by draft step
+        """Build the block's widget."""
+        block = CodeBlock(self.language, wraps=self.wraps)
+        block.append_text(self.text)
+        block.end_block()
+        return block
+
+
+class CodeBlock(FramedBlock):
+    """Code, verbatim. Long lines are wrapped unless the user says no."""
+
+    def __init__(self, language: str, *, wraps: bool = True) -> None:
+        self.edit, self.wrap_button = QPlainTextEdit(), QPushButton(tr("Wrap"))
+        super().__init__(language or tr("code"), self.edit, self.wrap_button)
+        self._language, self._wraps = language, wraps
+        self._rows: list[int] = []
+        """Rows that each line takes when it is wrapped to `_rows_width`; those behind are not counted yet."""
+        self._rows_width = 0
+        self._longest = ""
+        self._set_wrap_mode()
+        self.edit.setReadOnly(True)
+        self.edit.setUndoRedoEnabled(False)
+        self.edit.setFont(theme.monospace())
+        self.edit.setTextInteractionFlags(theme.SELECTABLE)
+        self.edit.setAccessibleName(tr("Code"))
+        self.edit.document().setDocumentMargin(0)
+        self.wrap_button.setObjectName("quiet")
+        self.wrap_button.setToolTip(tr("Wrap long lines"))
+        self.wrap_button.setCheckable(True)
+        self.wrap_button.setChecked(wraps)
+        self.wrap_button.setAutoDefault(True)
+        self.wrap_button.toggled.connect(self._wrap_lines)
+        self._colours = CodeColours(self.edit.document(), language)
+
+    def append_text(self, text: str) -> None:
+        """Append code, which may contain line ends."""
+        super().append_text(text)
+        ends = text.count("\n")
+        self._longest = max(self._longest, *self._lines[-ends - 1 :], key=len)
         cursor = QTextCursor(self.edit.document())
         cursor.movePosition(QTextCursor.MoveOperation.End)
         cursor.insertText(text)
-        del self._rows[len(self._lines) - len(others) - 1 :]
+        del self._rows[len(self._lines) - ends - 1 :]
         self._colours.colour_new_lines()
-        if others or self._wraps or not self._height:
+        if ends or self._wraps or not self._height:
             self.grew.emit()
 
     def drop_line(self) -> None:
@@ -125,21 +147,16 @@ class CodeBlock(Block):
         self.grew.emit()
 
     def end_block(self) -> None:
-        """Mark the block as finished; a table is then aligned in columns."""
+        """Mark the block as finished."""
         self._ended = True
-        shown = self._lines
-        if self._table:
-            text = align_table(self._lines)
-            self.edit.setPlainText(text)
-            shown = text.split("\n")
-        self._longest = max(shown, key=len)
+        self._longest = max(self._lines, key=len)
         self.grew.emit()
 
     def make_source(self) -> CodeSource | None:
         """Return the block's content once it is finished, unless part of it is selected."""
         if not self._ended or self.edit.hasFocus() or self.edit.textCursor().hasSelection():
             return None
-        return CodeSource(self.code, self._language, self._table, self._wraps)
+        return CodeSource(self.code, self._language, self._wraps)
 
     def recolour(self, *, coloured: bool) -> None:  # noqa: ARG002 -- code is not coloured by draft step
         """Colour the code for the current theme."""
@@ -154,11 +171,7 @@ class CodeBlock(Block):
             widest = self.edit.fontMetrics().horizontalAdvance(self._longest[:_MEASURED_CHARACTERS])
             if widest > room:
                 height += self.edit.horizontalScrollBar().sizeHint().height()
-        if (width, height) != (self.width(), self._height):
-            self._height = height
-            self.setFixedSize(QSize(width, height))
-        return height
-
+        return self._set_size(width, height)
 
     def _set_wrap_mode(self) -> None:
         modes = QPlainTextEdit.LineWrapMode

@@ -53,8 +53,10 @@ class Line:
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*([^`]*)$")
 _TABLE = re.compile(r"\s*\|.*\|\s*$")
 _TABLE_RULE = re.compile(r"[\s|:\-]+$")
+_CELL_BORDER = re.compile(r"(?<!\\)\|")
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+")
 _ITEM = re.compile(r"([ \t]*)(?:([-*+])|(\d{1,9}[.)]))[ \t]+")
+_TASK = re.compile(r"\[([ xX])\][ \t]+")
 _QUOTE = re.compile(r" {0,3}((?:>[ \t]?)+)")
 _RULE = re.compile(r" {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$")
 _MARKS = {
@@ -87,22 +89,19 @@ def is_table_row(line: str) -> bool:
     return _TABLE.match(line) is not None
 
 
-def align_table(rows: list[str]) -> str:
-    """Return a table's rows as text in aligned columns. A row of dashes becomes a rule."""
-    cells = [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in rows]
-    widths = [0] * max(map(len, cells), default=0)
-    for row, texts in zip(rows, cells, strict=True):
-        if not _TABLE_RULE.match(row):
-            for column, text in enumerate(texts):
-                widths[column] = max(widths[column], len(text))
-    lines = []
-    for row, texts in zip(rows, cells, strict=True):
-        if _TABLE_RULE.match(row):
-            lines.append("  ".join("─" * width for width in widths))
-        else:
-            padded = (text.ljust(width) for text, width in zip(texts, widths, strict=False))
-            lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
+def is_table_rule(row: str) -> bool:
+    """Return whether a table's row is the rule below its head, such as |---|--:|."""
+    return _TABLE_RULE.match(row) is not None and "-" in row
+
+
+def split_cells(row: str) -> list[str]:
+    """Return the texts of a table row's cells."""
+    return [cell.strip() for cell in _CELL_BORDER.split(row.strip().removeprefix("|").removesuffix("|"))]
+
+
+def parse_inline(text: str) -> tuple[Span, ...]:
+    """Parse the emphasis of a text without a line's own marks, such as a table's cell."""
+    return tuple(_parse_spans(text, 0, len(text), SpanStyle.NONE, 0))
 
 
 def parse_line(line: str) -> Line:
@@ -117,9 +116,12 @@ def parse_line(line: str) -> Line:
         )
     if found := _ITEM.match(line):
         level = len(found[1].expandtabs(4)) // 2
-        mark = Span("•\t" if found[2] else f"{found[3]}\t", -1)
+        task = _TASK.match(line, found.end()) if found[2] else None
+        bullet = "•" if task is None else "☐" if task[1] == " " else "☑"
+        mark = Span(f"{bullet if found[2] else found[3]}\t", -1)
         kind = LineKind.BULLET if found[2] else LineKind.NUMBERED
-        return Line(kind, level, (mark, *_parse_spans(line, found.end(), len(line), SpanStyle.NONE, 0)))
+        begin = (task or found).end()
+        return Line(kind, level, (mark, *_parse_spans(line, begin, len(line), SpanStyle.NONE, 0)))
     if found := _QUOTE.match(line):
         level = found[1].count(">")
         return Line(LineKind.QUOTE, level, tuple(_parse_spans(line, found.end(), len(line), SpanStyle.NONE, 0)))

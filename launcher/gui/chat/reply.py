@@ -11,10 +11,11 @@ from launcher.base.text import visible_reply
 from launcher.conversations.records import ChatMessage
 from launcher.gui import theme
 from launcher.gui.chat.body import Body
-from launcher.gui.chat.code import CodeBlock, CopyButton
+from launcher.gui.chat.code import CodeBlock, CopyButton, FramedBlock
 from launcher.gui.chat.markdown import closes_fence, is_table_row, parse_fence
 from launcher.gui.chat.steps import VerificationSteps
 from launcher.gui.chat.style import glyph_icon
+from launcher.gui.chat.table import TableBlock, fits_table
 from launcher.gui.chat.text import ProseBlock
 from launcher.gui.labels import Label
 from launcher.gui.translation import ntr, tr
@@ -38,7 +39,7 @@ class BlockStream:
         self._body, self._steps, self._quiet = body, steps, quiet
         self._prose: ProseBlock | None = None
         """The block that grows, if it is prose."""
-        self._code: CodeBlock | None = None
+        self._code: FramedBlock | None = None
         """The block that grows, if it is code or a table."""
         self._fence = ""
         """The fence that opened the code block; empty for a table."""
@@ -109,6 +110,7 @@ class BlockStream:
         elif self._code is not None:
             if is_table_row(line):
                 self._code.append_text("\n")
+                self._continue_full_table()
             else:
                 self._code.drop_line()
                 self._close_code()
@@ -119,7 +121,7 @@ class BlockStream:
             self._fence, language = opened
             self._begin_code(CodeBlock(language))
         elif is_complete and not self._quiet and is_table_row(line):
-            self._begin_code(CodeBlock("", table=True)).append_text(f"{line}\n")
+            self._begin_code(TableBlock() if fits_table(line) else CodeBlock("")).append_text(f"{line}\n")
         else:
             self._next_line()
 
@@ -145,7 +147,7 @@ class BlockStream:
         self._body.append(self._prose)
         return self._prose
 
-    def _begin_code(self, block: CodeBlock) -> CodeBlock:
+    def _begin_code(self, block: FramedBlock) -> FramedBlock:
         """Start a code block. Its opening line is still in the prose block: remove it, with the blank lines above."""
         if self._prose is not None:
             while self._prose.lines > 1:
@@ -157,6 +159,13 @@ class BlockStream:
         self._prose, self._code = None, block
         self._body.append(block)
         return block
+
+    def _continue_full_table(self) -> None:
+        """Begin another block for the next rows of a long table."""
+        if isinstance(self._code, TableBlock) and self._code.is_full:
+            self._code.drop_line()
+            self._close_code()
+            self._begin_code(TableBlock())
 
     def _close_code(self) -> None:
         if self._code is not None:

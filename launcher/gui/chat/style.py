@@ -33,9 +33,9 @@ def chat_style_sheet() -> str:
     QTextEdit#reply {{ background: transparent; border: 2px solid transparent; border-radius: {radius}px; padding: 0; }}
     QTextEdit#reply:focus {{ border: 2px solid {t.accent}; }}
     QFrame#code {{ background: {t.window}; border: 1px solid {t.border}; border-radius: {radius}px; }}
-    QPlainTextEdit#code {{ background: transparent; border: none; padding: 0; border-radius: 0; }}
+    QPlainTextEdit#code, QTextEdit#code {{ background: transparent; border: none; padding: 0; border-radius: 0; }}
     QFrame#code QPushButton:checked {{ background: {t.raised}; }}
-    QPlainTextEdit#code:focus {{ background: {t.raised}; }}
+    QPlainTextEdit#code:focus, QTextEdit#code:focus {{ background: {t.raised}; }}
     QListWidget {{ background: transparent; border: 1px solid transparent; }}
     QListWidget:focus {{ border: 2px solid {t.accent}; border-radius: {radius}px; }}
     #editing {{ background: {t.raised}; border-radius: {radius}px; }}

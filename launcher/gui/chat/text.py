@@ -48,6 +48,19 @@ class ReadOnlyText(QTextEdit):
         self.quiet = quiet
 
 
+def set_span_style(form: QTextCharFormat, style: SpanStyle) -> None:
+    """Set a span's style in its format."""
+    if style & SpanStyle.BOLD:
+        form.setFontWeight(QFont.Weight.DemiBold)
+    if style & SpanStyle.ITALIC:
+        form.setFontItalic(True)
+    if style & SpanStyle.STRUCK:
+        form.setFontStrikeOut(True)
+    if style & SpanStyle.CODE:
+        form.setFont(theme.monospace())
+        form.setBackground(theme.colour("raised"))
+
+
 @dataclass(frozen=True, slots=True)
 class ProseSource:
     """Content of a ProseBlock without its widget: lines of text, and the offset of each in the reply."""
@@ -199,7 +212,7 @@ class ProseBlock(Block):
             return form
         form.setLineHeight(132, QTextBlockFormat.LineHeightTypes.ProportionalHeight.value)
         if line.kind in (LineKind.BULLET, LineKind.NUMBERED):
-            width = theme.px(14 if line.kind is LineKind.BULLET else 22)
+            width = theme.px(18 if line.kind is LineKind.BULLET else 22)
             form.setLeftMargin(line.level * gap + width)
             form.setTextIndent(-width)
             tab = QTextOption.Tab()
@@ -220,15 +233,7 @@ class ProseBlock(Block):
             form.setFont(theme.font(_HEADING_PX.get(level, theme.BODY_PX), bold=True))
         if kind is LineKind.QUOTE or self.edit.quiet:
             form.setForeground(theme.colour("secondary"))
-        if style & SpanStyle.BOLD:
-            form.setFontWeight(QFont.Weight.DemiBold)
-        if style & SpanStyle.ITALIC:
-            form.setFontItalic(True)
-        if style & SpanStyle.STRUCK:
-            form.setFontStrikeOut(True)
-        if style & SpanStyle.CODE:
-            form.setFont(theme.monospace())
-            form.setBackground(theme.colour("raised"))
+        set_span_style(form, style)
         return form
 
     def _end_cursor(self) -> QTextCursor:
