@@ -24,6 +24,7 @@ from launcher.models.limits import check_writes_text
 from launcher.models.server_settings import Value
 from launcher.tuning.agent_tasks import AgentShape, AgentTask, OnTask, SizedText, judge_tasks, sustain_tasks
 from launcher.tuning.curves import (
+    Curve,
     CurveAxis,
     CurveStart,
     OnCurveProgress,
@@ -153,8 +154,11 @@ async def run_sweep(
     on_step: OnCurveProgress = lambda _: None,
     *,
     on_begun: OnBegun = lambda _: None,
+    add_costs: Callable[[Curve], list[dict[str, Any]]] | None = None,
 ) -> None:
     """Measure a curve on a session's server, and leave it running. `on_begun` gets the session id in the history.
+
+    `add_costs` returns the points of a curve as JSON data with what they cost, for the history.
 
     If cancelled, `on_point` has received everything measured so far, and it is kept. Raises what
     `curves.measure_curve` raises, and errors of the engine.
@@ -164,7 +168,8 @@ async def run_sweep(
 
     def build_result() -> dict[str, Any]:
         curve = build_curve(sweep.axis, points)
-        return {**curve.as_json(), "sentence": join_messages(*summarize_curve(curve)[:1])}
+        priced = {"points": add_costs(curve)} if add_costs else {}
+        return {**curve.as_json(), **priced, "sentence": join_messages(*summarize_curve(curve)[:1])}
 
     settings, workload_label = sweep.starts[0].settings, f"{sweep.workload.name}, {sweep.axis}"
     async with _record_runs(CURVE, sweep.model, settings, workload_label, on_begun, build_result) as add_run:

@@ -14,6 +14,7 @@ from launcher.cli.output import Note, Result
 from launcher.cli.progress import Reporter, format_duration
 from launcher.cli.quantities import parse_int, parse_rounds, parse_tokens
 from launcher.cli.subject_options import (
+    add_chart_option,
     add_price_options,
     add_subject_options,
     compute_cost,
@@ -73,6 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"measure each point N times (default {_DEFAULT_ROUNDS})",
     )
+    add_chart_option(parser)
     add_price_options(parser)
     parser.epilog = (
         "The model is served repeatedly, in turns without and with MTP, on a server of its own. Ctrl-C ends it,"
@@ -105,21 +107,33 @@ async def run(options: argparse.Namespace) -> int:
         points.append(point)
         reporter.show_event(None, [_describe_point(point, sweep.axis)])
 
+    def compute_costs(curve: Curve) -> _Costs:
+        return {point: compute_cost(groups, prices) for point, groups in _group_runs(curve, points).items()}
+
+    def add_costs(curve: Curve) -> list[dict[str, Any]]:
+        return _points_with_costs(curve, compute_costs(curve), prices)
+
     def make_result() -> Result | None:
         if not points:
             return None
         curve = build_curve(sweep.axis, [*sweep.gaps, *points])
-        costs = {point: compute_cost(groups, prices) for point, groups in _group_runs(curve, points).items()}
+        costs = compute_costs(curve)
         data, lines = _curve_json(curve, points, costs, prices), _format_curve(curve, costs, prices)
         return Result(data, lines, exit_code=0 if any(each.is_counted for each in points) else 1)
 
     reporter.show_event(None, [Note(wrap_text(_describe_sweep(sweep)))])
     return await measure_subject(
         lambda session, on_begun: run_sweep(
-            session, sweep, add_point, lambda step: reporter.show_status(_describe_step(step)), on_begun=on_begun
+            session,
+            sweep,
+            add_point,
+            lambda step: reporter.show_status(_describe_step(step)),
+            on_begun=on_begun,
+            add_costs=add_costs,
         ),
         make_result,
         reporter,
+        options.chart,
     )
 
 
@@ -183,12 +197,7 @@ def _group_runs(curve: Curve, points: list[RoundPoint]) -> dict[tuple[str, int],
 def _curve_json(curve: Curve, points: list[RoundPoint], costs: _Costs, prices: Prices | None) -> dict[str, Any]:
     from launcher.tuning.curves import rate_of_point, summarize_curve
 
-    result = curve.as_json()
-    if prices is not None:
-        for point in result["points"]:
-            cost, reason = costs[point["series"], point["at"]]
-            point["cost"] = cost.as_json() if cost else None
-            point["cost_unknown"] = None if cost else reason
+    result = {**curve.as_json(), "points": _points_with_costs(curve, costs, prices)}
     runs = [
         {
             "series": each.series,
@@ -201,6 +210,16 @@ def _curve_json(curve: Curve, points: list[RoundPoint], costs: _Costs, prices: P
         for each in points
     ]
     return {**result, "rounds": runs, "sentences": summarize_curve(curve)}
+
+
+def _points_with_costs(curve: Curve, costs: _Costs, prices: Prices | None) -> list[dict[str, Any]]:
+    points = [point.as_json() for point in curve.points]
+    if prices is not None:
+        for point in points:
+            cost, reason = costs[point["series"], point["at"]]
+            point["cost"] = cost.as_json() if cost else None
+            point["cost_unknown"] = None if cost else reason
+    return points
 
 
 def _format_curve(curve: Curve, costs: _Costs, prices: Prices | None) -> Iterator[str]:

@@ -13,6 +13,7 @@ from launcher.cli.output import Note, Result
 from launcher.cli.progress import Reporter
 from launcher.cli.quantities import parse_int, parse_minutes
 from launcher.cli.subject_options import (
+    add_chart_option,
     add_price_options,
     add_subject_options,
     cost_of_runs,
@@ -49,6 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="do tasks as long as those of a coding agent, in place of a workload: claude, cline, codex, opencode, pi"
         " or qwen",
     )
+    add_chart_option(parser)
     add_price_options(parser)
     parser.epilog = (
         "The model is served on a server of its own and asked without a pause. The verdict is about verification steps"
@@ -91,6 +93,7 @@ async def run(options: argparse.Namespace) -> int:
         ),
         make_result,
         reporter,
+        options.chart,
     )
 
 
@@ -127,6 +130,7 @@ async def _run_agent(options: argparse.Namespace) -> int:
         ),
         make_result,
         reporter,
+        options.chart,
     )
 
 

@@ -7,6 +7,7 @@ import asyncio
 import sys
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption
@@ -25,7 +26,6 @@ from launcher.cli.quantities import parse_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from launcher.tuning.history import History
     from launcher.tuning.history_records import Session, Summary
@@ -35,6 +35,7 @@ _ACTIONS = {
     "list": "list all measurements, the newest first",
     "show": "show a measurement: figures by setting, and where they were measured",
     "export": "write a measurement into a file: .md, .csv (a line for each run) or .json",
+    "chart": "draw a measurement: .png, .svg, or .html as a page of its own",
     "share": "write a measurement into a .json file without personal data",
     "delete": "delete measurements",
     "published": "list the published tables that measurements can be compared with",
@@ -49,8 +50,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add_filters(parser)
     actions = add_actions(parser, _ACTIONS)
     _add_filters(actions["list"], default=argparse.SUPPRESS)
-    for name in ("show", "export", "share"):
+    for name in ("show", "export", "chart", "share"):
         actions[name].add_argument("id", metavar="ID", help=_ID_HELP)
+    actions["chart"].add_argument(
+        "--to",
+        required=True,
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="the new file; may be given more than once",
+    )
     for name in ("export", "share"):
         add_output_file(actions[name])
     add_deletion_arguments(actions["delete"], 'as `history` shows them, or "all", with all counts of use and requests')
@@ -92,6 +101,8 @@ async def run(options: argparse.Namespace) -> Result | int:
     """Run the action `options.action`. Exit code 1 if the user declined a deletion."""
     if options.action == "delete" and not await confirm_deletion(options, "measurements, and all counts of use"):
         return 1
+    if options.action == "chart":
+        return await _draw_chart(options)
     return await asyncio.to_thread(_run_action, options)
 
 
@@ -111,6 +122,21 @@ def _run_action(options: argparse.Namespace) -> Result:
             "delete": _delete_measurements,
         }[options.action]
         return action(history, options)
+
+
+async def _draw_chart(options: argparse.Namespace) -> Result:
+    from launcher.app.chart_files import check_chart_files, write_charts
+    from launcher.tuning.history import History, load_session
+
+    def load() -> Session:
+        with History() as history:
+            return load_session(history, options.id)
+
+    check_chart_files(options.to)
+    session = await asyncio.to_thread(load)
+    await write_charts(session, options.to)
+    files = ", ".join(map(format_path, options.to))
+    return Result({"id": session.id, "paths": list(map(str, options.to))}, [f"Drew {session.id} into {files}."])
 
 
 def _list_measurements(history: History, options: argparse.Namespace) -> Result:
@@ -163,14 +189,16 @@ def _show_measurement(history: History, options: argparse.Namespace) -> Result:
 
 def _format_session(session: Session, report: Report, sentence: str) -> Iterator[str]:
     from launcher.tuning.report import settings_line, tune_note
-    from launcher.tuning.report_export import TABLE_HEAD, session_facts, session_title, table_row
+    from launcher.tuning.report_export import curve_table, figures_table, session_facts, session_title
     from launcher.tuning.statistics import INTERVAL_NOTE
 
     yield one_line(session_title(session))
     if sentence:
         yield wrap_text(visible_reply(sentence), "  ")
+    if curve := curve_table(session):
+        yield from format_table(curve, right={0})
     if report.rows:
-        yield from format_table([TABLE_HEAD, *(table_row(report, row) for row in report.rows)], right={1, 2, 3})
+        yield from format_table(figures_table(report), right={1, 2, 3})
         yield wrap_text(INTERVAL_NOTE, "  ")
         if report.common:
             yield wrap_text(settings_line(report.common), "  all with ")

@@ -77,6 +77,30 @@ def add_price_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_chart_option(parser: argparse.ArgumentParser) -> None:
+    """Declare the option for files to draw the result into."""
+    parser.add_argument(
+        "--chart",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="draw the result: .png, .svg, or .html as a page of its own; may be given more than once",
+    )
+
+
+async def draw_charts(measurement_id: str, files: Sequence[Path]) -> str:
+    """Draw a measurement of the history into files, and return a sentence about it."""
+    from launcher.app.chart_files import write_charts
+    from launcher.cli.layout import format_path
+    from launcher.tuning.history import History, load_session
+
+    with History() as history:
+        session = load_session(history, measurement_id)
+    await write_charts(session, files)
+    return f"Drew it into {', '.join(map(format_path, files))}."
+
+
 def read_prices(options: argparse.Namespace) -> Prices | None:
     """Return the prices in the options, None if there are none. Raises BadOption for invalid ones."""
     from launcher.base.errors import BadOption
@@ -158,13 +182,17 @@ async def measure_subject(
     measure: Callable[[ServerSession, OnBegun], Awaitable[None]],
     make_result: Callable[[], Result | None],
     reporter: Reporter,
+    charts: Sequence[Path] = (),
 ) -> int:
     """Measure with a new session, print the result and return its exit code, 1 if nothing was measured.
 
     `measure` gets the session, and a function to call with the measurement's ID in the history. If it is interrupted,
-    the result so far is printed.
+    the result so far is printed. `charts` are files to draw a complete result into.
     """
+    from launcher.app.chart_files import check_chart_files
     from launcher.app.session import ServerSession
+
+    check_chart_files(charts)
 
     session = ServerSession()
     ids: list[str] = []
@@ -180,6 +208,8 @@ async def measure_subject(
             interrupted = "" if complete else "Interrupted: this is what was measured until then. "
             ending = f"{interrupted}Kept as {ids[0]}: `mtp-launcher history show {ids[0]}`."
             reporter.show_event(data, [*result.lines, wrap_text(ending)])
+    if charts and ids and result is not None:
+        reporter.show_event(None, [Note(await draw_charts(ids[0], charts))])
     return 1 if result is None else result.exit_code
 
 

@@ -13,7 +13,7 @@ from launcher.cli.machine_options import add_engine_option, make_serve_options
 from launcher.cli.output import Note, Result, print_result, round_figure
 from launcher.cli.progress import Reporter
 from launcher.cli.quantities import parse_minutes, parse_tokens
-from launcher.cli.subject_options import add_model_argument
+from launcher.cli.subject_options import add_chart_option, add_model_argument, draw_charts
 from launcher.cli.terminal import can_ask, confirm
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="resume the model's tune, or the newest interrupted one",
     )
     parser.add_argument("--apply", action="store_true", help="save the recommended settings for the model's next start")
+    add_chart_option(parser)
     parser.add_argument("--yes", action="store_true", help="start without asking")
     parser.epilog = (
         "It starts the model repeatedly, with and without MTP. Ctrl-C pauses it, --continue resumes it. --continue "
@@ -89,11 +90,15 @@ def _parse_mix(text: str) -> tuple[int, int]:
 
 async def run(options: argparse.Namespace) -> Result | int:
     """Print the plan, tune, and return the verdict. Ctrl-C pauses. Exit code 1 if the user declines to begin."""
-    from launcher.app.saved_tunes import check_no_tune
+    from launcher.app.chart_files import check_chart_files
+    from launcher.app.saved_tunes import check_no_tune, load_tune
     from launcher.app.session import ServerSession
     from launcher.app.tuner import changes_answers, recommends_settings, run_tune, save_winner
 
+    check_chart_files(options.chart)
     saved = await asyncio.to_thread(_load_saved_tune, options) if options.resume else None
+    if saved is not None and saved.verdict is not None and options.chart:
+        print_result(Result(None, [Note(await draw_charts(saved.record_id, options.chart))]), as_json=False)
     if saved is not None and saved.verdict is not None and not _has_more_time(saved, options):
         return _make_ended_result(saved, options)
     await asyncio.to_thread(check_no_tune)
@@ -116,6 +121,9 @@ async def run(options: argparse.Namespace) -> Result | int:
     applied = options.apply and recommends_settings(judged) and not changes_answers(judged)
     if applied:
         await asyncio.to_thread(save_winner, prepared.options, verdict.settings)
+    ended = await asyncio.to_thread(load_tune, prepared.options.model) if options.chart else None
+    if ended is not None:
+        print_result(Result(None, [Note(await draw_charts(ended.record_id, options.chart))]), as_json=False)
     return _make_result(verdict, prepared, applied=applied)
 
 

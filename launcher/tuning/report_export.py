@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import PurePath
+from typing import Any
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
@@ -17,7 +18,11 @@ from launcher.tuning.report import Report, Row, build_report, describe_speedup, 
 from launcher.tuning.session_file import session_json
 from launcher.tuning.statistics import Figure, Interval, plus_minus
 
-TABLE_HEAD = ("SETTINGS", "TOKENS/S", "RUNS", "STDEV", "ACCEPTED", "FIRST TOKEN", "AGAINST THE BASELINE")
+_TABLE_HEAD = (
+    "SETTINGS", "TOKENS/S", "RUNS", "STDEV", "ACCEPTED", "READING", "FIRST TOKEN", "ENERGY", "AGAINST THE BASELINE",
+)  # fmt: skip
+_IF_KNOWN = ("READING", "ENERGY")
+"""Columns that are left out where nothing in them is known."""
 _FIGURES = (
     "prompt", "began_s", "wall_s", "prompt_tokens", "cached_tokens", "reply_tokens", "prefill_rate", "decode_rate",
     "first_token_s", "power_w", "energy_j", "temperature_c", "clock_mhz", "clock", "spoilt", "error",
@@ -28,8 +33,10 @@ def as_markdown(session: Session) -> str:
     """Return the session as Markdown: its result, the figures by settings and by prompt, and its environment."""
     report = baseline_report(session)
     parts = [f"# {session_title(session)}", str(session.result.get("sentence") or "")]
+    if curve := curve_table(session):
+        parts.append(_markdown_table(curve))
     if report.rows:
-        parts.append(_markdown_table([TABLE_HEAD, *(table_row(report, row) for row in report.rows)]))
+        parts.append(_markdown_table(figures_table(report)))
         if report.common:
             parts.append(message("All with {words}.", words=settings_line(report.common)))
         prompts = figures_by_prompt(session.runs)
@@ -104,8 +111,14 @@ def session_facts(session: Session) -> dict[str, str]:
     return {name: text for name, text in facts.items() if text}
 
 
-def table_row(report: Report, row: Row) -> tuple[str, ...]:
-    """Return one row of the table under TABLE_HEAD."""
+def figures_table(report: Report) -> list[tuple[str, ...]]:
+    """Return the figures by settings as rows, the head first."""
+    rows = [_TABLE_HEAD, *(_table_row(report, row) for row in report.rows)]
+    kept = [at for at, name in enumerate(_TABLE_HEAD) if name not in _IF_KNOWN or any(row[at] for row in rows[1:])]
+    return [tuple(row[at] for at in kept) for row in rows]
+
+
+def _table_row(report: Report, row: Row) -> tuple[str, ...]:
     figure, first = row.decode, row.first_token_s
     label = report.row_label(row) or settings_line(row.settings) or "as served"
     failed = f" (+{row.failed} not counted)" if row.failed else ""
@@ -115,9 +128,49 @@ def table_row(report: Report, row: Row) -> tuple[str, ...]:
         f"{row.runs}{failed}",
         f"{figure.stdev:.2f}" if figure and figure.stdev is not None else "",
         format_percent(row.acceptance.rate) if row.acceptance and row.acceptance.rate is not None else "",
+        f"{row.prefill.mean:,.0f} t/s" if row.prefill else "",
         f"{first.mean:.2f} s" if first else "",
+        f"{row.energy_j:.2f} J/token" if row.energy_j else "",
         "baseline" if row is report.baseline else _speedup_text(report, row),
     )
+
+
+_CURVE_HEAD = (
+    "SERIES", "TOKENS/S", "TIMES", "ACCEPTED", "READING", "FIRST TOKEN", "POWER", "A MILLION", "REPLIES",
+)  # fmt: skip
+
+
+def curve_table(session: Session) -> list[tuple[str, ...]]:
+    """Return the points of a curve as rows, the head first; none for another measurement."""
+    points = session.result.get("points") if session.kind == "curve" else None
+    if not points:
+        return []
+    ratios = {(each.get("series"), each.get("at")): each for each in session.result.get("ratios") or ()}
+    rows: list[tuple[str, ...]] = [(str(session.result.get("axis") or "").upper(), *_CURVE_HEAD)]
+    for point in sorted(points, key=lambda each: int(each["at"])):
+        rate, ratio = point.get("tokens_per_second"), ratios.get((point["series"], point["at"]))
+        figures = (
+            _rate_text(rate) if rate else point.get("why") or "",
+            f"{ratio['estimate']:.2f}" if ratio else "",
+            _format_known(point.get("acceptance"), lambda share: f"{100 * share:.0f} %"),
+            _format_known(point.get("prefill_per_second"), lambda value: f"{value:,.0f} t/s"),
+            _format_known(point.get("first_token_s"), lambda value: f"{value:.2f} s"),
+            _format_known(point.get("power_w"), lambda value: f"{value:.0f} W"),
+            _format_known((point.get("cost") or {}).get("per_million_tokens"), lambda value: f"{value:.3g}"),
+            str(point.get("replies", "")),
+        )
+        rows.append((f"{int(point['at']):,}", str(point["series"]), *map(str, figures)))
+    used = [at for at in range(len(rows[0])) if any(row[at] for row in rows[1:])]
+    return [tuple(row[at] for at in used) for row in rows]
+
+
+def _rate_text(rate: Mapping[str, Any]) -> str:
+    known = rate["low"] is not None and rate["high"] is not None
+    return f"{rate['estimate']:.1f}" + (f" ± {(rate['high'] - rate['low']) / 2:.1f}" if known else "")
+
+
+def _format_known(value: float | None, text: Callable[[float], str]) -> str:
+    return "" if value is None else text(value)
 
 
 def _speedup_text(report: Report, row: Row) -> str:

@@ -12,6 +12,7 @@ from launcher.app.saved_tunes import hold_tune_lock
 from launcher.engine.server import registry
 from tests import forked
 
+_PRICED = ["A", "MILLION", "REPLIES"]
 SHORT = ["--set", "threads=1", "--set", "ctx=1024"]
 
 
@@ -43,9 +44,13 @@ def interrupted(*arguments: str, at: str) -> tuple[int, str, str]:
         return process.returncode, out, "".join(seen) + rest
 
 
-def test_a_fill_curve_as_a_table(work: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fill_curve_as_a_table_and_a_chart(work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    done = told("curve", "demo", "--fill", "0,300", "--rounds", "2", "--workload", work, *SHORT)
+    chart, priced = tmp_path / "speed.svg", ["--price-kwh", "0.30", "--watts", "100"]
+    done = told(
+        *("curve", "demo", "--fill", "0,300", "--rounds", "2", "--workload", work, *SHORT, *priced),
+        *("--chart", str(chart)),
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].split() == [
@@ -63,12 +68,16 @@ def test_a_fill_curve_as_a_table(work: str, monkeypatch: pytest.MonkeyPatch) -> 
         "first",
         "token",
         "s",
+        *("a", "million", "no", "MTP", "a", "million", "draft", "2"),
     ]
     assert [line.split()[0] for line in lines[1:3]] == ["0", "300"]
     assert all(line.count(" ± ") + line.count(" (too few runs for limits)") == 2 for line in lines[1:3])
     assert "Draft 2 is " in done.stdout
     assert "Kept as " in done.stdout
-    assert "a million" not in done.stdout
+    assert "tokens in the context" in chart.read_text(encoding="utf-8")
+    kept = told("history", "show", "last").stdout.splitlines()
+    head = next(line.split() for line in kept if line.split()[:1] == ["FILL"])
+    assert head == ["FILL", "SERIES", "TOKENS/S", "TIMES", "ACCEPTED", "READING", "FIRST", "TOKEN", *_PRICED]
     assert "demo, no MTP and draft 2: fill 0, 300; 8 points in 2 rounds, replies of 24 tokens." in (
         done.stderr.replace("\n", " ")
     )

@@ -1,0 +1,101 @@
+"""Charts as files: painted by a process of its own, from measurements of each kind."""
+
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.app.chart_files import check_chart_files, write_charts
+from launcher.base.errors import BadOption
+from launcher.tuning.chart import Chart, build_chart
+from tests.tuning.test_session_file import OFF, ON, SESSION, run
+
+POINT = {"low": None, "high": None, "n": 1}
+CURVE = replace(
+    SESSION,
+    kind="curve",
+    result={
+        "axis": "fill",
+        "series": ["no MTP", "draft 2"],
+        "sentence": "Draft 2 is faster at every fill.",
+        "points": [
+            {
+                "series": name,
+                "at": at,
+                "tokens_per_second": {"estimate": speed, "low": speed - 2, "high": speed + 2, "n": 3},
+                "prefill_per_second": 900.0 - at / 100,
+                "first_token_s": 0.5 + at / 1_000,
+                "acceptance": None,
+                "power_w": None,
+                "cost": {"per_million_tokens": 0.25},
+                "replies": 3,
+                "why": None,
+            }
+            for name, first in (("no MTP", 50.0), ("draft 2", 70.0))
+            for at, speed in ((0, first), (40_000, first / 2))
+        ],
+        "ratios": [{"series": "draft 2", "at": 0, "estimate": 1.4, **POINT}],
+    },
+)
+
+
+def test_a_chart_has_every_axis_of_a_curve() -> None:
+    chart = build_chart(CURVE)
+    assert [(panel.title, panel.unit) for panel in chart.panels] == [
+        ("Generation", "tokens/s"),
+        ("Reading the prompt", "tokens/s"),
+        ("Time to the first token", "s"),
+    ]
+    assert chart.axis == "tokens in the context"
+    assert chart.ticks == ((0.0, "0"), (40_000.0, "40K"))
+    (off, on) = chart.panels[0].series
+    assert (off.name, on.name) == ("no MTP", "draft 2")
+    assert [(point.x, point.y, point.low) for point in on.points] == [(0.0, 70.0, 68.0), (40_000.0, 35.0, 33.0)]
+    assert Chart.parse(chart.as_json()) == chart
+
+
+def test_a_tune_s_forecasts_are_shown_where_nothing_was_measured() -> None:
+    forecasts = [{"draft": draft, "value": 60.0, "low": 50.0, "high": 70.0} for draft in (2, 3)]
+    tuned = replace(SESSION, result={"forecasts": forecasts, "shown": {"draft": 2, "kv": "q8_0"}, "unit": "tokens/s"})
+    chart = build_chart(tuned)
+    points = {point.x: point.measured for series in chart.panels[0].series for point in series.points}
+    assert points == {0.0: True, 2.0: True, 3.0: False}
+    assert "rings are forecasts" in chart.notes[-1]
+
+
+def test_prompts_are_not_joined_and_time_has_even_ticks() -> None:
+    bench = build_chart(replace(SESSION, kind="bench", runs=(run(50.0), run(40.0, prompt="b"), run(70.0, ON))))
+    assert not bench.joined
+    assert [text for _, text in bench.ticks] == ["parser", "b"]
+    assert [series.name for series in bench.panels[0].series] == ["MTP off", "draft 2"]
+    later = [replace(run(50.0 + at, OFF), began_s=5_000.0 + 60 * at) for at in range(10)]
+    endured = build_chart(replace(SESSION, kind="endure", runs=tuple(later)))
+    assert endured.axis == "minutes"
+    assert [text for _, text in endured.ticks] == ["0", "2", "4", "6", "8"]
+    assert [panel.title for panel in endured.panels] == ["Generation"]
+
+
+async def test_png_svg_and_html_are_written(tmp_path: Path) -> None:
+    files = [tmp_path / "a.png", tmp_path / "b.svg", tmp_path / "c.html"]
+    await write_charts(CURVE, files)
+    assert files[0].read_bytes().startswith(b"\x89PNG")
+    picture = ET.parse(files[1]).getroot()
+    words = {"".join(each.itertext()).strip() for each in picture.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"no MTP", "draft 2", "40K", "70.0", "tokens in the context"} <= words
+    page = files[2].read_text(encoding="utf-8")
+    assert "<svg" in page
+    assert "<td>40,000</td><td>draft 2</td><td>35.0 ± 2.0</td>" in page
+    assert "<td>0.25</td>" in page
+    assert "http" not in page.replace("http://www.w3.org/", "")
+    with pytest.raises(BadOption, match="is there already"):
+        await write_charts(CURVE, files[:1])
+
+
+def test_a_file_or_measurement_without_a_chart_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="not clear from its name"):
+        check_chart_files([tmp_path / "a.pdf"])
+    with pytest.raises(BadOption, match="no folder"):
+        check_chart_files([tmp_path / "none" / "a.png"])
+    with pytest.raises(BadOption, match="no values"):
+        build_chart(replace(SESSION, runs=(), result={}))
