@@ -101,6 +101,8 @@ def main(arguments: list[str], open_window: OpenWindow) -> int:
     if arguments[:1] in (["serve"], ["plan"], ["export"], ["code"]) and "--" in arguments:
         separator = arguments.index("--")
         arguments, extra = arguments[:separator], arguments[separator + 1 :]
+    if arguments[:1] and arguments[0].startswith("--") and arguments[0] not in ("--help", "--version"):
+        arguments = ["gui", *arguments]  # options alone are the window's, as it opens without a verb
     parser = _build_parser(arguments)
     if arguments[:1] != ["chat"] and (empty := _find_empty_value(arguments)):  # `chat` reports an empty prompt itself
         parser.error(f"{empty} is empty: give it a value, or leave it out")

@@ -81,6 +81,13 @@ def test_without_a_verb_and_without_a_display_it_helps() -> None:
     assert "doctor" in told.stdout
 
 
+def test_options_without_a_verb_are_the_windows() -> None:
+    told = run("--theme", "dark", "--page", "models")
+    assert told.returncode == 1
+    assert told.stderr.startswith("Error: No display is available for the window.")
+    assert "mtp-launcher gui: error: argument --theme" in run("--theme", "pink").stderr
+
+
 def test_an_unknown_verb_is_wrong_usage() -> None:
     assert run("fly").returncode == 2
 
