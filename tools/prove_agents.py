@@ -37,13 +37,12 @@ _CONTEXT = 131_072
 """The demo's vocabulary is so small that a prompt of 17,000 tokens elsewhere is 60,000 here."""
 _LIMIT_S = 600
 _MISFORTUNE_LIMIT_S = 150
+_POLL_S = 0.1
 _LONG_QUESTION_WORDS = 60_000
 """Words of a prompt that is too long for every agent's least context, and just short enough for an argument."""
 _LONG_FILE_SHARE = 0.2
 """Share of the context that a file takes which the agent reads again and again, in lines of which each is 12 tokens."""
 _READINGS = 4
-_LONG_REPLY = ("--", "--ignore-eos", "--n-predict", "2000")
-"""Makes every reply of the demo so long that it still runs when the server is disturbed after its first token."""
 _LEAST_REUSE = 0.95
 _HEADLESS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {
     "opencode": (("run",), ("run", "-c")),
@@ -177,6 +176,11 @@ class Workplace:
         return self.folder / "requests.jsonl"
 
     @property
+    def hold(self) -> Path:
+        """While this file is there, the scripted engine stops within its next text."""
+        return self.folder / "hold"
+
+    @property
     def scripted(self) -> list[str]:
         """Options for a server with the scripted engine."""
         return ["--model", "demo", "--engine", str(self.folder / "scripted-engine")]
@@ -205,6 +209,7 @@ def make_workplace(folder: Path, agent: Agent, proxy_port: int) -> Workplace:
         "PWD": str(project),  # opencode goes by it
         "AGENT_FILE": str(project / "answer.py"),
         "AGENT_LOG": str(place / "requests.jsonl"),
+        "AGENT_HOLD": str(place / "hold"),
         **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), address),
         **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost"),
     }
@@ -241,8 +246,7 @@ def prove_misfortunes(place: Workplace) -> Iterator[str]:
     yield send_overlong_prompt(place)
     yield outgrow_context(place)
     for name, disturb in (("restarted", restart_engine), ("killed", kill_engine)):
-        with served_demo(place, *_LONG_REPLY):
-            yield disturb_reply(place, name, disturb)
+        yield disturb_reply(place, name, disturb)
 
 
 def send_overlong_prompt(place: Workplace) -> str:
@@ -281,28 +285,41 @@ def outgrow_context(place: Workplace) -> str:
 
 
 def disturb_reply(place: Workplace, name: str, disturb: Callable[[Workplace], object]) -> str:
-    """Do something to the server as soon as a reply to the agent has begun; return the agent's exit code."""
-    done: list[str] = []
+    """Do something to the server at the first word of the scripted engine's text; return what became of it.
+
+    That engine then says no more, so the disturbance is never too late.
+    """
+    place.hold.touch()
+    ended = threading.Event()
+    reached = place.hold.with_name(f"{place.hold.name}.reached")
 
     def watch() -> None:
-        deadline_s = time.monotonic() + _LIMIT_S
-        while not done and time.monotonic() < deadline_s:
-            if any(each["state"] == "running" and each["first_token_s"] for each in read_requests(place)):
-                disturb(place)
-                done.append(name)
+        while not reached.exists():
+            if ended.wait(_POLL_S):
+                return
+        disturb(place)
 
     watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    told = run_code(place, [], (*_HEADLESS[place.agent.name][0], _QUESTION))
-    happened = bool(done)
-    done.append("ended")
-    watcher.join()
+    with served(place, "demo", "--engine", str(place.folder / "scripted-engine")):
+        watcher.start()
+        try:
+            told = run_code(place, [], (*_HEADLESS[place.agent.name][0], _QUESTION), limit_s=_MISFORTUNE_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return f"goes on after {_MISFORTUNE_LIMIT_S} s"
+        finally:
+            ended.set()
+            watcher.join()
+        requests = read_requests(place)
+    place.hold.unlink(missing_ok=True)
+    if not reached.exists():
+        return "no reply was held"
+    reached.unlink()
     (place.folder / f"{name}.txt").write_text(told.stdout + told.stderr)
-    requests = read_requests(place)
     (place.folder / f"{name}.json").write_text(json.dumps(requests, indent=1))
-    ends = [str(each["end"]) for each in requests if each["handovers"]]
-    then = f"went on: {', '.join(ends)}" if ends else f"{len(requests)} requests: {requests[-1]['end']} at last"
-    return f"exit code {told.returncode}, {then}" if happened else "too late"
+    answered = "answered" if "returns 42" in told.stdout + told.stderr else "no answer"
+    went_on = sum(each["handovers"] > 0 and each["end"] == "complete" for each in requests)
+    ends = ", ".join(str(each["end"]) for each in requests)
+    return f"{answered}, exit code {told.returncode}, {went_on} went on, requests: {ends}"
 
 
 def restart_engine(place: Workplace) -> None:
@@ -331,10 +348,17 @@ def find_reuse(requests: list[dict[str, Any]]) -> Iterator[float]:
 
 
 @contextmanager
-def served_demo(place: Workplace, *extra: str) -> Iterator[None]:
+def served_demo(place: Workplace) -> Iterator[None]:
     """Serve the demo within the block, as `code` would for this agent."""
+    with served(place, "demo"):
+        yield
+
+
+@contextmanager
+def served(place: Workplace, *model: str) -> Iterator[None]:
+    """Serve a model within the block."""
     slots = ["--slots", str(place.agent.slots), "--kv-unified"] if place.agent.slots > 1 else []
-    command = [sys.executable, "-m", "launcher", "serve", "demo", "--json", "--ctx", str(_CONTEXT), *slots, *extra]
+    command = [sys.executable, "-m", "launcher", "serve", *model, "--json", "--ctx", str(_CONTEXT), *slots]
     with subprocess.Popen(command, env=place.environment, cwd=_TREE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from launcher.app import settings
 from launcher.app.settings_declared import MEMORY_GUARD, VALUE_RESTART
@@ -14,11 +16,21 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.own_memory import private_mib
 from launcher.engine.server.state import SERVING, Notice
 from launcher.engine.server.supervisor import Supervisor
-from launcher.monitor.health_event import FindingCode, FindingLevel
+from launcher.monitor.health_event import FindingCode, FindingLevel, Latch, Moment, ServerSetup
+from launcher.monitor.health_watch import lines_since_start
+from launcher.monitor.host_memory import EngineCaches, HostMemoryDetector, read_host_memory
+
+if TYPE_CHECKING:
+    from launcher.app.model_pool import ModelPool
 
 RESTARTED = "memory_guard"
 """Notice code: the engine was restarted because host memory was nearly used up."""
+FOUND = "host_memory"
+"""Notice code: a model beside the main one uses host memory up."""
 _LONGEST_DRAIN_S = 10.0
+_PERIOD_S = 2.0
+"""Seconds between two checks of the models beside the main one, as for that."""
+_CLEAR_CHECKS = 15
 _log = logging.getLogger(__name__)
 
 
@@ -83,6 +95,88 @@ class MemoryGuard:
                 freed=max(0, before_mib - after_mib),
             )
         self._notify(Notice(RESTARTED, text))
+
+
+class _PooledServer:
+    """A model of a pool as a GuardedSession."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.supervisor = supervisor
+
+    async def start(self, options: ServeOptions, *, again: bool = False, drain_s: float = 0.0) -> None:
+        await self.supervisor.become(options, again=again, drain_s=drain_s)
+
+
+class _WatchedModel:
+    """A model whose engine's host memory is watched, over its restarts."""
+
+    def __init__(self, supervisor: Supervisor, guard: MemoryGuard) -> None:
+        self._supervisor = supervisor
+        self._guard = guard
+        self._pid: int | None = None
+        self._caches = EngineCaches()
+        self._lines_read = 0
+        self._latch: Latch | None = None
+
+    async def check(self, time_s: float, root: Path) -> str | None:
+        """Check once. Return the sentence of a finding that was raised, None if there is none."""
+        supervisor, pid = self._supervisor, self._supervisor.engine_pid
+        if pid is None or supervisor.is_changing or supervisor.status.state not in SERVING:
+            return None
+        count = supervisor.log.line_count
+        if self._latch is None or pid != self._pid:
+            detector = HostMemoryDetector(ServerSetup(engine_pid=pid))
+            self._pid, self._latch = pid, Latch(detector, raise_checks=1, clear_checks=_CLEAR_CHECKS)
+            self._caches = EngineCaches()
+            self._caches.add_lines(lines_since_start(supervisor.log.last_lines()))
+        else:
+            self._caches.add_lines(line.text for line in supervisor.log.lines_since(self._lines_read))
+        self._lines_read = count
+        slots = supervisor.launch.options.slots if supervisor.launch else 1
+        readings = await asyncio.to_thread(read_host_memory, pid, root) | self._caches.make_readings(slots)
+        event = self._latch.check_moment(Moment(time_s=time_s, readings=readings))
+        if event is None or event.cleared:
+            return None
+        self._guard.note_findings([event.finding.as_json()])
+        return event.finding.sentence
+
+
+class PoolMemoryGuard:
+    """Watches the host memory of the models beside a session's own, which its monitor does not, and guards it.
+
+    `agreed` and `notify` are those of MemoryGuard; `notify` also gets what is found. `clock` returns monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        notify: Callable[[Notice], None],
+        *,
+        agreed: bool | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._notify = notify
+        self._agreed = agreed
+        self._clock = clock
+        self._watched: dict[str, _WatchedModel] = {}
+
+    async def watch(self, pool: "ModelPool", read_root: Callable[[], Path]) -> None:
+        """Check the pool's models every two seconds, until cancelled. `read_root` returns the kernel's folder."""
+        while True:
+            while not pool.supervisors_beside:
+                await pool.wait_for_change()
+            await self.check(pool.supervisors_beside, read_root())
+            await asyncio.sleep(_PERIOD_S)
+
+    async def check(self, supervisors: Mapping[str, Supervisor], root: Path) -> None:
+        """Check each model, by its name, once."""
+        self._watched = {name: watched for name, watched in self._watched.items() if name in supervisors}
+        for name, supervisor in supervisors.items():
+            if name not in self._watched:
+                guard = MemoryGuard(_PooledServer(supervisor), self._notify, agreed=self._agreed)
+                self._watched[name] = _WatchedModel(supervisor, guard)
+            found = await self._watched[name].check(self._clock(), root)
+            if found is not None:
+                self._notify(Notice(FOUND, message("{model}: {finding}", model=name, finding=found)))
 
 
 def _agreed_by_setting() -> bool:

@@ -251,6 +251,11 @@ class ModelPool:
         """Whether the main model was unloaded here, while the gateway goes on."""
         return self._main.is_unloaded
 
+    @property
+    def supervisors_beside(self) -> dict[str, Supervisor]:
+        """The supervisors of the models that are loaded beside the main one, by name."""
+        return {model.name: model.supervisor for model in self._models[1:] if model.is_loaded}
+
     async def wait_for_change(self) -> None:
         """Wait until a model has been loaded or unloaded, or is no longer used."""
         await self._changed.wait()

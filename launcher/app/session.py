@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launcher.app.memory_guard import MemoryGuard
+from launcher.app.memory_guard import MemoryGuard, PoolMemoryGuard
 from launcher.app.model_pool import ModelPool, read_pool_rules
 from launcher.app.published_server import PublishedServer
 from launcher.app.request_keeping import RequestKeeping
@@ -110,6 +110,8 @@ class ServerSession:
         self._takes_models = takes_models and not direct
         self._memory_limit_mib = memory_limit_mib
         self._memory_guard = MemoryGuard(self, self._notify_listeners, agreed=memory_guard)
+        self._pool_memory_guard = PoolMemoryGuard(self._notify_listeners, agreed=memory_guard)
+        self._pool_watch: asyncio.Task[None] | None = None
         self.pool: ModelPool | None = None
         self._gateway: GatewayClientSide | None = None
         self._on_event = on_event
@@ -529,6 +531,9 @@ class ServerSession:
                 on_change=lambda models: published.registration.update(models=models),
             )
             self.pool.add_main(supervisor, self._gateway)
+            self._pool_watch = asyncio.create_task(
+                self._pool_memory_guard.watch(self.pool, lambda: self.monitor.health_watch.root)
+            )
             published.registration.update(takes_models=True)
         lost, self._lost_port = self._lost_port or endpoint.in_place_of, None
         if lost is not None and lost != endpoint.port:
@@ -598,6 +603,10 @@ class ServerSession:
             if supervisor.status.state not in (ServerState.STOPPED, ServerState.FAILED):
                 return
             pool, self.pool = self.pool, None
+            if self._pool_watch is not None:
+                self._pool_watch.cancel()
+                await asyncio.wait([self._pool_watch])
+                self._pool_watch = None
             if pool is not None:
                 await pool.close()
             published, self._published, self._supervisor = self._published, None, None

@@ -97,7 +97,7 @@ def read_setup(launch: Launch, engine_pid: int, log: Iterable[str], snapshot: Gp
 
     If the user chose devices or layers by a flag of llama-server, an unused GPU is no surprise.
     """
-    lines = _lines_since_start(list(log))
+    lines = lines_since_start(list(log))
     weights = _sum_buffers(_WEIGHTS, lines)
     on_gpus = {name: mib for name, mib in weights.items() if not _is_host(name)}
     devices = {found[1] for line in lines if (found := _DEVICE.search(line))}
@@ -145,7 +145,8 @@ def published_acceptance(model: Path) -> float | None:
     return None
 
 
-def _lines_since_start(lines: list[str]) -> list[str]:
+def lines_since_start(lines: list[str]) -> list[str]:
+    """Return the lines of a log since the last start of an engine."""
     starts = [index for index, line in enumerate(lines) if _START_LINE in line]
     return lines[starts[-1] :] if starts else lines
 
@@ -244,7 +245,7 @@ class HealthWatch:
             if launch and log:
                 lines = log.last_lines()
                 setup = read_setup(launch, engine_pid, lines, snapshot)
-                self._caches.add_lines(_lines_since_start(lines))
+                self._caches.add_lines(lines_since_start(lines))
         elif log:
             count = log.line_count
             self._caches.add_lines(line.text for line in log.lines_since(self._log_lines_read))

@@ -104,6 +104,24 @@ def test_claude_code_reads_a_file_and_goes_on(
     assert requests[4]["reused"] >= 0.97 * requests[4]["tokens"]
 
 
+def test_claude_code_sums_a_long_conversation_up_and_reuses_its_prompt(
+    home: Path, claude: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, file = tmp_path / "log", tmp_path / "answer.py"
+    file.write_text("# one of many lines\n" * 500 + "def answer():\n    return 42\n")
+    monkeypatch.setenv("AGENT_FILE", str(file))
+    monkeypatch.setenv("AGENT_LOG", str(log))
+    with scripted_server(context=32_768) as url:
+        for words in (["-p"], ["-c", "-p"], ["-c", "-p"]):
+            ended = forked.run("code", "claude", "--url", url, "--", *words, "What does answer.py return?")
+            assert "The file returns 42." in ended.stdout, ended.stderr
+    requests = [json.loads(line) for line in log.read_text().splitlines() if '"/v1/messages"' in line]
+    (summary,) = [at for at, each in enumerate(requests) if not each["results"] and isinstance(each["answered"], str)]
+    assert requests[summary]["tools"] == requests[0]["tools"]
+    assert requests[summary]["reused"] >= 0.95 * requests[summary]["tokens"]
+    assert requests[summary + 1]["tokens"] < requests[summary]["tokens"] / 2
+
+
 def test_claude_codes_late_system_message_is_refused_by_a_template_that_is_then_corrected(
     home: Path, claude: Path, demo_model: Path, tmp_path: Path
 ) -> None:

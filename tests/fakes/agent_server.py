@@ -9,6 +9,8 @@ Variables say what it does:
     AGENT_FILE      the path that its tool calls read (default: answer.py)
     AGENT_LOG       a file that gets a JSON line for each request: path, tools, tokens, reused tokens, what was answered
     AGENT_CONTEXT   tokens of context (default: --ctx-size, else 131072)
+    AGENT_HOLD      a file; while it is there, a streamed text stops after its first word until the engine is ended, and
+                    the file is renamed to *.reached
     AGENT_FAULTS    what it does wrong, comma-separated:
         text-call       a tool call comes as text
         no-call         it answers with text in place of a call
@@ -59,6 +61,7 @@ READERS = ("read_file", "read", "Read", "read_files", "view", "bash", "Bash", "e
 TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
 LATE = "System message must be at the beginning."
 COUNTING = "/v1/messages/count_tokens"
+TEXT_DELTAS = ("text_delta", "response.output_text.delta")
 MODEL = "scripted"
 numbers = itertools.count(1)
 
@@ -85,6 +88,15 @@ class Question:
         return count
 
 
+def split_continued(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return a request without the beginning of the reply that it continues, and that beginning."""
+    if body.get("continue_final_message") != "content":
+        return body, ""
+    *messages, last = body["messages"]
+    content = last["content"]
+    return {**body, "messages": messages}, content if isinstance(content, str) else content[0]["text"]
+
+
 @dataclass
 class Reply:
     """What is answered: a text or a call, and the counts of tokens."""
@@ -103,6 +115,10 @@ class Reply:
         return {**counts, **speeds, "draft_n": 20, "draft_n_accepted": 14}
 
 
+def split_words(text: str) -> list[str]:
+    return re.findall(r"\s*\S+", text)
+
+
 def read_question(path: str, body: dict[str, Any]) -> Question:
     tools = {}
     for each in body.get("tools") or []:
@@ -119,7 +135,8 @@ def read_question(path: str, body: dict[str, Any]) -> Question:
 def choose_call(question: Question) -> tuple[str, dict[str, Any]] | None:
     """Return the call of a tool that reads the file, with arguments by its schema; None if there is no such tool."""
     name = next((each for each in READERS if each in question.tools), None)
-    if name is None or question.results or "no-call" in FAULTS:
+    forbids = "call no tool" in json.dumps(question.messages[-1:]).lower()
+    if name is None or question.results or forbids or "no-call" in FAULTS:
         return None
     schema = question.tools[name]
     path = os.environ.get("AGENT_FILE", "answer.py")
@@ -159,8 +176,8 @@ def chat_events(reply: Reply) -> Events:
             {"tool_calls": [{"index": 0, "id": f"call-{reply.number}", "type": "function", "function": function}]}
         )
         yield event({"tool_calls": [{"index": 0, "function": {"arguments": json.dumps(reply.call[1])}}]})
-    for word in reply.text.split(" ") if reply.text else ():
-        yield event({"content": f"{word} "})
+    for word in split_words(reply.text):
+        yield event({"content": word})
     end = event({}, "tool_calls" if reply.call else "stop")[1]
     usage = {"prompt_tokens": reply.prompt, "completion_tokens": reply.generated}
     usage |= {"total_tokens": reply.prompt + reply.generated, "prompt_tokens_details": {"cached_tokens": reply.cached}}
@@ -205,11 +222,12 @@ def messages_events(reply: Reply) -> Events:
     for index, block in enumerate(whole["content"]):
         if block["type"] == "text":
             yield event("content_block_start", index=index, content_block={"type": "text", "text": ""})
-            delta = {"type": "text_delta", "text": block["text"]}
+            deltas = [{"type": "text_delta", "text": word} for word in split_words(block["text"])]
         else:
             yield event("content_block_start", index=index, content_block={**block, "input": {}})
-            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
-        yield event("content_block_delta", index=index, delta=delta)
+            deltas = [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]
+        for delta in deltas:
+            yield event("content_block_delta", index=index, delta=delta)
         yield event("content_block_stop", index=index)
     delta = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
     yield event("message_delta", delta=delta, usage={"output_tokens": reply.generated})
@@ -250,7 +268,8 @@ def responses_events(reply: Reply) -> Events:
         part = item["content"][0]
         yield event("response.output_item.added", output_index=0, item={**item, "content": []})
         yield event("response.content_part.added", **at, content_index=0, part={**part, "text": ""})
-        yield event("response.output_text.delta", **at, content_index=0, delta=reply.text)
+        for word in split_words(reply.text):
+            yield event("response.output_text.delta", **at, content_index=0, delta=word)
         yield event("response.output_text.done", **at, content_index=0, text=reply.text)
         yield event("response.content_part.done", **at, content_index=0, part=part)
     yield event("response.output_item.done", output_index=0, item=item)
@@ -293,23 +312,28 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         path = self.path.split("?")[0]
-        if f"refuses={path}" in FAULTS or path not in (*APIS, COUNTING, "/apply-template"):
+        if f"refuses={path}" in FAULTS or path not in (*APIS, COUNTING, "/apply-template", "/tokenize"):
             self.refuse(404, "File Not Found", "not_found_error")
             return
+        if path == "/tokenize":
+            pieces = enumerate(TOKEN.findall(body["content"]))
+            self.answer(200, {"tokens": [{"id": number, "piece": piece} for number, piece in pieces]})
+            return
+        body, begun = split_continued(body)
         question = read_question(path, body)
         late = any(each.get("role") in ("system", "developer") for each in question.messages[1:])
         if late and "refuses-late" in FAULTS:
             self.refuse(500, LATE, "server_error")
         elif path == "/apply-template":
-            self.answer(200, {"prompt": question.prompt})
+            self.answer(200, {"prompt": question.prompt + begun})
         elif path == COUNTING:
             note(path=path, tools=[], tokens=0, results=0)
-            self.answer(200, {"input_tokens": len(TOKEN.findall(question.prompt))})
+            self.answer(200, {"input_tokens": len(TOKEN.findall(question.prompt + begun))})
         else:
-            self.reply(path, body, question)
+            self.reply(path, body, question, begun)
 
-    def reply(self, path: str, body: dict[str, Any], question: Question) -> None:
-        tokens = TOKEN.findall(question.prompt)
+    def reply(self, path: str, body: dict[str, Any], question: Question, begun: str) -> None:
+        tokens = TOKEN.findall(question.prompt + begun)
         told = {"path": path, "tools": list(question.tools), "tokens": len(tokens)}
         if len(tokens) >= self.context:
             note(**told, answered="too long")
@@ -322,6 +346,7 @@ class Handler(BaseHTTPRequestHandler):
             # A client without tools sends the file itself.
             found = re.findall(r"return (\d+)", json.dumps(question.messages[-1 if question.tools else 0 :]))
             reply.text = f"The file returns {found[-1]}." if found else "There is nothing to read."
+            reply.text = reply.text.removeprefix(begun)
         elif "text-call" in FAULTS:
             call = json.dumps({"name": reply.call[0], "arguments": reply.call[1]})
             reply.text, reply.call = f"<tool_call>{call}</tool_call>", None
@@ -336,6 +361,8 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for name, event in events(reply):
             self.chunk((f"event: {name}\n" if name else "") + f"data: {json.dumps(event)}\n\n")
+            if is_text(event):
+                hold_reply()
         if path == "/v1/chat/completions":
             self.chunk("data: [DONE]\n\n")
         self.wfile.write(b"0\r\n\r\n")
@@ -373,6 +400,23 @@ class Server(ThreadingHTTPServer):
 
     def handle_error(self, *_: object) -> None:
         """A client that leaves is no error."""
+
+
+def is_text(event: dict[str, Any]) -> bool:
+    """Return whether an event in any of the APIs has a part of a text."""
+    choices = event.get("choices") or [{}]
+    delta = event.get("delta")
+    kind = delta.get("type") if isinstance(delta, dict) else event.get("type")
+    return kind in TEXT_DELTAS or bool(choices[0].get("delta", {}).get("content"))
+
+
+def hold_reply() -> None:
+    """Stop here until this process ends, if AGENT_HOLD says so; only one reply does."""
+    path = Path(os.environ.get("AGENT_HOLD", ""))
+    if not path.is_file():
+        return
+    path.replace(f"{path}.reached")
+    threading.Event().wait()
 
 
 def count_shared(old: list[str], new: list[str]) -> int:

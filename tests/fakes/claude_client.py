@@ -5,6 +5,8 @@
 It is a real client over a socket: a request for a title and one for the number of tokens, then POST
 /v1/messages?beta=true, streamed, with twelve tools, cached blocks of system
 text, a system message after the first one of the user, thinking sent back, and tools that read files and run nothing.
+When a conversation nears the context that it was told, it is summed up by a request with the same tools, as a further
+message of the user, and goes on from the summary; so it is after the server has refused a conversation as too long.
 The texts are our own and as long as those of the original. ANTHROPIC_* and CLAUDE_CODE_* mean what they mean there.
 
 Variables of its own:
@@ -25,6 +27,11 @@ from urllib.parse import urlsplit
 
 VERSION = "2.1.330"
 MOST_TURNS, TRIES = 8, 3
+ASSUMED_CONTEXT, MOST_RESERVED, MARGIN = 1_000_000, 20_000, 13_000
+"""It sums up at its context, less its longest reply, of which so many tokens count, and less a margin."""
+SUMMARY = (
+    "Sum this conversation up: what was asked, what was done, which files were read, and what is left. Call no tool."
+)
 TOOL_NAMES = (
     "Agent", "Bash", "Edit", "ExitPlanMode", "Glob", "Grep", "NotebookEdit", "Read", "Skill", "TodoWrite", "ToolSearch",
     "Write",
@@ -78,6 +85,10 @@ def make_first_messages(question: str) -> list[dict[str, Any]]:
     return messages
 
 
+class PromptTooLong(Exception):
+    """The server has refused a prompt as longer than its context."""
+
+
 class Conversation:
     """A conversation, kept in the folder of CLAUDE_CONFIG_DIR, or ~/.claude."""
 
@@ -85,20 +96,34 @@ class Conversation:
         folder = Path(os.environ.get("CLAUDE_CONFIG_DIR", Path.home() / ".claude"))
         self._path = folder / (hashlib.sha256(str(Path.cwd()).encode()).hexdigest()[:12] + ".json")
         self.session, self.first_question, self.messages = str(uuid.uuid4()), question, make_first_messages(question)
+        self.question, self.tokens = question, 0
         if goes_on:
             kept = json.loads(self._path.read_text())
-            self.session, self.first_question = kept["session"], kept["first_question"]
+            self.session, self.first_question, self.tokens = kept["session"], kept["first_question"], kept["tokens"]
             self.messages = [*kept["messages"], {"role": "user", "content": [{"type": "text", "text": question}]}]
 
     def save(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        kept = {"session": self.session, "first_question": self.first_question, "messages": self.messages}
+        kept = {
+            "session": self.session,
+            "first_question": self.first_question,
+            "messages": self.messages,
+            "tokens": self.tokens,
+        }
         self._path.write_text(json.dumps(kept))
 
     def run(self) -> str:
         """Send requests until an answer calls no tool; return its text."""
         for _ in range(MOST_TURNS):
-            blocks = send(self._make_body())
+            if self.tokens > find_limit():
+                self._sum_up()
+            try:
+                blocks, self.tokens = send(self._make_body())
+            except PromptTooLong as error:
+                if not self.tokens:
+                    sys.exit(str(error))
+                self._sum_up()
+                continue
             self.messages.append({"role": "assistant", "content": blocks})
             calls = [block for block in blocks if block["type"] == "tool_use"]
             if not calls:
@@ -106,6 +131,16 @@ class Conversation:
             results = [{"type": "tool_result", "tool_use_id": call["id"], **run_tool(call)} for call in calls]
             self.messages.append({"role": "user", "content": results})
         return "Too many calls of tools."
+
+    def _sum_up(self) -> None:
+        """Go on from a summary of the conversation, which the model writes, and with the last question."""
+        ends = [index for index, each in enumerate(self.messages, 1) if is_answer(each)]
+        asked = self.messages[: ends[-1]] if ends else self.messages
+        body = self._make_body()
+        request = {"role": "user", "content": [{"type": "text", "text": SUMMARY}]}
+        blocks, _ = send({**body, "messages": [*asked, request]})
+        text = "".join(block.get("text", "") for block in blocks)
+        self.messages, self.tokens = make_first_messages(f"Summary of this session so far: {text}\n{self.question}"), 0
 
     def send_side_requests(self) -> None:
         """Ask for a title, unless traffic is limited to what is needed, and for the number of tokens so far."""
@@ -136,16 +171,31 @@ class Conversation:
         }
 
 
-def send(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the blocks of the answer to a request, which is sent again after an error of the server."""
+def is_answer(message: dict[str, Any]) -> bool:
+    """Return whether a message ends a turn: of the assistant, without a call of a tool."""
+    return message["role"] == "assistant" and all(block["type"] != "tool_use" for block in message["content"])
+
+
+def find_limit() -> int:
+    """Return the tokens from which on a conversation is summed up."""
+    context = int(os.environ.get("CLAUDE_CODE_MAX_CONTEXT_TOKENS", ASSUMED_CONTEXT))
+    output = int(os.environ.get("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "32000"))
+    return context - min(output, MOST_RESERVED) - MARGIN
+
+
+def send(body: dict[str, Any]) -> tuple[list[dict[str, Any]], int]:
+    """Return the blocks of the answer to a request, and the tokens of both; after an error it is sent again."""
     reason = ""
     for number in range(TRIES):
         connection = open_connection()
         connection.request("POST", "/v1/messages?beta=true", json.dumps(body), make_headers(number))
         reply = connection.getresponse()
         if reply.status == 200:
-            return list(read_blocks(reply))
+            usage: dict[str, int] = {}
+            return list(read_blocks(reply, usage)), sum(usage.values())
         reason = f"API Error: {reply.status} {reply.read().decode()}"
+        if "exceed_context_size_error" in reason:
+            raise PromptTooLong(reason)
         if reply.status < 500:
             break
     sys.exit(reason)
@@ -172,8 +222,8 @@ def make_headers(retries: int) -> dict[str, str]:
     }
 
 
-def read_blocks(reply: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
-    """Yield the blocks of a streamed answer."""
+def read_blocks(reply: http.client.HTTPResponse, usage: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """Yield the blocks of a streamed answer, and set its counts of tokens."""
     block: dict[str, Any] = {}
     arguments = ""
     for line in reply:
@@ -182,6 +232,10 @@ def read_blocks(reply: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
         event = json.loads(line[5:])
         delta = event.get("delta", {})
         match event["type"], delta.get("type"):
+            case "message_start", _:
+                usage.update(event["message"]["usage"])
+            case "message_delta", _:
+                usage.update(event["usage"])
             case "content_block_start", _:
                 block, arguments = dict(event["content_block"]), ""
             case _, "text_delta":
