@@ -289,7 +289,6 @@ def disturb_reply(place: Workplace, name: str, disturb: Callable[[Workplace], ob
 
     That engine then says no more, so the disturbance is never too late.
     """
-    place.hold.touch()
     ended = threading.Event()
     reached = place.hold.with_name(f"{place.hold.name}.reached")
 
@@ -301,6 +300,7 @@ def disturb_reply(place: Workplace, name: str, disturb: Callable[[Workplace], ob
 
     watcher = threading.Thread(target=watch, daemon=True)
     with served(place, "demo", "--engine", str(place.folder / "scripted-engine")):
+        place.hold.touch()  # not before, for a start sends a request of its own
         watcher.start()
         try:
             told = run_code(place, [], (*_HEADLESS[place.agent.name][0], _QUESTION), limit_s=_MISFORTUNE_LIMIT_S)

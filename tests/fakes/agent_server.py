@@ -9,8 +9,8 @@ Variables say what it does:
     AGENT_FILE      the path that its tool calls read (default: answer.py)
     AGENT_LOG       a file that gets a JSON line for each request: path, tools, tokens, reused tokens, what was answered
     AGENT_CONTEXT   tokens of context (default: --ctx-size, else 131072)
-    AGENT_HOLD      a file; while it is there, a streamed text stops after its first word until the engine is ended, and
-                    the file is renamed to *.reached
+    AGENT_HOLD      a file; while it is there, a streamed text about the file stops after its first word until the
+                    engine is ended, and the file is renamed to *.reached
     AGENT_FAULTS    what it does wrong, comma-separated:
         text-call       a tool call comes as text
         no-call         it answers with text in place of a call
@@ -361,7 +361,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for name, event in events(reply):
             self.chunk((f"event: {name}\n" if name else "") + f"data: {json.dumps(event)}\n\n")
-            if is_text(event):
+            if "returns" in reply.text and is_text(event):
                 hold_reply()
         if path == "/v1/chat/completions":
             self.chunk("data: [DONE]\n\n")

@@ -6,6 +6,7 @@ after each prompt, with a clock of the test.
 
 import asyncio
 import random
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,12 +15,14 @@ import httpx
 import pytest
 
 from launcher.app import settings
-from launcher.app.memory_guard import RESTARTED
+from launcher.app.memory_guard import FOUND, RESTARTED, PoolMemoryGuard
 from launcher.app.session import ServerSession
 from launcher.app.settings_declared import MEMORY_GUARD, VALUE_RESTART
+from launcher.base.paths import models_dir
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.own_memory import private_mib
 from launcher.engine.server.state import Notice, ServerEvent
+from launcher.engine.settings import save_model_settings
 from launcher.machine.gpus import GpuSensors
 from launcher.monitor.health_event import FindingCode, FindingLevel, HealthEvent
 from tests import forked
@@ -30,37 +33,16 @@ MOST_PROMPTS = 40
 WORDS = ("bread", "wheel", "river", "stone", "green", "quick", "house", "light", "paper", "sound", "cloud", "train")
 
 
-class LimitedServer:
-    """A served engine under a memory limit: `ROOM_MIB` more than it has after its first prompt."""
+class MemoryLimit:
+    """A limit on engines' memory, in files like those of a control group: `ROOM_MIB` more than the first one has."""
 
-    def __init__(self, session: ServerSession, client: httpx.AsyncClient, root: Path) -> None:
-        self.session, self.client = session, client
-        self.findings: list[HealthEvent] = []
-        self.notices: list[Notice] = []
-        self._group = root / "sys/fs/cgroup/engines"
+    def __init__(self, root: Path) -> None:
         self._root = root
+        self._group = root / "sys/fs/cgroup/engines"
         self._limit_mib = 0
-        self._now_s = 0.0
-        self._chance = random.Random(3)
-        self._gpu = GpuSensors()
-        session.monitor.health_watch.root = root
 
-    async def send_prompt(self) -> None:
-        """Send a prompt that no other is like, and have the server's health checked after it."""
-        prompt = " ".join(self._chance.choices(WORDS, k=700))
-        body = {"prompt": prompt, "max_tokens": 1, "temperature": 0}
-        (await self.client.post("/v1/completions", json=body)).raise_for_status()
-        supervisor = self.session.supervisor
-        pid = supervisor.engine_pid
-        if pid is None or supervisor.is_changing:
-            return
-        self._limit_memory(pid)
-        watch = self.session.monitor.health_watch
-        machine = await asyncio.to_thread(watch.read_machine, self._gpu, pid, supervisor.launch, supervisor.log)
-        self._now_s += 4.0
-        watch.check(self._now_s, machine, {})
-
-    def _limit_memory(self, pid: int) -> None:
+    def apply_to(self, pid: int) -> None:
+        """Write the files for an engine with what it has now."""
         used = private_mib(pid)
         assert used is not None
         self._limit_mib = self._limit_mib or used + ROOM_MIB
@@ -69,6 +51,38 @@ class LimitedServer:
         (self._root / f"proc/{pid}/cgroup").write_text("0::/engines\n")
         for name, text in (("max", self._limit_mib << 20), ("current", used << 20), ("stat", "")):
             (self._group / f"memory.{name}").write_text(f"{text}\n")
+
+
+class LimitedServer:
+    """A served engine under a memory limit: `ROOM_MIB` more than it has after its first prompt."""
+
+    def __init__(self, session: ServerSession, client: httpx.AsyncClient, root: Path) -> None:
+        self.session, self.client = session, client
+        self.findings: list[HealthEvent] = []
+        self.notices: list[Notice] = []
+        self._limit = MemoryLimit(root)
+        self._now_s = 0.0
+        self._chance = random.Random(3)
+        self._gpu = GpuSensors()
+        session.monitor.health_watch.root = root
+
+    async def send_prompt(self) -> None:
+        """Send a prompt that no other is like, and have the server's health checked after it."""
+        await send_words(self.client, self._chance)
+        supervisor = self.session.supervisor
+        pid = supervisor.engine_pid
+        if pid is None or supervisor.is_changing:
+            return
+        self._limit.apply_to(pid)
+        watch = self.session.monitor.health_watch
+        machine = await asyncio.to_thread(watch.read_machine, self._gpu, pid, supervisor.launch, supervisor.log)
+        self._now_s += 4.0
+        watch.check(self._now_s, machine, {})
+
+
+async def send_words(client: httpx.AsyncClient, chance: random.Random, **fields: object) -> None:
+    body = {"prompt": " ".join(chance.choices(WORDS, k=700)), "max_tokens": 1, "temperature": 0, **fields}
+    (await client.post("/v1/completions", json=body)).raise_for_status()
 
 
 @asynccontextmanager
@@ -153,3 +167,37 @@ def test_the_guard_needs_the_gateway() -> None:
     refused = forked.run("serve", "demo", "--direct", "--memory-guard")
     assert refused.returncode == 1
     assert "Omit --memory-guard or --direct" in refused.stderr
+
+
+@pytest.mark.parametrize("agreed", [True, None])
+async def test_a_model_beside_the_main_one_is_guarded_too(
+    demo_model: Path, home: Path, tmp_path: Path, agreed: bool | None
+) -> None:
+    models_dir().mkdir(parents=True)
+    shutil.copy(demo_model, models_dir() / "second.gguf")
+    save_model_settings(models_dir() / "second.gguf", {"threads": 1, "ctx": 16_384})
+    notices: list[Notice] = []
+    limit, chance, now_s = MemoryLimit(tmp_path), random.Random(3), 0.0
+    guard = PoolMemoryGuard(notices.append, agreed=agreed, clock=lambda: now_s)
+    session = ServerSession(takes_models=True)
+    try:
+        await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=4_096, alias="demo"))
+        assert session.pool is not None
+        endpoint = session.supervisor.endpoint
+        headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+        async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, timeout=60, trust_env=False) as client:
+            engine = None
+            while len(notices) < (2 if agreed else 1):
+                await send_words(client, chance, model="second")
+                pid = session.pool.supervisors_beside["second"].engine_pid
+                engine = engine or pid
+                if pid is not None:
+                    limit.apply_to(pid)
+                now_s += 4.0
+                assert now_s < 4.0 * MOST_PROMPTS, "Nothing was found."
+                await guard.check(session.pool.supervisors_beside, tmp_path)
+        assert (session.pool.supervisors_beside["second"].engine_pid != engine) is bool(agreed)
+    finally:
+        await session.stop()
+    assert [each.code for each in notices] == ([FOUND, RESTARTED] if agreed else [FOUND])
+    assert notices[0].text.startswith("second: Host memory will be used up")
