@@ -31,6 +31,7 @@ from launcher.engine.server.state import (
     MAIN_UNLOADED,
     SERVING,
     EngineStarted,
+    ModelStatus,
     Notice,
     ServerEvent,
     ServerState,
@@ -255,6 +256,15 @@ class ModelPool:
     def supervisors_beside(self) -> dict[str, Supervisor]:
         """The supervisors of the models that are loaded beside the main one, by name."""
         return {model.name: model.supervisor for model in self._models[1:] if model.is_loaded}
+
+    @property
+    def model_statuses(self) -> tuple[ModelStatus, ...]:
+        """The main model, and those that are loaded or being loaded beside it."""
+        return tuple(
+            ModelStatus(each.name, each.supervisor.status.state, each.is_main, each.is_main and each.is_unloaded)
+            for each in self._models
+            if each.is_main or _has_engine(each)
+        )
 
     async def wait_for_change(self) -> None:
         """Wait until a model has been loaded or unloaded, or is no longer used."""

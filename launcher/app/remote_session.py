@@ -20,6 +20,7 @@ from launcher.app.session_json import (
     error_from_json,
     event_from_json,
     launch_from_json,
+    models_from_json,
     options_from_json,
     options_to_json,
     reread_from_json,
@@ -41,6 +42,7 @@ from launcher.engine.server.state import (
     SERVING,
     Listener,
     LogAdded,
+    ModelsChanged,
     Notice,
     ServerEvent,
     ServerState,
@@ -229,6 +231,8 @@ class RemoteSession:
         self.shared = self.encrypted = False
         self.model_name = ""
         """The served model as the user named it; empty before the first start."""
+        self.models = ModelsChanged()
+        """The models at the server's address."""
         self._on_health = on_health
         self._listeners: list[Listener] = [on_event] if on_event is not None else []
         self._idle_limit_s = idle_limit_s
@@ -342,6 +346,13 @@ class RemoteSession:
     async def apply_fix(self, action: Action, *, drain_s: float = 0.0) -> None:
         """See ServerSession."""
         await self._change("fix", drain_s, action=action.as_json())
+
+    async def stop_model(self, name: str) -> None:
+        """Unload one of the models at the address. The server ends with its last one. Raises ModelMissing."""
+        if self._link is not None:
+            failed = (await self._ask(self._link, "unload", model=name))["failed"]
+            if failed is not None:
+                raise error_from_json(failed)
 
     async def foresee_handover(self) -> HandoverOutlook | None:
         """See ServerSession."""
@@ -486,6 +497,7 @@ class RemoteSession:
             self._link = None
         self._earlier_changes += self._reported_changes + 1
         self._reported_changes = 0
+        self._set_models(ModelsChanged())
         if self._server is not None:
             # A process that ends as it was asked to may be gone before it has sent its last status.
             failed = ServerStatus(ServerState.FAILED, error=error)
@@ -508,6 +520,8 @@ class RemoteSession:
             await self._set_server(server)
         elif self._server is not None:
             await self._server.apply_state(state)
+        if "models" in state:
+            self._set_models(models_from_json(state["models"]))
         for time_s, text in sent.get("lines", ()):
             if self._server is not None:
                 self._server.log.add(text, time_s)
@@ -522,6 +536,11 @@ class RemoteSession:
         if state.get("server", self) is None:
             await self._set_server(None)
         link.progress(sent.get("number", link.number))
+
+    def _set_models(self, models: ModelsChanged) -> None:
+        if models != self.models:
+            self.models = models
+            self._notify_listeners(models)
 
     async def _set_server(self, server: RemoteServer | None) -> None:
         """Watch another server, or none."""

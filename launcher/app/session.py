@@ -29,10 +29,13 @@ from launcher.engine.server.last_start import RepeatableStart, save_last_start, 
 from launcher.engine.server.launch import Launch, api_model_name, check_model
 from launcher.engine.server.load_times import LoadTimer, save_load_time
 from launcher.engine.server.logs import LogBook
+from launcher.engine.server.registry import ServedModel
 from launcher.engine.server.state import (
     ADDRESS_CHANGED,
     SERVING,
     EngineStarted,
+    ModelsChanged,
+    ModelStatus,
     Notice,
     ServerEvent,
     ServerState,
@@ -153,6 +156,11 @@ class ServerSession:
     async def foresee_handover(self) -> HandoverOutlook | None:
         """Return what a restart of the engine would mean for clients now; None while unknown: without the gateway."""
         return await self._gateway.foresee_handover() if self._gateway else None
+
+    @property
+    def model_statuses(self) -> tuple[ModelStatus, ...]:
+        """The models at its address, the main one first, if requests can name several."""
+        return self.pool.model_statuses if self.pool is not None else ()
 
     @contextmanager
     def listening(self, listener: OnServerEvent) -> Iterator[None]:
@@ -511,6 +519,10 @@ class ServerSession:
             if not (is_lost_port and self._hides_lost_port):
                 self._notify_listeners(event)
 
+        def change_models(models: tuple[ServedModel, ...]) -> None:
+            published.registration.update(models=models)
+            self._notify_listeners(ModelsChanged(self.model_statuses))
+
         try:
             encrypted = self.encrypted and endpoint.shared
             published.registration.update(encrypted=encrypted)
@@ -528,7 +540,7 @@ class ServerSession:
                 self.request_log,
                 read_rules=partial(read_pool_rules, self._memory_limit_mib),
                 on_notice=self._notify_listeners,
-                on_change=lambda models: published.registration.update(models=models),
+                on_change=change_models,
             )
             self.pool.add_main(supervisor, self._gateway)
             self._pool_watch = asyncio.create_task(

@@ -30,6 +30,7 @@ from launcher.app.session_json import (
     error_to_json,
     event_to_json,
     launch_to_json,
+    models_to_json,
     options_from_json,
     options_to_json,
     reread_to_json,
@@ -52,6 +53,8 @@ _FIRST_OWNER_S = 60.0
 """Seconds that a new process waits for its owner."""
 _PERIOD_S = 0.02
 """Least seconds between two messages to the owner."""
+_SEND_S = 1.0
+"""Seconds that the end of the process waits for its owner to get the last messages."""
 _MOST_EVENTS = 1_000
 """Events that wait for an owner who does not read."""
 _CHARACTERS_AT_ONCE = 60_000
@@ -68,6 +71,7 @@ class OwnerStream:
         self._prompts: deque[Json | None] = deque(maxlen=_MOST_EVENTS)
         self._wake = asyncio.Event()
         self._wake.set()
+        self._all_sent = asyncio.Event()
         self._ended = False
         self._number = 0
         self._sent: Json = {}
@@ -95,6 +99,14 @@ class OwnerStream:
         self._number += 1
         self._wake.set()
         return self._number
+
+    async def wait_until_sent(self) -> None:
+        """Wait until the owner was sent all that has happened until now, unless it does not read."""
+        self._all_sent.clear()
+        self.mark()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SEND_S):
+                await self._all_sent.wait()
 
     def end(self) -> None:
         """End the stream, because another owner took its place."""
@@ -128,6 +140,8 @@ class OwnerStream:
                 "prompts": prompts,
                 "number": number,
             }
+            if number == self._number and not self._wake.is_set():
+                self._all_sent.set()
             await asyncio.sleep(_PERIOD_S)
 
     def _read_state(self) -> Json:
@@ -141,6 +155,7 @@ class OwnerStream:
             "shared": session.shared,
             "encrypted": session.encrypted,
             "model_name": session.model_name,
+            "models": models_to_json(session.model_statuses),
             "server": self._server_number if supervisor else None,
         }
         if supervisor is None:
@@ -181,9 +196,10 @@ class SessionHost:
     """The session of the server process, and its control socket.
 
     It answers these verbs: own; start, stop, share, fix (number, and the arguments of the session's methods); cancel;
-    foresee; note (processing, quiet_since, findings); quit. `number` counts the owner's requests: an older one that
-    comes late does nothing. It ends by itself after `idle_limit_s` seconds without an owner and without a request, or
-    with None when its server has failed and nobody owns it. Requests can name other models, as they can with `serve`.
+    unload (model); foresee; note (processing, quiet_since, findings); quit. `number` counts the owner's requests: an
+    older one that comes late does nothing. It ends by itself after `idle_limit_s` seconds without an owner and without
+    a request, or with None when its server has failed and nobody owns it. Requests can name other models, as they can
+    with `serve`.
     """
 
     def __init__(self, idle_limit_s: float | None) -> None:
@@ -294,6 +310,8 @@ class SessionHost:
                 if starts:
                     await asyncio.wait(starts)
                 yield {}
+            case "unload":
+                yield await self._unload_model(fields["model"])
             case "foresee":
                 outlook = await self.session.foresee_handover()
                 yield asdict(outlook) if outlook else {}
@@ -302,6 +320,8 @@ class SessionHost:
                 yield {}
             case "quit":
                 await self.session.stop()
+                if self._owner is not None:  # else its last status would be lost
+                    await self._owner.wait_until_sent()
                 self._quits = True
                 self._changed.set()
                 yield {}
@@ -350,6 +370,18 @@ class SessionHost:
             failed = Superseded(message("A newer request replaced this one."))
         number = self._owner.mark() if self._owner is not None else 0
         return {"failed": add_message_data(error_to_json(failed)) if failed else None, "number": number}
+
+    async def _unload_model(self, name: str) -> Json:
+        """Unload one model, even if the owner leaves meanwhile, and return the error, or None."""
+        failed = None
+        try:
+            await asyncio.shield(self._run_to_end(self._stop_model(name)))
+        except LauncherError as error:
+            failed = error
+        return {"failed": add_message_data(error_to_json(failed)) if failed else None}
+
+    async def _stop_model(self, name: str) -> None:
+        await self.session.stop_model(name)
 
     def _make_work(self, verb: str, fields: Mapping[str, Any]) -> Callable[[], Coroutine[Any, Any, None]]:
         session, drain_s = self.session, float(fields["drain_s"])

@@ -1,6 +1,6 @@
 """Converts what crosses between a server process and its owner to JSON and back: starts, launches, events, errors."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +15,8 @@ from launcher.engine.server.process import EngineCommand
 from launcher.engine.server.reread import Reread, RereadCause
 from launcher.engine.server.state import (
     EngineStarted,
+    ModelsChanged,
+    ModelStatus,
     Notice,
     ServerEvent,
     ServerState,
@@ -108,7 +110,7 @@ def launch_from_json(data: Mapping[str, Any]) -> Launch:
 
 
 def event_to_json(event: ServerEvent) -> Json | None:
-    """Return an event as a JSON object; None for a log line, which crosses with the log."""
+    """Return an event as a JSON object; None for a log line and for models, which cross by themselves."""
     match event:
         case ServerStatus(state, percent, error):
             return {"status": state.value, "percent": percent, "why": None if error is None else error_to_json(error)}
@@ -135,6 +137,16 @@ def event_from_json(data: Mapping[str, Any]) -> ServerEvent | None:
             return StreamsContinued(gap_s)
         case _:
             return None
+
+
+def models_to_json(models: tuple[ModelStatus, ...]) -> list[Json]:
+    """Return the models at an address as JSON objects."""
+    return [{**asdict(each), "state": each.state.value} for each in models]
+
+
+def models_from_json(data: Iterable[Mapping[str, Any]]) -> ModelsChanged:
+    """Return the event for the models that `models_to_json` described."""
+    return ModelsChanged(tuple(ModelStatus(**{**each, "state": ServerState(each["state"])}) for each in data))
 
 
 def reread_to_json(reread: Reread | None) -> Json | None:

@@ -9,7 +9,15 @@ from PySide6.QtCore import QObject, Signal, Slot
 
 from launcher.app import settings, settings_file
 from launcher.base.errors import LauncherError, Superseded
-from launcher.engine.server.state import EngineStarted, LogAdded, Notice, ServerState, ServerStatus, StreamsContinued
+from launcher.engine.server.state import (
+    EngineStarted,
+    LogAdded,
+    ModelsChanged,
+    Notice,
+    ServerState,
+    ServerStatus,
+    StreamsContinued,
+)
 from launcher.gui.bridge import Bridge, Ended, wrap_unexpected_error
 from launcher.gui.chat.footer import format_footer
 from launcher.gui.core_events import (
@@ -20,6 +28,7 @@ from launcher.gui.core_events import (
     Launched,
     LinkRequested,
     ReplyFinished,
+    SharingChanged,
     StartRequest,
 )
 from launcher.gui.service import DEMO, ServerService
@@ -160,6 +169,10 @@ class Controller(QObject):
     def stop(self) -> None:
         """Stop the server."""
         self._request_state(self._service.stop, self._record_stop)
+
+    def stop_model(self, name: str) -> None:
+        """Unload one of the models at the server's address."""
+        self.bridge.run(lambda _report: self._service.stop_model(name), failed=self.show_problem)
 
     def apply_settings(
         self, changes: "Mapping[str, Value]", *, drain_s: float, extra: Sequence[str] | None = None
@@ -328,6 +341,10 @@ class Controller(QObject):
                     self._handle_status(event)
                     if event.error is not None:
                         lines.append(str(event.error))
+                case ModelsChanged():
+                    self._handle_models(event)
+                case SharingChanged():
+                    self._handle_sharing(event)
                 case Launched():
                     self._handle_launched(event)
                 case HealthChanged(findings):
@@ -355,12 +372,26 @@ class Controller(QObject):
 
     def _handle_status(self, status: ServerStatus) -> None:
         self._view_model.update(status=status)
-        if status.state in (ServerState.STOPPED, ServerState.FAILED):
-            self._update_health(())
-            self.shared = False
-            if self.launch is not None:
-                self.launch = None
-                self.launched.emit(None)
+        self._forget_stopped_server()
+
+    def _handle_models(self, models: ModelsChanged) -> None:
+        self._view_model.update(models=models)
+        self._forget_stopped_server()
+
+    def _forget_stopped_server(self) -> None:
+        """Forget what was known of a server that has stopped. One whose model is only unloaded keeps its address."""
+        if self.inputs.status.state not in (ServerState.STOPPED, ServerState.FAILED):
+            return
+        self._update_health(())
+        was_shared = self.shared
+        self.shared = self.shared and self.view.unloaded
+        if self.launch is not None or self.shared is not was_shared:
+            self.launch = None
+            self.launched.emit(None)
+
+    def _handle_sharing(self, event: SharingChanged) -> None:
+        self.shared, self.encrypted = event.shared, event.encrypted
+        self.launched.emit(self.launch)
 
     def _handle_launched(self, event: Launched) -> None:
         self._view_model.update(

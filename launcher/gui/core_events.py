@@ -38,6 +38,14 @@ class Launched:
 
 
 @dataclass(frozen=True, slots=True)
+class SharingChanged:
+    """A server whose own model is unloaded is shared in another way."""
+
+    shared: bool
+    encrypted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DeltaReceived:
     """A part of reply `number` has arrived."""
 

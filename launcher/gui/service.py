@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import ServerNotFound, Superseded
 from launcher.base.messages import as_message, message
-from launcher.engine.server.state import ServerState, ServerStatus
+from launcher.engine.server.state import SERVING, ModelsChanged, ServerState, ServerStatus
 from launcher.gui.core_events import (
     DeltaReceived,
     DrainAnswer,
@@ -20,6 +20,7 @@ from launcher.gui.core_events import (
     Launched,
     LinkRequested,
     ReplyFinished,
+    SharingChanged,
     StartRequest,
 )
 from launcher.gui.translation import render, tr
@@ -77,7 +78,8 @@ class ServerService:
                 raise Superseded(message("A newer request replaced this one."))
         launch_before, self.served_name = self._posted_launch, request.model
         ended = (ServerState.STOPPED, ServerState.FAILED)  # a stop may still be cleaning up
-        if session.is_idle or session.supervisor.status.state in ended:
+        keeps_address = session.models.is_main_unloaded  # other models are served there
+        if session.is_idle or (session.supervisor.status.state in ended and not keeps_address):
             await session.set_shared(False)  # sharing never carries over to a new start
         await session.start(
             start.options,
@@ -127,6 +129,10 @@ class ServerService:
         if self._counting is not None:
             await self._counting.save_counts()
         return self.session.is_idle
+
+    async def stop_model(self, name: str) -> None:
+        """Unload one of the models at the server's address."""
+        await self._running_session().stop_model(name)
 
     async def close(self) -> None:
         """Stop the server, and end its process."""
@@ -197,7 +203,10 @@ class ServerService:
         """Share the running server with the network, or stop sharing."""
         session = self._running_session()
         await session.set_shared(shared, encrypted=encrypted)
-        self._post_launched(session)
+        if session.supervisor.status.state in SERVING:
+            self._post_launched(session)
+        else:
+            self._post(SharingChanged(session.shared, session.encrypted))
 
     async def apply_fix(self, action: "Action") -> None:
         """Apply a suggested fix by a restart, or post its link."""
@@ -238,10 +247,13 @@ class ServerService:
 
         A server can become ready without `start`: the command line can restart it with other settings.
         """
-        self._post(event)
         session, is_ready = self.session, isinstance(event, ServerStatus) and event.state is ServerState.READY
         if session is not None and not self.served_name:  # an earlier window has started it
             self.served_name = session.model_name
+        is_unloaded = isinstance(event, ModelsChanged) and event.is_main_unloaded
+        if session is not None and is_unloaded and self._posted_launch is None:  # so an earlier window has left it
+            self._post_launched(session)
+        self._post(event)
         if is_ready and session is not None and session.supervisor.launch is not self._posted_launch:
             self._post_launched(session)
 

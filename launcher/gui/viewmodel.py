@@ -8,7 +8,7 @@ from PySide6.QtCore import QObject, Signal
 from launcher.base.action import Action
 from launcher.base.errors import LauncherError, ModelHasNoHead
 from launcher.base.text import one_line
-from launcher.engine.server.state import SERVING, ServerState, ServerStatus
+from launcher.engine.server.state import SERVING, ModelsChanged, ModelStatus, ServerState, ServerStatus
 from launcher.gui.translation import mark, render, tr
 
 _STATE_NAMES = {
@@ -56,6 +56,7 @@ class Inputs:
     served: bool = False
     texts_path: str = ""
     problem: LauncherError | None = None
+    models: ModelsChanged = field(default_factory=ModelsChanged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,9 @@ class View:
     """State of the controls.
 
     `state_text` is the server's state for display, `glyph` the name of a painted glyph, `meaning` a role of the theme.
-    `resting`: the server is stopped or failed. `actions` are the suggested fixes for `problem`, best first, for
-    Controller.apply_fix.
+    `resting`: the server is stopped or failed. `unloaded`: its own model is, but the address stays open for others.
+    `models` are those at its address, unless its own is the only one. `actions` are the suggested fixes for `problem`,
+    best first, for Controller.apply_fix.
     """
 
     state_text: str
@@ -76,6 +78,8 @@ class View:
     problem: str
     actions: tuple[Action, ...]
     resting: bool
+    unloaded: bool
+    models: tuple[ModelStatus, ...]
     offers_without_mtp: bool
     offers_demo: bool
     can_start: bool
@@ -85,6 +89,16 @@ class View:
     prompt_hint: str
 
 
+def is_away(model: ModelStatus) -> bool:
+    """Return whether a model is unloaded, and comes back when it is asked for."""
+    return model.is_unloaded and model.state in _RESTING
+
+
+def state_name(model: ModelStatus) -> str:
+    """Return the state of a model at the server's address for display."""
+    return tr("Unloaded") if is_away(model) else tr(_STATE_NAMES[model.state])
+
+
 def derive_view(inputs: Inputs) -> View:
     """Derive the view from inputs."""
     state = inputs.status.state
@@ -92,7 +106,12 @@ def derive_view(inputs: Inputs) -> View:
     if inputs.status.percent is not None:
         state_text = f"{state_text} {inputs.status.percent:.0f} %"
     error = inputs.problem or inputs.status.error
-    resting = state in _RESTING
+    stopped = state in _RESTING
+    unloaded = stopped and inputs.models.is_main_unloaded
+    resting = stopped and not unloaded
+    if unloaded:
+        state_text = tr("Unloaded")
+    models = inputs.models.models
     running = state in SERVING
     return View(
         state_text=state_text,
@@ -104,10 +123,12 @@ def derive_view(inputs: Inputs) -> View:
         problem=one_line(render(error.message), _LONGEST_ERROR) if error else "",
         actions=error.actions if error else (),
         resting=resting,
+        unloaded=unloaded,
+        models=models if unloaded or len(models) > 1 else (),
         offers_without_mtp=isinstance(error, ModelHasNoHead),
         offers_demo=resting and not inputs.served,
-        can_start=resting and inputs.model is not None,
-        can_stop=not resting and state is not ServerState.STOPPING,
+        can_start=stopped and inputs.model is not None,
+        can_stop=not resting and (state is not ServerState.STOPPING or inputs.models.is_main_unloaded),
         can_ask=running and not inputs.texts_path and not inputs.replying,
         replying=inputs.replying,
         prompt_hint=_prompt_hint(state, running=running, texts_path=inputs.texts_path),

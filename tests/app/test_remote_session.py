@@ -457,6 +457,12 @@ async def ask(client: httpx.AsyncClient, model: str, text: str = "What is a draf
     return await client.post("/v1/chat/completions", json=body)
 
 
+async def wait_for_notice(seen: list[ServerEvent], code: str) -> None:
+    async with asyncio.timeout(END_S):
+        while code not in [each.code for each in seen if isinstance(each, Notice)]:
+            await asyncio.sleep(0.01)
+
+
 async def test_requests_name_other_models_and_a_start_of_the_window_comes_before_these(
     options: ServeOptions, second: Path
 ) -> None:
@@ -468,7 +474,7 @@ async def test_requests_name_other_models_and_a_start_of_the_window_comes_before
             settings.change_setting(UNKNOWN_MODEL, VALUE_REFUSE)
             assert (await ask(client, "nothing-here")).status_code == 404
             assert (reply := await ask(client, "second")).status_code == 200, reply.text
-            assert [each.code for each in seen if isinstance(each, Notice)] == ["model_loaded"]
+            await wait_for_notice(seen, "model_loaded")
             (entry,) = registry.list_entries()
             assert [(each.model, each.state, each.by_request) for each in entry.models] == [("second", "ready", True)]
             assert session.supervisor.status.state in (ServerState.READY, ServerState.BUSY)
@@ -482,7 +488,7 @@ async def test_requests_name_other_models_and_a_start_of_the_window_comes_before
             assert (await ask(client, "second")).status_code == 200
             await session.supervisor.wait_for_state(ServerState.STOPPED)
             assert not session.is_idle
-            assert MAIN_UNLOADED in [each.code for each in seen if isinstance(each, Notice)]
+            await wait_for_notice(seen, MAIN_UNLOADED)
             await session.start(options)
             assert not registry.list_entries()[0].models
             assert (await ask(client, "demo")).json()["model"] == "demo"

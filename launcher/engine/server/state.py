@@ -72,6 +72,28 @@ class StreamsContinued:
     gap_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class ModelStatus:
+    """A model at a server's address. `is_unloaded`: it is the main one, and the next request for it loads it again."""
+
+    name: str
+    state: ServerState
+    is_main: bool = False
+    is_unloaded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsChanged:
+    """Event: the models at the server's address are now these, the main one first. It has none once it has ended."""
+
+    models: tuple[ModelStatus, ...] = ()
+
+    @property
+    def is_main_unloaded(self) -> bool:
+        """Whether the main model was unloaded, while the address stays open for others."""
+        return any(each.is_unloaded for each in self.models)
+
+
 ADDRESS_CHANGED = "address_changed"
 """Notice code: another program uses the preferred port, so the server got a different one."""
 NO_HEAD, KEPT_REPLACED = "no_mtp_head", "kept_settings_replaced"
@@ -80,5 +102,5 @@ user has kept for the model do not fit now and were replaced."""
 MAIN_UNLOADED = "main_model_unloaded"
 """Notice code: the model that a person started was unloaded to make room for one that a request loads."""
 
-ServerEvent = ServerStatus | LogAdded | EngineStarted | Notice | StreamsContinued
+ServerEvent = ServerStatus | LogAdded | EngineStarted | Notice | StreamsContinued | ModelsChanged
 Listener = Callable[[ServerEvent], None]

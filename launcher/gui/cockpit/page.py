@@ -29,13 +29,14 @@ from launcher.gui.labels import ElidedLabel, Label, set_tooltip
 from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.service import DEMO
 from launcher.gui.translation import mark, render, tr
-from launcher.gui.viewmodel import View
+from launcher.gui.viewmodel import View, is_away, state_name
 from launcher.gui.widgets import Badge, Banner, Card, EmptyState, MemoryBar, PageHead, ReadAge
-from launcher.gui.widgets.blocks import make_caption
+from launcher.gui.widgets.blocks import make_button, make_caption
 
 if TYPE_CHECKING:
     from launcher.app.preview import Preview
     from launcher.base.action import Action
+    from launcher.engine.server.state import ModelStatus
     from launcher.gui.widgets.blocks import ButtonAction
     from launcher.monitor.health_event import Finding, FindingCode
 
@@ -387,6 +388,53 @@ class NoticeArea(QWidget):
         self.setVisible(any(not each.isHidden() for each in banners))
 
 
+class ModelsCard(Card):
+    """The models at the server's address, where there are several: a row each, with its state and a button."""
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__(tr("Models at this address"))
+        self._controller = controller
+        self._rows = QVBoxLayout()
+        self._rows.setSpacing(theme.px(theme.GAP))
+        self.body.addLayout(self._rows)
+        self._shown: tuple[ModelStatus, ...] = ()
+        controller.view_changed.connect(self.show_view)
+        self.setVisible(False)
+        self.show_view(controller.view)
+
+    @Slot(object)
+    def show_view(self, view: View) -> None:
+        """Show a row per model."""
+        if view.models == self._shown:
+            return
+        self._shown = view.models
+        while (item := self._rows.takeAt(0)) is not None:
+            widget = item.widget()
+            if widget is not None:
+                widget.hide()
+                widget.deleteLater()
+        for each in view.models:
+            self._rows.addWidget(self._make_row(each))
+        self.setVisible(bool(view.models))
+
+    def _make_row(self, model: "ModelStatus") -> QWidget:
+        row = QWidget()
+        layout = QHBoxLayout(row)
+        layout.setContentsMargins(0, 0, 0, 0)
+        name = ElidedLabel(make_visible(model.name))
+        layout.addWidget(name, 1)
+        layout.addWidget(Label(state_name(model)))
+        if is_away(model):
+            button = make_button(tr("Load"), self._controller.start)
+            button.setToolTip(tr("Load the model again with the same settings"))
+        else:
+            button = make_button(tr("Unload"), partial(self._controller.stop_model, model.name))
+            button.setToolTip(tr("Unload this model. The others go on"))
+        button.setAccessibleName(f"{button.text()} {make_visible(model.name)}")
+        layout.addWidget(button)
+        return row
+
+
 _NARROW_WIDTH, _LOW_HEIGHT, _TITLE_WIDTH = 360, 560, 260
 """In pixels: page width below which the margins shrink; page height below which legend and subtitle may be left out;
 width that title and subtitle need beside the buttons."""
@@ -440,6 +488,8 @@ class CockpitPage(QWidget):
         self._layout.addLayout(self._switches_row_below)
         self._layout.addWidget(self.notices)
         self._layout.addWidget(self.copy_panel)
+        self.models = ModelsCard(controller)
+        self._layout.addWidget(self.models)
         self._layout.addWidget(self.panes, 1)
         QShortcut("Ctrl+Return", self, self.controls.changes.apply_now)
         controller.view_changed.connect(self.show_view)
@@ -479,7 +529,8 @@ class CockpitPage(QWidget):
         self._show_texts(view)
         running = not (view.can_start or view.offers_demo)
         self._start_button.setVisible(view.can_start)
-        self._stop_button.setVisible(running)
+        self._stop_button.setVisible(running or view.can_stop)
+        self._stop_button.setText(tr("Stop all") if view.models else tr("Stop"))
         self._stop_button.setEnabled(view.can_stop)
         self._restart_button.setVisible(running)
         self._restart_button.setEnabled(self._controller.launch is not None and view.can_stop)

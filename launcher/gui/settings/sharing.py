@@ -125,7 +125,7 @@ class SharingCard(Card):
             self.addresses.setText("")
 
     def _show_switch(self) -> None:
-        is_serving = self._controller.launch is not None
+        is_serving = self._controller.launch is not None or self._controller.view.unloaded
         is_asking = not self._question_panel.isHidden()
         self.switch.setChecked(self._controller.shared or is_asking)
         self.switch.setEnabled(is_serving and not self._changing)
