@@ -32,7 +32,8 @@ _ENGINE = _TREE / "tests" / "fakes" / "agent_server.py"
 _CLAUDE = _TREE / "tests" / "fakes" / "claude_client.py"
 """In place of Claude Code, which is proprietary: a client that sends what it sends."""
 _QUESTION = "Read the file answer.py in this folder and say what it returns."
-_SECOND_QUESTION = "And what is multi-token prediction?"
+_LATER_QUESTIONS = ("And what is multi-token prediction?", "And what does it cost?")
+"""The engine is replaced before the last one."""
 _CONTEXT = 131_072
 """The demo's vocabulary is so small that a prompt of 17,000 tokens elsewhere is 60,000 here."""
 _LIMIT_S = 600
@@ -217,7 +218,7 @@ def make_workplace(folder: Path, agent: Agent, proxy_port: int) -> Workplace:
 
 
 def prove_agent(place: Workplace) -> Outcome:
-    """Run one agent against the scripted engine, and for two turns against the demo with a restart in between."""
+    """Run an agent with the scripted engine, and for three turns with the demo, the last after a restart."""
     program = shutil.which(place.agent.program, path=place.environment["PATH"])
     version = asyncio.run(read_version((program,))) if program else None
     outcome = Outcome(place.agent, version or "?")
@@ -230,9 +231,12 @@ def prove_agent(place: Workplace) -> Outcome:
     with served_demo(place):
         told = run_code(place, [], (*first, _QUESTION))
         outcome.codes.append(told.returncode)
-        if later is not None:
-            run_launcher(place, "restart", "--set", "draft=3")
-            told = run_code(place, [], (*later, _SECOND_QUESTION))
+        for question in _LATER_QUESTIONS:
+            if later is None:
+                break
+            if question == _LATER_QUESTIONS[-1]:
+                run_launcher(place, "restart", "--set", "draft=3")
+            told = run_code(place, [], (*later, question))
             outcome.codes.append(told.returncode)
         (place.folder / "demo.txt").write_text(told.stdout + told.stderr)
         requests = read_requests(place)
