@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from launcher.engine.server.reread import Reread, RereadCause
+from launcher.engine.server.reread import BILLING_HEADER, Reread, RereadCause
 from launcher.gateway.exchange import Exchange
 
 _REMEMBERED = 32
@@ -111,7 +111,9 @@ def _split_prompt(body: Mapping[str, Any]) -> Iterator[_Part]:
         for number, part in enumerate(content if each_apart else [content], 1):
             label = part.get("role", name) if isinstance(part, dict) else name
             text = json.dumps(part, ensure_ascii=False).encode("utf-8", "replace")
-            yield _Part(f"{label} {number}", blake2b(text, digest_size=8).digest(), len(text))
+            is_header = isinstance(part, dict) and str(part.get("text")).startswith(BILLING_HEADER)
+            label = BILLING_HEADER if is_header else f"{label} {number}"
+            yield _Part(label, blake2b(text, digest_size=8).digest(), len(text))
 
 
 def _count_same_start(earlier: _Prompt, prompt: _Prompt) -> int:

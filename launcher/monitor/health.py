@@ -7,7 +7,7 @@ from statistics import median
 
 from launcher.base.action import Action, ActionKind
 from launcher.base.messages import join_messages, message, plural_message
-from launcher.engine.server.reread import Reread, RereadCause
+from launcher.engine.server.reread import BILLING_HEADER, Reread, RereadCause
 from launcher.machine.gpu import GpuProcess
 from launcher.monitor.health_event import (
     CheckResult,
@@ -218,12 +218,14 @@ class RereadPromptsDetector:
     def _explain_cause(self, last: Reread) -> str:
         match last.cause:
             case RereadCause.CHANGED_PREFIX:
+                if last.place != BILLING_HEADER:
+                    return message("The client changed an early part of its prompt ({place}).", place=last.place)
                 return message(
-                    "The client changed an early part of its prompt ({place}). Claude Code does that by a header, which"
-                    " `mtp-launcher code claude` turns off.",
-                    window="The client changed an early part of its prompt ({place}). Claude Code does that by a"
-                    " header, which CLAUDE_CODE_ATTRIBUTION_HEADER=0 turns off.",
-                    place=last.place,
+                    "Claude Code changed its header {header} in front of the prompt. `mtp-launcher code claude` turns"
+                    " it off.",
+                    window="Claude Code changed its header {header} in front of the prompt."
+                    " CLAUDE_CODE_ATTRIBUTION_HEADER=0 turns it off.",
+                    header=BILLING_HEADER,
                 )
             case RereadCause.RESTART:
                 return message("The engine was restarted in between and could not take its slots over.")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launcher.engine.serve_options import ServeOptions
-from launcher.engine.server.reread import Reread, RereadCause
+from launcher.engine.server.reread import BILLING_HEADER, Reread, RereadCause
 from launcher.gateway.exchange import Exchange, ReplyFigures
 from launcher.gateway.prompt_memory import PromptMemory
 from tests.gateway.test_handover import serving
@@ -81,21 +81,21 @@ def test_an_engine_that_was_started_in_between_is_the_cause() -> None:
     assert note(memory, chat(3), reused=tokens(chat(3)) - 4) is None
 
 
-def test_a_header_that_changes_in_front_is_named_by_its_place() -> None:
+def test_a_header_that_changes_in_front_is_named() -> None:
     def claude(number: int) -> dict[str, Any]:
-        system = [{"type": "text", "text": f"x-billing: {number}"}, {"type": "text", "text": SYSTEM}]
-        return {"system": system, "messages": TURNS[:1]}
+        header = f"{BILLING_HEADER}: cc_version={number};"
+        return {"system": [{"type": "text", "text": text} for text in (header, SYSTEM)], "messages": TURNS[:1]}
 
     memory = PromptMemory()
     note(memory, claude(1))
     found = note(memory, claude(2))
     assert found is not None
-    assert (found.cause, found.place) == (RereadCause.CHANGED_PREFIX, "system 1")
+    assert (found.cause, found.place) == (RereadCause.CHANGED_PREFIX, BILLING_HEADER)
     assert found.as_json() == {
         "tokens": found.tokens,
         "seconds": pytest.approx(found.seconds, abs=0.01),
         "cause": "changed prefix",
-        "place": "system 1",
+        "place": "x-anthropic-billing-header",
     }
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.base.action import ActionKind
-from launcher.engine.server.reread import Reread, RereadCause
+from launcher.engine.server.reread import BILLING_HEADER, Reread, RereadCause
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import FindingCode, HealthEvent, ServerSetup
 from tests.monitor.series import moment, run, told
@@ -52,3 +52,9 @@ def test_each_cause_is_said(cause: RereadCause, words: str) -> None:
     assert (action is not None) == (cause is RereadCause.OTHER_CLIENT)
     if action is not None:
         assert (action.kind, action.parameters) == (ActionKind.MORE_SLOTS, {"slots": 4})
+
+
+def test_claude_codes_header_is_named_with_its_cure() -> None:
+    (event,) = watch(lost(10_000, RereadCause.CHANGED_PREFIX, BILLING_HEADER))
+    assert "header x-anthropic-billing-header" in event.finding.sentence
+    assert "`mtp-launcher code claude` turns it off" in event.finding.sentence

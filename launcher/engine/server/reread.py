@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import Enum
 
+BILLING_HEADER = "x-anthropic-billing-header"
+"""A line that Claude Code writes in front of its prompt, and that differs from session to session."""
+
 
 class RereadCause(Enum):
     """Why a prompt was read again."""
