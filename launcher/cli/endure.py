@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--agent",
         metavar="AGENT",
         help="do tasks as long as those of a coding agent, in place of a workload: claude, cline, codex, opencode, pi"
-        " or qwen",
+        " or qwen; or loop, a long session to compare settings with",
     )
     add_chart_option(parser)
     add_price_options(parser)
@@ -144,11 +144,12 @@ def _choose_draft(options: argparse.Namespace, subject: SweepModel) -> int:
 
 
 def _format_tasks(verdict: AgentVerdict) -> Iterator[str]:
-    rows = [["from", "seconds", "turns", "read", "reused", ""]]
+    rows = [["from", "seconds", "reading s", "writing s", "turns", "read", "reused", "written", ""]]
     for task in verdict.tasks:
-        figures = [f"{task.seconds:,.1f}", f"{task.turns}", f"{task.read_tokens:,}", f"{task.reused_tokens:,}"]
+        figures = [f"{each:,.1f}" for each in (task.seconds, task.reading_s, task.writing_s)]
+        figures += [f"{each:,}" for each in (task.turns, task.read_tokens, task.reused_tokens, task.reply_tokens)]
         rows.append([f"{task.from_s:.0f} s", *figures, one_line(task.error or "", 200)])
-    yield from format_table(rows, right=range(5))
+    yield from format_table(rows, right=range(8))
     yield ""
     yield wrap_text(verdict.sentence)
 

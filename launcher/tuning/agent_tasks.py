@@ -34,6 +34,7 @@ class AgentShape:
 
     The first prompt has `system_tokens` of instructions and `tools_tokens` of tools. A task has so many `turns`, each
     with a reply of at most `reply_tokens` and, from the second on, a tool's result. `source` says where they are from.
+    `temperature` None leaves the sampling to the server; 0 makes replies repeatable.
     """
 
     name: str
@@ -43,6 +44,7 @@ class AgentShape:
     turns: int
     result_tokens: int
     reply_tokens: int
+    temperature: float | None = None
 
     @property
     def context_need(self) -> int:
@@ -106,7 +108,8 @@ class AgentTask:
     """A task that was done. `from_s` is its beginning in seconds since the load's.
 
     `read_tokens` and `reused_tokens` are prompt tokens that the engine read and found in its cache, `reply_tokens`
-    those that it generated. `error` is the reason why it ended early.
+    those that it generated; `reading_s` and `writing_s` are the engine's seconds for them. `error` is the reason
+    why it ended early.
     """
 
     from_s: float
@@ -116,6 +119,8 @@ class AgentTask:
     reused_tokens: int
     reply_tokens: int
     error: str | None = None
+    reading_s: float = 0.0
+    writing_s: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         """Return the task as JSON data."""
@@ -150,6 +155,7 @@ async def sustain_tasks(
     """
     await bench.become(settings)
     began_s, number, errors = bench.now_s(), 0, 0
+    sampling = {"cache_prompt": True} | ({} if shape.temperature is None else {"temperature": shape.temperature})
     instructions = text.make_text(shape.system_tokens + shape.tools_tokens, 0)
     while bench.now_s() - began_s < seconds and errors < _ERRORS_IN_A_ROW:
         number += 1
@@ -160,9 +166,7 @@ async def sustain_tasks(
             if turn:
                 result = text.make_text(shape.result_tokens, 10_000 * number + 100 * turn)
                 messages += [(_ASSISTANT, bench.last_text), (_USER, f"Result of the tool:\n{result}")]
-            prompt = Prompt(
-                f"{shape.name} turn {turn + 1}", tuple(messages), shape.reply_tokens, {"cache_prompt": True}
-            )
+            prompt = Prompt(f"{shape.name} turn {turn + 1}", tuple(messages), shape.reply_tokens, sampling)
             runs.append(await bench.run(prompt, seed=number))
             on_run(runs[-1])
             if runs[-1].error is not None:
@@ -177,6 +181,8 @@ async def sustain_tasks(
                 sum(run.cached_tokens for run in runs),
                 sum(run.reply_tokens for run in runs),
                 error,
+                sum(run.prompt_tokens / run.prefill_rate for run in runs if run.prefill_rate),
+                sum(run.reply_tokens / run.decode_rate for run in runs if run.decode_rate),
             )
         )
         errors = errors + 1 if error else 0
@@ -188,7 +194,8 @@ async def sustain_tasks(
 class AgentVerdict:
     """The result of a load of tasks: seconds per task, the least and most of them, and the share of prompts reused.
 
-    Of tasks that were done to their end; None if there is none. `slower` is the ratio of the last third's median to the
+    Of tasks that were done to their end; None if there is none. `reading_s` and `writing_s` are the engine's parts of a
+    task. `slower` is the ratio of the last third's median to the
     first's, None for few tasks.
     """
 
@@ -198,6 +205,8 @@ class AgentVerdict:
     reused: float | None
     slower: float | None
     sentence: Message
+    reading_s: float | None = None
+    writing_s: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON data."""
@@ -205,6 +214,8 @@ class AgentVerdict:
             "agent": self.shape.name,
             "turns": self.shape.turns,
             "seconds_per_task": self.seconds_per_task,
+            "reading_seconds_per_task": self.reading_s,
+            "writing_seconds_per_task": self.writing_s,
             "reused_percent": None if self.reused is None else 100 * self.reused,
             "last_third_to_first": self.slower,
             "failed_tasks": sum(task.error is not None for task in self.tasks),
@@ -225,19 +236,24 @@ def judge_tasks(shape: AgentShape, tasks: Sequence[AgentTask]) -> AgentVerdict:
     each_s = [task.seconds for task in done]
     read, found = sum(task.read_tokens for task in done), sum(task.reused_tokens for task in done)
     reused = found / (read + found) if read + found else None
+    reading_s = statistics.median(task.reading_s for task in done)
+    writing_s = statistics.median(task.writing_s for task in done)
     third = len(done) // 3
     slower = None
     if len(done) >= _FEWEST_TASKS:
         slower = statistics.median(each_s[-third:]) / statistics.median(each_s[:third])
     sentence = message(
-        "{tasks} of {agent} with {turns} turns each: {seconds:.1f} s per task ({least:.1f} to {most:.1f}),"
-        " {reused:.0f} % of the prompts reused.",
+        "{tasks} of {agent} with {turns} turns each: {seconds:.1f} s per task ({least:.1f} to {most:.1f}), of which"
+        " {reading:.1f} s reading and {writing:.1f} s writing; {reused:.0f} % of the prompts reused.",
         tasks=plural_message("{n} task", "{n} tasks", len(done)),
         agent=shape.name,
         turns=shape.turns,
         seconds=statistics.median(each_s),
         least=min(each_s),
         most=max(each_s),
+        reading=reading_s,
+        writing=writing_s,
         reused=100 * (reused or 0.0),
     )
-    return AgentVerdict(shape, tuple(tasks), statistics.median(each_s), reused, slower, sentence)
+    seconds = statistics.median(each_s)
+    return AgentVerdict(shape, tuple(tasks), seconds, reused, slower, sentence, reading_s, writing_s)

@@ -109,7 +109,11 @@ def build_chart(session: Session) -> Chart:
     if not all(point.measured for point in points):
         end.append("rings are forecasts")
     joined = axis != _PROMPT
-    title = _TITLES.get(session.kind, "speed by prompt") if session.kind != "curve" else f"speed by {axis}"
+    title = _TITLES.get(session.kind, "speed by prompt")
+    if session.kind == "curve":
+        title = f"speed by {axis}"
+    elif session.result.get("tasks"):
+        title = f"tasks as {session.result['agent']} has them"
     return Chart(
         title=f"{one_line(model)}: {title}",
         subtitle=one_line(str(session.result.get("sentence") or ""), _MOST_SUBTITLE),
@@ -250,6 +254,8 @@ def _figure_of(runs: Sequence[Run], name: str) -> Figure | None:
 
 def _time_panels(session: Session) -> _Panels:
     """Return the panels of a sustained load: speed, temperature and power over its minutes."""
+    if tasks := session.result.get("tasks"):
+        return _task_panels(tasks)
     runs = [run for run in session.runs if run.is_counted]
     if not runs:
         return "minutes", (), ()
@@ -270,6 +276,24 @@ def _time_panels(session: Session) -> _Panels:
     if all(run.acceptance is None for run in runs):
         del panels[1]  # every token is a step
     return unit, _even_ticks(length_s / unit_s), panels
+
+
+def _task_panels(tasks: Sequence[Mapping[str, Any]]) -> _Panels:
+    """Return the panels of an agent's tasks: seconds, and tokens that were read and reused, by task."""
+    done = [(number, task) for number, task in enumerate(tasks, 1) if not task["error"]]
+
+    def panel(title: str, unit: str, names: Sequence[tuple[str, str]]) -> ChartPanel:
+        series = (
+            ChartSeries(label, tuple(ChartPoint(number, task.get(name) or 0.0) for number, task in done), colour)
+            for colour, (label, name) in enumerate(names)
+        )
+        return ChartPanel(title, unit, tuple(series))
+
+    step = -(-len(tasks) // 12)
+    ticks = tuple((float(number), str(number)) for number in range(1, len(tasks) + 1, step))
+    seconds = (("whole task", "seconds"), ("writing", "writing_s"), ("reading", "reading_s"))
+    prompts = (("reused", "reused_tokens"), ("written", "reply_tokens"), ("read", "read_tokens"))
+    return "task", ticks, (panel("Time of a task", "s", seconds), panel("Tokens of a task", "tokens", prompts))
 
 
 def _step_rate(run: Run) -> float | None:

@@ -76,6 +76,19 @@ def test_prompts_are_not_joined_and_time_has_even_ticks() -> None:
     assert [panel.title for panel in endured.panels] == ["Generation"]
 
 
+def test_an_agent_s_tasks_have_reading_and_writing_apart() -> None:
+    task = {"seconds": 9.0, "reading_s": 2.0, "writing_s": 6.0, "reused_tokens": 90, "read_tokens": 10, "error": None}
+    result = {"agent": "loop", "tasks": [task, {**task, "seconds": 10.0}, {**task, "error": "It broke."}]}
+    chart = build_chart(replace(SESSION, kind="endure", result=result))
+    assert chart.title.endswith("tasks as loop has them")
+    seconds = {each.name: [(point.x, point.y) for point in each.points] for each in chart.panels[0].series}
+    assert seconds == {
+        "whole task": [(1, 9.0), (2, 10.0)],
+        "writing": [(1, 6.0), (2, 6.0)],
+        "reading": [(1, 2.0), (2, 2.0)],
+    }
+
+
 async def test_png_svg_and_html_are_written(tmp_path: Path) -> None:
     files = [tmp_path / "a.png", tmp_path / "b.svg", tmp_path / "c.html"]
     await write_charts(CURVE, files)

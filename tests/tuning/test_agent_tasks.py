@@ -1,6 +1,7 @@
 """Tasks of coding agents as a load: what the requests hold, when it ends, and what the result says."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,9 @@ from launcher.tuning.records import Prompt, Run, RunSettings
 
 TINY = AgentShape("tiny", "made for this test", 100, 50, 3, 40, 16)
 SETTINGS: RunSettings = {"draft": 2}
+
+
+RATES = {"prefill_rate": 40.0, "decode_rate": 32.0}
 
 
 class ScriptedBench:
@@ -48,7 +52,9 @@ class ScriptedBench:
         self.last_text = f"reply {number}"
         if number in self._failing:
             return Run(prompt.name, SETTINGS, self._now_s, 1.0, error="It broke.")
-        return Run(prompt.name, SETTINGS, self._now_s, 1.0, prompt_tokens=10, cached_tokens=90, reply_tokens=16)
+        return Run(
+            prompt.name, SETTINGS, self._now_s, 1.0, prompt_tokens=10, cached_tokens=90, reply_tokens=16, **RATES
+        )
 
 
 async def do_tasks(bench: ScriptedBench, seconds: float) -> list[AgentTask]:
@@ -72,6 +78,14 @@ async def test_each_turn_has_all_that_was_said_before_and_the_models_own_replies
     assert len(first.messages[0][1]) == 4 * 150
     assert all(prompt.sampling == {"cache_prompt": True} for prompt in bench.prompts)
     assert (task.seconds, task.turns, task.read_tokens, task.reused_tokens, task.reply_tokens) == (3.0, 3, 30, 270, 48)
+    assert (task.reading_s, task.writing_s) == (0.75, 1.5)
+
+
+async def test_a_shape_may_ask_for_repeatable_replies() -> None:
+    bench = ScriptedBench()
+    shape = replace(TINY, temperature=0.0)
+    await sustain_tasks(bench, SETTINGS, shape, SizedText(4.0), 1.0, on_run=lambda _: None, on_task=lambda _: None)
+    assert bench.prompts[0].sampling == {"cache_prompt": True, "temperature": 0.0}
 
 
 async def test_a_task_that_has_begun_is_done_and_the_next_has_the_same_instructions() -> None:
@@ -102,10 +116,11 @@ async def test_three_failed_tasks_in_a_row_are_the_end() -> None:
 
 
 def test_the_result_says_seconds_per_task_and_whether_they_become_more() -> None:
-    tasks = [AgentTask(10.0 * number, 10.0 + number, 3, 10, 90, 48) for number in range(9)]
+    tasks = [AgentTask(10.0 * number, 10.0 + number, 3, 10, 90, 48, None, 2.0, 9.0) for number in range(9)]
     verdict = judge_tasks(TINY, tasks)
     assert verdict.sentence == (
-        "9 tasks of tiny with 3 turns each: 14.0 s per task (10.0 to 18.0), 90 % of the prompts reused."
+        "9 tasks of tiny with 3 turns each: 14.0 s per task (10.0 to 18.0), of which 2.0 s reading and 9.0 s writing;"
+        " 90 % of the prompts reused."
     )
     assert verdict.slower == pytest.approx(17 / 11)
     assert judge_tasks(TINY, tasks[:3]).slower is None
@@ -128,7 +143,10 @@ def test_every_agent_has_a_shape_with_its_source_and_its_first_prompt() -> None:
         assert shape.source
         assert shape.system_tokens + shape.tools_tokens == pytest.approx(agent.first_prompt, abs=100)
         assert shape.context_need < 64_000
-    assert len(shapes) == len(load_agents())
+    assert len(shapes) == len(load_agents()) + 1
+    loop = shapes["loop"]
+    assert (loop.turns, round((loop.turns - 1) * loop.result_tokens, -3)) == (20, 60_000)
+    assert loop.temperature == 0
     assert find_shape("PI").turns == 20
     with pytest.raises(BadOption):
         find_shape("nobody")
