@@ -211,6 +211,15 @@ def test_another_plan_says_that_it_takes_the_place_of_what_is_served(
     assert "draft 2" in looked.card.accessibleName()
 
 
+def test_a_first_start_needs_no_folder_for_its_state(
+    window: Window, looked: StartPage, qtbot: QtBot, home: Path
+) -> None:
+    shutil.rmtree(home / "state", ignore_errors=True)
+    (home / "state").write_text("in the way")
+    click(looked, qtbot, "Start the demo")
+    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
+
+
 def test_the_demo_is_started_again_as_it_was(window: Window, looked: StartPage, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: done(looked), timeout=60_000)

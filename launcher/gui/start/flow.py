@@ -17,8 +17,8 @@ from launcher.gui.start import queries
 if TYPE_CHECKING:
     from launcher.app.first_checks import FirstStartRequest, StartSurvey
     from launcher.app.first_start import OnStatus, SendRequest
+    from launcher.app.serving_session import ServingSession
     from launcher.app.start_settings import KeptPlan, ResolvedStart
-    from launcher.engine.server.client import ChatRequest
     from launcher.engine.server.launch import Launch
     from launcher.engine.server.state import ServerStatus
     from launcher.gui.controller import Controller
@@ -45,13 +45,17 @@ class ServeRequest:
     failed: Callable[[LauncherError], object]
 
 
-async def run_first_start(request: FirstStartRequest, report: Callable[[object], object]) -> Reply | None:
+async def run_first_start(
+    request: FirstStartRequest,
+    report: Callable[[object], object],
+    read_session: Callable[[], ServingSession | None],
+) -> Reply | None:
     """Run all steps of a first start on the core's thread.
 
-    Reports StepProgress, and a ServeRequest when the server has to be started.
+    Reports StepProgress, and a ServeRequest when the server has to be started. `read_session` returns the session that
+    started it.
     """
     from launcher.app.first_start import perform_first_start
-    from launcher.app.serving import request_reply
 
     loop = asyncio.get_running_loop()
 
@@ -74,12 +78,11 @@ async def run_first_start(request: FirstStartRequest, report: Callable[[object],
                 failed=lambda error: loop.call_soon_threadsafe(set_error, error),
             )
         )
-        url = await url_future
-
-        async def send_request(chat_request: ChatRequest) -> Reply:
-            return await request_reply(chat_request, url=url)
-
-        return send_request
+        await url_future
+        session = read_session()
+        # Not by the URL: the server's registry entry, which has its key, may not be written yet, or cannot be.
+        assert session is not None  # noqa: S101 -- it has started the server
+        return session.send_request
 
     return await perform_first_start(request, serve, report)
 
@@ -165,6 +168,7 @@ class StartFlow(QObject):
 
     def __init__(self, controller: Controller, parent: QObject) -> None:
         super().__init__(parent)
+        self._controller = controller
         self._bridge = controller.bridge
         self._server = ServeAdapter(controller, self)
         self._server.stopped.connect(self.pause)
@@ -226,7 +230,7 @@ class StartFlow(QObject):
             from launcher.engine.demo import DEMO
 
             request = make_first_start_request(plan, own_settings) if plan is not None else FirstStartRequest(DEMO)
-            return await run_first_start(request, report)
+            return await run_first_start(request, report, lambda: self._controller.session)
 
         self._starting = self._bridge.run(
             work,
