@@ -18,7 +18,7 @@ from launcher.engine.server.state import Notice, ServerState, ServerStatus, Stre
 from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.plots.card import PlotCard
-from launcher.gui.plots.marks import Mark, MarkKind
+from launcher.gui.plots.marks import Mark, MarkKind, MarkLog
 from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.plots.quantities import PLOTS, exported_quantities
 from launcher.monitor.health_event import Finding, FindingCode
@@ -81,6 +81,17 @@ class TestMarks:
             (MarkKind.RESTART, "Restart"),
             (MarkKind.STOPPED, "Stopped"),
         ]
+
+    def test_a_pause_of_which_the_news_comes_late_takes_the_place_of_its_restart(self, controller: Controller) -> None:
+        now_s = 0.0
+        marks = MarkLog(controller, lambda: None, lambda: now_s)
+        controller._view_model.update(status=ServerStatus(ServerState.RESTARTING))
+        now_s = 1.0
+        controller._view_model.update(status=ServerStatus(ServerState.READY))
+        now_s = 60.0
+        controller.handed_over.emit(2.0)
+        told = marks.between(0, now_s)
+        assert [(mark.kind, mark.time_s) for mark in told] == [(MarkKind.HANDOVER, 0.0), (MarkKind.READY, 1.0)]
 
     def test_a_pause_that_streams_outlived_is_shaded_in_place_of_a_restart(
         self, panel: PlotPanel, controller: Controller

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from launcher.monitor.health_event import Finding
 
 _MOST_MARKS = 4_000
-_LATE_S = 1.0
-"""Seconds by which the mark of a restart may precede the pause that it made in a stream."""
 GLYPH_PX, _SHAPE_PX = 11, 7
 """Size of a glyph's pixmap and of the shape in its middle, in pixels."""
 
@@ -154,8 +152,11 @@ class MarkLog:
     def record_handover(self, gap_s: float) -> None:
         """Record a pause in streams that has just ended, in place of the restart that caused it."""
         began_s = self._clock() - gap_s
-        restarts = [each for each in self.between(began_s - _LATE_S, self._clock()) if each.kind is MarkKind.RESTART]
-        others = [each for each in self._marks if each not in restarts[-1:]]
+        others = list(self._marks)
+        restart = next((each for each in reversed(others) if each.kind is MarkKind.RESTART), None)
+        if restart is not None:
+            others.remove(restart)
+            began_s = min(began_s, restart.time_s)  # on a busy computer the news comes late
         handover = Mark(began_s, MarkKind.HANDOVER, tr("Handover, {seconds:.1f} s", seconds=gap_s), gap_s)
         insort(others, handover, key=lambda each: each.time_s)
         self._marks = deque(others, maxlen=_MOST_MARKS)
