@@ -21,9 +21,10 @@ from launcher.base.errors import Superseded
 from launcher.base.identity import ProcessId
 from launcher.conversations.records import MessageEnding
 from launcher.conversations.store import Conversations
+from launcher.engine.demo import unpack_demo_model
 from launcher.engine.server.endpoint import claim_endpoint
 from launcher.engine.server.state import ServerState
-from launcher.engine.settings import load_model_settings
+from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.gui.application import _handle_second_start
 from launcher.gui.chat.reply import ReplyView
 from launcher.gui.core_events import DrainAnswer
@@ -109,8 +110,14 @@ def test_the_plots_and_read_outs_follow(demo: Window, qtbot: QtBot, charts: None
     assert "t/s" in texts(demo)
 
 
+@pytest.fixture
+def long_context(home: Path) -> None:
+    """A context for the demo that no reply fills while a test looks at it, however busy this machine is."""
+    save_model_settings(unpack_demo_model(), {"ctx": 131_072})
+
+
 def test_before_a_restart_is_said_what_a_reply_will_notice_and_it_goes_on(
-    demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, charts: None
+    long_context: None, demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, charts: None
 ) -> None:
     endless(demo, monkeypatch)
     page = demo.page("cockpit")
@@ -138,7 +145,7 @@ def test_before_a_restart_is_said_what_a_reply_will_notice_and_it_goes_on(
 
 
 @pytest.fixture
-def ending(demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> Window:
+def ending(long_context: None, demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> Window:
     """A reply that cannot go on after a restart, and another draft length that was chosen under it."""
     endless(demo, monkeypatch)
     page = demo.page("cockpit")
@@ -159,7 +166,7 @@ def test_a_reply_that_cannot_go_on_is_waited_for(ending: Window, qtbot: QtBot, c
         ending.controller.stop_reply()  # so it has ended, and the restart need wait no longer
     qtbot.waitUntil(lambda: "draft 3" in ending.controller.view.settings)
     marks = ending.page("cockpit").plots.marks.between(0, time.monotonic())
-    assert [mark.text for mark in marks if mark.kind is MarkKind.READY][-1].startswith("Ready: 8K context · draft 3")
+    assert [mark.text for mark in marks if mark.kind is MarkKind.READY][-1].startswith("Ready: 128K context · draft 3")
 
 
 def test_after_some_time_the_user_decides_on_it(ending: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
