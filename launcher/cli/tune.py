@@ -368,7 +368,7 @@ def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) 
     if verdict.because:
         yield wrap_text(f"Why: {verdict.because}")
     if changes_answers(verdict.as_json()):
-        yield wrap_text("Not saved, because the answers change. To save these settings all the same:")
+        yield wrap_text("The answers change, so --apply alone does not save these settings.")
     yield _describe_next_command(prepared.model, applied=applied, recommends=recommends_settings(verdict.as_json()))
 
 

@@ -293,7 +293,7 @@ def _task_panels(tasks: Sequence[Mapping[str, Any]]) -> _Panels:
     ticks = tuple((float(number), str(number)) for number in range(1, len(tasks) + 1, step))
     seconds = (("whole task", "seconds"), ("writing", "writing_s"), ("reading", "reading_s"))
     prompts = (("reused", "reused_tokens"), ("written", "reply_tokens"), ("read", "read_tokens"))
-    return "task", ticks, (panel("Time of a task", "s", seconds), panel("Tokens of a task", "tokens", prompts))
+    return "task", ticks, (panel("Time of a task", "s", seconds), panel("Prompts and replies", "tokens", prompts))
 
 
 def _step_rate(run: Run) -> float | None:
