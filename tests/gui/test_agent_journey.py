@@ -17,6 +17,7 @@ from tests.agents.scripted import PROGRAM
 from tests.cli.test_code import AGENT
 from tests.conftest import Hub
 from tests.gui.test_agent_card import Script, project, script, shown, terminal
+from tests.gui.test_start import settle
 
 __all__ = ["project", "script", "terminal"]
 
@@ -77,10 +78,12 @@ def test_from_nothing_to_an_agent_that_answers(
     wait_for_text(card.outcome, qtbot, "There is no model on this machine yet.")
     press(window, qtbot, "Show plans for agents")
     assert page.name_field.isVisible()
-    qtbot.waitUntil(lambda: page.result is not None, timeout=60_000)
+    settle(page, qtbot)
     page.name_field.setFocus()
     qtbot.keyClicks(page.name_field, offered)
     qtbot.keyClick(page.name_field, Qt.Key.Key_Return)
+    settle(page, qtbot)
+    qtbot.waitUntil(lambda: "coder-Q8_0" in str(page.plan and page.plan.file), timeout=60_000)
     press(window, qtbot, "Download and start")
     qtbot.waitUntil(lambda: window.controller.launch is not None, timeout=60_000)
     window.show_page("start")
