@@ -459,8 +459,9 @@ class ModelPool:
     def _open_model(self, name: str, path: Path) -> PooledModel:
         assert self._host is not None  # noqa: S101 -- `add_main` was called
         gateway = self._host.gateway
-        side = GateClientSide(self._host.slot_folder_for(name), gateway.open_gate())
-        log = LogBook(logs_dir() / f"engine-{self._endpoint.port}-{side.slot_folder.name.rpartition('-')[2]}.log")
+        folder = self._host.slot_folder_for(name)
+        side = GateClientSide(folder, gateway.open_gate())
+        log = LogBook(logs_dir() / f"engine-{self._endpoint.port}-{folder.name.rpartition('-')[2]}.log")
         model: PooledModel
 
         def listen(event: ServerEvent) -> None:

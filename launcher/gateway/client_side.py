@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 import socket
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from launcher.gateway.gateway import Gateway
     from launcher.gateway.model_router import ModelRouter
 
+_log = logging.getLogger(__name__)
 _BACKLOG = 256
 """Connections that the system accepts for us while the HTTP server is not loaded yet."""
 _STOPPED = "The server is being stopped"
@@ -36,10 +38,9 @@ class GateClientSide:
     """The gate of one model. Implements ClientSide of its supervisor. Without a `gate` all requests wait."""
 
     def __init__(self, slot_folder: Path, gate: "Gate | None" = None) -> None:
-        """Clear `slot_folder`. Raises what explain_os_error returns for a folder that cannot be made."""
-        self.slot_folder = slot_folder
+        """Make `slot_folder`, and clear it. Without it slots are not saved: prompts and replies are read again."""
+        self.slot_folder = slot_folder if _clear_folder(slot_folder) else None
         self.gate = gate
-        _clear_folder(slot_folder)
 
     @property
     def last_handover(self) -> "HandoverReport | None":
@@ -107,10 +108,11 @@ class GatewayClientSide(GateClientSide):
     def __init__(self, endpoint: Endpoint, request_log: RequestLog, *, encrypted: bool = False) -> None:
         """Claim the address; `request_log` gets all requests. If `encrypted`, other computers must use TLS.
 
-        Raises PortBusy, or what explain_os_error returns for a folder that cannot be made.
+        Raises PortBusy.
         """
-        super().__init__(cache_dir() / "slots" / str(endpoint.port))
-        for other in self.slot_folder.parent.glob(f"{endpoint.port}-*"):  # of other models, left by a crash
+        self._own_slots = cache_dir() / "slots" / str(endpoint.port)
+        super().__init__(self._own_slots)
+        for other in self._own_slots.parent.glob(f"{endpoint.port}-*"):  # of other models, left by a crash
             _clear_folder(other)
         self._endpoint = endpoint
         self._request_log = request_log
@@ -137,7 +139,7 @@ class GatewayClientSide(GateClientSide):
     def slot_folder_for(self, model: str) -> Path:
         """Return the folder for the slots of a further model."""
         digest = hashlib.sha256(model.encode("utf-8", "replace")).hexdigest()[:12]
-        return self.slot_folder.with_name(f"{self.slot_folder.name}-{digest}")
+        return self._own_slots.with_name(f"{self._own_slots.name}-{digest}")
 
     async def open(self) -> "Gateway":
         """Return the gateway, once it listens."""
@@ -217,11 +219,14 @@ class GatewayClientSide(GateClientSide):
         self._metrics.close()
 
 
-def _clear_folder(folder: Path) -> None:
+def _clear_folder(folder: Path) -> bool:
+    """Make and clear a folder for slots; return whether that was possible."""
     try:
         clear_slot_folder(folder)
     except OSError as error:
-        raise explain_os_error(error) from error
+        _log.warning("Cannot write %s: %s. Restarts will read conversations again.", folder.parent, error.strerror)
+        return False
+    return True
 
 
 def _load_modules() -> None:

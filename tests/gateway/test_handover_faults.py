@@ -18,6 +18,8 @@ import pytest
 
 from launcher.app.session import ServerSession
 from launcher.base.errors import LauncherError
+from launcher.base.files import make_private_folder
+from launcher.base.paths import cache_dir
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import ServerState
 from launcher.gateway import gate
@@ -210,3 +212,19 @@ async def test_a_key_that_is_revoked_during_a_handover_ends_its_reply_alone(
         ours.most_parts = ours.parts + 5
         await reading
         assert (ours.error, len(ours.ids), ours.roles) == (None, 1, 1)
+
+
+async def test_without_a_folder_for_slots_a_stream_goes_on_by_reading_it_again(
+    options: ServeOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_private_folder(cache_dir())
+    (cache_dir() / "slots").write_text("a file in the folder's place")
+    async with serving(options) as (session, client):
+        launch = session.supervisor.launch
+        assert launch is not None
+        assert "--slot-save-path" not in launch.command.arguments
+        assert "Restarts will read conversations again" in caplog.text
+        reply, reading = await begin_stream(client, max_tokens=600)
+        await change_settings(session, draft=3)
+        await asyncio.wait_for(reading, 60)
+        assert (reply.error, reply.finish_reason) == (None, "length")

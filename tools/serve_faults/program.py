@@ -79,15 +79,17 @@ async def _killed(world: World, *, with_keeper: bool) -> Seen:
 
 
 async def two_programs(world: World) -> Seen:
-    """Serve twice in one home."""
-    with _serving(world.start) as (_, first), _serving(world.start) as (_, second):
+    """Serve twice in one home: the second start joins the first one's server."""
+    with _serving(world.start) as (_, first):
         assert first["url"] == world.endpoint.url
-        both = [await _asks(ready) for ready in (first, second)]
-        told, _ = await _run(world, "status", "--json")
-        seen = {server["url"] for server in json.loads(told)}
-    apart = first["url"] != second["url"] and first["api_key"] != second["api_key"]
-    happened = "both serve, each at its own port with its own key" if apart and all(both) else "THEY DISTURB EACH OTHER"
-    return Seen(happened, "`status` shows both" if seen == {first["url"], second["url"]} else f"STATUS: {seen}")
+        with _serving(world.start) as (_, second):
+            answers = [await _asks(ready) for ready in (first, second)]
+            told, _ = await _run(world, "status", "--json")
+            seen = {server["url"] for server in json.loads(told)}
+        answers.append(await _asks(first))
+    joined = first["url"] == second["url"] and first["api_key"] == second["api_key"]
+    happened = "the second one joins the first, which goes on after it" if joined and all(answers) else "THEY DISTURB"
+    return Seen(happened, "`status` shows one server" if seen == {first["url"]} else f"STATUS: {seen}")
 
 
 async def read_only(world: World) -> Seen:

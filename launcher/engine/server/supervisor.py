@@ -276,10 +276,10 @@ _HUNG_PATIENCE_S = (0.5, 0.5)
 class ClientSide(Protocol):
     """What takes the clients' requests in the engine's place and passes them on: the gateway.
 
-    `slot_folder` is where engines save their slots for it.
+    `slot_folder` is where engines save their slots for it; None if there is no such folder.
     """
 
-    slot_folder: Path
+    slot_folder: Path | None
 
     @property
     def waiting_requests(self) -> int:
