@@ -30,7 +30,9 @@ from launcher.tuning.space import DRAFT, Space, SpaceAxis
 from launcher.tuning.tune_state import Trial
 from launcher.tuning.workloads import Workload
 
-DRAFTS = (1, 2, 3, 4, 5, 6)
+DRAFTS = (1, 2, 3, 4, 5, 6, 7, 8)
+DRAFTS_WITH_P_MIN = (*DRAFTS, 10, 12)
+"""Draft lengths to try, and with p-min, which ends drafts early where the head is unsure."""
 VARIED = tuple(name for name, row in ROWS.items() if row.tuned is not None)
 """Settings that can be varied beside the draft length."""
 _EXPERT_STEPS = 5
@@ -225,7 +227,8 @@ class _SpaceBuilder:
             values = machine_values[name] if name in machine_values else _values_to_try(row, baseline[name])
             if wanted and len(values) > 1 and name not in self._basis.unsupported:
                 axes.append(SpaceAxis(name, tuple(values), memory=bool(row.memory), drafting=row.drafting))
-        return Space({axis.name: baseline[axis.name] for axis in axes}, DRAFTS, tuple(axes), fits=self.fits)
+        drafts = DRAFTS_WITH_P_MIN if any(axis.name == "p_min" for axis in axes) else DRAFTS
+        return Space({axis.name: baseline[axis.name] for axis in axes}, drafts, tuple(axes), fits=self.fits)
 
     def _baseline_settings(self, expert_layer_counts: Sequence[int]) -> dict[str, Value]:
         """Return the baseline settings without MTP: the user's own, else the defaults."""

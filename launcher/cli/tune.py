@@ -166,8 +166,9 @@ def _load_saved_tune(options: argparse.Namespace) -> SavedTune:
 
 
 def _has_more_time(saved: SavedTune, options: argparse.Namespace) -> bool:
-    """Return True if an undecided tune is given more time than it had."""
-    undecided = saved.verdict is not None and saved.verdict["mtp"] == "undecided"
+    """Return True if a tune that pairs have not decided is given more time than it had."""
+    verdict = saved.verdict
+    undecided = verdict is not None and (verdict["mtp"] == "undecided" or verdict.get("likely") is not None)
     return undecided and options.budget is not None and 60 * options.budget > saved.budget_s
 
 
@@ -307,10 +308,13 @@ class _TrialReporter:
 
     def show_event(self, event: TuneEvent) -> None:
         """Print a finished trial; after the first one also the expected duration of the tune, now as measured."""
-        from launcher.tuning.tuner import TrialFailed, TrialMeasured, TrialPlanned
+        from launcher.tuning.tuner import Predicted, TrialFailed, TrialMeasured, TrialPlanned
 
         if isinstance(event, TrialPlanned):
             self._left_s = event.left_s
+        if isinstance(event, Predicted):
+            data = {"event": "answer", **event.answer.as_json(), "sentence": event.sentence}
+            self._reporter.show_event(data, [wrap_text(event.sentence, "  so far    ")])
         if not isinstance(event, TrialMeasured | TrialFailed):
             return
         self._trials = len(event.state.trials)
@@ -370,6 +374,8 @@ def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) 
     if changes_answers(verdict.as_json()):
         yield wrap_text("The answers change, so --apply alone does not save these settings.")
     yield _describe_next_command(prepared.model, applied=applied, recommends=recommends_settings(verdict.as_json()))
+    if verdict.likely is not None:
+        yield describe_more_time(prepared.model)
 
 
 def _trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
@@ -422,7 +428,9 @@ def format_minutes(seconds: float) -> str:
 
 def _describe_confidence(verdict: Mapping[str, Any]) -> Iterator[str]:
     """Yield the confidence of the intervals in a verdict's sentence. It is a joint one, unlike that of the table."""
-    if verdict["speedup"] is not None or verdict["gain"] is not None:
+    if verdict.get("likely") is not None:
+        yield wrap_text("(These ranges are forecasts, each with a probability of 95 %.)")
+    elif verdict["speedup"] is not None or verdict["gain"] is not None:
         yield wrap_text("(These ranges hold with 95 % confidence, all of them together.)")
 
 

@@ -11,6 +11,8 @@ FEWEST_PAIRS = 4
 """Least pairs of a comparison: with fewer, Student's t has so few degrees of freedom that only large effects show."""
 MOST_PAIRS = 24
 """Most pairs between two checks of a comparison, so that a wrong estimate of noise does not take the whole budget."""
+LONGEST_USUAL = 7
+"""Longest draft whose verification is one batch of 8 tokens; engines often use other kernels for larger batches."""
 WARM_UP_TOKENS = 24
 """Most tokens of the reply that warms a server up."""
 MOST_PASSES = 2
@@ -29,11 +31,13 @@ def grace_s(budget_s: float) -> float:
 
 
 def probe_lengths(drafts: Sequence[int]) -> tuple[int, ...]:
-    """Return the draft lengths to begin with: the longest, the shortest, and one in the middle.
+    """Return the draft lengths to begin with: a long one, the shortest, and one in the middle.
 
-    The longest shows the acceptance at all positions, and the step times of the three predict those of the others.
+    The long one shows the acceptance at all positions up to it, and the step times of the three predict those of the
+    others. It is the longest whose batch engines verify with their usual kernels, so that it is on their line.
     """
-    return tuple(dict.fromkeys((drafts[-1], drafts[0], drafts[(len(drafts) - 1) // 2])))
+    usual = [draft for draft in drafts if draft <= LONGEST_USUAL] or drafts
+    return tuple(dict.fromkeys((usual[-1], usual[0], usual[(len(usual) - 1) // 2])))
 
 
 def usual_explored(space: Space) -> int:

@@ -106,6 +106,11 @@ _LEVEL, _MTP, _LINE, _CURVE, _BEND = 1.0, 0.4, 0.05, 0.3, 0.02
 In order: overall level, MTP, draft length (linear in the logarithm), draft length (linear in the time itself, so curved
 in the logarithm), and draft length in any other way.
 """
+_JUMP, _SMALL_BATCH = 0.08, 8
+"""Standard deviation of the effect of a batch of more tokens than the second figure, where engines use other kernels.
+
+A step with n drafts verifies n + 1 tokens.
+"""
 _STEEP = 0.3
 """Time of one more draft token as a share of a step, for the curve of `_CURVE`."""
 _AXIS, _AXIS_MTP, _AXIS_LINE, _AXIS_AXIS, _OWN = 0.08, 0.03, 0.015, 0.01, 0.003
@@ -114,6 +119,8 @@ _AXIS, _AXIS_MTP, _AXIS_LINE, _AXIS_AXIS, _OWN = 0.08, 0.03, 0.015, 0.01, 0.003
 In order: the effect, its interactions with MTP, with the draft length (over 3 tokens, or over all of a shorter range)
 and with another setting, and the separate effect of each measured point.
 """
+_TREND = 0.7
+"""Standard deviation of a setting's trend, as a share of the expected one."""
 _DRIFT, _DRIFT_S = 0.015, 400.0
 """Standard deviation of the drift, and the seconds after which its correlation has fallen to 1/e."""
 _SMOOTH_SHARE = 0.6
@@ -138,6 +145,7 @@ class CostSurface:
     def __init__(self, space: Space, grid: Sequence[RunSettings]) -> None:
         self._index: dict[Key, int] = {settings_key(settings): i for i, settings in enumerate(grid)}
         self._features = _design_matrix(space, grid)
+        self._expected = sum((axis.trend * _axis_places(axis, space, grid) for axis in space.axes), np.zeros(len(grid)))
 
     def fit(self, points: Sequence[CostPoint]) -> "CostPosterior":
         """Return the posterior for every setting of the grid, given the measured points."""
@@ -147,7 +155,7 @@ class CostSurface:
         features = np.zeros((len(self._features), shared + len(measured)))
         features[:, :shared] = self._features
         features[measured, shared + np.arange(len(measured))] = _OWN
-        logs = np.array([point.log_cost for point in points])
+        logs = np.array([point.log_cost for point in points]) - self._expected[rows]
         times = np.array([point.at_s for point in points])
         drift = _DRIFT**2 * np.exp(-np.abs(times[:, None] - times[None, :]) / _DRIFT_S)
         noise = drift + np.diag([point.variance for point in points])
@@ -157,19 +165,19 @@ class CostSurface:
         precision = np.eye(features.shape[1]) + at_points.T @ weighted
         root = np.linalg.cholesky(precision)
         mean = np.linalg.solve(precision, weighted.T @ (logs - centre))
-        return CostPosterior(features, centre, mean, root)
+        return CostPosterior(features, centre + self._expected, mean, root)
 
 
 @dataclass(frozen=True, slots=True)
 class CostPosterior:
     """Posterior of the cost at each setting of the grid, as logarithms without drift.
 
-    The costs are `_centre` plus `_features` times weights, which are normal with `_mean` and a precision whose Cholesky
-    root is `_root`.
+    The costs are `_centre`, which has a value for each setting, plus `_features` times weights, which are normal with
+    `_mean` and a precision whose Cholesky root is `_root`.
     """
 
     _features: Array
-    _centre: float
+    _centre: Array
     _mean: Array
     _root: Array
 
@@ -198,6 +206,8 @@ def _design_matrix(space: Space, grid: Sequence[RunSettings]) -> Array:
             bend[row] = root[lengths[int(length)]]
     columns: list[Array] = [np.full((len(grid), 1), _LEVEL), np.asarray(_MTP * on[:, None]), _LINE * line]
     columns += [_CURVE * np.log1p(_STEEP * line), _BEND * bend]
+    columns.append(np.asarray(_JUMP * (draft >= _SMALL_BATCH)[:, None]))
+    columns += [_TREND * axis.trend * _axis_places(axis, space, grid)[:, None] for axis in space.axes if axis.trend]
     effects = [_axis_effect(axis, space, grid, on) for axis in space.axes]
     steps = max(space.drafts[-1] - space.drafts[0], 1)
     for i, effect in enumerate(effects):
@@ -217,6 +227,12 @@ def _axis_effect(axis: SpaceAxis, space: Space, grid: Sequence[RunSettings], on:
     chosen: list[Any] = [settings[axis.name] for settings in grid]
     effect = root[[axis.values.index(value) for value in chosen]]
     return np.asarray(effect * on[:, None]) if axis.drafting else effect
+
+
+def _axis_places(axis: SpaceAxis, space: Space, grid: Sequence[RunSettings]) -> Array:
+    """Return how far each setting is along an axis from the baseline's value, as a share of the axis."""
+    places = [axis.values.index(settings[axis.name]) for settings in grid]
+    return (np.array(places) - axis.values.index(space.baseline[axis.name])) / max(len(axis.values) - 1, 1)
 
 
 def _covariance_root(levels: int) -> Array:

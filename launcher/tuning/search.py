@@ -13,13 +13,17 @@ from launcher.tuning.predict import CostPoint, CostPosterior, CostSurface, StepY
 from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.space import DRAFT, Key, Space, draft_length, settings_key
 from launcher.tuning.tune_state import Fault, Trial
-from launcher.tuning.verdict import Forecast
+from launcher.tuning.verdict import CLEAR_CHANCE, Forecast, LikelyAnswer, LikelyGain
 
 Array = NDArray[np.float64]
 _Cost = Callable[[Run], float | None]
 
 _DRAWS = 128
 """Random draws of the value of every setting."""
+_MODEL_SPREAD = 0.006
+"""Standard deviation of a forecast gain for what the model of effects does not describe."""
+_NOISE_SHARE = 0.05
+"""Share of the noise of one reply that is added to it, because the noise is estimated from few replies, too."""
 _USUAL_NOISE, _NOISE_WEIGHT = 0.03, 4
 """Prior spread of runs within a start, as logarithms, and its weight in runs."""
 _USUAL_START_NOISE, _START_NOISE_WEIGHT = 0.005, 12
@@ -71,6 +75,7 @@ class Search:
         """
         if trial.error is None:
             self._trials.append(trial)
+            self.excluded[self.find_index(trial.settings)] = False  # an earlier failure had another cause
             self._yields.add_runs(trial.runs)
             self._estimate_noise()
             return
@@ -79,8 +84,8 @@ class Search:
         key = settings_key(trial.settings)
         self._failures[key] = self._failures.get(key, 0) + 1
         started = any(settings_key(done.settings) == key for done in self._trials)
-        if started and self._failures[key] < 2:
-            return
+        if started and (self._failures[key] < 2 or not self.find_index(trial.settings)):
+            return  # everything is compared with the baseline
         if key in self._index:
             self.excluded[self._index[key]] = True
         if trial.fault is Fault.MEMORY and not started:
@@ -131,6 +136,39 @@ class Search:
         scores = assessment.mean.copy()
         scores[list(barred)] = -np.inf
         return self.grid[int(scores.argmax())]
+
+    def choose_answer(self, assessment: Assessment) -> LikelyAnswer:
+        """Return the settings with the highest mean among those that are very likely better than the baseline.
+
+        The baseline is the answer if there are none.
+        """
+        scores, proven = assessment.scores, self._proven_to_fit() & ~self.excluded
+        ranked = sorted(map(int, np.flatnonzero(proven)), key=lambda i: assessment.mean[i], reverse=True)
+        gains = (self._forecast_gain(scores, i, 0) for i in ranked if i)
+        gain = next((each for each in gains if each.chance >= CLEAR_CHANCE), None)
+        on = next((i for i in ranked if self._drafts[i]), None)
+        off = next((i for i in ranked if not self._drafts[i]), 0)
+        best = self.find_index(gain.candidate) if gain else 0
+        return LikelyAnswer(
+            self.grid[best],
+            gain,
+            None if on is None else self._forecast_gain(scores, on, off),
+            float((scores[:, ranked].max(axis=1) - scores[:, best]).mean()),
+        )
+
+    def _forecast_gain(self, scores: Array, one: int, other: int) -> LikelyGain:
+        """Compare two settings by the posterior."""
+        differences = scores[:, one] - scores[:, other]
+        mean, spread = (
+            float(differences.mean()),
+            math.hypot(float(differences.std()), _MODEL_SPREAD, _NOISE_SHARE * self.noise),
+        )
+        return LikelyGain(self.grid[one], self.grid[other], mean, spread, len(self._trials))
+
+    def _proven_to_fit(self) -> NDArray[np.bool_]:
+        """Return which settings need no more memory than others that have started."""
+        started = list({settings_key(trial.settings): trial.settings for trial in self._trials}.values())
+        return np.array([any(self._space.needs_as_much(each, settings) for each in started) for settings in self.grid])
 
     def forecast_drafts(self, assessment: Assessment, settings: RunSettings) -> tuple[Forecast, ...]:
         """Return forecasts of the goal's value at each draft length not excluded, with the other settings given."""

@@ -12,6 +12,8 @@ from launcher.tuning.records import RunSettings
 DRAFT = "draft"
 """Name of the draft length among the settings; 0 is MTP off."""
 _MOST_COMBINATIONS = 5_000
+_EXPERT_LAYER = 0.02
+"""Share of a step's time that is expected to be saved by each layer whose experts move from the CPU to the GPU."""
 
 Key = tuple[tuple[str, Value], ...]
 """Settings in hashable form."""
@@ -36,6 +38,14 @@ class SpaceAxis:
     memory: bool = False
     drafting: bool = False
 
+    @property
+    def trend(self) -> float:
+        """Expected change of the logarithm of a step's time from the first value to the last, 0 if unknown."""
+        first, last = self.values[0], self.values[-1]
+        if self.name == "n_cpu_moe" and isinstance(first, int) and isinstance(last, int):
+            return -_EXPERT_LAYER * (first - last)
+        return 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -47,7 +57,7 @@ class Space:
     """
 
     baseline: RunSettings
-    drafts: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
+    drafts: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
     axes: tuple[SpaceAxis, ...] = ()
     fits: Callable[[RunSettings], bool] | None = field(default=None, compare=False)
 

@@ -26,6 +26,7 @@ from launcher.tuning.plan_of_trials import (
     grace_s,
     most_explored,
     probe_lengths,
+    usual_explored,
 )
 from launcher.tuning.records import Bench, Prompt, Run, RunSettings
 from launcher.tuning.search import Assessment, Search
@@ -37,9 +38,12 @@ from launcher.tuning.verdict import (
     Answer,
     Comparison,
     Forecast,
+    LikelyAnswer,
     Verdict,
     explain_comparison,
     indistinguishable_sentence,
+    likely_sentence,
+    likely_verdict,
     recommendation_sentence,
     verdict_sentence,
 )
@@ -82,10 +86,15 @@ class TrialFailed:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """Forecast of the goal's value at every draft length, with the other settings as in `settings`."""
+    """Forecast of the goal's value at every draft length, with the other settings as in `settings`.
+
+    `answer` is what would be recommended now; `sentence` says so.
+    """
 
     settings: RunSettings
     forecasts: tuple[Forecast, ...]
+    answer: LikelyAnswer
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +133,19 @@ _MEMORY_FIXES = {
 
 
 async def run_trial(
-    bench: Bench, prompts: Sequence[Prompt], settings: RunSettings, *, number: int, stage: Stage, passes: int, seed: int
+    bench: Bench,
+    prompts: Sequence[Prompt],
+    settings: RunSettings,
+    *,
+    number: int,
+    stage: Stage,
+    passes: int,
+    seed: int,
+    is_hopeless: Callable[[Run], bool] = lambda _: False,
 ) -> Trial:
     """Start with settings and send every prompt `passes` times, with `seed` and the following seeds.
+
+    It ends after a reply for which `is_hopeless` is true, with the replies so far.
 
     If the start or a request fails, the trial has an error, and its runs are marked so that they do not count in the
     history either. Raises Superseded when another operation took the server.
@@ -151,11 +170,11 @@ async def run_trial(
 
     def add_run(run: Run) -> bool:
         runs.append(run)
-        return bool(_find_fault(runs, most_spoilt))
+        return bool(_find_fault(runs, most_spoilt)) or is_hopeless(run)
 
     for number_of_pass, prompt in visit_rounds(prompts, after_rounds(passes), there_and_back=False):
         await send_prompts(bench, [prompt], seed, number_of_pass - 1, gives_up=add_run)
-        if _find_fault(runs, most_spoilt):
+        if _find_fault(runs, most_spoilt) or is_hopeless(runs[-1]):
             break
     match fault := _find_fault(runs, most_spoilt):
         case Fault.FAILED:
@@ -180,6 +199,11 @@ def _find_fault(runs: Sequence[Run], most_spoilt: float) -> Fault:
 
 _USUAL_START_S, _USUAL_RUN_S = 10.0, 3.0
 """Seconds of a start and of a run that are assumed before the first trial."""
+_HOPELESS = math.log(4)
+"""A trial ends when a reply is worse by this than the best settings with the same prompt, as a logarithm.
+
+No noise of a reply explains that, and such a trial may take longer than all others together.
+"""
 _MOST_EXTRA_ROUNDS = 2
 """Most extra rounds of a comparison, which replace failed or disturbed ones."""
 _TIME_UP = message("It ended because the time was up.")
@@ -290,11 +314,19 @@ class TrialRunner:
                     stage=stage,
                     passes=self._passes,
                     seed=(self.state.seed * 1_000 + seed) * MOST_PASSES,
+                    is_hopeless=self._is_hopeless,
                 )
         except TimeoutError:
             if not limit.expired():
                 raise
         return Trial(number, stage, dict(settings), began_s, most_s, 0.0, (), _TIME_UP, Fault.TIME)
+
+    def _is_hopeless(self, run: Run) -> bool:
+        """Return whether a reply shows that its settings cannot win: some settings are far better with this prompt."""
+        score = self.goal.run_score(run)
+        others = (self._prompt_scores(trial).get(run.prompt) for trial in self.trials)
+        best = max((each for each in others if each is not None), default=None)
+        return score is not None and best is not None and score < best - _HOPELESS
 
     async def run_rounds(self, stage: Stage, settings: Sequence[RunSettings], orders: Sequence[Sequence[int]]) -> Pairs:
         """Run a round of trials for each order, and return a pair for each two settings of the same round.
@@ -460,56 +492,74 @@ class Questions:
 
 # First half of a tune: a few draft lengths, then the most promising settings, until the best is known.
 
-_ENOUGH_REGRET = 0.012
+_ENOUGH_REGRET = 0.002
 """Exploring ends when the expected regret, as a logarithm, is below this."""
 _ENOUGH_PRECISION = 0.021
 """Exploring ends when the standard deviation of every forecast's logarithm is below this."""
 _MOST_OF_BUDGET = 0.5
-"""Largest share of the budget for exploring: on a noisy machine, the rest is better spent on direct comparisons."""
+"""Largest share of the budget for exploring before the comparison, if the rest suffices for one."""
 _SPARE_STARTS = 2
 """Starts of the comparison that may fail, for which exploring leaves time."""
+_EARLY_CHANCE = 0.98
+"""From this probability the first answer does not wait for the last of the first four trials."""
 _MOST_FAILURES, _PATIENCE_S = 3, 180.0
 """Most failed starts of the baseline, and most seconds of disturbed ones."""
 _LEAST_MORE_TRIALS = 1 + count_starts(balanced_orders(FEWEST_PAIRS, 1))
 """Least further trials for a verdict once the baseline is measured: one of a draft length, and pairs of the two."""
-_LEAST_EXPLORED = 12
-"""Exploring trials that must be affordable before prompts are sent more than once in a start."""
 
 
 async def probe_drafts(runner: TrialRunner) -> bool:
     """Measure the baseline, and the longest, shortest and a middle draft length.
 
     Returns whether the baseline was measured in time. A draft length that cannot be served is replaced by the next
-    shorter one. If the time of the baseline shows that the budget is too small for any verdict, nothing else is tried.
+    shorter one. If the time of the baseline shows that the budget is too small for one more trial, nothing else
+    is tried.
     Raises NothingMeasured when the baseline cannot be measured at all.
     """
     if not await _measure_baseline(runner):
         return False
-    if runner.can_afford(_LEAST_MORE_TRIALS):
+    if runner.can_afford():
         for length in probe_lengths(runner.space.drafts):
+            forecast = await asyncio.to_thread(_make_forecast, runner) if len(runner.trials) > 2 else None
+            if forecast and (forecast.answer.chance or 0.0) >= _EARLY_CHANCE:
+                runner.on_event(forecast)
             await _probe_draft(runner, length)
         await _report_forecast(runner)
     return True
 
 
 async def explore_settings(runner: TrialRunner) -> None:
-    """Try promising settings until little can be gained, or only the time to compare is left.
+    """Try promising settings until little can be gained.
 
-    At most `most_explored` are tried, because with very quick trials the budget would allow far too many.
+    After the usual number of them it also ends when half of the time is over, because the rest is then better spent on
+    direct comparisons, and after `most_explored`, because with very quick trials the budget would allow far too many.
     """
-    reserve = count_starts(balanced_orders(FEWEST_PAIRS, MOST_CANDIDATES)) + _SPARE_STARTS
-    last, left = None, most_explored(runner.space)
-    runner.choose_passes(reserve + _LEAST_EXPLORED)
-    while left:
-        if not runner.can_afford(reserve + 1) or runner.state.used_s >= _MOST_OF_BUDGET * runner.budget_s:
+    usual, reserve = usual_explored(runner.space), count_starts(balanced_orders(FEWEST_PAIRS, MOST_CANDIDATES))
+    await _try_settings(runner, usual, until_s=runner.budget_s)
+    await _try_settings(
+        runner,
+        most_explored(runner.space) - usual,
+        reserve=reserve + _SPARE_STARTS,
+        until_s=_MOST_OF_BUDGET * runner.budget_s,
+    )
+    await _report_forecast(runner)
+
+
+async def _try_settings(runner: TrialRunner, most: int, *, until_s: float, reserve: int = 0) -> None:
+    """Try at most so many promising settings, until little can be gained or the time is over.
+
+    Time for `reserve` further trials is left. It is over after `until_s` seconds of the tune.
+    """
+    last = runner.trials[-1].settings
+    while most:
+        runner.choose_passes(reserve + 1)
+        if not runner.can_afford(reserve + 1) or runner.state.used_s >= until_s:
             break
         wanted = await asyncio.to_thread(_choose_next, runner, last)
         if wanted is None:
             break
         trial = await runner.run_trial(wanted, Stage.EXPLORE)
-        last, left = trial.settings, left - (trial.error is None)
-        runner.choose_passes(reserve + 1)
-    await _report_forecast(runner)
+        last, most = trial.settings, most - (trial.error is None)
 
 
 def _choose_next(runner: TrialRunner, last: RunSettings | None) -> RunSettings | None:
@@ -530,7 +580,9 @@ async def _report_forecast(runner: TrialRunner) -> None:
 def _make_forecast(runner: TrialRunner) -> Predicted:
     assessment = runner.search.assess_settings()
     settings = _best_with_mtp(runner, assessment)
-    return Predicted(settings, runner.search.forecast_drafts(assessment, settings))
+    answer = runner.search.choose_answer(assessment)
+    sentence = likely_sentence(answer, runner.goal, runner.workload.name)
+    return Predicted(settings, runner.search.forecast_drafts(assessment, settings), answer, sentence)
 
 
 async def _measure_baseline(runner: TrialRunner) -> bool:
@@ -558,7 +610,7 @@ async def _probe_draft(runner: TrialRunner, length: int) -> None:
         settings = runner.search.nearest_to_baseline(draft)
         if settings is None:
             continue
-        if runner.left_s <= 0:
+        if not runner.can_afford():
             return
         trial = await runner.run_trial(settings, Stage.PROBE)
         if trial.fault in {Fault.NONE, Fault.SPOILT}:
@@ -710,7 +762,7 @@ def _needed_time_sentence(runner: TrialRunner) -> str:
     """Return a sentence about the least time for a verdict, at the measured speed."""
     minutes = math.ceil((runner.trials[0].seconds + _LEAST_MORE_TRIALS * runner.trial_s) / 60)
     return message(
-        "A trial takes {visit_s:.0f} s here, and a verdict needs at least {least_more} trials ({minutes} min).",
+        "A trial takes {visit_s:.0f} s here, and a comparison needs at least {least_more} trials ({minutes} min).",
         visit_s=runner.trial_s,
         least_more=1 + _LEAST_MORE_TRIALS,
         minutes=minutes,
@@ -764,7 +816,19 @@ async def decide_verdict(runner: TrialRunner) -> Verdict:
     gains = [] if off is None else [Question(each, baseline) for each in (off, on) if each is not None]
     questions = Questions(mtp, tuple(gains))
     await _answer_questions(runner, questions)
-    return await asyncio.to_thread(build_verdict, runner, questions)
+    verdict = await asyncio.to_thread(build_verdict, runner, questions)
+    if verdict.mtp != "undecided":
+        return verdict
+    explored = sum(trial.stage is Stage.EXPLORE for trial in runner.trials)
+    await _try_settings(runner, max(0, most_explored(runner.space) - explored), until_s=runner.budget_s)
+    return await asyncio.to_thread(_add_forecast, runner, verdict)
+
+
+def _add_forecast(runner: TrialRunner, verdict: Verdict) -> Verdict:
+    """Return an undecided verdict with the answer of the forecast, if that is clear."""
+    answer = runner.search.choose_answer(runner.search.assess_settings())
+    verdict = replace(verdict, trials=runner.trials)
+    return likely_verdict(verdict, answer, runner.goal, runner.workload.name)
 
 
 def choose_candidates(runner: TrialRunner) -> tuple[RunSettings | None, RunSettings | None]:

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from launcher.base.messages import Message, join_messages, message
@@ -18,6 +18,9 @@ MARGIN = 0.02
 """Least gain that is worth a change of settings."""
 _WIDEST = math.log(3) / 2
 """Largest half width of an interval of logarithms that is shown: its ends then differ by a factor of 3."""
+CLEAR_CHANCE = 0.9
+"""Probability from which a forecast alone is an answer."""
+_NORMAL = statistics.NormalDist()
 Answer = Literal["on", "off", "undecided"]
 
 
@@ -52,13 +55,93 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
+class LikelyGain:
+    """Forecast of how much better `candidate` is than `against`, from `trials` trials.
+
+    The logarithm of the ratio has mean `effect` and standard deviation `spread`.
+    """
+
+    candidate: RunSettings
+    against: RunSettings
+    effect: float
+    spread: float
+    trials: int
+
+    @property
+    def comparison(self) -> Comparison:
+        """The forecast ratio with its 95 % range."""
+        low, high = (math.exp(self.effect + side * 1.96 * self.spread) for side in (-1, 1))
+        return Comparison(self.candidate, self.against, Interval(math.exp(self.effect), low, high, self.trials), 0.95)
+
+    @property
+    def chance(self) -> float:
+        """Probability that the candidate is better."""
+        return _NORMAL.cdf(self.effect / self.spread)
+
+    @property
+    def no_better_chance(self) -> float:
+        """Probability that the candidate is worse, or better by less than MARGIN."""
+        return _NORMAL.cdf((math.log1p(MARGIN) - self.effect) / self.spread)
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyAnswer:
+    """Answer by the forecast alone, from all measurements so far.
+
+    `settings` are the best of those that are better than the baseline with a probability of at least CLEAR_CHANCE,
+    else the baseline; `gain` compares them with the baseline, None if they are the baseline. `mtp` compares the best
+    settings with MTP and without, None if none with MTP can be served. `risk` is the expected gain of the best settings
+    over these, as a logarithm.
+    """
+
+    settings: RunSettings
+    gain: LikelyGain | None
+    mtp: LikelyGain | None
+    risk: float
+
+    @property
+    def draft(self) -> int:
+        """The recommended draft length."""
+        return draft_length(self.settings)
+
+    @property
+    def answer(self) -> Answer:
+        """Whether MTP is on, off, or undecided because the forecast is not clear."""
+        if draft_length(self.settings):
+            return "on"
+        return "off" if self.mtp is None or self.mtp.no_better_chance >= CLEAR_CHANCE else "undecided"
+
+    @property
+    def chance(self) -> float | None:
+        """Probability that the answer is right. None if it is undecided."""
+        match self.answer:
+            case "on":
+                return self.gain.chance if self.gain else None
+            case "off":
+                return self.mtp.no_better_chance if self.mtp else 1.0
+        return None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answer as JSON data. `risk` is the expected gain of the best settings over these, as a share."""
+        return {
+            "mtp": self.answer,
+            "draft": self.draft,
+            "settings": dict(self.settings),
+            "likely": self.chance,
+            "gain": self.gain.comparison.ratio.as_json() if self.gain else None,
+            "risk": math.expm1(self.risk),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Verdict of a tune. `settings` are the recommended ones: the baseline's if nothing better was confirmed.
 
     `mtp` is the result of comparing the best settings with MTP and without: MTP is `speedup` times as good, between
     `ci_low` and `ci_high` at `confidence`; None if they could not be compared. `gain` compares the recommended settings
     with the baseline, if they differ. `forecasts` are the goal's value by draft length, with the other settings of
-    `forecast_settings`. `sentence` and `because` consist of whole sentences.
+    `forecast_settings`. `likely` is the probability of an answer that rests on the forecast because there were too few
+    pairs; None if it rests on pairs. `sentence` and `because` consist of whole sentences.
     """
 
     mtp: Answer
@@ -76,6 +159,7 @@ class Verdict:
     unit: str
     quality: Mapping[str, Any] | None = None
     """How the recommended settings change the answers (QualityRow.as_json); None if nothing in them can."""
+    likely: float | None = None
 
     @property
     def draft(self) -> int:
@@ -92,6 +176,7 @@ class Verdict:
             "ci_low": self.ci_low,
             "ci_high": self.ci_high,
             "confidence": self.confidence,
+            "likely": self.likely,
             "sentence": self.sentence,
             "because": self.because,
             "gain": self.gain.ratio.as_json() if self.gain else None,
@@ -209,6 +294,64 @@ def verdict_sentence(
     return join_messages(sentence, *more)
 
 
+def likely_sentence(answer: LikelyAnswer, goal: Goal, workload: str) -> Message:
+    """Return the answer of a forecast as a sentence."""
+    if answer.mtp is None:
+        return message("Leave MTP off: the model could not be loaded with it.")
+    compared = answer.gain if answer.gain and draft_length(answer.settings) else answer.mtp
+    draft, text = draft_length(compared.candidate), workload
+    span = _range_text(compared.comparison.ratio, goal)
+    if answer.chance is None:
+        return message(
+            "Not clear yet: draft {draft} is {range} than no MTP for {text}.", draft=draft, range=span, text=text
+        )
+    chance = _chance_text(answer.chance)
+    if answer.answer == "on":
+        return message(
+            "Likely ({chance}): draft {draft} is {range} than no MTP for {text}.",
+            chance=chance,
+            draft=draft,
+            range=span,
+            text=text,
+        )
+    return message(
+        "Likely ({chance}): leave MTP off for {text}. Draft {draft} is {range} than no MTP.",
+        chance=chance,
+        draft=draft,
+        range=span,
+        text=text,
+    )
+
+
+def likely_verdict(verdict: Verdict, answer: LikelyAnswer, goal: Goal, workload: str) -> Verdict:
+    """Return the verdict that a forecast allows where pairs left it undecided.
+
+    Settings that pairs have confirmed to beat the baseline are kept, unless the forecast is clear for others.
+    """
+    if answer.mtp is None or (answer.chance is None and (verdict.gain or answer.gain is None)):
+        return verdict
+    gain = verdict.gain if answer.gain is None else answer.gain.comparison
+    compared, more = answer.mtp.comparison, []
+    if gain is not None and not draft_length(gain.candidate):
+        more.append(recommendation_sentence(gain, goal))
+    return replace(
+        verdict,
+        mtp=answer.answer,
+        settings=gain.candidate if gain else answer.settings,
+        speedup=compared.ratio.estimate,
+        ci_low=compared.ratio.low,
+        ci_high=compared.ratio.high,
+        confidence=compared.confidence,
+        sentence=join_messages(likely_sentence(answer, goal, workload), *more),
+        because=join_messages(
+            message("This is a forecast from {trials} trials; pairs have not confirmed it.", trials=answer.mtp.trials),
+            verdict.because,
+        ),
+        gain=gain,
+        likely=answer.chance,
+    )
+
+
 def indistinguishable_sentence(best: RunSettings, rivals: Sequence[int]) -> Message:
     """Return the sentence about other draft lengths that may be as good."""
     return message(
@@ -259,6 +402,11 @@ def _step_figures(trials: Sequence[Trial]) -> tuple[float, float] | None:
 
 _BETTER = {Aim.SPEED: "faster", Aim.ANSWER: "quicker to the answer", Aim.ENERGY: "more frugal"}
 _WORSE = {Aim.SPEED: "slower", Aim.ANSWER: "slower to the answer", Aim.ENERGY: "less frugal"}
+
+
+def _chance_text(chance: float) -> str:
+    """Return a probability as "97 %", at most "over 99 %"."""
+    return "over 99 %" if chance > 0.99 else f"{100 * chance:.0f} %"
 
 
 def _figure_text(value: float) -> str:

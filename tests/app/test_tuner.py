@@ -111,7 +111,7 @@ async def test_what_may_change_is_known_before_anything_is_started(options: Serv
     found = await prepare_tune("demo", options, WORK, Goal(), 600.0)
     assert found.space.baseline_settings()["draft"] == 0
     assert found.options.draft == 0
-    assert found.space.drafts == (1, 2, 3, 4, 5, 6)
+    assert found.space.drafts == (1, 2, 3, 4, 5, 6, 7, 8)
     assert {axis.name for axis in found.space.axes} <= {"threads"}  # no GPU, and at temperature 0 drafts are greedy
     assert not found.measured
     assert 0 < found.plan.seconds <= 600

@@ -187,6 +187,13 @@ def test_words() -> None:
     assert (card.sentence, card.detail, card.meaning) == ("Leave MTP off.", "Why: It is slower.", "good")
 
 
+def test_a_likely_verdict_says_so_and_claims_no_confidence() -> None:
+    told: dict[str, object] = {"mtp": "on", "sentence": "Likely (97 %).", "because": "", "settings": with_draft(3)}
+    card = verdict_card(tuned({**told, "speedup": 1.5, "likely": 0.97}), [])
+    assert card.kicker.startswith("Likely · qwen.gguf")
+    assert card.detail == ""
+
+
 def test_the_level_of_a_range_stands_in_the_detail() -> None:
     told: dict[str, object] = {"mtp": "off", "sentence": "Leave MTP off.", "because": "It is slower.", "settings": OFF}
     card = verdict_card(tuned({**told, "speedup": 0.8, "confidence": 0.975}), [])

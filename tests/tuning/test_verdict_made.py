@@ -17,7 +17,7 @@ from tools.tuner_simulation.run import WORK
 MACHINE = draw(0)
 BASELINE = MACHINE.space().baseline_settings()
 OFF: RunSettings = {**BASELINE, "kv": "f16"}
-ON: RunSettings = {**BASELINE, "draft": 3}
+ON: RunSettings = {**BASELINE, "draft": 4}
 
 
 @pytest.fixture

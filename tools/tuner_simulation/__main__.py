@@ -1,76 +1,112 @@
-"""Command line: `python -m tools.tuner_simulation [--tunes N] [--write FILE]`; exit code 1 when a promise is missed."""
+"""Command line: `python -m tools.tuner_simulation [--json | --write FILE]`.
+
+With --json it prints the figures of one simulation; otherwise all tables. Exit code 1 when a promise is missed.
+"""
 
 import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is imported: its matrices are small here
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from launcher.tuning.goal import Aim, Goal
+from tools.tuner_simulation.machine import Surroundings
 from tools.tuner_simulation.report import (
+    figures_table,
     grid_table,
     kept_table,
     kinds_table,
     lengths_table,
     promises,
-    results_table,
+    summarise,
 )
 from tools.tuner_simulation.run import Outcome, exhaustives, tunes
 
-BEGIN = "<!-- the tables are made by `python -m tools.tuner_simulation --tunes 1000 --write docs/tuning.md` -->\n"
+COMMAND = "python -m tools.tuner_simulation --first 10000 --tunes 200 --write docs/tuning.md"
+BEGIN = f"<!-- the tables are made by `{COMMAND}` -->\n"
 END = "<!-- end of the tables -->\n"
-BUDGET_S, DEFAULT_S = 3_600.0, 600.0
+BUDGET_S = 600.0
+USUAL = Surroundings(load_s=20.0, small=True)
+"""The main simulation: a start takes 20 s, and the grid is like the default one."""
 _SHARE = 5
 """Side studies take a fifth of the machines."""
 
 
 def main() -> int:
-    """Simulate, print the tables, and put them where they are to go."""
+    """Simulate, print the figures or the tables, and put these where they are to go."""
     parser = argparse.ArgumentParser(prog="python -m tools.tuner_simulation", description="The tuner, judged.")
+    parser.add_argument("--first", type=int, default=10_000, metavar="N", help="number of the first machine (10,000)")
     parser.add_argument("--tunes", type=int, default=1_000, metavar="N", help="machines to tune (1,000)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables into this document")
+    parser.add_argument("--json", action="store_true", help="print the figures of one simulation as JSON")
+    parser.add_argument("--load-s", type=float, metavar="S", help="with --json: seconds of a start (drawn: 5 to 12)")
+    parser.add_argument("--budget", type=float, default=10.0, metavar="MIN", help="with --json: minutes (10)")
+    parser.add_argument("--noise", type=float, metavar="PERCENT", help="with --json: noise of a reply (drawn: 1 to 8)")
+    parser.add_argument("--throttling", action="store_true", help="with --json: an episode every five minutes")
+    parser.add_argument("--large", action="store_true", help="with --json: the large grid")
     chosen = parser.parse_args()
-    some = range(max(4, chosen.tunes // _SHARE))
-    outcomes = tunes(range(chosen.tunes), Goal(), BUDGET_S)
-    tied = tunes(some, Goal(), DEFAULT_S, tied=True)
-    searched = {visits: exhaustives(some, Goal(), visits) for visits in (1, 2, 4)}
-    kept = promises(outcomes, tied)
-    parts = [
-        kept_table(kept),
-        "The grid:\n",
-        grid_table(),
-        f"{len(outcomes):,} machines, an hour at most:\n",
-        kinds_table(outcomes),
-        "Forecasts by draft length, of all these tunes:\n",
-        lengths_table(outcomes),
-        f"Other times, grids and goals, and exhaustive search, {len(some):,} machines each:\n",
-        results_table([*_side_studies(some), *_searches(searched)]),
-    ]
-    text = "\n".join(parts)
+    numbers = range(chosen.first, chosen.first + chosen.tunes)
+    if chosen.json:
+        around = Surroundings(
+            load_s=chosen.load_s,
+            noise=None if chosen.noise is None else chosen.noise / 100,
+            throttling=chosen.throttling,
+            small=not chosen.large,
+        )
+        print(json.dumps(asdict(summarise(tunes(numbers, Goal(), 60 * chosen.budget, around)))))
+        return 0
+    text, kept = _all_tables(numbers)
     if chosen.write:
         before, _, rest = chosen.write.read_text("utf-8").partition(BEGIN)
         chosen.write.write_text(before + BEGIN + text + END + rest.partition(END)[2], "utf-8")
     print(text, end="")
-    return 0 if all(promise.kept for promise in kept) else 1
+    return 0 if kept else 1
 
 
-def _side_studies(numbers: range) -> list[tuple[str, Sequence[Outcome]]]:
-    return [
-        ("10 minutes, small grid", tunes(numbers, Goal(), DEFAULT_S, small=True)),
-        ("20 minutes, small grid", tunes(numbers, Goal(), 2 * DEFAULT_S, small=True)),
-        ("10 minutes, large grid", tunes(numbers, Goal(), DEFAULT_S)),
-        ("20 minutes, large grid", tunes(numbers, Goal(), 2 * DEFAULT_S)),
-        ("goal: time to answer", tunes(numbers, Goal(Aim.ANSWER), BUDGET_S)),
-        ("goal: tokens per joule", tunes(numbers, Goal(Aim.ENERGY), BUDGET_S)),
+def _all_tables(numbers: range) -> tuple[str, bool]:
+    """Return the tables, and whether all promises are kept."""
+    some = numbers[: max(4, len(numbers) // _SHARE)]
+    loads = {load: tunes(numbers, Goal(), BUDGET_S, Surroundings(load_s=load, small=True)) for load in (2.0, 9.0, 20.0)}
+    situations = [(f"load {load:.0f} s", outcomes) for load, outcomes in loads.items()]
+    for noise in (0.05, 0.15, 0.4):
+        around = Surroundings(load_s=20.0, noise=noise, small=True)
+        situations.append((f"load 20 s, noise {100 * noise:.0f} %", tunes(numbers, Goal(), BUDGET_S, around)))
+    around = Surroundings(load_s=20.0, throttling=True, small=True)
+    situations.append(("load 20 s, throttling", tunes(numbers, Goal(), BUDGET_S, around)))
+    large = Surroundings(load_s=20.0)
+    sides = [
+        ("load 20 s, large grid", tunes(some, Goal(), BUDGET_S, large)),
+        ("load 20 s, 20 minutes", tunes(some, Goal(), 2 * BUDGET_S, USUAL)),
+        ("load 20 s, large grid, an hour", tunes(some, Goal(), 6 * BUDGET_S, large)),
+        ("goal: time to answer", tunes(some, Goal(Aim.ANSWER), BUDGET_S, USUAL)),
+        ("goal: tokens per joule", tunes(some, Goal(Aim.ENERGY), BUDGET_S, USUAL)),
     ]
-
-
-def _searches(searched: dict[int, list[Outcome]]) -> list[tuple[str, Sequence[Outcome]]]:
+    tied = tunes(some, Goal(), BUDGET_S, Surroundings(load_s=20.0, tied=True, small=True))
+    pooled = [outcome for outcomes in loads.values() for outcome in outcomes]
+    kept = promises(loads[20.0], pooled, tied)
     words = {1: "once", 2: "twice", 4: "four times"}
-    return [(f"every setting {words[visits]}, the best taken", found) for visits, found in searched.items()]
+    searches: list[tuple[str, Sequence[Outcome]]] = [
+        (f"every setting {words[visits]}, the best taken", exhaustives(some, Goal(), visits, USUAL)) for visits in words
+    ]
+    parts = [
+        kept_table(kept),
+        f"Ten minutes flat, small grid, {len(numbers):,} machines each:\n",
+        figures_table(situations),
+        f"Other grids, times and goals, {len(some):,} machines each:\n",
+        figures_table([*sides, ("no setting matters", tied)]),
+        f"Load 20 s by kind of machine and by noise, and exhaustive search ({len(some):,} machines):\n",
+        kinds_table(loads[20.0], searches),
+        "Forecasts by draft length after ten minutes, load 20 s:\n",
+        lengths_table(loads[20.0]),
+        "The grid:\n",
+        grid_table(),
+    ]
+    return "\n".join(parts), all(promise.kept for promise in kept)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ experts lie on the processor), and on some machines a jump from some batch on, w
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,8 @@ from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.predict import tokens_per_step
 from launcher.tuning.space import Key, Space, SpaceAxis, draft_length, settings_key
 
-DRAFTS = (1, 2, 3, 4, 5, 6)
+DRAFTS = (1, 2, 3, 4, 5, 6, 7, 8)
+_SMALL_BATCH = 8
 KV = SpaceAxis("kv", ("q4_0", "q8_0", "f16"), memory=True)
 UBATCH = SpaceAxis("ubatch", (256, 512, 1024), memory=True)
 EXPERTS = SpaceAxis("n_cpu_moe", (24, 22, 20, 18, 16), memory=True)
@@ -48,6 +49,7 @@ class Machine:
     verify_power: float
     jump_at: int
     jump: float
+    large_batch: float
     chain: tuple[float, ...]
     decay: float
     kv_effect: Mapping[str, float]
@@ -124,6 +126,7 @@ class Machine:
             kv = self.kv_verify[settings["kv"]] if draft >= 2 else 0.0
             log += self.ngram_costs if settings["ngram"] != "none" else 0.0
             extra = self.head + self.draft_pass * kept + verify + kv + (self.jump if draft >= self.jump_at else 0.0)
+            extra += self.large_batch if draft >= _SMALL_BATCH else 0.0
         return self.step_s * math.exp(log) * (1 + extra)
 
     def rates(self, settings: Mapping[str, Any], prompt: int) -> tuple[float, ...]:
@@ -170,12 +173,29 @@ class Machine:
         return sum(scores) / PROMPTS
 
 
-def draw(number: int, *, tied: bool = False, small: bool = False) -> Machine:
-    """Return machine `number`: the same for the same number, kinds in turn.
+_OFTEN_PER_S = 1 / 300
+"""Throttling episodes per second of a machine that throttles often."""
 
-    A `tied` one takes for each step so much longer as that yields more tokens: no setting makes it faster or slower.
-    A `small` one has a grid of draft length, KV type and experts on the processor alone.
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What is the same for all machines of a simulation; None is drawn for each machine.
+
+    `load_s` is the seconds of a start, `noise` the standard deviation of a reply's logarithm. With `throttling`, an
+    episode begins every five minutes on average. No setting of a `tied` machine makes it faster or slower. The grid of
+    a `small` one has only draft lengths, KV types and experts on the processor.
     """
+
+    load_s: float | None = None
+    noise: float | None = None
+    throttling: bool = False
+    tied: bool = False
+    small: bool = False
+
+
+def draw(number: int, surroundings: Surroundings | None = None) -> Machine:
+    """Return machine `number`: the same for the same number, kinds in turn."""
+    around = surroundings or Surroundings()
     kind = KINDS[number % len(KINDS)]
     dice = random.Random(f"machine {number}")
     uniform = dice.uniform
@@ -188,7 +208,7 @@ def draw(number: int, *, tied: bool = False, small: bool = False) -> Machine:
     bend = uniform(0.01, 0.08)
     offload = kind == "offload"
     memory = _MODEL_MIB + uniform(2_300, 4_400 if not offload else 5_500)
-    return Machine(
+    machine = Machine(
         kind=kind,
         step_s=1 / uniform(25, 110),
         head=uniform(0.01, 0.12),
@@ -197,6 +217,7 @@ def draw(number: int, *, tied: bool = False, small: bool = False) -> Machine:
         verify_power=uniform(0.8, 1.1),
         jump_at=dice.choice((2, 3, 4, 5, 99)),
         jump=uniform(0.0, 0.05),
+        large_batch=max(0.0, random.Random(f"large batch {number}").uniform(-0.2, 0.3)),
         chain=chain,
         decay=uniform(0.9, 1.0),
         kv_effect={"q4_0": q4, "q8_0": q8, "f16": 0.0},
@@ -221,8 +242,14 @@ def draw(number: int, *, tied: bool = False, small: bool = False) -> Machine:
         wander=uniform(0.0, 0.015),
         episodes_per_s=dice.choice((0.0, 1 / 2_400, 1 / 800)),
         episode_slows=uniform(0.1, 0.35),
-        tied=tied,
-        small=small,
+        tied=around.tied,
+        small=around.small,
+    )
+    return replace(
+        machine,
+        restart_s=machine.restart_s if around.load_s is None else around.load_s,
+        run_noise=machine.run_noise if around.noise is None else around.noise,
+        episodes_per_s=_OFTEN_PER_S if around.throttling else machine.episodes_per_s,
     )
 
 

@@ -7,16 +7,14 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from launcher.base.errors import NothingMeasured
 from launcher.tuning.goal import Goal
-from launcher.tuning.records import Prompt
+from launcher.tuning.records import Prompt, RunSettings
 from launcher.tuning.space import Key, draft_length, settings_key
-from launcher.tuning.tuner import tune
+from launcher.tuning.tuner import Predicted, TuneEvent, VerdictReached, tune
 from launcher.tuning.verdict import Verdict
 from tools.tuner_simulation.bench import PROMPT_TOKENS, SimulatedBench, prompts
-from tools.tuner_simulation.machine import Machine, draw, truth
-
-PACE_S = 0.01
-"""A step's time that a budget is meant for (100 tokens/s); slower machines get in proportion more."""
+from tools.tuner_simulation.machine import Machine, Surroundings, draw, truth
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +32,18 @@ WORK = SimulatedWork("code", prompts())
 class Outcome:
     """An answer against the truth.
 
-    `to_best` and `to_baseline` are the true benefit of the recommended settings over that of the best and of the
-    baseline, `speedup` that of the best with MTP over the best without. `covered` says whether the interval of the
-    gain holds the true gain, None where none is claimed. Errors of forecasts are by draft length, as shares. `starts`
-    and `replies` are what was measured, `grid` the settings that can be served, `own_s` the tuner's own time.
+    `likely` says whether the answer rests on the forecast. `to_best` and `to_baseline` are the true benefit of the
+    recommended settings over that of the best and of the baseline, `speedup` that of the best with MTP over the best
+    without. `covered` says whether the interval of the gain holds the true gain, None where none is claimed. Errors of
+    forecasts are by draft length, as shares. `starts` and `replies` are what was measured, `grid` the settings that can
+    be served, `own_s` the tuner's own time. `first_s` is when there was a first answer; `first_to_best` and
+    `first_to_baseline` are its benefit.
     """
 
     kind: str
     noise: float
     answer: str
+    likely: bool
     to_best: float
     to_baseline: float
     speedup: float
@@ -53,20 +54,65 @@ class Outcome:
     grid: int
     seconds: float
     own_s: float
+    first_s: float
+    first_to_best: float
+    first_to_baseline: float
 
 
-def simulate(number: int, goal: Goal, budget_s: float, *, tied: bool = False, small: bool = False) -> Outcome:
-    """Tune machine `number`, and compare the verdict with the truth. See `draw` for `tied` and `small`."""
-    machine = draw(number, tied=tied, small=small)
+def simulate(number: int, goal: Goal, budget_s: float, surroundings: Surroundings | None = None) -> Outcome:
+    """Tune machine `number`, and compare the verdict with the truth."""
+    machine = draw(number, surroundings)
     bench = SimulatedBench(machine, seed=number)
     began_s = time.process_time()
-    budget_s *= max(1.0, machine.step_s / PACE_S)
-    verdict = asyncio.run(tune(bench, machine.space(), WORK, goal, budget_s, seed=number))
-    return judge(machine, goal, verdict, bench, time.process_time() - began_s)
+    first: list[tuple[float, RunSettings]] = []
+
+    def on_event(event: TuneEvent) -> None:
+        if isinstance(event, Predicted):
+            first.append((bench.now_s(), event.answer.settings))
+        elif isinstance(event, VerdictReached):
+            first.append((bench.now_s(), event.verdict.settings))
+
+    try:
+        verdict = asyncio.run(tune(bench, machine.space(), WORK, goal, budget_s, seed=number, on_event=on_event))
+    except NothingMeasured:
+        return _judge_unmeasured(machine, goal, bench, time.process_time() - began_s)
+    return judge(machine, goal, verdict, bench, time.process_time() - began_s, first[0])
 
 
-def judge(machine: Machine, goal: Goal, verdict: Verdict, bench: SimulatedBench, own_s: float) -> Outcome:
-    """Compare a verdict with the truth."""
+def _judge_unmeasured(machine: Machine, goal: Goal, bench: SimulatedBench, own_s: float) -> Outcome:
+    """Return the outcome of a tune that could not measure the baseline, so that nothing changes."""
+    scores = truth(machine, goal, PROMPT_TOKENS)
+    to_best = math.exp(scores[settings_key(machine.space().baseline_settings())] - max(scores.values()))
+    return Outcome(
+        kind=machine.kind,
+        noise=machine.run_noise,
+        answer="undecided",
+        likely=False,
+        to_best=to_best,
+        to_baseline=1.0,
+        speedup=_speedup(scores),
+        covered=None,
+        errors={},
+        starts=bench.starts,
+        replies=bench.runs,
+        grid=len(scores),
+        seconds=bench.now_s(),
+        own_s=own_s,
+        first_s=bench.now_s(),
+        first_to_best=to_best,
+        first_to_baseline=1.0,
+    )
+
+
+def judge(
+    machine: Machine,
+    goal: Goal,
+    verdict: Verdict,
+    bench: SimulatedBench,
+    own_s: float,
+    first: tuple[float, RunSettings],
+) -> Outcome:
+    """Compare a verdict, and the `first` answer at its time, with the truth."""
     scores = truth(machine, goal, PROMPT_TOKENS)
     found, baseline = scores[settings_key(verdict.settings)], scores[settings_key(machine.space().baseline_settings())]
     gain = verdict.gain.ratio if verdict.gain else None
@@ -74,6 +120,7 @@ def judge(machine: Machine, goal: Goal, verdict: Verdict, bench: SimulatedBench,
         kind=machine.kind,
         noise=machine.run_noise,
         answer=verdict.mtp,
+        likely=verdict.likely is not None,
         to_best=math.exp(found - max(scores.values())),
         to_baseline=math.exp(found - baseline),
         speedup=_speedup(scores),
@@ -84,6 +131,9 @@ def judge(machine: Machine, goal: Goal, verdict: Verdict, bench: SimulatedBench,
         grid=len(scores),
         seconds=bench.now_s(),
         own_s=own_s,
+        first_s=first[0],
+        first_to_best=math.exp(scores[settings_key(first[1])] - max(scores.values())),
+        first_to_baseline=math.exp(scores[settings_key(first[1])] - baseline),
     )
 
 
@@ -109,9 +159,9 @@ def _errors(
     return errors
 
 
-def exhaust(number: int, goal: Goal, visits: int) -> Outcome:
+def exhaust(number: int, goal: Goal, visits: int, surroundings: Surroundings | None = None) -> Outcome:
     """Measure every setting of a grid so many times and take the best mean: the search without thought."""
-    machine = draw(number)
+    machine = draw(number, surroundings)
     bench = SimulatedBench(machine, seed=number)
     scores = truth(machine, goal, PROMPT_TOKENS)
     found = asyncio.run(_best_of_all(bench, list(scores), goal, visits))
@@ -119,6 +169,7 @@ def exhaust(number: int, goal: Goal, visits: int) -> Outcome:
         kind=machine.kind,
         noise=machine.run_noise,
         answer="on" if draft_length(dict(found)) else "off",
+        likely=False,
         to_best=math.exp(scores[found] - max(scores.values())),
         to_baseline=math.exp(scores[found] - scores[settings_key(machine.space().baseline_settings())]),
         speedup=_speedup(scores),
@@ -129,6 +180,9 @@ def exhaust(number: int, goal: Goal, visits: int) -> Outcome:
         grid=len(scores),
         seconds=bench.now_s(),
         own_s=0.0,
+        first_s=bench.now_s(),
+        first_to_best=math.exp(scores[found] - max(scores.values())),
+        first_to_baseline=math.exp(scores[found] - scores[settings_key(machine.space().baseline_settings())]),
     )
 
 
@@ -143,12 +197,14 @@ async def _best_of_all(bench: SimulatedBench, grid: list[Key], goal: Goal, visit
 
 
 def tunes(
-    numbers: Iterable[int], goal: Goal, budget_s: float, *, tied: bool = False, small: bool = False
+    numbers: Iterable[int], goal: Goal, budget_s: float, surroundings: Surroundings | None = None
 ) -> list[Outcome]:
     """Simulate several machines."""
-    return [simulate(number, goal, budget_s, tied=tied, small=small) for number in numbers]
+    return [simulate(number, goal, budget_s, surroundings) for number in numbers]
 
 
-def exhaustives(numbers: Iterable[int], goal: Goal, visits: int) -> list[Outcome]:
+def exhaustives(
+    numbers: Iterable[int], goal: Goal, visits: int, surroundings: Surroundings | None = None
+) -> list[Outcome]:
     """Search several machines' grids through."""
-    return [exhaust(number, goal, visits) for number in numbers]
+    return [exhaust(number, goal, visits, surroundings) for number in numbers]

@@ -53,6 +53,11 @@ def trial_texts(planned: "TrialPlanned", setting: str, trials: int) -> tuple[str
     return kicker, tr("Measuring: {setting}.", setting=setting), stages[planned.stage.value]
 
 
+def answer_label(draft: int) -> str:
+    """Return the label of the button that serves a likely answer before the measurement has ended."""
+    return tr("Use draft {draft} now", draft=draft) if draft else tr("Use these settings now")
+
+
 def pausing_texts() -> tuple[str, str, str]:
     """Return kicker, sentence and detail while the earlier server is restarted."""
     return tr("Pausing"), tr("Restarting the server that ran before the measurement."), ""
@@ -78,11 +83,12 @@ def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, saved: 
     """Return the card of a verdict."""
     verdict = view.verdict or {}
     runs = ntr("1 reply", "{n} replies", len(view.runs))
-    head = tr("Saved for this computer") if saved else tr("Verdict")
+    likely = verdict.get("likely") is not None
+    head = tr("Saved for this computer") if saved else tr("Likely") if likely else tr("Verdict")
     kicker = f"{head} · {file_name(view.model)} · {view.workload} · {format_duration(view.seconds)} · {runs}"
     reason = str(verdict.get("because") or "")
     detail = tr("Why: {because}", because=render(reason)) if reason else ""
-    if verdict.get("speedup") is not None or verdict.get("gain") is not None:
+    if not likely and (verdict.get("speedup") is not None or verdict.get("gain") is not None):
         detail = f"{detail} {tr('All ranges together hold with 95 % confidence.')}".strip()
     meaning = {"on": "good", "off": "good", "undecided": "attention"}[str(verdict["mtp"])]
     return VerdictText(verdict_sentence(verdict, view.workload), kicker, detail, meaning, buttons)
@@ -112,6 +118,8 @@ def verdict_sentence(verdict: Mapping[str, Any], workload: str) -> str:
         case _:
             sentence = tr("Undecided for {work}: MTP changes the speed by {low} to {high}.", **figures)
     gain = verdict.get("gain")
+    if verdict.get("likely") is not None:
+        sentence = f"{tr('Likely ({chance} %):', chance=int(100 * verdict['likely']))} {sentence}"
     if not gain or gain["estimate"] == ratio:
         return sentence
     settings = settings_text(verdict["settings"], {})

@@ -11,7 +11,7 @@ from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, set_tooltip
-from launcher.gui.translation import ntr, tr
+from launcher.gui.translation import ntr, render, tr
 from launcher.gui.tune import card_text
 from launcher.gui.tune.cards import (
     BUDGETS_MIN,
@@ -25,7 +25,7 @@ from launcher.gui.tune.cards import (
 )
 from launcher.gui.tune.draft_plot import DraftPlot
 from launcher.gui.tune.tune_control import TuneControl
-from launcher.gui.tune.view_data import TrialRow, TuneRequest
+from launcher.gui.tune.view_data import TrialRow, TuneRequest, VerdictText
 from launcher.gui.widgets import Card, ComboBox, PageHead, SliderField
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from launcher.app.tuner_space import PreparedTune
     from launcher.gui.tune.trial_views import TuneView
     from launcher.tuning.history_records import Session
-    from launcher.tuning.tuner import TrialPlanned
+    from launcher.tuning.records import RunSettings
+    from launcher.tuning.tuner import Predicted, TrialPlanned
 
 _PLAN_MS = 300
 """Milliseconds without a change after which the tune is planned."""
@@ -78,6 +79,8 @@ class TunePage(QWidget):
         self._session_id = ""
         """The tune in the history that Export writes."""
         self._planned_trials = 0
+        self._answer = ""
+        """What would be recommended now, while a tune goes on."""
         head = PageHead(tr("Tune"), tr("Measures which settings are fastest on this computer."))
         self.export = head.add_button(tr("Export"), lambda: self.history.export_tune(self._session_id))
         set_tooltip(self.export, tr("Save this measurement to a file: Markdown, CSV or JSON"))
@@ -95,6 +98,7 @@ class TunePage(QWidget):
         self.tuning.planned.connect(self._show_plan)
         self.tuning.changed.connect(self.show_tune)
         self.tuning.trial_planned.connect(self._show_trial)
+        self.tuning.answered.connect(self._show_answer)
         self.tuning.paused.connect(self._show_paused)
         self.tuning.ended.connect(self._show_ended)
         self.tuning.failed.connect(self._show_failed)
@@ -143,6 +147,7 @@ class TunePage(QWidget):
 
     def begin_tune(self, request: TuneRequest | None, *, more_minutes: float = 0.0) -> None:
         """Start a tune, or with None continue the last one."""
+        self._answer = ""
         self.measure.setEnabled(False)
         self.tuned_card.setEnabled(False)
         self.export.setEnabled(False)
@@ -197,7 +202,28 @@ class TunePage(QWidget):
         if self._view is not None and self.verdict.buttons and self.verdict.buttons[0].isEnabled():
             label = settings_text(planned.settings, self._view.baseline)
             trials = max(self._planned_trials, planned.number + 1)
-            self.verdict.show_texts(*card_text.trial_texts(planned, label, trials))
+            kicker, sentence, detail = card_text.trial_texts(planned, label, trials)
+            if self._answer:
+                sentence, detail = self._answer, f"{sentence} {detail}"
+            self.verdict.show_texts(kicker, sentence, detail)
+
+    def _show_answer(self, predicted: "Predicted") -> None:
+        """Show what would be recommended now, with a button that uses it at once."""
+        if self._view is None or not self.verdict.buttons or not self.verdict.buttons[0].isEnabled():
+            return
+        answer = predicted.answer
+        buttons: list[tuple[str, Callable[[], object]]] = [(tr("Pause"), self._pause), (tr("Give up"), self._give_up)]
+        if answer.gain is not None:
+            settings = answer.settings
+            label = card_text.answer_label(predicted.answer.draft)
+            buttons.append((label, lambda: self._apply_answer(settings)))
+        self._answer = render(predicted.sentence)
+        kicker, detail = tr("Measuring"), tr("This is the first answer. The measurement goes on to confirm it.")
+        self.verdict.show_verdict(VerdictText(self._answer, kicker, detail, "information", buttons))
+
+    def _apply_answer(self, settings: "RunSettings") -> None:
+        self._show_pausing()
+        self.tuning.apply_answer(settings)
 
     def _show_paused(self, error: LauncherError | None) -> None:
         self._enable_start()
@@ -219,10 +245,11 @@ class TunePage(QWidget):
         buttons: list[tuple[str, Callable[[], object]]] = []
         if decided and may_keep and not saved:
             buttons = [(card_text.keep_label(view), self._apply_winner)]
-        elif not decided and may_keep:
+        unconfirmed = view.verdict is not None and view.verdict.get("likely") is not None
+        if may_keep and not saved and (not decided or unconfirmed):
             minutes = self.request.minutes
             label = ntr("Measure for 1 minute more", "Measure for {n} minutes more", round(minutes))
-            buttons = [(label, lambda: self.begin_tune(None, more_minutes=minutes))]
+            buttons.append((label, lambda: self.begin_tune(None, more_minutes=minutes)))
         self.verdict.show_verdict(card_text.verdict_card(view, buttons, saved=saved))
 
     def _show_failed(self, error: LauncherError) -> None:
@@ -246,7 +273,8 @@ class TunePage(QWidget):
         if error is not None:
             self.verdict.show_verdict(card_text.failed_card(error))
         elif self._view is not None:
-            self._show_verdict(self._view, saved=True)
+            if self._view.verdict is not None:
+                self._show_verdict(self._view, saved=True)
             self.tuned_card.refresh()
 
     def _show_last(self, saved: "SavedTune | None") -> None:

@@ -35,6 +35,8 @@ class TuneControl(QObject):
     """TuneView: a trial was measured or a verdict reached."""
     trial_planned = Signal(object)
     """TrialPlanned: the trial being measured."""
+    answered = Signal(object)
+    """Predicted: what would be recommended now, while the tune goes on."""
     paused = Signal(object)
     """LauncherError | None: paused, can be continued. The error is set if the user did not ask for it."""
     ended = Signal()
@@ -51,6 +53,8 @@ class TuneControl(QObject):
         self._running_tune: WorkHandle[None] | None = None
         self._planning: WorkHandle[None] | None = None
         self._gives_up = False
+        self._settings_to_serve: Mapping[str, Any] | None = None
+        """Settings of a likely answer to serve once the running tune is paused."""
         self._view: TuneView | None = None
         self._model_path: Path | None = None
         """The model file of the last tune."""
@@ -91,6 +95,7 @@ class TuneControl(QObject):
         if self.running:
             return
         self._gives_up = False
+        self._settings_to_serve = None
         if request is not None:
             self._model_path = None
         model_path = self._model_path
@@ -126,16 +131,27 @@ class TuneControl(QObject):
         else:
             self._finish_stopped()
 
+    def apply_answer(self, settings: Mapping[str, Any]) -> None:
+        """Pause the running tune, then serve the settings of a likely answer and store them for the next start."""
+        if self._running_tune is not None:
+            self._settings_to_serve = settings
+            self._running_tune.cancel()
+
     def apply_winner(self) -> None:
         """Serve the settings that the last verdict recommends, and store them for the model's next start."""
+        self._serve_settings(None)
+
+    def _serve_settings(self, settings: Mapping[str, Any] | None) -> None:
+        """Serve and store settings for the model of the last tune; None for those that its verdict recommends."""
         model_path = self._model_path
 
         async def work(session: ServingSession, _model: str, _report: object) -> None:
             from launcher.app.tuner import serve_winner
 
             saved = await asyncio.to_thread(_read_saved_tune, model_path)
-            if saved is not None and saved.verdict is not None:
-                await serve_winner(session, saved.model, saved.options, saved.verdict["settings"])
+            chosen = settings or (saved.verdict or {}).get("settings") if saved is not None else None
+            if saved is not None and chosen is not None:
+                await serve_winner(session, saved.model, saved.options, chosen)
 
         self._controller.run_measurement(
             work,
@@ -158,6 +174,9 @@ class TuneControl(QObject):
     def _finish_stopped(self) -> None:
         if not self._gives_up:
             self.paused.emit(None)
+            if self._settings_to_serve is not None:
+                self._serve_settings(self._settings_to_serve)
+                self._settings_to_serve = None
             return
 
         # Without trials, the stored tune is an earlier one, which is kept.
@@ -187,6 +206,7 @@ class TuneControl(QObject):
                 self._change_view(trials=state.trials)
             case Predicted():
                 self._change_view(forecasts=event.forecasts, other_settings=_without_draft(event.settings))
+                self.answered.emit(event)
             case VerdictReached():
                 self._change_view(
                     trials=event.state.trials,
