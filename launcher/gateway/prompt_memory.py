@@ -90,11 +90,11 @@ class PromptMemory:
         if lost < least:
             return None
         lost = min(lost, total - reused)
-        cause = self._find_cause(earlier, place, is_last=earlier is known[0])
+        cause = self._find_cause(earlier, place, reused, is_last=earlier is known[0])
         return Reread(lost, _estimate_seconds(exchange, lost, total - reused), cause, place)
 
-    def _find_cause(self, earlier: _Prompt, place: str, *, is_last: bool) -> RereadCause:
-        if earlier.engine != self._engine:
+    def _find_cause(self, earlier: _Prompt, place: str, reused: int, *, is_last: bool) -> RereadCause:
+        if earlier.engine != self._engine and not (place and reused):  # what is reused was restored
             return RereadCause.RESTART
         if place:
             return RereadCause.CHANGED_PREFIX

@@ -81,6 +81,17 @@ def test_an_engine_that_was_started_in_between_is_the_cause() -> None:
     assert note(memory, chat(3), reused=tokens(chat(3)) - 4) is None
 
 
+def test_a_part_that_changed_is_the_cause_if_a_restart_took_the_slots_over() -> None:
+    memory = PromptMemory()
+    body = {"tools": TOOLS, "messages": [{"role": "system", "content": "one"}, {"role": "user", "content": SYSTEM * 3}]}
+    changed = {**body, "messages": [{"role": "system", "content": "two"}, body["messages"][1]]}
+    note(memory, body)
+    memory.note_engine_start()
+    found = note(memory, changed, reused=tokens({"tools": TOOLS}))
+    assert found is not None
+    assert (found.cause, found.place) == (RereadCause.CHANGED_PREFIX, "system 1")
+
+
 def test_a_header_that_changes_in_front_is_named() -> None:
     def claude(number: int) -> dict[str, Any]:
         header = f"{BILLING_HEADER}: cc_version={number};"
