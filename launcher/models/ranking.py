@@ -227,13 +227,16 @@ def rank_files(
     contexts = _list_contexts(base, fixed, of_intent.least_context)
     rankers: dict[Geometry, _Ranker] = {}
     with_rankers: list[tuple[_Ranker, ModelFile, Weights]] = []
+    ranker: _Ranker | None = None
     for entry, file, weights in files:
-        if entry.geometry is not None:
+        if entry.geometry is None:
+            continue
+        if ranker is None or entry.geometry is not ranker.geometry:  # most files share it, and its hash takes long
             ranker = rankers.get(entry.geometry)
-            if ranker is None:
-                ranker = _Ranker(entry, entry.geometry, situation, of_intent, base, fixed, draft_model, contexts)
-                rankers[entry.geometry] = ranker
-            with_rankers.append((ranker, file, weights))
+        if ranker is None:
+            ranker = _Ranker(entry, entry.geometry, situation, of_intent, base, fixed, draft_model, contexts)
+            rankers[entry.geometry] = ranker
+        with_rankers.append((ranker, file, weights))
 
     def rank_all() -> list[RankedFile]:
         ranked = [ranker.rank_file(file, weights) for ranker, file, weights in with_rankers]
@@ -304,6 +307,7 @@ class _Ranker:
     has_head: bool = field(init=False)
     beside_weights: dict[tuple[str, int, str], tuple[float, float, int, float]] = field(default_factory=dict)
     staging: dict[tuple[str, int], float] = field(default_factory=dict)
+    context_losses: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         situation = self.situation
@@ -323,7 +327,7 @@ class _Ranker:
 
         works = {0: measure_work(file, self.geometry, weights, 0)}
         rates: dict[tuple[int, int], float | None] = {}
-        drafts = self._drafts(file, works[0]) if drafts is None else drafts
+        drafts = self._drafts(file, works[0], rates) if drafts is None else drafts
         for each in self._list_candidates(file, weights, loaded, drafts):
             draft, moved = each.draft, each.moved
             if best is not None and not draft and self._keeps_mtp(best, moved):
@@ -366,15 +370,18 @@ class _Ranker:
             return size.size_bytes * 8 / (parameters * 1e9)
         return usual_bits(file.quant)
 
-    def _drafts(self, file: ModelFile, work: PassWork) -> Sequence[int]:
-        """Return the draft lengths to compare: off, and the one with the best forecast."""
+    def _drafts(self, file: ModelFile, work: PassWork, known: dict[tuple[int, int], float | None]) -> Sequence[int]:
+        """Return the draft lengths to compare: off, and the one with the best forecast.
+
+        The rates with all experts on the GPU are added to `known`, by draft length and layers on the host.
+        """
         if "draft" in self.fixed:
             return (self.base.draft,)
         if not self._can_draft(file) or self.entry.slower_with_mtp:
             return (0,)
         rates: list[float] = []
         for draft in range(_LONGEST_DRAFT + 1):
-            rate = self._rate(work, draft)
+            rate = known[draft, 0] = self._rate(work, draft)
             if rate is None:
                 return (_USUAL_DRAFT,)
             if draft > 1 and rate < rates[-1]:  # it only falls from here on
@@ -501,6 +508,8 @@ class _Ranker:
         safe = [each for each in candidates if each.spare_mib >= self.situation.margin_mib]
         if safe and not self.intent.risks_margin and safe[0].context >= _SAFER_CONTEXT * candidates[0].context:
             candidates = safe
+        if len(candidates) == 1:
+            return candidates[0]
         return min(candidates, key=lambda each: self._context_loss(each.context) + self._room_loss(each.spare_mib))
 
     def _spare_host_mib(self, weights: Weights, moved: int, *, mtp: bool) -> float:
@@ -571,10 +580,11 @@ class _Ranker:
         )
 
     def _context_loss(self, context: int) -> float:
-        if context >= self.base.context:
-            return 0.0
-        halvings: float = log2(self.base.context / context) ** 1.3
-        return self.intent.context * (_SHORTENED + _HALVED * halvings)
+        if context not in self.context_losses:
+            halvings: float = log2(max(self.base.context / context, 1)) ** 1.3
+            shortened = _SHORTENED + _HALVED * halvings if context < self.base.context else 0.0
+            self.context_losses[context] = self.intent.context * shortened
+        return self.context_losses[context]
 
     def _room_loss(self, spare_mib: float) -> float:
         return self.intent.room * _MISSING_ROOM * max(0.0, self.desktop_mib - spare_mib) / 1_024
