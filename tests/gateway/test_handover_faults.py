@@ -224,7 +224,9 @@ async def test_without_a_folder_for_slots_a_stream_goes_on_by_reading_it_again(
         assert launch is not None
         assert "--slot-save-path" not in launch.command.arguments
         assert "Restarts will read conversations again" in caplog.text
-        reply, reading = await begin_stream(client, max_tokens=600)
+        reply, reading = await begin_stream(
+            client, path="/v1/completions", max_tokens=600
+        )  # a thought's end is in slots only
         await change_settings(session, draft=3)
         await asyncio.wait_for(reading, 60)
         assert (reply.error, reply.finish_reason) == (None, "length")
