@@ -99,9 +99,10 @@ def wait_for(window: Window, qtbot: QtBot) -> Callable[..., None]:
     """Wait until the server is in one of the states; ready it is once the window knows its address, too."""
 
     def wait(*states: ServerState) -> None:
-        def reached() -> bool:
+        def reached() -> None:
             state = window.controller.inputs.status.state
-            return state in states and (state is not ServerState.READY or bool(window.controller.view.address))
+            assert state in states
+            assert state is not ServerState.READY or window.controller.view.address
 
         qtbot.waitUntil(reached, timeout=60_000)
 
