@@ -39,6 +39,9 @@ def test_no_control_without_the_focus_is_changed_by_the_wheel(window: Window, na
     page: QWidget = window.page(name)
     if isinstance(page, SettingsPage):
         qtbot.waitUntil(lambda: all(row.state is not None for row in page.rows.values()), timeout=60_000)
+    agents = [each for each in page.findChildren(QComboBox) if each.accessibleName() == "Coding agent"]
+    assert bool(agents) == (name == "start")
+    qtbot.waitUntil(lambda: all(each.count() for each in agents), timeout=60_000)  # they are looked for meanwhile
     areas = window.findChildren(QScrollArea)
     for control in controls(page):
         if isinstance(control, QComboBox) and control.count() < 2:
