@@ -110,6 +110,8 @@ class Controller(QObject):
         self._start_request: StartRequest | None = None
         self._reply_work: WorkHandle[object] | None = None
         self._request_number = self._reply_number = 0
+        self._stop_number = -1
+        """Number of the newest request to stop."""
         """Numbers of the newest request for another state of the server, and of the newest reply."""
 
     @property
@@ -169,6 +171,12 @@ class Controller(QObject):
     def stop(self) -> None:
         """Stop the server."""
         self._request_state(self._service.stop, self._record_stop)
+        self._stop_number = self._request_number
+
+    @property
+    def is_stop_newest(self) -> bool:
+        """Whether the newest request is to stop the server, which may still run."""
+        return self._stop_number == self._request_number
 
     def stop_model(self, name: str) -> None:
         """Unload one of the models at the server's address."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QMimeData, Qt, QUrl
+from PySide6.QtWidgets import QLabel
 from pytestqt.qtbot import QtBot
 
 from launcher.engine.server.state import ServerState
@@ -54,8 +55,9 @@ def test_a_conversation_that_is_deleted_while_a_reply_comes_ends_the_reply(
     qtbot.waitUntil(lambda: len(chat.messages) == 2, timeout=WAIT)
 
 
+@pytest.mark.parametrize("reply_ends", [False, True])
 def test_a_server_that_is_stopped_while_b_replies_stays_stopped(
-    window: Window, chat: ChatPane, qtbot: QtBot, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
+    window: Window, chat: ChatPane, qtbot: QtBot, wait_for: Wait, monkeypatch: pytest.MonkeyPatch, *, reply_ends: bool
 ) -> None:
     controller = window.controller
     states: list[ServerState] = []
@@ -68,6 +70,9 @@ def test_a_server_that_is_stopped_while_b_replies_stays_stopped(
         pass
     controller.view_changed.connect(lambda _view: states.append(controller.inputs.status.state))
     controller.stop()
+    if reply_ends:  # before the stop is under way
+        chat.finish_reply("", None)
+    assert not any("Restoring" in label.text() for label in chat.findChildren(QLabel))
     qtbot.waitUntil(chat.compare_button.isEnabled, timeout=WAIT)
     wait_for(ServerState.STOPPED)
     assert {ServerState.RESTARTING, ServerState.PREPARING, ServerState.LOADING}.isdisjoint(states)

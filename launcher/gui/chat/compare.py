@@ -298,7 +298,7 @@ class ComparisonRestarts(QObject):
             self._stage = _Stage.WAITING_FOR_B
             QTimer.singleShot(0, self, self._check_ready)  # the signals of A's end are still being delivered
             return
-        if not self._controller.view.can_stop:
+        if not self._is_running():
             self._fail_as_stopped()
             return
         self._stage = _Stage.RESTARTING_FOR_B
@@ -307,13 +307,17 @@ class ComparisonRestarts(QObject):
 
     def restore_a(self) -> None:
         """Restart with the earlier settings, unless the server was stopped meanwhile. Ends with `ended`."""
-        if not self._b_settings or self._stage is _Stage.INITIAL or not self._controller.view.can_stop:
+        if not self._b_settings or self._stage is _Stage.INITIAL or not self._is_running():
             self._stage = _Stage.INITIAL
             self.ended.emit()
             return
         self._stage = _Stage.RESTORING_A
         self.status_changed.emit(tr("Restoring the previous settings …"))
         self._controller.apply_settings(self._a_settings, drain_s=_DRAIN_S)
+
+    def _is_running(self) -> bool:
+        """Return whether the server runs and nobody has stopped it."""
+        return self._controller.view.can_stop and not self._controller.is_stop_newest
 
     def cancel(self) -> None:
         """Restore the earlier settings from any state; no request is sent with B's."""
