@@ -1,5 +1,6 @@
 """Column of a reply's blocks. Only blocks near the viewport are widgets, the others are stored as their content."""
 
+from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,13 +33,13 @@ class Block(QFrame):
     grew = Signal()
     """The block's height has changed."""
 
+    @abstractmethod
     def set_width(self, width: int) -> int:
         """Set the width. Returns the height needed, both in pixels."""
-        raise NotImplementedError
 
+    @abstractmethod
     def make_source(self) -> BlockSource | None:
         """Return the content to rebuild the block from, or None while the block is in use and must stay."""
-        raise NotImplementedError
 
     def recolour(self, *, coloured: bool) -> None:
         """Apply the current theme and the colouring by draft step."""
