@@ -1,6 +1,7 @@
 """Controls for each kind of app setting. They show a value silently and emit the user's choice."""
 
 import re
+from abc import abstractmethod
 from collections.abc import Callable
 
 from PySide6.QtCore import QLocale, QRect, Qt, QTimer, Signal
@@ -93,9 +94,9 @@ class SettingControl(QWidget):
         self.row.setContentsMargins(0, 0, 0, 0)
         self.row.setSpacing(theme.px(theme.GAP))
 
+    @abstractmethod
     def show_value(self, value: AppSettingValue) -> None:
         """Show a value without emitting `chosen`."""
-        raise NotImplementedError
 
     def describe_widget(self, widget: QWidget) -> None:
         """Set a widget's tooltip, and its name and description for screen readers."""
