@@ -473,7 +473,10 @@ def test_a_question_without_an_answer_is_not_asked_again(demo: Window, qtbot: Qt
     assert "of drafts accepted" in texts(demo)
 
 
-def test_a_question_is_kept_when_the_window_closes_before_its_reply(demo: Window, qtbot: QtBot) -> None:
+def test_a_question_is_kept_when_the_window_closes_before_its_reply(
+    demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless(demo, monkeypatch)
     ask(demo, qtbot, "What is a draft?")
     with qtbot.waitSignal(demo.shut_down, timeout=60_000):
         demo.quit()
