@@ -36,6 +36,9 @@ DRAFTS_WITH_P_MIN = (*DRAFTS, 10, 12)
 VARIED = tuple(name for name, row in ROWS.items() if row.tuned is not None)
 """Settings that can be varied beside the draft length."""
 _EXPERT_STEPS = 5
+_HOT = 0.6
+"""Temperature from which on drafts are worth sampling; below it greedy drafts are nearly always right. llama.cpp's
+default is 0.8."""
 
 # Guesses, used until a speed or a start was measured:
 _SHARE_OF_LIMIT = 0.6
@@ -152,7 +155,7 @@ async def prepare_tune(
     if goal.aim is Aim.ENERGY:
         await asyncio.to_thread(_check_power)
     options = replace(options, draft=0)
-    builder = _SpaceBuilder(launch, basis, goal, workload.prompts)
+    builder = SpaceBuilder(basis, goal, workload.prompts, on_cpu=launch.build.name == BUILT_IN)
     if space is None:
         space = await asyncio.to_thread(builder.build_space, vary)
     else:
@@ -177,25 +180,26 @@ async def prepare_tune(
     )
 
 
-class _SpaceBuilder:
-    """Builds the search space of a tune from the facts about a model and a machine."""
+class SpaceBuilder:
+    """Builds the search space of a tune from the facts about a model and a machine.
 
-    def __init__(self, launch: Launch, basis: PreviewBasis, goal: Goal, prompts: Sequence[Prompt]) -> None:
-        self._launch, self._basis, self._goal, self._prompts = launch, basis, goal, prompts
+    `on_cpu` is True if the engine computes everything on the processor, as it does without a GPU.
+    """
+
+    def __init__(self, basis: PreviewBasis, goal: Goal, prompts: Sequence[Prompt], *, on_cpu: bool) -> None:
+        self._basis, self._goal, self._prompts = basis, goal, prompts
         self._previewer = Previewer(basis)
+        self.on_cpu = on_cpu or basis.plan_settings.backend == "cpu"
 
     def fits(self, settings: RunSettings) -> bool:
-        """Return False if settings are known not to fit into memory."""
-        return self._preview(settings).status is not Status.TOO_BIG
+        """Return False if settings are known not to fit into memory, or have a cache for experts that are not moved."""
+        preview = self._preview(settings)
+        planned = preview.plan_settings
+        return preview.status is not Status.TOO_BIG and bool(planned.n_cpu_moe or not planned.moe_cache_mib)
 
     def needed_mib(self, settings: RunSettings) -> int | None:
         """Return the GPU memory of settings in MiB. None where it is host memory."""
         return None if self.on_cpu else self._preview(settings).needed_mib
-
-    @property
-    def on_cpu(self) -> bool:
-        """True if the processor computes everything."""
-        return self._launch.build.name == BUILT_IN or self._basis.plan_settings.backend == "cpu"
 
     def _preview(self, settings: RunSettings) -> Preview:
         return self._previewer.preview(settings)
@@ -203,16 +207,21 @@ class _SpaceBuilder:
     def build_space(self, vary: Collection[str] | None) -> Space:
         """Return the search space: the settings in `vary`, or those that are likely to matter here."""
         on_cpu = self.on_cpu
-        expert_layer_counts = () if on_cpu else self._expert_layers_to_try()
+        if vary is not None and "moe_cache_mib" in vary:
+            vary = {*vary, "n_cpu_moe"}  # both share the GPU's memory, and a cache is for experts on the host
+        caches = self._is_cache_varied(vary)
+        expert_layer_counts = () if on_cpu else self._expert_layers_to_try(caches=caches)
         offloads = len(expert_layer_counts) > 1
-        samples = any(prompt.sampling.get("temperature") != 0 for prompt in self._prompts)
+        gpus = self._basis.plan_settings.gpus
         varied_by_default: Mapping[Likely, bool] = {
             "": False,
             "on_gpu": not on_cpu,
+            # Nobody has published a gain by tensors that are split beside experts in host memory, or without CUDA.
+            "several_gpus": gpus > 1 and self._basis.plan_settings.backend == "cuda" and not offloads,
             "long_answers": self._goal.aim is Aim.ANSWER,
             "offloaded": offloads,
             "on_processor": on_cpu or offloads,
-            "sampled": samples,
+            "sampled": any(_is_hot(prompt) for prompt in self._prompts),
         }
         baseline = self._baseline_settings(expert_layer_counts)
         machine_values: Mapping[str, Sequence[Value]] = {
@@ -220,19 +229,28 @@ class _SpaceBuilder:
             "n_cpu_moe": expert_layer_counts,
             "threads": self._thread_counts_to_try(baseline["threads"]),
         }
+        meaningless = set(self._basis.unsupported)
+        if not (offloads or self._basis.options.n_cpu_moe):
+            meaningless.add("moe_cache_mib")
+        if on_cpu or gpus < 2:
+            meaningless.add("split_mode")
         axes = []
         for name in VARIED:
             row = ROWS[name]
             wanted = name in vary if vary is not None else varied_by_default[row.likely]
             values = machine_values[name] if name in machine_values else _values_to_try(row, baseline[name])
-            if wanted and len(values) > 1 and name not in self._basis.unsupported:
+            if wanted and len(values) > 1 and name not in meaningless:
                 axes.append(SpaceAxis(name, tuple(values), memory=bool(row.memory), drafting=row.drafting))
         drafts = DRAFTS_WITH_P_MIN if any(axis.name == "p_min" for axis in axes) else DRAFTS
         return Space({axis.name: baseline[axis.name] for axis in axes}, drafts, tuple(axes), fits=self.fits)
 
+    def _is_cache_varied(self, vary: Collection[str] | None) -> bool:
+        """Return whether a cache for experts may be tried: the engine has it, and the user did not leave it out."""
+        return "moe_cache_mib" not in self._basis.unsupported and (vary is None or "moe_cache_mib" in vary)
+
     def _baseline_settings(self, expert_layer_counts: Sequence[int]) -> dict[str, Value]:
         """Return the baseline settings without MTP: the user's own, else the defaults."""
-        options = self._launch.options
+        options = self._basis.options
         baseline: dict[str, Value] = {}
         for name in VARIED:
             own = ROWS[name].value_in(options)
@@ -258,31 +276,48 @@ class _SpaceBuilder:
         """Return the thread numbers to try: the user's, one per core, and one per logical processor."""
         return sorted({int(own or 1), _physical_cores(), os.cpu_count() or 1})
 
-    def _expert_layers_to_try(self) -> list[int]:
+    def _expert_layers_to_try(self, *, caches: bool) -> list[int]:
         """Return the numbers of layers with experts in host memory to try, highest first.
 
         They go from the fewest with which the longest draft fits down to the fewest with which the model fits without
-        drafts, and include the user's own. Empty for a model without experts that could be moved.
+        drafts, and include the user's own. With `caches`, the memory of more layers may go to a cache for experts, so
+        there is a number that leaves room for the largest one, and fewer in between. Empty for a model without experts
+        that could be moved.
         """
         if not self._basis.expert_layers:
             return []
         without_drafts, with_drafts = self._fewest_expert_layers(0), self._fewest_expert_layers(DRAFTS[-1])
-        step = max(1, math.ceil((with_drafts - without_drafts) / (_EXPERT_STEPS - 1)))
-        numbers = {without_drafts, with_drafts, *range(without_drafts, with_drafts, step)}
-        if self._launch.options.n_cpu_moe is not None:
-            numbers.add(self._launch.options.n_cpu_moe)
+        numbers = {without_drafts, with_drafts}
+        if caches and with_drafts:
+            largest = (ROWS["moe_cache_mib"].tuned or (0,))[-1]
+            numbers.add(self._fewest_expert_layers(DRAFTS[-1], cache_mib=largest))
+        else:
+            step = max(1, math.ceil((with_drafts - without_drafts) / (_EXPERT_STEPS - 1)))
+            numbers |= set(range(without_drafts, with_drafts, step))
+        if self._basis.options.n_cpu_moe is not None:
+            numbers.add(self._basis.options.n_cpu_moe)
         return sorted(numbers, reverse=True)
 
-    def _fewest_expert_layers(self, draft: int) -> int:
-        """Return the fewest layers with experts in host memory with which a draft length fits; all if none does."""
+    def _fewest_expert_layers(self, draft: int, *, cache_mib: Value = None) -> int:
+        """Return the fewest layers with experts in host memory with which a draft length fits; all if none does.
+
+        `cache_mib` is a cache for experts that has to fit, too; None: the user's own.
+        """
         low, high = 0, self._basis.expert_layers
+        cache_mib = cache_mib or self._basis.options.moe_cache_mib
         while low < high:
             middle = (low + high) // 2
-            if self.fits({DRAFT: draft, "n_cpu_moe": middle}):
+            if self.fits({DRAFT: draft, "n_cpu_moe": middle, "moe_cache_mib": cache_mib}):
                 high = middle
             else:
                 low = middle + 1
         return low
+
+
+def _is_hot(prompt: Prompt) -> bool:
+    """Return whether a prompt's replies are sampled at _HOT or above. Without a temperature it is the engine's own."""
+    temperature = prompt.sampling.get("temperature")
+    return not isinstance(temperature, int | float) or temperature >= _HOT
 
 
 def _default_value(row: ServerSetting) -> Value:

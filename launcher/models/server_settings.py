@@ -23,8 +23,8 @@ Kind = Literal["tokens", "count", "mib", "share", "choice", "switch", "shares"]
 shares such as 3,1."""
 Memory = Literal["", "formula", "gpu_mib"]
 """Effect on the memory estimate: none, through the formula, or its value is MiB that are counted in full on the GPU."""
-Likely = Literal["", "on_gpu", "offloaded", "on_processor", "long_answers", "sampled"]
-"""Condition for a tune to try it unasked: never, a model on the GPU, experts on the host, ..."""
+Likely = Literal["", "on_gpu", "several_gpus", "offloaded", "on_processor", "long_answers", "sampled"]
+"""Condition for a tune to try it unasked: never, a model on the GPU, on several, experts on the host, ..."""
 
 LEFT_OPEN = ("default", "auto", "none")
 """Words with which a user leaves a setting open."""
@@ -285,7 +285,8 @@ class ServerSettings:
         usual=0,
         memory="gpu_mib",
         steps=(0, 512, 1_024, 2_048, 4_096, 8_192),
-        tuned=(0, 1_024, 2_048, 4_096),
+        tuned=(0, 1_024, 4_096),
+        likely="offloaded",
         of_experts=True,
     )
     threads: int | None = _setting_row(
@@ -343,6 +344,8 @@ class ServerSettings:
         choices=("layer", "tensor", "none"),
         usual="layer",
         memory="formula",
+        tuned=("layer", "tensor"),
+        likely="several_gpus",
     )
     tensor_split: str | None = _setting_row(
         "tensor_split",

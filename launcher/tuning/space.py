@@ -11,7 +11,7 @@ from launcher.tuning.records import RunSettings
 
 DRAFT = "draft"
 """Name of the draft length among the settings; 0 is MTP off."""
-_MOST_COMBINATIONS = 5_000
+_MOST_COMBINATIONS = 10_000
 _EXPERT_LAYER = 0.02
 """Share of a step's time that is expected to be saved by each layer whose experts move from the CPU to the GPU."""
 

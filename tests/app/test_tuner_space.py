@@ -1,0 +1,103 @@
+"""Which settings a tune tries: by the model, the machine, the engine and the prompts."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from launcher.app.preview import PreviewBasis
+from launcher.app.tuner_space import SpaceBuilder
+from launcher.engine.arguments import LLAMA_SERVER, server_arguments
+from launcher.engine.settings import change_settings
+from launcher.tuning.goal import Goal
+from launcher.tuning.records import Prompt
+from launcher.tuning.space import Space
+from tests.app.test_preview import described
+
+
+def space(
+    basis: PreviewBasis, vary: Collection[str] | None = None, *, temperature: float | None = 0.6, on_cpu: bool = False
+) -> Space:
+    sampling = {} if temperature is None else {"temperature": temperature}
+    prompt = Prompt("one", (("user", "Write."),), 100, sampling)
+    return SpaceBuilder(basis, Goal(), [prompt], on_cpu=on_cpu).build_space(vary)
+
+
+def values(found: Space) -> dict[str, tuple[Any, ...]]:
+    return {axis.name: axis.values for axis in found.axes}
+
+
+def two_cards(**changes: Any) -> PreviewBasis:  # noqa: ANN401
+    basis = described()
+    return replace(basis, plan_settings=replace(basis.plan_settings, gpus=2, **changes))
+
+
+@pytest.mark.parametrize(("temperature", "tried"), [(0.0, False), (0.5, False), (0.6, True), (1.0, True), (None, True)])
+def test_drafts_are_sampled_where_replies_are_hot(temperature: float | None, tried: bool) -> None:
+    assert ("draft_sampling" in values(space(described(), temperature=temperature))) is tried
+
+
+def test_an_engine_without_the_flag_gets_no_such_setting() -> None:
+    old = replace(described(free_mib=12_000), unsupported=frozenset({"draft_sampling", "moe_cache_mib"}))
+    assert not {"draft_sampling", "moe_cache_mib"} & values(space(old)).keys()
+    assert not {"draft_sampling", "moe_cache_mib"} & values(space(old, ["draft_sampling", "moe_cache_mib"])).keys()
+
+
+def test_a_cache_for_experts_is_tried_together_with_the_experts_that_make_room_for_it() -> None:
+    short = described(free_mib=12_000)
+    found = space(short)
+    assert values(found)["moe_cache_mib"] == (0, 1_024, 4_096)
+    layers = values(found)["n_cpu_moe"]
+    assert len(layers) == 3
+    fitting = list(found.fitting_settings())
+    cached = [each for each in fitting if each["moe_cache_mib"]]
+    assert {each["moe_cache_mib"] for each in cached} == {1_024, 4_096}
+    assert {each["n_cpu_moe"] for each in cached if each["moe_cache_mib"] == 4_096} == {layers[0]}
+    assert {each["n_cpu_moe"] for each in fitting if not each["moe_cache_mib"]} == set(layers)
+    # without the cache, room for it is no reason to move experts
+    assert max(values(space(short, ["n_cpu_moe"]))["n_cpu_moe"]) < layers[0]
+
+
+def test_a_cache_is_named_alone_and_its_experts_come_along() -> None:
+    assert values(space(described(free_mib=12_000), ["moe_cache_mib"])).keys() == {"moe_cache_mib", "n_cpu_moe"}
+
+
+@pytest.mark.parametrize("vary", [None, ["moe_cache_mib"]])
+def test_no_cache_for_experts_that_are_on_the_gpu_or_on_a_processor(vary: list[str] | None) -> None:
+    roomy = replace(described(), plan_settings=replace(described().plan_settings, context=8_192))
+    for found in (
+        space(replace(roomy, available_mib=80_000), vary),
+        space(described(free_mib=12_000), vary, on_cpu=True),
+        space(replace(described(free_mib=12_000), expert_layers=0), vary),
+    ):
+        assert "moe_cache_mib" not in values(found)
+
+
+def test_two_cards_share_layers_or_tensors() -> None:
+    assert values(space(replace(two_cards(), available_mib=48_000)))["split_mode"] == ("layer", "tensor")
+    vulkan = replace(two_cards(backend="vulkan"), available_mib=48_000)
+    assert "split_mode" not in values(space(vulkan))
+    assert "split_mode" in values(space(vulkan, ["split_mode"]))
+    for one in (described(), two_cards(backend="cpu")):
+        assert "split_mode" not in values(space(one, ["split_mode"]))
+
+
+def test_what_is_tried_reaches_the_engine() -> None:
+    changes = {
+        "draft": 3,
+        "draft_sampling": "probabilistic",
+        "moe_cache_mib": 1_024,
+        "n_cpu_moe": 8,
+        "split_mode": "tensor",
+    }
+    options = change_settings(replace(described().options, context=8_192), changes)
+    words = " ".join(server_arguments(options, LLAMA_SERVER, gpu=True))
+    for flag in (
+        "--spec-draft-n-max 3",
+        "--spec-draft-sampling probabilistic",
+        "--moe-cache-mib 1024",
+        "--n-cpu-moe 8",
+        "--split-mode tensor",
+    ):
+        assert flag in words
