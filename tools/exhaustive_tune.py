@@ -1,0 +1,242 @@
+"""Checks the verdict of a tune against an exhaustive measurement that uses none of the program's code.
+
+    mtp-launcher tune MODEL.gguf --ctx 8192 --yes --json > tune.jsonl
+    python -m tools.exhaustive_tune MODEL.gguf --tune tune.jsonl --rounds 10 [--engine LLAMA-SERVER] [-- ARGUMENTS]
+
+Every combination of the grid that the tune searched is started once a round, in a new random order each time, and gets
+each prompt of the workload with the seed of the round, after a reply that is discarded. A combination's speed in a
+round is the geometric mean of the engine's own tokens/s. The regret is what the recommended settings lack of the
+fastest ones. It uses no module of launcher/, only the file of the built-in engine, which is then what is measured.
+
+With the fastest of many noisy means the regret is somewhat too high. So it is also given without that: the fastest by
+one half of the rounds, measured by the other.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).parents[1]
+_START_LIMIT_S = 300.0
+_FLAGS = {
+    "ubatch": ("--ubatch-size",),
+    "threads": ("--threads",),
+    "kv": ("--cache-type-k", "--cache-type-v"),
+    "draft_sampling": ("--spec-draft-sampling",),
+    "p_min": ("--spec-draft-p-min",),
+}
+"""Arguments of the settings that a tune on a processor may vary besides the draft length."""
+_DRAFTING = ("draft_sampling", "p_min")
+_STUDENT_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
+"""Student's t for 95 %, two-sided, by degrees of freedom from 1 on."""
+
+Settings = Mapping[str, Any]
+Speeds = list[list[float]]
+"""Logarithms of tokens/s, by round and combination."""
+
+
+def list_combinations(space: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return all settings of a tune's grid, MTP off first."""
+    baseline = space["baseline"]
+    found: list[dict[str, Any]] = []
+    for draft in (0, *space["drafts"]):
+        axes = [
+            [(name, value) for value in (values if draft or not drafting else [baseline[name]])]
+            for name, values, _, drafting in space["axes"]
+        ]
+        found += [{**baseline, "draft": draft, **dict(chosen)} for chosen in itertools.product(*axes)]
+    return found
+
+
+def name_settings(settings: Settings, baseline: Settings) -> str:
+    """Return settings as short text: the draft length, and what differs from the baseline."""
+    draft = settings["draft"]
+    others = (f"{name} {value}" for name, value in settings.items() if name != "draft" and value != baseline.get(name))
+    return ", ".join([f"draft {draft}" if draft else "MTP off", *others])
+
+
+# The engine and its replies.
+
+
+def make_arguments(settings: Settings) -> list[str]:
+    """Return an engine's arguments for some settings."""
+    words: list[str] = []
+    if settings["draft"]:
+        words += ["--spec-type", "draft-mtp", "--spec-draft-n-max", str(settings["draft"])]
+    for name, flags in _FLAGS.items():
+        if name in settings and (settings["draft"] or name not in _DRAFTING):
+            words += itertools.chain.from_iterable((flag, str(settings[name])) for flag in flags)
+    return words
+
+
+@contextmanager
+def start_engine(command: Sequence[str]) -> Iterator[str]:
+    """Start an engine on a free port, yield its address once it has loaded, and end it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(
+        [*command, "--host", "127.0.0.1", "--port", str(port)], stdin=quiet, stdout=quiet, stderr=quiet
+    )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_loaded(process, url)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait_until_loaded(process: subprocess.Popen[bytes], url: str) -> None:
+    end_s = time.monotonic() + _START_LIMIT_S
+    while time.monotonic() < end_s:
+        if process.poll() is not None:
+            sys.exit(f"The engine ended with exit code {process.returncode}: {process.args!r}")
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.02)
+    sys.exit("The engine did not load in time.")
+
+
+def measure_rate(url: str, prompt: Mapping[str, Any], workload: Mapping[str, Any], seed: int) -> float:
+    """Send a prompt and return the engine's own tokens/s of generation."""
+    body = {
+        "messages": [{"role": "user", "content": prompt["text"]}],
+        "max_tokens": prompt.get("tokens") or workload["tokens"],
+        "seed": seed,
+        "cache_prompt": False,
+        "chat_template_kwargs": {"enable_thinking": bool(workload.get("thinking"))},
+        **workload.get("sampling", {}),
+    }
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=600) as reply:
+        timings = json.load(reply)["timings"]
+    return float(timings["predicted_per_second"])
+
+
+def measure_round(
+    combinations: Sequence[Settings], command: Sequence[str], workload: Mapping[str, Any], number: int
+) -> list[float]:
+    """Start every combination once, in a random order, and return the logarithms of their tokens/s."""
+    order = list(range(len(combinations)))
+    random.Random(number).shuffle(order)
+    speeds = [0.0] * len(combinations)
+    for at in order:
+        with start_engine([*command, *make_arguments(combinations[at])]) as url:
+            measure_rate(url, {**workload["prompts"][0], "tokens": 32}, workload, number)
+            rates = [measure_rate(url, prompt, workload, number) for prompt in workload["prompts"]]
+        speeds[at] = statistics.fmean(map(math.log, rates))
+    return speeds
+
+
+# The regret.
+
+
+def find_fastest(speeds: Speeds) -> int:
+    """Return the combination with the highest mean."""
+    means = [statistics.fmean(column) for column in zip(*speeds, strict=True)]
+    return means.index(max(means))
+
+
+def compute_regret(speeds: Speeds, chosen: int, best: int) -> tuple[float, float]:
+    """Return the share of the best combination's speed that the chosen one lacks, and half of its 95 % interval."""
+    differences = [each[best] - each[chosen] for each in speeds]
+    regret = 1 - math.exp(-statistics.fmean(differences))
+    if len(differences) < 2:
+        return regret, math.inf
+    freedom = len(differences) - 1
+    student = _STUDENT_95[min(freedom, len(_STUDENT_95)) - 1]
+    return regret, student * statistics.stdev(differences) / math.sqrt(len(differences))
+
+
+def compute_held_out_regret(speeds: Speeds, chosen: int) -> float | None:
+    """Return the regret against the fastest by one half of the rounds, measured by the other; None for one round."""
+    halves = speeds[::2], speeds[1::2]
+    if not halves[1]:
+        return None
+    pairs = (halves, halves[::-1])
+    return statistics.fmean(compute_regret(test, chosen, find_fastest(choice))[0] for choice, test in pairs)
+
+
+def main() -> None:
+    """Measure all combinations and print their speeds and the regret of the tune."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--tune", type=Path, required=True, help="what `tune --json` printed")
+    parser.add_argument("--engine", type=Path, help="a llama-server (default: the built-in engine)")
+    parser.add_argument("--workload", default="code", help="a workload of resources/workloads with texts")
+    parser.add_argument("--context", type=int, default=8192)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("arguments", nargs="*", help="further arguments of the engine, after --")
+    options = parser.parse_args()
+    events = [json.loads(line) for line in options.tune.read_text("utf-8").splitlines() if line.startswith("{")]
+    space = next(each["space"] for each in events if each.get("event") == "plan")
+    verdict = next(each["verdict"] for each in events if "verdict" in each)
+    path = _ROOT / "resources" / "workloads" / f"{options.workload}.toml"
+    workload = tomllib.loads(path.read_text("utf-8"))
+    built_in = [sys.executable, "-P", str(_ROOT / "launcher" / "engine" / "builtin.py")]
+    command = [str(options.engine)] if options.engine else built_in
+    command += ["--model", str(options.model), "--ctx-size", str(options.context), "--parallel", "1"]
+    command += options.arguments
+    combinations = list_combinations(space)
+    chosen = combinations.index({**space["baseline"], **verdict["settings"]})
+    speeds: Speeds = []
+    loads = []
+    for number in range(options.rounds):
+        speeds.append(measure_round(combinations, command, workload, number))
+        loads.append(os.getloadavg()[0])
+        print(f"round {number + 1} of {options.rounds}, load {loads[-1]:.1f}", file=sys.stderr, flush=True)
+    best = find_fastest(speeds)
+    regret, half_width = compute_regret(speeds, chosen, best)
+    means = [statistics.fmean(column) for column in zip(*speeds, strict=True)]
+    names = [name_settings(each, space["baseline"]) for each in combinations]
+    result = {
+        "verdict": verdict["mtp"],
+        "likely": verdict.get("likely"),
+        "recommended": names[chosen],
+        "fastest": names[best],
+        "speeds": dict(zip(names, map(math.exp, means), strict=True)),
+        "regret": regret,
+        "half_width": half_width,
+        "held_out_regret": compute_held_out_regret(speeds, chosen),
+        "against_mtp_off": math.exp(means[chosen] - means[0]),
+        "rounds": options.rounds,
+        "load": statistics.fmean(loads),
+    }
+    if options.json:
+        print(json.dumps(result))
+        return
+    for at in sorted(range(len(names)), key=lambda each: -means[each]):
+        mark = " <- recommended" if at == chosen else ""
+        print(f"{names[at]:<40} {math.exp(means[at]):10.1f} tokens/s{mark}")
+    held_out = result["held_out_regret"]
+    print(
+        f"regret {100 * regret:.2f} ± {100 * half_width:.2f} %"
+        + ("" if held_out is None else f", held out {100 * held_out:.2f} %")
+        + f"; {result['against_mtp_off']:.3f} times MTP off; load {result['load']:.1f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
