@@ -8,7 +8,7 @@ from pathlib import Path
 from launcher.app.planner import MachineDescription, read_situation
 from launcher.app.tuned_match import TunedMatch, find_outdated_matches
 from launcher.base.errors import EngineMissing, LauncherError
-from launcher.base.messages import message
+from launcher.base.messages import join_messages, message
 from launcher.base.paths import cache_dir, explain_os_error, models_dir, state_dir
 from launcher.engine.builds.build import Device, EngineBuild, find_llama_server_on_path
 from launcher.engine.builds.installed import InstalledEngine, engine_in_use
@@ -203,7 +203,7 @@ def _find_engine_problems(engine: EngineCheck, machine: Machine) -> list[Problem
         problems.append(
             Problem(
                 title,
-                message("Install build b{fixed_in} or newer ({source}).", fixed_in=fault.fixed_in, source=fault.source),
+                join_messages(fault.advice, message("Source: {source}.", source=fault.source)),
                 "MTP",
             )
         )

@@ -13,6 +13,7 @@ from launcher.base.progress import Phase, Progress
 from launcher.cli.layout import UNKNOWN, format_table, wrap_text
 from launcher.cli.output import Note, Result, error_json, round_figure
 from launcher.cli.progress import Reporter, format_size
+from launcher.cli.quantities import parse_minutes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -36,6 +37,7 @@ _ACTIONS = {
     "add": "add your own llama-server by its path, such as a fork's",
     "flags": "list the flags of an engine, from its own --help",
     "test": "test an engine: version, GPU, MTP on the demo model",
+    "compare": "compare the engine in use with the one before it in pairs; a slower one is replaced by it",
 }
 
 
@@ -68,6 +70,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         if name == "flags":
             action.add_argument("search", nargs="*", metavar="WORD", help="only flags with these words")
             action.add_argument("--engine", type=Path, metavar="PATH", help="a llama-server, or an installed engine")
+        if name == "compare":
+            action.add_argument(
+                "names", nargs="*", metavar="NAME", help="two engines to compare instead, of which none is put in use"
+            )
+            action.add_argument("--model", metavar="M", help="the model to serve (default: the one served last)")
+            action.add_argument(
+                "--minutes",
+                type=parse_minutes,
+                default=1.0,
+                metavar="N",
+                help="how long, at least three pairs (default 1)",
+            )
         if name == "add":
             action.add_argument("path", type=Path, metavar="PATH", help="a llama-server, or the folder that has it")
             action.add_argument("--name", metavar="N", help="what to call it (default: its folder's name)")
@@ -83,6 +97,7 @@ async def run(options: argparse.Namespace) -> Result:
         "add": _add_engine,
         "remove": _remove_engine,
         "test": _test_engine,
+        "compare": _compare_engines,
     }
     return await actions.get(options.action or "list", _change_engine_in_use)(options)
 
@@ -217,6 +232,53 @@ def _test_json(name: str, result: SelfTestResult) -> dict[str, Any]:
         "notes": list(result.notes),
         "slot_files": result.slot_files.value,
     }
+
+
+async def _compare_engines(options: argparse.Namespace) -> Result:
+    """Compare two engines, by default the one in use with the one before it, which is put in use again if faster."""
+    from launcher.app.engine_sentinel import compare_engines, compare_update, describe_slower_build
+    from launcher.app.saved_tunes import check_no_tune
+    from launcher.app.session import ServerSession
+    from launcher.base.errors import BadOption
+    from launcher.engine.builds.installed import read_store
+
+    if options.names and len(options.names) != 2:
+        raise BadOption("Name two engines, or none.", "`mtp-launcher engine list` shows their names.")
+    await asyncio.to_thread(check_no_tune)
+    store = read_store()
+    pair = tuple(store.find_engine(name) for name in options.names) or store.find_update()
+    if pair is None:
+        raise BadOption(
+            "There is no engine before the one in use to compare it with.", "Name two: `engine compare NAME NAME`."
+        )
+    new, old = pair
+    compare = compare_engines if options.names else compare_update
+    reporter = Reporter(as_json=options.json)
+
+    def show_turn(name: str, rate: float) -> None:
+        data = {"event": "turn", "engine": name, "tokens_per_second": round_figure(rate)}
+        reporter.show_event(data, [Note(f"  {name}: {rate:.1f} tokens/s")])
+
+    session, seconds = ServerSession(), 60 * options.minutes
+    try:
+        found = await compare(session, new, old, options.model, seconds=seconds, on_turn=show_turn)
+    finally:
+        reporter.close()
+        await session.stop()
+    current = read_store().current
+    row = describe_slower_build(found).as_row() if found.is_slower else None
+    data = {**found.as_json(), "event": "done", "current": current, "known_bad_row": row}
+    lines = [wrap_text(found.sentence)]
+    if not options.names:
+        lines.append(f"In use: {_describe_engine_name(current)}.")
+    if row is not None:
+        lines += [
+            "",
+            "To report it, a row for resources/known-bad-builds.toml:",
+            "",
+            row,
+        ]
+    return Result(data, lines)
 
 
 def _show_install(reporter: Reporter, progress: Progress) -> None:

@@ -164,6 +164,7 @@ def _on_first_paint(window: Window, options: argparse.Namespace, file: Path | No
         window.notice.show_message("\n".join(damage), "attention")
     if picture is None:
         window.controller.attach_running()
+        window.controller.watch_updates()
     if options.demo:
         window.start_demo()
     elif file is not None:

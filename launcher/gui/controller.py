@@ -164,6 +164,10 @@ class Controller(QObject):
         """Take over the server that an earlier window has left when it crashed, if there is one."""
         self.bridge.run(lambda _report: self._service.attach(), failed=lambda _: None)
 
+    def watch_updates(self, check_s: float = 60.0) -> None:
+        """Compare updated engines with those before them while nothing is served, checking every `check_s`."""
+        self.bridge.run(lambda _report: self._service.watch_updates(check_s), failed=lambda _: None)
+
     def set_visible(self, visible: bool) -> None:
         """Tell the core whether the user can see the window."""
         self.bridge.run(lambda _report: self._service.set_visible(visible))

@@ -4,14 +4,15 @@ The server runs in a process of its own, which a crash of the window leaves runn
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import ServerNotFound, Superseded
-from launcher.base.messages import as_message, message
-from launcher.engine.server.state import SERVING, ModelsChanged, ServerState, ServerStatus
+from launcher.base.messages import as_message, join_messages, message
+from launcher.engine.server.state import ENGINE_SLOWER, SERVING, ModelsChanged, Notice, ServerState, ServerStatus
 from launcher.gui.core_events import (
     DeltaReceived,
     DrainAnswer,
@@ -26,6 +27,7 @@ from launcher.gui.core_events import (
 from launcher.gui.translation import render, tr
 
 if TYPE_CHECKING:
+    from launcher.app.engine_sentinel import BuildComparison
     from launcher.app.remote_session import RemoteSession
     from launcher.app.use_counting import UseCounting
     from launcher.base.action import Action
@@ -34,10 +36,13 @@ if TYPE_CHECKING:
     from launcher.models.server_settings import Value
     from launcher.monitor.health_event import HealthEvent
 
+_log = logging.getLogger(__name__)
 DEMO = "demo"
 _ASK_AFTER_S = 10.0
 """Seconds for which a restart waits for replies before the user is asked whether to go on."""
 _DRAIN_POLL_S = 0.2
+_IDLE_CHECKS = 5
+"""Checks in a row at which no server may run before an updated engine is compared with the one before it."""
 _REQUEST_FIELDS = ("max_tokens", "temperature", "seed", "thinking")
 """Sampling values for which ChatRequest has fields."""
 
@@ -60,6 +65,8 @@ class ServerService:
         self._counting: UseCounting | None = None
         self._drain_answer: asyncio.Future[DrainAnswer] | None = None
         """The user's answer while a restart waits for replies."""
+        self._comparison: asyncio.Task[BuildComparison] | None = None
+        """A comparison of an updated engine with the one before it, while nothing is served."""
 
     async def start(self, request: StartRequest) -> None:
         """Start a model with the settings that the command line would use: see resolve_start."""
@@ -67,6 +74,8 @@ class ServerService:
         from launcher.engine.server.last_start import save_last_model
 
         session = self.open_session()
+        if self._comparison is not None:  # it has been cancelled, and frees its memory
+            await asyncio.wait([self._comparison])
         session.prepare()  # while the settings are resolved
         self._request_count += 1
         start, request_number = request.start, self._request_count
@@ -101,10 +110,12 @@ class ServerService:
             await self.open_session().attach()
 
     def open_session(self) -> "RemoteSession":
-        """Return the session, creating it if necessary."""
+        """Return the session, creating it if necessary. Ends a comparison of engines."""
         from launcher.app.remote_session import RemoteSession
         from launcher.app.use_counting import UseCounting
 
+        if self._comparison is not None:
+            self._comparison.cancel()
         if self.session is None:
             self.session = RemoteSession(
                 on_event=self._forward_event, on_snapshot=self._post, on_health=self._forward_health
@@ -134,9 +145,41 @@ class ServerService:
         """Unload one of the models at the server's address."""
         await self._running_session().stop_model(name)
 
+    async def watch_updates(self, check_s: float) -> None:
+        """Compare an updated engine with the one before it when nothing was served at several checks. Never ends."""
+        from launcher.app.engine_sentinel import compare_update, find_uncompared_update
+        from launcher.app.session import ServerSession
+
+        idle_checks = 0
+        while True:
+            await asyncio.sleep(check_s)
+            update = await asyncio.to_thread(find_uncompared_update)
+            idle_checks = idle_checks + 1 if update is not None else 0
+            if update is None or idle_checks < _IDLE_CHECKS:
+                continue
+            idle_checks = 0
+            self._comparison = asyncio.create_task(compare_update(ServerSession(), *update))
+            try:
+                await asyncio.wait([self._comparison])
+            finally:
+                self._comparison.cancel()
+            comparison, self._comparison = self._comparison, None
+            if comparison.cancelled():
+                continue  # the user has started a server: it is repeated later
+            if (error := comparison.exception()) is not None:
+                _log.warning("The updated engine was not compared with the one before it: %s", error)
+                return
+            found = comparison.result()
+            if found.is_slower:
+                again = message("{old} is used again.", old=found.old.name)
+                self._post(Notice(ENGINE_SLOWER, join_messages(found.sentence, again)))
+
     async def close(self) -> None:
         """Stop the server, and end its process."""
         self._request_count += 1
+        if self._comparison is not None:
+            self._comparison.cancel()
+            await asyncio.wait([self._comparison])
         if self.session is not None:
             await self.session.close()
         if self._counting is not None:

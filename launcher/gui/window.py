@@ -23,7 +23,14 @@ from PySide6.QtWidgets import QFileDialog, QGridLayout, QMainWindow, QPushButton
 from launcher.app import settings
 from launcher.app.settings_declared import CLOSE, VALUE_ASK, VALUE_QUIT, VALUE_TRAY
 from launcher.base.text import one_line
-from launcher.engine.server.state import ADDRESS_CHANGED, KEPT_REPLACED, MAIN_UNLOADED, NO_HEAD, Notice
+from launcher.engine.server.state import (
+    ADDRESS_CHANGED,
+    ENGINE_SLOWER,
+    KEPT_REPLACED,
+    MAIN_UNLOADED,
+    NO_HEAD,
+    Notice,
+)
 from launcher.gui.controller import Controller
 from launcher.gui.core_events import DrainAnswer
 from launcher.gui.pages import PAGES
@@ -415,7 +422,7 @@ class Window(QMainWindow):
     @Slot(object)
     def _show_notice(self, notice: Notice) -> None:
         """Show a notice on every page if it concerns other programs, or what the user has started."""
-        if notice.code in (ADDRESS_CHANGED, NO_HEAD, KEPT_REPLACED, MAIN_UNLOADED):
+        if notice.code in (ADDRESS_CHANGED, NO_HEAD, KEPT_REPLACED, MAIN_UNLOADED, ENGINE_SLOWER):
             meaning = "information" if notice.code in (NO_HEAD, MAIN_UNLOADED) else "attention"
             self.notice.show_message(render(notice.text), meaning)
 

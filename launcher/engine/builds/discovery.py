@@ -15,6 +15,7 @@ from launcher.engine.builds.build import EngineBuild
 from launcher.engine.builds.installed import BUILT_IN_NAME, PROGRAM, EngineStore, InstalledEngine, read_store
 from launcher.engine.builds.known_bad import KnownFault, build_number, find_known_fault
 from launcher.engine.builds.probe import probe_engine
+from launcher.engine.builds.slower_builds import list_slower_builds
 
 EngineOrigin = Literal["installed", "yours", "PATH", "found", "built-in"]
 _PLUG_IN = re.compile(
@@ -75,7 +76,7 @@ class FoundEngine:
 
 async def find_engines() -> tuple[tuple[FoundEngine, ...], EngineStore]:
     """Return all engines and the store. Each is probed, unless a probe of it is cached; failures are recorded."""
-    store = read_store()
+    store, slower = read_store(), list_slower_builds()
     limit = asyncio.Semaphore(_PARALLEL_PROBES)
 
     async def probe_candidate(
@@ -99,7 +100,7 @@ async def find_engines() -> tuple[tuple[FoundEngine, ...], EngineStore]:
             error,
             _detect_backends(program, engine),
             build.offers_mtp if build else None,
-            find_known_fault(number),
+            find_known_fault(number) or (slower[name].as_fault() if name in slower else None),
             current,
             current and store.pinned,
             engine,

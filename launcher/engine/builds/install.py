@@ -36,6 +36,7 @@ from launcher.engine.builds.installed import (
 from launcher.engine.builds.offers import Offer, archives_of, find_offer, list_offers
 from launcher.engine.builds.releases import STABLE, Asset, Release, ReleaseClient
 from launcher.engine.builds.self_test import SelfTestResult, run_self_test
+from launcher.engine.builds.slower_builds import list_slower_builds
 from launcher.fetch.file_names import local_name
 from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
 from launcher.machine.machine import read_machine
@@ -129,6 +130,17 @@ class _Installation:
                 )
                 return newer
             choices = choose_builds(target, release.uploaded_names, backend)
+            faster = _find_faster_in_use(choices[0]) if tag is None else None
+            if faster is not None:
+                self._on_note(
+                    message(
+                        "{name} stays in use: {tag} was slower on this computer. To install it anyway: "
+                        "`mtp-launcher engine install {tag}`.",
+                        name=faster.name,
+                        tag=release.tag,
+                    )
+                )
+                return faster
             # A private folder: no other user may change an archive between its verification and its unpacking.
             downloads = make_private_folder(_downloads_folder(tag, backend))
             for index, choice in enumerate(choices):
@@ -312,6 +324,13 @@ class _TestFailed(Exception):
         super().__init__(reason)
         self.reason = reason
         self.another_may_pass = not (isinstance(reason, SelfTestFailed | LibraryMissing) or reason.facts.get("hidden"))
+
+
+def _find_faster_in_use(choice: BuildChoice) -> InstalledEngine | None:
+    """Return the engine in use if the chosen build was compared with one before, and slower."""
+    engine = _find_engine_in_use()
+    is_slower = choice.build.folder in list_slower_builds()
+    return engine if is_slower and engine is not None and engine.name != choice.build.folder else None
 
 
 def _remove_folder_name(folder: Path, error: LauncherError) -> None:

@@ -146,6 +146,7 @@ class _EngineList(_Version):
     current: str = AUTOMATIC
     previous: str | None = None
     pinned: bool = False
+    uncompared: bool = False
     own: list[_OwnEngine] = Field(default=[])
 
 
@@ -173,7 +174,8 @@ class EngineStore:
     """A snapshot of the engine store.
 
     `current` is the engine in use (a name, "auto" or "built-in"), `previous` the one before it, `pinned` whether
-    installations must not change `current`, and `notice` a message for the user about a damaged engines.json.
+    installations must not change `current`, `notice` a message for the user about a damaged engines.json, and
+    `uncompared` whether an installation has put `current` in place of `previous`, whose speed was not compared yet.
     """
 
     engines: tuple[InstalledEngine, ...]
@@ -181,6 +183,13 @@ class EngineStore:
     previous: str | None
     pinned: bool
     notice: str | None = None
+    uncompared: bool = False
+
+    def find_update(self) -> tuple[InstalledEngine, InstalledEngine] | None:
+        """Return the engine in use and the one before it, if both are in the store; None otherwise."""
+        by_name = {engine.name: engine for engine in self.engines}
+        new, old = by_name.get(self.current), by_name.get(self.previous or "")
+        return None if new is None or old is None else (new, old)
 
     def find_engine(self, name: str) -> InstalledEngine:
         """Return the engine with this name, or with this tag if only one has it. Raises EngineMissing."""
@@ -257,9 +266,22 @@ def use_engine(name: str) -> EngineStore:
 def switch_after_install(name: str) -> bool:
     """Put a newly installed engine in use unless another one is pinned; return whether it is in use now."""
     with _locked_engine_list() as engine_list:
-        if not engine_list.pinned or engine_list.current == name:
+        if not engine_list.pinned and engine_list.current != name:
             _switch_to(engine_list, name)
+            engine_list.uncompared = _make_snapshot(engine_list).find_update() is not None
         return engine_list.current == name
+
+
+def settle_update(name: str, *, keeps_old: bool) -> None:
+    """Record that engine `name` was compared with the one before it, which is put in use again with `keeps_old`.
+
+    Does nothing if another engine is in use by now.
+    """
+    with _locked_engine_list() as engine_list:
+        if engine_list.current == name:
+            engine_list.uncompared = False
+            if keeps_old and engine_list.previous is not None and not engine_list.pinned:
+                _switch_to(engine_list, engine_list.previous)
 
 
 def pin_engine(name: str | None = None) -> EngineStore:
@@ -384,12 +406,18 @@ def _resolve_name(engine_list: _EngineList, name: str) -> str:
 def _switch_to(engine_list: _EngineList, name: str) -> None:
     if engine_list.current != name:
         engine_list.previous, engine_list.current = engine_list.current, name
+        engine_list.uncompared = False
 
 
 def _make_snapshot(engine_list: _EngineList, notice: str | None = None) -> EngineStore:
     own = [InstalledEngine(each.name, each.program, None) for each in engine_list.own]
     return EngineStore(
-        (*_list_installed_builds(), *own), engine_list.current, engine_list.previous, engine_list.pinned, notice
+        (*_list_installed_builds(), *own),
+        engine_list.current,
+        engine_list.previous,
+        engine_list.pinned,
+        notice,
+        engine_list.uncompared,
     )
 
 

@@ -5,6 +5,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
 
+from launcher.base.messages import Message, message
 from launcher.base.paths import shipped_file
 
 _BUILD = re.compile(r"\bbuild (\d+)|^(\d+) \(")
@@ -15,14 +16,22 @@ _BUILD = re.compile(r"\bbuild (\d+)|^(\d+) \(")
 class KnownFault:
     """A known fault of the builds `first` to `last`, inclusive.
 
-    `reason` is a clause that can follow "because", `fixed_in` the first build without the fault, `source` a link.
+    `reason` is a clause that can follow "because", `fixed_in` the first build without the fault, None if there is none
+    yet, and `source` a link, or words.
     """
 
     first: int
     last: int
     reason: str
-    fixed_in: int
     source: str
+    fixed_in: int | None = None
+
+    @property
+    def advice(self) -> Message:
+        """What to do, as a sentence."""
+        if self.fixed_in is None:
+            return message("Use another build.")
+        return message("Use b{fixed_in} or newer.", fixed_in=self.fixed_in)
 
 
 @lru_cache(maxsize=1)

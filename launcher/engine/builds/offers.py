@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from launcher.base.errors import LauncherError
-from launcher.base.messages import message
+from launcher.base.messages import join_messages, message
 from launcher.engine.builds.assets import BuildChoice, TargetComputer, choose_builds, fallback_rank
 from launcher.engine.builds.install_errors import EngineUnfit, KnownBadBuild, ReleaseMissing
 from launcher.engine.builds.known_bad import KnownFault, find_known_fault
@@ -98,10 +98,9 @@ async def find_offer(
     if fault is not None and not (anyway and tag == build):
         raise KnownBadBuild(
             message("{build} has a known bug: {reason}.", build=build, reason=fault.reason),
-            message(
-                "Use b{fixed_in} or newer. To install it anyway: `mtp-launcher engine install {build} --anyway`.",
-                fixed_in=fault.fixed_in,
-                build=build,
+            join_messages(
+                fault.advice,
+                message("To install it anyway: `mtp-launcher engine install {build} --anyway`.", build=build),
             ),
             source=fault.source,
         )

@@ -252,9 +252,7 @@ def _known_fault_note(build: EngineBuild) -> str:
     fault = find_known_fault(build_number(build.version))
     if fault is None:
         return ""
-    return message(
-        "This build has a known bug: {reason}. Use b{fixed_in} or newer.", reason=fault.reason, fixed_in=fault.fixed_in
-    )
+    return join_messages(message("This build has a known bug: {reason}.", reason=fault.reason), fault.advice)
 
 
 def api_model_name(options: ServeOptions) -> str:

@@ -101,6 +101,8 @@ NO_HEAD, KEPT_REPLACED = "no_mtp_head", "kept_settings_replaced"
 user has kept for the model do not fit now and were replaced."""
 MAIN_UNLOADED = "main_model_unloaded"
 """Notice code: the model that a person started was unloaded to make room for one that a request loads."""
+ENGINE_SLOWER = "engine_slower"
+"""Notice code: an updated engine was slower than the one before it, which is used again."""
 
 ServerEvent = ServerStatus | LogAdded | EngineStarted | Notice | StreamsContinued | ModelsChanged
 Listener = Callable[[ServerEvent], None]
