@@ -75,6 +75,7 @@ class GateClientSide:
             slot_folder=self.slot_folder if saves else None,
             state_key=await asyncio.to_thread(lambda: launch.state_key),
             reply_limit=_find_reply_limit(launch.options.extra),
+            model=launch.options.model,
         )
         await gate.resume_requests(link)
 

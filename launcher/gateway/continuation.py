@@ -9,6 +9,7 @@ slot: the parser has dropped the marks between thinking and answer, and white sp
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Self
 
 from launcher.gateway.engine_link import EngineLink
@@ -29,6 +30,8 @@ _LEADING = 64
 _TAIL_TOKENS = 64
 """Prompt tokens that are compared to find a request's slot."""
 _LAST_PIECES = 4
+_WORDS_BACK = 8
+"""Words of a reply among which the last canonical one is looked for."""
 _ANY_BOUNDARY_AFTER = 16
 """Frames after which a stream without spaces, such as Chinese, is cut between any two tokens that are canonical."""
 
@@ -41,8 +44,8 @@ class Continuation:
     """The second part of a cut stream: the request to send, and what the first part was.
 
     `slot` has the conversation, None if it was not saved. `tokens_before` were generated in all earlier parts, whose
-    text is `raw`.
-    `prompt_tokens` and `reused_tokens` are those of the client's request.
+    text is `raw`. `prompt_tokens` and `reused_tokens` are those of the client's request. `repeated` is text that the
+    client has already, but that the engine is to write again.
     """
 
     request: Mapping[str, Any]
@@ -51,6 +54,7 @@ class Continuation:
     tokens_before: int
     prompt_tokens: int
     reused_tokens: int
+    repeated: str = ""
 
     def without_slot(self) -> Self:
         """Return the same continuation for an engine that has the conversation in no slot."""
@@ -208,14 +212,70 @@ async def make_continuation(
             if earlier is not None:  # its text is in this slot, perhaps as other tokens than were generated
                 count += earlier.tokens_before - await _count_tokens(link, generated, earlier.raw)
             break
-    if raw is None:  # the text of one kind is exact but for white space at its ends; the mark between two is unknown
-        if exchange.text.reasoning and exchange.text.content:
-            return None
-        raw = exchange.text.reasoning + exchange.text.content
-        count = len(await link.token_pieces(raw))
+    if raw is None:
+        return await continue_text(link, exchange, found, earlier, repeats=False)
     request = _with_reply(exchange.path, body, mode, raw)
     _lower_limits(request, count, link.reply_limit)
     return Continuation(request, raw, slot, count, prompt_tokens or 0, exchange.figures.reused_tokens or 0)
+
+
+async def continue_text(
+    link: EngineLink, exchange: Exchange, found: tuple[str, str], earlier: Continuation | None, *, repeats: bool
+) -> Continuation | None:
+    """Return how a stream continues by nothing but the text that was delivered; None if the template does not tell.
+
+    The engine may have ended anywhere, even within a word, where the next one would read other tokens. With `repeats`
+    it is therefore to write again what follows the last place at which a stream may be cut.
+    """
+    _, mode = found
+    text, body = exchange.text, dict(exchange.body or {})
+    raw = text.content if mode == TOKENS else await _restore_marks(link, body, mode, text)
+    if raw is None:
+        return None
+    repeated = await _find_repeated(link, text.last_pieces) if repeats else ""
+    raw = raw.removesuffix(repeated)
+    if mode == TOKENS:
+        request = {**body, "prompt": f"{body['prompt']}{raw}"}
+    else:
+        request = _with_reply(exchange.path, body, mode, raw)
+    count = len(await link.token_pieces(raw))
+    _lower_limits(request, count, link.reply_limit)
+    prompt_tokens = earlier.prompt_tokens if earlier else exchange.figures.prompt_tokens
+    reused = exchange.figures.reused_tokens
+    return Continuation(request, raw, None, count, prompt_tokens or 0, reused or 0, repeated)
+
+
+async def _restore_marks(link: EngineLink, body: Mapping[str, Any], mode: str, text: DeliveredText) -> str | None:
+    """Return a delivered reply with the marks of its thinking, as the template writes them; None if it does not.
+
+    They are read from a reply to another question, rendered by the engine. A model may have written other white space.
+    """
+    begins_thinking = mode == "reasoning_content"
+    if not (text.content if begins_thinking else text.reasoning):
+        return text.reasoning + text.content
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": _PROBE}]}
+    if "chat_template_kwargs" in body:
+        asked["chat_template_kwargs"] = body["chat_template_kwargs"]
+    thinking, answer = _PROBE, _PROBE.upper()
+    reply = {"role": "assistant", "reasoning_content": thinking, "content": answer}
+    going_on = {"continue_final_message": "content", "add_generation_prompt": False}
+    prompt = await link.render_prompt(asked)
+    whole = await link.render_prompt({**asked, "messages": [*asked["messages"], reply], **going_on})
+    if prompt is None or whole is None or not whole.startswith(prompt) or not whole.endswith(answer):
+        return None
+    begin, found, end = whole[len(prompt) :].removesuffix(answer).partition(thinking)
+    if not found:
+        return None
+    return f"{begin}{text.reasoning}{end if text.content else ''}{text.content}"
+
+
+async def _find_repeated(link: EngineLink, pieces: list[str]) -> str:
+    """Return what follows the last canonical word of a text that ends before another word; "" if there is none."""
+    begins = [number for number, piece in enumerate(pieces) if begins_word(piece)]
+    for begin, end in reversed([*pairwise(begins[-_WORDS_BACK - 1 :])]):
+        if await link.token_pieces("".join(pieces[begin:end])) == pieces[begin:end]:
+            return "".join(pieces[end:])
+    return ""
 
 
 async def _continue_tokens(link: EngineLink, exchange: Exchange, saved: list[SavedSlot]) -> Continuation:

@@ -23,7 +23,7 @@ class EngineLink:
 
     `slots` is how many requests it works on at once. `slot_folder` is where it saves slots, None if it cannot.
     `state_key` is the same for engines that can restore each other's slots. `reply_limit` is the most tokens of a reply
-    whose request names no limit, None without one.
+    whose request names no limit, None without one. `model` is the model's file.
     """
 
     url: str
@@ -32,6 +32,7 @@ class EngineLink:
     slot_folder: Path | None
     state_key: str
     reply_limit: int | None = None
+    model: Path | None = None
 
     async def open_reply(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""

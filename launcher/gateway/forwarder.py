@@ -3,13 +3,14 @@
 import asyncio
 import json
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from aiohttp import ClientError, HttpVersion11, web
 
 from launcher.base.errors import INTERRUPTED
 from launcher.gateway.access import RETRY_AFTER, Refusal
-from launcher.gateway.continuation import Continuation, find_mode, may_cut_here
+from launcher.gateway.continuation import Continuation, continue_text, drain_reason, find_mode, may_cut_here
 from launcher.gateway.engine_connection import EngineReply
 from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import COMPLETIONS_PATH, MESSAGES_PATH, Exchange, ExchangeState
@@ -17,6 +18,8 @@ from launcher.gateway.frames import (
     COMMENT,
     FRAME_END,
     FrameSplitter,
+    begins_reply,
+    drop_text,
     find_object,
     format_event,
     parse_event,
@@ -29,6 +32,8 @@ _PASSED_ON = ("Content-Type", "Accept", "User-Agent")
 _PASSED_BACK = ("Content-Type", "Retry-After")
 _MOST_UNSENT_BYTES = 64 << 10
 """Bytes of a stream that wait for a slow client before more of it is read from the engine."""
+_LEAST_BETWEEN_LOSSES = 256
+"""Pieces, which are tokens mostly, that a reply has to grow by after the loss of an engine to outlive another one."""
 _PROGRESS = b'"return_progress":true,'
 MODEL_HEADER = "X-Served-By-Model"
 """Header of a reply by another model than the request names, or by one of several: which it was."""
@@ -38,10 +43,15 @@ class ClientGone(Exception):
     """The client has closed its connection."""
 
 
+class RepeatDiffers(Exception):
+    """An engine that was to write a part of the reply again has written something else."""
+
+
 class Forwarder:
     """Forwards one exchange.
 
     `was_cut` is whether a handover has cut its reply, `continuation`, which the handover sets, how the reply goes on.
+    `is_broken_off` is whether its engine was lost within the reply, which `continue_broken_reply` goes on with.
     `revoked` is done once its key has been revoked.
     """
 
@@ -49,6 +59,7 @@ class Forwarder:
         self.exchange = exchange
         self.continuation: Continuation | None = None
         self.was_cut = False
+        self.is_broken_off = False
         self.revoked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._request = request
         self._response: web.StreamResponse | None = None
@@ -66,6 +77,12 @@ class Forwarder:
         self._stream = RejoinedStream()
         self._frames_waited = 0
         self._mode: tuple[EngineLink, tuple[str, str] | None] | None = None
+        self._repeats = True
+        self._repeated = ""
+        """What the engine has still to write again of what the client has."""
+        self._model: Path | None = None
+        self._lost_at: int | None = None
+        """Pieces of the reply that the client had when an engine was last lost in it."""
 
     async def find_mode(self, link: EngineLink) -> tuple[str, str] | None:
         """Return what continuation.find_mode does. It asks each engine once. Raises EngineLost."""
@@ -77,6 +94,11 @@ class Forwarder:
     def has_delivered(self) -> bool:
         """Whether the client has received a part of the reply; if not, the request can be sent again unnoticed."""
         return self._delivered
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the client has the status of the response, so that an error can only be an event of the stream."""
+        return self._response is not None
 
     @property
     def response(self) -> web.StreamResponse:
@@ -95,6 +117,8 @@ class Forwarder:
         assert task is not None  # noqa: S101 -- a coroutine runs in one
         cancelled_before = task.cancelling()
         self.was_cut = False
+        self._model = link.model
+        self._repeated = self.continuation.repeated if self.continuation else ""
         try:
             self.was_cut = await self._pass_reply_on(link)
         except asyncio.CancelledError:
@@ -121,6 +145,39 @@ class Forwarder:
         if not self.revoked.done():
             self.revoked.set_result(None)
         self.cut()
+
+    def break_off_at_loss(self) -> bool:
+        """Record that the engine was lost within the reply; return whether another one may go on with it.
+
+        Not twice at nearly the same place, for this reply may be the cause.
+        """
+        pieces, lost_at = self.exchange.text.piece_count, self._lost_at
+        is_near = lost_at is not None and pieces - lost_at < _LEAST_BETWEEN_LOSSES
+        if is_near or drain_reason(self.exchange) is not None:
+            return False
+        self._lost_at = pieces
+        self.exchange.handovers += not self.was_cut
+        self.break_off(repeats=(self.exchange.body or {}).get("temperature") == 0)
+        return True
+
+    def break_off(self, *, repeats: bool) -> None:
+        """Have the reply go on by its text; with `repeats` from the last place at which it may be cut."""
+        self.is_broken_off, self._repeats = True, repeats
+        self.exchange.gap_open = True
+
+    async def continue_broken_reply(self, link: EngineLink) -> bool:
+        """Have the engine go on with a reply in which another one was lost, and return whether it can.
+
+        No reply goes on with another model. Raises EngineLost.
+        """
+        found = await self.find_mode(link) if link.model == self._model else None
+        going_on = found and await continue_text(link, self.exchange, found, self.continuation, repeats=self._repeats)
+        if not going_on:
+            self.exchange.gap_open = False
+            return False
+        self.continuation = going_on
+        self.is_broken_off = False
+        return True
 
     def check_key(self) -> None:
         """Raise Refusal if the key has been revoked."""
@@ -237,7 +294,7 @@ class Forwarder:
 
     async def _may_cut(self, link: EngineLink, event: dict[str, Any]) -> bool:
         part = read_part(event)
-        if part is None or not part.text:
+        if part is None or not part.text or self._repeated:
             return False
         self._frames_waited += 1
         exact = self.exchange.path == COMPLETIONS_PATH
@@ -252,6 +309,10 @@ class Forwarder:
             exchange.figures.add_progress(event["prompt_progress"])
             if self._asks_progress:
                 return None
+        if self._repeated:
+            if self._is_repetition(event):
+                return None
+            frame = format_event(event, name=event.get("type"))
         has_timings = isinstance(event.get("timings"), dict) and _ends_reply(event)
         if has_timings:
             exchange.figures.add_timings(event["timings"], continuation.tokens_before if continuation else 0)
@@ -269,6 +330,23 @@ class Forwarder:
         if passed is not None and usage is not None and not has_timings:
             exchange.figures.add_usage(usage)
         return passed
+
+    def _is_repetition(self, event: dict[str, Any]) -> bool:
+        """Return whether the client has all that an event says; else take from it what the client has.
+
+        Raises RepeatDiffers.
+        """
+        part, text = read_part(event), self.exchange.text
+        if part is None:
+            if begins_reply(event):
+                return False
+            raise RepeatDiffers
+        said, repeated = part.content if text.content else part.reasoning, self._repeated
+        if not said or not (repeated.startswith(said) or said.startswith(repeated)):
+            raise RepeatDiffers
+        self._repeated = repeated[len(said) :]
+        drop_text(event, len(repeated))
+        return len(said) <= len(repeated)
 
     def _note_part(self) -> None:
         """Record that a part of the reply is delivered now, and the gap that a handover made before it."""

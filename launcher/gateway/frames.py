@@ -66,6 +66,23 @@ def read_part(event: Mapping[str, Any]) -> ReplyPart | None:
     return part if any(part) else None
 
 
+def begins_reply(event: Mapping[str, Any]) -> bool:
+    """Return whether an event only says that a reply, or a block of one, begins; or that its prompt is being read."""
+    if choices := event.get("choices"):
+        return not choices[0].get("finish_reason") and read_part(event) is None
+    return "prompt_progress" in event or event.get("type") in ("message_start", "content_block_start", "ping")
+
+
+def drop_text(event: Mapping[str, Any], count: int) -> None:
+    """Take the first `count` characters from the text that an event adds to the reply."""
+    choices = event.get("choices")
+    holder = (choices[0].get("delta") or choices[0]) if choices else event["delta"]
+    for name in ("content", "reasoning_content", "text", "thinking"):
+        if holder.get(name):
+            holder[name] = holder[name][count:]
+            return
+
+
 def find_object(data: bytes, name: str) -> dict[str, Any] | None:
     """Return the last JSON object called `name` in a reply, without parsing the rest; None if there is none.
 

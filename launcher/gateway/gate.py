@@ -15,7 +15,7 @@ from launcher.gateway.continuation import TOKENS, drain_reason, is_canonical, ma
 from launcher.gateway.engine_connection import EngineLost, EngineUnreached
 from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import Exchange, ExchangeState, HandoverOutlook, Prospect
-from launcher.gateway.forwarder import ClientGone, Forwarder
+from launcher.gateway.forwarder import ClientGone, Forwarder, RepeatDiffers
 from launcher.gateway.saved_slots import SavedSlot, delete_slots, restore_slots, save_slots
 from launcher.gateway.turns import Turns
 
@@ -79,18 +79,16 @@ class HandoverReport:
         return max((each.gaps_s[-1] for each in self.continued if each.gaps_s), default=None)
 
 
-def _can_read_raw(link: EngineLink, exchange: Exchange) -> bool:
-    """Return whether a reply's raw text will be known: only a slot's file has the mark between thinking and answer."""
-    return link.slot_folder is not None or not (exchange.text.reasoning and exchange.text.content)
-
-
 async def _keeps_words(link: EngineLink, exchange: Exchange, mode: str) -> bool:
     """Return whether a reply goes on with the words that the old engine would have chosen. Raises EngineLost.
 
-    Above temperature 0 there are no such words, so any will do.
+    Above temperature 0 there are no such words, so any will do. Only a slot's file has the mark between thinking and
+    answer as the model wrote it.
     """
-    body = exchange.body or {}
-    return mode == TOKENS or body.get("temperature") != 0 or await is_canonical(link, exchange.text)
+    body, text = exchange.body or {}, exchange.text
+    if mode == TOKENS or body.get("temperature") != 0:
+        return True
+    return (link.slot_folder is not None or not (text.reasoning and text.content)) and await is_canonical(link, text)
 
 
 def _is_silent(exchange: Exchange) -> bool:
@@ -155,7 +153,7 @@ class Gate:
         if not forwarder.has_delivered:
             return Prospect.GOES_ON
         exchange = forwarder.exchange
-        if link is None or drain_reason(exchange) is not None or not _can_read_raw(link, exchange):
+        if link is None or drain_reason(exchange) is not None:
             return Prospect.ENDS_FIRST
         found = await forwarder.find_mode(link)
         if found is None:
@@ -189,9 +187,12 @@ class Gate:
         self._saving_s = time.monotonic() - began_s
         for forwarder, mode in found.items():
             earlier, forwarder.continuation = forwarder.continuation, None
-            with suppress(EngineLost):
+            try:
                 forwarder.continuation = await make_continuation(link, forwarder.exchange, mode, self._saved, earlier)
-            if forwarder.continuation is None:
+                goes_on = forwarder.continuation is not None
+            except EngineLost:
+                goes_on = forwarder.break_off_at_loss()
+            if not goes_on:
                 self._give_up(forwarder)
         self._link = None
 
@@ -208,7 +209,7 @@ class Gate:
                 report.again += 1
                 continue
             exchange = forwarder.exchange
-            if not same_model or drain_reason(exchange) is not None or not _can_read_raw(link, exchange):
+            if not same_model or drain_reason(exchange) is not None:
                 continue
             with suppress(EngineLost):  # its forwarder meets the same error
                 mode = await forwarder.find_mode(link)
@@ -396,17 +397,20 @@ class Gate:
                 if link is None or is_shut:  # lost, or a handover has begun, since the turn was given
                     await asyncio.sleep(0)
                     continue
+                if forwarder.is_broken_off and not await forwarder.continue_broken_reply(link):
+                    await _fail_broken(forwarder)
+                    return
                 if not await forwarder.forward(link):
                     return
             except EngineUnreached:
                 if self._link is link:
                     self.lose_engine()
+            except RepeatDiffers:
+                forwarder.break_off(repeats=False)
             except EngineLost:
-                if forwarder.has_delivered or exchange.sent_again or await self._has_ended(link):
-                    exchange.end = "engine ended"
-                    await forwarder.fail(502, "The engine ended before the reply was complete")
+                if not await self._survives_loss(forwarder, link):
+                    await _fail_broken(forwarder)
                     return
-                exchange.sent_again = True  # llama-server drops a connection now and then
             finally:
                 if takes_turn:
                     self._turns.end_turn()
@@ -416,6 +420,23 @@ class Gate:
                 return
             exchange.handovers += forwarder.was_cut
             self._note_change(exchange)
+
+    async def _survives_loss(self, forwarder: Forwarder, link: EngineLink | None) -> bool:
+        """Return whether a request goes on after its connection to an engine broke.
+
+        A reply that the client has a part of goes on by its text. What has brought nothing yet is sent again once, also
+        because llama-server drops a connection now and then; after a crash only if the client can no longer be told to
+        do that itself. Each may be what an engine crashes in, so there are limits.
+        """
+        exchange = forwarder.exchange
+        has_ended = await self._has_ended(link)
+        if forwarder.has_delivered:
+            was_replaced = forwarder.is_broken_off and not has_ended and self._link is not link
+            return was_replaced or forwarder.break_off_at_loss()
+        if exchange.sent_again or (has_ended and not forwarder.has_begun):
+            return False
+        exchange.sent_again = True
+        return True
 
     async def _wait_for_engine(
         self, forwarder: Forwarder, ready: "asyncio.Future[None] | None", *, takes_turn: bool
@@ -453,10 +474,7 @@ class Gate:
             raise
 
     async def _has_ended(self, link: EngineLink | None) -> bool:
-        """Return whether an engine has crashed; False if it answers, or a handover has ended it.
-
-        A request in which an engine crashed is not sent again: it may be the cause.
-        """
+        """Return whether an engine has crashed; False if it answers, or a handover has ended it."""
         if link is not None and self._link is link and not await link.answers():
             self.lose_engine()
         return link is self._lost_link
@@ -464,6 +482,12 @@ class Gate:
     def _note_change(self, exchange: Exchange) -> None:
         if self._on_exchange is not None and exchange.path in GENERATING_PATHS:
             self._on_exchange(exchange)
+
+
+async def _fail_broken(forwarder: Forwarder) -> None:
+    """End a reply that cannot go on although its engine has ended."""
+    forwarder.exchange.end = "engine ended"
+    await forwarder.fail(502, "The engine ended before the reply was complete")
 
 
 async def _wait_until_ready(ready: "asyncio.Future[None]", limit_s: float | None) -> None:

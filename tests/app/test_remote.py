@@ -30,8 +30,10 @@ def options(demo_model: Path) -> ServeOptions:
 
 
 @asynccontextmanager
-async def served(options: ServeOptions, seen: list[ServerEvent] | None = None) -> AsyncIterator[ServerSession]:
-    session = ServerSession(on_event=None if seen is None else seen.append)
+async def served(
+    options: ServeOptions, seen: list[ServerEvent] | None = None, *, direct: bool = False
+) -> AsyncIterator[ServerSession]:
+    session = ServerSession(on_event=None if seen is None else seen.append, direct=direct)
     try:
         await session.start(options)
         yield session
@@ -214,8 +216,11 @@ async def test_a_state_folder_that_cannot_be_written_is_said_and_it_serves(
         assert session.supervisor.log.last_lines()
 
 
-async def test_a_reply_whose_engine_was_killed_says_so_to_another_program(options: ServeOptions) -> None:
-    async with served(options) as session:
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "gateway"])
+async def test_a_reply_whose_engine_was_killed_goes_on_or_says_so_to_another_program(
+    options: ServeOptions, *, direct: bool
+) -> None:
+    async with served(options, direct=direct) as session:
         victims = [session.supervisor.engine_pid]
 
         def kill(_: object) -> None:
@@ -223,6 +228,12 @@ async def test_a_reply_whose_engine_was_killed_says_so_to_another_program(option
                 os.kill(victims.pop() or 0, signal.SIGKILL)
 
         question = ChatRequest([{"role": "user", "content": "Hello"}], max_tokens=900, extra={"ignore_eos": True})
+        if not direct:
+            reply = await request_reply(question, url=None, on_delta=kill)
+            assert reply.timings is not None
+            assert reply.timings.predicted_n == 900
+            assert not victims
+            return
         with pytest.raises(
             Unreachable,
             match=r"ended in the middle of the reply\. The engine was killed by the system or another program",

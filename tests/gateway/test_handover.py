@@ -329,23 +329,27 @@ async def test_many_changes_at_once_are_one_for_the_stream(options: ServeOptions
         check_same_words(cut, await read_whole(client, cut.most_parts))
 
 
-async def test_a_reply_whose_engine_is_killed_ends_with_an_error_and_the_next_request_waits(
-    options: ServeOptions,
-) -> None:
+def kill_engine(session: ServerSession) -> None:
+    pid = session.supervisor.engine_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_reply_whose_engine_is_killed_goes_on_word_for_word(options: ServeOptions, path: str) -> None:
     async with serving(options) as (session, client):
-        reply = ReadReply()
-        reading = asyncio.create_task(read_stream(client, reply))
-        await reply.wait_for_parts(8)
-        pid = session.supervisor.engine_pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
+        broken = ReadReply()
+        reading = asyncio.create_task(read_stream(client, broken, path=path))
+        await broken.wait_for_parts(8)
+        while path == "/v1/chat/completions" and len(broken.content.split()) < 5:  # behind its thinking
+            await broken.wait_for_parts(broken.parts + 1)
+        kill_engine(session)
+        broken.most_parts = broken.parts + 100
         await reading
-        assert reply.error is not None
-        assert reply.error["code"] == 502
-        body = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 5}
-        while (answer := await client.post("/v1/chat/completions", json=body)).status_code == 502:
-            assert answer.headers["Retry-After"]  # the dying engine still took the connection
-        assert answer.json()["choices"][0]["message"]
+        check_same_words(broken, await read_whole(client, broken.most_parts, path))
+        (record, _) = session.request_log.records
+        assert (record.handovers, len(record.gaps_s)) == (1, 1)
+        assert record.gaps_s[0] > 0.5
 
 
 async def test_no_file_of_a_conversation_is_left(options: ServeOptions) -> None:

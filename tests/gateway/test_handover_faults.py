@@ -77,7 +77,7 @@ async def begin_stream(client: httpx.AsyncClient, **fields: object) -> tuple[Rea
     return reply, reading
 
 
-async def test_an_engine_that_is_killed_in_a_step_costs_a_reply_at_most(
+async def test_an_engine_that_is_killed_in_a_step_costs_no_reply(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(options) as (session, client):
@@ -90,14 +90,10 @@ async def test_an_engine_that_is_killed_in_a_step_costs_a_reply_at_most(
                     await change_settings(session, draft=1 + number % 2)
                 assert step in made
                 reply.most_parts = reply.parts + 20
-                await asyncio.wait_for(reading, 20)
-            if (
-                step != RESTORE or reply.error is not None
-            ):  # the new engine's end may be noticed before the stream goes on
-                assert reply.error is not None
-                assert reply.error["code"] in (502, 503)
+                await reading
+            assert reply.error is None, step
             length = min(len(reply.text), len(whole.text))
-            assert reply.text[:length] == whole.text[:length]
+            assert reply.text[:length] == whole.text[:length], step
             assert (len(reply.ids), reply.roles) == (1, 1)
             await session.supervisor.wait_for_state(ServerState.READY, ServerState.BUSY)
             assert (await read_whole(client, max_tokens=5)).finish_reason == "length"
@@ -171,9 +167,8 @@ async def test_a_slot_file_that_does_not_fit_is_not_restored_and_the_stream_goes
 async def test_a_slot_that_does_not_fit_on_the_disk_leaves_no_file_and_the_stream_goes_on(
     options: ServeOptions,
 ) -> None:
-    no_thinking = {"chat_template_kwargs": {"enable_thinking": False}}  # else its mark is only in the slot
     async with serving(options) as (session, client):
-        cut, reading = await begin_stream(client, **no_thinking)
+        cut, reading = await begin_stream(client)
         pid = session.supervisor.engine_pid
         assert pid is not None
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (4_096, 4_096))

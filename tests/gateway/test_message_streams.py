@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import ANY
 
 import httpx
 import pytest
@@ -30,6 +31,9 @@ END = [
 ]
 HOLD = {"type": "hold"}
 """Not an event: the engine sends nothing more until it is cut off, or is told to go on."""
+
+DIE = {"type": "die"}
+"""Not an event: the engine breaks the connection off."""
 
 
 def thought(text: str) -> dict[str, Any]:
@@ -70,6 +74,10 @@ class Engine:
         for event in self.events:
             if event is HOLD:
                 await self.goes_on.wait()
+            elif event is DIE:
+                assert request.transport is not None
+                request.transport.abort()
+                return reply
             else:
                 await reply.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
         return reply
@@ -188,6 +196,71 @@ async def test_a_message_of_which_only_the_frame_was_delivered_starts_again() ->
             await reading
         assert client.data == [BEGIN, THINKING, *map(thought, WORDS), *END]
         assert len(new.requests[0]["messages"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("again", "whole", "requested"),
+    [
+        ([" be", "cause"], "Bread rises because", ["Bread rises"]),
+        ([" because"], "Bread rises because", ["Bread rises"]),
+        ([" into", " air"], "Bread rises be into air", ["Bread rises", "Bread rises be"]),
+    ],
+    ids=["the same pieces", "other pieces", "other words"],
+)
+async def test_a_message_whose_engine_has_crashed_goes_on_at_the_end_of_a_word(
+    again: Sequence[str], whole: str, requested: Sequence[str]
+) -> None:
+    async with opened() as client:
+        async with serving(client, Engine([BEGIN, THINKING, *map(thought, ("Bread", " rises", " be")), DIE])):
+            reading = asyncio.create_task(client.read())
+            await client.wait_for_events(5)
+        new = Engine([{**BEGIN, "message": {"id": "msg-2"}}, THINKING, *map(thought, again), *END])
+        async with serving(client, new):
+            await reading
+        texts = [each["delta"]["thinking"] for each in client.data if each["type"] == "content_block_delta"]
+        assert "".join(texts) == whole
+        assert [each["type"] for each in client.data if each not in map(thought, texts)] == [
+            *("message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop")
+        ]
+        assert [each["messages"][-1]["content"][0]["thinking"] for each in new.requests] == requested
+
+
+@pytest.mark.parametrize(("further", "goes_on"), [(255, False), (256, True)])
+async def test_a_message_outlives_a_second_crash_only_far_enough_behind_the_first(
+    further: int, *, goes_on: bool
+) -> None:
+    async with opened() as client:
+        async with serving(client, Engine([BEGIN, THINKING, *map(thought, WORDS[:3]), DIE])):
+            reading = asyncio.create_task(client.read())
+            await client.wait_for_events(5)
+        again = [thought(WORDS[2]), *[thought(" and")] * further, DIE]
+        async with serving(client, Engine([BEGIN, THINKING, *again])):
+            await client.wait_for_events(5 + further)
+        async with serving(client, Engine([BEGIN, THINKING, thought(" and"), thought(" air"), *END])):
+            await reading
+        if goes_on:
+            assert client.data[5 + further :] == [thought(" air"), END[0], ANY, END[2]]
+        else:
+            assert client.data[-1]["error"]["code"] == 502
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+async def test_a_message_whose_engine_crashes_before_its_first_word_is_sent_again_once(crashes: int) -> None:
+    async with opened() as client:
+        reading = asyncio.create_task(client.read())
+        for _ in range(crashes):
+            engine = Engine([BEGIN, THINKING, DIE])
+            async with serving(client, engine):
+                while not engine.requests:
+                    await asyncio.sleep(0.01)
+                await client.wait_for_events(2)
+        async with serving(client, Engine([BEGIN, THINKING, *map(thought, WORDS), *END])):
+            await reading
+        if crashes == 1:
+            assert client.data == [BEGIN, THINKING, *map(thought, WORDS), *END]
+        else:
+            assert [each["type"] for each in client.data] == ["message_start", "content_block_start", "error"]
+            assert client.data[-1]["error"]["code"] == 502
 
 
 async def test_a_message_in_which_a_tool_call_has_begun_ends_first() -> None:

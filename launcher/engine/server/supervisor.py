@@ -466,6 +466,7 @@ class Supervisor(ChatServer):
                 await self._stop_engine(None)
                 reason = error if isinstance(error, LauncherError) else None
                 self._set_status(ServerStatus(ServerState.FAILED, error=reason))
+                await self._refuse_requests()
                 raise
 
     async def _end_cancelled_change(self) -> None:
@@ -622,6 +623,7 @@ class Supervisor(ChatServer):
         decision = self._crash_counter.judge_crash(error)
         if isinstance(decision, LauncherError):
             self._set_status(ServerStatus(ServerState.FAILED, error=decision))
+            await self._refuse_requests()
         elif self.is_changing:  # a call of `become` decides what runs next
             self._set_status(ServerStatus(ServerState.FAILED, error=error))
         else:
@@ -629,7 +631,13 @@ class Supervisor(ChatServer):
             self._change_task = asyncio.create_task(self._change_to(self._options, None, pause_s=decision))
             # Retrieve the exception so that asyncio does not log it: listeners learn of it by the FAILED status.
             self._change_task.add_done_callback(lambda change: change.cancelled() or change.exception())
-        await self._close_client()
+        goes_on = self._client_side is not None and self._status.state is ServerState.RESTARTING
+        await self._close_client(replies_go_on=goes_on)
+
+    async def _refuse_requests(self) -> None:
+        """End the requests that the clients' side holds, because no engine will serve them."""
+        if self._client_side is not None:
+            await self._client_side.end_requests(0.0)
 
     def _announce_restart(self, error: LauncherError, pause_s: float) -> None:
         self._set_status(ServerStatus(ServerState.RESTARTING, error=error))
