@@ -44,5 +44,5 @@ def can_send(chat: ChatPane) -> bool:
 def in_file(pane: ChatPane, qtbot: QtBot, work: Callable[[Conversations], Any]) -> Any:  # noqa: ANN401
     told: list[Any] = []
     pane.store.enqueue(work, told.append)
-    qtbot.waitUntil(lambda: bool(told), timeout=60_000)
+    qtbot.waitUntil(lambda: bool(told))
     return told[0]

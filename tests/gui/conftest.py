@@ -18,7 +18,7 @@ from launcher.gui.window import Window
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 for wait in (QtBot.waitUntil, QtBot.waitSignal, QtBot.waitSignals, QtBot.waitActive, QtBot.waitExposed):
-    wait.__kwdefaults__["timeout"] = 60_000  # what is tested comes in its time, however busy this machine is
+    wait.__kwdefaults__["timeout"] = 180_000  # what is tested comes in its time, however busy this machine is
 
 
 @pytest.fixture(autouse=True)
@@ -70,13 +70,13 @@ def window(
     collect_widgets()
     theme.apply_theme(qapp, theme.current())
     window = Window(remember=False, page=getattr(request.module, "FIRST_PAGE", "cockpit"))
-    with qtbot.waitSignal(window.page_shown, timeout=60_000):
+    with qtbot.waitSignal(window.page_shown):
         window.show()
     gone: list[bool] = []
     window.shut_down.connect(lambda: gone.append(True))
     yield window
     if not gone:
-        with qtbot.waitSignal(window.shut_down, timeout=60_000):
+        with qtbot.waitSignal(window.shut_down):
             window.quit()
     assert window.controller.bridge.close()
     window.deleteLater()
@@ -104,7 +104,7 @@ def wait_for(window: Window, qtbot: QtBot) -> Callable[..., None]:
             assert state in states
             assert state is not ServerState.READY or window.controller.view.address
 
-        qtbot.waitUntil(reached, timeout=60_000)
+        qtbot.waitUntil(reached)
 
     return wait
 
@@ -132,7 +132,7 @@ def pane(idle_controller: Controller, qtbot: QtBot, qapp: QApplication, home: Pa
     pane = ChatPane(idle_controller)
     qtbot.addWidget(pane)
     pane.resize(420, 700)
-    with qtbot.waitActive(pane, timeout=60_000):  # keys of a window that is not active go nowhere
+    with qtbot.waitActive(pane):  # keys of a window that is not active go nowhere
         pane.show()
         pane.activateWindow()
     pane.enable_actions(can_ask=True, replying=False, hint="")
@@ -143,5 +143,5 @@ def pane(idle_controller: Controller, qtbot: QtBot, qapp: QApplication, home: Pa
 def chat(demo: Window, qtbot: QtBot) -> ChatPane:
     """The chat of a window that serves the demo, ready for a question."""
     found: ChatPane = demo.page("cockpit").chat
-    qtbot.waitUntil(lambda: demo.controller.view.can_ask, timeout=60_000)
+    qtbot.waitUntil(lambda: demo.controller.view.can_ask)
     return found

@@ -23,7 +23,7 @@ NAMED = {
 def show(window: Window, qtbot: QtBot, name: str) -> QWidget:
     """Show a page and wait until it is settled."""
     if window.page_name != name:
-        with qtbot.waitSignal(window.page_shown, timeout=60_000):
+        with qtbot.waitSignal(window.page_shown):
             window.show_page(name)
     page: QWidget = window.page(name)
     qtbot.wait(50)  # layouts settle in some turns of the loop
@@ -86,10 +86,10 @@ def scaled(
     window = Window(remember=False, page="cockpit")
     try:
         window.resize(1_000, 640)
-        with qtbot.waitSignal(window.page_shown, timeout=60_000):
+        with qtbot.waitSignal(window.page_shown):
             window.show()
         yield window
-        with qtbot.waitSignal(window.shut_down, timeout=60_000):
+        with qtbot.waitSignal(window.shut_down):
             window.quit()
         assert window.controller.bridge.close()
     finally:
@@ -100,8 +100,8 @@ def test_no_text_is_clipped_at_any_size_nor_while_it_serves(scaled: Window, qtbo
     assert cut_on_pages(scaled, qtbot) == {}
     scaled.show_page("cockpit")
     scaled.start_demo()
-    qtbot.waitUntil(lambda: scaled.controller.inputs.status.state is ServerState.READY, timeout=60_000)
-    with qtbot.waitSignal(scaled.controller.replied, timeout=60_000):
+    qtbot.waitUntil(lambda: scaled.controller.inputs.status.state is ServerState.READY)
+    with qtbot.waitSignal(scaled.controller.replied):
         scaled.controller.request_reply([{"role": "user", "content": "What is a draft?"}], {"max_tokens": 40})
     assert cut_on_pages(scaled, qtbot) == {}
 

@@ -42,14 +42,14 @@ def press(window: Window, qtbot: QtBot, text: str) -> None:
         buttons: list[QPushButton] = window.findChildren(QPushButton)
         return next((each for each in buttons if each.text() == text and each.isVisible() and each.isEnabled()), None)
 
-    qtbot.waitUntil(lambda: find() is not None, timeout=60_000)
+    qtbot.waitUntil(lambda: find() is not None)
     button = find()
     assert button is not None
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
 
 
 def wait_for_text(part: QWidget, qtbot: QtBot, text: str) -> None:
-    qtbot.waitUntil(lambda: part.isVisible() and text in str(part.property("text")), timeout=60_000)
+    qtbot.waitUntil(lambda: part.isVisible() and text in str(part.property("text")))
 
 
 def test_from_nothing_to_an_agent_that_answers(
@@ -83,11 +83,11 @@ def test_from_nothing_to_an_agent_that_answers(
     qtbot.keyClicks(page.name_field, offered)
     qtbot.keyClick(page.name_field, Qt.Key.Key_Return)
     settle(page, qtbot)
-    qtbot.waitUntil(lambda: "coder-Q8_0" in str(page.plan and page.plan.file), timeout=60_000)
+    qtbot.waitUntil(lambda: "coder-Q8_0" in str(page.plan and page.plan.file))
     press(window, qtbot, "Download and start")
-    qtbot.waitUntil(lambda: window.controller.launch is not None, timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.launch is not None)
     window.show_page("start")
     press(window, qtbot, "Start opencode")
-    qtbot.waitUntil(card.check_button.isVisible, timeout=60_000)
+    qtbot.waitUntil(card.check_button.isVisible)
     assert card.outcome.text().startswith("Ready for opencode: tool calls parsed, ")
-    qtbot.waitUntil(lambda: "tool_calls" in shown(terminal), timeout=60_000)  # what the agent asked was answered
+    qtbot.waitUntil(lambda: "tool_calls" in shown(terminal))  # what the agent asked was answered

@@ -33,7 +33,7 @@ def test_events_of_any_thread_arrive_in_order_on_this_one_in_few_batches(bridge:
 
     posting = threading.Thread(target=post)
     posting.start()
-    qtbot.waitUntil(lambda: sum(map(len, batches)) == 5_000, timeout=60_000)
+    qtbot.waitUntil(lambda: sum(map(len, batches)) == 5_000)
     posting.join()
     assert [event for batch in batches for event in batch] == list(range(5_000))
     assert threads == {threading.get_ident()}
@@ -41,7 +41,7 @@ def test_events_of_any_thread_arrive_in_order_on_this_one_in_few_batches(bridge:
 
 
 def test_nothing_wakes_up_while_nothing_happens(bridge: Bridge, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(bridge.drained, timeout=60_000):
+    with qtbot.waitSignal(bridge.drained):
         bridge.post("something")
     assert not any(timer.isActive() for timer in bridge.findChildren(QTimer))
     with qtbot.assertNotEmitted(bridge.drained, wait=100):
@@ -60,7 +60,7 @@ def test_work_tells_its_end_and_its_error(bridge: Bridge, qtbot: QtBot) -> None:
 
     bridge.submit("good", works)
     bridge.submit("bad", fails)
-    qtbot.waitUntil(lambda: len(events) == 2, timeout=60_000)
+    qtbot.waitUntil(lambda: len(events) == 2)
     ends = {event.name: event.error for event in events if isinstance(event, Ended)}
     assert ends["good"] is None
     assert isinstance(ends["bad"], ValueError)
@@ -81,7 +81,7 @@ def test_cancelled_work_cleans_up_and_is_no_error(bridge: Bridge, qtbot: QtBot) 
     handle = bridge.submit("long", work)
     assert begun.wait(60)
     handle.cancel()
-    qtbot.waitUntil(lambda: events == [Ended("long", None)], timeout=60_000)
+    qtbot.waitUntil(lambda: events == [Ended("long", None)])
     assert cleaned.wait(60)
 
 
@@ -99,12 +99,12 @@ def test_work_that_nobody_holds_is_not_lost_while_it_waits_for_another_program(b
 
     bridge.run(work, done=lines.append)
     assert begun.wait(120)
-    with qtbot.waitSignal(bridge.drained, timeout=60_000):
+    with qtbot.waitSignal(bridge.drained):
         bridge.submit("later", lambda: asyncio.sleep(0))  # it waits by then
     gc.collect()
     with theirs:
         theirs.sendall(b"here\n")
-        qtbot.waitUntil(lambda: lines == [b"here\n"], timeout=60_000)
+        qtbot.waitUntil(lambda: lines == [b"here\n"])
 
 
 def test_the_loop_is_made_on_its_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,10 +194,10 @@ def test_work_is_told_how_it_went_on_this_thread(bridge: Bridge, qtbot: QtBot) -
         raise ValueError("why")
 
     bridge.run(work, done=lambda each: note(("done", each)), reported=note)
-    qtbot.waitUntil(lambda: told == [10, 50, ("done", 3)], timeout=60_000)
+    qtbot.waitUntil(lambda: told == [10, 50, ("done", 3)])
     bridge.run(fails, failed=lambda error: note(error.title))
     bridge.run(breaks, failed=lambda error: note(error.title))
-    qtbot.waitUntil(lambda: len(told) == 5, timeout=60_000)
+    qtbot.waitUntil(lambda: len(told) == 5)
     assert set(told[3:]) == {"It failed.", "Something unforeseen went wrong: ValueError: why."}
     assert threads == {threading.get_ident()}
 
@@ -210,7 +210,7 @@ def test_an_error_that_nobody_takes_is_the_windows(bridge: Bridge, qtbot: QtBot)
         raise LauncherError("It failed.")
 
     bridge.run(fails)
-    qtbot.waitUntil(lambda: len(events) == 1, timeout=60_000)
+    qtbot.waitUntil(lambda: len(events) == 1)
     (event,) = events
     assert isinstance(event, Ended)
     assert str(event.error) == "It failed."
@@ -236,7 +236,7 @@ def test_cancelled_work_says_so_once_it_has_cleaned_up(bridge: Bridge, qtbot: Qt
     )
     assert begun.wait(60)
     handle.cancel()
-    qtbot.waitUntil(lambda: told == ["cleaned", "cancelled"], timeout=60_000)
+    qtbot.waitUntil(lambda: told == ["cleaned", "cancelled"])
 
 
 def test_a_closed_bridge_begins_nothing(qtbot: QtBot) -> None:
@@ -280,7 +280,7 @@ def test_what_one_answer_raises_keeps_no_other_from_coming(bridge: Bridge, qtbot
     with qtbot.captureExceptions() as raised:
         bridge.run(work, done=fails)
         bridge.run(work, done=told.append)
-        qtbot.waitUntil(lambda: told == [3], timeout=60_000)
+        qtbot.waitUntil(lambda: told == [3])
     assert [kind for kind, *_ in raised] == [ValueError]
 
 
@@ -301,5 +301,5 @@ def test_work_that_had_ended_when_it_was_cancelled(waits_for_the_cancel: bool, b
     assert ended.wait(60)
     first.cancel()
     bridge.run(work, done=lambda _: calls.append("second"))
-    qtbot.waitUntil(lambda: "second" in calls, timeout=60_000)
+    qtbot.waitUntil(lambda: "second" in calls)
     assert calls == (["first", "second"] if waits_for_the_cancel else ["second"])

@@ -36,11 +36,11 @@ figures = pytest.fixture(autouse=True)(no_figures)
 
 
 def ask(chat: ChatPane, qtbot: QtBot, text: str) -> ReplyView:
-    qtbot.waitUntil(lambda: can_send(chat), timeout=60_000)
-    with qtbot.waitSignal(controller_of(chat).replied, timeout=60_000):
+    qtbot.waitUntil(lambda: can_send(chat))
+    with qtbot.waitSignal(controller_of(chat).replied):
         chat.prompt.setPlainText(text)
         qtbot.keyClick(chat.prompt, Qt.Key.Key_Return)
-    qtbot.waitUntil(lambda: can_send(chat), timeout=60_000)
+    qtbot.waitUntil(lambda: can_send(chat))
     return chat.column.replies[-1]
 
 
@@ -129,7 +129,7 @@ def test_tokens_of_one_step_have_one_colour(idle_controller: Controller, pane: C
     assert colours(answer) == coloured
     assert second != first
     pane.open_conversation(pane.conversation.id or "")
-    qtbot.waitUntil(lambda: pane.column.replies[-1] is not answer, timeout=60_000)
+    qtbot.waitUntil(lambda: pane.column.replies[-1] is not answer)
     answer = pane.column.replies[-1]
     assert colours(answer) == coloured, "they are kept with the conversation"
     pane.colour_button.click()
@@ -158,7 +158,7 @@ def test_a_conversation_is_kept_and_comes_back(chat: ChatPane, qtbot: QtBot) -> 
     chat.new_button.click()
     assert chat.messages == []
     chat.open_conversation(id_)
-    qtbot.waitUntil(lambda: len(chat.messages) == 4, timeout=60_000)
+    qtbot.waitUntil(lambda: len(chat.messages) == 4)
     assert chat.column.replies[0].text == first
     ask(chat, qtbot, "And more?")
     assert len(in_file(chat, qtbot, lambda kept: kept.list_all())) == 1
@@ -182,7 +182,7 @@ def test_an_edited_question_keeps_what_was(pane: ChatPane, qtbot: QtBot) -> None
         if button.accessibleName() == "Earlier version"
     ]
     earlier.click()
-    qtbot.waitUntil(lambda: pane.messages[-1]["content"] == "2", timeout=60_000)
+    qtbot.waitUntil(lambda: pane.messages[-1]["content"] == "2")
     assert [each["content"] for each in pane.messages] == ["One?", "1", "Two?", "2"]
 
 
@@ -202,7 +202,7 @@ def test_another_reply_is_a_version(pane: ChatPane, qtbot: QtBot) -> None:
     assert pane.conversation.find_versions(1)[0] == 1
     pane.column.replies[-1].regenerate_button.click()
     pane.finish_reply("It broke.", None)
-    qtbot.waitUntil(lambda: pane.messages[-1]["content"] == "second", timeout=60_000)
+    qtbot.waitUntil(lambda: pane.messages[-1]["content"] == "second")
     assert pane.banner.text.text() == "It broke."
     assert (
         len(in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.conversation.id or "")).messages[1].versions)
@@ -216,20 +216,20 @@ def test_the_drawer_searches_renames_deletes_and_brings_back(pane: ChatPane, qtb
     say(pane, "About dogs", "They bark.")
     qtbot.keyClick(pane, Qt.Key.Key_F, Qt.KeyboardModifier.ControlModifier)
     names = pane.conversation_list.list
-    qtbot.waitUntil(lambda: names.count() == 2, timeout=60_000)
+    qtbot.waitUntil(lambda: names.count() == 2)
     pane.conversation_list.search.setText("purr")
-    qtbot.waitUntil(lambda: names.count() == 1, timeout=60_000)
+    qtbot.waitUntil(lambda: names.count() == 1)
     names.item(0).setText("Cats")
     assert in_file(pane, qtbot, lambda kept: kept.list_all())[1].title == "Cats"
     pane.conversation_list.search.clear()
-    qtbot.waitUntil(lambda: names.count() == 2, timeout=60_000)
+    qtbot.waitUntil(lambda: names.count() == 2)
     names.setCurrentRow(0)
     qtbot.keyClick(names, Qt.Key.Key_Delete)
-    qtbot.waitUntil(lambda: names.count() == 1, timeout=60_000)
+    qtbot.waitUntil(lambda: names.count() == 1)
     assert pane.messages == [], "it was the one that was open"
     (undo,) = [each for each in pane.conversation_list.banner.findChildren(QPushButton) if each.text() == "Undo"]
     undo.click()
-    qtbot.waitUntil(lambda: names.count() == 2, timeout=60_000)
+    qtbot.waitUntil(lambda: names.count() == 2)
     names.setCurrentRow(0)
     qtbot.keyClick(names, Qt.Key.Key_Delete)
     pane.chats_button.click()
@@ -240,17 +240,17 @@ def test_a_conversation_is_exported(pane: ChatPane, qtbot: QtBot, tmp_path: Path
     say(pane, "About cats", "They purr.")
     pane.chats_button.click()
     pane.conversation_list.export_conversation(pane.conversation.id or "", tmp_path / "cats.md")
-    qtbot.waitUntil(lambda: pane.conversation_list.banner.isVisible(), timeout=60_000)
+    qtbot.waitUntil(lambda: pane.conversation_list.banner.isVisible())
     assert "They purr." in (tmp_path / "cats.md").read_text("utf-8")
     pane.conversation_list.export_conversation(pane.conversation.id or "", tmp_path / "cats.md" / "more.md")
-    qtbot.waitUntil(lambda: "Wrote" not in pane.conversation_list.banner.text.text(), timeout=60_000)
+    qtbot.waitUntil(lambda: "Wrote" not in pane.conversation_list.banner.text.text())
 
 
 def test_a_long_conversation_is_built_from_its_end(pane: ChatPane, qtbot: QtBot) -> None:
     for number in range(14):
         say(pane, f"Question {number}", f"Reply {number}")
     pane.open_conversation(pane.conversation.id or "")
-    qtbot.waitUntil(lambda: len(pane.column.turns) == 10, timeout=60_000)
+    qtbot.waitUntil(lambda: len(pane.column.turns) == 10)
     (more,) = [each for each in pane.findChildren(QPushButton) if "earlier question" in each.text()]
     assert more.text() == "Show 4 earlier questions"
     more.click()
@@ -306,7 +306,7 @@ def test_prompts_of_a_file_are_asked_in_turn(chat: ChatPane, qtbot: QtBot, tmp_p
     file = tmp_path / "prompts.txt"
     file.write_text("What is a draft?\nWhat is MTP?\nWhat is acceptance?\n")
     chat.send_prompts_from(file)
-    qtbot.waitUntil(lambda: len(chat.messages) == 6 and not chat.prompts.active, timeout=60_000)
+    qtbot.waitUntil(lambda: len(chat.messages) == 6 and not chat.prompts.active)
     assert [each["content"] for each in chat.messages[::2]] == file.read_text().splitlines()
     file.write_bytes(b"\xff\xfe\0")
     chat.send_prompts_from(file)

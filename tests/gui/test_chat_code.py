@@ -137,7 +137,7 @@ def test_long_and_wide_tables_are_divided_or_shown_as_text(pane: ChatPane, qtbot
     pane.append_text("| n | x |\n|--|--|\n" + "| 1 | 2 |\n" * 250 + "\nText\n\n" + "| a " * 200 + "|\n", "")
     pane.finish_reply("", None)
     reply = pane.column.replies[-1]
-    qtbot.waitUntil(lambda: not reply.waiting, timeout=60_000)
+    qtbot.waitUntil(lambda: not reply.waiting)
     assert len(reply.body) == 5, "three tables, prose and text"
     assert reply.text.count("| 1 | 2 |") == 250
     (wide,) = reply.findChildren(CodeBlock)

@@ -22,7 +22,7 @@ def compared(chat: ChatPane, qtbot: QtBot, **values: str) -> ReplyPair:
         chat.compare_bar.fields[name].setText(value)
     chat.prompt.setPlainText("What is a draft?")
     qtbot.keyClick(chat.prompt, Qt.Key.Key_Return)
-    qtbot.waitUntil(lambda: can_send(chat), timeout=60_000)
+    qtbot.waitUntil(lambda: can_send(chat))
     return chat.findChildren(ReplyPair)[-1]
 
 

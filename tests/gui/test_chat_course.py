@@ -17,7 +17,6 @@ from tests.gui.test_journeys import endless
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 
-WAIT = 20_000
 Wait = Callable[..., None]
 
 
@@ -28,7 +27,7 @@ def send(chat: ChatPane, qtbot: QtBot, text: str) -> None:
 
 def delete_first(chat: ChatPane, qtbot: QtBot) -> None:
     chat.focus_search()
-    qtbot.waitUntil(lambda: chat.conversation_list.list.count() > 0, timeout=WAIT)
+    qtbot.waitUntil(lambda: chat.conversation_list.list.count() > 0)
     chat.conversation_list.list.setCurrentRow(0)
     chat.conversation_list.delete_selected()
 
@@ -37,11 +36,11 @@ def test_a_conversation_that_is_deleted_while_a_reply_comes_ends_the_reply(
     window: Window, chat: ChatPane, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endless(window, monkeypatch)
-    with qtbot.waitSignal(window.controller.deltas, timeout=WAIT):
+    with qtbot.waitSignal(window.controller.deltas):
         send(chat, qtbot, "What is a draft?")
-    qtbot.waitUntil(lambda: len(chat.findChildren(ReplyView)[-1].text) > 50, timeout=WAIT)
+    qtbot.waitUntil(lambda: len(chat.findChildren(ReplyView)[-1].text) > 50)
     delete_first(chat, qtbot)
-    qtbot.waitUntil(lambda: can_send(chat), timeout=WAIT)
+    qtbot.waitUntil(lambda: can_send(chat))
     assert chat.messages == []
     assert chat.column.turns == []
     chat.conversation_list._undo_deletion()
@@ -50,9 +49,9 @@ def test_a_conversation_that_is_deleted_while_a_reply_comes_ends_the_reply(
     assert messages[1].text
     assert messages[1].ending.value == "stopped"
     send(chat, qtbot, "What is MTP?")
-    qtbot.waitUntil(lambda: chat.send_button.text() == "Stop reply" and bool(chat.column.replies[0].text), timeout=WAIT)
+    qtbot.waitUntil(lambda: chat.send_button.text() == "Stop reply" and bool(chat.column.replies[0].text))
     chat.send_button.click()
-    qtbot.waitUntil(lambda: len(chat.messages) == 2, timeout=WAIT)
+    qtbot.waitUntil(lambda: len(chat.messages) == 2)
 
 
 @pytest.mark.parametrize("reply_ends", [False, True])
@@ -61,19 +60,19 @@ def test_a_server_that_is_stopped_while_b_replies_stays_stopped(
 ) -> None:
     controller = window.controller
     states: list[ServerState] = []
-    with qtbot.waitSignal(controller.applied, timeout=WAIT):
+    with qtbot.waitSignal(controller.applied):
         chat.compare_button.setChecked(True)
         chat.compare_bar.fields["draft"].setText("0")
         send(chat, qtbot, "What is a draft?")
     endless(window, monkeypatch)
-    with qtbot.waitSignal(controller.deltas, timeout=WAIT):
+    with qtbot.waitSignal(controller.deltas):
         pass
     controller.view_changed.connect(lambda _view: states.append(controller.inputs.status.state))
     controller.stop()
     if reply_ends:  # before the stop is under way
         chat.finish_reply("", None)
     assert not any("Restoring" in label.text() for label in chat.findChildren(QLabel))
-    qtbot.waitUntil(chat.compare_button.isEnabled, timeout=WAIT)
+    qtbot.waitUntil(chat.compare_button.isEnabled)
     wait_for(ServerState.STOPPED)
     assert {ServerState.RESTARTING, ServerState.PREPARING, ServerState.LOADING}.isdisjoint(states)
 
@@ -82,16 +81,16 @@ def test_a_comparison_whose_conversation_is_deleted_leaves_the_server_as_it_was(
     window: Window, chat: ChatPane, qtbot: QtBot, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = window.controller
-    with qtbot.waitSignal(controller.applied, timeout=WAIT):
+    with qtbot.waitSignal(controller.applied):
         chat.compare_button.setChecked(True)
         chat.compare_bar.fields["draft"].setText("0")
         send(chat, qtbot, "What is a draft?")
     endless(window, monkeypatch)
-    with qtbot.waitSignal(controller.deltas, timeout=WAIT):
+    with qtbot.waitSignal(controller.deltas):
         pass
-    with qtbot.waitSignal(controller.applied, timeout=WAIT):
+    with qtbot.waitSignal(controller.applied):
         delete_first(chat, qtbot)
-    qtbot.waitUntil(lambda: can_send(chat), timeout=WAIT)
+    qtbot.waitUntil(lambda: can_send(chat))
     assert controller.launch is not None
     assert controller.launch.options.draft == 2
     assert chat.messages == []
@@ -101,17 +100,17 @@ def test_another_conversation_is_not_opened_while_a_reply_comes_and_that_is_said
     window: Window, chat: ChatPane, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endless(window, monkeypatch)
-    with qtbot.waitSignal(window.controller.deltas, timeout=WAIT):
+    with qtbot.waitSignal(window.controller.deltas):
         send(chat, qtbot, "What is a draft?")
     chat.focus_search()
-    qtbot.waitUntil(lambda: chat.conversation_list.list.count() == 1, timeout=WAIT)
+    qtbot.waitUntil(lambda: chat.conversation_list.list.count() == 1)
     chat.conversation_list.list.setCurrentRow(0)
     chat.conversation_list._open.click()
     assert "reply" in chat.banner.text.text()
     chat.send_button.click()
-    qtbot.waitUntil(lambda: can_send(chat), timeout=WAIT)
+    qtbot.waitUntil(lambda: can_send(chat))
     chat.conversation_list._open.click()
-    qtbot.waitUntil(lambda: not chat.chats_button.isChecked(), timeout=WAIT)
+    qtbot.waitUntil(lambda: not chat.chats_button.isChecked())
     assert not chat.banner.isVisible()
 
 

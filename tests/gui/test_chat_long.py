@@ -38,7 +38,7 @@ def column(qtbot: QtBot, qapp: QApplication) -> TurnColumn:
     answer.show_stored(ChatMessage("a", None, Role.ASSISTANT, LONG, PARAGRAPHS, figures={"draft_steps": steps}))
     answer.end_reply("9 t/s")
     bar = column.verticalScrollBar()
-    qtbot.waitUntil(lambda: not answer.waiting and bar.value() == bar.maximum() > 20_000, timeout=60_000)
+    qtbot.waitUntil(lambda: not answer.waiting and bar.value() == bar.maximum() > 20_000)
     return column
 
 
@@ -76,8 +76,8 @@ def test_long_thoughts_are_built_where_they_are_seen_too(column: TurnColumn, qtb
     (answer,) = column.replies
     answer.reasoning.button.click()
     thoughts = answer.reasoning.body
-    qtbot.waitUntil(lambda: thoughts.height() > 20_000, timeout=60_000)
-    qtbot.waitUntil(lambda: len(thoughts.blocks) < 10, timeout=60_000)
+    qtbot.waitUntil(lambda: thoughts.height() > 20_000)
+    qtbot.waitUntil(lambda: len(thoughts.blocks) < 10)
     answer.reasoning.button.click()
     assert not thoughts.isVisible()
 
@@ -100,7 +100,7 @@ def test_scrolling_up_in_another_width_does_not_jump(column: TurnColumn, qtbot: 
     (answer,), bar = column.replies, column.verticalScrollBar()
     before = bar.maximum()
     column.resize(620, 500)
-    qtbot.waitUntil(lambda: bar.value() == bar.maximum() < before - 5_000, timeout=60_000)
+    qtbot.waitUntil(lambda: bar.value() == bar.maximum() < before - 5_000)
     moved, heights = set(), {answer.body.height()}
     while bar.value() >= 60:
         seen = min(answer.body.blocks, key=lambda block: abs(block.mapTo(column, block.rect().center()).y() - 250))

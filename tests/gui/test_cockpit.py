@@ -30,7 +30,7 @@ Wait = Callable[..., None]
 def page(demo: Window, qtbot: QtBot) -> CockpitPage:
     """The cockpit over the running demo, its sliders ready."""
     page: CockpitPage = demo.page("cockpit")
-    qtbot.waitUntil(lambda: page.state.previewer is not None, timeout=60_000)
+    qtbot.waitUntil(lambda: page.state.previewer is not None)
     return page
 
 
@@ -87,7 +87,7 @@ def check_that_a_slider_changes_nothing_but_what_it_shows(page: CockpitPage, qtb
     draft.slider.setFocus()
     qtbot.keyClick(draft.slider, Qt.Key.Key_Right)
     page.controls.restart.fields["ctx"].slider.setValue(12)
-    qtbot.waitUntil(page.controls.changes.isVisible, timeout=60_000)
+    qtbot.waitUntil(page.controls.changes.isVisible)
     assert draft.value == 3
     assert "was 2" in draft.slider.accessibleDescription()
     preview = page.state.preview
@@ -102,14 +102,14 @@ def check_that_a_slider_changes_nothing_but_what_it_shows(page: CockpitPage, qtb
 
 def test_the_draft_length_is_changed_and_applied(page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait) -> None:
     page.controls.restart.fields["draft"].slider.setValue(3)
-    qtbot.waitUntil(page.controls.changes.isVisible, timeout=60_000)
-    with qtbot.waitSignal(demo.controller.applied, timeout=60_000) as told:
+    qtbot.waitUntil(page.controls.changes.isVisible)
+    with qtbot.waitSignal(demo.controller.applied) as told:
         qtbot.mouseClick(page.controls.changes.apply_button, Qt.MouseButton.LeftButton)
         assert page.state.applying
         assert not page.controls.restart.isEnabled()
     assert told.args == [None]
     wait_for(ServerState.READY)
-    qtbot.waitUntil(lambda: page.state.change_count == 0, timeout=60_000)
+    qtbot.waitUntil(lambda: page.state.change_count == 0)
     assert "draft 3" in demo.controller.view.settings
     assert page.controls.restart.fields["draft"].value == 3
     assert page.controls.restart.isEnabled()
@@ -123,8 +123,8 @@ def test_settings_that_fail_come_back_with_the_reason(
     page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
 ) -> None:
     page.state.request_value("extra", "--no-such-flag")
-    with qtbot.waitSignal(demo.controller.applied, timeout=60_000) as told:
-        qtbot.waitUntil(lambda: page.state.change_count == 1, timeout=60_000)
+    with qtbot.waitSignal(demo.controller.applied) as told:
+        qtbot.waitUntil(lambda: page.state.change_count == 1)
         page.state.apply_changes(0.0)
     assert told.args is not None
     assert "--no-such-flag" in str(told.args[0])
@@ -142,14 +142,14 @@ def test_what_failed_is_wished_for_no_more_once_it_is_mended_by_its_button(
 ) -> None:
     page.controls.mode.changed.emit("advanced")
     page.state.request_value("extra", "--bogus-flag 7")
-    qtbot.waitUntil(lambda: page.state.change_count == 1, timeout=60_000)
-    with qtbot.waitSignal(demo.controller.applied, timeout=60_000):
+    qtbot.waitUntil(lambda: page.state.change_count == 1)
+    with qtbot.waitSignal(demo.controller.applied):
         page.state.apply_changes(0.0)
     wait_for(ServerState.READY)
-    qtbot.waitUntil(lambda: bool(page.notices.problem_banner.buttons), timeout=60_000)
+    qtbot.waitUntil(lambda: bool(page.notices.problem_banner.buttons))
     button = page.notices.problem_banner.buttons[0]
     assert button.text() == "Start without --bogus-flag"
-    with qtbot.waitSignal(demo.controller.launched, timeout=60_000):
+    with qtbot.waitSignal(demo.controller.launched):
         qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     wait_for(ServerState.READY)
     assert not page.state.requested
@@ -184,7 +184,7 @@ def test_sampling_applies_to_the_next_reply_without_a_restart(page: CockpitPage,
     page.controls.sampling.fields["max_tokens"].slider.setValue(0)
     page.controls.sampling.fields["temperature"].slider.setValue(0)
     assert demo.controller.sampling == {"max_tokens": 64, "temperature": 0.0}
-    with qtbot.waitSignal(demo.controller.replied, timeout=60_000) as told:
+    with qtbot.waitSignal(demo.controller.replied) as told:
         demo.controller.request_reply([{"role": "user", "content": "What is a draft?"}])
     assert told.args is not None
     reply = told.args[0]
@@ -209,19 +209,19 @@ def check_that_a_value_of_the_server_between_two_steps_is_shown_as_it_is(page: C
 def check_that_advanced_has_every_flag_and_the_raw_line_of_the_same_state(page: CockpitPage, qtbot: QtBot) -> None:
     page.controls.mode.button("advanced").click()
     advanced = page.controls.advanced
-    qtbot.waitUntil(lambda: advanced.flag_list.count() > 20, timeout=60_000)
+    qtbot.waitUntil(lambda: advanced.flag_list.count() > 20)
     advanced.search.setText("prompt cache")
     assert [advanced.flag_list.item(row).text() for row in range(advanced.flag_list.count())] == ["--cache-ram"]
     advanced.flag_list.setCurrentRow(0)
     assert any("host memory" in label.text() for label in advanced.findChildren(Label))
     advanced.value_field.setText("64")
     advanced.value_field.editingFinished.emit()
-    qtbot.waitUntil(lambda: page.state.change_count == 1, timeout=60_000)
+    qtbot.waitUntil(lambda: page.state.change_count == 1)
     assert advanced.extra_field.text() == "--cache-ram 64"
     assert advanced.flag_list.item(0).text() == "--cache-ram 64"
     advanced.extra_field.setText("--port 1")
     advanced.extra_field.textEdited.emit("--port 1")
-    qtbot.waitUntil(lambda: page.state.problem is not None, timeout=60_000)
+    qtbot.waitUntil(lambda: page.state.problem is not None)
     assert any("the launcher sets it" in label.text() for label in advanced.findChildren(Label))
     assert not page.controls.changes.apply_button.isEnabled()
     page.controls.mode.button("simple").click()
@@ -252,7 +252,7 @@ def check_that_what_runs_is_shown_as_text_before_it_is_copied(page: CockpitPage,
     clipboard = QGuiApplication.clipboard()
     panel = page.copy_panel
     panel.show_kind("curl")
-    qtbot.waitUntil(panel.copy_button.isEnabled, timeout=60_000)
+    qtbot.waitUntil(panel.copy_button.isEnabled)
     text = panel.text.toPlainText()
     assert demo.controller.view.address in text
     session = demo.controller.session
@@ -260,13 +260,13 @@ def check_that_what_runs_is_shown_as_text_before_it_is_copied(page: CockpitPage,
     key = session.supervisor.endpoint.api_key
     assert key not in text
     panel.with_key.setChecked(True)
-    qtbot.waitUntil(lambda: key in panel.text.toPlainText(), timeout=60_000)
+    qtbot.waitUntil(lambda: key in panel.text.toPlainText())
     qtbot.mouseClick(panel.copy_button, Qt.MouseButton.LeftButton)
     assert clipboard.text() == panel.text.toPlainText()
     panel.copy_address()
     assert clipboard.text() == f"http://{demo.controller.view.address}/v1"
     panel.copy_key()
-    qtbot.waitUntil(lambda: clipboard.text() == key, timeout=60_000)
+    qtbot.waitUntil(lambda: clipboard.text() == key)
     assert key not in page.notices.done_banner.text.text()
 
 
@@ -335,7 +335,7 @@ def check_that_the_text_of_an_earlier_choice_is_never_shown_under_another(page: 
     panel.text.textChanged.connect(lambda: seen.append(panel.text.toPlainText()))
     panel.show_kind("systemd")
     panel.show_kind("curl")
-    qtbot.waitUntil(panel.copy_button.isEnabled, timeout=60_000)
+    qtbot.waitUntil(panel.copy_button.isEnabled)
     assert "curl" in panel.text.toPlainText()
     assert not any("[Unit]" in text for text in seen)
 
@@ -343,7 +343,7 @@ def check_that_the_text_of_an_earlier_choice_is_never_shown_under_another(page: 
 def test_what_failed_to_be_applied_is_said_until_something_else_runs(
     page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
 ) -> None:
-    with qtbot.waitSignal(demo.controller.applied, timeout=60_000):
+    with qtbot.waitSignal(demo.controller.applied):
         demo.controller.apply_settings({"extra": "--no-such-flag"}, drain_s=0.0)
     wait_for(ServerState.READY)
     assert page.notices.problem_banner.isVisible()
@@ -351,4 +351,4 @@ def test_what_failed_to_be_applied_is_said_until_something_else_runs(
     wait_for(ServerState.STOPPED)
     demo.controller.start()
     wait_for(ServerState.READY)
-    qtbot.waitUntil(lambda: not page.notices.problem_banner.isVisible(), timeout=60_000)
+    qtbot.waitUntil(lambda: not page.notices.problem_banner.isVisible())

@@ -17,7 +17,6 @@ from launcher.gui.window import Window
 from tests.gui.test_journeys import endless
 
 FIRST_PAGE = "about"
-WAIT = 20_000
 Wait = Callable[..., None]
 
 
@@ -28,7 +27,7 @@ def test_stopped_before_anything_runs_it_is_stopped(window: Window, qtbot: QtBot
     controller.start(DEMO)
     controller.stop()
     assert controller.inputs.status.state is ServerState.PREPARING
-    qtbot.waitUntil(lambda: controller.inputs.status.state is ServerState.STOPPED, timeout=WAIT)
+    qtbot.waitUntil(lambda: controller.inputs.status.state is ServerState.STOPPED)
     assert controller.session is not None
     assert controller.session.is_idle
     assert launches == []
@@ -107,13 +106,13 @@ def test_parts_of_a_reply_that_was_stopped_are_not_put_into_the_next(
     controller = demo.controller
     came: list[str] = []
     controller.deltas.connect(lambda deltas: came.extend(delta.content for delta in deltas))
-    qtbot.waitUntil(lambda: controller.view.can_ask, timeout=WAIT)
+    qtbot.waitUntil(lambda: controller.view.can_ask)
     controller.request_reply([{"role": "user", "content": "What is a draft?"}])
-    qtbot.waitUntil(lambda: bool(came), timeout=WAIT)
+    qtbot.waitUntil(lambda: bool(came))
     controller.stop_reply()
     controller.bridge.post(DeltaReceived(1, Delta(content="late")))
     controller.request_reply([{"role": "user", "content": "What is MTP?"}])
-    with qtbot.waitSignal(controller.deltas, timeout=WAIT):
+    with qtbot.waitSignal(controller.deltas):
         pass
     assert "late" not in came
     controller.stop_reply()

@@ -20,7 +20,6 @@ from launcher.gui.window import Window
 from tools.fault_matrix.server import FileServer, serving
 
 FIRST_PAGE = "about"
-WAIT = 60_000
 ARRIVED = 3_000_000
 
 
@@ -60,14 +59,14 @@ def test_a_download_goes_on_after_the_program_was_killed(
     command = [sys.executable, "-m", "launcher", "gui", "--page", "models"]
     with subprocess.Popen(command, env=os.environ | {"QT_QPA_PLATFORM": "offscreen"}) as killed:
         try:
-            qtbot.waitUntil(lambda: arrived(job.id) > 0, timeout=WAIT)
+            qtbot.waitUntil(lambda: arrived(job.id) > 0)
         finally:
             killed.kill()
     window.show_page("models")
     page = window.page("models")
-    qtbot.waitUntil(lambda: any(each.state.value == "done" for each in page.queue.snapshot.jobs), timeout=WAIT)
+    qtbot.waitUntil(lambda: any(each.state.value == "done" for each in page.queue.snapshot.jobs))
     assert told == [("Download finished", job.title)]
-    qtbot.waitUntil(lambda: page.local_models is not None, timeout=WAIT)
+    qtbot.waitUntil(lambda: page.local_models is not None)
     assert page.local_models is not None
     _first, second = server.told("killed").requests
     begin = int(second["Range"].removeprefix("bytes=").partition("-")[0])

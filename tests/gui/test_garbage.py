@@ -43,7 +43,7 @@ def test_a_closed_dialog_is_destroyed_in_the_windows_thread(owner: QObject, qtbo
     finally:
         assert runtime.close()
     assert not destroyed_in
-    qtbot.waitUntil(lambda: bool(destroyed_in), timeout=60_000)
+    qtbot.waitUntil(lambda: bool(destroyed_in))
     assert destroyed_in == [threading.get_ident()]
 
 

@@ -63,7 +63,7 @@ def engine_of(window: Window) -> ProcessId:
 
 
 def ask(window: Window, qtbot: QtBot, text: str) -> None:
-    qtbot.waitUntil(lambda: window.controller.view.can_ask, timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.view.can_ask)
     window.page("cockpit").chat.prompt.setPlainText(text)
     qtbot.keyClick(window.page("cockpit").chat.prompt, Qt.Key.Key_Return)
 
@@ -90,7 +90,7 @@ def test_one_click_starts_the_demo_and_a_question_is_answered(window: Window, wa
     wait_for(ServerState.READY)
     assert states[0] == "Preparing"
     assert {"Warming up", "Ready"} <= set(states)
-    with qtbot.waitSignal(window.controller.replied, timeout=60_000):
+    with qtbot.waitSignal(window.controller.replied):
         ask(window, qtbot, "What is acceptance?")
     (answer,) = answers(window)
     assert len(answer.text) > 50
@@ -100,13 +100,13 @@ def test_one_click_starts_the_demo_and_a_question_is_answered(window: Window, wa
 
 
 def test_the_plots_and_read_outs_follow(demo: Window, qtbot: QtBot, charts: None) -> None:
-    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
+    with qtbot.waitSignal(demo.controller.replied):
         ask(demo, qtbot, "What is a draft?")
     plots = demo.page("cockpit").plots
-    qtbot.waitUntil(lambda: plots.samples is not None, timeout=60_000)
-    qtbot.waitUntil(lambda: plots.samples.last_known("tokens_per_second") is not None, timeout=60_000)
+    qtbot.waitUntil(lambda: plots.samples is not None)
+    qtbot.waitUntil(lambda: plots.samples.last_known("tokens_per_second") is not None)
     assert plots.samples.last_known("host_memory_used_mib") is not None
-    qtbot.waitUntil(lambda: plots.drawings > 1, timeout=60_000)
+    qtbot.waitUntil(lambda: plots.drawings > 1)
     assert "t/s" in texts(demo)
 
 
@@ -160,7 +160,7 @@ def ending(long_context: None, demo: Window, qtbot: QtBot, monkeypatch: pytest.M
 
 
 def test_a_reply_that_cannot_go_on_is_waited_for(ending: Window, qtbot: QtBot, charts: None) -> None:
-    with qtbot.waitSignal(ending.controller.applied, timeout=60_000):
+    with qtbot.waitSignal(ending.controller.applied):
         qtbot.mouseClick(button(ending, "Apply"), Qt.MouseButton.LeftButton)
         qtbot.waitUntil(lambda: "Waiting for running replies" in texts(ending))
         ending.controller.stop_reply()  # so it has ended, and the restart need wait no longer
@@ -175,13 +175,13 @@ def test_after_some_time_the_user_decides_on_it(ending: Window, qtbot: QtBot, mo
     apply, banner, launch = page.controls.changes.apply_button, ending.drain_banner, controller.launch
     qtbot.mouseClick(apply, Qt.MouseButton.LeftButton)
     ending.show_page("models")  # it asks on every page
-    with qtbot.waitSignal(controller.notification_requested, timeout=60_000) as notified:
-        qtbot.waitUntil(banner.isVisible, timeout=60_000)
+    with qtbot.waitSignal(controller.notification_requested) as notified:
+        qtbot.waitUntil(banner.isVisible)
     text = "The restart waits for 1 reply that cannot go on after it."
     assert notified.args == [controller.view.model_name, text]
     assert text in texts(ending)
     by_text = {each.text(): each for each in banner.buttons}
-    with qtbot.waitSignal(controller.applied, timeout=60_000) as told:
+    with qtbot.waitSignal(controller.applied) as told:
         qtbot.mouseClick(by_text["Cancel the change"], Qt.MouseButton.LeftButton)
     assert told.args == [None]
     qtbot.waitUntil(apply.isEnabled)
@@ -191,16 +191,16 @@ def test_after_some_time_the_user_decides_on_it(ending: Window, qtbot: QtBot, mo
     assert controller.view.replying  # nothing happened to it
     assert page.state.requested["draft"] == 3  # nor to what was chosen
     qtbot.mouseClick(apply, Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(banner.isVisible, timeout=60_000)
+    qtbot.waitUntil(banner.isVisible)
     qtbot.mouseClick(banner.close_button, Qt.MouseButton.LeftButton)
     assert not banner.isVisible()
     assert not apply.isEnabled()  # it waits
     controller.answer_drain(DrainAnswer.CANCEL)
-    qtbot.waitUntil(apply.isEnabled, timeout=60_000)
+    qtbot.waitUntil(apply.isEnabled)
     qtbot.mouseClick(apply, Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(banner.isVisible, timeout=60_000)
+    qtbot.waitUntil(banner.isVisible)
     by_text = {each.text(): each for each in banner.buttons}
-    with qtbot.waitSignal(controller.applied, timeout=60_000):
+    with qtbot.waitSignal(controller.applied):
         qtbot.mouseClick(by_text["Cut off"], Qt.MouseButton.LeftButton)
     qtbot.waitUntil(lambda: "draft 3" in controller.view.settings)
     assert not controller.view.replying
@@ -208,7 +208,7 @@ def test_after_some_time_the_user_decides_on_it(ending: Window, qtbot: QtBot, mo
 
 
 def test_a_stop_ends_the_wait_for_a_reply(ending: Window, wait_for: Wait, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(ending.controller.applied, timeout=60_000) as told:
+    with qtbot.waitSignal(ending.controller.applied) as told:
         qtbot.mouseClick(button(ending, "Apply"), Qt.MouseButton.LeftButton)
         qtbot.waitUntil(lambda: "Waiting for running replies" in texts(ending))
         ending.controller.stop()
@@ -221,14 +221,14 @@ def test_a_reply_can_be_stopped_with_escape_and_another_asked(
 ) -> None:
     endless(demo, monkeypatch)
     ask(demo, qtbot, "Go on for ever.")
-    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 200, timeout=60_000)
+    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 200)
     assert button(demo, "Stop reply").isEnabled()
-    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
+    with qtbot.waitSignal(demo.controller.replied):
         qtbot.keyClick(demo.page("cockpit").chat.prompt, Qt.Key.Key_Escape)
     assert "Stopped by you." in texts(demo)
     monkeypatch.undo()
     wait_for(ServerState.READY)
-    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
+    with qtbot.waitSignal(demo.controller.replied):
         ask(demo, qtbot, "What is a draft?")
     assert len(answers(demo)) == 2
 
@@ -257,12 +257,12 @@ def test_stopping_and_starting_again_keeps_the_address(demo: Window, wait_for: W
 def test_other_settings_from_the_command_line_are_shown(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
     command = [sys.executable, "-m", "launcher", "restart", "--set", "draft=0", "--json"]
     with (
-        qtbot.waitSignal(demo.controller.launched, timeout=60_000),
+        qtbot.waitSignal(demo.controller.launched),
         subprocess.Popen(command, stdout=subprocess.DEVNULL) as restarting,
     ):
-        qtbot.waitUntil(lambda: restarting.poll() is not None, timeout=60_000)
+        qtbot.waitUntil(lambda: restarting.poll() is not None)
     assert restarting.returncode == 0
-    qtbot.waitUntil(lambda: "MTP off" in texts(demo), timeout=60_000)
+    qtbot.waitUntil(lambda: "MTP off" in texts(demo))
     assert demo.controller.view.can_ask
 
 
@@ -282,13 +282,13 @@ def test_a_reply_goes_on_when_its_engine_was_killed(
 ) -> None:
     endless(demo, monkeypatch)
     ask(demo, qtbot, "Go on for ever.")
-    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 50, timeout=60_000)
+    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 50)
     killed = engine_of(demo)
     os.kill(killed.pid, signal.SIGKILL)
-    qtbot.waitUntil(lambda: demo.controller.view.state_text == "Restarting", timeout=60_000)
+    qtbot.waitUntil(lambda: demo.controller.view.state_text == "Restarting")
     begun = len(answers(demo)[0].text)
     wait_for(ServerState.READY)
-    qtbot.waitUntil(lambda: len(answers(demo)[0].text) > begun + 200, timeout=60_000)
+    qtbot.waitUntil(lambda: len(answers(demo)[0].text) > begun + 200)
     assert demo.controller.view.replying
     assert engine_of(demo) != killed
 
@@ -298,12 +298,12 @@ def test_closing_in_the_middle_of_a_reply_leaves_no_process(
 ) -> None:
     endless(demo, monkeypatch)
     ask(demo, qtbot, "Go on for ever.")
-    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 50, timeout=60_000)
+    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 50)
     engine, process = engine_of(demo), demo.controller.session.process
     ours = [psutil.Process(engine.pid)]
     while ours[-1].pid != process.pid:  # the server process
         ours.append(ours[-1].parent())
-    with qtbot.waitSignal(demo.controller.closed, timeout=60_000):
+    with qtbot.waitSignal(demo.controller.closed):
         demo.close()  # asks
         demo.close()
     assert not any(process.is_running() for process in ours)
@@ -343,7 +343,7 @@ def test_a_bad_file_of_a_second_start_is_told_with_what_helps_and_taken_away(
     window.rail.chip.show_view(window.controller.view)
     assert not problem.isVisible()
     window.open_file(file)
-    qtbot.waitUntil(problem.isVisible, timeout=60_000)
+    qtbot.waitUntil(problem.isVisible)
 
 
 def test_a_file_without_a_head_is_served_with_mtp_off_and_that_is_said(
@@ -355,7 +355,7 @@ def test_a_file_without_a_head_is_served_with_mtp_off_and_that_is_said(
     assert window.notice.isVisible()
     assert window.notice.text.text() == "headless.gguf has no MTP head, so MTP is off."
     assert load_model_settings(headless_model) == {}
-    with qtbot.waitSignal(window.controller.replied, timeout=60_000):
+    with qtbot.waitSignal(window.controller.replied):
         ask(window, qtbot, "What is a draft?")
     assert "of drafts accepted" not in texts(window)
 
@@ -366,16 +366,16 @@ def test_an_embedding_model_is_served_and_the_chat_says_that_it_writes_no_text(
     window.open_file(embedding_model)
     wait_for(ServerState.READY)
     chat = window.page("cockpit").chat
-    qtbot.waitUntil(lambda: "writes no text" in chat.prompt.placeholderText(), timeout=60_000)
+    qtbot.waitUntil(lambda: "writes no text" in chat.prompt.placeholderText())
     assert "turns texts into vectors" in texts(window)
     qtbot.keyClicks(chat.prompt, "What is a draft?")
     qtbot.keyClick(chat.prompt, Qt.Key.Key_Return)
     assert chat.messages == []
     assert not chat.send_button.isEnabled()
     window.open_file(demo_model)
-    qtbot.waitUntil(lambda: window.controller.view.can_ask, timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.view.can_ask)
     chat.prompt.clear()
-    with qtbot.waitSignal(window.controller.replied, timeout=60_000):
+    with qtbot.waitSignal(window.controller.replied):
         ask(window, qtbot, "What is a draft?")
 
 
@@ -406,8 +406,8 @@ def test_a_dropped_file_is_planned_and_started_by_its_button(
     assert not window.drop.isVisible()
     assert window.page_name == "start"
     page = window.page("start")
-    qtbot.waitUntil(lambda: page.plan is not None and page.plan.entry.id == str(demo_model), timeout=60_000)
-    qtbot.waitUntil(lambda: page.card.primary.text() == "Start" and page.card.primary.isEnabled(), timeout=60_000)
+    qtbot.waitUntil(lambda: page.plan is not None and page.plan.entry.id == str(demo_model))
+    qtbot.waitUntil(lambda: page.card.primary.text() == "Start" and page.card.primary.isEnabled())
     qtbot.mouseClick(page.card.primary, Qt.MouseButton.LeftButton)
     wait_for(ServerState.READY)
     assert window.controller.view.model_name == "MTP demo"
@@ -416,20 +416,20 @@ def test_a_dropped_file_is_planned_and_started_by_its_button(
 
 
 def test_a_new_chat_forgets_the_old_one(demo: Window, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
+    with qtbot.waitSignal(demo.controller.replied):
         ask(demo, qtbot, "What is a draft?")
     qtbot.mouseClick(button(demo, "New"), Qt.MouseButton.LeftButton)
     assert demo.page("cockpit").chat.messages == []
-    qtbot.waitUntil(lambda: not answers(demo), timeout=60_000)
+    qtbot.waitUntil(lambda: not answers(demo))
 
 
 def test_opening_what_already_runs_changes_nothing(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
     engine = engine_of(demo)
-    with qtbot.waitSignal(demo.controller.launched, timeout=60_000):
+    with qtbot.waitSignal(demo.controller.launched):
         demo.start_demo()
     wait_for(ServerState.READY)
     assert engine_of(demo) == engine
-    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
+    with qtbot.waitSignal(demo.controller.replied):
         ask(demo, qtbot, "What is a draft?")
 
 
@@ -437,10 +437,10 @@ def test_a_file_that_cannot_be_served_leaves_what_runs_alone(demo: Window, qtbot
     broken = tmp_path / "broken.gguf"
     broken.write_text("<html>")
     demo.open_file(broken)
-    qtbot.waitUntil(lambda: "broken.gguf is not a GGUF file" in texts(demo), timeout=60_000)
+    qtbot.waitUntil(lambda: "broken.gguf is not a GGUF file" in texts(demo))
     assert demo.controller.view.state_text == "Ready"
     assert button(demo, "Stop").isEnabled()
-    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
+    with qtbot.waitSignal(demo.controller.replied):
         ask(demo, qtbot, "What is a draft?")
     assert "of drafts accepted" in texts(demo)
 
@@ -452,7 +452,7 @@ def test_starts_in_quick_succession_end_in_one_server(
     window.open_file(demo_model)
     window.start_demo()
     wait_for(ServerState.READY)
-    with qtbot.waitSignal(window.controller.replied, timeout=60_000):
+    with qtbot.waitSignal(window.controller.replied):
         ask(window, qtbot, "What is a draft?")
     assert button(window, "Stop").isEnabled()
 
@@ -468,11 +468,11 @@ def test_start_without_mtp_is_remembered(window: Window, wait_for: Wait, qtbot: 
 
 
 def test_a_question_without_an_answer_is_not_asked_again(demo: Window, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
+    with qtbot.waitSignal(demo.controller.replied):
         ask(demo, qtbot, "word " * 20_000)
     assert "Shorten the prompt" in texts(demo)
     assert demo.page("cockpit").chat.messages == []
-    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
+    with qtbot.waitSignal(demo.controller.replied):
         ask(demo, qtbot, "What is a draft?")
     assert "of drafts accepted" in texts(demo)
 
@@ -482,7 +482,7 @@ def test_a_question_is_kept_when_the_window_closes_before_its_reply(
 ) -> None:
     endless(demo, monkeypatch)
     ask(demo, qtbot, "What is a draft?")
-    with qtbot.waitSignal(demo.shut_down, timeout=60_000):
+    with qtbot.waitSignal(demo.shut_down):
         demo.quit()
     with Conversations() as kept:
         (only,) = kept.list_all()
@@ -494,7 +494,7 @@ def test_a_question_is_kept_when_the_window_closes_before_its_reply(
 
 def test_focus_can_be_seen_on_every_button(demo: Window, qtbot: QtBot) -> None:
     demo.activateWindow()
-    qtbot.waitUntil(demo.isActiveWindow, timeout=60_000)
+    qtbot.waitUntil(demo.isActiveWindow)
     for each in demo.findChildren(QPushButton):
         if each.isVisible() and each.isEnabled():
             demo.setFocus()
@@ -512,21 +512,21 @@ def test_minimised_nothing_is_drawn_and_back_again_all_that_came_is_there(
     demo: Window, qtbot: QtBot, charts: None
 ) -> None:
     plots = demo.page("cockpit").plots
-    qtbot.waitUntil(lambda: plots.drawings > 1, timeout=60_000)
+    qtbot.waitUntil(lambda: plots.drawings > 1)
     session = demo.controller._service.session
     assert session is not None
     assert session.monitor._visible
     demo.showMinimized()
-    qtbot.waitUntil(demo.isMinimized, timeout=60_000)
-    qtbot.waitUntil(lambda: not session.monitor._visible, timeout=60_000)
+    qtbot.waitUntil(demo.isMinimized)
+    qtbot.waitUntil(lambda: not session.monitor._visible)
     drawn = plots.drawings
-    with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
+    with qtbot.waitSignal(demo.controller.replied):
         demo.controller.request_reply([{"role": "user", "content": "What is a draft?"}])
-    with qtbot.waitSignal(demo.controller.sampled, timeout=60_000):
+    with qtbot.waitSignal(demo.controller.sampled):
         pass
     assert not is_drawing(plots)
     assert plots.drawings == drawn
-    with qtbot.waitSignal(demo.page_shown, timeout=60_000):
+    with qtbot.waitSignal(demo.page_shown):
         demo.showNormal()
-    qtbot.waitUntil(lambda: session.monitor._visible, timeout=60_000)
-    qtbot.waitUntil(lambda: plots.drawings > drawn, timeout=60_000)
+    qtbot.waitUntil(lambda: session.monitor._visible)
+    qtbot.waitUntil(lambda: plots.drawings > drawn)

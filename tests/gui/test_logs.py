@@ -25,7 +25,7 @@ KV_MEMORY = Path(__file__).parents[1] / "data" / "logs" / "held-out" / "17-KV-me
 
 @pytest.fixture
 def page(window: Window, qtbot: QtBot) -> LogsPage:
-    with qtbot.waitSignal(window.page_shown, timeout=60_000):
+    with qtbot.waitSignal(window.page_shown):
         window.show_page("logs")
     found: LogsPage = window.page("logs")
     return found
@@ -165,7 +165,7 @@ def test_a_report_is_copied_without_secrets(window: Window, page: LogsPage, qtbo
     qtbot.waitUntil(lambda: len(page.lines.all_lines) == 1)
     QGuiApplication.clipboard().clear()
     qtbot.mouseClick(page.report_button, Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(lambda: "### Versions" in QGuiApplication.clipboard().text(), timeout=60_000)
+    qtbot.waitUntil(lambda: "### Versions" in QGuiApplication.clipboard().text())
     assert "abcdef99" not in QGuiApplication.clipboard().text()
     assert "started with" in QGuiApplication.clipboard().text()
     assert "Check them" in page.banner.text.text()
@@ -176,7 +176,7 @@ def test_a_log_that_is_dropped_is_diagnosed_and_its_line_marked(window: Window, 
     assert page.drop.isVisible()
     assert dropped(page, KV_MEMORY)
     assert not page.drop.isVisible()
-    qtbot.waitUntil(page.card.isVisible, timeout=60_000)
+    qtbot.waitUntil(page.card.isVisible)
     assert "Not enough memory" in page.card.title.text()
     assert not page.card.fix_button.isVisible()  # it is no log of ours
     assert "Try:" in page.card.hint.text()
@@ -200,7 +200,7 @@ def test_a_model_is_left_to_the_window(window: Window, page: LogsPage, tmp_path:
 
 def test_a_file_that_cannot_be_read_says_so(page: LogsPage, qtbot: QtBot, tmp_path: Path) -> None:
     page.open_file(tmp_path / "nowhere.log")
-    qtbot.waitUntil(page.banner.isVisible, timeout=60_000)
+    qtbot.waitUntil(page.banner.isVisible)
     assert "cannot be read" in page.banner.text.text()
 
 
@@ -223,13 +223,13 @@ def test_a_failed_start_is_mended_by_its_button(
 
     monkeypatch.setattr(start_settings, "resolve_start", start)
     window.controller.start(str(demo_model))
-    qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.FAILED, timeout=60_000)
-    qtbot.waitUntil(page.card.isVisible, timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.FAILED)
+    qtbot.waitUntil(page.card.isVisible)
     assert page.lines.last_highlighted_row() is not None
     qtbot.waitUntil(lambda: page.view.currentIndex().row() == page.lines.last_highlighted_row())
     faults.write_text("")
     qtbot.mouseClick(page.card.fix_button, Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY, timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY)
     assert not page.card.isVisible()
     launch = window.controller.launch
     assert launch is not None
@@ -244,7 +244,7 @@ def test_the_last_log_is_offered_after_a_restart_of_the_window(window: Window, q
     book.close()
     window.show_page("logs")
     page = window.page("logs")
-    qtbot.waitUntil(lambda: any("the day before" in text for text in texts(page)), timeout=60_000)
+    qtbot.waitUntil(lambda: any("the day before" in text for text in texts(page)))
     assert page.bar.source.where.endswith("engine-9300.log")
 
 
@@ -253,7 +253,7 @@ def test_what_came_before_the_page_was_there_is_shown_once(demo: Window, qtbot: 
     assert session is not None
     demo.show_page("logs")
     page = demo.page("logs")
-    qtbot.waitUntil(lambda: len(page.lines.all_lines) > 5, timeout=60_000)
+    qtbot.waitUntil(lambda: len(page.lines.all_lines) > 5)
     qtbot.wait(100)
     said = [line.text for line in session.supervisor.log.lines_since(0)]
     assert [line.text for line in page.lines.all_lines][: len(said)] == said
@@ -275,25 +275,25 @@ def test_another_servers_lines_go_on_after_a_look_at_another_page(
         return session
 
     run(serve, done=others.append)
-    qtbot.waitUntil(lambda: bool(others), timeout=60_000)
+    qtbot.waitUntil(lambda: bool(others))
     other = others[0]
     try:
         window.show_page("keys")
         window.show_page("logs")
-        qtbot.waitUntil(lambda: page.bar.sources.count() > 1, timeout=60_000)
+        qtbot.waitUntil(lambda: page.bar.sources.count() > 1)
         (source,) = [each for each in page.bar.other_sources if each.where == other.supervisor.endpoint.url]
         page.choose_source(source)
-        qtbot.waitUntil(lambda: bool(page.lines.all_lines), timeout=60_000)
+        qtbot.waitUntil(lambda: bool(page.lines.all_lines))
         window.show_page("keys")
         window.show_page("logs")
-        qtbot.waitUntil(lambda: page.bar.source is not source, timeout=60_000)
+        qtbot.waitUntil(lambda: page.bar.source is not source)
         before = len(page.lines.all_lines)
         run(
             lambda _tell: other.send_request(
                 ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=4)
             )
         )
-        qtbot.waitUntil(lambda: len(page.lines.all_lines) > before, timeout=60_000)
+        qtbot.waitUntil(lambda: len(page.lines.all_lines) > before)
     finally:
-        with qtbot.waitSignal(window.controller.closed, timeout=60_000):
+        with qtbot.waitSignal(window.controller.closed):
             run(lambda _tell: other.stop(), done=lambda _none: window.quit())

@@ -30,7 +30,6 @@ from tests.gui.dragging import dropped
 
 FIRST_PAGE = "about"
 FILE = "demo-F16.gguf"
-WAIT = 20_000
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +55,7 @@ def open_page(window: Window, qtbot: QtBot) -> Callable[[], ModelsPage]:
     def show() -> ModelsPage:
         window.show_page("models")
         page: ModelsPage = window.page("models")
-        qtbot.waitUntil(lambda: page.local_models is not None, timeout=WAIT)
+        qtbot.waitUntil(lambda: page.local_models is not None)
         return page
 
     return show
@@ -75,7 +74,7 @@ def test_with_nothing_here_it_says_what_to_do(open_page: Callable[[], ModelsPage
     assert page.empty.isVisible()
     assert not page.details.isVisible()
     press(qtbot, page.empty.buttons[0])
-    qtbot.waitUntil(lambda: len(page.offers.table.rows) > 10, timeout=WAIT)
+    qtbot.waitUntil(lambda: len(page.offers.table.rows) > 10)
     assert page.offers.isVisible()
     offer = page.offers.table.row
     assert offer is not None
@@ -90,7 +89,7 @@ def test_files_are_listed_with_what_is_known(
     shutil.copy(headless_model, models_dir() / "plain-Q8_0.gguf")
     (models_dir() / "broken.gguf").write_bytes(b"GGUF")
     page = open_page()
-    qtbot.waitUntil(lambda: len(page.table.rows) == 3, timeout=WAIT)
+    qtbot.waitUntil(lambda: len(page.table.rows) == 3)
     cells = {
         local.path.name: [page.table._rows.columns[at].cell(local).text for at in (1, 3, 4)]
         for local in page.table.rows
@@ -100,7 +99,7 @@ def test_files_are_listed_with_what_is_known(
     assert cells["broken.gguf"][2] == "unreadable"
     assert page.table.row is not None
     page.table.choose_row(next(local for local in page.table.rows if local.path.name == FILE))
-    qtbot.waitUntil(lambda: page.details.badge.isVisible(), timeout=WAIT)
+    qtbot.waitUntil(lambda: page.details.badge.isVisible())
     assert page.details.badge.text() in ("FITS", "TIGHT", "TOO BIG")
     said = [page.details.grid.itemAt(at).widget().text() for at in range(page.details.grid.count())]
     assert "Architecture" in said
@@ -118,7 +117,7 @@ def test_another_programs_model_is_listed_planned_and_left_to_it(
     layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{'a' * 64}", "size": 1}
     manifest.write_text(json.dumps({"layers": [layer]}))
     page = open_page()
-    qtbot.waitUntil(lambda: len(page.table.rows) == 1, timeout=WAIT)
+    qtbot.waitUntil(lambda: len(page.table.rows) == 1)
     (local,) = page.table.rows
     assert (display_name(local), place_text(local)) == ("tiny:1b", "Ollama")
     assert page.local_models is not None
@@ -127,9 +126,9 @@ def test_another_programs_model_is_listed_planned_and_left_to_it(
     assert page.details.start.isVisible()
     assert not page.details.delete.isVisible()
     start = window.page("start")
-    with qtbot.waitSignal(start.flow.planned, timeout=WAIT):
+    with qtbot.waitSignal(start.flow.planned):
         press(qtbot, page.details.plan)
-    qtbot.waitUntil(lambda: start.steps.progress[Step.VERIFY].stage is Stage.DONE, timeout=WAIT)
+    qtbot.waitUntil(lambda: start.steps.progress[Step.VERIFY].stage is Stage.DONE)
     assert window.page_name == "start"
     assert start.plan is not None
     assert start.plan.entry.name == "tiny:1b"
@@ -142,7 +141,7 @@ def test_what_is_offered_begins_with_what_is_recommended(
 ) -> None:
     page = open_page()
     page.show_view(1)
-    qtbot.waitUntil(lambda: len(page.offers.table.rows) > 10, timeout=WAIT)
+    qtbot.waitUntil(lambda: len(page.offers.table.rows) > 10)
     offers = page.offers.table.rows
     assert page.offers.table.row is offers[0]
     assert offers[0].fit != "TOO BIG"
@@ -161,8 +160,8 @@ def test_downloads_stay_together_where_no_file_is_shown(
     page = open_page()
     page.show_view(1)
     page.queue.add_download("qwen3.5-9b-mtp:Q4_K_M")
-    qtbot.waitUntil(lambda: page.downloads.isVisible() and bool(page.downloads.rows), timeout=WAIT)
-    qtbot.waitUntil(lambda: page.downloads.height() < 300, timeout=WAIT)
+    qtbot.waitUntil(lambda: page.downloads.isVisible() and bool(page.downloads.rows))
+    qtbot.waitUntil(lambda: page.downloads.height() < 300)
 
 
 def test_verifying_shows_how_far_it_is_and_what_came_of_it(
@@ -170,23 +169,21 @@ def test_verifying_shows_how_far_it_is_and_what_came_of_it(
 ) -> None:
     path = put(models_dir() / "mine.gguf")
     page = open_page()
-    qtbot.waitUntil(lambda: names(page) == ["mine.gguf"], timeout=WAIT)
+    qtbot.waitUntil(lambda: names(page) == ["mine.gguf"])
     press(qtbot, page.details.verify)
     assert page.details.progress.isVisible()
     assert page.details.verify.text() == "Stop verifying"
-    qtbot.waitUntil(lambda: page.banner.isVisible(), timeout=WAIT)
+    qtbot.waitUntil(lambda: page.banner.isVisible())
     assert "SHA-256 was saved" in page.banner.text.text()
     assert not page.details.progress.isVisible()
-    qtbot.waitUntil(lambda: page.table.rows[0].state.value == "good", timeout=WAIT)
+    qtbot.waitUntil(lambda: page.table.rows[0].state.value == "good")
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     grid = page.details.grid
-    qtbot.waitUntil(
-        lambda: any(sha256 in grid.itemAt(at).widget().toolTip() for at in range(grid.count())), timeout=WAIT
-    )
+    qtbot.waitUntil(lambda: any(sha256 in grid.itemAt(at).widget().toolTip() for at in range(grid.count())))
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     press(qtbot, page.details.verify)
-    qtbot.waitUntil(lambda: "is damaged or was changed" in page.banner.text.text(), timeout=WAIT)
-    qtbot.waitUntil(lambda: page.table.rows[0].state.value == "damaged", timeout=WAIT)
+    qtbot.waitUntil(lambda: "is damaged or was changed" in page.banner.text.text())
+    qtbot.waitUntil(lambda: page.table.rows[0].state.value == "damaged")
     assert not page.details.start.isEnabled()
 
 
@@ -195,7 +192,7 @@ def test_deleting_takes_a_second_press(
 ) -> None:
     path = put(models_dir() / "mine.gguf")
     page = open_page()
-    qtbot.waitUntil(lambda: names(page) == ["mine.gguf"], timeout=WAIT)
+    qtbot.waitUntil(lambda: names(page) == ["mine.gguf"])
     press(qtbot, page.details.delete)
     assert path.exists()
     assert page.details.delete.text() == "Press again to free 8.6 MB"
@@ -203,7 +200,7 @@ def test_deleting_takes_a_second_press(
     assert page.details.delete.text() == "Delete"
     press(qtbot, page.details.delete)
     press(qtbot, page.details.delete)
-    qtbot.waitUntil(lambda: page.empty.isVisible(), timeout=WAIT)
+    qtbot.waitUntil(lambda: page.empty.isVisible())
     assert not path.exists()
     assert "8.6 MB freed" in page.banner.text.text()
 
@@ -213,15 +210,15 @@ def test_what_is_served_is_not_deleted_and_its_use_is_kept(
 ) -> None:
     path = put(models_dir() / "mine.gguf")
     page = open_page()
-    qtbot.waitUntil(lambda: names(page) == ["mine.gguf"], timeout=WAIT)
+    qtbot.waitUntil(lambda: names(page) == ["mine.gguf"])
     press(qtbot, page.details.start)
     assert window.page_name == "cockpit"
-    qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY, timeout=WAIT)
+    qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY)
     window.show_page("models")
     last = page.table._rows.columns[6].cell
-    qtbot.waitUntil(lambda: last(page.table.rows[0]).text != "never", timeout=WAIT)
+    qtbot.waitUntil(lambda: last(page.table.rows[0]).text != "never")
     page.delete_selected()
-    qtbot.waitUntil(lambda: "uses this file" in page.banner.text.text(), timeout=WAIT)
+    qtbot.waitUntil(lambda: "uses this file" in page.banner.text.text())
     assert path.exists()
 
 
@@ -233,12 +230,12 @@ def test_a_file_and_a_folder_that_are_dropped_are_listed(
     (tmp_path / "x.txt").write_text("x")
     assert not dropped(page, tmp_path / "x.txt")
     assert dropped(page, file)
-    qtbot.waitUntil(lambda: names(page) == ["one.gguf"], timeout=WAIT)
+    qtbot.waitUntil(lambda: names(page) == ["one.gguf"])
     assert dropped(page, other.parent)
-    qtbot.waitUntil(lambda: set(names(page)) == {"one.gguf", "two.gguf"}, timeout=WAIT)
+    qtbot.waitUntil(lambda: set(names(page)) == {"one.gguf", "two.gguf"})
     page.show_view(2)
     press(qtbot, page.folders.remove_buttons[other.parent])
-    qtbot.waitUntil(lambda: names(page) == ["one.gguf"], timeout=WAIT)
+    qtbot.waitUntil(lambda: names(page) == ["one.gguf"])
     assert other.exists()
 
 
@@ -255,8 +252,8 @@ def test_what_downloads_left_is_shown_and_deleted(open_page: Callable[[], Models
     press(qtbot, button)
     assert part_path(target).exists()
     press(qtbot, button)
-    qtbot.waitUntil(lambda: not part_path(target).exists(), timeout=WAIT)
-    qtbot.waitUntil(lambda: not page.folders.delete_buttons, timeout=WAIT)
+    qtbot.waitUntil(lambda: not part_path(target).exists())
+    qtbot.waitUntil(lambda: not page.folders.delete_buttons)
 
 
 @pytest.fixture
@@ -277,20 +274,20 @@ def test_a_download_goes_through_the_queue_into_the_library(
     page.show_view(1)
     page.offers.address.setText(f"{repo}:{FILE}")
     press(qtbot, page.offers.add_button)
-    qtbot.waitUntil(lambda: names(page) == [FILE], timeout=WAIT)
+    qtbot.waitUntil(lambda: names(page) == [FILE])
     assert told == [f"{repo}:{FILE}"]
     assert "verified" in page.banner.text.text()
     (job,) = page.queue.snapshot.jobs
     assert job.state.value == "done"
     assert page.downloads.isVisible()
     press(qtbot, page.downloads.clear_button)
-    qtbot.waitUntil(lambda: not page.downloads.isVisible(), timeout=WAIT)
+    qtbot.waitUntil(lambda: not page.downloads.isVisible())
 
 
 def test_a_download_that_cannot_be_says_why(open_page: Callable[[], ModelsPage], hub: Hub, qtbot: QtBot) -> None:
     page = open_page()
     page.queue.add_download("nobody/Nothing-GGUF:x.gguf")
-    qtbot.waitUntil(lambda: any(job.state.value == "failed" for job in page.queue.snapshot.jobs), timeout=WAIT)
+    qtbot.waitUntil(lambda: any(job.state.value == "failed" for job in page.queue.snapshot.jobs))
     (job,) = page.queue.snapshot.jobs
     row = page.downloads.rows[job.id]
     assert row.toggle.text() == "Try again"
@@ -310,13 +307,13 @@ def test_a_queue_that_was_left_goes_on_with_the_window(
     asyncio.run(add_pull(f"{repo}:{FILE}"))
     download_queue().request_state(RequestedState.PAUSE, first.id)
     page = open_page()
-    qtbot.waitUntil(lambda: names(page) == [FILE], timeout=WAIT)
+    qtbot.waitUntil(lambda: names(page) == [FILE])
     states = {job.id: job.state.value for job in page.queue.snapshot.jobs}
     assert states[first.id] == "paused"
     row = page.downloads.rows[first.id]
     assert row.toggle.text() == "Resume"
     press(qtbot, row.cancel)
-    qtbot.waitUntil(lambda: page.queue.snapshot.jobs[0].state.value == "cancelled", timeout=WAIT)
+    qtbot.waitUntil(lambda: page.queue.snapshot.jobs[0].state.value == "cancelled")
 
 
 def test_a_table_sorts_by_what_a_cell_means(qtbot: QtBot) -> None:
@@ -375,6 +372,6 @@ def test_what_came_of_a_verification_that_was_stopped_is_not_said(
     second = page.verifying.handle
     assert second is not None
     second_ended = ends(second)
-    qtbot.waitUntil(lambda: page.verifying.local is None, timeout=WAIT)
+    qtbot.waitUntil(lambda: page.verifying.local is None)
     assert second_ended.is_set()
     assert "two" in page.banner.text.text()

@@ -262,7 +262,7 @@ class TestExport:
         panel.add_samples([sampled(end_s, tokens_per_second=None)])
         panel.choose_length(60)
         drawn(panel)
-        with qtbot.waitSignal(panel.exported, timeout=60_000) as caught:
+        with qtbot.waitSignal(panel.exported) as caught:
             panel.export_csv(tmp_path)
         rows = self.rows(Path(caught.args[0]))
         assert 600 <= len(rows) <= 602
@@ -281,7 +281,7 @@ class TestExport:
 
     def test_the_picture_is_of_the_plots(self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path) -> None:
         fill(panel)
-        with qtbot.waitSignal(panel.exported, timeout=60_000) as caught:
+        with qtbot.waitSignal(panel.exported) as caught:
             panel.export_png(tmp_path)
         picture = QImage(caught.args[0])
         assert picture.width() == panel.board.width()
@@ -294,12 +294,12 @@ class TestExport:
     def test_a_folder_that_is_not_there_is_said_in_place(self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path) -> None:
         fill(panel)
         panel.export_csv(tmp_path / "missing")
-        qtbot.waitUntil(lambda: "could not be written" in panel.head._text.text(), timeout=60_000)
+        qtbot.waitUntil(lambda: "could not be written" in panel.head._text.text())
 
     def test_two_exports_in_one_second_have_two_names(self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path) -> None:
         fill(panel)
         for count in (1, 2):
-            with qtbot.waitSignal(panel.exported, timeout=60_000):
+            with qtbot.waitSignal(panel.exported):
                 panel.export_csv(tmp_path)
             assert len(list(tmp_path.iterdir())) == count
 

@@ -267,7 +267,7 @@ def test_the_plots_load_by_themselves_after_the_first_paint(controller: Controll
     qtbot.addWidget(panel)
     assert panel.samples is None
     panel.show()
-    qtbot.waitUntil(lambda: panel.samples is not None, timeout=60_000)
+    qtbot.waitUntil(lambda: panel.samples is not None)
 
 
 def test_hidden_nothing_is_drawn_and_shown_again_all_that_came_is_there(panel: PlotPanel, qtbot: QtBot) -> None:

@@ -50,7 +50,7 @@ def page(
 def show(window: Window, qtbot: QtBot) -> SettingsPage:
     window.show_page("settings")
     page: SettingsPage = window.page("settings")
-    qtbot.waitUntil(lambda: bool(page.token_source.text()) and bool(page.path.full_text), timeout=60_000)
+    qtbot.waitUntil(lambda: bool(page.token_source.text()) and bool(page.path.full_text))
     return page
 
 
@@ -176,14 +176,14 @@ def test_a_number_is_typed_with_a_point_or_a_comma(page: SettingsPage, qtbot: Qt
         box.selectAll()
         qtbot.keyClicks(box, typed)
         qtbot.keyClick(box, Qt.Key.Key_Tab)
-        qtbot.waitUntil(lambda number=number: kept(TEMPERATURE) == number, timeout=60_000)  # type: ignore[misc]
+        qtbot.waitUntil(lambda number=number: kept(TEMPERATURE) == number)  # type: ignore[misc]
         assert box.text() == f"{number:.2f}"
 
 
 def test_a_number_that_cannot_be_leaves_the_one_before(page: SettingsPage, qtbot: QtBot) -> None:
     box, tokens = control(page, TOP_P).box, control(page, MAX_TOKENS).box
     box.setValue(0.9)
-    qtbot.waitUntil(lambda: kept(TOP_P) == 0.9, timeout=60_000)
+    qtbot.waitUntil(lambda: kept(TOP_P) == 0.9)
     for typed in ("1,5", "1.5", "0,7,5", "7"):
         box.setFocus()
         box.selectAll()
@@ -194,7 +194,7 @@ def test_a_number_that_cannot_be_leaves_the_one_before(page: SettingsPage, qtbot
     tokens.selectAll()
     qtbot.keyClicks(tokens, "4,096")
     qtbot.keyClick(tokens, Qt.Key.Key_Tab)
-    qtbot.waitUntil(lambda: kept(MAX_TOKENS) == 4096, timeout=60_000)
+    qtbot.waitUntil(lambda: kept(MAX_TOKENS) == 4096)
     assert kept(TOP_P) == 0.9
 
 
@@ -297,7 +297,7 @@ def test_no_text_is_clipped(
     window = Window(remember=False, page="settings")
     try:
         window.resize(1_000, 640)
-        with qtbot.waitSignal(window.page_shown, timeout=60_000):
+        with qtbot.waitSignal(window.page_shown):
             window.show()
         page = show(window, qtbot)
         page.change_setting(THEME, "dark")
@@ -305,7 +305,7 @@ def test_no_text_is_clipped(
         qtbot.waitUntil(page.rows[TEXT_SCALE].reset_button.isVisible)
         qtbot.wait(50)
         assert [*clipped(page), *hidden_by_parents(page)] == []
-        with qtbot.waitSignal(window.shut_down, timeout=60_000):
+        with qtbot.waitSignal(window.shut_down):
             window.quit()
         assert window.controller.bridge.close()
     finally:

@@ -54,13 +54,13 @@ def chosen(home: Path) -> None:
 def on_page(window: Window, qtbot: QtBot) -> SettingsPage:
     window.show_page("settings")
     page: SettingsPage = window.page("settings")
-    qtbot.waitUntil(lambda: bool(page.path.full_text), timeout=60_000)
+    qtbot.waitUntil(lambda: bool(page.path.full_text))
     return page
 
 
 def ask(chat: ChatPane, qtbot: QtBot, text: str) -> str:
     """Return the line under the reply."""
-    with qtbot.waitSignal(controller_of(chat).replied, timeout=60_000) as replied:
+    with qtbot.waitSignal(controller_of(chat).replied) as replied:
         chat.send_question(text)
     assert replied.args is not None
     return str(replied.args[1])
@@ -69,7 +69,7 @@ def ask(chat: ChatPane, qtbot: QtBot, text: str) -> str:
 def test_a_chat_begins_with_what_was_chosen_and_is_not_kept(chosen: None, demo: Window, qtbot: QtBot) -> None:
     cockpit: CockpitPage = demo.page("cockpit")
     chat = cockpit.chat
-    qtbot.waitUntil(lambda: cockpit.state.previewer is not None and can_send(chat), timeout=60_000)
+    qtbot.waitUntil(lambda: cockpit.state.previewer is not None and can_send(chat))
     fields = cockpit.controls.sampling.fields
     assert (fields["temperature"].value, fields["max_tokens"].value) == (0, 5)
     assert " 5 tokens" in ask(chat, qtbot, "Hello")
@@ -96,7 +96,7 @@ def test_the_terminal_asks_with_it_too(chosen: None, demo: Window) -> None:
 
 def test_what_is_chosen_on_the_page_holds_for_the_next_reply(demo: Window, qtbot: QtBot) -> None:
     cockpit: CockpitPage = demo.page("cockpit")
-    qtbot.waitUntil(lambda: can_send(cockpit.chat) and cockpit.state.previewer is not None, timeout=60_000)
+    qtbot.waitUntil(lambda: can_send(cockpit.chat) and cockpit.state.previewer is not None)
     page = on_page(demo, qtbot)
     page.change_setting(MAX_TOKENS, 4)
     page.change_setting(THINKING, VALUE_OFF)
@@ -130,7 +130,7 @@ def test_the_window_closes_as_was_chosen_without_a_question(
     on_page(window, qtbot).change_setting(CLOSE, way)
     qtbot.waitUntil(lambda: settings.stored_value(CLOSE) == way)
     if way == VALUE_QUIT:
-        with qtbot.waitSignal(window.shut_down, timeout=60_000):
+        with qtbot.waitSignal(window.shut_down):
             window.close()
     else:
         window.close()

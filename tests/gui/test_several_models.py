@@ -73,20 +73,20 @@ def test_a_model_that_made_room_for_another_is_shown_as_unloaded_and_its_address
     address = demo.controller.view.address
     asked()
     wait_for(ServerState.STOPPED)
-    qtbot.waitUntil(lambda: rows(demo) == ["Unloaded: Load demo", "Ready: Unload second"], timeout=60_000)
+    qtbot.waitUntil(lambda: rows(demo) == ["Unloaded: Load demo", "Ready: Unload second"])
     view = demo.controller.view
     assert (view.state_text, view.address, view.can_start, view.can_stop) == ("Unloaded", address, True, True)
     assert hosts(demo) == shared_at
     demo.show_page("settings")
     assert sharing.switch.isChecked()
     qtbot.mouseClick(sharing.switch, Qt.MouseButton.LeftButton, pos=QPoint(10, 14))
-    qtbot.waitUntil(lambda: not sharing.switch.isChecked() and sharing.switch.isEnabled(), timeout=60_000)
+    qtbot.waitUntil(lambda: not sharing.switch.isChecked() and sharing.switch.isEnabled())
     assert hosts(demo) == {"127.0.0.1"}
     assert demo.controller.view.state_text == "Unloaded"
     demo.show_page("cockpit")
     click(demo, "Load demo")
     wait_for(ServerState.READY)
-    qtbot.waitUntil(lambda: not rows(demo), timeout=60_000)
+    qtbot.waitUntil(lambda: not rows(demo))
     assert demo.controller.view.address == address
 
 
@@ -95,17 +95,17 @@ def test_models_are_unloaded_one_by_one_or_all_at_once(
 ) -> None:
     assert rows(demo) == []
     asked()
-    qtbot.waitUntil(lambda: rows(demo) == ["Ready: Unload demo", "Ready: Unload second"], timeout=60_000)
+    qtbot.waitUntil(lambda: rows(demo) == ["Ready: Unload demo", "Ready: Unload second"])
     click(demo, "Unload second")
-    qtbot.waitUntil(lambda: not rows(demo), timeout=60_000)
+    qtbot.waitUntil(lambda: not rows(demo))
     assert demo.controller.view.state_text == "Ready"
     asked()
-    qtbot.waitUntil(lambda: len(rows(demo)) == 2, timeout=60_000)
+    qtbot.waitUntil(lambda: len(rows(demo)) == 2)
     click(demo, "Unload demo")
-    qtbot.waitUntil(lambda: rows(demo) == ["Unloaded: Load demo", "Ready: Unload second"], timeout=60_000)
+    qtbot.waitUntil(lambda: rows(demo) == ["Unloaded: Load demo", "Ready: Unload second"])
     button(demo, "Stop all").click()
-    qtbot.waitUntil(lambda: demo.controller.view.state_text == "Stopped", timeout=60_000)
+    qtbot.waitUntil(lambda: demo.controller.view.state_text == "Stopped")
     assert (rows(demo), demo.controller.view.address, demo.controller.shared) == ([], "", False)
     session = demo.controller.session
     assert session is not None
-    qtbot.waitUntil(lambda: session.is_idle, timeout=60_000)
+    qtbot.waitUntil(lambda: session.is_idle)

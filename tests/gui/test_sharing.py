@@ -33,7 +33,7 @@ _BOX = QPoint(10, 14)
 def open_card(window: Window, qtbot: QtBot) -> SharingCard:
     window.show_page("settings")
     page: SettingsPage = window.page("settings")
-    qtbot.waitUntil(lambda: bool(page.path.full_text), timeout=60_000)
+    qtbot.waitUntil(lambda: bool(page.path.full_text))
     return page.sharing
 
 
@@ -62,7 +62,7 @@ def share(card: SharingCard, qtbot: QtBot, *, encrypted: bool = True) -> None:
     if not encrypted:
         qtbot.mouseClick(card.plain_choice, Qt.MouseButton.LeftButton, pos=_BOX)
     qtbot.mouseClick(card.share_button, Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(lambda: bool(card.addresses.text()) and card.switch.isEnabled(), timeout=60_000)
+    qtbot.waitUntil(lambda: bool(card.addresses.text()) and card.switch.isEnabled())
 
 
 def test_it_is_asked_first_and_nothing_happens_before(card: SharingCard, demo: Window, qtbot: QtBot) -> None:
@@ -122,14 +122,14 @@ def test_own_replies_go_on_and_others_end_with_the_sharing(
     demo.controller.set_sampling_value("ignore_eos", True)
     demo.controller.set_sampling_value("max_tokens", 100_000)
     demo.controller.request_reply([{"role": "user", "content": "Go on for ever."}])
-    qtbot.waitUntil(lambda: demo.controller.view.replying, timeout=60_000)
+    qtbot.waitUntil(lambda: demo.controller.view.replying)
     share(card, qtbot, encrypted=False)
     assert demo.controller.view.replying
     address = next(iter(list_lan_addresses()), None)
     port = int(demo.controller.view.address.rpartition(":")[2])
     other = socket.create_connection((address, port), timeout=60) if address else None
     qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
-    qtbot.waitUntil(lambda: card.switch.isEnabled() and not card.switch.isChecked(), timeout=60_000)
+    qtbot.waitUntil(lambda: card.switch.isEnabled() and not card.switch.isChecked())
     assert demo.controller.view.replying
     if other is not None:
         with other:
@@ -140,7 +140,7 @@ def test_own_replies_go_on_and_others_end_with_the_sharing(
 def test_it_is_private_again_when_it_is_switched_off(card: SharingCard, demo: Window, qtbot: QtBot) -> None:
     share(card, qtbot)
     qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
-    qtbot.waitUntil(lambda: card.switch.isEnabled() and not card.switch.isChecked(), timeout=60_000)
+    qtbot.waitUntil(lambda: card.switch.isEnabled() and not card.switch.isChecked())
     assert hosts(demo) == {"127.0.0.1"}
     assert not card.addresses.isVisible()
     assert settings_file.read_settings_file().values == {}
@@ -186,7 +186,7 @@ def test_where_it_cannot_be_shared_it_runs_on_as_it_was(window: Window, wait_for
         other.listen()
         qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
         qtbot.mouseClick(card.share_button, Qt.MouseButton.LeftButton)
-        qtbot.waitUntil(window.page("settings").banner.isVisible, timeout=60_000)
+        qtbot.waitUntil(window.page("settings").banner.isVisible)
         assert f"{port}" in window.page("settings").banner.text.text()
         assert hosts(window) == {"127.0.0.1", "127.0.0.2"}  # the other program is this process, too
         assert not card.switch.isChecked()

@@ -73,7 +73,7 @@ def test_about_says_what_runs_and_the_report_holds_nothing_secret(window: Window
     window.show_page("about")
     page = window.page("about")
     copy = next(each for each in page.findChildren(QPushButton) if each.text() == "Copy report")
-    qtbot.waitUntil(copy.isEnabled, timeout=60_000)
+    qtbot.waitUntil(copy.isEnabled)
     qtbot.mouseClick(copy, Qt.MouseButton.LeftButton)
     report = QGuiApplication.clipboard().text()
     assert [line.split(":")[0] for line in report.splitlines()[:5]] == [
@@ -91,7 +91,7 @@ def test_where_it_was_is_remembered(qtbot: QtBot, home: Path) -> None:
     first.show()
     first.show_page("keys")
     first.show_page("cockpit")
-    with qtbot.waitSignal(first.shut_down, timeout=60_000):
+    with qtbot.waitSignal(first.shut_down):
         first.close()
     second = Window()
     assert second.height() == 555
@@ -105,7 +105,7 @@ def test_pages_are_built_when_they_are_first_shown_or_ahead(window: Window, qtbo
     assert set(window._pages) == {"cockpit"}
     window.prebuild_next()
     wanted = {spec.name for spec in RAIL}
-    qtbot.waitUntil(lambda: set(window._pages) == wanted and not next(window._prebuild_steps, False), timeout=60_000)
+    qtbot.waitUntil(lambda: set(window._pages) == wanted and not next(window._prebuild_steps, False))
     assert window.page_name == "cockpit"
     assert "launcher.gui.settings.page" in sys.modules
     window.show_page("about")
@@ -131,18 +131,18 @@ def test_a_second_start_waits_for_a_first_that_is_starting_but_not_for_one_that_
         return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
     with second() as starts:
-        qtbot.waitUntil(server.hasPendingConnections, timeout=60_000)
+        qtbot.waitUntil(server.hasPendingConnections)
         qtbot.wait(400)
         assert starts.poll() is None
         first.on_request(lambda file, demo: asked.append((file, demo)))
-        qtbot.waitUntil(lambda: starts.poll() is not None, timeout=60_000)
+        qtbot.waitUntil(lambda: starts.poll() is not None)
         assert starts.stdout is not None
         assert starts.stdout.read().split() == ["False", "True"]
     assert asked == [(None, True)]
     server.newConnection.disconnect()
     os.utime(home / "state" / "window.lock", (0, 0))
     with second() as starts:
-        qtbot.waitUntil(lambda: starts.poll() is not None, timeout=60_000)
+        qtbot.waitUntil(lambda: starts.poll() is not None)
         assert starts.stdout is not None
         assert starts.stdout.read().split() == ["False", "False"]
 
@@ -187,7 +187,7 @@ def test_the_rail_names_the_gpus(window: Window, gpus: tuple[tuple[str, int | No
 def test_the_gpus_of_this_computer_are_looked_for_when_nothing_else_is_to_be_done(window: Window, qtbot: QtBot) -> None:
     assert window.rail._gpus.isHidden()
     window.prebuild_next()
-    qtbot.waitUntil(lambda: not window.rail._gpus.isHidden(), timeout=60_000)
+    qtbot.waitUntil(lambda: not window.rail._gpus.isHidden())
     assert window.rail._gpus.text()
 
 
@@ -202,6 +202,6 @@ def test_a_folder_that_cannot_be_written_is_told(window: Window, qtbot: QtBot, h
     home.mkdir(parents=True, exist_ok=True)
     home.joinpath("config").write_text("what should be a folder is a file")
     warn_about_folders(window)
-    qtbot.waitUntil(window.notice.isVisible, timeout=60_000)
+    qtbot.waitUntil(window.notice.isVisible)
     assert f"{home / 'config'} cannot be written" in window.notice.text.text()
     assert "are lost when this program ends" in window.notice.text.text()

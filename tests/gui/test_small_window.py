@@ -28,10 +28,10 @@ def large() -> Iterator[None]:
 def test_no_page_is_scrolled_sideways_at_200_percent(large: None, window: Window, qtbot: QtBot) -> None:
     window.resize(1_000, 640)
     for name in window.page_names:
-        shown = qtbot.waitSignal(window.page_shown, timeout=60_000) if name != window.page_name else nullcontext()
+        shown = qtbot.waitSignal(window.page_shown) if name != window.page_name else nullcontext()
         with shown:
             window.show_page(name)
-        qtbot.waitUntil(lambda: not _scrolled_sideways(window), timeout=60_000)
+        qtbot.waitUntil(lambda: not _scrolled_sideways(window))
     assert not any(each.shortcut_label.isVisible() for each in window.rail.findChildren(PageButton))
     window.resize(1_500, 640)
     assert all(each.shortcut_label.isVisible() for each in window.rail.findChildren(PageButton))
@@ -40,14 +40,14 @@ def test_no_page_is_scrolled_sideways_at_200_percent(large: None, window: Window
 def test_the_plots_have_room_in_the_smallest_window(demo: Window, qtbot: QtBot) -> None:
     demo.resize(940, 520)
     page = demo.page("cockpit")
-    qtbot.waitUntil(lambda: page.plots.height() > 300, timeout=60_000)
+    qtbot.waitUntil(lambda: page.plots.height() > 300)
     assert not page.note.isVisible()
     assert page.head.subtitle.text() == ""
     assert page.switches.isVisible()
     top, bottom = page.head.mapTo(page, QPoint()).y(), page.head.mapTo(page, QPoint()).y() + page.head.height()
     assert top <= page.switches.mapTo(page, QPoint()).y() < bottom, "beside the title"
     demo.resize(1_440, 900)
-    qtbot.waitUntil(page.note.isVisible, timeout=60_000)
+    qtbot.waitUntil(page.note.isVisible)
     assert "8K context" in page.head.subtitle.text()
     assert page.memory.bar.has_legend
 

@@ -65,15 +65,13 @@ def mine(home: Path, hub: Hub, demo_model: Path) -> Iterator[None]:
 
 
 def settle(page: StartPage, qtbot: QtBot) -> None:
-    qtbot.waitUntil(
-        lambda: page.result is not None and page.flow._planning is None and page.flow._surveying is None, timeout=60_000
-    )
+    qtbot.waitUntil(lambda: page.result is not None and page.flow._planning is None and page.flow._surveying is None)
 
 
 def choose(page: StartPage, qtbot: QtBot, model: str) -> None:
     """Choose a model by the family, and its first row by the keyboard."""
     page.family.setCurrentIndex(page.family.findData(model))
-    with qtbot.waitSignal(page.flow.planned, timeout=60_000):
+    with qtbot.waitSignal(page.flow.planned):
         page.family.activated.emit(page.family.currentIndex())
     settle(page, qtbot)
 
@@ -127,21 +125,21 @@ def test_three_clicks_from_an_empty_folder_to_a_streamed_reply(window: Window, l
     assert "No usable GPU found" in looked.card.accessibleName()
     assert "not the speed-up on a GPU" in looked.card.accessibleName()
     click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
+    qtbot.waitUntil(lambda: done(looked))
     assert {stage(looked, step) for step in Step} == {Stage.DONE}
     click(looked, qtbot, "Open the chat")
     assert window.page_name == "cockpit"
-    qtbot.waitUntil(lambda: window.controller.view.can_ask, timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.view.can_ask)
     prompt = window.page("cockpit").chat.prompt
     assert window.focusWidget() is prompt
     qtbot.keyClicks(window.focusWidget(), "What is a draft?")
-    with qtbot.waitSignals([window.controller.deltas, window.controller.replied], timeout=60_000):
+    with qtbot.waitSignals([window.controller.deltas, window.controller.replied]):
         qtbot.keyClick(window.focusWidget(), Qt.Key.Key_Return)
 
 
 def test_what_is_served_is_shown_until_it_stops(window: Window, page: StartPage, qtbot: QtBot) -> None:
     window.start_demo()
-    qtbot.waitUntil(lambda: window.controller.launch is not None, timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.launch is not None)
     launch = window.controller.launch
     window.show_page("start")
     settle(page, qtbot)
@@ -157,15 +155,15 @@ def test_what_is_served_is_shown_until_it_stops(window: Window, page: StartPage,
     assert window.controller.launch is launch
     window.show_page("start")
     window.controller.stop()
-    qtbot.waitUntil(lambda: page.card.primary.text() == "Start the demo", timeout=60_000)
-    qtbot.waitUntil(page.steps.isVisible, timeout=60_000)
+    qtbot.waitUntil(lambda: page.card.primary.text() == "Start the demo")
+    qtbot.waitUntil(page.steps.isVisible)
 
 
 def test_the_memory_is_read_anew_when_the_page_is_shown_and_when_a_server_starts_or_ends(
     mine: None, window: Window, looked: StartPage, qtbot: QtBot
 ) -> None:
     def read_since(read_at: float) -> None:
-        qtbot.waitUntil(lambda: times(looked) > read_at and not looked.flow.is_reading, timeout=60_000)
+        qtbot.waitUntil(lambda: times(looked) > read_at and not looked.flow.is_reading)
 
     choose(looked, qtbot, "mine")
     looked.table.chosen.emit(0)
@@ -181,10 +179,10 @@ def test_the_memory_is_read_anew_when_the_page_is_shown_and_when_a_server_starts
     assert looked.machine.age.text() == ""
     before = times(looked)
     window.start_demo()
-    qtbot.waitUntil(lambda: window.controller.launch is not None, timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.launch is not None)
     window.show_page("start")
     read_since(before)
-    qtbot.waitUntil(lambda: own_servers(looked) == 1, timeout=60_000)
+    qtbot.waitUntil(lambda: own_servers(looked) == 1)
     before = times(looked)
     window.controller.stop()
     read_since(before)
@@ -196,7 +194,7 @@ def test_another_plan_says_that_it_takes_the_place_of_what_is_served(
     mine: None, window: Window, looked: StartPage, qtbot: QtBot
 ) -> None:
     window.start_demo()
-    qtbot.waitUntil(lambda: window.controller.launch is not None, timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.launch is not None)
     window.show_page("start")
     choose(looked, qtbot, "mine")
     assert looked.card.primary.text() == "Download and start"
@@ -206,7 +204,7 @@ def test_another_plan_says_that_it_takes_the_place_of_what_is_served(
     assert window.page_name == "cockpit"
     window.show_page("start")
     click(looked, qtbot, "Download and start")
-    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
+    qtbot.waitUntil(lambda: done(looked))
     assert window.controller.served_name.startswith("mine")
     assert "draft 2" in looked.card.accessibleName()
 
@@ -217,19 +215,19 @@ def test_a_first_start_needs_no_folder_for_its_state(
     shutil.rmtree(home / "state", ignore_errors=True)
     (home / "state").write_text("in the way")
     click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
+    qtbot.waitUntil(lambda: done(looked))
 
 
 def test_the_demo_is_started_again_as_it_was(window: Window, looked: StartPage, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
+    qtbot.waitUntil(lambda: done(looked))
     for changes in ({"draft": 3}, {"ctx": 2_048}):
-        with qtbot.waitSignal(window.controller.applied, timeout=60_000):
+        with qtbot.waitSignal(window.controller.applied):
             window.controller.apply_settings(changes, drain_s=0)
     window.controller.stop()
-    qtbot.waitUntil(lambda: looked.card.primary.text() == "Start the demo", timeout=60_000)
+    qtbot.waitUntil(lambda: looked.card.primary.text() == "Start the demo")
     click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
+    qtbot.waitUntil(lambda: done(looked))
     launch = window.controller.launch
     assert launch is not None
     assert (launch.options.draft, launch.context) == (3, 2_048)
@@ -245,7 +243,7 @@ def test_a_plan_is_downloaded_and_served_as_it_says(
     assert looked.card.pause.isVisible()
     assert not looked.card.primary.isVisible()
     assert not looked.table.isEnabled()
-    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
+    qtbot.waitUntil(lambda: done(looked))
     launch = window.controller.launch
     assert launch is not None
     assert (launch.context, launch.options.kv, launch.options.draft) == (4096, "f16", 2)
@@ -262,12 +260,12 @@ def test_what_the_user_set_goes_before_the_plan_until_they_take_the_plans(
     choose(looked, qtbot, "mine")
     assert not looked.card.settings_origin.isVisible()
     click(looked, qtbot, "Download and start")
-    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
+    qtbot.waitUntil(lambda: done(looked))
     model = window.controller.launch.options.model
-    with qtbot.waitSignal(window.controller.applied, timeout=60_000):
+    with qtbot.waitSignal(window.controller.applied):
         window.controller.apply_settings({"draft": 3, "ctx": 2_048}, drain_s=0)
     window.controller.stop()
-    qtbot.waitUntil(lambda: window.controller.launch is None, timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.launch is None)
     choose(looked, qtbot, "mine")
     told = "Your last settings: 2K context, draft 3. Recommended: 4K context, draft 2."
     assert looked.card.settings_origin.text() == told
@@ -280,13 +278,13 @@ def test_what_the_user_set_goes_before_the_plan_until_they_take_the_plans(
     qtbot.mouseClick(looked.card.switch_button, Qt.MouseButton.LeftButton)
     settle(looked, qtbot)
     click(looked, qtbot, "Start")
-    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
+    qtbot.waitUntil(lambda: done(looked))
     launch = window.controller.launch
     assert launch is not None
     assert (launch.context, launch.options.draft) == (2_048, 3)
     assert load_model_settings(model) == {"ctx": 2_048, "draft": 3}  # what the plan recommends is not the user's choice
     window.controller.stop()
-    qtbot.waitUntil(lambda: window.controller.launch is None, timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.launch is None)
     save_model_settings(model, {"threads": 3})  # which no plan names
     choose(looked, qtbot, "mine")
     assert looked.card.settings_origin.text() == "Your last settings: 3 threads. Recommended: default threads."
@@ -302,14 +300,14 @@ def test_pause_keeps_what_arrived_and_resume_goes_on(
     choose(looked, qtbot, "mine")
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
     click(looked, qtbot, "Download and start")
-    qtbot.waitUntil(lambda: bool(looked.steps.progress[Step.MODEL].progress.done_bytes), timeout=60_000)
-    with qtbot.waitSignal(looked.flow.paused, timeout=60_000):
+    qtbot.waitUntil(lambda: bool(looked.steps.progress[Step.MODEL].progress.done_bytes))
+    with qtbot.waitSignal(looked.flow.paused):
         qtbot.mouseClick(looked.card.pause, Qt.MouseButton.LeftButton)
     assert stage(looked, Step.MODEL) is Stage.PAUSED
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     hub.requests()
     click(looked, qtbot, "Resume")
-    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
+    qtbot.waitUntil(lambda: done(looked))
     (asked,) = [each for each in hub.requests() if each["server"] == "store"]
     assert int(asked["Range"].removeprefix("bytes=").split("-")[0]) > 0
 
@@ -319,7 +317,7 @@ def test_a_step_that_fails_is_told_and_tried_again(
 ) -> None:
     choose(looked, qtbot, "mine")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with qtbot.waitSignal(looked.flow.failed, timeout=60_000):
+    with qtbot.waitSignal(looked.flow.failed):
         click(looked, qtbot, "Download and start")
     assert stage(looked, Step.MODEL) is Stage.FAILED
     assert looked.banner.isVisible()
@@ -327,34 +325,34 @@ def test_a_step_that_fails_is_told_and_tried_again(
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     click(looked, qtbot, "Retry")
     assert not looked.banner.isVisible()
-    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
+    qtbot.waitUntil(lambda: done(looked))
 
 
 def test_stopped_from_outside_while_it_loads_it_is_paused(looked: StartPage, window: Window, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: window.controller.view.state_text.startswith(("Loading", "Warming")), timeout=60_000)
-    with qtbot.waitSignal(looked.flow.paused, timeout=60_000):
+    qtbot.waitUntil(lambda: window.controller.view.state_text.startswith(("Loading", "Warming")))
+    with qtbot.waitSignal(looked.flow.paused):
         window.controller.stop()
-    qtbot.waitUntil(lambda: looked.card.primary.text() == "Resume", timeout=60_000)
+    qtbot.waitUntil(lambda: looked.card.primary.text() == "Resume")
     click(looked, qtbot, "Resume")
-    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
+    qtbot.waitUntil(lambda: done(looked))
 
 
 def test_paused_before_anything_runs_nothing_comes_of_it(looked: StartPage, window: Window, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: window.controller.view.state_text != "Stopped", timeout=60_000)
-    with qtbot.waitSignal(looked.flow.paused, timeout=60_000):
+    qtbot.waitUntil(lambda: window.controller.view.state_text != "Stopped")
+    with qtbot.waitSignal(looked.flow.paused):
         qtbot.mouseClick(looked.card.pause, Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(lambda: window.controller.view.state_text == "Stopped", timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.view.state_text == "Stopped")
     click(looked, qtbot, "Resume")
-    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
+    qtbot.waitUntil(lambda: done(looked))
 
 
 def test_a_described_computer_is_planned_for_and_rows_are_chosen_by_keyboard(looked: StartPage, qtbot: QtBot) -> None:
     looked.read_and_plan(
         PlanRequest("qwen3.6-35b-a3b-mtp", described=MachineDescription(gpu_memory_gib=(24,), host_memory_gib=64))
     )
-    qtbot.waitUntil(lambda: looked.result is not None and looked.result.request.described is not None, timeout=60_000)
+    qtbot.waitUntil(lambda: looked.result is not None and looked.result.request.described is not None)
     settle(looked, qtbot)
     assert looked.plan is not None
     first = looked.card.accessibleName()
@@ -365,7 +363,7 @@ def test_a_described_computer_is_planned_for_and_rows_are_chosen_by_keyboard(loo
     qtbot.keyClick(looked.table, Qt.Key.Key_Down)
     assert looked.plan is looked.result.plans[1]
     assert looked.card.accessibleName().startswith("Chosen by you · balanced")
-    with qtbot.waitSignal(looked.flow.planned, timeout=60_000):
+    with qtbot.waitSignal(looked.flow.planned):
         looked.goal.setCurrentIndex(looked.goal.findData("long-context"))
         looked.goal.activated.emit(looked.goal.currentIndex())
     settle(looked, qtbot)
@@ -374,7 +372,7 @@ def test_a_described_computer_is_planned_for_and_rows_are_chosen_by_keyboard(loo
 
 def plan_described(page: StartPage, qtbot: QtBot, family: str | None, gib: int, host_gib: int = 64) -> None:
     here = MachineDescription(gpu_memory_gib=(gib,), host_memory_gib=host_gib)
-    with qtbot.waitSignal(page.flow.planned, timeout=60_000):
+    with qtbot.waitSignal(page.flow.planned):
         page.read_and_plan(PlanRequest(family, described=here))
     settle(page, qtbot)
 
@@ -425,7 +423,7 @@ def test_a_model_that_is_too_big_is_no_next_step_and_one_that_fits_is_named(look
     qtbot.waitUntil(lambda: all(area.verticalScrollBar().maximum() == 0 for area in areas))  # nothing is below
     show = looked.banner.buttons[0]
     assert show.text() == "Show its plan"
-    with qtbot.waitSignal(looked.flow.planned, timeout=60_000):
+    with qtbot.waitSignal(looked.flow.planned):
         qtbot.mouseClick(show, Qt.MouseButton.LeftButton)
     settle(looked, qtbot)
     assert looked.card.badge.text() != "TOO BIG"
@@ -436,7 +434,7 @@ def test_a_file_is_chosen_and_planned(
     looked: StartPage, qtbot: QtBot, demo_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: (str(demo_model), ""))
-    with qtbot.waitSignal(looked.flow.planned, timeout=60_000):
+    with qtbot.waitSignal(looked.flow.planned):
         qtbot.mouseClick(looked.file_button, Qt.MouseButton.LeftButton)
     settle(looked, qtbot)
     assert looked.plan is not None
@@ -467,7 +465,7 @@ def test_without_the_network_the_demo_is_offered(
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     page.read_and_plan(PlanRequest(described=MachineDescription(gpu_memory_gib=(24,))))
-    qtbot.waitUntil(lambda: page.result is not None and page.result.request.described is not None, timeout=60_000)
+    qtbot.waitUntil(lambda: page.result is not None and page.result.request.described is not None)
     settle(page, qtbot)
     assert "There is no network" in page.card.accessibleName()
     assert page.card.primary.text() == "Start the demo"
@@ -509,9 +507,9 @@ def test_no_text_is_clipped_at_any_text_scale(scaled: None, looked: StartPage, w
 
 def test_once_it_is_stopped_it_is_offered_again(looked: StartPage, window: Window, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
+    qtbot.waitUntil(lambda: done(looked))
     window.controller.stop()
-    qtbot.waitUntil(lambda: looked.card.primary.text() == "Start the demo", timeout=60_000)
+    qtbot.waitUntil(lambda: looked.card.primary.text() == "Start the demo")
     assert not looked.banner.isVisible()
 
 
@@ -519,9 +517,9 @@ def test_a_problem_of_something_else_does_not_end_a_first_start(
     looked: StartPage, window: Window, qtbot: QtBot
 ) -> None:
     click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: window.controller.view.state_text != "Stopped", timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.view.state_text != "Stopped")
     window.controller.show_problem(LauncherError("A setting could not be kept."))
-    qtbot.waitUntil(lambda: done(looked), timeout=60_000)
+    qtbot.waitUntil(lambda: done(looked))
 
 
 class TestANamedModel:
@@ -532,7 +530,7 @@ class TestANamedModel:
         shutil.copy(demo_model, folder / "named-Q8_0.gguf")
 
     def named(self, page: StartPage, qtbot: QtBot, name: str) -> None:
-        with qtbot.waitSignal(page.flow.planned, timeout=60_000):
+        with qtbot.waitSignal(page.flow.planned):
             page.plan_named(name)
         settle(page, qtbot)
 
@@ -551,7 +549,7 @@ class TestANamedModel:
     ) -> None:
         window.show_page("logs")
         QGuiApplication.clipboard().setText(f"{hub.url}/someone/Named-GGUF/blob/main/named-Q8_0.gguf")
-        with qtbot.waitSignal(looked.flow.planned, timeout=60_000):
+        with qtbot.waitSignal(looked.flow.planned):
             window._paste()
         settle(looked, qtbot)
         assert window.page_name == "start"
@@ -587,7 +585,7 @@ class TestHeadersOfEstimatedFiles:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(demo_model, folder / "Qwen3.5-4B-Q4_K_M.gguf")
         hub.requests()
-        with qtbot.waitSignal(looked.flow.planned, timeout=60_000):
+        with qtbot.waitSignal(looked.flow.planned):
             looked.plan_named("qwen3.5-4b-mtp:Q4_K_M")
         settle(looked, qtbot)
         assert looked.plan is not None
@@ -595,7 +593,7 @@ class TestHeadersOfEstimatedFiles:
         assert "Read the headers" in looked.banner.text.text()
         assert looked.banner.buttons[0].text() == "Read headers"
         assert hub.requests() == []
-        with qtbot.waitSignal(looked.flow.planned, timeout=60_000):
+        with qtbot.waitSignal(looked.flow.planned):
             qtbot.mouseClick(looked.banner.buttons[0], Qt.MouseButton.LeftButton)
         settle(looked, qtbot)
         assert looked.plan is not None

@@ -100,7 +100,7 @@ def test_closing_asks_once_keeps_the_answer_and_quitting_stops_the_server(
     assert window.isVisible()
     window.close()
     assert not window.isVisible(), "it was asked once, and the answer is kept"
-    with qtbot.waitSignals([window.controller.closed, window.shut_down], timeout=60_000):
+    with qtbot.waitSignals([window.controller.closed, window.shut_down]):
         entry(tray, "Quit").trigger()
 
 
@@ -108,7 +108,7 @@ def test_closing_again_while_it_asks_means_to_quit(window: Window, tray: Tray, w
     window.start_demo()
     wait_for(ServerState.READY)
     window.close()
-    with qtbot.waitSignal(window.shut_down, timeout=60_000):
+    with qtbot.waitSignal(window.shut_down):
         window.close()
     assert window.controller.view.state_text == "Stopped"
 
@@ -125,12 +125,12 @@ def test_without_a_tray_closing_asks_before_it_stops_what_is_served(
     assert window.controller.view.state_text == "Ready"
     assert "Closing this window unloads it" in window.notice.text.text()
     assert [each.text() for each in window.notice.buttons] == ["Stop and quit"]
-    with qtbot.waitSignal(window.shut_down, timeout=60_000):
+    with qtbot.waitSignal(window.shut_down):
         qtbot.mouseClick(window.notice.buttons[0], Qt.MouseButton.LeftButton)
 
 
 def test_without_a_server_closing_asks_nothing(window: Window, tray: Tray, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(window.shut_down, timeout=60_000):
+    with qtbot.waitSignal(window.shut_down):
         window.close()
 
 

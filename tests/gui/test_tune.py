@@ -43,7 +43,7 @@ def themed(qapp: QApplication) -> None:
 
 @pytest.fixture
 def page(window: Window, qtbot: QtBot) -> TunePage:
-    with qtbot.waitSignal(window.page_shown, timeout=60_000):
+    with qtbot.waitSignal(window.page_shown):
         window.show_page("tune")
     found: TunePage = window.page("tune")
     return found
@@ -82,7 +82,7 @@ def painted(widget: DraftPlot, place: QPoint) -> str:
 
 
 def test_before_a_measurement_it_says_what_will_be_here(page: TunePage, qtbot: QtBot) -> None:
-    qtbot.waitUntil(lambda: "yet" in page.verdict.sentence.text(), timeout=60_000)  # once it is known
+    qtbot.waitUntil(lambda: "yet" in page.verdict.sentence.text())  # once it is known
     assert page.verdict.sentence.text() == "No measurements on this computer yet."
     assert page.verdict.buttons == []
     assert page.table.rows == ()
@@ -95,7 +95,7 @@ def test_before_a_measurement_it_says_what_will_be_here(page: TunePage, qtbot: Q
 
 
 def test_a_measurement_is_planned_before_it_is_begun(page: TunePage, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(page.tuning.planned, timeout=60_000) as told:
+    with qtbot.waitSignal(page.tuning.planned) as told:
         pass
     assert told.args is not None
     plan = told.args[0].plan
@@ -103,7 +103,7 @@ def test_a_measurement_is_planned_before_it_is_begun(page: TunePage, qtbot: QtBo
     assert f"{plan.starts} starts" in page.budget.slider.accessibleDescription()
     assert page.workloads.buttons["published"].amount == "1 prompt"
     assert page.workloads.buttons["mine"].amount == "none yet"
-    with qtbot.waitSignal(page.tuning.planned, timeout=60_000) as again:
+    with qtbot.waitSignal(page.tuning.planned) as again:
         page.goal.setCurrentIndex(1)
     assert again.args is not None
     assert again.args[0].goal.aim == "answer"
@@ -134,16 +134,16 @@ def test_a_budget_is_chosen(page: TunePage, qtbot: QtBot) -> None:
 
 
 def test_a_history_that_cannot_be_read_is_not_called_empty(page: TunePage, qtbot: QtBot) -> None:
-    qtbot.waitUntil(lambda: "yet" in page.verdict.sentence.text(), timeout=60_000)
+    qtbot.waitUntil(lambda: "yet" in page.verdict.sentence.text())
     history_file().mkdir(parents=True)
     page.history.refresh()
-    qtbot.waitUntil(page.history.isVisible, timeout=60_000)
+    qtbot.waitUntil(page.history.isVisible)
     assert page.history.note.text().startswith("Cannot read or save measurements")
     assert not page.history.table.isVisible()
     assert page.verdict.sentence.text() == "No measurement is running."
     history_file().rmdir()
     page.history.refresh()
-    qtbot.waitUntil(lambda: not page.history.isVisible(), timeout=60_000)
+    qtbot.waitUntil(lambda: not page.history.isVisible())
 
 
 def test_a_verdict_is_shown_and_taken_away(qtbot: QtBot) -> None:
@@ -303,12 +303,12 @@ def test_no_text_is_clipped_with_figures(
     window = Window(remember=False, page="tune")
     try:
         window.resize(1_000, 640)
-        with qtbot.waitSignal(window.page_shown, timeout=60_000):
+        with qtbot.waitSignal(window.page_shown):
             window.show()
         page: TunePage = window.page("tune")
         area = page.findChild(QScrollArea)
         assert area is not None
-        with qtbot.waitSignal(page.tuning.last_read, timeout=60_000):
+        with qtbot.waitSignal(page.tuning.last_read):
             page.tuning.read_last()  # what it finds is shown at once
         steps = (card_text.starting_card(buttons()), card_text.failed_card(BadOption("It cannot be.", "Do else.")))
 
@@ -317,9 +317,9 @@ def test_no_text_is_clipped_with_figures(
 
         for show in (*(partial(page.verdict.show_verdict, told) for told in steps), lambda: fill(page)):
             show()
-            qtbot.waitUntil(whole, timeout=60_000)  # once what was found meanwhile has its room, too
+            qtbot.waitUntil(whole)  # once what was found meanwhile has its room, too
             assert area.widget().width() == area.viewport().width()
-        with qtbot.waitSignal(window.shut_down, timeout=60_000):
+        with qtbot.waitSignal(window.shut_down):
             window.quit()
         assert window.controller.bridge.close()
     finally:

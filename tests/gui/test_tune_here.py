@@ -62,7 +62,7 @@ def test_what_cannot_be_found_out_says_why(card: TunedSettingsCard, qtbot: QtBot
     save_last_model("qwen3.6-35b-a3b-mtp")  # which was here then
     card.refresh()
     said = "qwen3.6-35b-a3b-mtp is not on this computer yet. Download it first, on Models."
-    qtbot.waitUntil(lambda: card.tuned.text() == said, timeout=60_000)
+    qtbot.waitUntil(lambda: card.tuned.text() == said)
     assert not card.measure.isVisible()
 
 
@@ -102,16 +102,16 @@ def test_advice_from_use_is_shown(card: TunedSettingsCard, better: int, what: st
 
 
 def test_its_switch_ends_advice_and_follows_the_settings(window: Window, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(window.page_shown, timeout=60_000):
+    with qtbot.waitSignal(window.page_shown):
         window.show_page("tune")
     page: TunePage = window.page("tune")
     assert page.tuned_card.switch.isChecked()
-    with qtbot.waitSignal(window.controller.setting_changed, timeout=60_000):
+    with qtbot.waitSignal(window.controller.setting_changed):
         page.tuned_card.switch.click()
     assert settings.stored_value(ADVICE) is False
-    qtbot.waitUntil(lambda: not page.tuned_card.switch.isChecked(), timeout=60_000)  # the page reads it once more
+    qtbot.waitUntil(lambda: not page.tuned_card.switch.isChecked())  # the page reads it once more
     window.controller.change_setting(ADVICE, True)
-    qtbot.waitUntil(page.tuned_card.switch.isChecked, timeout=60_000)
+    qtbot.waitUntil(page.tuned_card.switch.isChecked)
 
 
 def test_the_preset_of_the_model_that_runs_is_found_and_measured_again(
@@ -122,15 +122,15 @@ def test_the_preset_of_the_model_that_runs_is_found_and_measured_again(
     save_tuned_settings(TUNED.model_copy(update={"evidence": evidence}))
     window.start_demo()
     wait_for(ServerState.READY)
-    with qtbot.waitSignal(window.page_shown, timeout=60_000):
+    with qtbot.waitSignal(window.page_shown):
         window.show_page("tune")
     page: TunePage = window.page("tune")
-    qtbot.waitUntil(page.tuned_card.measure.isVisible, timeout=60_000)
+    qtbot.waitUntil(page.tuned_card.measure.isVisible)
     assert page.tuned_card.tuned.text().startswith("Tuned settings for ")
     assert "The processor was AMD Ryzen 9 7950X and is " in page.tuned_card.changed.text()
     page.tuned_card.measure.click()
     assert page.tuning.running
     assert not page.tuned_card.isEnabled()
-    with qtbot.waitSignal(page.tuning.last_read, timeout=60_000):
+    with qtbot.waitSignal(page.tuning.last_read):
         page.verdict.buttons[1].click()
     assert page.tuned_card.isEnabled()

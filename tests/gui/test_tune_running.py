@@ -36,7 +36,7 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def page(window: Window, qtbot: QtBot) -> TunePage:
-    with qtbot.waitSignal(window.page_shown, timeout=60_000):
+    with qtbot.waitSignal(window.page_shown):
         window.show_page("tune")
     found: TunePage = window.page("tune")
     return found
@@ -50,7 +50,7 @@ def measured(page: TunePage, qtbot: QtBot, trials: int) -> None:
 
 def begun_elsewhere(page: TunePage, qtbot: QtBot) -> None:
     """Let a tune of another model be the newest, of which the page knows nothing."""
-    qtbot.waitUntil(page.export.isEnabled, timeout=60_000)  # it has looked what there is
+    qtbot.waitUntil(page.export.isEnabled)  # it has looked what there is
     kept = load_tune()
     assert kept is not None
     save_tune(replace(kept, model="other", options=replace(kept.options, model=Path("other.gguf"))))
@@ -77,14 +77,14 @@ def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
     assert launch is not None
     assert launch.options.draft == 2
     plots = window.page("cockpit").plots
-    with qtbot.waitSignal(window.controller.launched, timeout=60_000):
+    with qtbot.waitSignal(window.controller.launched):
         window.controller.apply_settings({"draft": 1}, drain_s=0.0)
-    qtbot.waitUntil(lambda: plots.references.baseline is not None, timeout=60_000)
+    qtbot.waitUntil(lambda: plots.references.baseline is not None)
     assert plots.references.baseline.text.endswith(" · as tuned")
-    qtbot.waitUntil(lambda: len(page.history.rows) == 1 and page.export.isEnabled(), timeout=60_000)
+    qtbot.waitUntil(lambda: len(page.history.rows) == 1 and page.export.isEnabled())
     assert page.history.rows[0].sentence == page.verdict.sentence.text()
     rows = page.table.rows
-    with qtbot.waitSignal(page.history.chosen, timeout=60_000):
+    with qtbot.waitSignal(page.history.chosen):
         page.history._load_row(0)
     assert [row.setting for row in page.table.rows] == [row.setting for row in rows]
     # The history takes two starts in a row with the same settings for one, which weighs their replies otherwise.
@@ -95,7 +95,7 @@ def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
 def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:
     page.begin_tune(TuneRequest(file=str(work), minutes=30))
     measured(page, qtbot, 2)
-    with qtbot.waitSignal(page.tuning.paused, timeout=60_000) as told:
+    with qtbot.waitSignal(page.tuning.paused) as told:
         page.verdict.buttons[0].click()
         assert page.verdict.sentence.text().startswith("Restarting the server that ran before")
     assert told.args == [None]
@@ -109,7 +109,7 @@ def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, w
     measured(page, qtbot, done + 1)
     assert page.tuning.last_view is not None
     assert page.tuning.last_view.trials[:done] == kept.state.trials
-    with qtbot.waitSignal(page.tuning.last_read, timeout=60_000):
+    with qtbot.waitSignal(page.tuning.last_read):
         page.verdict.buttons[1].click()
     assert load_tune() is None
     assert page.table.rows == ()
@@ -122,7 +122,7 @@ def test_giving_up_what_has_not_begun_leaves_the_tune_before(page: TunePage, wor
     before = load_tune()
     assert before is not None
     page.begin_tune(TuneRequest(file=str(work), minutes=30))
-    with qtbot.waitSignal(page.tuning.last_read, timeout=60_000):
+    with qtbot.waitSignal(page.tuning.last_read):
         page.verdict.buttons[1].click()
     assert load_tune() == before
 
@@ -158,20 +158,20 @@ def test_what_is_undecided_gets_more_time(page: TunePage, work: Path, qtbot: QtB
     more.click()
     measured(page, qtbot, len(done) + 1)
     assert page.tuning.last_view.trials[: len(done)] == done
-    with qtbot.waitSignal(page.tuning.paused, timeout=60_000):
+    with qtbot.waitSignal(page.tuning.paused):
         page.verdict.buttons[0].click()
 
 
 def test_a_server_that_is_stopped_meanwhile_pauses_it(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:
     page.begin_tune(TuneRequest(file=str(work), minutes=30))
     measured(page, qtbot, 1)
-    with qtbot.waitSignal(page.tuning.paused, timeout=60_000) as told:
+    with qtbot.waitSignal(page.tuning.paused) as told:
         window.controller.stop()
     assert told.args is not None
     assert told.args[0] is not None
     assert "during the measurement" in page.verdict.detail.text() or "newer request" in page.verdict.detail.text()
     assert [button.text() for button in page.verdict.buttons] == ["Continue", "Give up"]
-    qtbot.waitUntil(lambda: window.controller.view.resting, timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.view.resting)
 
 
 def test_a_window_that_closes_meanwhile_leaves_nothing_and_the_next_one_offers_to_continue(
@@ -179,17 +179,17 @@ def test_a_window_that_closes_meanwhile_leaves_nothing_and_the_next_one_offers_t
 ) -> None:
     page.begin_tune(TuneRequest(file=str(work), minutes=30))
     measured(page, qtbot, 2)
-    with qtbot.waitSignal(window.shut_down, timeout=60_000):
+    with qtbot.waitSignal(window.shut_down):
         window.quit()
     again = Window(remember=False, page="tune")
     try:
-        with qtbot.waitSignal(again.page_shown, timeout=60_000):
+        with qtbot.waitSignal(again.page_shown):
             again.show()
         other: TunePage = again.page("tune")
-        qtbot.waitUntil(lambda: bool(other.verdict.buttons), timeout=60_000)
+        qtbot.waitUntil(lambda: bool(other.verdict.buttons))
         assert other.verdict.sentence.text() == "The measurement is paused."
         assert len(other.table.rows) >= 2
-        with qtbot.waitSignal(again.shut_down, timeout=60_000):
+        with qtbot.waitSignal(again.shut_down):
             again.quit()
         assert again.controller.bridge.close()
     finally:
@@ -205,7 +205,7 @@ def test_the_winner_is_kept(
     assert kept is not None
     assert load_model_settings(kept.options.model) == {}
     begun_elsewhere(page, qtbot)
-    with qtbot.waitSignal(page.tuning.applied, timeout=60_000) as told:
+    with qtbot.waitSignal(page.tuning.applied) as told:
         page.tuning.apply_winner()
     assert told.args == [None]
     wait_for(ServerState.READY)
@@ -218,7 +218,7 @@ def test_a_measurement_is_exported(
 ) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
         page.begin_tune(TuneRequest(file=str(work), minutes=0.02))
-    qtbot.waitUntil(page.export.isEnabled, timeout=60_000)
+    qtbot.waitUntil(page.export.isEnabled)
     for name, kind, part in (
         ("told.md", "", "boats"),
         ("told", "CSV (*.csv)", "decode_rate"),
@@ -228,12 +228,12 @@ def test_a_measurement_is_exported(
         monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_, path=path, kind=kind: (str(path), kind))
         page.export.click()
         path = path if path.suffix else path.with_suffix(".csv")
-        qtbot.waitUntil(lambda path=path: path.exists() and path.stat().st_size > 0, timeout=60_000)
+        qtbot.waitUntil(lambda path=path: path.exists() and path.stat().st_size > 0)
         assert part in path.read_text("utf-8")
 
 
 def test_what_cannot_be_measured_is_said(page: TunePage, tmp_path: Path, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(page.tuning.failed, timeout=60_000):
+    with qtbot.waitSignal(page.tuning.failed):
         page.begin_tune(TuneRequest(file=str(tmp_path / "none.toml")))
     assert page.verdict.kicker.text() == "Not measured"
     assert "none.toml cannot be read" in page.verdict.sentence.text()

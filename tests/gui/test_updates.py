@@ -44,7 +44,7 @@ def shown(card: UpdatesCard) -> list[str]:
 
 
 def reach(qtbot: QtBot, card: UpdatesCard, text: str) -> None:
-    qtbot.waitUntil(lambda: text in card.status.text(), timeout=60_000)
+    qtbot.waitUntil(lambda: text in card.status.text())
 
 
 def test_a_newer_version_is_shown_with_its_notes_and_installed(
@@ -67,9 +67,9 @@ def test_a_download_is_paused_and_goes_on(
     reach(qtbot, card, NEWER)
     release.at("slow=100000")
     card.check_button.click()
-    qtbot.waitUntil(lambda: card.check_button.isEnabled(), timeout=60_000)
+    qtbot.waitUntil(lambda: card.check_button.isEnabled())
     card.install_button.click()
-    qtbot.waitUntil(lambda: " of 500 kB downloaded." in card.status.text(), timeout=60_000)
+    qtbot.waitUntil(lambda: " of 500 kB downloaded." in card.status.text())
     assert shown(card)[2:] == ["Pause"]
     card.pause_button.click()
     reach(qtbot, card, "Paused. The downloaded part is kept")
@@ -87,7 +87,7 @@ def test_debians_package_is_left_to_the_user(
     monkeypatch.setattr(installing, "find_install_method", lambda: InstallMethod.DEB)
     release.publish(name="mtp-launcher_7.0.0_amd64.deb")
     card.check_button.click()
-    qtbot.waitUntil(card.install_button.isVisible, timeout=60_000)
+    qtbot.waitUntil(card.install_button.isVisible)
     card.install_button.click()
     reach(qtbot, card, "Close this program, then run this in a terminal:")
     path = home / "cache" / "updates" / "7.0.0" / "mtp-launcher_7.0.0_amd64.deb"
@@ -103,7 +103,7 @@ def test_what_goes_wrong_is_said_and_can_be_tried_again(
     release.publish(content=b"echo 'Error: The disk is full.'; echo 'Make room.'; exit 1\n")
     card.check_button.click()
     reach(qtbot, card, NEWER)
-    qtbot.waitUntil(lambda: "bytes" in card.install_button.text(), timeout=60_000)
+    qtbot.waitUntil(lambda: "bytes" in card.install_button.text())
     card.install_button.click()
     reach(qtbot, card, "The disk is full. Make room.")
     assert card.install_button.isVisible()
@@ -152,9 +152,9 @@ def test_the_window_tells_of_each_newer_version_once(window: Window, release: Re
         told: list[bool] = []
         ended = threading.Event()
         announce_newer(window).when_done(lambda _error: ended.set())
-        qtbot.waitUntil(ended.is_set, timeout=60_000)
+        qtbot.waitUntil(ended.is_set)
         window.controller.bridge.run(_nothing, done=told.append)  # which is told after what that has told
-        qtbot.waitUntil(lambda: bool(told), timeout=60_000)
+        qtbot.waitUntil(lambda: bool(told))
 
     look()
     assert window.notice.text.text() == NEWER

@@ -38,10 +38,10 @@ def test_no_control_without_the_focus_is_changed_by_the_wheel(window: Window, na
     window.show_page(name)
     page: QWidget = window.page(name)
     if isinstance(page, SettingsPage):
-        qtbot.waitUntil(lambda: all(row.state is not None for row in page.rows.values()), timeout=60_000)
+        qtbot.waitUntil(lambda: all(row.state is not None for row in page.rows.values()))
     agents = [each for each in page.findChildren(QComboBox) if each.accessibleName() == "Coding agent"]
     assert bool(agents) == (name == "start")
-    qtbot.waitUntil(lambda: all(each.count() for each in agents), timeout=60_000)  # they are looked for meanwhile
+    qtbot.waitUntil(lambda: all(each.count() for each in agents))  # they are looked for meanwhile
     areas = window.findChildren(QScrollArea)
     for control in controls(page):
         if isinstance(control, QComboBox) and control.count() < 2:
@@ -60,7 +60,7 @@ def test_the_page_scrolls_on_under_a_control(window: Window, qtbot: QtBot) -> No
     window.show_page("settings")
     page: QWidget = window.page("settings")
     bars = [area.verticalScrollBar() for area in page.findChildren(QScrollArea)]
-    qtbot.waitUntil(lambda: any(bar.maximum() > 0 for bar in bars), timeout=60_000)
+    qtbot.waitUntil(lambda: any(bar.maximum() > 0 for bar in bars))
     bar = next(bar for bar in bars if bar.maximum() > 0)
     area = next(area for area in page.findChildren(QScrollArea) if area.verticalScrollBar() is bar)
     for control in controls(page):
@@ -79,6 +79,6 @@ def test_a_list_that_has_the_focus_is_turned_by_the_wheel(qtbot: QtBot) -> None:
         box.show()
     box.activateWindow()
     box.setFocus()
-    qtbot.waitUntil(box.hasFocus, timeout=60_000)
+    qtbot.waitUntil(box.hasFocus)
     turn(box, -1)
     assert box.currentText() == "two"

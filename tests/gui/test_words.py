@@ -135,8 +135,8 @@ def asked(chinese: None) -> Asked:
 
 def test_no_page_asks_for_a_text_that_nobody_could_translate(asked: Asked, window: Window, qtbot: QtBot) -> None:
     window.start_demo()
-    qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY, timeout=60_000)
-    with qtbot.waitSignal(window.controller.replied, timeout=60_000):
+    qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY)
+    with qtbot.waitSignal(window.controller.replied):
         window.controller.request_reply([{"role": "user", "content": "What is a draft?"}], {"max_tokens": 40})
     for name in window.page_names:
         show(window, qtbot, name)
@@ -156,11 +156,11 @@ def test_the_pages_are_chinese_and_nothing_is_cut(chinese: None, qtbot: QtBot, q
     window = Window(remember=False, page="cockpit")
     window.resize(1_000, 640)
     try:
-        with qtbot.waitSignal(window.page_shown, timeout=60_000):
+        with qtbot.waitSignal(window.page_shown):
             window.show()
         assert "驾驶舱" in {button.text() for button in window.findChildren(QPushButton)}
         assert cut_on_pages(window, qtbot) == {}
-        with qtbot.waitSignal(window.shut_down, timeout=60_000):
+        with qtbot.waitSignal(window.shut_down):
             window.quit()
         assert window.controller.bridge.close()
     finally:
