@@ -54,7 +54,7 @@ def served(*arguments: str) -> Iterator[dict[str, Any]]:
             process.wait(120)
 
 
-def test_it_serves_the_model_itself_and_its_figures_are_those_of_its_runs(short: Path) -> None:
+def test_it_serves_the_model_itself_and_its_figures_are_those_of_its_runs_and_are_kept(short: Path) -> None:
     told = answer("bench", "demo", "--workload", str(short), "--runs", "2", "--set", "draft=3", "--set", "ctx=2K")
     assert told["workload"] == {"name": "short", "version": 3}
     assert told["settings"]["draft"] == 3
@@ -70,6 +70,14 @@ def test_it_serves_the_model_itself_and_its_figures_are_those_of_its_runs(short:
     assert len(told["acceptance_by_position"]) == 3
     assert all(each["cache_n"] == 0 and each["prefill_per_second"] > 0 for each in told["runs"])
     assert json.loads(run("status", "--json").stdout) == [], "nothing is left running"
+    with History() as history:
+        (kept,) = history.find_sessions(kind="bench")
+        session = history.load(kept.id)
+    assert (session.workload, len(session.runs)) == ("short", 4)
+    assert session.environment.model.name == "MTP demo"
+    assert session.settings["draft"] == session.runs[0].settings["draft"]
+    assert kept.sentence
+    assert kept.sentence.startswith(f"{kept.decode_rate:.1f} tokens/s for short with draft")
 
 
 def test_a_server_that_runs_is_asked_as_it_is(short: Path) -> None:
@@ -121,20 +129,6 @@ def test_another_model_is_not_measured_beside_the_one_that_runs(demo_model: Path
         told = run("bench", str(other))
     assert told.returncode == 1
     assert "has demo, and no other model can be measured beside it" in told.stderr
-
-
-def test_what_was_measured_is_in_the_history(short: Path) -> None:
-    told = run("bench", "demo", "--workload", str(short), "--runs", "2")
-    assert told.returncode == 0
-    with History() as history:
-        (kept,) = history.find_sessions(kind="bench")
-        session = history.load(kept.id)
-    assert f"history show {kept.id}" in told.stdout
-    assert (session.workload, len(session.runs)) == ("short", 4)
-    assert session.environment.model.name == "MTP demo"
-    assert session.settings["draft"] == session.runs[0].settings["draft"]
-    assert kept.sentence
-    assert kept.sentence.startswith(f"{kept.decode_rate:.1f} tokens/s for short with draft")
 
 
 def test_the_time_that_it_may_take_ends_it(short: Path) -> None:
@@ -230,6 +224,8 @@ def test_what_a_million_tokens_cost(short: Path) -> None:
     assert told["cost"]["joules_per_token"] > 200 / max(each["tokens_per_second"] for each in told["runs"])
     assert told["cost"]["per_million_tokens"] == pytest.approx(0.30 * told["cost"]["kwh_per_million_tokens"])
     words = " ".join(run(*command, "--watts", "200").stdout.split())
+    with History() as history:
+        assert f"history show {history.find_sessions(kind='bench')[0].id}" in words
     assert "cost A million tokens take" in words
     assert "In the cloud they cost 0.6" in words
     alone = run("bench", "demo", "--watts", "200")

@@ -274,10 +274,11 @@ def test_a_value_that_is_none_is_wrong_usage(arguments: list[str]) -> None:
     assert "Traceback" not in told.stderr
 
 
-def test_it_runs_with_closed_outputs() -> None:
-    for closed in (">&-", ">&- 2>&-"):
-        line = f'"{sys.executable}" -m launcher demo --headless --seconds 0.1 {closed}'
+def test_it_runs_with_closed_outputs_and_what_it_writes_is_for_its_owner_only(home: Path) -> None:
+    for closed in ("umask 000; exec >&-; ", "exec >&- 2>&-; "):
+        line = f'{closed}"{sys.executable}" -m launcher demo --headless --seconds 0.1'
         assert subprocess.run(["/bin/sh", "-c", line], check=False, capture_output=True).returncode == 0
+    assert not [path for path in home.rglob("*") if path.stat().st_mode & 0o077]
     told = subprocess.run(
         ["/bin/sh", "-c", f'"{sys.executable}" -m launcher demo --json --seconds 0.1 >/dev/full'],
         check=False,
@@ -287,15 +288,6 @@ def test_it_runs_with_closed_outputs() -> None:
     assert told.returncode == 1
     assert told.stderr.startswith("Error: ")
     assert "Traceback" not in told.stderr
-
-
-def test_what_it_writes_is_for_its_owner_only(home: Path) -> None:
-    subprocess.run(
-        ["/bin/sh", "-c", f'umask 000; "{sys.executable}" -m launcher demo --headless --seconds 0.1'],
-        check=True,
-        capture_output=True,
-    )
-    assert not [path for path in home.rglob("*") if path.stat().st_mode & 0o077]
 
 
 def test_bad_options_end_with_one_sentence(tmp_path: Path) -> None:

@@ -24,13 +24,9 @@ from tools.sparse_models.write import write
 
 SPARSE = (
     "qwen35moe-35b-iq3_s",
-    "qwen35moe-35b-q3_k_xl",
     "qwen35moe-35b-q4_k_m",
-    "qwen35-27b-q4_k_s",
     "qwen35-27b-q4_k_m",
-    "qwen35-9b-q4_k_m",
     "qwen35-9b-q4_k_m-nomtp",
-    "llama-8b-q4_k",
     "gemma3-12b-q4_k",
 )
 SERVED = "served-demo"
