@@ -14,12 +14,14 @@ from PySide6.QtWidgets import QLabel
 from pytestqt.qtbot import QtBot
 
 from launcher.app.first_steps import Stage, Step, StepDetail
+from launcher.app.planner import MachineDescription
 from launcher.base.paths import models_dir
 from launcher.engine.server.state import ServerState
 from launcher.fetch import journal
 from launcher.fetch.journal import DownloadIdentity, Stretch
 from launcher.fetch.partial_file import journal_path, part_path
 from launcher.gui.models.page import ModelsPage
+from launcher.gui.models.queries import read_offers
 from launcher.gui.models.table import ModelTable
 from launcher.gui.models.text import display_name, offer_size, place_text
 from launcher.gui.widgets.rows import Cell, Column
@@ -145,12 +147,21 @@ def test_what_is_offered_begins_with_what_is_recommended(
     offers = page.offers.table.rows
     assert page.offers.table.row is offers[0]
     assert offers[0].fit != "TOO BIG"
-    first_of_each = {offer.model: offer for offer in reversed(offers)}.values()
-    fits = [offer.fit != "TOO BIG" for offer in first_of_each][::-1]
-    assert fits == sorted(fits, reverse=True)
     unknown = [offer for offer in offers if not offer.is_size_known]
     assert unknown
     assert all(offer_size(offer).startswith("about ") or offer.bytes is None for offer in unknown)
+
+
+@pytest.mark.parametrize("free_mib", [5_500, 10_500, 48_000])
+async def test_what_has_room_is_offered_before_what_has_not(free_mib: int) -> None:
+    offers = (await read_offers(MachineDescription(free_mib=free_mib, backend="cpu"))).offers
+    models = list(dict.fromkeys(offer.model for offer in offers))
+    has_room = {offer.model for offer in offers if offer.fit != "TOO BIG"}
+    assert 0 < len(has_room) < len(models)
+    assert models[: len(has_room)] == [model for model in models if model in has_room]
+    for model in models:
+        fits = [offer.fit != "TOO BIG" for offer in offers if offer.model == model]
+        assert fits == sorted(fits, reverse=True)
 
 
 def test_downloads_stay_together_where_no_file_is_shown(

@@ -14,6 +14,7 @@ from launcher.gui.start.text import count_stopping_servers, unknown_memory_text
 from launcher.gui.translation import ntr, render, tr
 
 if TYPE_CHECKING:
+    from launcher.app.planner import MachineDescription
     from launcher.models.catalogue import Catalogue, ModelEntry
     from launcher.models.leftovers import Leftover
     from launcher.models.library import LocalModel
@@ -218,14 +219,15 @@ def _memory_text(needed_mib: int, situation: Situation, setting: PlanSettings) -
     return f"{text} {unknown_memory_text(situation)}".rstrip()
 
 
-async def read_offers() -> CatalogueOffers:
-    """Return the catalogue's files, each with its fit for this computer's current memory."""
+async def read_offers(machine: MachineDescription | None = None) -> CatalogueOffers:
+    """Return the catalogue's files, each with its fit for a machine; None is this computer with its current memory."""
     from launcher.app.planner import MachineDescription, read_situation
     from launcher.models.catalogue_load import load_catalogue
+    from launcher.models.plan import Status
 
     catalogue = await asyncio.to_thread(load_catalogue)
     try:
-        situation: Situation | None = await read_situation(MachineDescription())
+        situation: Situation | None = await read_situation(machine or MachineDescription())
         problem = ""
     except LauncherError as error:
         situation, problem = None, render(error.message)
@@ -238,7 +240,16 @@ async def read_offers() -> CatalogueOffers:
         for each in await asyncio.to_thread(_make_offers, catalogue, entry, situation)
     ]
     recommended = frozenset(f"{model}:{quant}" for model, quant in best)
-    offers.sort(key=lambda each: (rank_by_id.get(each.model, len(best)), each.download_id not in recommended))
+    too_big = {each.download_id for each in offers if each.fit in {None, Status.TOO_BIG.value}}
+    # a model of which only a poor quant has room, just so, is not recommended, but comes before what cannot work
+    fitting = {each.model for each in offers if each.download_id not in too_big}
+
+    def place(offer: CatalogueOffer) -> tuple[int, bool, bool, bool]:
+        name = offer.download_id
+        rank = rank_by_id.get(offer.model, len(best))
+        return rank, offer.model not in fitting, name not in recommended, name in too_big
+
+    offers.sort(key=place)
     return CatalogueOffers(tuple(offers), recommended, problem, situation.read_at if situation else None)
 
 
