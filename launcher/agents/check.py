@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.agents.agent import Agent
+from launcher.agents.late_system import find_refusal
 from launcher.base.errors import LauncherError, Refused
 from launcher.base.messages import join_messages, message
 from launcher.base.paths import shipped_file
@@ -94,6 +95,8 @@ async def check_server(client: EngineClient, agent: Agent | None = None, *, mode
             message("No draft was accepted. Turn MTP off, `mtp-launcher restart --set draft=0`, or tune.")
         )
     findings.faults += await _check_api(client, agent, model, texts)
+    if agent is not None and (refusal := await find_refusal(client, agent, model or message("the model"))):
+        findings.faults.append(join_messages(refusal.title, refusal.hint))
     return _make_verdict(findings, agent, accepted / drafted if drafted else None)
 
 

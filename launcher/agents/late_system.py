@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
+from launcher.agents.agent import Agent
 from launcher.base.errors import LauncherError, Refused
+from launcher.base.messages import message
 from launcher.engine.server.client import EngineClient
 
 _GUARD = re.compile(r"\{\{-?\s*raise_exception\((['\"])System message must be at the beginning\.?\1\)\s*-?\}\}")
@@ -46,6 +48,42 @@ async def takes_late_system(client: EngineClient) -> bool | None:
     except LauncherError:
         return None
     return True
+
+
+async def find_refusal(client: EngineClient, agent: Agent, model: str) -> TemplateRefuses | None:
+    """Return the error if a server's chat template refuses what the agent sends, with what helps; None if it does not.
+
+    `model` is the name in it.
+    """
+    if not agent.late_system or await takes_late_system(client) is not False:
+        return None
+    if await _is_correctable(client):
+        hint = message(
+            "Stop this server: `mtp-launcher code {agent}` starts it with a corrected template."
+            " --own-template tries it all the same.",
+            window="Stop this server, and start the agent again: it then gets a corrected template.",
+            agent=agent.name,
+        )
+    else:
+        hint = message(
+            "It cannot be corrected. Choose another model; --own-template tries it all the same.",
+            window="It cannot be corrected. Choose another model.",
+        )
+    return TemplateRefuses(
+        message(
+            "The chat template of {model} refuses the late system messages of {title}.", model=model, title=agent.title
+        ),
+        hint,
+    )
+
+
+async def _is_correctable(client: EngineClient) -> bool:
+    """Return whether a server's chat template is one that correct_template corrects."""
+    try:
+        template = (await client.request_json("/props")).get("chat_template")
+    except LauncherError:
+        return False
+    return isinstance(template, str) and correct_template(template) is not None
 
 
 def read_template(metadata: dict[str, object]) -> str | None:

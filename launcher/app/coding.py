@@ -13,8 +13,8 @@ from launcher.agents.configuration import AgentServer, ContextTooSmall, context_
 from launcher.agents.late_system import (
     TemplateRefuses,
     correct_template,
+    find_refusal,
     read_template,
-    takes_late_system,
     template_file,
 )
 from launcher.app.attach import AttachedServer, parse_address
@@ -161,23 +161,10 @@ def _writes_text(model: str) -> bool:
 
 async def check_template(agent: Agent, server: AgentServer) -> None:
     """Raise TemplateRefuses if a running server's chat template refuses what the agent sends."""
-    if not agent.late_system:
-        return
     async with EngineClient(server.url, server.api_key or None) as client:
-        if await takes_late_system(client) is False:
-            raise TemplateRefuses(
-                message(
-                    "The chat template of {model} refuses the late system messages of {title}.",
-                    model=server.model,
-                    title=agent.title,
-                ),
-                message(
-                    "Stop this server: `mtp-launcher code {agent}` starts it with a corrected template."
-                    " --own-template tries it all the same.",
-                    window="Stop this server, and start the agent again: it then gets a corrected template.",
-                    agent=agent.name,
-                ),
-            )
+        refusal = await find_refusal(client, agent, server.model)
+    if refusal is not None:
+        raise refusal
 
 
 async def prepare_server(

@@ -87,7 +87,7 @@ async def run(options: argparse.Namespace) -> Result | int:
         server = running.server if running else await _plan_server(agent, options, given)
         return _describe_session(agent, server, program, options.extra)
     if running is not None:
-        if running.entry is None or not options.own_template:
+        if not options.own_template:
             await check_template(agent, running.server)
         return await _run_with_server(agent, running.server, program, options)
     return await _run_with_own_server(agent, program, options, given)
@@ -176,6 +176,7 @@ async def _run_with_own_server(
     agent: Agent, program: tuple[str, ...], options: argparse.Namespace, given: Mapping[str, Any]
 ) -> int:
     """Start a server, run the agent, and stop the server."""
+    from launcher.app.coding import check_template
     from launcher.app.session import ServerSession
     from launcher.base.errors import LauncherError
     from launcher.cli.progress import StateLine
@@ -192,6 +193,8 @@ async def _run_with_own_server(
             return 1
         await asyncio.to_thread(save_last_model, start.model_name)
         server = await _read_own_server(session)
+        if not options.own_template:
+            await check_template(agent, server)
         code = await _run_with_server(agent, server, program, options, session)
         if sentence := _sum_up(session):
             _say(sentence)

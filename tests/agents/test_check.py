@@ -41,6 +41,7 @@ def test_a_server_that_does_all_of_it_is_ready() -> None:
         ("forgets", "pi", "read again in each turn"),
         ("refuses=/v1/messages", "claude", "/v1/messages is refused"),
         ("refuses=/v1/responses", "codex", "/v1/responses is refused"),
+        ("refuses-late", "codex", "refuses the late system messages of Codex"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_to_do(fault: str, agent: str | None, words: str) -> None:

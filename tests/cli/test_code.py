@@ -137,6 +137,22 @@ def test_claude_codes_late_system_message_is_refused_by_a_template_that_is_then_
     assert "a corrected one is used" in " ".join(corrected.stderr.split())
 
 
+def test_an_agent_that_no_template_suits_is_not_started(
+    home: Path, claude: Path, demo_model: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "other.gguf"
+    write_templated(demo_model, model, GUARDED.replace("System message must be at the beginning.", "No."))
+    command = ("code", "claude", "--model", str(model), "--ctx", "49152", "--slots", "1")
+    refused = forked.run(*command, "--", "-p", "What is MTP?")
+    assert refused.returncode == 1
+    assert "other refuses the late system messages of Claude Code. It cannot be corrected." in " ".join(
+        refused.stderr.split()
+    )
+    assert "API Error" not in refused.stderr
+    tried = forked.run(*command, "--own-template", "--", "-p", "What is MTP?")
+    assert "API Error" in tried.stderr
+
+
 def test_ctrl_c_is_the_agents(home: Path, opencode: Path) -> None:
     command = [sys.executable, "-m", "launcher", "code", "opencode", "--model", "demo", "--", "wait"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
