@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -144,7 +144,8 @@ class _WatchedModel:
 class PoolMemoryGuard:
     """Watches the host memory of the models beside a session's own, which its monitor does not, and guards it.
 
-    `agreed` and `notify` are those of MemoryGuard; `notify` also gets what is found. `clock` returns monotonic seconds.
+    `agreed` and `notify` are those of MemoryGuard; `notify` also gets what is found. `clock` returns monotonic seconds,
+    `pause` waits from one check to the next.
     """
 
     def __init__(
@@ -153,19 +154,21 @@ class PoolMemoryGuard:
         *,
         agreed: bool | None,
         clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(_PERIOD_S),
     ) -> None:
         self._notify = notify
         self._agreed = agreed
         self._clock = clock
+        self._pause = pause
         self._watched: dict[str, _WatchedModel] = {}
 
     async def watch(self, pool: "ModelPool", read_root: Callable[[], Path]) -> None:
-        """Check the pool's models every two seconds, until cancelled. `read_root` returns the kernel's folder."""
+        """Check the pool's models again and again, until cancelled. `read_root` returns the kernel's folder."""
         while True:
             while not pool.supervisors_beside:
                 await pool.wait_for_change()
             await self.check(pool.supervisors_beside, read_root())
-            await asyncio.sleep(_PERIOD_S)
+            await self._pause()
 
     async def check(self, supervisors: Mapping[str, Supervisor], root: Path) -> None:
         """Check each model, by its name, once."""

@@ -173,30 +173,39 @@ def test_the_guard_needs_the_gateway() -> None:
 async def test_a_model_beside_the_main_one_is_guarded_too(
     demo_model: Path, home: Path, tmp_path: Path, agreed: bool | None
 ) -> None:
+    """The session's own loop finds it: from one check to the next the model gets a prompt."""
     models_dir().mkdir(parents=True)
     shutil.copy(demo_model, models_dir() / "second.gguf")
     save_model_settings(models_dir() / "second.gguf", {"threads": 1, "ctx": 16_384})
     notices: list[Notice] = []
-    limit, chance, now_s = MemoryLimit(tmp_path), random.Random(3), 0.0
-    guard = PoolMemoryGuard(notices.append, agreed=agreed, clock=lambda: now_s)
+    limit, chance, now_s, ended = MemoryLimit(tmp_path), random.Random(3), 0.0, asyncio.Event()
+    engines: list[int] = []
     session = ServerSession(takes_models=True)
+    session.monitor.health_watch.root = tmp_path
+
+    async def send_prompt() -> None:
+        nonlocal now_s
+        now_s += 4.0
+        if len(notices) == (2 if agreed else 1) or now_s > 4.0 * MOST_PROMPTS:
+            ended.set()
+            await asyncio.Future()
+        await send_words(client, chance, model="second")
+        assert session.pool is not None
+        pid = session.pool.supervisors_beside["second"].engine_pid
+        if pid is not None:
+            engines.append(pid)
+            limit.apply_to(pid)
+
+    session._pool_memory_guard = PoolMemoryGuard(notices.append, agreed=agreed, clock=lambda: now_s, pause=send_prompt)
     try:
         await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=4_096, alias="demo"))
         assert session.pool is not None
         endpoint = session.supervisor.endpoint
         headers = {"Authorization": f"Bearer {endpoint.api_key}"}
         async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, timeout=60, trust_env=False) as client:
-            engine = None
-            while len(notices) < (2 if agreed else 1):
-                await send_words(client, chance, model="second")
-                pid = session.pool.supervisors_beside["second"].engine_pid
-                engine = engine or pid
-                if pid is not None:
-                    limit.apply_to(pid)
-                now_s += 4.0
-                assert now_s < 4.0 * MOST_PROMPTS, "Nothing was found."
-                await guard.check(session.pool.supervisors_beside, tmp_path)
-        assert (session.pool.supervisors_beside["second"].engine_pid != engine) is bool(agreed)
+            await send_words(client, chance, model="second")  # it is loaded, which wakes the loop
+            await ended.wait()
+        assert (session.pool.supervisors_beside["second"].engine_pid != engines[0]) is bool(agreed)
     finally:
         await session.stop()
     assert [each.code for each in notices] == ([FOUND, RESTARTED] if agreed else [FOUND])
