@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -37,6 +38,7 @@ from launcher.engine.server.state import (
     ModelsChanged,
     ModelStatus,
     Notice,
+    PromptRead,
     ServerEvent,
     ServerState,
     ServerStatus,
@@ -356,6 +358,17 @@ class ServerSession:
     def _note_request(self, record: RequestRecord) -> None:
         if self._is_watched and record.has_ended and record.prompt_tokens:
             self.monitor.health_watch.note_prompt(record.reread)
+        if record.has_ended and record.prompt_tokens and record.reused_tokens is not None:
+            first_token = record.started_s + (record.first_token_s or 0.0)
+            self._notify_listeners(
+                PromptRead(
+                    record.prompt_tokens - record.reused_tokens,
+                    record.reused_tokens,
+                    record.reread.tokens if record.reread else 0,
+                    record.first_token_s,
+                    0.0 if record.first_token_s is None else max(0.0, time.time() - first_token),
+                )
+            )
 
     def _served_model(self) -> str | None:
         options = self._supervisor.options if self._supervisor else None

@@ -18,6 +18,7 @@ from launcher.engine.server.state import (
     ModelsChanged,
     ModelStatus,
     Notice,
+    PromptRead,
     ServerEvent,
     ServerState,
     ServerStatus,
@@ -120,6 +121,8 @@ def event_to_json(event: ServerEvent) -> Json | None:
             return {"engine_pid": pid, "created_s": created_s}
         case StreamsContinued(gap_s):
             return {"gap_s": gap_s}
+        case PromptRead():
+            return {"prompt": asdict(event)}
         case _:
             return None
 
@@ -135,6 +138,8 @@ def event_from_json(data: Mapping[str, Any]) -> ServerEvent | None:
             return EngineStarted(pid, created_s)
         case {"gap_s": gap_s}:
             return StreamsContinued(gap_s)
+        case {"prompt": dict(fields)}:
+            return PromptRead(**fields)
         case _:
             return None
 

@@ -14,6 +14,7 @@ from launcher.engine.server.state import (
     LogAdded,
     ModelsChanged,
     Notice,
+    PromptRead,
     ServerState,
     ServerStatus,
     StreamsContinued,
@@ -82,6 +83,8 @@ class Controller(QObject):
     """A model's name or the path of its file."""
     link_requested = Signal(str)
     handed_over = Signal(float)
+    prompt_read = Signal(object)
+    """PromptRead: a client's request has ended."""
     """Streams go on after a restart; the argument is the longest pause in seconds."""
     notification_requested = Signal(str, str)
     """Title and text for a desktop notification."""
@@ -365,6 +368,8 @@ class Controller(QObject):
                     self.drain_asked.emit(replies)
                 case StreamsContinued(gap_s):
                     self.handed_over.emit(gap_s)
+                case PromptRead():
+                    self.prompt_read.emit(event)
                 case LinkRequested(url):
                     self.link_requested.emit(url)
                 case Ended() | ReplyFinished():

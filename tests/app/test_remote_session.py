@@ -43,6 +43,7 @@ from launcher.engine.server.state import (
     MAIN_UNLOADED,
     LogAdded,
     Notice,
+    PromptRead,
     ServerEvent,
     ServerState,
     ServerStatus,
@@ -167,6 +168,10 @@ async def test_a_stream_goes_on_over_a_restart_and_its_pause_is_told(options: Se
         assert session.supervisor.launch.options.draft == 3
         assert (await reading).finish_reason == "length"
         assert [each for each in seen if isinstance(each, StreamsContinued)]
+        await session.stop()
+    (prompt,) = [each for each in seen if isinstance(each, PromptRead)]
+    assert prompt.read_tokens + prompt.reused_tokens > 10
+    assert prompt.first_token_s is not None
 
 
 async def test_errors_are_of_their_own_kind_and_the_same_as_with_the_status(

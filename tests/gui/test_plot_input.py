@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from launcher.engine.server.client import Delta
-from launcher.engine.server.state import Notice, ServerState, ServerStatus, StreamsContinued
+from launcher.engine.server.state import Notice, PromptRead, ServerState, ServerStatus, StreamsContinued
 from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.plots.card import PlotCard
@@ -92,6 +92,27 @@ class TestMarks:
         controller.handed_over.emit(2.0)
         told = marks.between(0, now_s)
         assert [(mark.kind, mark.time_s) for mark in told] == [(MarkKind.HANDOVER, 0.0), (MarkKind.READY, 1.0)]
+
+    def test_what_was_read_for_a_request_stands_at_its_first_token(self, controller: Controller) -> None:
+        now_s = 0.0
+        marks = MarkLog(controller, lambda: None, lambda: now_s)
+        controller._view_model.update(replying=True)
+        now_s = 2.0
+        controller.deltas.emit([Delta("Hello", "", None, None)])
+        now_s = 5.0
+        controller.bridge.drained.emit(
+            [
+                PromptRead(671, 6_844, 0, 1.9, 3.1),
+                PromptRead(9_000, 200, 8_500, 4.0, 2.5),
+                PromptRead(5, 0, 0, None, 0.0),
+            ]
+        )
+        told = marks.between(0, now_s)
+        assert [(mark.time_s, mark.text) for mark in told if mark.kind is MarkKind.FIRST_TOKEN] == [
+            (2.0, "First token after 1.90 s, 671 tokens read, 6,844 reused"),
+            (2.5, "First token after 4.00 s, 9,000 tokens read, 8,500 of them again, 200 reused"),
+            (5.0, "5 tokens read, 0 reused"),
+        ]
 
     def test_a_pause_that_streams_outlived_is_shaded_in_place_of_a_restart(
         self, panel: PlotPanel, controller: Controller

@@ -73,6 +73,21 @@ class StreamsContinued:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptRead:
+    """Event: a client's request has ended. Of its prompt the engine read so many tokens, and reused others.
+
+    `read_again` of those that it read had been read before. The first token came after `first_token_s` (None: unknown),
+    `since_s` ago.
+    """
+
+    read_tokens: int
+    reused_tokens: int
+    read_again: int
+    first_token_s: float | None
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelStatus:
     """A model at a server's address. `is_unloaded`: it is the main one, and the next request for it loads it again."""
 
@@ -104,5 +119,5 @@ MAIN_UNLOADED = "main_model_unloaded"
 ENGINE_SLOWER = "engine_slower"
 """Notice code: an updated engine was slower than the one before it, which is used again."""
 
-ServerEvent = ServerStatus | LogAdded | EngineStarted | Notice | StreamsContinued | ModelsChanged
+ServerEvent = ServerStatus | LogAdded | EngineStarted | Notice | StreamsContinued | PromptRead | ModelsChanged
 Listener = Callable[[ServerEvent], None]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QPainter, QPen, QPixmap, QPolygonF
 
-from launcher.engine.server.state import Notice, ServerState
+from launcher.engine.server.state import Notice, PromptRead, ServerState
 from launcher.gui import theme
 from launcher.gui.translation import render, tr
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from launcher.monitor.health_event import Finding
 
 _MOST_MARKS = 4_000
+_SAME_TOKEN_S = 1.0
+"""Seconds by which the clocks of the window and the gateway may differ in when a reply's first token came."""
 GLYPH_PX, _SHAPE_PX = 11, 7
 """Size of a glyph's pixmap and of the shape in its middle, in pixels."""
 
@@ -63,6 +65,8 @@ class MarkLog:
         self._state = controller.inputs.status.state
         self._replying = controller.view.replying
         self._request_s: float | None = None
+        self._first_token: Mark | None = None
+        """The mark of this window's last reply, until it is known what was read for it."""
         self._open_codes: frozenset[str] = frozenset()
         self._ready: Mark | None = None
         """The mark of a server that has become ready, until its settings are known."""
@@ -71,6 +75,7 @@ class MarkLog:
         controller.health_changed.connect(self.record_health)
         controller.noticed.connect(self.record_notice)
         controller.handed_over.connect(self.record_handover)
+        controller.prompt_read.connect(self.record_prompt)
         controller.launched.connect(self.record_launch)
 
     def __len__(self) -> int:
@@ -140,7 +145,22 @@ class MarkLog:
         if self._request_s is not None and any(delta.content or delta.reasoning for delta in deltas):
             after_s = self._clock() - self._request_s
             self._request_s = None
-            self.add(MarkKind.FIRST_TOKEN, tr("First token after {seconds:.2f} s", seconds=after_s))
+            self._first_token = Mark(self._clock(), MarkKind.FIRST_TOKEN, _describe_first_token(after_s))
+            self.append(self._first_token)
+
+    def record_prompt(self, prompt: PromptRead) -> None:
+        """Record what the engine read for a request that has ended, at the first token of its reply."""
+        time_s, after_s = self._clock() - prompt.since_s, prompt.first_token_s
+        own, others = self._first_token, list(self._marks)
+        if own is not None and own in others and abs(own.time_s - time_s) < _SAME_TOKEN_S:
+            others.remove(own)
+            time_s, self._first_token = own.time_s, None
+        parts = [] if after_s is None else [_describe_first_token(after_s)]
+        parts.append(tr("{tokens:,} tokens read", tokens=prompt.read_tokens))
+        if prompt.read_again:
+            parts.append(tr("{tokens:,} of them again", tokens=prompt.read_again))
+        parts.append(tr("{tokens:,} reused", tokens=prompt.reused_tokens))
+        self._insert(others, Mark(time_s, MarkKind.FIRST_TOKEN, ", ".join(parts)))
 
     def record_health(self, findings: "Sequence[Finding]") -> None:
         """Record newly raised findings; one whose figures changed is not new."""
@@ -158,13 +178,21 @@ class MarkLog:
             others.remove(restart)
             began_s = min(began_s, restart.time_s)  # on a busy computer the news comes late
         handover = Mark(began_s, MarkKind.HANDOVER, tr("Handover, {seconds:.1f} s", seconds=gap_s), gap_s)
-        insort(others, handover, key=lambda each: each.time_s)
+        self._insert(others, handover)
+
+    def _insert(self, others: list[Mark], mark: Mark) -> None:
+        """Add a mark of which the news comes late to the others, which stay in order."""
+        insort(others, mark, key=lambda each: each.time_s)
         self._marks = deque(others, maxlen=_MOST_MARKS)
         self._added()
 
     def record_notice(self, notice: Notice) -> None:
         """Record a notice of the supervisor."""
         self.add(MarkKind.NOTICE, render(notice.text))
+
+
+def _describe_first_token(after_s: float) -> str:
+    return tr("First token after {seconds:.2f} s", seconds=after_s)
 
 
 def _finding_kind(code: str) -> MarkKind:
