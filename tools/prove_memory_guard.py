@@ -1,12 +1,14 @@
 """Proves that the guard of host memory restarts an engine before it is killed for its memory.
 
-    python -m tools.prove_memory_guard FOLDER [--runs 20] [--room 40] [--llama-server PATH] [--only guarded|unguarded]
+    python -m tools.prove_memory_guard FOLDER [--runs 20] [--room 40] [--kernel] [--llama-server PATH]
+                                       [--only guarded|unguarded]
 
 The demo is served without limits on its prompt cache, and gets one long prompt after the other, each different from all
 before. A watcher, a process of its own, stands in for the kernel: it limits the memory of all engines to what one has
 after its first prompt and `--room` MiB more, says so in files like those of a control group, and kills the engine that
-exceeds it. In the first half of the runs nobody is in charge, in the second half the guard is. Ends with exit code 1
-if an engine survives without the guard, or is killed with it, or a reply is broken or cut short with it.
+exceeds it. With `--kernel` it is the kernel itself: all runs in a control group, in which engines are killed first.
+In the first half of the runs nobody is in charge, in the second half the guard is. Ends with exit code 1 if an engine
+survives without the guard, or is killed with it, or a reply is broken or cut short with it.
 """
 
 import argparse
@@ -17,9 +19,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -38,6 +41,7 @@ _PROMPTS = 18
 """Prompts of a guarded run: twice as many as use up the room of 40 MiB."""
 _WITHOUT_LIMITS = ("--cache-ram", "1000000", "--ignore-eos")
 _GROUP = "sys/fs/cgroup/engines"
+_KERNELS_GROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass
@@ -62,6 +66,61 @@ class Outcome:
 
 
 # The watcher.
+
+
+@dataclass(frozen=True)
+class ControlGroup:
+    """The files of a control group that limits memory: version 2 of the kernel's, version 1, or the watcher's."""
+
+    folder: Path
+    limit: str = "memory.max"
+    peak: str = "memory.peak"
+    events: str = "memory.events"
+
+    def count_kills(self) -> int:
+        """Return how many of its processes were killed for their memory."""
+        lines = (self.folder / self.events).read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+
+    def read_peak(self) -> int:
+        """Return the most memory in bytes that it had."""
+        return int((self.folder / self.peak).read_text())
+
+
+def make_kernels_group() -> ControlGroup:
+    """Make a control group. Raises OSError where this process may not."""
+    name = f"mtp-launcher-{os.getpid()}-{time.monotonic_ns()}"
+    if (_KERNELS_GROUPS / "memory").is_dir():
+        folder = _KERNELS_GROUPS / "memory" / name
+        group = ControlGroup(folder, "memory.limit_in_bytes", "memory.max_usage_in_bytes", "memory.oom_control")
+    else:
+        group = ControlGroup(_KERNELS_GROUPS / name)
+    group.folder.mkdir()
+    return group
+
+
+@contextmanager
+def inside(group: ControlGroup) -> Iterator[None]:
+    """Run in a control group of the kernel's within the block, with all processes that are started there."""
+    base = group.folder.parent
+    controllers = "memory" if base.name == "memory" else ""
+    paths = {line.split(":")[1]: line.split(":")[2] for line in Path("/proc/self/cgroup").read_text().splitlines()}
+    before = base / paths[controllers].lstrip("/")
+    (group.folder / "cgroup.procs").write_text(str(os.getpid()))
+    try:
+        yield
+    finally:
+        (before / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def expose_engines(launcher_pid: int) -> None:
+    """Let the kernel kill the engines of a launcher before all else, until the launcher ends."""
+    launcher = psutil.Process(launcher_pid)
+    while launcher.is_running() and launcher.status() != psutil.STATUS_ZOMBIE:
+        for process in list_engines(launcher):
+            with suppress(OSError):
+                Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")
+        time.sleep(_WATCH_S)
 
 
 def watch_engines(root: Path, launcher_pid: int) -> None:
@@ -116,34 +175,34 @@ def write_whole(path: Path, text: str) -> None:
     new.replace(path)
 
 
-def read_bytes(path: Path) -> int:
-    """Return the number in a file."""
-    return int(path.read_text())
-
-
 # A run.
 
 
+def make_watched_group(root: Path) -> ControlGroup:
+    """Make the files of the watcher's group."""
+    group = ControlGroup(root / _GROUP)
+    group.folder.mkdir(parents=True)
+    for name, text in (("max", "max"), ("current", "0"), ("peak", "0"), ("stat", ""), ("events", "oom_kill 0\n")):
+        (group.folder / f"memory.{name}").write_text(text)
+    return group
+
+
 @asynccontextmanager
-async def watching(root: Path, limit: int | None) -> AsyncIterator[Path]:
-    """Run a watcher of this process's engines, which get `limit` bytes, and return the folder of its group."""
-    group = root / _GROUP
-    group.mkdir(parents=True)
-    for name, text in (
-        ("memory.max", str(limit or "max")),
-        ("memory.current", "0"),
-        ("memory.peak", "0"),
-        ("memory.stat", ""),
-    ):
-        (group / name).write_text(text)
-    (group / "memory.events").write_text("oom_kill 0\n")
+async def watching(root: Path, limit: int | None, *, kernel: bool) -> AsyncIterator[ControlGroup]:
+    """Run a watcher of this process's engines, which get `limit` bytes in the group that is returned."""
+    group = make_kernels_group() if kernel else make_watched_group(root)
+    if limit is not None:
+        (group.folder / group.limit).write_text(str(limit))
     command = [sys.executable, "-m", "tools.prove_memory_guard", str(root), "--watch", str(os.getpid())]
-    watcher = subprocess.Popen(command)  # noqa: ASYNC220 -- it takes no time
+    watcher = subprocess.Popen([*command, *(["--kernel"] if kernel else [])])  # noqa: ASYNC220 -- it takes no time
     try:
-        yield group
+        with inside(group) if kernel else nullcontext():
+            yield group
     finally:
         watcher.kill()
         watcher.wait()
+        if kernel:
+            group.folder.rmdir()  # its processes have ended
 
 
 @dataclass(frozen=True)
@@ -160,7 +219,7 @@ class Limit:
 
 
 async def run_once(
-    folder: Path, chance: random.Random, limit: Limit | None, *, guarded: bool, engine: Path | None
+    folder: Path, chance: random.Random, limit: Limit | None, *, guarded: bool, engine: Path | None, kernel: bool
 ) -> Outcome:
     """Serve the demo and send prompts until an engine was killed or the room is used up; without a limit one prompt."""
     from launcher.app.memory_guard import RESTARTED
@@ -175,9 +234,10 @@ async def run_once(
         outcome.handovers += isinstance(event, Notice) and event.code == RESTARTED
 
     session = ServerSession(on_event=count_event, memory_guard=guarded)
-    session.monitor.health_watch.root = folder
+    if not kernel:
+        session.monitor.health_watch.root = folder
     began_s = time.monotonic()
-    async with watching(folder, limit.total if limit else None) as group:
+    async with watching(folder, limit.total if limit else None, kernel=kernel) as group:
         try:
             await session.start(
                 ServeOptions(
@@ -194,10 +254,10 @@ async def run_once(
                 await send_prompt(client, chance, outcome)  # the engine allocates its buffers for prompts
                 while limit is not None and outcome.prompts < _PROMPTS:
                     await asyncio.gather(send_prompt(client, chance, outcome), asyncio.sleep(_PACE_S))
-                    outcome.kills = int((group / "memory.events").read_text().split()[1])
+                    outcome.kills = group.count_kills()
                     if outcome.kills:
                         break
-            outcome.peak = read_bytes(group / "memory.peak")
+            outcome.peak = group.read_peak()
         finally:
             await session.stop()
     outcome.seconds = time.monotonic() - began_s
@@ -226,9 +286,8 @@ async def run_proof(options: argparse.Namespace) -> int:
     """Run all runs, print a line for each, and return the exit code."""
     os.environ["MTP_LAUNCHER_HOME"] = str(options.folder / "home")
     chance = random.Random(options.seed)
-    first = await run_once(
-        options.folder / f"first-{time.time_ns()}", chance, None, guarded=False, engine=options.llama_server
-    )
+    run = partial(run_once, engine=options.llama_server, kernel=options.kernel)
+    first = await run(options.folder / f"first-{time.time_ns()}", chance, None, guarded=False)
     limit = Limit(first.peak, options.room * _MIB)
     print(f"An engine needs {limit.base / _MIB:.0f} MiB; all get {limit.total / _MIB:.0f} MiB", flush=True)
     passed = True
@@ -238,7 +297,7 @@ async def run_proof(options: argparse.Namespace) -> int:
         outcomes = []
         for number in range(1, options.runs + 1):
             place = options.folder / f"{'guarded' if guarded else 'unguarded'}-{time.time_ns()}"
-            outcome = await run_once(place, chance, limit, guarded=guarded, engine=options.llama_server)
+            outcome = await run(place, chance, limit, guarded=guarded)
             outcomes.append(outcome)
             print(outcome.describe(guarded, number), *outcome.broken[:1] if guarded else (), flush=True)
         killed = sum(bool(each.kills) for each in outcomes)
@@ -258,13 +317,16 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--room", type=int, default=40, metavar="MIB")
+    parser.add_argument("--kernel", action="store_true", help="limit memory by a real control group; needs root")
     parser.add_argument("--llama-server", type=Path)
     parser.add_argument("--only", choices=("guarded", "unguarded"))
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--watch", type=int, metavar="PID", help=argparse.SUPPRESS)
     given = parser.parse_args()
     given.folder = given.folder.absolute()
-    if given.watch is not None:
+    if given.watch is not None and given.kernel:
+        expose_engines(given.watch)
+    elif given.watch is not None:
         watch_engines(given.folder, given.watch)
     else:
         sys.exit(asyncio.run(run_proof(given)))
