@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
 from launcher.agents.agent import Agent, find_agent
@@ -45,6 +45,8 @@ _LONG_FILE_SHARE = 0.2
 """Share of the context that a file takes which the agent reads again and again, in lines of which each is 12 tokens."""
 _READINGS = 4
 _LEAST_REUSE = 0.95
+_MOST_REQUESTS = 500
+"""As many as the gateway remembers."""
 _HEADLESS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {
     "opencode": (("run",), ("run", "-c")),
     "codex": (
@@ -81,15 +83,33 @@ class RecordingProxy(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
 
 
+class Reuse(NamedTuple):
+    """What a turn's first prompt reused of the last prompt and reply before it, in tokens.
+
+    A chat template that leaves earlier thinking out has the reply read again.
+    """
+
+    reused: int
+    prompt: int
+    reply: int
+
+    def __str__(self) -> str:
+        return f"{self.reused:,} of {self.prompt:,} + {self.reply:,}"
+
+
 @dataclass
 class Outcome:
-    """What an agent did: whether it read the file by a tool, its exit codes, and the reuse of its later prompts."""
+    """What an agent did: whether it read the file by a tool, its exit codes, and the reuse of its later prompts.
+
+    `reuse` has the share of each prompt that others had in common with it, `turns` that of each later turn.
+    """
 
     agent: Agent
     version: str
     read_file: bool = False
     codes: list[int] = field(default_factory=list)
     reuse: list[float] = field(default_factory=list)
+    turns: list[Reuse] = field(default_factory=list)
     reached: list[str] = field(default_factory=list)
 
     @property
@@ -99,10 +119,11 @@ class Outcome:
 
     def as_row(self) -> str:
         """Return it as a row of a Markdown table."""
-        reuse = ", ".join(f"{100 * share:.1f} %" for share in self.reuse) or "-"
+        reuse = f"{100 * min(self.reuse):.1f} %" if self.reuse else "-"
+        turns = " | ".join(str(turn) for turn in self.turns) or "-"
         reached = ", ".join(self.reached) or "nothing"
         tool = "read" if self.read_file else "not read"
-        return f"| {self.agent.title} {self.version} | {tool} | {self.codes} | {reuse} | {reached} |"
+        return f"| {self.agent.title} {self.version} | {tool} | {self.codes} | {turns} | {reuse} | {reached} |"
 
 
 def main() -> int:
@@ -229,19 +250,17 @@ def prove_agent(place: Workplace) -> Outcome:
     outcome.read_file = "returns 42" in told.stdout + told.stderr and called
     (place.folder / "scripted.txt").write_text(told.stdout + told.stderr)
     with served_demo(place):
-        told = run_code(place, [], (*first, _QUESTION))
-        outcome.codes.append(told.returncode)
-        for question in _LATER_QUESTIONS:
-            if later is None:
-                break
+        turns: list[list[dict[str, Any]]] = []
+        for question in (_QUESTION, *(_LATER_QUESTIONS if later is not None else ())):
             if question == _LATER_QUESTIONS[-1]:
                 run_launcher(place, "restart", "--set", "draft=3")
-            told = run_code(place, [], (*later, question))
+            told = run_code(place, [], (*((later or ()) if turns else first), question))
             outcome.codes.append(told.returncode)
-        (place.folder / "demo.txt").write_text(told.stdout + told.stderr)
-        requests = read_requests(place)
-        (place.folder / "requests.json").write_text(json.dumps(requests, indent=1))
-    outcome.reuse = list(find_reuse(requests)) if later is not None else []
+            turns.append(read_requests(place)[sum(map(len, turns)) :])
+            (place.folder / f"demo-{len(turns)}.txt").write_text(told.stdout + told.stderr)
+        (place.folder / "requests.json").write_text(json.dumps(turns, indent=1))
+    outcome.reuse = list(find_reuse([request for turn in turns for request in turn]))
+    outcome.turns = list(compare_turns(turns))
     return outcome
 
 
@@ -339,7 +358,7 @@ def kill_engine(place: Workplace) -> None:
 
 def read_requests(place: Workplace) -> list[dict[str, Any]]:
     """Return the last requests to the running server."""
-    told = run_launcher(place, "requests", "--json")
+    told = run_launcher(place, "requests", "--json", "-n", str(_MOST_REQUESTS))
     return list(json.loads(told.stdout)["requests"])
 
 
@@ -349,6 +368,15 @@ def find_reuse(requests: list[dict[str, Any]]) -> Iterator[float]:
         lost = (each["reread"] or {"tokens": 0})["tokens"]
         if each["reused_tokens"] or lost:
             yield each["reused_tokens"] / (each["reused_tokens"] + lost)
+
+
+def compare_turns(turns: list[list[dict[str, Any]]]) -> Iterator[Reuse]:
+    """Yield what each later turn reused. Of several kinds of requests the one with the longest prompts counts."""
+    for before, after in pairwise([[each for each in turn if each["prompt_tokens"]] for turn in turns]):
+        last = max(before, key=lambda each: each["prompt_tokens"])
+        grown = (each for each in after if each["prompt_tokens"] > last["prompt_tokens"])
+        if first := next(grown, None):
+            yield Reuse(first["reused_tokens"], last["prompt_tokens"], last["reply_tokens"] or 0)
 
 
 @contextmanager
