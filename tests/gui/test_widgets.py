@@ -155,6 +155,19 @@ def test_a_choice_is_told_once_and_arrows_move_it(qtbot: QtBot) -> None:
     assert choice.value == "system"
 
 
+def test_a_button_outlives_a_new_text_and_does_what_is_newest(qtbot: QtBot) -> None:
+    banner, pressed = Banner(), list[str]()
+    qtbot.addWidget(banner)
+    banner.show_message("2 min are left.", "information", [("Restart", lambda: pressed.append("first"))])
+    (button,) = banner.buttons
+    qtbot.mousePress(button, Qt.MouseButton.LeftButton)
+    banner.show_message("1 min is left.", "attention", [("Restart", lambda: pressed.append("second"))])
+    qtbot.mouseRelease(button, Qt.MouseButton.LeftButton)
+    assert (banner.buttons, pressed) == ([button], ["second"])
+    banner.show_message("It is over.", "good", [("Restart", lambda: None), ("Stop", lambda: None)])
+    assert [each.text() for each in banner.buttons] == ["Restart", "Stop"]
+
+
 def test_a_banner_says_something_offers_two_ways_on_and_goes(qtbot: QtBot) -> None:
     banner, pressed = Banner(), []
     qtbot.addWidget(banner)

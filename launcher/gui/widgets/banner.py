@@ -1,6 +1,7 @@
 """Inline banner instead of a dialog: a message and up to two buttons."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 from PySide6.QtCore import QSize, Qt, Signal
@@ -38,6 +39,8 @@ class Banner(QFrame):
         text_row.addWidget(self.text, 1)
         self._button_layout = FlowLayout(gap=theme.px(theme.GAP))
         self.buttons: list[QPushButton] = []
+        self._labels: list[str] = []
+        self._actions: list[Callable[[], object]] = []
         self.close_button = QPushButton(tr("Dismiss"))
         self.close_button.setObjectName("quiet")
         self.close_button.setToolTip(tr("Dismiss"))
@@ -53,7 +56,8 @@ class Banner(QFrame):
     def show_message(self, text: str, meaning: str = "bad", buttons: Sequence[ButtonAction] = ()) -> None:
         """Show a text with a meaning ("bad", "attention", "good", "information") and up to two buttons.
 
-        Messages of the core are shown in the user's language.
+        Messages of the core are shown in the user's language. Buttons with the same labels stay, for some texts change
+        each second: they must not take the focus, or the button under a pressed mouse.
         """
         text = render(text)
         self._glyph.show_glyph(_GLYPHS[meaning], meaning)
@@ -62,19 +66,30 @@ class Banner(QFrame):
             self.setProperty("meaning", meaning)
             self.style().unpolish(self)
             self.style().polish(self)
+        labels = [label for label, _ in buttons[:_MOST_BUTTONS]]
+        self._actions = [clicked for _, clicked in buttons[:_MOST_BUTTONS]]
+        if labels != self._labels or not self.buttons:
+            self._labels = labels
+            self._make_buttons()
+        self.setAccessibleName(text)
+        self._arrange()
+        self.show()
+
+    def _make_buttons(self) -> None:
+        """Replace the buttons by those for the labels."""
         for button in self.buttons:
             button.setParent(None)
             button.deleteLater()
-        self.buttons = [make_button(label, clicked) for label, clicked in buttons[:_MOST_BUTTONS]]
+        self.buttons = [make_button(label, partial(self._act, index)) for index, label in enumerate(self._labels)]
         for button in self.buttons:
             button.setAutoDefault(True)
             self._button_layout.add(button)
         self._button_layout.add(self.close_button)  # last, both visually and for Tab
         for before, after in pairwise([*self.buttons, self.close_button]):
             self.setTabOrder(before, after)
-        self.setAccessibleName(text)
-        self._arrange()
-        self.show()
+
+    def _act(self, index: int) -> None:
+        self._actions[index]()
 
     def clear(self) -> None:
         """Hide the banner."""
