@@ -45,7 +45,9 @@ class AttachedBench:
         self.monitor = Monitor()
         self.error: LauncherError | None = None
         self._settings = dict(settings or {})
-        self._timer = RequestTimer(self.monitor, lambda: server.engine_pid, server.read_counters)
+        self._timer = RequestTimer(
+            self.monitor, lambda: server.engine_pid, server.read_counters, foreign=server.engine_pid is None
+        )
         self._find_disturbance = find_disturbance
         self._requests_usage = True
 
@@ -53,7 +55,7 @@ class AttachedBench:
         """Return the monitor's time in seconds."""
         return time.monotonic()
 
-    async def become(self, settings: RunSettings) -> float:
+    async def become(self, settings: RunSettings, *, fresh: bool = False) -> float:  # noqa: ARG002 -- never starts
         """See Bench. Raises ActionImpossible for settings other than the server's own."""
         if any(self._settings.get(name) != value for name, value in settings.items()):
             raise ActionImpossible(

@@ -11,6 +11,7 @@ from launcher.engine.settings import change_settings
 from launcher.models.server_settings import ROWS
 from launcher.monitor.reply import Reply
 from launcher.monitor.traffic import Counters, parse_counters
+from launcher.tuning.host_watch import HostWatch
 from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.timed_request import RequestTimer, build_request
 
@@ -33,15 +34,20 @@ class SessionBench:
         """The text of the last reply."""
         self._timer = RequestTimer(session.monitor, self._engine_pid, self._read_counters)
 
+    @property
+    def host_watch(self) -> HostWatch:
+        """Judges the load of the processor by other programs."""
+        return self._timer.host_watch
+
     def now_s(self) -> float:
         """Return the monitor's time in seconds."""
         return time.monotonic()
 
-    async def become(self, settings: RunSettings) -> float:
+    async def become(self, settings: RunSettings, *, fresh: bool = False) -> float:
         """See Bench. Also raises Superseded when another operation stopped the server or gave it other settings."""
         options = options_with_settings(self._base, settings)
         self._check_not_superseded()
-        if self._served == options and self.session.supervisor.status.state in SERVING:
+        if not fresh and self._served == options and self.session.supervisor.status.state in SERVING:
             return 0.0
         began_s = self.now_s()
         self._served, self._expected_changes = None, self.session.change_count + 1

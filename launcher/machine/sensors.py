@@ -1,4 +1,4 @@
-"""Sensors of the host, of the engine and of all other programs, read with psutil."""
+"""Sensors of the host and of the engine, read with psutil."""
 
 import time
 from collections import deque
@@ -14,19 +14,23 @@ _WINDOW_S, _SHORTEST_S = 1.0, 0.1
 """Seconds over which a CPU share is measured, and the fewest: the kernel counts CPU time in steps of 10 ms."""
 
 
-class _CpuTimes(NamedTuple):
-    """CPU seconds since the system started, over all cores, read at `at_s` of the monotonic clock."""
+class CpuTimes(NamedTuple):
+    """CPU seconds since the system started, over all cores, read at `at_s` of the monotonic clock.
+
+    `stolen_s` is what a hypervisor gave to other virtual machines; it is part of the total.
+    """
 
     at_s: float
     idle_s: float
     total_s: float
+    stolen_s: float
 
 
 class HostSensors:
     """CPU and memory of the whole host, and the memory of one process."""
 
     def __init__(self) -> None:
-        self._times = deque([_read_cpu_times()])
+        self._times = deque([read_cpu_times()])
         self._process: psutil.Process | None = None
 
     def watch_process(self, pid: int | None) -> None:
@@ -50,7 +54,7 @@ class HostSensors:
 
     def _cpu_load(self) -> Reading:
         """Return the share of the CPU that was busy over the last second, in percent."""
-        self._times.append(_read_cpu_times())
+        self._times.append(read_cpu_times())
         while len(self._times) > 2 and self._times[1].at_s < self._times[-1].at_s - _WINDOW_S:
             self._times.popleft()
         first, last = self._times[0], self._times[-1]
@@ -71,38 +75,10 @@ class HostSensors:
         return Reading(resident / _MIB)
 
 
-class OtherProgramsLoad:
-    """The CPU share of all programs except this one and the engine, between two calls.
-
-    Time that a hypervisor gives to other virtual machines is included.
-    """
-
-    def __init__(self) -> None:
-        self._own_process = psutil.Process()
-        self._engine: psutil.Process | None = None
-        self._before: tuple[_CpuTimes, float] | None = None
-
-    def read_percent(self, engine_pid: int) -> float | None:
-        """Return the share in percent since the last call for the same engine, 0 to 100; None if unknown."""
-        try:
-            if self._engine is None or self._engine.pid != engine_pid:
-                self._engine, self._before = psutil.Process(engine_pid), None
-            ours_s = sum(sum(process.cpu_times()[:2]) for process in (self._own_process, self._engine))
-        except psutil.Error:
-            self._engine = None
-            return None
-        now = _read_cpu_times()
-        before, self._before = self._before, (now, ours_s)
-        if before is None or now.total_s <= before[0].total_s:
-            return None
-        times_before, ours_before_s = before
-        total_s = now.total_s - times_before.total_s
-        others_s = total_s - (now.idle_s - times_before.idle_s) - (ours_s - ours_before_s)
-        return 100.0 * min(1.0, max(0.0, others_s / total_s))
-
-
-def _read_cpu_times() -> _CpuTimes:
+def read_cpu_times() -> CpuTimes:
+    """Return the CPU seconds of this computer."""
     times = psutil.cpu_times()
     # Linux counts the time of virtual machines twice: as guest time and within user time.
     guest_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
-    return _CpuTimes(time.monotonic(), times.idle + getattr(times, "iowait", 0.0), sum(times) - guest_s)
+    idle_s, stolen_s = times.idle + getattr(times, "iowait", 0.0), getattr(times, "steal", 0.0)
+    return CpuTimes(time.monotonic(), idle_s, sum(times) - guest_s, stolen_s)

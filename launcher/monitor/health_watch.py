@@ -14,7 +14,7 @@ from launcher.engine.server.logs import LogBook
 from launcher.engine.server.reread import Reread
 from launcher.machine.gpu import READINGS, GpuActivity, Reading
 from launcher.machine.gpus import GpuSensors, GpuSnapshot
-from launcher.machine.sensors import OtherProgramsLoad
+from launcher.machine.host_load import OtherProgramsLoad
 from launcher.machine.surroundings import read_on_battery
 from launcher.machine.sysfs import ROOT
 from launcher.models.catalogue_load import load_catalogue

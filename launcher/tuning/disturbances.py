@@ -7,9 +7,11 @@ from statistics import median
 
 from launcher.base.messages import message
 from launcher.machine.gpu import GpuActivity, GpuProcess
+from launcher.machine.host_load import HostCounters
 from launcher.monitor.health import HARDWARE, HOT
 from launcher.monitor.health_event import Finding, FindingCode
 from launcher.monitor.monitor import Monitor
+from launcher.tuning.host_watch import HostWatch
 from launcher.tuning.records import Run
 from launcher.tuning.statistics import mean_of_known
 
@@ -27,12 +29,13 @@ _LEAST_PROGRAM_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class MachineSnapshot:
-    """Snapshot of the machine: open health findings, GPU activity, and other programs' GPU memory in MiB."""
+    """Snapshot of the machine: open health findings, GPU activity, other programs' GPU memory in MiB, the processor."""
 
     open_findings: Sequence[Finding] = ()
     activity: GpuActivity | None = None
     others_mib: float | None = None
     engine_pid: int | None = None
+    host: HostCounters | None = None
 
 
 class DisturbanceJudge:
@@ -101,15 +104,19 @@ class RunSensors:
     `engine_pid` returns the process id of the engine, so that it does not count as another program; None if unknown.
     """
 
-    def __init__(self, monitor: Monitor, engine_pid: Callable[[], int | None]) -> None:
-        self._monitor, self._engine_pid = monitor, engine_pid
+    def __init__(self, monitor: Monitor, engine_pid: Callable[[], int | None], host_watch: HostWatch) -> None:
+        self._monitor, self._engine_pid, self._host_watch = monitor, engine_pid, host_watch
         self._judge = DisturbanceJudge()
 
     def take_snapshot(self) -> MachineSnapshot:
         """Return the machine's state as of the monitor's last check. Take one before each request."""
         watch = self._monitor.health_watch
         return MachineSnapshot(
-            watch.open_findings, watch.activity, watch.memory["others_vram_mib"].value, self._engine_pid()
+            watch.open_findings,
+            watch.activity,
+            watch.memory["others_vram_mib"].value,
+            self._engine_pid(),
+            self._host_watch.read(),
         )
 
     def add_sensor_values(self, run: Run, before: MachineSnapshot) -> Run:
@@ -119,13 +126,15 @@ class RunSensors:
         """
         power_w = self._sensor_mean("gpu_power_w", run.began_s)
         clock_mhz = self._sensor_mean("gpu_clock_mhz", run.began_s)
+        after = self.take_snapshot()
+        by_host = self._host_watch.find_disturbance(before.host, after.host)
         return replace(
             run,
             power_w=power_w,
             energy_j=None if power_w is None else power_w * run.wall_s,
             temperature_c=self._sensor_mean("gpu_temperature_c", run.began_s),
             clock_mhz=clock_mhz,
-            spoilt=self._judge.find_disturbance(before, self.take_snapshot(), clock_mhz),
+            spoilt=self._judge.find_disturbance(before, after, clock_mhz) or by_host,
         )
 
     def _sensor_mean(self, name: str, since_s: float) -> float | None:

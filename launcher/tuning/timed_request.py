@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from launcher.base.errors import LauncherError
 from launcher.engine.server.client import ChatRequest
+from launcher.machine.host_load import HostCounterReader
 from launcher.monitor.monitor import Monitor
 from launcher.monitor.reply import Reply
 from launcher.tuning.disturbances import RunSensors
+from launcher.tuning.host_watch import HostWatch
 from launcher.tuning.other_requests import OTHER_REQUESTS_SEEN, OtherRequests, ReadCounters
 from launcher.tuning.records import Prompt, Run, RunSettings
 
@@ -20,11 +22,21 @@ class RequestTimer:
     """Times requests to one server. Several may run at once.
 
     `monitor` provides sensor values; `engine_pid` returns the engine's process id, None if unknown; `counters` reads
-    the server's counters, which reveal requests of other clients.
+    the server's counters, which reveal requests of other clients. `host_watch` judges the load of the processor, unless
+    the engine is a `foreign` one, whose process is unknown.
     """
 
-    def __init__(self, monitor: Monitor, engine_pid: Callable[[], int | None], counters: ReadCounters) -> None:
-        self._sensors = RunSensors(monitor, engine_pid)
+    def __init__(
+        self,
+        monitor: Monitor,
+        engine_pid: Callable[[], int | None],
+        counters: ReadCounters,
+        *,
+        foreign: bool = False,
+    ) -> None:
+        reader = HostCounterReader()
+        self.host_watch = HostWatch(lambda: None if foreign else reader.read(engine_pid()))
+        self._sensors = RunSensors(monitor, engine_pid, self.host_watch)
         self._others = OtherRequests(counters)
 
     async def time_request(self, prompt: Prompt, settings: RunSettings, send: Callable[[], Awaitable[Reply]]) -> Run:

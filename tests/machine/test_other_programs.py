@@ -8,7 +8,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from launcher.machine.sensors import OtherProgramsLoad
+from launcher.machine.host_load import OtherProgramsLoad
 
 
 class Times(NamedTuple):
