@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from launcher.app.quality import REFERENCE_KV, prepare_check, run_check
+from launcher.app.quality import REFERENCE_KV, QualityReport, prepare_check, run_check
 from launcher.app.saved_tunes import SavedTune, delete_tune, hold_tune_lock, load_tune, save_tune
 from launcher.app.serving_session import ServingSession
 from launcher.app.session_bench import SessionBench, options_with_settings
@@ -30,6 +30,13 @@ from launcher.tuning.tuned_settings import save_tune_result
 from launcher.tuning.tuner import OnEvent, Paused, TrialFailed, TrialMeasured, TuneEvent, tune
 from launcher.tuning.verdict import Verdict
 from launcher.tuning.workloads import Workload
+
+
+class AnswersChanged(LauncherError):
+    """Settings that a tune prefers change the model's answers, or whether they do cannot be judged."""
+
+    code = "answers_changed"
+
 
 PAUSED = message("Paused. You can resume it.")
 """Result of a paused tune in the history."""
@@ -73,6 +80,21 @@ async def serve_winner(session: ServingSession, model: str, options: ServeOption
         options_with_settings(options, settings), chosen=select_server_settings(settings), model_name=model
     )
     await asyncio.to_thread(save_winner, options, settings)
+
+
+async def serve_early_answer(session: ServingSession, model: str, options: ServeOptions, settings: RunSettings) -> None:
+    """Serve and keep the settings of a tune's first answer, once their quality is judged as at the end of a tune.
+
+    `options` are those of the tune. Raises AnswersChanged if they change the answers beyond the limits, or if that
+    cannot be judged; then the previous model is served again.
+    """
+    if _changes_kv(settings):
+        previous = None if session.is_idle else session.supervisor.options
+        report = await _judge_kv(session, model, options, settings)
+        if report.beyond or not report.rows:
+            await _restore_server(session, previous)
+            raise AnswersChanged(report.sentence, message("These settings were not used. Continue the measurement."))
+    await serve_winner(session, model, options, settings)
 
 
 def save_winner(options: ServeOptions, settings: RunSettings) -> None:
@@ -145,7 +167,14 @@ async def _tune_and_record(
 
         try:
             verdict = await tune(
-                bench, prepared.space, workload, prepared.goal, prepared.budget_s, on_event=record_event, resume=state
+                bench,
+                prepared.space,
+                workload,
+                prepared.goal,
+                prepared.budget_s,
+                on_event=record_event,
+                resume=state,
+                host_watch=bench.host_watch,
             )
         except NothingMeasured:
             with suppress(OSError):
@@ -163,17 +192,26 @@ async def _judge_quality(bench: SessionBench, prepared: PreparedTune, verdict: V
 
     It is judged against the same file with an f16 cache: the tune chooses no weights. Raises Superseded.
     """
-    kv = verdict.settings.get("kv")
-    if kv in (None, REFERENCE_KV):
+    if not _changes_kv(verdict.settings):
         return verdict
     await bench.close()
-    options = options_with_settings(prepared.options, {**verdict.settings, DRAFT: 0})
-    check = await prepare_check(options, prepared.model, kv_types=(str(kv),), draft=0, against=options.model)
-    report = await run_check(bench.session, check)
+    report = await _judge_kv(bench.session, prepared.model, prepared.options, verdict.settings)
     if not report.rows:
         return replace(verdict, sentence=join_messages(verdict.sentence, *report.errors))
     (row,) = report.rows
     return replace(verdict, quality=row.as_json(), sentence=join_messages(verdict.sentence, describe_row(row)))
+
+
+def _changes_kv(settings: RunSettings) -> bool:
+    """Return whether settings have another KV cache type than the reference."""
+    return settings.get("kv") not in (None, REFERENCE_KV)
+
+
+async def _judge_kv(session: ServingSession, model: str, options: ServeOptions, settings: RunSettings) -> QualityReport:
+    """Return the quality of the KV cache type in a tune's settings, against the same file with an f16 cache."""
+    options = options_with_settings(options, {**settings, DRAFT: 0})
+    check = await prepare_check(options, model, kv_types=(str(settings["kv"]),), draft=0, against=options.model)
+    return await run_check(session, check)
 
 
 async def _fill_workload(bench: SessionBench, prepared: PreparedTune) -> Workload:
@@ -182,7 +220,6 @@ async def _fill_workload(bench: SessionBench, prepared: PreparedTune) -> Workloa
     if workload.sized_tokens:
         await bench.become(prepared.space.baseline_settings())
         prompts = await fill_prompts(workload.prompts, bench.session.supervisor.client)
-        await bench.close()  # each trial needs its own start
         workload = replace(workload, prompts=tuple(replace(prompt, size=None) for prompt in prompts))
     return workload
 

@@ -51,12 +51,14 @@ def after_seconds(bench: Bench, seconds: float) -> StopRule:
     return lambda _: bench.now_s() - began_s >= seconds
 
 
-async def serve_settings(bench: Bench, settings: RunSettings, prompt: Prompt, seed: int) -> float:
+async def serve_settings(
+    bench: Bench, settings: RunSettings, prompt: Prompt, seed: int, *, fresh: bool = False
+) -> float:
     """Serve settings, with a warm-up if the server is started for them. Return the seconds of the start, 0 if none.
 
     Raises what Bench.become raises.
     """
-    if start_s := await bench.become(settings):
+    if start_s := await bench.become(settings, fresh=fresh):
         await warm_up(bench, prompt, seed)
     return start_s
 

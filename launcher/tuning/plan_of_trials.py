@@ -54,17 +54,12 @@ def balanced_orders(pairs: int, candidates: int) -> list[list[int]]:
     """Return rounds (an even number) in which each candidate (1, 2, ...) is paired with the baseline (0).
 
     The candidates come after the baseline in the first half and before it in the second, in alternating order, so that
-    each is as often next to it as any other. No settings follow themselves, so that every trial is a new start; with a
-    single candidate that takes an extra trial of the baseline in the middle.
+    each is as often next to it as any other.
     """
     upwards = list(range(1, candidates + 1))
-    turns = [upwards, upwards[::-1]]
-    first_half = [[0, *turns[i % 2]] for i in range(pairs // 2)]
-    if candidates == 1:
-        return [*first_half, [0], *([1, 0] for _ in first_half)]
-    if turns[0][0] == first_half[-1][-1]:
-        turns.reverse()
-    return [*first_half, *([*turns[i % 2], 0] for i in range(pairs // 2))]
+    turns = [upwards[:: (-1) ** i] for i in range(pairs)]
+    half = pairs // 2
+    return [*([0, *turn] for turn in turns[:half]), *([*turn, 0] for turn in turns[half:])]
 
 
 def count_starts(orders: Sequence[Sequence[int]]) -> int:
@@ -84,7 +79,10 @@ def best_passes(start_s: float, run_s: float, noise: float, start_noise: float, 
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """Expected effort of a tune: starts by stage, runs, and seconds, of which `starting_s` are spent on starts."""
+    """Expected effort of a tune: starts by stage, runs, and seconds, of which `starting_s` are spent on starts.
+
+    `least_s` are the seconds of the first trials: with less, nothing can be told.
+    """
 
     probe: int
     explore: int
@@ -93,6 +91,7 @@ class TrialPlan:
     runs: int
     seconds: float
     starting_s: float
+    least_s: float
 
     @property
     def starts(self) -> int:
@@ -111,11 +110,19 @@ def plan_trials(
     run_s = sum(prompt.tokens for prompt in prompts) / rate + reading_s * len(prompts)
     trial_s = restart_s + WARM_UP_TOKENS / rate + reading_s + run_s
     affordable = int(budget_s / trial_s)
-    probe = min(affordable, 1 + len(probe_lengths(space.drafts)))
+    first = 1 + len(probe_lengths(space.drafts))
+    probe = min(affordable, first)
     verify = min(affordable - probe, count_starts(balanced_orders(FEWEST_PAIRS, MOST_CANDIDATES)))
     explore = min(affordable - probe - verify, usual_explored(space))
     confirm = min(affordable - probe - verify - explore, count_starts(balanced_orders(FEWEST_PAIRS, MOST_CANDIDATES)))
     starts = probe + explore + verify + confirm
     return TrialPlan(
-        probe, explore, verify, confirm, starts * len(prompts), starts * trial_s, starts * (trial_s - run_s)
+        probe,
+        explore,
+        verify,
+        confirm,
+        starts * len(prompts),
+        starts * trial_s,
+        starts * (trial_s - run_s),
+        first * trial_s,
     )

@@ -81,8 +81,10 @@ class Bench(Protocol):
         """Return the bench's time in seconds. Only differences are meaningful."""
         ...
 
-    async def become(self, settings: RunSettings) -> float:
-        """Start the server with `settings` and return the seconds that took, 0 if they are already in use.
+    async def become(self, settings: RunSettings, *, fresh: bool = False) -> float:
+        """Start the server with `settings` and return the seconds that took.
+
+        If they are already in use, nothing is started and that is 0, unless a `fresh` start is wanted.
 
         Raises LauncherError if it cannot start with them (out of memory, refused); no server runs then.
         """

@@ -13,7 +13,7 @@ from launcher.tuning.predict import CostPoint, CostPosterior, CostSurface, StepY
 from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.space import DRAFT, Key, Space, draft_length, settings_key
 from launcher.tuning.tune_state import Fault, Trial
-from launcher.tuning.verdict import CLEAR_CHANCE, Forecast, LikelyAnswer, LikelyGain
+from launcher.tuning.verdict import GAIN_CHANCE, Forecast, LikelyAnswer, LikelyGain
 
 Array = NDArray[np.float64]
 _Cost = Callable[[Run], float | None]
@@ -24,6 +24,14 @@ _MODEL_SPREAD = 0.006
 """Standard deviation of a forecast gain for what the model of effects does not describe."""
 _NOISE_SHARE = 0.05
 """Share of the noise of one reply that is added to it, because the noise is estimated from few replies, too."""
+_GAIN_DEVIATIONS = statistics.NormalDist().inv_cdf(GAIN_CHANCE)
+"""Standard deviations by which a gain must be above 0 to be recommended."""
+_MOST_WEIGHED = 150
+"""Most settings that are weighed against each other: the effort grows with the square of their number."""
+_TRIALS_AHEAD = (1, 2, 4, 8)
+"""Numbers of trials of the same settings whose effect on the answer is weighed."""
+_QUANTILES = np.array([statistics.NormalDist().inv_cdf((number + 0.5) / 12) for number in range(12)])
+"""Possible results of these trials, in standard deviations, all equally likely."""
 _USUAL_NOISE, _NOISE_WEIGHT = 0.03, 4
 """Prior spread of runs within a start, as logarithms, and its weight in runs."""
 _USUAL_START_NOISE, _START_NOISE_WEIGHT = 0.005, 12
@@ -118,24 +126,45 @@ class Search:
         regret = float((scores.max(axis=1) - scores[:, best]).mean())
         return Assessment(scores, best, regret)
 
-    def choose_next(self, assessment: Assessment, avoid: RunSettings | None) -> RunSettings:
-        """Return the settings to try next: the best ones of a random draw of the posterior.
+    def choose_next(self, assessment: Assessment, noise: float, seconds: Array) -> RunSettings:
+        """Return the settings whose measurement is expected to improve the answer most per second.
 
-        In half of the cases the current best settings are excluded (top-two Thompson sampling, D. Russo 2016).
-        Settings to `avoid` are those in use, since a trial on a new start gives more information.
+        `noise` is the standard deviation of a trial's score, and `seconds` what a trial of each of the settings takes.
+        The answer's value is the score of the best settings that are likely to beat the baseline. For each of the
+        settings it is computed how measuring them once or several times would change what is known of all, and so the
+        answer (knowledge gradient, P. Frazier and W. Powell 2010). Without any hope of a better answer, they are the
+        best ones of a random draw (Thompson sampling).
         """
-        barred: set[int] = set()
-        if avoid is not None and settings_key(avoid) in self._index:
-            barred.add(self.find_index(avoid))
-        if self._rng.random() < 0.5:
-            barred.add(assessment.best)
-        for row in self._rng.permutation(len(assessment.scores)):
-            best = int(assessment.scores[row].argmax())
-            if best not in barred:
-                return self.grid[best]
-        scores = assessment.mean.copy()
-        scores[list(barred)] = -np.inf
-        return self.grid[int(scores.argmax())]
+        allowed = self._most_promising(assessment)
+        scores, seconds = assessment.scores[:, allowed], seconds[allowed]
+        mean, covariance = scores.mean(axis=0), np.atleast_2d(np.cov(scores.T))
+        best = int(allowed[int(mean.argmax())])
+        if not self._proven_to_fit()[best]:
+            return self.grid[best]
+        variance = np.diag(covariance)
+        gain_variance = variance + variance[0] - 2 * covariance[0]
+        floor = _MODEL_SPREAD**2 + (_NOISE_SHARE * self.noise) ** 2
+        clear = mean - mean[0] >= _GAIN_DEVIATIONS * np.sqrt(gain_variance + floor)
+        clear[0] = True
+        worth = np.zeros(len(allowed))
+        for trials in _TRIALS_AHEAD:
+            learned = covariance / np.sqrt(variance + noise**2 / trials)[:, None]  # rows: measured, columns: told about
+            left = np.sqrt(np.maximum(gain_variance - (learned - learned[:, [0]]) ** 2, 0) + floor)
+            after = mean + _QUANTILES[:, None, None] * learned
+            clear_after = after - after[:, :, [0]] >= _GAIN_DEVIATIONS * left
+            clear_after[:, :, 0] = True
+            value = np.where(clear_after, after, -np.inf).max(axis=2).mean(axis=0) - mean[clear].max()
+            worth = np.maximum(worth, value / (trials * seconds))
+        if worth.max() <= 0:
+            return self.grid[int(assessment.scores[self._rng.integers(_DRAWS)].argmax())]
+        return self.grid[int(allowed[int(worth.argmax())])]
+
+    def _most_promising(self, assessment: Assessment) -> NDArray[np.intp]:
+        """Return the indices of the baseline, which is the first, and of the settings that may be the best."""
+        allowed = np.flatnonzero(~self.excluded)
+        scores = assessment.scores[:, allowed]
+        ranked = allowed[np.argsort(-(scores.mean(axis=0) + scores.std(axis=0)))]
+        return np.union1d([0], ranked[:_MOST_WEIGHED])
 
     def choose_answer(self, assessment: Assessment) -> LikelyAnswer:
         """Return the settings with the highest mean among those that are very likely better than the baseline.
@@ -145,7 +174,7 @@ class Search:
         scores, proven = assessment.scores, self._proven_to_fit() & ~self.excluded
         ranked = sorted(map(int, np.flatnonzero(proven)), key=lambda i: assessment.mean[i], reverse=True)
         gains = (self._forecast_gain(scores, i, 0) for i in ranked if i)
-        gain = next((each for each in gains if each.chance >= CLEAR_CHANCE), None)
+        gain = next((each for each in gains if each.chance >= GAIN_CHANCE), None)
         on = next((i for i in ranked if self._drafts[i]), None)
         off = next((i for i in ranked if not self._drafts[i]), 0)
         best = self.find_index(gain.candidate) if gain else 0

@@ -44,6 +44,7 @@ class Trial:
     """One start with some settings, and its runs. Seconds are by the bench's clock.
 
     `start_s` is the duration of the start. With a `fault`, which `error` explains, nothing of the trial is used.
+    `others` is the mean share of the processor that others took during its replies, None if unknown.
     """
 
     number: int
@@ -55,6 +56,7 @@ class Trial:
     runs: tuple[Run, ...] = ()
     error: str | None = None
     fault: Fault = Fault.NONE
+    others: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,16 @@ class TuneState:
 
     A tune depends only on its seed, its budget and its measurements, so it is continued by replaying it with the trials
     so far. `about` is its `tune_identity`. `budgets` has a pair for each time that it was started or continued: the
-    number of trials at that moment, and the budget in seconds from then on.
+    number of trials at that moment, and the budget in seconds from then on. The first `known` trials are not replayed,
+    because this version of the program, or the memory now, makes a tune go another way: they are part of what the
+    search knows, but of no comparison.
     """
 
     about: Mapping[str, Any]
     seed: int
     budgets: tuple[tuple[int, float], ...]
     trials: tuple[Trial, ...] = ()
+    known: int = 0
 
     @property
     def used_s(self) -> float:
@@ -99,6 +104,7 @@ class TuneState:
                 int(data["seed"]),
                 budgets,
                 tuple(map(_parse_trial, restore_messages(list(data["trials"])))),
+                int(data.get("known", 0)),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise TuneMismatch(message("Cannot read the state of the tune."), message("Start a new tune.")) from error

@@ -12,8 +12,9 @@ import numpy as np
 
 from launcher.base.action import ActionKind
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded, TuneMismatch
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import Message, join_messages, message
 from launcher.tuning.goal import Goal
+from launcher.tuning.host_watch import BUSY_SHARE, HostWatch
 from launcher.tuning.measuring_loop import after_rounds, send_prompts, serve_settings, visit_rounds
 from launcher.tuning.plan_of_trials import (
     FEWEST_PAIRS,
@@ -29,7 +30,7 @@ from launcher.tuning.plan_of_trials import (
     usual_explored,
 )
 from launcher.tuning.records import Bench, Prompt, Run, RunSettings
-from launcher.tuning.search import Assessment, Search
+from launcher.tuning.search import Array, Assessment, Search
 from launcher.tuning.space import Key, Space, draft_length, settings_key
 from launcher.tuning.statistics import Pair, mean_of_known, pairs_needed, speedup_among, swap_pair
 from launcher.tuning.tune_state import Fault, Stage, Trial, TuneState, tune_identity
@@ -112,7 +113,14 @@ class Paused:
     state: TuneState
 
 
-TuneEvent = TrialPlanned | TrialMeasured | TrialFailed | Predicted | VerdictReached | Paused
+@dataclass(frozen=True, slots=True)
+class QuietAwaited:
+    """Other programs keep the processor busy: the next trial waits for quiet, at most `most_s`."""
+
+    most_s: float
+
+
+TuneEvent = QuietAwaited | TrialPlanned | TrialMeasured | TrialFailed | Predicted | VerdictReached | Paused
 OnEvent = Callable[[TuneEvent], None]
 
 
@@ -159,7 +167,7 @@ async def run_trial(
         return Trial(number, stage, dict(settings), began_s, seconds, start_s, tuple(runs), error, fault)
 
     try:
-        start_s = await serve_settings(bench, settings, prompts[0], seed)
+        start_s = await serve_settings(bench, settings, prompts[0], seed, fresh=True)
     except Superseded:
         raise
     except LauncherError as error:
@@ -206,6 +214,8 @@ No noise of a reply explains that, and such a trial may take longer than all oth
 """
 _MOST_EXTRA_ROUNDS = 2
 """Most extra rounds of a comparison, which replace failed or disturbed ones."""
+_MOST_WAIT_S, _MOST_WAITING = 30.0, 0.1
+"""Most seconds of one wait for a quiet processor, and most of all waits as a share of the budget."""
 _TIME_UP = message("It ended because the time was up.")
 Pairs = dict[tuple[int, int], list[Pair]]
 """Pairs of two settings, by the indices of these in a list of settings."""
@@ -225,19 +235,34 @@ class TunedWorkload(Protocol):
         ...
 
 
+class _WentAnotherWay(Exception):
+    """A continued tune would not run the next recorded trial: the free memory or the program's version differ."""
+
+
 class TrialRunner:
     """Runs all trials of a tune within its budget. Those of the given `state` are replayed, not measured again."""
 
     def __init__(
-        self, bench: Bench, space: Space, workload: TunedWorkload, goal: Goal, state: TuneState, on_event: OnEvent
+        self,
+        bench: Bench,
+        space: Space,
+        workload: TunedWorkload,
+        goal: Goal,
+        state: TuneState,
+        on_event: OnEvent,
+        host_watch: HostWatch | None = None,
     ) -> None:
         self.space, self.workload, self.goal, self.on_event = space, workload, goal, on_event
-        self.state = TuneState(state.about, state.seed, state.budgets)
+        self.state = replace(state, trials=state.trials[: state.known])
         self.search = Search(space, [prompt.name for prompt in workload.prompts], goal, state.seed)
-        self._bench = bench
-        self._recorded = deque(state.trials)
+        self._best_scores: dict[str, float] = {}
+        """The best mean score of each prompt in any trial."""
+        for trial in self.trials:
+            self._learn_trial(trial)
+        self._bench, self._host_watch = bench, host_watch
+        self._waited_s = 0.0
+        self._recorded = deque(state.trials[state.known :])
         self._passes = 1
-        self._last: Key | None = None
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -259,6 +284,13 @@ class TrialRunner:
     def trial_s(self) -> float:
         """Expected seconds of one more trial."""
         return self._start_s + (len(self.workload.prompts) * self._passes + 0.5) * self._run_s
+
+    def trial_seconds(self, scores: Array) -> Array:
+        """Return the expected seconds of a trial at each of some expected scores: slow settings take longer."""
+        measured = [self.goal.run_score(run) for trial in self.trials for run in trial.runs]
+        usual = mean_of_known(measured) or 0.0
+        replies_s = len(self.workload.prompts) * self._passes * self._run_s
+        return np.asarray(self._start_s + replies_s * np.exp(np.clip(usual - scores, -2, 2)))
 
     @property
     def trial_noise(self) -> float:
@@ -293,20 +325,26 @@ class TrialRunner:
         if trial is None:
             trial = await self._run_new_trial(number, settings, stage, number if seed is None else seed)
         self.state = self.state.with_trial(trial)
-        self.search.add_trial(trial)
-        self._last = settings_key(settings)
+        self._learn_trial(trial)
         if trial.error is None:
             self.on_event(TrialMeasured(trial, self.state))
         else:
             self.on_event(TrialFailed(trial, trial.error, self.state))
         return trial
 
+    def _learn_trial(self, trial: Trial) -> None:
+        """Add a trial to what is known."""
+        self.search.add_trial(trial)
+        for prompt, score in self._prompt_scores(trial).items():
+            self._best_scores[prompt] = max(score, self._best_scores.get(prompt, score))
+
     async def _run_new_trial(self, number: int, settings: RunSettings, stage: Stage, seed: int) -> Trial:
         began_s, most_s = self._bench.now_s(), max(self.left_s, 0.0) + grace_s(self.budget_s)
         limit = asyncio.timeout(most_s)
         try:
             async with limit:
-                return await run_trial(
+                waited_s = await self._wait_for_quiet()
+                trial = await run_trial(
                     self._bench,
                     self.workload.prompts,
                     settings,
@@ -319,13 +357,22 @@ class TrialRunner:
         except TimeoutError:
             if not limit.expired():
                 raise
-        return Trial(number, stage, dict(settings), began_s, most_s, 0.0, (), _TIME_UP, Fault.TIME)
+            waited_s, trial = 0.0, Trial(number, stage, dict(settings), began_s, most_s, 0.0, (), _TIME_UP, Fault.TIME)
+        others = self._host_watch.take_share() if self._host_watch else None
+        return replace(trial, seconds=trial.seconds + waited_s, others=others)
+
+    async def _wait_for_quiet(self) -> float:
+        """Wait until other programs leave the processor alone, for a limited part of the budget. Return the seconds."""
+        if self._host_watch is None:
+            return 0.0
+        most_s = min(_MOST_WAIT_S, _MOST_WAITING * self.budget_s - self._waited_s)
+        waited_s = await self._host_watch.wait_for_quiet(most_s, lambda: self.on_event(QuietAwaited(most_s)))
+        self._waited_s += waited_s
+        return waited_s
 
     def _is_hopeless(self, run: Run) -> bool:
         """Return whether a reply shows that its settings cannot win: some settings are far better with this prompt."""
-        score = self.goal.run_score(run)
-        others = (self._prompt_scores(trial).get(run.prompt) for trial in self.trials)
-        best = max((each for each in others if each is not None), default=None)
+        score, best = self.goal.run_score(run), self._best_scores.get(run.prompt)
         return score is not None and best is not None and score < best - _HOPELESS
 
     async def run_rounds(self, stage: Stage, settings: Sequence[RunSettings], orders: Sequence[Sequence[int]]) -> Pairs:
@@ -337,14 +384,10 @@ class TrialRunner:
         pairs: Pairs = {(a, b): [] for b in range(len(settings)) for a in range(b)}
         for order in orders:
             await self._run_round(stage, settings, order, pairs)
-        wanted = sum(len(order) > 1 for order in orders)
         for _ in range(_MOST_EXTRA_ROUNDS):
-            if min(map(len, pairs.values())) >= wanted:
+            if min(map(len, pairs.values())) >= len(orders):
                 break
-            order = list(range(len(settings)))
-            if settings_key(settings[0]) == self._last:  # so that its next trial is on a new start
-                order.reverse()
-            await self._run_round(stage, settings, order, pairs)
+            await self._run_round(stage, settings, range(len(settings)), pairs)
         return pairs
 
     async def _run_round(
@@ -388,15 +431,14 @@ class TrialRunner:
     def _replay_trial(self, settings: RunSettings, stage: Stage) -> Trial | None:
         """Return the next recorded trial of a continued tune. None if a new one is needed.
 
-        If the recorded trial has other settings (for example because the free memory has changed), the rest of the
-        record is discarded.
+        Raises _WentAnotherWay if the recorded trial has other settings.
         """
-        if self._recorded:
-            trial = self._recorded.popleft()
-            if settings_key(trial.settings) == settings_key(settings) and trial.stage is stage:
-                return trial
-            self._recorded.clear()
-        return None
+        if not self._recorded:
+            return None
+        trial = self._recorded.popleft()
+        if settings_key(trial.settings) != settings_key(settings) or trial.stage is not stage:
+            raise _WentAnotherWay
+        return trial
 
     @property
     def _start_s(self) -> float:
@@ -516,14 +558,15 @@ async def probe_drafts(runner: TrialRunner) -> bool:
     is tried.
     Raises NothingMeasured when the baseline cannot be measured at all.
     """
-    if not await _measure_baseline(runner):
+    if not _is_measured(runner, runner.space.baseline_settings()) and not await _measure_baseline(runner):
         return False
     if runner.can_afford():
         for length in probe_lengths(runner.space.drafts):
             forecast = await asyncio.to_thread(_make_forecast, runner) if len(runner.trials) > 2 else None
             if forecast and (forecast.answer.chance or 0.0) >= _EARLY_CHANCE:
                 runner.on_event(forecast)
-            await _probe_draft(runner, length)
+            if length not in {draft_length(trial.settings) for trial in runner.trials if not trial.error}:
+                await _probe_draft(runner, length)
         await _report_forecast(runner)
     return True
 
@@ -550,26 +593,23 @@ async def _try_settings(runner: TrialRunner, most: int, *, until_s: float, reser
 
     Time for `reserve` further trials is left. It is over after `until_s` seconds of the tune.
     """
-    last = runner.trials[-1].settings
     while most:
         runner.choose_passes(reserve + 1)
         if not runner.can_afford(reserve + 1) or runner.state.used_s >= until_s:
             break
-        wanted = await asyncio.to_thread(_choose_next, runner, last)
+        wanted = await asyncio.to_thread(_choose_next, runner)
         if wanted is None:
             break
         trial = await runner.run_trial(wanted, Stage.EXPLORE)
-        last, most = trial.settings, most - (trial.error is None)
+        most -= trial.error is None
 
 
-def _choose_next(runner: TrialRunner, last: RunSettings | None) -> RunSettings | None:
+def _choose_next(runner: TrialRunner) -> RunSettings | None:
     """Return the settings to try next. None when enough is known."""
     assessment = runner.search.assess_settings()
-    wanted = runner.search.choose_next(assessment, last)
     if assessment.regret >= _ENOUGH_REGRET:
-        return wanted
-    least_known = _least_known_draft(runner, assessment)
-    return wanted if least_known is not None and least_known == last else least_known
+        return runner.search.choose_next(assessment, runner.trial_noise, runner.trial_seconds(assessment.mean))
+    return _least_known_draft(runner, assessment)
 
 
 async def _report_forecast(runner: TrialRunner) -> None:
@@ -585,12 +625,19 @@ def _make_forecast(runner: TrialRunner) -> Predicted:
     return Predicted(settings, runner.search.forecast_drafts(assessment, settings), answer, sentence)
 
 
+def _is_measured(runner: TrialRunner, settings: RunSettings) -> bool:
+    """Return whether a trial of these settings has a usable reply."""
+    return any(
+        runner.goal.run_value(run) is not None for trial in _trials_with(runner.trials, settings) for run in trial.runs
+    )
+
+
 async def _measure_baseline(runner: TrialRunner) -> bool:
     """Run the baseline until it is measured. Returns whether it was in time. See `probe_drafts`."""
     failures, spoilt_s = 0, 0.0
     while failures < _MOST_FAILURES and spoilt_s < _PATIENCE_S and (runner.left_s > 0 or not runner.trials):
         trial = await runner.run_trial(runner.space.baseline_settings(), Stage.PROBE)
-        if trial.fault is Fault.NONE and any(runner.goal.run_value(run) is not None for run in trial.runs):
+        if _is_measured(runner, trial.settings):
             return True
         failures += trial.fault not in {Fault.SPOILT, Fault.TIME}
         spoilt_s += trial.seconds if trial.fault is Fault.SPOILT else 0.0
@@ -758,6 +805,21 @@ def _comparison_trials(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in trials if trial.stage in (Stage.VERIFY, Stage.CONFIRM)]
 
 
+def _describe_load(runner: TrialRunner) -> Message | None:
+    """Return a sentence about the trials during which others used the processor. None if there were none."""
+    known = [trial.others for trial in runner.trials if trial.others is not None]
+    busy = [share for share in known if share >= BUSY_SHARE]
+    if not busy:
+        return None
+    return message(
+        "Other programs used {percent:.0f} % of the processor in {busy} of {known} trials, so the figures are less"
+        " certain.",
+        percent=100 * statistics.fmean(busy),
+        busy=len(busy),
+        known=len(known),
+    )
+
+
 def _needed_time_sentence(runner: TrialRunner) -> str:
     """Return a sentence about the least time for a verdict, at the measured speed."""
     minutes = math.ceil((runner.trials[0].seconds + _LEAST_MORE_TRIALS * runner.trial_s) / 60)
@@ -867,13 +929,12 @@ async def _answer_questions(runner: TrialRunner, questions: Questions) -> None:
             return
         confidence = 1 - ERROR * error_share(number) / len(questions.all_questions())
         settings = _compared_settings(undecided)
-        trials_per_pair = len(settings) + (len(settings) == 2) / FEWEST_PAIRS  # two need an extra trial in the middle
-        runner.choose_passes(math.ceil(FEWEST_PAIRS * trials_per_pair))
+        runner.choose_passes(FEWEST_PAIRS * len(settings))
         if number == 0:
             wanted = await asyncio.to_thread(_pairs_wanted, runner, undecided, confidence)
         elif number > 1:
             wanted *= 2
-        affordable = 2 * int(runner.left_s / runner.trial_s / trials_per_pair / 2)
+        affordable = 2 * int(runner.left_s / runner.trial_s / len(settings) / 2)
         if affordable < (FEWEST_PAIRS if number == 0 else 2):
             return
         orders = balanced_orders(min(wanted, affordable), len(settings) - 1)
@@ -912,6 +973,7 @@ async def tune(
     on_event: OnEvent = lambda _: None,
     resume: TuneState | None = None,
     seed: int = 0,
+    host_watch: HostWatch | None = None,
 ) -> Verdict:
     """Find the best settings of `space` for the workload and the goal, within `budget_s` of the bench's time.
 
@@ -928,15 +990,27 @@ async def tune(
         )
     state = resume or TuneState(identity, seed, ())
     state = replace(state, budgets=(*state.budgets, (len(state.trials), budget_s)))
-    runner = TrialRunner(bench, space, workload, goal, state, on_event)
+    runner = TrialRunner(bench, space, workload, goal, state, on_event, host_watch)
     try:
-        if await probe_drafts(runner):
-            await explore_settings(runner)
-            verdict = await decide_verdict(runner)
-        else:
-            verdict = verdict_without_baseline(runner)
+        try:
+            verdict = await _run_stages(runner)
+        except _WentAnotherWay:
+            runner = TrialRunner(
+                bench, space, workload, goal, replace(state, known=len(state.trials)), on_event, host_watch
+            )
+            verdict = await _run_stages(runner)
     except (asyncio.CancelledError, Superseded):
         on_event(Paused(runner.state))
         raise
     on_event(VerdictReached(verdict, runner.state))
     return verdict
+
+
+async def _run_stages(runner: TrialRunner) -> Verdict:
+    """Run all stages of a tune."""
+    if await probe_drafts(runner):
+        await explore_settings(runner)
+        verdict = await decide_verdict(runner)
+    else:
+        verdict = verdict_without_baseline(runner)
+    return replace(verdict, because=join_messages(verdict.because, _describe_load(runner)))

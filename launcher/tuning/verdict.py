@@ -18,8 +18,11 @@ MARGIN = 0.02
 """Least gain that is worth a change of settings."""
 _WIDEST = math.log(3) / 2
 """Largest half width of an interval of logarithms that is shown: its ends then differ by a factor of 3."""
-CLEAR_CHANCE = 0.9
-"""Probability from which a forecast alone is an answer."""
+CLEAR_CHANCE, GAIN_CHANCE = 0.9, 0.96
+"""Probabilities from which a forecast alone is an answer: that MTP is not worth it, and that other settings are faster.
+
+The latter is higher because settings that turn out slower than MTP off are worse than a gain that is missed.
+"""
 _NORMAL = statistics.NormalDist()
 Answer = Literal["on", "off", "undecided"]
 
@@ -88,7 +91,7 @@ class LikelyGain:
 class LikelyAnswer:
     """Answer by the forecast alone, from all measurements so far.
 
-    `settings` are the best of those that are better than the baseline with a probability of at least CLEAR_CHANCE,
+    `settings` are the best of those that are better than the baseline with a probability of at least GAIN_CHANCE,
     else the baseline; `gain` compares them with the baseline, None if they are the baseline. `mtp` compares the best
     settings with MTP and without, None if none with MTP can be served. `risk` is the expected gain of the best settings
     over these, as a logarithm.

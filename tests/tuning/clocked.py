@@ -56,8 +56,8 @@ class Clocked:
     def now_s(self) -> float:
         return self._now_s
 
-    async def become(self, settings: RunSettings) -> float:
-        if settings == self._settings:
+    async def become(self, settings: RunSettings, *, fresh: bool = False) -> float:
+        if settings == self._settings and not fresh:
             return 0.0
         self._settings = None
         self.starts.append(dict(settings))

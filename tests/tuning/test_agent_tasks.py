@@ -39,7 +39,7 @@ class ScriptedBench:
     def now_s(self) -> float:
         return self._now_s
 
-    async def become(self, settings: RunSettings) -> float:
+    async def become(self, settings: RunSettings, **_: bool) -> float:
         assert settings == SETTINGS
         self.starts += 1
         return 0.0

@@ -33,7 +33,7 @@ class Server:
     def now_s(self) -> float:
         return self.room.now_s
 
-    async def become(self, settings: RunSettings) -> float:
+    async def become(self, settings: RunSettings, **_: bool) -> float:
         raise NotImplementedError(settings)
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:

@@ -54,8 +54,8 @@ class HttpBench:
     def now_s(self) -> float:
         return self.now
 
-    async def become(self, settings: RunSettings) -> float:
-        if settings == self.served:
+    async def become(self, settings: RunSettings, *, fresh: bool = False) -> float:
+        if settings == self.served and not fresh:
             return 0.0
         await self.stop()
         draft = draft_length(settings)

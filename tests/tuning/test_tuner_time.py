@@ -160,10 +160,10 @@ class Hangs(SimulatedBench):
         self._where, self.hangs = where, hangs
         self._at: RunSettings = {}
 
-    async def become(self, settings: RunSettings, *, reliable: bool = False) -> float:
+    async def become(self, settings: RunSettings, *, fresh: bool = False, reliable: bool = False) -> float:
         self._at = settings
         await self._hang("start")
-        return await super().become(settings, reliable=reliable)
+        return await super().become(settings, fresh=fresh, reliable=reliable)
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
         await self._hang("reply")

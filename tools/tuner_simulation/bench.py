@@ -83,12 +83,13 @@ class SimulatedBench:
         """Let time pass up to a moment."""
         self._now_s = max(self._now_s, now_s)
 
-    async def become(self, settings: RunSettings, *, reliable: bool = False) -> float:
-        """Start with settings, unless they are in use. Raises EngineFailed for want of memory, and, unless `reliable`,
-        now and then.
+    async def become(self, settings: RunSettings, *, fresh: bool = False, reliable: bool = False) -> float:
+        """Start with settings, unless they are in use and no `fresh` start is wanted.
+
+        Raises EngineFailed for want of memory, and, unless `reliable`, now and then.
         """
         await asyncio.sleep(0)  # where a tune that is cancelled stops
-        if settings == self._in_use:
+        if settings == self._in_use and not fresh:
             return 0.0
         began_s, self._in_use = self._now_s, None
         self.starts += 1

@@ -5,7 +5,9 @@ import math
 import statistics
 import time
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 
 from launcher.base.errors import NothingMeasured
 from launcher.tuning.goal import Goal
@@ -26,6 +28,8 @@ class SimulatedWork:
 
 
 WORK = SimulatedWork("code", prompts())
+_AT_ONCE = 5
+"""Machines that a process is given at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +203,16 @@ async def _best_of_all(bench: SimulatedBench, grid: list[Key], goal: Goal, visit
 def tunes(
     numbers: Iterable[int], goal: Goal, budget_s: float, surroundings: Surroundings | None = None
 ) -> list[Outcome]:
-    """Simulate several machines."""
-    return [simulate(number, goal, budget_s, surroundings) for number in numbers]
+    """Simulate several machines, on all processors."""
+    with ProcessPoolExecutor() as pool:
+        return list(
+            pool.map(simulate, numbers, repeat(goal), repeat(budget_s), repeat(surroundings), chunksize=_AT_ONCE)
+        )
 
 
 def exhaustives(
     numbers: Iterable[int], goal: Goal, visits: int, surroundings: Surroundings | None = None
 ) -> list[Outcome]:
     """Search several machines' grids through."""
-    return [exhaust(number, goal, visits, surroundings) for number in numbers]
+    with ProcessPoolExecutor() as pool:
+        return list(pool.map(exhaust, numbers, repeat(goal), repeat(visits), repeat(surroundings), chunksize=_AT_ONCE))
