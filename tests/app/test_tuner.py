@@ -22,11 +22,13 @@ from launcher.app.saved_tunes import (
 from launcher.app.session import ServerSession
 from launcher.app.tuner import (
     PAUSED,
+    AnswersChanged,
     changes_answers,
     find_rate_without_mtp,
     recommends_settings,
     run_tune,
     save_winner,
+    serve_early_answer,
     serve_winner,
 )
 from launcher.app.tuner_space import PreparedTune, prepare_tune
@@ -146,6 +148,16 @@ async def test_a_kv_cache_type_that_changes_the_answers_is_not_recommended_silen
     assert changes_answers(saved.verdict)
 
 
+async def test_an_early_answer_that_changes_the_answers_is_not_used(
+    options: ServeOptions, session: ServerSession
+) -> None:
+    await session.start(options)
+    with pytest.raises(AnswersChanged, match="KV q4_0: the answers change"):
+        await serve_early_answer(session, "demo", options, {"draft": 2, "kv": "q4_0"})
+    assert session.supervisor.options == options  # what ran before runs again
+    assert load_model_settings(options.model) == {}
+
+
 async def test_a_tune_ends_with_a_verdict_in_the_history_and_nothing_runs(
     options: ServeOptions, session: ServerSession
 ) -> None:
@@ -209,6 +221,9 @@ async def test_it_goes_on_where_it_was(options: ServeOptions, session: ServerSes
 async def test_the_winner_is_served_and_kept(options: ServeOptions, session: ServerSession) -> None:
     save_winner(options, {"draft": 0, "threads": 1, "p_min": 0.5})
     assert load_model_settings(options.model) == {"draft": 0, "threads": 1, "p_min": 0.5}
+    save_model_settings(options.model, {"ctx": 4_096})
+    await serve_early_answer(session, "demo", options, {"draft": 2, "p_min": 0.0, "kv": "f16"})
+    assert load_model_settings(options.model)["kv"] == "f16"
     save_model_settings(options.model, {"ctx": 4_096})
     await serve_winner(session, "demo", options, {"draft": 2, "p_min": 0.0})
     assert load_model_settings(options.model) == {"ctx": 4_096, "draft": 2, "p_min": 0.0}

@@ -132,7 +132,10 @@ class TuneControl(QObject):
             self._finish_stopped()
 
     def apply_answer(self, settings: Mapping[str, Any]) -> None:
-        """Pause the running tune, then serve the settings of a likely answer and store them for the next start."""
+        """Pause the running tune, then serve the settings of a likely answer and store them for the next start.
+
+        They are not used if they change the model's answers.
+        """
         if self._running_tune is not None:
             self._settings_to_serve = settings
             self._running_tune.cancel()
@@ -146,12 +149,13 @@ class TuneControl(QObject):
         model_path = self._model_path
 
         async def work(session: ServingSession, _model: str, _report: object) -> None:
-            from launcher.app.tuner import serve_winner
+            from launcher.app.tuner import serve_early_answer, serve_winner
 
             saved = await asyncio.to_thread(_read_saved_tune, model_path)
-            chosen = settings or (saved.verdict or {}).get("settings") if saved is not None else None
-            if saved is not None and chosen is not None:
-                await serve_winner(session, saved.model, saved.options, chosen)
+            if saved is not None and settings is not None:
+                await serve_early_answer(session, saved.model, saved.options, settings)
+            elif saved is not None and saved.verdict is not None:  # its quality is judged
+                await serve_winner(session, saved.model, saved.options, saved.verdict["settings"])
 
         self._controller.run_measurement(
             work,
