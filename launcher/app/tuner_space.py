@@ -49,6 +49,8 @@ _HIGHEST_RATE = 300.0
 """The highest speed that is expected, in tokens/s."""
 _LOAD_GB_S, _START_S = 2.0, 3.0
 """Speed of reading the model's file, and seconds for the rest of a start."""
+_GUESS_TOO_LONG = 3.0
+"""How many times too long these guesses may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,11 @@ class PreparedTune:
         return replace(self, plan=plan, rate=rate, restart_s=restart_s, measured=True)
 
     @property
+    def least_s(self) -> float:
+        """Least seconds of a budget with which anything can be told. A guessed start may take a third of the time."""
+        return self.plan.least_s if self.measured else self.plan.least_s / _GUESS_TOO_LONG
+
+    @property
     def tokens(self) -> int:
         """Approximate tokens of all replies of the plan."""
         return self.plan.starts * sum(prompt.tokens for prompt in self.workload.prompts)
@@ -107,6 +114,7 @@ class PreparedTune:
             "seconds": round(plan.seconds),
             "starts": plan.starts,
             "starting_s": round(plan.starting_s),
+            "least_s": round(self.least_s),
             "runs": plan.runs,
             "tokens": self.tokens,
             "rate": round(self.rate, 1),

@@ -105,6 +105,8 @@ async def run(options: argparse.Namespace) -> Result | int:
     prepared = await _prepare_tune(options, saved)
     plan = await _make_plan(prepared, saved, named_settings=_parse_names(options.vary or "none"))
     print_result(plan, as_json=options.json)
+    if saved is None:
+        _check_budget(prepared)
     if not (options.yes or options.json or saved) and can_ask() and not await confirm("Begin?", default=True):
         return 1
     is_resumed = saved is not None and bool(saved.state.trials)
@@ -125,6 +127,21 @@ async def run(options: argparse.Namespace) -> Result | int:
     if ended is not None:
         print_result(Result(None, [Note(await draw_charts(ended.record_id, options.chart))]), as_json=False)
     return _make_result(verdict, prepared, applied=applied)
+
+
+def _check_budget(prepared: PreparedTune) -> None:
+    """Raise BadOption for a budget in which nothing can be told."""
+    from math import ceil
+
+    from launcher.base.errors import BadOption
+
+    if prepared.budget_s >= prepared.least_s:
+        return
+    raise BadOption(
+        f"{format_minutes(prepared.budget_s)} are too short: the first trials alone take about "
+        f"{format_minutes(prepared.plan.least_s)} ({'as measured here' if prepared.measured else 'a guess'}).",
+        f"Add `--budget {ceil(prepared.plan.least_s / 6) / 10:g}` or more.",
+    )
 
 
 def _load_saved_tune(options: argparse.Namespace) -> SavedTune:
@@ -308,8 +325,11 @@ class _TrialReporter:
 
     def show_event(self, event: TuneEvent) -> None:
         """Print a finished trial; after the first one also the expected duration of the tune, now as measured."""
-        from launcher.tuning.tuner import Predicted, TrialFailed, TrialMeasured, TrialPlanned
+        from launcher.tuning.tuner import Predicted, QuietAwaited, TrialFailed, TrialMeasured, TrialPlanned
 
+        if isinstance(event, QuietAwaited):
+            waits = f"Other programs keep the processor busy: waiting up to {event.most_s:.0f} s for quiet."
+            self._reporter.show_event({"event": "waiting", "most_s": event.most_s}, [wrap_text(waits, "  waiting   ")])
         if isinstance(event, TrialPlanned):
             self._left_s = event.left_s
         if isinstance(event, Predicted):

@@ -83,7 +83,7 @@ def test_keys_have_their_keys() -> None:
 def test_tune_ends_with_its_keys(tmp_path: Path) -> None:
     workload = tmp_path / "boats.toml"
     workload.write_text(WORKLOAD)
-    words = ["demo", "--workload", str(workload), "--vary", "none", "--budget", "0.001"]
+    words = ["demo", "--workload", str(workload), "--vary", "none", "--budget", "0.1"]
     done = forked.run("tune", *words, "--json", timeout=240)
     assert done.returncode == 0, done.stderr
     end, keys = json.loads(done.stdout.splitlines()[-1]), documented("tune")

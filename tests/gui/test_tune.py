@@ -14,7 +14,7 @@ from launcher.base.errors import BadOption
 from launcher.gui import theme
 from launcher.gui.labels import UNKNOWN
 from launcher.gui.tune import card_text
-from launcher.gui.tune.cards import WORKLOADS, StepCard, TrialTable, VerdictCard, row_texts
+from launcher.gui.tune.cards import BUDGETS_MIN, WORKLOADS, StepCard, TrialTable, VerdictCard, row_texts
 from launcher.gui.tune.draft_plot import DraftPlot, point_text
 from launcher.gui.tune.page import TunePage
 from launcher.gui.tune.view_data import Curve, Point, StepPart, TrialRow, VerdictText
@@ -107,6 +107,20 @@ def test_a_measurement_is_planned_before_it_is_begun(page: TunePage, qtbot: QtBo
         page.goal.setCurrentIndex(1)
     assert again.args is not None
     assert again.args[0].goal.aim == "answer"
+
+
+def test_budgets_in_which_nothing_can_be_told_are_not_offered(page: TunePage, qtbot: QtBot) -> None:
+    with qtbot.waitSignal(page.tuning.planned, timeout=60_000) as told:
+        pass
+    assert told.args is not None
+    prepared = told.args[0]
+    assert page.budget.slider.maximum() == len(BUDGETS_MIN) - 1
+    slow = replace(prepared, measured=True, plan=replace(prepared.plan, least_s=700.0))
+    with qtbot.waitSignal(page.tuning.planned, timeout=60_000) as again:  # planned anew for the least that is offered
+        page.tuning.planned.emit(slow)
+        assert page.budget.value == 15
+        assert page.budget.slider.maximum() == len(BUDGETS_MIN) - 1 - BUDGETS_MIN.index(15)
+    assert again.args is not None
 
 
 def test_workloads_are_chosen_by_mouse_and_arrows(page: TunePage, qtbot: QtBot) -> None:

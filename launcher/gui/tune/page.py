@@ -193,6 +193,10 @@ class TunePage(QWidget):
 
     def _show_plan(self, prepared: "PreparedTune") -> None:
         self._planned_trials = prepared.plan.starts
+        chosen = self.budget.value
+        self.budget.set_values([each for each in BUDGETS_MIN if 60 * each >= prepared.least_s] or BUDGETS_MIN[-1:])
+        if self.budget.value != chosen:  # nothing could be told in that time
+            self._plan_timer.start()
         self.budget.show_hint(card_text.plan_hint(prepared))
         self._show_amounts()
 
