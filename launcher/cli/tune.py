@@ -51,7 +51,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"time limit in minutes (default {_DEFAULT_BUDGET_MIN:.0f})",
     )
     parser.add_argument(
-        "--workload", metavar="W", help="code, prose, reasoning, ..., or a file of prompts (default: code)"
+        "--workload",
+        metavar="W",
+        help="code, prose, reasoning, ..., several such as code,prose, all, or a file of prompts (default: code)",
     )
     parser.add_argument(
         "--vary",
@@ -208,7 +210,7 @@ async def _prepare_tune(options: argparse.Namespace, saved: SavedTune | None) ->
     from launcher.app.tuner_space import prepare_tune
     from launcher.base.errors import ModelMissing
     from launcher.engine.server.last_start import require_last_model
-    from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workload
+    from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workloads
 
     if saved is not None:
         budget_s = saved.budget_s if options.budget is None else 60 * options.budget
@@ -225,7 +227,7 @@ async def _prepare_tune(options: argparse.Namespace, saved: SavedTune | None) ->
         model, {"ctx": options.ctx}, lambda path: make_serve_options(options, path), use_tuned=False
     )
     vary = None if options.vary is None else _parse_names(options.vary)
-    workload = await asyncio.to_thread(load_workload, options.workload or DEFAULT_WORKLOAD)
+    workload = await asyncio.to_thread(load_workloads, options.workload or DEFAULT_WORKLOAD)
     budget_s = 60 * (options.budget or _DEFAULT_BUDGET_MIN)
     return await prepare_tune(model, start.options, workload, goal, budget_s, vary=vary)
 

@@ -33,8 +33,9 @@ class HostWatch:
     """Judges the load of the processor during each reply, and waits for quiet before a trial.
 
     Load that never ends does not count as a disturbance, because it affects all settings alike: only what exceeds the
-    median of the replies before does. Until there are enough of them, quiet is expected, or what there was when
-    `wait_for_quiet` gave up. `read` returns the counters now, None where they are unknown or of another computer.
+    median of the replies before does. Until there are enough of them, what `wait_for_quiet` found at its end is usual;
+    without that, no reply is judged, so that measurements never fail on a computer that is always busy. `read` returns
+    the counters now, None where they are unknown or of another computer.
     """
 
     def __init__(
@@ -45,7 +46,8 @@ class HostWatch:
         self.read = read
         self._sleep = sleep
         self._loads = deque[HostLoad](maxlen=_MOST)
-        self._accepted = _QUIET
+        self._accepted: HostLoad | None = None
+        """The load when `wait_for_quiet` ended."""
         self._may_be_busy = True
         self._taken: list[float] = []
 
@@ -57,17 +59,19 @@ class HostWatch:
         usual = _usual_load(self._loads) if len(self._loads) >= _FEWEST else self._accepted
         self._loads.append(load)
         self._taken.append(load.others + load.stolen)
-        found = judge_load(load, usual)
+        found = None if usual is None else judge_load(load, usual)
         self._may_be_busy |= found is not None
         return found
 
     def take_share(self) -> float | None:
         """Return the mean share of the processor that others took in the replies since the last call.
 
-        Without replies it is what there was when `wait_for_quiet` gave up; None if that is unknown.
+        Without replies it is what there was when `wait_for_quiet` ended; None if that is unknown.
         """
         taken, self._taken = self._taken, []
-        return fmean(taken) if taken else self._accepted.others + self._accepted.stolen or None
+        if taken:
+            return fmean(taken)
+        return None if self._accepted is None else self._accepted.others + self._accepted.stolen
 
     async def wait_for_quiet(self, most_s: float, on_busy: Callable[[], object]) -> float:
         """Wait until nothing else keeps the processor busy, at most `most_s`, and return the seconds.

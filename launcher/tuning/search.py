@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,16 +111,17 @@ class Search:
         left = [s for i, s in enumerate(self.grid) if draft_length(s) == draft and not self.excluded[i]]
         return min(left, key=lambda s: sum(s[name] != baseline[name] for name in s), default=None)
 
-    def assess_settings(self) -> Assessment:
-        """Return the posterior. At least one trial must have been added."""
+    def assess_settings(self, prompts: Collection[str] | None = None) -> Assessment:
+        """Return the posterior for some of the prompts, or for all. At least one trial must have been added."""
+        chosen = [i for i, prompt in enumerate(self._prompts) if prompts is None or prompt in prompts]
         logs = self._yields.draw(self._rng, _DRAWS, self._drafting_keys)
         stacked = np.stack([logs[key] for key in self._drafting_keys])  # axes: drafting keys, draws, prompts, lengths
         costs = self._cost_surface().draw(self._rng, _DRAWS)
         if self._goal.aim is not Aim.ANSWER:
-            mean_logs = stacked.mean(axis=2)[self._key_indices, :, self._drafts].T
+            mean_logs = stacked[:, :, chosen].mean(axis=2)[self._key_indices, :, self._drafts].T
             scores = mean_logs - costs
         else:
-            scores = self._answer_scores(stacked, costs)
+            scores = self._answer_scores(stacked, costs, chosen)
         scores[:, self.excluded] = -np.inf
         best = int(scores.mean(axis=0).argmax())
         regret = float((scores.max(axis=1) - scores[:, best]).mean())
@@ -219,15 +220,15 @@ class Search:
         index = self._index.get(settings_key(changed))
         return None if index is None or self.excluded[index] else index
 
-    def _answer_scores(self, stacked: Array, costs: Array) -> Array:
+    def _answer_scores(self, stacked: Array, costs: Array, prompts: Sequence[int]) -> Array:
         """Return scores for the `answer` aim: the time of prompt processing and generation, averaged over prompts."""
         reading = self._prefill_surface().draw(self._rng, _DRAWS)
         read, written = self._tokens_by_prompt()
         total = np.zeros_like(costs)
-        for p in range(len(self._prompts)):
+        for p in prompts:
             logs = stacked[:, :, p, :][self._key_indices, :, self._drafts].T
             total -= np.log(read[p] * np.exp(reading) + written[p] * np.exp(costs - logs))
-        return np.asarray(total / len(self._prompts))
+        return np.asarray(total / len(prompts))
 
     def _tokens_by_prompt(self) -> tuple[list[float], list[float]]:
         """Return the mean numbers of prompt tokens and reply tokens of each prompt."""

@@ -4,7 +4,7 @@ import asyncio
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -40,6 +40,7 @@ from launcher.tuning.verdict import (
     Comparison,
     Forecast,
     LikelyAnswer,
+    PartAnswer,
     Verdict,
     explain_comparison,
     indistinguishable_sentence,
@@ -232,6 +233,11 @@ class TunedWorkload(Protocol):
     @property
     def prompts(self) -> tuple[Prompt, ...]:
         """Prompts to send."""
+        ...
+
+    @property
+    def parts(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the prompts of each part, if several workloads were joined."""
         ...
 
 
@@ -1013,4 +1019,21 @@ async def _run_stages(runner: TrialRunner) -> Verdict:
         verdict = await decide_verdict(runner)
     else:
         verdict = verdict_without_baseline(runner)
-    return replace(verdict, because=join_messages(verdict.because, _describe_load(runner)))
+    parts = await asyncio.to_thread(_answer_parts, runner)
+    return replace(
+        verdict,
+        sentence=join_messages(verdict.sentence, *(each.sentence for each in parts)),
+        because=join_messages(verdict.because, _describe_load(runner)),
+        parts=parts,
+    )
+
+
+def _answer_parts(runner: TrialRunner) -> tuple[PartAnswer, ...]:
+    """Return the forecast for each of several workloads, from all trials: each start has measured all of them."""
+    if not _is_measured(runner, runner.space.baseline_settings()):
+        return ()
+    answers = []
+    for name, prompts in runner.workload.parts.items():
+        answer = runner.search.choose_answer(runner.search.assess_settings(prompts))
+        answers.append(PartAnswer(name, answer, likely_sentence(answer, runner.goal, name)))
+    return tuple(answers)

@@ -137,6 +137,19 @@ class LikelyAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class PartAnswer:
+    """Answer for one of several workloads that were measured on the same starts, and its sentence."""
+
+    workload: str
+    answer: LikelyAnswer
+    sentence: Message
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answer as JSON data."""
+        return {"workload": self.workload, **self.answer.as_json(), "sentence": self.sentence}
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Verdict of a tune. `settings` are the recommended ones: the baseline's if nothing better was confirmed.
 
@@ -163,6 +176,8 @@ class Verdict:
     quality: Mapping[str, Any] | None = None
     """How the recommended settings change the answers (QualityRow.as_json); None if nothing in them can."""
     likely: float | None = None
+    parts: tuple[PartAnswer, ...] = ()
+    """The answers for each of several workloads; the verdict is that for all of them together."""
 
     @property
     def draft(self) -> int:
@@ -187,6 +202,7 @@ class Verdict:
             "forecasts": [{"draft": f.draft, "value": f.value, "low": f.low, "high": f.high} for f in self.forecasts],
             "unit": self.unit,
             "quality": None if self.quality is None else dict(self.quality),
+            "workloads": [each.as_json() for each in self.parts],
         }
 
 

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -108,6 +108,8 @@ def _lower_first(text: str) -> str:
 DEFAULT_WORKLOAD = "code"
 """The default workload."""
 _USUAL_TOKENS = 256
+ALL_WORKLOADS, _ALL = "all", ("code", "prose", "reasoning", "extraction")
+"""The name of all kinds of text together, and these."""
 _ORDER = ("code", "prose", "reasoning", "extraction", "long", "turns", "mixed", "published")
 
 
@@ -122,7 +124,8 @@ class Workload:
     """Prompts for one kind of work.
 
     `version` rises with each change that affects measurements. `source` is the author of the prompts, `about` their
-    purpose. `rounds` is how often to send each, None for as often as the precision needs.
+    purpose. `rounds` is how often to send each, None for as often as the precision needs. `parts` are the names
+    of the prompts of each workload, if several were joined.
     """
 
     name: str
@@ -132,6 +135,7 @@ class Workload:
     source: str
     about: str = ""
     rounds: Annotated[int | None, Field(alias="runs")] = None  # as saved tunes and files of prompts call it
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def reply_tokens(self) -> int:
@@ -149,6 +153,30 @@ def shipped_workloads() -> tuple[Workload, ...]:
     """Return the workloads that ship with the program, the default first."""
     folder = shipped_file("resources", "workloads")
     return tuple(_parse_workload(tomllib.loads((folder / f"{name}.toml").read_text("utf-8"))) for name in _ORDER)
+
+
+def load_workloads(names: str) -> Workload:
+    """Return a workload, or several joined in one: "all", or names with commas between. Raises as `load_workload`."""
+    if Path(names).is_file() or ("," not in names and names != ALL_WORKLOADS):
+        return load_workload(names)
+    chosen = _ALL if names == ALL_WORKLOADS else [name.strip() for name in names.split(",")]
+    return join_workloads([load_workload(name) for name in dict.fromkeys(chosen)])
+
+
+def join_workloads(workloads: Sequence[Workload]) -> Workload:
+    """Return one workload with the prompts of several, whose names say where they come from."""
+    parts = {
+        each.name: tuple(replace(prompt, name=f"{each.name}: {prompt.name}") for prompt in each.prompts)
+        for each in workloads
+    }
+    return Workload(
+        name=", ".join(parts),
+        title=", ".join(each.title for each in workloads),
+        version=1,
+        prompts=tuple(prompt for prompts in parts.values() for prompt in prompts),
+        source=", ".join(dict.fromkeys(each.source for each in workloads)),
+        parts={name: tuple(prompt.name for prompt in prompts) for name, prompts in parts.items()},
+    )
 
 
 def load_workload(name: str) -> Workload:

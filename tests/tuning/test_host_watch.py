@@ -94,12 +94,22 @@ async def test_waiting_has_an_end_and_what_there_is_then_is_the_usual() -> None:
     assert watch.take_share() == pytest.approx(0.9)
 
 
-def test_a_load_that_stays_becomes_the_usual() -> None:
+async def test_a_load_that_stays_becomes_the_usual() -> None:
     host = Host()
-    host.others = 0.9
     watch = HostWatch(host.read, host.sleep)
+    await watch.wait_for_quiet(30.0, lambda: None)
+    host.others = 0.9
     marked = [host.reply(watch) is not None for _ in range(8)]
     assert marked == [True] * 5 + [False] * 3
+
+
+def test_without_a_look_before_nothing_is_marked_until_the_usual_is_known() -> None:
+    host = Host()
+    host.others = 0.6
+    watch = HostWatch(host.read, host.sleep)
+    assert [host.reply(watch) for _ in range(6)] == [None] * 6
+    host.others = 0.9
+    assert host.reply(watch) == "Other programs used 90 % of the processor."
 
 
 def test_replies_too_short_to_be_measured_and_unknown_processors_are_not_judged() -> None:

@@ -114,6 +114,22 @@ async def test_settings_that_can_no_longer_win_are_given_up_after_a_reply() -> N
     assert 0 < verdict.draft <= 5
 
 
+async def test_several_workloads_on_the_same_starts_have_an_answer_each() -> None:
+    """Text of the first two prompts is easy to draft, that of the others hardly ever is."""
+    machine = replace(
+        draw(MTP_WINS, Surroundings(load_s=20.0)), chain=(0.93, 0.93, 0.12, 0.12), head=0.12, draft_pass=0.1, verify=0.2
+    )
+    names = [prompt.name for prompt in WORK.prompts]
+    work = replace(WORK, name="easy, hard", parts={"easy": tuple(names[:2]), "hard": tuple(names[2:])})
+    verdict = await tune(SimulatedBench(machine, 1), machine.space(), work, Goal(), 600, seed=1)
+    easy, hard = verdict.parts
+    assert (easy.answer.answer, hard.answer.answer) == ("on", "off")
+    assert easy.sentence.startswith("Likely (over 99 %): draft ")
+    assert "leave MTP off for hard." in hard.sentence
+    assert verdict.sentence.endswith(f"{easy.sentence} {hard.sentence}")
+    assert [each["workload"] for each in verdict.as_json()["workloads"]] == ["easy", "hard"]
+
+
 async def test_where_mtp_loses_it_is_left_off() -> None:
     machine, verdict, _ = await tuned(MTP_LOSES, HOUR_S * draw(MTP_LOSES).step_s / 0.01)
     assert verdict.mtp == "off"

@@ -19,6 +19,7 @@ from launcher.tuning.workloads import (
     DEFAULT_WORKLOAD,
     WorkloadUnusable,
     load_workload,
+    load_workloads,
     read_workload_file,
     shipped_workloads,
 )
@@ -153,3 +154,16 @@ async def test_the_real_engine_takes_each_of_them_and_reads_the_sizes_asked_for(
                 assert reply.timings.predicted_n >= 1, prompt.name
                 assert prompt.size in (None, reply.timings.prompt_n), prompt.name
                 assert bool(reply.reasoning) is (each.name == "reasoning"), prompt.name
+
+
+def test_several_workloads_are_joined_and_their_prompts_say_where_they_come_from() -> None:
+    joined = load_workloads("code, prose")
+    code, prose = load_workload("code"), load_workload("prose")
+    assert (joined.name, len(joined.prompts)) == ("code, prose", len(code.prompts) + len(prose.prompts))
+    assert list(joined.parts) == ["code", "prose"]
+    assert joined.parts["prose"] == tuple(f"prose: {prompt.name}" for prompt in prose.prompts)
+    assert [prompt.messages for prompt in joined.prompts] == [each.messages for each in (*code.prompts, *prose.prompts)]
+    assert list(load_workloads("all").parts) == ["code", "prose", "reasoning", "extraction"]
+    assert load_workloads("code") == code
+    with pytest.raises(BadOption, match="poetry is not a workload"):
+        load_workloads("code,poetry")

@@ -4,9 +4,9 @@ import asyncio
 import math
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import repeat
 
 from launcher.base.errors import NothingMeasured
@@ -25,6 +25,7 @@ class SimulatedWork:
 
     name: str
     prompts: tuple[Prompt, ...]
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 WORK = SimulatedWork("code", prompts())
