@@ -61,6 +61,24 @@ async def test_a_paused_tune_goes_on_as_if_nothing_had_been(after: int) -> None:
     assert verdict == whole
 
 
+async def test_trials_that_would_not_be_made_now_are_kept_as_knowledge_and_none_is_made_again() -> None:
+    """As after an update of the program, or with other free memory."""
+    bench, state = await paused(MTP_WINS, 8, HOUR_S)
+    earlier = replace(state, trials=(*state.trials[:3], *state.trials[4:]))  # 7 trials, of which 4 would be another one
+    told = Told()
+    verdict = await tune(bench, bench.machine.space(), WORK, Goal(), 600.0, on_event=told, resume=earlier, seed=3)
+    assert verdict.trials[:7] == earlier.trials
+    assert told.of(VerdictReached)[0].state.known == 7
+    later = [trial for trial in verdict.trials[7:] if trial.stage is Stage.PROBE]
+    probed = [draft_length(trial.settings) for trial in earlier.trials]
+    assert later
+    assert not {draft_length(trial.settings) for trial in later} & set(probed)
+    assert verdict.mtp == "on"
+    again = TuneState.from_json(json.loads(json.dumps(told.of(VerdictReached)[0].state.as_json())))
+    more = await tune(bench, bench.machine.space(), WORK, Goal(), 700.0, resume=again, seed=3)
+    assert more.trials[: len(verdict.trials)] == verdict.trials
+
+
 async def test_an_undecided_tune_goes_on_with_more_time() -> None:
     machine, told = draw(MTP_WINS), Told()
     bench = SimulatedBench(machine, seed=2)
