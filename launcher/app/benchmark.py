@@ -130,7 +130,7 @@ async def serve_target(
     launch = await prepare_launch(options, Endpoint(0, ""))
     check_writes_text(launch.header)
     if workload is not None:
-        _check_sizes(workload, launch.context)
+        check_sizes(workload, launch.context)
     options = replace(options, context=launch.context)
     chosen: dict[str, Value] = dict(options.chosen())  # without settings that are left to the engine
     bench = SessionBench(session, options, model_name=model_name)
@@ -141,7 +141,7 @@ async def serve_target(
     return BenchmarkTarget(bench, supervisor.client, environment, {**chosen, **extra}, supervisor.endpoint.url)
 
 
-def _check_sizes(workload: Workload, context: int) -> None:
+def check_sizes(workload: Workload, context: int) -> None:
     """Raise BadOption if a prompt of fixed size and its reply exceed the context."""
     large = [each for each in workload.prompts if each.size and each.size + each.tokens > context]
     if large:

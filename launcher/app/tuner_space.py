@@ -9,6 +9,7 @@ from statistics import fmean
 
 import psutil
 
+from launcher.app.benchmark import check_sizes
 from launcher.app.preview import Preview, PreviewBasis, Previewer, read_basis
 from launcher.app.speed_limit import find_speed_limit
 from launcher.base.errors import BadOption, ModelHasNoHead
@@ -153,6 +154,7 @@ async def prepare_tune(
         )
     launch = await prepare_launch(replace(options, draft=0), Endpoint(0, ""))
     check_writes_text(launch.header)
+    check_sizes(workload, launch.context)
     basis = await read_basis(launch, engine_pid=engine_pid, log=log)
     if not basis.can_draft:
         raise ModelHasNoHead(
@@ -226,7 +228,7 @@ class SpaceBuilder:
             "on_gpu": not on_cpu,
             # Nobody has published a gain by tensors that are split beside experts in host memory, or without CUDA.
             "several_gpus": gpus > 1 and self._basis.plan_settings.backend == "cuda" and not offloads,
-            "long_answers": self._goal.aim is Aim.ANSWER,
+            "long_answers": self._goal.is_time,
             "offloaded": offloads,
             "on_processor": on_cpu or offloads,
             "sampled": any(_is_hot(prompt) for prompt in self._prompts),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from launcher.tuning.verdict import Verdict
 
 _DEFAULT_BUDGET_MIN = 10.0
-AIMS = ("speed", "answer", "energy")
+AIMS = ("speed", "answer", "task", "energy")
 """The names of Aim. It is not imported, because that would slow down --help; a test compares them."""
 
 
@@ -36,7 +36,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     add_model_argument(parser)
     parser.add_argument(
-        "--goal", choices=AIMS, help="tokens/s, time to the whole answer, or tokens per joule (default: speed)"
+        "--goal",
+        choices=AIMS,
+        help="tokens/s, time to the whole answer, seconds of an agent's task, or tokens per joule (default: speed)",
+    )
+    parser.add_argument(
+        "--agent",
+        metavar="NAME",
+        help="with --goal task: whose tasks count: codex, opencode, ... (default: loop)",
     )
     parser.add_argument(
         "--mix",
@@ -158,7 +165,7 @@ def _load_saved_tune(options: argparse.Namespace) -> SavedTune:
     from launcher.base.errors import BadOption
     from launcher.engine.serve_options import ServeOptions
 
-    unchangeable = ("goal", "mix", "workload", "vary", "ctx", "engine")
+    unchangeable = ("goal", "agent", "mix", "workload", "vary", "ctx", "engine")
     if given := [name for name in unchangeable if getattr(options, name) is not None]:
         raise BadOption(
             f"--continue resumes a tune as it was begun; {', '.join(given)} cannot be changed.",
@@ -210,6 +217,8 @@ async def _prepare_tune(options: argparse.Namespace, saved: SavedTune | None) ->
     from launcher.app.tuner_space import prepare_tune
     from launcher.base.errors import ModelMissing
     from launcher.engine.server.last_start import require_last_model
+    from launcher.tuning.agent_tasks import DEFAULT_AGENT, find_shape, task_workload
+    from launcher.tuning.goal import Aim
     from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workloads
 
     if saved is not None:
@@ -227,18 +236,28 @@ async def _prepare_tune(options: argparse.Namespace, saved: SavedTune | None) ->
         model, {"ctx": options.ctx}, lambda path: make_serve_options(options, path), use_tuned=False
     )
     vary = None if options.vary is None else _parse_names(options.vary)
-    workload = await asyncio.to_thread(load_workloads, options.workload or DEFAULT_WORKLOAD)
+    if goal.aim is Aim.TASK:
+        workload = task_workload(find_shape(options.agent or DEFAULT_AGENT))
+    else:
+        workload = await asyncio.to_thread(load_workloads, options.workload or DEFAULT_WORKLOAD)
     budget_s = 60 * (options.budget or _DEFAULT_BUDGET_MIN)
     return await prepare_tune(model, start.options, workload, goal, budget_s, vary=vary)
 
 
 def _make_goal(options: argparse.Namespace) -> Goal:
     from launcher.base.errors import BadOption
+    from launcher.tuning.agent_tasks import DEFAULT_AGENT, find_shape, task_goal
     from launcher.tuning.goal import Aim, Goal
 
     aim = Aim(options.goal or "speed")
+    if options.agent and aim is not Aim.TASK:
+        raise BadOption("--agent is for --goal task.", "Add --goal task.")
+    if options.workload and aim is Aim.TASK:
+        raise BadOption("--goal task has prompts of its own.", "Leave out --workload.")
     if options.mix and aim is not Aim.ANSWER:
         raise BadOption("--mix is for --goal answer.", "Add --goal answer.")
+    if aim is Aim.TASK:
+        return task_goal(find_shape(options.agent or DEFAULT_AGENT))
     return Goal(aim, *(options.mix or ()))
 
 
@@ -246,6 +265,8 @@ async def _make_plan(prepared: PreparedTune, saved: SavedTune | None, *, named_s
     """Return what the tune will try and how long it takes. `named_settings` are those that --vary names."""
     from launcher.app.saved_tunes import load_tune
     from launcher.engine.server import registry
+    from launcher.tuning.agent_tasks import describe_task, find_shape
+    from launcher.tuning.goal import Aim
 
     servers = await asyncio.to_thread(registry.list_entries)
     old = None if saved else await asyncio.to_thread(load_tune, prepared.options.model)
@@ -266,6 +287,9 @@ async def _make_plan(prepared: PreparedTune, saved: SavedTune | None, *, named_s
         ("prompts", f"{len(workload.prompts)}, {reply_tokens:,} tokens of replies a round"),
         ("tried", f"draft 0 (MTP off), {drafts[0]} to {drafts[-1]}{f'; {varied}' if varied else ''}"),
     ]
+    if prepared.goal.aim is Aim.TASK:
+        shape = find_shape(workload.name)
+        rows.append(("a task", f"{shape.turns} turns: {describe_task(shape)}"))
     if saved:
         rows.append(("done", f"{done} starts, {format_minutes(saved.state.used_s)}"))
     rows.append(("time", describe_duration(prepared)))
@@ -456,7 +480,12 @@ def _describe_confidence(verdict: Mapping[str, Any]) -> Iterator[str]:
         yield wrap_text("(These ranges hold with 95 % confidence, all of them together.)")
 
 
-_AIM_LABELS = {"speed": "tokens/s", "answer": "time to the whole answer", "energy": "tokens per joule"}
+_AIM_LABELS = {
+    "speed": "tokens/s",
+    "answer": "time to the whole answer",
+    "task": "seconds per task",
+    "energy": "tokens per joule",
+}
 
 
 def describe_more_time(model: str) -> str:

@@ -16,8 +16,11 @@ from launcher.base.errors import BadOption
 from launcher.base.messages import Message, message, plural_message
 from launcher.base.paths import shipped_file
 from launcher.engine.server.client import ChatRequest
+from launcher.models.server_settings import Value
+from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.records import Bench, Prompt, Run, RunSettings
 from launcher.tuning.sized_prompts import TokenCounter, journal_entries
+from launcher.tuning.workloads import Workload
 
 _SYSTEM, _USER, _ASSISTANT = "system", "user", "assistant"
 _SAMPLE_ENTRIES = 40
@@ -52,6 +55,18 @@ class AgentShape:
         a_turn = self.reply_tokens + self.result_tokens + 2 * _TEMPLATE_TOKENS
         return self.system_tokens + self.tools_tokens + self.turns * a_turn + 256
 
+    @property
+    def read_tokens(self) -> int:
+        """The prompt tokens of a task that are new to the engine: all text once, without the replies."""
+        results = (self.turns - 1) * (self.result_tokens + _TEMPLATE_TOKENS)
+        return self.system_tokens + self.tools_tokens + results
+
+    @property
+    def reused_tokens(self) -> int:
+        """The prompt tokens of a task that an engine with a cache need not read again."""
+        first, a_turn = self.system_tokens + self.tools_tokens, self.result_tokens + self.reply_tokens
+        return sum(first + turn * a_turn for turn in range(self.turns - 1))
+
 
 def load_shapes() -> tuple[AgentShape, ...]:
     """Return the shapes of all agents, by name."""
@@ -70,6 +85,47 @@ def find_shape(name: str) -> AgentShape:
         message("{name} is no coding agent whose requests are known.", name=name),
         message("Choose one of {usable}.", usable=names),
     )
+
+
+# A task as the goal of a tune: replaying one in each trial would take minutes, so its time is computed from the rates
+# of reading and writing, measured at the depths of its first prompt and of twice that.
+
+DEFAULT_AGENT = "loop"
+"""The agent of a tune's tasks, unless the user names another."""
+_DEPTHS = (1, 2)
+"""Sizes of the measured prompts, as multiples of an agent's first prompt."""
+
+
+def task_goal(shape: AgentShape) -> Goal:
+    """Return the goal of the least seconds for a task, of which the engine reads every token once."""
+    return Goal(Aim.TASK, shape.read_tokens, shape.turns * shape.reply_tokens)
+
+
+def task_workload(shape: AgentShape) -> Workload:
+    """Return the workload that measures how fast a server reads and writes at the depths of an agent's task."""
+    sampling: dict[str, Value] = {} if shape.temperature is None else {"temperature": shape.temperature}
+    first = shape.system_tokens + shape.tools_tokens
+    prompts = tuple(
+        Prompt(f"{depth * first:,} tokens", ((_USER, _QUESTION),), shape.reply_tokens, sampling, size=depth * first)
+        for depth in _DEPTHS
+    )
+    return Workload(shape.name, message("Tasks of {agent}", agent=shape.name), 1, prompts, shape.source)
+
+
+def describe_task(shape: AgentShape) -> Message:
+    """Return what a task costs: the tokens that are read, reused and written."""
+    return message(
+        "{read:,} tokens read, {reused:,} reused, {written:,} written",
+        read=shape.read_tokens,
+        reused=shape.reused_tokens,
+        written=shape.turns * shape.reply_tokens,
+    )
+
+
+_QUESTION = (
+    "Read the entries above. Write the command of a shell that counts the entries that name a ship, and explain it in"
+    " three sentences."
+)
 
 
 # Texts of a size.

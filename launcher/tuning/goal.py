@@ -1,4 +1,4 @@
-"""Goal of a tune: tokens per second, the time to an answer, or tokens per joule."""
+"""Goal of a tune: tokens per second, the time to an answer or of an agent's task, or tokens per joule."""
 
 import math
 from dataclasses import dataclass
@@ -12,15 +12,19 @@ class Aim(StrEnum):
 
     SPEED = "speed"
     ANSWER = "answer"
+    TASK = "task"
     ENERGY = "energy"
 
 
-_UNITS = {Aim.SPEED: "tokens/s", Aim.ANSWER: "s", Aim.ENERGY: "tokens/J"}
+_UNITS = {Aim.SPEED: "tokens/s", Aim.ANSWER: "s", Aim.TASK: "s per task", Aim.ENERGY: "tokens/J"}
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Aim of a tune, and for `answer` the token counts of the user's prompts and replies (None: those of each run).
+    """Aim of a tune, and the token counts of the user's prompts and replies (None: those of each run).
+
+    These are for `answer` and `task`. A task is a loop of requests that an agent sends: what it reads once and writes
+    in all of them, without what the engine reuses (agent_tasks.task_goal).
 
     Scores are logarithms, and higher is better for every aim, so a ratio above 1 is always an improvement.
     """
@@ -30,18 +34,23 @@ class Goal:
     reply_tokens: int | None = None
 
     @property
+    def is_time(self) -> bool:
+        """Whether values are seconds, of reading and writing."""
+        return self.aim in (Aim.ANSWER, Aim.TASK)
+
+    @property
     def unit(self) -> str:
         """The unit of `value`."""
         return _UNITS[self.aim]
 
     def run_value(self, run: Run) -> float | None:
-        """Return tokens/s of generation, seconds to the whole answer, or tokens per joule. None if unknown."""
+        """Return tokens/s of generation, seconds of an answer or task, or tokens per joule. None if unknown."""
         if not run.is_counted or not run.decode_rate or not run.reply_tokens:
             return None
         match self.aim:
             case Aim.SPEED:
                 return run.decode_rate
-            case Aim.ANSWER:
+            case Aim.ANSWER | Aim.TASK:
                 prompt_tokens, reply_tokens = self.answer_tokens(run)
                 return prompt_tokens / run.prefill_rate + reply_tokens / run.decode_rate if run.prefill_rate else None
             case Aim.ENERGY:
@@ -56,11 +65,11 @@ class Goal:
         value = self.run_value(run)
         if not value:
             return None
-        return -math.log(value) if self.aim is Aim.ANSWER else math.log(value)
+        return -math.log(value) if self.is_time else math.log(value)
 
     def value_from_score(self, score: float) -> float:
         """Return the value that has this score; the inverse of `score`."""
-        return math.exp(-score if self.aim is Aim.ANSWER else score)
+        return math.exp(-score if self.is_time else score)
 
     def step_cost(self, run: Run) -> float | None:
         """Return the cost of one verification step: seconds, or joules where energy is the aim. None if unknown."""

@@ -21,13 +21,14 @@ from launcher.tuning.workloads import shipped_workloads
 
 MOST_KL, LEAST_SAME_TOP = 0.05, 0.95
 """Limits: the mean KL divergence in nats, and the share of positions with the same most likely token."""
-DEFAULT_TOKENS, DEFAULT_FILL = 400, 2_000
-"""Positions of the text that are compared, and tokens of context before them, unless the user chooses others."""
+DEFAULT_TOKENS, DEFAULT_FILL, MOST_NEEDLE = 400, 2_000, 32_000
+"""Positions of the text that are compared, tokens of context before them, and the most around the hidden fact, unless
+the user chooses others."""
 _CANDIDATES = 256
 """Most likely tokens that are compared at each position; the others count together, as one token."""
 _LEAST_PROBABILITY = 1e-12
 _GREEDY_TOKENS, _NEEDLE_TOKENS = 96, 48
-_ROOM_TOKENS = 320
+ROOM_TOKENS = 320
 """Tokens of a context that the chat template, a question and its reply need beside the text."""
 
 NextTokens = Mapping[int, float]
@@ -84,7 +85,7 @@ class ServerAnswers:
 
 async def make_text(client: EngineClient, context: int, tokens: int, fill: int) -> QualityText:
     """Return the text in the tokens of a server's model, shortened to its context. Raises Refused and Unreachable."""
-    fill = max(0, min(fill, context - tokens - _ROOM_TOKENS))
+    fill = max(0, min(fill, context - tokens - ROOM_TOKENS))
     sized = await SizedText.measure(client)
     before = (await _tokenize(client, sized.make_text(fill + fill // 4, 0), add_special=True))[:fill] if fill else []
     after = await _tokenize(client, load_texts().text, add_special=not fill)

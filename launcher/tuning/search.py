@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.tuning.goal import Aim, Goal
+from launcher.tuning.goal import Goal
 from launcher.tuning.predict import CostPoint, CostPosterior, CostSurface, StepYields
 from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.space import DRAFT, Key, Space, draft_length, settings_key
@@ -117,7 +117,7 @@ class Search:
         logs = self._yields.draw(self._rng, _DRAWS, self._drafting_keys)
         stacked = np.stack([logs[key] for key in self._drafting_keys])  # axes: drafting keys, draws, prompts, lengths
         costs = self._cost_surface().draw(self._rng, _DRAWS)
-        if self._goal.aim is not Aim.ANSWER:
+        if not self._goal.is_time:
             mean_logs = stacked[:, :, chosen].mean(axis=2)[self._key_indices, :, self._drafts].T
             scores = mean_logs - costs
         else:

@@ -419,8 +419,18 @@ def _step_figures(trials: Sequence[Trial]) -> tuple[float, float] | None:
     return tokens / steps, sum(run.reply_tokens / (run.decode_rate or math.inf) for run in runs) / steps
 
 
-_BETTER = {Aim.SPEED: "faster", Aim.ANSWER: "quicker to the answer", Aim.ENERGY: "more frugal"}
-_WORSE = {Aim.SPEED: "slower", Aim.ANSWER: "slower to the answer", Aim.ENERGY: "less frugal"}
+_BETTER = {
+    Aim.SPEED: "faster",
+    Aim.ANSWER: "quicker to the answer",
+    Aim.TASK: "quicker with a task",
+    Aim.ENERGY: "more frugal",
+}
+_WORSE = {
+    Aim.SPEED: "slower",
+    Aim.ANSWER: "slower to the answer",
+    Aim.TASK: "slower with a task",
+    Aim.ENERGY: "less frugal",
+}
 
 
 def _chance_text(chance: float) -> str:

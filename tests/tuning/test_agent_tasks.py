@@ -12,10 +12,13 @@ from launcher.tuning.agent_tasks import (
     AgentShape,
     AgentTask,
     SizedText,
+    describe_task,
     find_shape,
     judge_tasks,
     load_shapes,
     sustain_tasks,
+    task_goal,
+    task_workload,
 )
 from launcher.tuning.records import Prompt, Run, RunSettings
 
@@ -150,3 +153,19 @@ def test_every_agent_has_a_shape_with_its_source_and_its_first_prompt() -> None:
     assert find_shape("PI").turns == 20
     with pytest.raises(BadOption):
         find_shape("nobody")
+
+
+def test_a_task_as_a_goal_is_what_is_read_once_and_written() -> None:
+    shape = AgentShape("a", "made up", 300, 700, 3, 184, 50, 0.0)
+    goal = task_goal(shape)
+    assert (goal.prompt_tokens, goal.reply_tokens) == (1_000 + 2 * 200, 150)
+    assert shape.reused_tokens == 1_000 + 1_234
+    run = Run("one", {}, 0.0, 1.0, prompt_tokens=7, reply_tokens=9, prefill_rate=700.0, decode_rate=50.0)
+    assert goal.run_value(run) == pytest.approx(1_400 / 700 + 150 / 50)
+    score = goal.run_score(run)
+    assert score is not None
+    assert goal.value_from_score(score) == pytest.approx(5.0)
+    assert goal.unit == "s per task"
+    work = task_workload(shape)
+    assert [(prompt.size, prompt.tokens) for prompt in work.prompts] == [(1_000, 50), (2_000, 50)]
+    assert str(describe_task(find_shape("loop"))) == "72,466 tokens read, 798,418 reused, 3,200 written"

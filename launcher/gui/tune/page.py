@@ -407,6 +407,11 @@ def _goal_choices() -> list[tuple[str, str, str]]:
             tr("Time to complete reply"),
             tr("Shortest time to the complete reply, including prompt processing"),
         ),
+        (
+            "task",
+            tr("Seconds per task"),
+            tr("Shortest time of a coding agent's loop: 20 turns that read 72,000 tokens. The prompts are its own"),
+        ),
         ("energy", tr("Tokens per joule"), tr("Most tokens per joule. The GPU must report its power")),
     ]
 

@@ -250,6 +250,7 @@ async def _prepare_tune(
 ) -> PreparedTune:
     """Prepare a tune of the running model, else the last served one, else the demo; or a stored tune."""
     from launcher.app.tuner_space import prepare_tune
+    from launcher.tuning.agent_tasks import DEFAULT_AGENT, find_shape, task_goal, task_workload
     from launcher.tuning.goal import Aim, Goal
     from launcher.tuning.workloads import load_workload, read_workload_file
 
@@ -269,11 +270,15 @@ async def _prepare_tune(
             log=engine_log,
         )
     model, options = await current_options(session, model)
-    if request.file:
+    aim = Aim(request.aim)
+    goal, budget_s = Goal(aim), 60.0 * request.minutes
+    if aim is Aim.TASK:
+        shape = find_shape(DEFAULT_AGENT)
+        goal, workload = task_goal(shape), task_workload(shape)
+    elif request.file:
         workload = await asyncio.to_thread(read_workload_file, Path(request.file))
     else:
         workload = await asyncio.to_thread(load_workload, request.workload)
-    goal, budget_s = Goal(Aim(request.aim)), 60.0 * request.minutes
     return await prepare_tune(model, options, workload, goal, budget_s, engine_pid=engine_pid, log=engine_log)
 
 
