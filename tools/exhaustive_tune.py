@@ -18,6 +18,7 @@ import json
 import math
 import os
 import random
+import shlex
 import socket
 import statistics
 import subprocess
@@ -120,7 +121,7 @@ def measure_rate(url: str, prompt: Mapping[str, Any], workload: Mapping[str, Any
     """Send a prompt and return the engine's own tokens/s of generation."""
     body = {
         "messages": [{"role": "user", "content": prompt["text"]}],
-        "max_tokens": prompt.get("tokens") or workload["tokens"],
+        "max_tokens": prompt["tokens"],
         "seed": seed,
         "cache_prompt": False,
         "chat_template_kwargs": {"enable_thinking": bool(workload.get("thinking"))},
@@ -188,17 +189,20 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("arguments", nargs="*", help="further arguments of the engine, after --")
-    options = parser.parse_args()
+    parser.add_argument("--tokens", type=int, default=10_000, help="most tokens of a reply (default: the workload's)")
+    words, _, arguments = " ".join(map(shlex.quote, sys.argv[1:])).partition(" -- ")
+    options = parser.parse_args(shlex.split(words))
     events = [json.loads(line) for line in options.tune.read_text("utf-8").splitlines() if line.startswith("{")]
     space = next(each["space"] for each in events if each.get("event") == "plan")
     verdict = next(each["verdict"] for each in events if "verdict" in each)
     path = _ROOT / "resources" / "workloads" / f"{options.workload}.toml"
     workload = tomllib.loads(path.read_text("utf-8"))
+    for prompt in workload["prompts"]:
+        prompt["tokens"] = min(options.tokens, prompt.get("tokens") or workload["tokens"])
     built_in = [sys.executable, "-P", str(_ROOT / "launcher" / "engine" / "builtin.py")]
     command = [str(options.engine)] if options.engine else built_in
     command += ["--model", str(options.model), "--ctx-size", str(options.context), "--parallel", "1"]
-    command += options.arguments
+    command += shlex.split(arguments)
     combinations = list_combinations(space)
     chosen = combinations.index({**space["baseline"], **verdict["settings"]})
     speeds: Speeds = []

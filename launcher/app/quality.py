@@ -26,6 +26,8 @@ from launcher.models.ranking import OTHER_TOKENS_SOURCE, other_tokens
 from launcher.tuning.quality import (
     DEFAULT_FILL,
     DEFAULT_TOKENS,
+    MOST_NEEDLE,
+    ROOM_TOKENS,
     QualityRow,
     QualityText,
     ServerAnswers,
@@ -66,6 +68,8 @@ class QualityCheck:
     header: GgufModel
     tokens: int = DEFAULT_TOKENS
     fill: int = DEFAULT_FILL
+    needle: int = DEFAULT_FILL
+    """Tokens of the text in whose middle the fact is hidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,7 @@ class QualityReport:
             "weights": "judged" if self.check.weights_judged else "not_judged",
             "positions": self.text.positions if self.text else 0,
             "fill": self.text.fill if self.text else 0,
+            "needle_tokens": self.check.needle,
             "rows": [row.as_json() for row in self.rows],
             "errors": list(self.errors),
             "sentence": self.sentence,
@@ -141,11 +146,13 @@ async def prepare_check(
     against: Path | None = None,
     tokens: int = DEFAULT_TOKENS,
     fill: int = DEFAULT_FILL,
+    needle: int | None = None,
 ) -> QualityCheck:
     """Return the check of a model with some KV cache types, by default its own, and of MTP with a draft length.
 
     `draft` None takes that of `options`; 0 leaves MTP out, as for a model that cannot draft. `against` is the file of
-    the reference. Raises BadOption for invalid options, errors of the files, and ModelWritesNoText.
+    the reference. `needle` are the tokens around the hidden fact, by default what a slot of the context can hold, up to
+    MOST_NEEDLE. Raises BadOption for invalid options, errors of the files, and ModelWritesNoText.
     """
     check_options(options)
     header = await asyncio.to_thread(check_model, replace(options, draft=0))
@@ -169,7 +176,14 @@ async def prepare_check(
         header,
         tokens,
         fill,
+        _choose_needle_size(base, needle),
     )
+
+
+def _choose_needle_size(options: ServeOptions, asked: int | None) -> int:
+    """Return how many tokens a slot holds beside the question and its reply; sizes are met to within a tenth."""
+    room = round(0.9 * max(0, (options.context or 0) // (options.slots or 1) - ROOM_TOKENS))
+    return min(room, MOST_NEEDLE if asked is None else asked)
 
 
 def _choose_reference(path: Path, header: GgufModel, against: Path | None) -> tuple[Path, GgufModel]:
@@ -288,7 +302,9 @@ class _CheckRun:
             if self.text is None:
                 context = options.context or check.fill + check.tokens
                 self.text = await make_text(client, context, check.tokens, check.fill)
-            return await _read_answers(client, self.text, options, lambda *done: self._on_step(name, *done))
+            return await _read_answers(
+                client, self.text, check.needle, options, lambda *done: self._on_step(name, *done)
+            )
         except Superseded:
             raise
         except LauncherError as error:
@@ -297,13 +313,15 @@ class _CheckRun:
 
 
 async def _read_answers(
-    client: EngineClient, text: QualityText, options: ServeOptions, on_position: Callable[[int, int], object]
+    client: EngineClient,
+    text: QualityText,
+    needle: int,
+    options: ServeOptions,
+    on_position: Callable[[int, int], object],
 ) -> ServerAnswers:
     next_tokens = () if options.draft else await read_next_tokens(client, text, on_position)
     try:
         tool_call = (await check_server(client)).tool_call
     except LauncherError:  # the context is too small for the check
         tool_call = False
-    return ServerAnswers(
-        next_tokens, await read_greedy_replies(client), await find_needle(client, text.fill), tool_call
-    )
+    return ServerAnswers(next_tokens, await read_greedy_replies(client), await find_needle(client, needle), tool_call)

@@ -59,7 +59,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=parse_tokens,
         default=_DEFAULT_FILL,
         metavar="N",
-        help=f"tokens of context before the text, and around the hidden fact (default {_DEFAULT_FILL:,})",
+        help=f"tokens of context before the text (default {_DEFAULT_FILL:,})",
+    )
+    parser.add_argument(
+        "--needle",
+        type=parse_tokens,
+        metavar="N",
+        help="tokens around the hidden fact (default: as many as the context holds, up to 32,000)",
     )
     add_start_options(parser, "draft", "kv")
     add_engine_option(parser)
@@ -100,6 +106,7 @@ async def run(options: argparse.Namespace) -> int:
         against=options.against,
         tokens=options.tokens,
         fill=options.fill,
+        needle=options.needle,
     )
     reporter.show_event(None, [Note(wrap_text(_describe_check(check)))])
 
@@ -134,7 +141,8 @@ def _format_report(report: QualityReport) -> Iterator[str]:
         if report.text is not None:
             yield wrap_text(
                 f"{report.text.positions} positions after {report.text.fill:,} tokens of context. The limit is a KL"
-                " divergence of 0.05 nats, or 95 % of positions with the same most likely token.",
+                " divergence of 0.05 nats, or 95 % of positions with the same most likely token. The fact stood in the"
+                f" middle of {report.check.needle:,} tokens.",
                 "  ",
             )
         yield ""

@@ -15,7 +15,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.tuning.quality import QualityRow
 from tests.models.tiny_models import write_quantized
 
-SHORT = {"tokens": 100, "fill": 200}
+SHORT = {"tokens": 100, "fill": 200, "needle": 200}
 
 
 @pytest.fixture
@@ -59,6 +59,16 @@ async def test_kv_types_are_judged_against_f16_and_mtp_against_itself(session: S
     assert report.text is not None
     assert (report.text.fill, report.text.positions) == (200, 100)
     assert ("F16, KV q4_0", 100, 100) in steps
+
+
+async def test_the_fact_is_hidden_in_the_context_in_use(demo_model: Path) -> None:
+    whole = await prepare_check(options(demo_model), "demo")
+    assert whole.needle == round(0.9 * (4_096 - 320))
+    halves = await prepare_check(replace(options(demo_model), slots=2), "demo")
+    assert halves.needle == round(0.9 * (2_048 - 320))
+    long = replace(options(demo_model), context=131_072)
+    assert (await prepare_check(long, "demo")).needle == 32_000
+    assert (await prepare_check(long, "demo", needle=50_000)).needle == 50_000
 
 
 async def test_weights_are_judged_against_the_largest_file_of_the_model(

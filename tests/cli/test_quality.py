@@ -6,7 +6,20 @@ from launcher.tuning.quality import DEFAULT_FILL, DEFAULT_TOKENS
 from tests import forked
 from tests.cli.test_json_keys import documented
 
-SHORT = ["--draft", "0", "--tokens", "60", "--fill", "100", "--set", "threads=1", "--set", "ctx=2048"]
+SHORT = [
+    "--draft",
+    "0",
+    "--tokens",
+    "60",
+    "--fill",
+    "100",
+    "--needle",
+    "100",
+    "--set",
+    "threads=1",
+    "--set",
+    "ctx=2048",
+]
 
 
 def test_the_table_says_what_is_beyond_the_limit() -> None:
