@@ -33,6 +33,13 @@ class ChartPoint:
     measured: bool = True
 
 
+def make_point(x: float, y: float, low: float | None, high: float | None) -> ChartPoint:
+    """Return a measured point, without an interval that is wider than the value: too few runs, as tables say."""
+    if low is None or high is None or high - low > y:
+        return ChartPoint(x, y)
+    return ChartPoint(x, y, low, high)
+
+
 @dataclass(frozen=True, slots=True)
 class ChartSeries:
     """A named line of points in the order of `x`. `colour` is its number among the chart's series."""
@@ -105,7 +112,7 @@ def build_chart(session: Session) -> Chart:
     end = [facts[name] for name in ("Measured", "Source") if name in facts]
     points = [point for panel in panels for series in panel.series for point in series.points]
     if any(point.low is not None for point in points):
-        end.append("bars are 95 % intervals")
+        end.append("bars are 95 % intervals, left out where too few runs give a wide one")
     if not all(point.measured for point in points):
         end.append("rings are forecasts")
     joined = axis != _PROMPT
@@ -147,7 +154,7 @@ def _curve_panels(session: Session) -> _Panels:
                 value, low, high = (value.get(key) for key in ("estimate", "low", "high"))
             if value is not None:
                 found.setdefault(str(point["series"]), []).append(
-                    ChartPoint(x_by_place[int(point["at"])], float(value), low, high)
+                    make_point(x_by_place[int(point["at"])], float(value), low, high)
                 )
         names = [str(name) for name in session.result.get("series") or found]
         return tuple(
@@ -200,7 +207,7 @@ _FIGURES = (
 
 
 def _figure_point(x: float, figure: Figure | None) -> ChartPoint | None:
-    return None if figure is None else ChartPoint(float(x), figure.mean, figure.low, figure.high)
+    return None if figure is None else make_point(float(x), figure.mean, figure.low, figure.high)
 
 
 def _other_settings(settings: RunSettings) -> Any:  # noqa: ANN401 -- a key

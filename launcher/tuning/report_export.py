@@ -35,7 +35,7 @@ def as_markdown(session: Session) -> str:
     parts = [f"# {session_title(session)}", str(session.result.get("sentence") or "")]
     if curve := curve_table(session):
         parts.append(_markdown_table(curve))
-    if report.rows:
+    elif report.rows:
         parts.append(_markdown_table(figures_table(report)))
         if report.common:
             parts.append(message("All with {words}.", words=settings_line(report.common)))
@@ -43,6 +43,7 @@ def as_markdown(session: Session) -> str:
         if len(prompts) > 1:
             head = ("TOKENS/S", *(report.row_label(row) for row in report.rows))
             parts.append(_markdown_table([head, *((name, *map(interval_text, figures)) for name, figures in prompts)]))
+    if report.rows:
         parts.append(message("Tokens/s of generation, by the engine's clock; ± is the 95 % interval of the mean."))
     parts.append("\n".join(f"- {name}: {text}" for name, text in session_facts(session).items()))
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -56,7 +57,12 @@ def baseline_report(session: Session) -> Report:
 
 
 def as_csv(session: Session) -> str:
-    """Return the session's runs as CSV (RFC 4180), one a line, with settings in columns that begin with `set_`."""
+    """Return the session's runs as CSV (RFC 4180), one a line, with settings in columns that begin with `set_`.
+
+    Of a curve the lines are its points, with every axis: means over rounds have what its runs lack.
+    """
+    if session.kind == "curve" and session.result.get("points"):
+        return _curve_csv(session)
     settings = sorted({name for run in session.runs for name in run.settings})
     drafts = max((len(run.acceptance.drafted_by_position) for run in session.runs if run.acceptance), default=0)
     positions = [f"{what}_at_{at}" for what in ("drafted", "accepted") for at in range(1, drafts + 1)]
@@ -67,6 +73,37 @@ def as_csv(session: Session) -> str:
         figures = [getattr(run, name) for name in _FIGURES]
         values = [run.settings.get(name) for name in settings]
         writer.writerow(map(_csv_cell, [*figures, *_draft_columns(run, drafts), *values]))
+    return text.getvalue()
+
+
+_POINT_COLUMNS = (
+    "at", "series", "tokens_per_second", "low", "high", "times", "times_low", "times_high", "tokens_per_second_each",
+    "prefill_per_second", "first_token_s", "acceptance", "power_w", "joules_per_token", "cost_per_million_tokens",
+    "context_tokens", "replies", "spoilt", "why",
+)  # fmt: skip
+
+
+def _curve_csv(session: Session) -> str:
+    """Return the points of a curve as CSV. `times` is the ratio to the first series; costs are in the user's currency."""
+    ratios = {(each.get("series"), each.get("at")): each for each in session.result.get("ratios") or ()}
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["axis", *_POINT_COLUMNS])
+    for point in session.result["points"]:
+        rate, cost = point.get("tokens_per_second") or {}, point.get("cost") or {}
+        ratio = ratios.get((point["series"], point["at"])) or {}
+        known = {
+            **point,
+            "tokens_per_second": rate.get("estimate"),
+            "low": rate.get("low"),
+            "high": rate.get("high"),
+            "times": ratio.get("estimate"),
+            "times_low": ratio.get("low"),
+            "times_high": ratio.get("high"),
+            "joules_per_token": cost.get("joules_per_token"),
+            "cost_per_million_tokens": cost.get("per_million_tokens"),
+        }
+        writer.writerow(map(_csv_cell, [session.result.get("axis"), *(known.get(name) for name in _POINT_COLUMNS)]))
     return text.getvalue()
 
 
@@ -166,7 +203,8 @@ def curve_table(session: Session) -> list[tuple[str, ...]]:
 
 def _rate_text(rate: Mapping[str, Any]) -> str:
     known = rate["low"] is not None and rate["high"] is not None
-    return f"{rate['estimate']:.1f}" + (f" ± {(rate['high'] - rate['low']) / 2:.1f}" if known else "")
+    limits = plus_minus(Interval(rate["estimate"], rate["low"], rate["high"], 0)) if known else ""
+    return f"{rate['estimate']:.1f}{limits}"
 
 
 def _format_known(value: float | None, text: Callable[[float], str]) -> str:

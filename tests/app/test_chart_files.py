@@ -1,5 +1,7 @@
 """Charts as files: painted by a process of its own, from measurements of each kind."""
 
+import csv
+import io
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 from launcher.app.chart_files import check_chart_files, write_charts
 from launcher.base.errors import BadOption
 from launcher.tuning.chart import Chart, build_chart
+from launcher.tuning.report_export import as_csv, as_markdown
 from tests.tuning.test_session_file import OFF, ON, SESSION, run
 
 POINT = {"low": None, "high": None, "n": 1}
@@ -53,6 +56,31 @@ def test_a_chart_has_every_axis_of_a_curve() -> None:
     assert (off.name, on.name) == ("no MTP", "draft 2")
     assert [(point.x, point.y, point.low) for point in on.points] == [(0.0, 70.0, 68.0), (40_000.0, 35.0, 33.0)]
     assert Chart.parse(chart.as_json()) == chart
+
+
+def test_an_interval_that_says_nothing_is_left_out() -> None:
+    points = [dict(point) for point in CURVE.result["points"]]
+    points[0]["tokens_per_second"] = {"estimate": 50.0, "low": 1.0, "high": 400.0, "n": 2}
+    wide = replace(CURVE, result={**CURVE.result, "points": points})
+    first, second = build_chart(wide).panels[0].series[0].points
+    assert (first.y, first.low, first.high) == (50.0, None, None)
+    assert second.low is not None
+    assert "50.0 (too few runs for limits)" in as_markdown(wide)
+
+
+def test_a_curve_is_exported_with_every_axis() -> None:
+    rows = list(csv.DictReader(io.StringIO(as_csv(CURVE))))
+    assert [(row["axis"], row["at"], row["series"]) for row in rows[:2]] == [
+        ("fill", "0", "no MTP"),
+        ("fill", "40000", "no MTP"),
+    ]
+    last = rows[2]
+    assert (last["series"], last["tokens_per_second"], last["low"], last["times"]) == ("draft 2", "70.0", "68.0", "1.4")
+    assert (last["prefill_per_second"], last["first_token_s"]) == ("900.0", "0.5")
+    assert last["cost_per_million_tokens"] == "0.25"
+    text = as_markdown(CURVE)
+    assert "| 0 | draft 2 | 70.0 ± 2.0 | 1.40 |" in text
+    assert "AGAINST THE BASELINE" not in text  # means over all places say nothing
 
 
 def test_a_tune_s_forecasts_are_shown_where_nothing_was_measured() -> None:
