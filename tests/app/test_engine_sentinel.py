@@ -33,7 +33,7 @@ from launcher.tuning.statistics import Interval
 from tests.conftest import BUILT_IN
 
 PROMPT = Prompt("boat", (("user", "Tell me of a boat on a river."),), 64, {"temperature": 0.0})
-_SLOWED = """
+SLOWED = """
 import runpy, sys
 words = sys.argv[1:]
 if "--spec-draft-n-max" in words:
@@ -41,7 +41,7 @@ if "--spec-draft-n-max" in words:
 sys.argv[1:] = words
 runpy.run_path({program!r}, run_name="__main__")
 """
-_BROKEN = """
+BROKEN = """
 import runpy, sys
 if "--model" in sys.argv:
     sys.exit("error: invalid argument: --model")
@@ -79,7 +79,7 @@ async def session() -> AsyncIterator[ServerSession]:
 
 
 async def test_a_slower_update_gives_way_to_the_build_before_it(session: ServerSession, tmp_path: Path) -> None:
-    new, old = update(_SLOWED, tmp_path)
+    new, old = update(SLOWED, tmp_path)
     assert find_uncompared_update() == (new, old)
     turns: list[str] = []
     found = await compare_update(
@@ -101,7 +101,7 @@ async def test_a_slower_update_gives_way_to_the_build_before_it(session: ServerS
 
 
 async def test_an_update_that_does_not_serve_the_model_gives_way(session: ServerSession, tmp_path: Path) -> None:
-    new, old = update(_BROKEN, tmp_path)
+    new, old = update(BROKEN, tmp_path)
     found = await compare_update(session, new, old, "demo", seconds=0.0)
     assert (found.ratio, found.pairs) == (None, 0)
     assert found.sentence.startswith(f"{new.name} does not serve demo, which {old.name} does: ")
@@ -110,7 +110,7 @@ async def test_an_update_that_does_not_serve_the_model_gives_way(session: Server
 
 
 def test_what_is_compared(tmp_path: Path) -> None:
-    new, old = update(_BROKEN, tmp_path)
+    new, old = update(BROKEN, tmp_path)
     pin_engine()
     assert find_uncompared_update() is None
     use_engine(old.name)
@@ -127,7 +127,7 @@ def test_what_is_compared(tmp_path: Path) -> None:
 def test_slower_is_3_percent_and_certain(
     tmp_path: Path, estimate: float, low: float, high: float, slower: bool
 ) -> None:
-    new, old = update(_BROKEN, tmp_path)
+    new, old = update(BROKEN, tmp_path)
     found = BuildComparison(old, new, "demo", 6, Interval(estimate, low, high, 6))
     assert found.is_slower is slower
     assert ("is not slower" in found.sentence) is not slower
