@@ -84,7 +84,7 @@ _POINT_COLUMNS = (
 
 
 def _curve_csv(session: Session) -> str:
-    """Return the points of a curve as CSV. `times` is the ratio to the first series; costs are in the user's currency."""
+    """Return the points of a curve as CSV. `times` is the ratio to the first series; costs have no currency."""
     ratios = {(each.get("series"), each.get("at")): each for each in session.result.get("ratios") or ()}
     text = io.StringIO()
     writer = csv.writer(text)

@@ -455,7 +455,10 @@ def _percent_text(ratio: Interval, goal: Goal) -> str:
 
 
 def _range_text(ratio: Interval, goal: Goal) -> str:
-    """Return "between 3 % slower and 6 % faster"."""
+    """Return "3 to 6 % faster", or "between 3 % slower and 6 % faster"."""
+    if ratio.low >= 1 or ratio.high < 1:
+        near, far = sorted((ratio.low, ratio.high), key=lambda each: abs(each - 1))
+        return f"{_side_text(near, goal).partition(' %')[0]} to {_side_text(far, goal)}"
     return f"between {_side_text(ratio.low, goal)} and {_side_text(ratio.high, goal)}"
 
 

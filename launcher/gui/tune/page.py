@@ -1,5 +1,6 @@
 """The Tune page: workload, time budget, and results."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -223,6 +224,8 @@ class TunePage(QWidget):
             buttons.append((label, lambda: self._apply_answer(settings)))
         self._answer = render(predicted.sentence)
         kicker, detail = tr("Measuring"), tr("This is the first answer. The measurement goes on to confirm it.")
+        if (risk := round(100 * (math.exp(answer.risk) - 1))) >= 1:
+            detail = f"{detail} {tr('Other settings may be about {risk} % better.', risk=risk)}"
         self.verdict.show_verdict(VerdictText(self._answer, kicker, detail, "information", buttons))
 
     def _apply_answer(self, settings: "RunSettings") -> None:
