@@ -8,6 +8,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from launcher.app.power_limits import LIMIT_KEY, read_power_limit
 from launcher.app.quality import REFERENCE_KV, QualityReport, prepare_check, run_check
 from launcher.app.saved_tunes import SavedTune, delete_tune, hold_tune_lock, load_tune, save_tune
 from launcher.app.serving_session import ServingSession
@@ -19,6 +20,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import Launch
 from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.models.server_settings import ROWS, Value
+from launcher.tuning.goal import Aim
 from launcher.tuning.history import History, SessionRecord, history_file, record_session
 from launcher.tuning.history_environment import Environment, model_facts
 from launcher.tuning.quality import describe_row
@@ -242,6 +244,8 @@ class _TuneRecorder:
         self, record: SessionRecord, prepared: PreparedTune, workload: Workload, resume: SavedTune | None
     ) -> None:
         self._record = record
+        limit = read_power_limit() if prepared.goal.aim is Aim.ENERGY else None
+        self._limit_w = None if limit is None else limit[1]
         self._saved_before = frozenset(map(id, resume.state.trials)) if resume else frozenset[int]()
         self._saved = SavedTune(
             model=prepared.model,
@@ -266,8 +270,15 @@ class _TuneRecorder:
     def save_verdict(self, verdict: Verdict) -> None:
         """Save the verdict."""
         result = verdict.as_json()
-        self._record.finish({**result, "goal": self._saved.goal.aim.value})
+        self._record.finish({**result, "goal": self._saved.goal.aim.value, LIMIT_KEY: self._read_limit()})
         self._save_tune(replace(self._saved.state, trials=verdict.trials), result)
+
+    def _read_limit(self) -> float | None:
+        """Return the GPU's power limit for a tune for energy, None if it has changed meanwhile."""
+        if self._saved.goal.aim is not Aim.ENERGY:
+            return None
+        limit = read_power_limit()
+        return limit[1] if limit is not None and limit[1] == self._limit_w else None
 
     def _save_tune(self, state: TuneState, verdict: Mapping[str, object] | None = None) -> None:
         self._saved = self._saved.with_state(state, verdict)

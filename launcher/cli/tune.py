@@ -290,6 +290,8 @@ async def _make_plan(prepared: PreparedTune, saved: SavedTune | None, *, named_s
     if prepared.goal.aim is Aim.TASK:
         shape = find_shape(workload.name)
         rows.append(("a task", f"{shape.turns} turns: {describe_task(shape)}"))
+    if prepared.goal.aim is Aim.ENERGY and (limits := await asyncio.to_thread(_describe_power_limits, prepared)):
+        rows.append(("limit", limits))
     if saved:
         rows.append(("done", f"{done} starts, {format_minutes(saved.state.used_s)}"))
     rows.append(("time", describe_duration(prepared)))
@@ -308,6 +310,28 @@ async def _make_plan(prepared: PreparedTune, saved: SavedTune | None, *, named_s
         rows.append(("note", note))
     title = f"Tune {one_line(prepared.model)} for {workload.title.lower()}, by {_AIM_LABELS[prepared.goal.aim.value]}"
     return Result(data, [title, *(wrap_text(text, f"  {label:<9} ") for label, text in rows)])
+
+
+def _describe_power_limits(prepared: PreparedTune) -> str:
+    """Return the GPU's power limit, results at others, and the commands that set further ones. Empty if unknown."""
+    from launcher.app.power_limits import find_limited_tunes, limit_command, limits_to_try, read_power_limit
+
+    current = read_power_limit()
+    if current is None:
+        return ""
+    gpu, now_w = current
+    tunes = find_limited_tunes(prepared.launch.header.name)
+    text = f"{now_w:.0f} W, as the GPU is set now."
+    if tunes:
+        figures = (
+            f"{each.limit_w:.0f} W {UNKNOWN if each.tokens_per_joule is None else f'{each.tokens_per_joule:.2f}'}"
+            for each in tunes
+        )
+        text += f" Tokens per joule so far: {', '.join(figures)}."
+    commands = [command for watts in limits_to_try(now_w, tunes) if (command := limit_command(gpu, watts))]
+    if commands:
+        text += f" For another limit, set it and tune again: {' or '.join(f'`{each}`' for each in commands)}."
+    return text
 
 
 def _parse_names(text: str) -> list[str]:
