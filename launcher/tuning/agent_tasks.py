@@ -20,7 +20,7 @@ from launcher.models.server_settings import Value
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.records import Bench, Prompt, Run, RunSettings
 from launcher.tuning.sized_prompts import TokenCounter, journal_entries
-from launcher.tuning.workloads import Workload
+from launcher.tuning.workloads import DEFAULT_WORKLOAD, Workload, load_workload
 
 _SYSTEM, _USER, _ASSISTANT = "system", "user", "assistant"
 _SAMPLE_ENTRIES = 40
@@ -104,9 +104,9 @@ def task_goal(shape: AgentShape) -> Goal:
 def task_workload(shape: AgentShape) -> Workload:
     """Return the workload that measures how fast a server reads and writes at the depths of an agent's task."""
     sampling: dict[str, Value] = {} if shape.temperature is None else {"temperature": shape.temperature}
-    first = shape.system_tokens + shape.tools_tokens
+    first, usual = shape.system_tokens + shape.tools_tokens, load_workload(DEFAULT_WORKLOAD).prompts[0]
     prompts = tuple(
-        Prompt(f"{depth * first:,} tokens", ((_USER, _QUESTION),), shape.reply_tokens, sampling, size=depth * first)
+        Prompt(f"{depth * first:,} tokens", usual.messages, shape.reply_tokens, sampling, size=depth * first)
         for depth in _DEPTHS
     )
     return Workload(shape.name, message("Tasks of {agent}", agent=shape.name), 1, prompts, shape.source)
@@ -120,12 +120,6 @@ def describe_task(shape: AgentShape) -> Message:
         reused=shape.reused_tokens,
         written=shape.turns * shape.reply_tokens,
     )
-
-
-_QUESTION = (
-    "Read the entries above. Write the command of a shell that counts the entries that name a ship, and explain it in"
-    " three sentences."
-)
 
 
 # Texts of a size.

@@ -50,7 +50,7 @@ def test_what_needs_as_much_memory_is_known_by_order() -> None:
         ({"kv": "q8_0", "draft": 2}, (1,), ()),
         ({"kv": "turbo3"}, (1,), (KV,)),
         ({"draft": 0}, (1,), (SpaceAxis("draft", (0, 1)),)),
-        ({f"axis {i}": 0 for i in range(12)}, (1,), tuple(SpaceAxis(f"axis {i}", (0, 1)) for i in range(12))),
+        ({f"axis {i}": 0 for i in range(13)}, (1,), tuple(SpaceAxis(f"axis {i}", (0, 1)) for i in range(13))),
     ],
 )
 def test_a_space_that_makes_no_sense_is_refused(baseline: dict, drafts: tuple, axes: tuple) -> None:
