@@ -5,7 +5,9 @@
 
 Every combination of the grid that the tune searched is started once a round, in a new random order each time, and gets
 each prompt of the workload with the seed of the round, after a reply that is discarded. A combination's speed in a
-round is the geometric mean of the engine's own tokens/s. The regret is what the recommended settings lack of the
+round is the geometric mean of the engine's own tokens/s, or with --processor-time of the tokens by second of processor
+time from the first token to the last: with one thread and no GPU that is what a quiet computer would show, however busy
+this one is (Linux). The regret is what the recommended settings lack of the
 fastest ones. It uses no module of launcher/, only the file of the built-in engine, which is then what is measured.
 
 With the fastest of many noisy means the regret is somewhat too high. So it is also given without that: the fastest by
@@ -86,8 +88,8 @@ def make_arguments(settings: Settings) -> list[str]:
 
 
 @contextmanager
-def start_engine(command: Sequence[str]) -> Iterator[str]:
-    """Start an engine on a free port, yield its address once it has loaded, and end it."""
+def start_engine(command: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Start an engine on a free port, yield its address and process ID once it has loaded, and end it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -98,7 +100,7 @@ def start_engine(command: Sequence[str]) -> Iterator[str]:
     try:
         url = f"http://127.0.0.1:{port}"
         _wait_until_loaded(process, url)
-        yield url
+        yield url, process.pid
     finally:
         process.terminate()
         process.wait()
@@ -117,35 +119,59 @@ def _wait_until_loaded(process: subprocess.Popen[bytes], url: str) -> None:
     sys.exit("The engine did not load in time.")
 
 
-def measure_rate(url: str, prompt: Mapping[str, Any], workload: Mapping[str, Any], seed: int) -> float:
-    """Send a prompt and return the engine's own tokens/s of generation."""
+def read_processor_s(pid: int) -> float:
+    """Return the seconds of processor time that all threads of a process have used."""
+    files = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(file.read_text().split()[0]) for file in files) / 1e9
+
+
+def measure_rate(
+    url: str, prompt: Mapping[str, Any], workload: Mapping[str, Any], seed: int, pid: int | None = None
+) -> float:
+    """Send a prompt and return the engine's own tokens/s of generation; with `pid` by its processor time."""
     body = {
         "messages": [{"role": "user", "content": prompt["text"]}],
         "max_tokens": prompt["tokens"],
         "seed": seed,
         "cache_prompt": False,
+        "stream": True,
+        "timings_per_token": True,
         "chat_template_kwargs": {"enable_thinking": bool(workload.get("thinking"))},
         **workload.get("sampling", {}),
     }
     request = urllib.request.Request(
         f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
+    began_s: float | None = None
+    first, timings = 0, dict[str, Any]()
     with urllib.request.urlopen(request, timeout=600) as reply:
-        timings = json.load(reply)["timings"]
-    return float(timings["predicted_per_second"])
+        for line in reply:
+            chunk = json.loads(line[6:]) if line.startswith(b"data: {") else {}
+            timings = chunk.get("timings") or timings
+            if began_s is None and timings:
+                began_s, first = read_processor_s(pid) if pid else 0.0, timings["predicted_n"]
+    if pid is None or began_s is None:
+        return float(timings["predicted_per_second"])
+    return float((timings["predicted_n"] - first) / (read_processor_s(pid) - began_s))
 
 
 def measure_round(
-    combinations: Sequence[Settings], command: Sequence[str], workload: Mapping[str, Any], number: int
+    combinations: Sequence[Settings],
+    command: Sequence[str],
+    workload: Mapping[str, Any],
+    number: int,
+    *,
+    processor_time: bool,
 ) -> list[float]:
     """Start every combination once, in a random order, and return the logarithms of their tokens/s."""
     order = list(range(len(combinations)))
     random.Random(number).shuffle(order)
     speeds = [0.0] * len(combinations)
     for at in order:
-        with start_engine([*command, *make_arguments(combinations[at])]) as url:
+        with start_engine([*command, *make_arguments(combinations[at])]) as (url, pid):
             measure_rate(url, {**workload["prompts"][0], "tokens": 32}, workload, number)
-            rates = [measure_rate(url, prompt, workload, number) for prompt in workload["prompts"]]
+            clock = pid if processor_time else None
+            rates = [measure_rate(url, prompt, workload, number, clock) for prompt in workload["prompts"]]
         speeds[at] = statistics.fmean(map(math.log, rates))
     return speeds
 
@@ -189,6 +215,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--processor-time", action="store_true", help="speeds by the engine's processor time")
     parser.add_argument("--tokens", type=int, default=10_000, help="most tokens of a reply (default: the workload's)")
     words, _, arguments = " ".join(map(shlex.quote, sys.argv[1:])).partition(" -- ")
     options = parser.parse_args(shlex.split(words))
@@ -208,7 +235,7 @@ def main() -> None:
     speeds: Speeds = []
     loads = []
     for number in range(options.rounds):
-        speeds.append(measure_round(combinations, command, workload, number))
+        speeds.append(measure_round(combinations, command, workload, number, processor_time=options.processor_time))
         loads.append(os.getloadavg()[0])
         print(f"round {number + 1} of {options.rounds}, load {loads[-1]:.1f}", file=sys.stderr, flush=True)
     best = find_fastest(speeds)
@@ -226,6 +253,7 @@ def main() -> None:
         "held_out_regret": compute_held_out_regret(speeds, chosen),
         "against_mtp_off": math.exp(means[chosen] - means[0]),
         "rounds": options.rounds,
+        "clock": "processor" if options.processor_time else "engine",
         "load": statistics.fmean(loads),
     }
     if options.json:
