@@ -101,3 +101,23 @@ def test_what_is_tried_reaches_the_engine() -> None:
         "--split-mode tensor",
     ):
         assert flag in words
+
+
+@pytest.mark.parametrize(
+    ("free_mib", "vary"),
+    [
+        (12_000, None),  # with experts in host memory
+        (40_000, None),
+        (40_000, ["p_min", "ngram"]),
+        (40_000, ["ubatch", "draft_sampling"]),
+        (40_000, ["kv", "threads"]),
+    ],
+)
+def test_no_two_settings_differ_in_nothing_that_the_engine_is_told(free_mib: int, vary: list[str] | None) -> None:
+    basis = described(free_mib=free_mib)
+    told = [
+        tuple(server_arguments(change_settings(basis.options, settings), LLAMA_SERVER, gpu=True))
+        for settings in space(basis, vary).fitting_settings()
+    ]
+    assert len(told) > 8
+    assert len(set(told)) == len(told)
