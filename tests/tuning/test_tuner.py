@@ -192,7 +192,9 @@ async def test_every_trial_is_told_before_and_after() -> None:
     assert stages == sorted(stages, key=list(Stage).index)
     first, *_, last = told.of(Predicted)  # after the probes, and when exploring ends
     for predicted in (first, last):
-        assert [forecast.draft for forecast in predicted.forecasts][:8] == list(range(8))  # 8 may not fit
+        drafts = [forecast.draft for forecast in predicted.forecasts]
+        assert drafts == list(range(max(drafts) + 1))  # the longest may not fit with these settings
+        assert len(drafts) > 3
     assert first.forecasts[3].high - first.forecasts[3].low > last.forecasts[3].high - last.forecasts[3].low
 
 
