@@ -27,7 +27,7 @@ from tools.tuner_simulation.report import (
 )
 from tools.tuner_simulation.run import Outcome, exhaustives, tunes
 
-COMMAND = "python -m tools.tuner_simulation --first 40000 --tunes 600 --write docs/tuning.md"
+COMMAND = "python -m tools.tuner_simulation --first 40000 --tunes 550 --write docs/tuning.md"
 BEGIN = f"<!-- the tables are made by `{COMMAND}` -->\n"
 END = "<!-- end of the tables -->\n"
 BUDGET_S = 600.0
