@@ -20,7 +20,8 @@ from linux.contents import wheels
 from packaging.utils import canonicalize_name
 
 from launcher import __version__
-from launcher.updates.check import ANY_PLATFORM, MANIFEST, ReleaseManifest
+from launcher.updates.check import ANY_PLATFORM, ReleaseManifest
+from launcher.updates.signature import MANIFEST
 
 _PLATFORMS = {".deb": "linux-x64", ".sh": "linux-x64", ".exe": "windows-x64", ".ps1": "windows-x64"}
 _SUMS = "SHA256SUMS"

@@ -31,6 +31,7 @@ missing_packages() {
         command -v appstreamcli >/dev/null || printf 'appstream '
         command -v git >/dev/null || printf 'git '
         command -v unzip >/dev/null || printf 'unzip '
+        command -v minisign >/dev/null || printf 'minisign ' # it signs releases
         command -v cc >/dev/null || printf 'gcc libc6-dev ' # a stand-in for NVIDIA's library is compiled
     done
 }

@@ -347,31 +347,55 @@ def fetch_json_pages(
                 **bearer_header(token if url_origin(url) == url_origin(page_url) else None),
             }
             with client.stream("GET", page_url, headers=page_headers, follow_redirects=True) as response:
-                if page_url.startswith("https:") and response.url.scheme != "https":
-                    raise Refused(
-                        message("{following} redirects to an unencrypted address.", following=host_name(page_url)),
-                        message("Try again later."),
-                    )
+                _check_encrypted(page_url, response)
                 head = _response_head(response)
                 if not response.is_success:
                     yield JsonPage(head, None)
                     return
-                body = bytearray()
-                for piece in response.iter_bytes():
-                    body += piece
-                    if len(body) > bytes_left:
-                        raise Refused(
-                            message(
-                                "{url} sent more than {limit_bytes:,} bytes of JSON.",
-                                url=host_name(url),
-                                limit_bytes=limit_bytes,
-                            ),
-                            message("Try again later."),
-                        )
+                body = _read_limited(response, host_name(url), bytes_left, limit_bytes)
                 bytes_left -= len(body)
                 next_link = response.links.get("next", {}).get("url")
                 page_url = str(response.url.join(next_link)) if next_link else ""
             yield JsonPage(head, _parse_json(body, host_name(url), message("Check the address.")))
+
+
+def fetch_file(url: str, *, limit_bytes: int) -> tuple[ResponseHead, bytes | None]:
+    """GET a small file through the environment's proxies. Its content is None if the status is no success.
+
+    Raises Unreachable if there is no response or an incomplete one, Refused if it is larger than `limit_bytes`.
+    """
+    with (
+        make_remote_client() as client,
+        converted_errors(url),
+        client.stream("GET", url, follow_redirects=True) as response,
+    ):
+        _check_encrypted(url, response)
+        head = _response_head(response)
+        if not response.is_success:
+            return head, None
+        return head, bytes(_read_limited(response, host_name(url), limit_bytes, limit_bytes))
+
+
+def _check_encrypted(url: str, response: httpx.Response) -> None:
+    """Raise Refused if an encrypted request was redirected to an unencrypted address."""
+    if url.startswith("https:") and response.url.scheme != "https":
+        raise Refused(
+            message("{following} redirects to an unencrypted address.", following=host_name(url)),
+            message("Try again later."),
+        )
+
+
+def _read_limited(response: httpx.Response, host: str, bytes_left: int, limit_bytes: int) -> bytearray:
+    """Return a response's body. Raises Refused if it has more than `bytes_left`; `limit_bytes` is named."""
+    body = bytearray()
+    for piece in response.iter_bytes():
+        body += piece
+        if len(body) > bytes_left:
+            raise Refused(
+                message("{url} sent more than {limit_bytes:,} bytes.", url=host, limit_bytes=limit_bytes),
+                message("Try again later."),
+            )
+    return body
 
 
 def error_for_status(url: str, head: ResponseHead) -> Refused:

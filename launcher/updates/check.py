@@ -22,13 +22,14 @@ from launcher.app import settings
 from launcher.app.settings_declared import WEEKLY_CHECK
 from launcher.base.errors import LauncherError
 from launcher.base.files import make_private_folder, write_atomically
-from launcher.base.http import error_for_status, fetch_json_pages
+from launcher.base.http import error_for_status, fetch_file
 from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
 from launcher.base.net import host_name
 from launcher.base.paths import state_dir
 from launcher.engine.server import registry
 from launcher.updates.before_update import version_numbers
+from launcher.updates.signature import MANIFEST, RELEASE_KEY_VARIABLE, release_key, verify_manifest
 
 
 class ReleasesUnknown(LauncherError):
@@ -41,6 +42,12 @@ class ManifestBroken(LauncherError):
     """The manifest of a release is invalid."""
 
     code = "manifest_broken"
+
+
+class ReleaseReplayed(LauncherError):
+    """A server offers an older release than it did before."""
+
+    code = "release_replayed"
 
 
 class NotOffered(LauncherError):
@@ -63,8 +70,6 @@ class UpdateFailed(LauncherError):
 
 # The release's `manifest.json`. The release command writes it, and installed programs read it.
 
-MANIFEST = "manifest.json"
-"""The manifest's file name, in the folder of the files that it lists."""
 ANY_PLATFORM = "any"
 """The platform of a file that suits all platforms."""
 _ARCHITECTURES = {"amd64": "x64", "x86_64": "x64", "aarch64": "arm64", "arm64": "arm64"}
@@ -154,7 +159,7 @@ _KEPT_FILE: KeptFile[_StoredCheck | None] = KeptFile(
 def find_releases_url() -> str:
     """Return the URL of the newest release's folder, without a trailing slash. Raises ReleasesUnknown.
 
-    Programs are downloaded over https only, except from this computer.
+    Programs are downloaded over https only, except from this computer, and only if this build has a key to verify them.
     """
     address = (os.environ.get(RELEASES_VARIABLE) or RELEASES).rstrip("/")
     if not address:
@@ -165,6 +170,11 @@ def find_releases_url() -> str:
                 variable=RELEASES_VARIABLE,
                 manifest=MANIFEST,
             ),
+        )
+    if not release_key():
+        raise ReleasesUnknown(
+            message("This build has no key to verify releases with, so it cannot check for updates."),
+            message("Check where you downloaded it, or set {variable} to a public key.", variable=RELEASE_KEY_VARIABLE),
         )
     try:
         parts = urlsplit(address)
@@ -182,12 +192,14 @@ def find_releases_url() -> str:
 async def check_for_update() -> NewestRelease:
     """Fetch the newest release's manifest, and store it.
 
-    Raises ReleasesUnknown if no address is set or there is no manifest, ManifestBroken if the manifest is invalid, and
-    Unreachable or Refused if the server does not deliver it.
+    Raises ReleasesUnknown if no address or key is set or there is no manifest, SignatureWrong if the maintainer has not
+    signed it, ReleaseReplayed if a later one is known, ManifestBroken if it is invalid, and Unreachable or Refused if
+    the server does not deliver it.
     """
     folder = find_releases_url()
     try:
         manifest = await asyncio.to_thread(_fetch_manifest, folder)
+        await asyncio.to_thread(_check_not_older, manifest, folder)
     except LauncherError:
         await asyncio.to_thread(_store_check, folder, None)
         raise
@@ -224,27 +236,50 @@ def _is_due(check: _StoredCheck | None) -> bool:
 
 
 def _fetch_manifest(folder: str) -> ReleaseManifest:
-    url = f"{folder}/{MANIFEST}"
-    page = next(fetch_json_pages(url, limit_bytes=_MAX_MANIFEST_BYTES))
-    if page.head.status in (404, 410):
+    """Return the manifest of a release folder. Raises what `check_for_update` raises."""
+
+    content = _fetch_file(f"{folder}/{MANIFEST}")
+    if content is None:
         raise ReleasesUnknown(
             message(
                 "{url} has no {manifest}, so updates cannot be checked.",
-                url=host_name(url),
+                url=host_name(folder),
                 manifest=MANIFEST,
             ),
             message("Try again later. If it keeps failing, download the newest version yourself."),
         )
-    if page.data is None:
-        raise error_for_status(url, page.head)
+    verify_manifest(content, lambda name: _fetch_file(f"{folder}/{name}"))
     try:
-        return ReleaseManifest.model_validate(page.data)
+        return ReleaseManifest.model_validate_json(content)
     except ValidationError as error:
         raise ManifestBroken(
-            message("The release information of {url} is invalid.", url=host_name(url)),
+            message("The release information of {url} is invalid.", url=host_name(folder)),
             message("Try again later. If it keeps failing, download the newest version yourself."),
             problems=[".".join(map(str, each["loc"])) for each in error.errors()],
         ) from error
+
+
+def _fetch_file(url: str) -> bytes | None:
+    """Return a small file; None if there is none."""
+    head, content = fetch_file(url, limit_bytes=_MAX_MANIFEST_BYTES)
+    if content is None and head.status not in (404, 410):
+        raise error_for_status(url, head)
+    return content
+
+
+def _check_not_older(manifest: ReleaseManifest, folder: str) -> None:
+    """Raise ReleaseReplayed if a later version of the same release folder is known."""
+    before = _read_check(folder)
+    if before is not None and before.manifest is not None and before.manifest.is_newer_than(manifest.version):
+        raise ReleaseReplayed(
+            message(
+                "{url} offers version {version}, though version {known} is known from there.",
+                url=host_name(folder),
+                version=manifest.version,
+                known=before.manifest.version,
+            ),
+            message("Somebody may be keeping newer versions from you. Try another network, or tell the project."),
+        )
 
 
 def _is_local(scheme: str, host: str) -> bool:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from launcher.updates.check import RELEASES_VARIABLE
+from launcher.updates.signature import RELEASE_KEY_VARIABLE
+from tests.updates.signing import Maintainer
 from tools.fault_matrix.server import FileServer, Told
 
 _RUNS = itertools.count()
@@ -21,6 +23,8 @@ class Release:
     def __init__(self, server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.server, self.run = server, f"run{next(_RUNS)}"
         self._monkeypatch = monkeypatch
+        self.maintainer = Maintainer()
+        monkeypatch.setenv(RELEASE_KEY_VARIABLE, self.maintainer.public_key)
         self.publish()
         self.at()
 
@@ -43,8 +47,13 @@ class Release:
         self.tell({"version": version, "notes": "Faster.\nQuieter.", "artefacts": [told | changes], "built": "anew"})
 
     def tell(self, manifest: object) -> None:
-        """Put a manifest there, whatever it says."""
-        (self.server.folder / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+        """Put a signed manifest there, whatever it says."""
+        self.put_signed("manifest.json", json.dumps(manifest).encode(), self.maintainer)
+
+    def put_signed(self, name: str, content: bytes, signer: Maintainer) -> None:
+        """Put a file and its signature there."""
+        (self.server.folder / name).write_bytes(content)
+        (self.server.folder / f"{name}.minisig").write_text(signer.sign(content), "utf-8")
 
     @property
     def told(self) -> Told:

@@ -20,6 +20,7 @@ from launcher.updates.check import (
     check_weekly,
     find_releases_url,
 )
+from launcher.updates.signature import RELEASE_KEY_VARIABLE
 from tests.updates.published import Release
 
 DAY_S = 86_400
@@ -32,24 +33,34 @@ def aged(home: Path, seconds: float) -> None:
     path.write_text(json.dumps(kept | {"asked_s": time.time() - seconds}))
 
 
+def manifests_asked(release: Release) -> int:
+    """How often a manifest was asked for."""
+    return sum(each["target"].endswith("/manifest.json") for each in release.told.requests)
+
+
 async def test_a_newer_version_is_told_with_its_notes(release: Release) -> None:
     newest = await check_for_update()
     assert (newest.manifest.version, newest.is_newer) == ("7.0.0", True)
     assert newest.manifest.notes == "Faster.\nQuieter."
     assert newest.folder == release.at()
+
+
+async def test_the_version_that_is_here_is_no_newer_one(release: Release) -> None:
     release.publish(__version__)
     assert not (await check_for_update()).is_newer
 
 
-async def test_it_is_one_request_that_tells_only_the_programs_version(release: Release) -> None:
+async def test_it_asks_for_the_manifest_and_its_signature_and_tells_only_the_programs_version(release: Release) -> None:
     await check_for_update()
-    (asked,) = release.told.requests
-    assert asked["target"].endswith("/manifest.json")
-    assert set(asked) <= {"server", "target", "Host", "User-Agent", "Accept", "Accept-Encoding", "Connection"}
-    assert asked["User-Agent"] == f"mtp-launcher/{__version__}"
+    requests = release.told.requests
+    assert [each["target"].rpartition("/")[2] for each in requests] == ["manifest.json", "manifest.json.minisig"]
+    for asked in requests:
+        assert set(asked) <= {"server", "target", "Host", "User-Agent", "Accept", "Accept-Encoding", "Connection"}
+        assert asked["User-Agent"] == f"mtp-launcher/{__version__}"
 
 
-def test_no_test_asks_elsewhere() -> None:
+def test_no_test_asks_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RELEASE_KEY_VARIABLE, "a key")
     assert find_releases_url() == "http://127.0.0.1:1"
 
 
@@ -73,6 +84,7 @@ def test_programs_come_over_https_or_from_this_computer(
 ) -> None:
     monkeypatch.setattr(check, "RELEASES", "")
     monkeypatch.setenv(RELEASES_VARIABLE, address)
+    monkeypatch.setenv(RELEASE_KEY_VARIABLE, "a key")
     if good:
         assert find_releases_url() == address.rstrip("/")
     else:
@@ -101,7 +113,7 @@ async def test_by_itself_it_asks_once_a_week(release: Release, home: Path) -> No
         newest = await check_weekly()
         assert newest is not None
         assert newest.is_newer
-        assert len(release.told.requests) == asked
+        assert manifests_asked(release) == asked
 
 
 async def test_switched_off_it_asks_nothing_and_tells_what_is_known(release: Release, home: Path) -> None:
@@ -112,7 +124,7 @@ async def test_switched_off_it_asks_nothing_and_tells_what_is_known(release: Rel
     newest = await check_weekly()
     assert newest is not None
     assert newest.manifest.version == "7.0.0"
-    assert len(release.told.requests) == 1
+    assert manifests_asked(release) == 1
 
 
 async def test_while_a_model_is_served_it_asks_nothing(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +137,8 @@ async def test_after_a_failure_it_asks_again_a_day_later_and_keeps_what_it_knew(
     address = release.at()
     await check_for_update()
     manifest = release.server.folder / "manifest.json"
-    good = manifest.read_text()
-    manifest.write_text("{")
+    good = manifest.read_bytes()
+    release.put_signed(manifest.name, b"{", release.maintainer)
     aged(home, 8 * DAY_S)
     for age_days, asked in ((None, 2), (0.9, 2), (1.1, 3)):
         if age_days:
@@ -134,8 +146,8 @@ async def test_after_a_failure_it_asks_again_a_day_later_and_keeps_what_it_knew(
         newest = await check_weekly()
         assert newest is not None
         assert (newest.manifest.version, newest.folder) == ("7.0.0", address)
-        assert len(release.told.requests) == asked
-    manifest.write_text(good)
+        assert manifests_asked(release) == asked
+    release.put_signed(manifest.name, good, release.maintainer)
 
 
 async def test_without_an_address_nothing_is_looked_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,11 +162,11 @@ async def test_what_is_kept_and_cannot_be_read_is_asked_anew(release: Release, h
     (home / "state").mkdir(parents=True)
     (home / "state" / "updates.json").write_text(kept)
     assert await check_weekly() is not None
-    assert len(release.told.requests) == 1
+    assert manifests_asked(release) == 1
 
 
 async def test_what_another_server_told_does_not_count(release: Release) -> None:
     await check_for_update()
     release.at("redirect")
     assert await check_weekly() is not None
-    assert len(release.told.requests) == 3  # and the one that it was redirected to
+    assert len(release.told.requests) == 6  # both files, and where these two were redirected to

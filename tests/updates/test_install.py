@@ -98,7 +98,7 @@ async def test_nothing_is_received_or_installed_while_a_model_is_served_or_tuned
         with pytest.raises(UpdateWaits, match=r"A server is running at http://127.0.0.1:21846") as told:
             await work
         assert "mtp-launcher stop" in told.value.hint
-    assert len(release.told.requests) == asked + 1
+    assert len(release.told.requests) == asked + 2  # the manifest and its signature
     assert not got.path.with_name("ran").exists()
 
 
