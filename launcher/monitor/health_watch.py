@@ -274,6 +274,7 @@ class HealthWatch:
         if machine is None:
             return
         if machine.setup is not None:
+            self._drop_findings()
             self.health, self._engine_pid = Health(machine.setup), machine.setup.engine_pid
             self._finished.clear()
         if self.health is None:
@@ -302,10 +303,18 @@ class HealthWatch:
 
     def reset(self) -> None:
         """Drop all state of a server that has ended, with its findings."""
-        self.health = self._engine_pid = self._counters = self.activity = None
+        self._drop_findings()
+        self._engine_pid = self._counters = self.activity = None
         self.memory = unknown_memory()
         self._finished.clear()
         self._prompts.clear()
+
+    def _drop_findings(self) -> None:
+        """Drop the findings about an engine that is gone, and tell the listener that they are over."""
+        findings, self.health = self.open_findings, None
+        for finding in findings:
+            if self._listener is not None:
+                self._listener(HealthEvent(self._last_check_s, finding, cleared=True))
 
     def note_prompt(self, reread: Reread | None) -> None:
         """Register a client's request that has ended, and what of its prompt was read again."""

@@ -9,6 +9,7 @@ from launcher.app.running_servers import read_running_servers
 from launcher.app.serving import serve
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, Timings
+from launcher.engine.server.reread import Reread, RereadCause
 from launcher.machine.gpu import GpuActivity, Reading
 from launcher.machine.gpus import GpuSnapshot
 from launcher.monitor import health_watch
@@ -162,6 +163,20 @@ def test_a_restarted_server_is_a_new_one(seen: list[Seen]) -> None:
     assert watch.open_findings == ()
     watch.check(4.0, sensed(pid=2), {})
     assert [health.setup.engine_pid for health in seen] == [1, 2]
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_what_was_found_of_an_engine_is_over_when_another_takes_its_place(ends_first: bool) -> None:
+    told: list[tuple[bool, int]] = []
+    watch = HealthWatch(lambda event: told.append((event.cleared, len(watch.open_findings))))
+    watch.check(0.0, sensed(pid=1), {})
+    watch.note_prompt(Reread(9_000, 3.0, RereadCause.RESTART))
+    watch.check(2.0, sensed(), {})
+    assert told == [(False, 1)]
+    if ends_first:
+        watch.reset()
+    watch.check(4.0, sensed(pid=2), {})
+    assert told == [(False, 1), (True, 0)]
 
 
 ENDLESS = ChatRequest([{"role": "user", "content": "What is quantisation?"}], extra={"ignore_eos": True})
