@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agents.agent import find_agent
-from launcher.agents.program import AgentMissing, find_agents, find_program, read_version, search_path
+from launcher.agents.program import AgentMissing, _read_shim, find_agents, find_program, read_version, search_path
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="on Windows installers change PATH itself")
 
@@ -73,3 +73,22 @@ def test_an_agent_that_is_nowhere_is_named(home: Path) -> None:
     with pytest.raises(AgentMissing) as caught:
         find_program(find_agent("opencode"))
     assert caught.value.facts["install"] == "npm install -g opencode-ai"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (r'"%_prog%"  "%dp0%\node_modules\pi\cli.js" %*', ("node", "node_modules/pi/cli.js")),
+        (r'"%~dp0\node.exe"  "%~dp0\..\pi\cli.js" %*', ("node", "../pi/cli.js")),
+        (r'"%dp0%\node_modules\pi\pi.exe"   %*', ("node_modules/pi/pi.exe",)),
+        ("@echo off", None),
+    ],
+)
+def test_the_script_that_a_shim_of_npm_starts_is_started_by_itself(
+    tmp_path: Path, line: str, words: tuple[str, ...] | None
+) -> None:
+    """A shell that runs the .cmd file would read the arguments once more."""
+    shim = tmp_path / "pi.cmd"
+    shim.write_text(f"@ECHO off\n{line}\n")
+    expected = None if words is None else (*words[:-1], str(tmp_path / words[-1]))
+    assert _read_shim(shim) == expected
