@@ -145,7 +145,7 @@ async def test_a_budget_that_the_first_trial_shows_too_small_ends_undecided() ->
     assert len(verdict.trials) == 1
     assert verdict.mtp == "undecided"
     assert draft_length(verdict.settings) == 0
-    assert "a comparison needs at least 11 trials (" in verdict.because
+    assert "a comparison needs at least 10 trials (" in verdict.because
 
 
 async def test_where_trials_are_noisy_and_time_is_long_exploring_ends_all_the_same() -> None:
