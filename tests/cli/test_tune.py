@@ -117,7 +117,7 @@ def test_ctrl_c_pauses_and_says_how_to_go_on(quick: list[str]) -> None:
         lines = []
         for line in again.stdout:
             lines.append(line)
-            if line.startswith(f"{len(told):>3}  "):  # one more than were kept
+            if line.startswith(f"{len(trials) + 2:>3}  "):  # one more than were kept
                 beside = bench("demo")
                 second = run(*quick, "--yes")
                 again.send_signal(signal.SIGINT)
@@ -130,7 +130,7 @@ def test_ctrl_c_pauses_and_says_how_to_go_on(quick: list[str]) -> None:
     assert "tune is already running" in second.stderr
     assert second.stdout == ""  # no plan of what cannot be begun
     new = run(*quick, "--json", "--budget", "0.001")
-    assert json.loads(new.stdout.splitlines()[0])["replaces"] >= len(told) - 2
+    assert json.loads(new.stdout.splitlines()[0])["replaces"] >= len(trials)
 
 
 def test_after_a_kill_it_goes_on(quick: list[str]) -> None:
