@@ -1,5 +1,6 @@
 """Timed requests: makes a request of a prompt, and a run of its reply, with sensor values and disturbances."""
 
+import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -14,6 +15,8 @@ from launcher.tuning.host_watch import HostWatch
 from launcher.tuning.other_requests import OTHER_REQUESTS_SEEN, OtherRequests, ReadCounters
 from launcher.tuning.records import Prompt, Run, RunSettings
 
+IGNORE_LOAD_VARIABLE = "MTP_LAUNCHER_IGNORE_LOAD"
+"""Environment variable that, set to anything, has measurements take no notice of other programs on the processor."""
 _FEWEST_TOKENS = 5
 """Least tokens for a rate; with fewer it is meaningless."""
 
@@ -23,7 +26,7 @@ class RequestTimer:
 
     `monitor` provides sensor values; `engine_pid` returns the engine's process id, None if unknown; `counters` reads
     the server's counters, which reveal requests of other clients. `host_watch` judges the load of the processor, unless
-    the engine is a `foreign` one, whose process is unknown.
+    the engine is a `foreign` one, whose process is unknown, or IGNORE_LOAD_VARIABLE is set.
     """
 
     def __init__(
@@ -34,8 +37,8 @@ class RequestTimer:
         *,
         foreign: bool = False,
     ) -> None:
-        reader = HostCounterReader()
-        self.host_watch = HostWatch(lambda: None if foreign else reader.read(engine_pid()))
+        reader, ignored = HostCounterReader(), foreign or bool(os.environ.get(IGNORE_LOAD_VARIABLE))
+        self.host_watch = HostWatch(lambda: None if ignored else reader.read(engine_pid()))
         self._sensors = RunSensors(monitor, engine_pid, self.host_watch)
         self._others = OtherRequests(counters)
 

@@ -1,4 +1,4 @@
-"""An updated engine is compared with the one before it: real engines, of which one is slowed or broken."""
+"""An updated engine is compared with the one before it: one that says it is slower, and a real one that is broken."""
 
 import shlex
 import sys
@@ -30,16 +30,13 @@ from launcher.engine.builds.known_bad import KnownFault
 from launcher.engine.builds.slower_builds import list_slower_builds
 from launcher.tuning.records import Prompt
 from launcher.tuning.statistics import Interval
-from tests.conftest import BUILT_IN
+from tests.conftest import BUILT_IN, FAKES
 
 PROMPT = Prompt("boat", (("user", "Tell me of a boat on a river."),), 64, {"temperature": 0.0})
-SLOWED = """
-import runpy, sys
-words = sys.argv[1:]
-if "--spec-draft-n-max" in words:
-    words[words.index("--spec-draft-n-max") + 1] = "15"
-sys.argv[1:] = words
-runpy.run_path({program!r}, run_name="__main__")
+FAKE = """
+import os, runpy
+os.environ["FAKE_TOKEN_MS"] = "{ms}"
+runpy.run_path({{program!r}}, run_name="__main__")
 """
 BROKEN = """
 import runpy, sys
@@ -49,10 +46,10 @@ runpy.run_path({program!r}, run_name="__main__")
 """
 
 
-def install(number: int, text: str, folder: Path) -> InstalledEngine:
-    """Put an engine into the store that is the built-in one, changed by a program."""
+def install(number: int, text: str, folder: Path, engine: Path = BUILT_IN) -> InstalledEngine:
+    """Put an engine into the store, run by a program."""
     script = folder / f"b{number}.py"
-    script.write_text(text.format(program=str(BUILT_IN)))
+    script.write_text(text.format(program=str(engine)))
     prepared = folder / f"new-{number}"
     prepared.mkdir()
     program = prepared / PROGRAM
@@ -79,7 +76,11 @@ async def session() -> AsyncIterator[ServerSession]:
 
 
 async def test_a_slower_update_gives_way_to_the_build_before_it(session: ServerSession, tmp_path: Path) -> None:
-    new, old = update(SLOWED, tmp_path)
+    fake = FAKES / "llama_server.py"
+    old = install(11_400, FAKE.format(ms=10), tmp_path, fake)
+    new = install(11_434, FAKE.format(ms=11), tmp_path, fake)
+    use_engine(old.name)
+    switch_after_install(new.name)
     assert find_uncompared_update() == (new, old)
     turns: list[str] = []
     found = await compare_update(
@@ -87,7 +88,7 @@ async def test_a_slower_update_gives_way_to_the_build_before_it(session: ServerS
     )
     assert turns == [old.name, new.name, new.name, old.name, old.name, new.name]
     assert found.ratio is not None
-    assert found.ratio.estimate < 0.97
+    assert found.ratio.estimate == pytest.approx(10 / 11)
     assert found.is_slower, found.ratio
     assert session.is_idle
     store = read_store()

@@ -23,12 +23,15 @@ What it does wrong is named in FAKE_FAULTS, comma-separated:
     flood               prints 200,000 lines before it listens, and a last one
     half-lines          prints a line in two halves with NULs, and half a line for good
     stalls              a chat reply stops in the middle, after the first request
+
+A token takes FAKE_TOKEN_MS by its own account, 1 unless told.
 """
 
 import os
 import sys
 
 FAULTS = frozenset(filter(None, os.environ.get("FAKE_FAULTS", "").split(",")))
+TOKEN_MS = float(os.environ.get("FAKE_TOKEN_MS", "1"))
 FLAGS = [
     "--model",
     "--host",
@@ -116,7 +119,8 @@ class Handler(BaseHTTPRequestHandler):
             if "mute" in FAULTS:
                 threading.Event().wait()
             tokens += 1
-            timings: dict[str, Any] = {"predicted_n": tokens, "predicted_ms": float(tokens)}
+            timings: dict[str, Any] = {"predicted_n": tokens, "predicted_ms": tokens * TOKEN_MS}
+            timings["predicted_per_second"] = 1_000 / TOKEN_MS
             if "no-drafts" not in FAULTS:
                 timings |= {"draft_n": tokens, "draft_n_accepted": tokens - 1}
             self.event({"choices": [{"delta": {"content": "word "}}], "timings": timings})
