@@ -209,11 +209,14 @@ def test_another_plan_says_that_it_takes_the_place_of_what_is_served(
     assert "draft 2" in looked.card.accessibleName()
 
 
-def test_a_first_start_needs_no_folder_for_its_state(
-    window: Window, looked: StartPage, qtbot: QtBot, home: Path
-) -> None:
-    shutil.rmtree(home / "state", ignore_errors=True)
+@pytest.fixture
+def state_in_the_way(home: Path) -> None:
+    """No folder for the state can be made."""
+    home.mkdir()
     (home / "state").write_text("in the way")
+
+
+def test_a_first_start_needs_no_folder_for_its_state(state_in_the_way: None, looked: StartPage, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: done(looked))
 
