@@ -219,6 +219,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=10_000, help="most tokens of a reply (default: the workload's)")
     words, _, arguments = " ".join(map(shlex.quote, sys.argv[1:])).partition(" -- ")
     options = parser.parse_args(shlex.split(words))
+    if options.processor_time and sys.platform != "linux":
+        parser.error("--processor-time reads /proc, which only Linux has.")
     events = [json.loads(line) for line in options.tune.read_text("utf-8").splitlines() if line.startswith("{")]
     space = next(each["space"] for each in events if each.get("event") == "plan")
     verdict = next(each["verdict"] for each in events if "verdict" in each)

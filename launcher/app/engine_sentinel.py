@@ -29,7 +29,7 @@ from launcher.tuning.statistics import Interval, Pair, paired_speedup
 from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workload
 
 SECONDS = 60.0
-"""How long builds are compared, longer where three pairs take longer."""
+"""Seconds of a comparison. It takes longer if it has not made three pairs by then."""
 SLOWER = 0.97
 """A build whose speed is at most this share of the other's, and certainly below it, is slower."""
 _FEWEST_PAIRS, _MOST_PAIRS, _MOST_SPOILT = 3, 40, 3
@@ -162,34 +162,20 @@ async def compare_engines(
     seconds: float = SECONDS,
     prompts: Sequence[Prompt] = (),
     on_turn: OnTurn = lambda *_: None,
+    is_update: bool = False,
 ) -> BuildComparison:
     """Serve a model with two builds in turn for `seconds`, and compare its speed. The session is stopped at the end.
 
+    With `is_update`, a `new` build that is slower is added to the list of slower builds, and `old` is put in use again.
     The model is the last one that was served, or the demo, and the `prompts` those of the default workload. Raises what
     a start with the old build raises, and Superseded when another operation uses the session.
     """
     prompts = prompts or load_workload(DEFAULT_WORKLOAD).prompts
     model = model or await asyncio.to_thread(load_last_model) or DEMO
     start = await resolve_start(model)
-    return await _compare_on(session, new, old, start.options, model, prompts, seconds, on_turn)
-
-
-async def compare_update(
-    session: ServingSession,
-    new: InstalledEngine,
-    old: InstalledEngine,
-    model: str | None = None,
-    *,
-    seconds: float = SECONDS,
-    prompts: Sequence[Prompt] = (),
-    on_turn: OnTurn = lambda *_: None,
-) -> BuildComparison:
-    """Compare an update with the build before it, as `compare_engines` does, which is put in use again if faster.
-
-    A slower build is added to the list of slower builds.
-    """
-    found = await compare_engines(session, new, old, model, seconds=seconds, prompts=prompts, on_turn=on_turn)
-    await asyncio.to_thread(_settle_comparison, found)
+    found = await _compare_on(session, new, old, start.options, model, prompts, seconds, on_turn)
+    if is_update:
+        await asyncio.to_thread(_settle_comparison, found)
     return found
 
 

@@ -51,7 +51,7 @@ _HIGHEST_RATE = 300.0
 _LOAD_GB_S, _START_S = 2.0, 3.0
 """Speed of reading the model's file, and seconds for the rest of a start."""
 _GUESS_TOO_LONG = 3.0
-"""How many times too long these guesses may be."""
+"""The true times may be shorter than these guesses by this factor."""
 
 
 @dataclass(frozen=True, slots=True)

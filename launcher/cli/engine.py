@@ -236,7 +236,7 @@ def _test_json(name: str, result: SelfTestResult) -> dict[str, Any]:
 
 async def _compare_engines(options: argparse.Namespace) -> Result:
     """Compare two engines, by default the one in use with the one before it, which is put in use again if faster."""
-    from launcher.app.engine_sentinel import compare_engines, compare_update, describe_slower_build
+    from launcher.app.engine_sentinel import compare_engines, describe_slower_build
     from launcher.app.saved_tunes import check_no_tune
     from launcher.app.session import ServerSession
     from launcher.base.errors import BadOption
@@ -252,7 +252,6 @@ async def _compare_engines(options: argparse.Namespace) -> Result:
             "There is no engine before the one in use to compare it with.", "Name two: `engine compare NAME NAME`."
         )
     new, old = pair
-    compare = compare_engines if options.names else compare_update
     reporter = Reporter(as_json=options.json)
 
     def show_turn(name: str, rate: float) -> None:
@@ -261,7 +260,9 @@ async def _compare_engines(options: argparse.Namespace) -> Result:
 
     session, seconds = ServerSession(), 60 * options.minutes
     try:
-        found = await compare(session, new, old, options.model, seconds=seconds, on_turn=show_turn)
+        found = await compare_engines(
+            session, new, old, options.model, seconds=seconds, on_turn=show_turn, is_update=not options.names
+        )
     finally:
         reporter.close()
         await session.stop()

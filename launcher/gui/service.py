@@ -147,7 +147,7 @@ class ServerService:
 
     async def watch_updates(self, check_s: float) -> None:
         """Compare an updated engine with the one before it when nothing was served at several checks. Never ends."""
-        from launcher.app.engine_sentinel import compare_update, find_uncompared_update
+        from launcher.app.engine_sentinel import compare_engines, find_uncompared_update
         from launcher.app.session import ServerSession
 
         idle_checks = 0
@@ -158,7 +158,7 @@ class ServerService:
             if update is None or idle_checks < _IDLE_CHECKS:
                 continue
             idle_checks = 0
-            self._comparison = asyncio.create_task(compare_update(ServerSession(), *update))
+            self._comparison = asyncio.create_task(compare_engines(ServerSession(), *update, is_update=True))
             try:
                 await asyncio.wait([self._comparison])
             finally:

@@ -1,4 +1,4 @@
-"""How busy the processor is with other things than the engine: other programs, other virtual machines, heat."""
+"""Reads how much of the processor other programs, other virtual machines and throttling take from the engine."""
 
 import os
 from collections.abc import Iterable

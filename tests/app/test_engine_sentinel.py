@@ -10,7 +10,7 @@ import pytest
 
 from launcher.app.engine_sentinel import (
     BuildComparison,
-    compare_update,
+    compare_engines,
     describe_slower_build,
     find_uncompared_update,
 )
@@ -83,8 +83,15 @@ async def test_a_slower_update_gives_way_to_the_build_before_it(session: ServerS
     switch_after_install(new.name)
     assert find_uncompared_update() == (new, old)
     turns: list[str] = []
-    found = await compare_update(
-        session, new, old, "demo", seconds=0.0, prompts=[PROMPT], on_turn=lambda name, _: turns.append(name)
+    found = await compare_engines(
+        session,
+        new,
+        old,
+        "demo",
+        seconds=0.0,
+        prompts=[PROMPT],
+        on_turn=lambda name, _: turns.append(name),
+        is_update=True,
     )
     assert turns == [old.name, new.name, new.name, old.name, old.name, new.name]
     assert found.ratio is not None
@@ -103,7 +110,7 @@ async def test_a_slower_update_gives_way_to_the_build_before_it(session: ServerS
 
 async def test_an_update_that_does_not_serve_the_model_gives_way(session: ServerSession, tmp_path: Path) -> None:
     new, old = update(BROKEN, tmp_path)
-    found = await compare_update(session, new, old, "demo", seconds=0.0)
+    found = await compare_engines(session, new, old, "demo", seconds=0.0, is_update=True)
     assert (found.ratio, found.pairs) == (None, 0)
     assert found.sentence.startswith(f"{new.name} does not serve demo, which {old.name} does: ")
     assert read_store().current == old.name
