@@ -32,6 +32,18 @@ def delete_first(chat: ChatPane, qtbot: QtBot) -> None:
     chat.conversation_list.delete_selected()
 
 
+def compare_endlessly(window: Window, chat: ChatPane, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare with draft 0; B replies until it is stopped."""
+    applied = window.controller.applied
+    applied.connect(lambda _error: endless(window, monkeypatch))  # B is asked at once after this
+    with qtbot.waitSignal(applied):
+        chat.compare_button.setChecked(True)
+        chat.compare_bar.fields["draft"].setText("0")
+        send(chat, qtbot, "What is a draft?")
+    with qtbot.waitSignal(window.controller.deltas):
+        pass
+
+
 def test_a_conversation_that_is_deleted_while_a_reply_comes_ends_the_reply(
     window: Window, chat: ChatPane, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,13 +72,7 @@ def test_a_server_that_is_stopped_while_b_replies_stays_stopped(
 ) -> None:
     controller = window.controller
     states: list[ServerState] = []
-    with qtbot.waitSignal(controller.applied):
-        chat.compare_button.setChecked(True)
-        chat.compare_bar.fields["draft"].setText("0")
-        send(chat, qtbot, "What is a draft?")
-    endless(window, monkeypatch)
-    with qtbot.waitSignal(controller.deltas):
-        pass
+    compare_endlessly(window, chat, qtbot, monkeypatch)
     controller.view_changed.connect(lambda _view: states.append(controller.inputs.status.state))
     controller.stop()
     if reply_ends:  # before the stop is under way
@@ -81,13 +87,7 @@ def test_a_comparison_whose_conversation_is_deleted_leaves_the_server_as_it_was(
     window: Window, chat: ChatPane, qtbot: QtBot, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = window.controller
-    with qtbot.waitSignal(controller.applied):
-        chat.compare_button.setChecked(True)
-        chat.compare_bar.fields["draft"].setText("0")
-        send(chat, qtbot, "What is a draft?")
-    endless(window, monkeypatch)
-    with qtbot.waitSignal(controller.deltas):
-        pass
+    compare_endlessly(window, chat, qtbot, monkeypatch)
     with qtbot.waitSignal(controller.applied):
         delete_first(chat, qtbot)
     qtbot.waitUntil(lambda: can_send(chat))
