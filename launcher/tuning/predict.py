@@ -251,6 +251,7 @@ def _covariance_root(levels: int) -> Array:
 DraftingKey = tuple[Value, ...]
 """Values of the settings that affect drafts, other than the draft length."""
 
+_NO_COUNTS = PositionCounts((), ())
 _CORRELATED_STEPS = 2.0
 """Steps of one reply are similar, so this many of them count as one independent step."""
 _PROMPT_WEIGHT, _POSITION_WEIGHT = 30.0, 8.0
@@ -269,7 +270,7 @@ class StepYields:
         self._baseline = tuple(space.baseline[name] for name in self._names)
         self._longest = space.drafts[-1]
         self._prompts = list(prompts)
-        self._counts: dict[tuple[DraftingKey, str], list[PositionCounts]] = {}
+        self._counts: dict[tuple[DraftingKey, str], PositionCounts] = {}
         self._longer_drafts: dict[DraftingKey, tuple[int, int]] = {}
         """Tokens accepted beyond the draft length, which n-gram drafts may exceed, and steps."""
 
@@ -282,7 +283,8 @@ class StepYields:
         for run in runs:
             if run.is_counted and run.steps and draft_length(run.settings):
                 key, counts = self.drafting_key(run.settings), count_positions(run.steps, run.acceptance)
-                self._counts.setdefault((key, run.prompt), []).append(counts)
+                earlier = self._counts.get((key, run.prompt), _NO_COUNTS)
+                self._counts[key, run.prompt] = add_counts((earlier, counts))
                 tokens, steps = self._longer_drafts.get(key, (0, 0))
                 beyond = sum(counts.accepted[draft_length(run.settings) :])
                 self._longer_drafts[key] = (tokens + beyond, steps + run.steps)
@@ -310,7 +312,7 @@ class StepYields:
 
         `prior` has the rates that are expected of all prompts; None expects each position to be like the one before.
         """
-        counts = [add_counts(self._counts.get((key, prompt), ())) for prompt in self._prompts]
+        counts = [self._counts.get((key, prompt), _NO_COUNTS) for prompt in self._prompts]
         chances = _pad_rows([each.chances for each in counts], self._longest) / _CORRELATED_STEPS
         hits = _pad_rows([each.accepted for each in counts], self._longest) / _CORRELATED_STEPS
         shared = np.empty(self._longest)

@@ -16,7 +16,8 @@ from launcher.tuning.tune_state import Fault, Trial
 from launcher.tuning.verdict import GAIN_CHANCE, Forecast, LikelyAnswer, LikelyGain
 
 Array = NDArray[np.float64]
-_Cost = Callable[[Run], float | None]
+_LogCosts = list[tuple[str, float]]
+"""Of one trial: pairs of a prompt and the logarithm of its cost."""
 
 _DRAWS = 128
 """Random draws of the value of every setting."""
@@ -68,6 +69,9 @@ class Search:
         self._yields = StepYields(space, prompts)
         self._rng = np.random.default_rng(seed)
         self._trials: list[Trial] = []
+        self._step_logs: list[_LogCosts] = []
+        """The costs of the steps of each trial: see `_log_costs`."""
+        self._memory_ranks = np.array([space.memory_ranks(settings) for settings in self.grid])
         self._failures: dict[Key, int] = {}
         self._drafts = np.array([draft_length(settings) for settings in self.grid])
         keys = [self._yields.drafting_key(settings) for settings in self.grid]
@@ -83,6 +87,7 @@ class Search:
         """
         if trial.error is None:
             self._trials.append(trial)
+            self._step_logs.append(_log_costs(trial, self._goal.step_cost))
             self.excluded[self.find_index(trial.settings)] = False  # an earlier failure had another cause
             self._yields.add_runs(trial.runs)
             self._estimate_noise()
@@ -97,9 +102,7 @@ class Search:
         if key in self._index:
             self.excluded[self._index[key]] = True
         if trial.fault is Fault.MEMORY and not started:
-            for i, settings in enumerate(self.grid):
-                if self._space.needs_as_much(settings, trial.settings):
-                    self.excluded[i] = True
+            self.excluded |= (self._memory_ranks >= self._space.memory_ranks(trial.settings)).all(axis=1)
 
     def find_index(self, settings: RunSettings) -> int:
         """Return the index of settings in the grid."""
@@ -151,10 +154,14 @@ class Search:
         for trials in _TRIALS_AHEAD:
             learned = covariance / np.sqrt(variance + noise**2 / trials)[:, None]  # rows: measured, columns: told about
             left = np.sqrt(np.maximum(gain_variance - (learned - learned[:, [0]]) ** 2, 0) + floor)
-            after = mean + _QUANTILES[:, None, None] * learned
-            clear_after = after - after[:, :, [0]] >= _GAIN_DEVIATIONS * left
-            clear_after[:, :, 0] = True
-            value = np.where(clear_after, after, -np.inf).max(axis=2).mean(axis=0) - mean[clear].max()
+            needed = _GAIN_DEVIATIONS * left
+            answers = np.zeros(len(allowed))
+            for quantile in _QUANTILES:  # one at a time: all at once do not fit into the processor's cache
+                after = mean + quantile * learned
+                clear_after = after - after[:, [0]] >= needed
+                clear_after[:, 0] = True
+                answers += np.where(clear_after, after, -np.inf).max(axis=1)
+            value = answers / len(_QUANTILES) - mean[clear].max()
             worth = np.maximum(worth, value / (trials * seconds))
         if worth.max() <= 0:
             return self.grid[int(assessment.scores[self._rng.integers(_DRAWS)].argmax())]
@@ -197,8 +204,8 @@ class Search:
 
     def _proven_to_fit(self) -> NDArray[np.bool_]:
         """Return which settings need no more memory than others that have started."""
-        started = list({settings_key(trial.settings): trial.settings for trial in self._trials}.values())
-        return np.array([any(self._space.needs_as_much(each, settings) for each in started) for settings in self.grid])
+        started = np.unique([self._space.memory_ranks(trial.settings) for trial in self._trials], axis=0)
+        return np.asarray(np.any(np.all(self._memory_ranks[:, None] <= started, axis=2), axis=1))
 
     def forecast_drafts(self, assessment: Assessment, settings: RunSettings) -> tuple[Forecast, ...]:
         """Return forecasts of the goal's value at each draft length not excluded, with the other settings given."""
@@ -243,16 +250,19 @@ class Search:
         return [run for trial in self._trials for run in trial.runs if self._goal.run_value(run) is not None]
 
     def _cost_surface(self) -> CostPosterior:
-        return self._surface.fit(self._cost_points(self._goal.step_cost))
+        return self._surface.fit(self._cost_points(self._step_logs))
 
     def _prefill_surface(self) -> CostPosterior:
-        return self._surface.fit(self._cost_points(lambda run: 1 / run.prefill_rate if run.prefill_rate else None))
+        def token_cost(run: Run) -> float | None:
+            return 1 / run.prefill_rate if run.prefill_rate else None
 
-    def _cost_points(self, cost: _Cost) -> list[CostPoint]:
-        offsets = _prompt_offsets(self._trials, cost)
+        return self._surface.fit(self._cost_points([_log_costs(trial, token_cost) for trial in self._trials]))
+
+    def _cost_points(self, costs: Sequence[_LogCosts]) -> list[CostPoint]:
+        offsets = _prompt_offsets(costs)
         points = []
-        for trial in self._trials:
-            logs = [log - offsets[prompt] for prompt, log in _log_costs(trial, cost)]
+        for trial, pairs in zip(self._trials, costs, strict=True):
+            logs = [log - offsets[prompt] for prompt, log in pairs]
             if logs:
                 variance = self.noise**2 / len(logs) + self.start_noise**2
                 points.append(CostPoint(trial.settings, statistics.fmean(logs), variance, trial.began_s))
@@ -260,12 +270,11 @@ class Search:
 
     def _estimate_noise(self) -> None:
         """Estimate the spread of runs within a start, and of starts of the same settings."""
-        cost = self._goal.step_cost
-        offsets = _prompt_offsets(self._trials, cost)
+        offsets = _prompt_offsets(self._step_logs)
         squares, freedom = _NOISE_WEIGHT * _USUAL_NOISE**2, float(_NOISE_WEIGHT)
         means: dict[Key, list[tuple[float, int]]] = {}
-        for trial in self._trials:
-            logs = [log - offsets[prompt] for prompt, log in _log_costs(trial, cost)]
+        for trial, pairs in zip(self._trials, self._step_logs, strict=True):
+            logs = [log - offsets[prompt] for prompt, log in pairs]
             if not logs:
                 continue
             mean = statistics.fmean(logs)
@@ -284,18 +293,17 @@ class Search:
         self.start_noise = math.sqrt((max(squares, 0.0) + _START_NOISE_WEIGHT * _USUAL_START_NOISE**2) / freedom)
 
 
-def _log_costs(trial: Trial, cost: _Cost) -> list[tuple[str, float]]:
-    """Return pairs of a prompt and the logarithm of its cost."""
+def _log_costs(trial: Trial, cost: Callable[[Run], float | None]) -> _LogCosts:
+    """Return the logarithm of the cost of each prompt that has one."""
     costs = ((run.prompt, cost(run)) for run in trial.runs)
     return [(prompt, math.log(value)) for prompt, value in costs if value]
 
 
-def _prompt_offsets(trials: Sequence[Trial], cost: _Cost) -> dict[str, float]:
+def _prompt_offsets(costs: Sequence[_LogCosts]) -> dict[str, float]:
     """Return the mean difference of each prompt's log cost from its trial's (longer prompts fill more cache)."""
     above: dict[str, list[float]] = {}
-    for trial in trials:
-        logs = _log_costs(trial, cost)
-        mean = statistics.fmean(log for _, log in logs) if logs else 0.0
-        for prompt, log in logs:
+    for pairs in costs:
+        mean = statistics.fmean(log for _, log in pairs) if pairs else 0.0
+        for prompt, log in pairs:
             above.setdefault(prompt, []).append(log - mean)
     return {prompt: statistics.fmean(values) for prompt, values in above.items()}

@@ -107,13 +107,12 @@ class Space:
                 if chosen != baseline and (self.fits is None or self.fits(chosen)):
                     yield chosen
 
-    def needs_as_much(self, other: RunSettings, failed: RunSettings) -> bool:
-        """Return whether `other` needs at least the memory of `failed` on every axis."""
-        return draft_length(other) >= draft_length(failed) and all(
-            axis.values.index(other[axis.name]) >= axis.values.index(failed[axis.name])
-            for axis in self.axes
-            if axis.memory
-        )
+    def memory_ranks(self, settings: RunSettings) -> tuple[int, ...]:
+        """Return the draft length, and the place on each axis that takes memory.
+
+        Settings of which none is lower need at least as much memory.
+        """
+        return draft_length(settings), *(axis.values.index(settings[axis.name]) for axis in self.axes if axis.memory)
 
     def as_json(self) -> dict[str, object]:
         """Return the identity of the space as JSON data, without `fits`."""

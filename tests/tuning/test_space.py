@@ -34,11 +34,8 @@ def test_memory_that_mtp_takes_is_free_without_it() -> None:
 
 def test_what_needs_as_much_memory_is_known_by_order() -> None:
     space = Space({"kv": "q8_0", "threads": 4}, (1, 2), (KV, SpaceAxis("threads", (4, 8))))
-    failed = {"kv": "q8_0", "threads": 4, "draft": 1}
-    assert space.needs_as_much({"kv": "f16", "threads": 8, "draft": 1}, failed)
-    assert space.needs_as_much({"kv": "q8_0", "threads": 4, "draft": 2}, failed)
-    assert not space.needs_as_much({"kv": "f16", "threads": 4, "draft": 0}, failed)
-    assert not space.needs_as_much({"kv": "q4_0", "threads": 4, "draft": 2}, failed)
+    assert space.memory_ranks({"kv": "f16", "threads": 8, "draft": 1}) == (1, KV.values.index("f16"))
+    assert space.memory_ranks({"kv": "q4_0", "threads": 4}) == (0, KV.values.index("q4_0"))
 
 
 @pytest.mark.parametrize(
