@@ -5,6 +5,7 @@ import socket
 import ssl
 import sys
 import urllib.request
+from functools import cache
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
@@ -81,18 +82,29 @@ def make_tls_context() -> ssl.SSLContext:
     On Windows the system itself verifies, so it can fetch missing root certificates. A Linux without certificates uses
     those of certifi. Raises Unreachable if the variables name nothing readable.
     """
-    context = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     file, folder = os.environ.get("SSL_CERT_FILE") or None, os.environ.get("SSL_CERT_DIR") or None
     try:
         if file or folder:
-            context.load_verify_locations(cafile=file, capath=folder)
-        elif sys.platform == "linux" and not _system_has_certificates():
-            context.load_verify_locations(cafile=certifi.where())
+            return _make_context(file, folder)
+        if sys.platform == "linux" and not _system_has_certificates():
+            return _certifi_context()
+        return _make_context(None, None)
     except OSError as error:
         raise Unreachable(
             message("The certificates set in the environment cannot be used: {error}.", error=error),
             message("Check SSL_CERT_FILE and SSL_CERT_DIR."),
         ) from error
+
+
+@cache  # reading them takes 50 ms
+def _certifi_context() -> ssl.SSLContext:
+    return _make_context(certifi.where(), None)
+
+
+def _make_context(file: str | None, folder: str | None) -> ssl.SSLContext:
+    context = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if file or folder:
+        context.load_verify_locations(cafile=file, capath=folder)
     return context
 
 

@@ -166,6 +166,7 @@ async def test_a_model_that_is_kept_stays_and_the_started_one_goes_and_comes_bac
     assert "not enough memory for third" in refused.json()["error"]["message"]
 
 
+@pytest.mark.thorough
 async def test_what_requests_loaded_is_unloaded_when_idle_and_what_was_started_is_not(
     served: Served, rules: list[PoolRules]
 ) -> None:
@@ -248,6 +249,7 @@ async def test_a_load_that_fails_has_its_own_status_and_the_others_go_on(
     assert (await served.ask_well("demo"))["model"] == "demo"
 
 
+@pytest.mark.thorough
 async def test_an_alias_has_a_system_text_and_settings(served: Served) -> None:
     add_alias(ModelAlias(name="code", model="second", settings={"draft": "4"}, system="Answer in one word. " * 20))
     add_alias(ModelAlias(name="prose", model="second", settings={"draft": "1"}))

@@ -71,6 +71,7 @@ async def test_the_fact_is_hidden_in_the_context_in_use(demo_model: Path) -> Non
     assert (await prepare_check(long, "demo", needle=50_000)).needle == 50_000
 
 
+@pytest.mark.thorough
 async def test_weights_are_judged_against_the_largest_file_of_the_model(
     session: ServerSession, four_bits: Path, demo_model: Path, headless_model: Path
 ) -> None:

@@ -152,6 +152,7 @@ async def test_a_stop_that_comes_too_late_begins_nothing() -> None:
     assert not session.stopped
 
 
+@pytest.mark.thorough
 async def test_it_is_stopped_and_its_program_goes_on(options: ServeOptions) -> None:
     async with served(options) as session:
         ended = asyncio.create_task(session.wait_until_ended())
@@ -162,6 +163,7 @@ async def test_it_is_stopped_and_its_program_goes_on(options: ServeOptions) -> N
         assert session.supervisor.status.state is ServerState.READY
 
 
+@pytest.mark.thorough
 async def test_a_drain_lets_replies_end_and_takes_no_new_ones(options: ServeOptions) -> None:
     request = ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=400, extra={"ignore_eos": True})
     async with served(options) as session:

@@ -174,6 +174,7 @@ async def test_a_stream_goes_on_over_a_restart_and_its_pause_is_told(options: Se
     assert prompt.first_token_s is not None
 
 
+@pytest.mark.thorough
 async def test_errors_are_of_their_own_kind_and_the_same_as_with_the_status(
     options: ServeOptions, tmp_path: Path
 ) -> None:
@@ -194,6 +195,7 @@ async def test_errors_are_of_their_own_kind_and_the_same_as_with_the_status(
             await session.start(replace(options, context=-1))
 
 
+@pytest.mark.thorough
 async def test_sharing_starts_it_anew_at_the_same_address(options: ServeOptions) -> None:
     async with remote() as session:
         await session.start(options)
@@ -374,6 +376,7 @@ async def test_a_process_without_a_server_ends_with_its_owner() -> None:
     session._link.reap(END_S)  # type: ignore[union-attr]
 
 
+@pytest.mark.thorough
 async def test_a_window_takes_over_what_was_started_at_login_and_its_end_ends_it(
     options: ServeOptions, home: Path
 ) -> None:
@@ -468,6 +471,7 @@ async def wait_for_notice(seen: list[ServerEvent], code: str) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.thorough
 async def test_requests_name_other_models_and_a_start_of_the_window_comes_before_these(
     options: ServeOptions, second: Path
 ) -> None:

@@ -60,7 +60,9 @@ async def test_of_many_starts_at_once_the_last_one_counts(options: ServeOptions)
             _ = mine.supervisor
 
 
-@pytest.mark.parametrize("turns", range(0, 60, 6))
+@pytest.mark.parametrize(
+    "turns", [0, 24, 54, *(pytest.param(turns, marks=pytest.mark.thorough) for turns in range(2, 60, 4))]
+)
 async def test_a_start_can_be_followed_by_a_stop_or_a_start_at_any_moment(options: ServeOptions, turns: int) -> None:
     async with session() as mine:
         first = asyncio.create_task(mine.start(options))
@@ -137,6 +139,7 @@ async def test_a_start_waits_until_what_a_stop_puts_away_is_away(options: ServeO
         await mine.stop()
 
 
+@pytest.mark.thorough
 async def test_an_engine_is_looked_after_when_nobody_can_be_told(options: ServeOptions) -> None:
     def terminal_is_gone(_: object) -> None:
         raise BrokenPipeError

@@ -166,7 +166,7 @@ async def disturbed(bench: SessionBench, asking: Awaitable[Run], tokens: int = 4
         return await asking
 
 
-@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("slots", [1, pytest.param(2, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(("tokens", "programs"), [(4, 3), (400, 1)])  # one of three waits for its turn at any time
 async def test_another_programs_request_meanwhile_spoils_a_run(
     options: ServeOptions, slots: int, tokens: int, programs: int
@@ -180,6 +180,7 @@ async def test_another_programs_request_meanwhile_spoils_a_run(
         assert (await bench.run(PROMPT, seed=1)).spoilt is None
 
 
+@pytest.mark.thorough
 async def test_several_runs_at_once_do_not_spoil_each_other_and_another_programs_request_does(
     options: ServeOptions,
 ) -> None:
@@ -191,6 +192,7 @@ async def test_several_runs_at_once_do_not_spoil_each_other_and_another_programs
         assert OTHER_REQUESTS_SEEN in [run.spoilt for run in both]  # mostly in both, in the last to end at least
 
 
+@pytest.mark.thorough
 async def test_what_others_spoilt_is_asked_again(options: ServeOptions) -> None:
     # A slot for each: none of the others' requests waits until they are over, and then goes on.
     async with serving_bench(replace(options, slots=4, context=4_096)) as bench:
@@ -205,7 +207,7 @@ async def test_what_others_spoilt_is_asked_again(options: ServeOptions) -> None:
         assert measured.counted == (last,)
 
 
-@pytest.mark.parametrize("counts", ["metrics", "slots", "neither"])
+@pytest.mark.parametrize("counts", ["metrics", pytest.param("slots", marks=pytest.mark.thorough), "neither"])
 async def test_a_server_that_others_started_tells_of_others_too(options: ServeOptions, counts: str) -> None:
     async with serving_bench(replace(options, slots=2)) as ours:
         await ours.become({"draft": 0})

@@ -56,6 +56,7 @@ async def test_what_a_failed_start_proposes_is_done_to_it(session: ServerSession
     assert running(session).context == 4_096
 
 
+@pytest.mark.thorough
 async def test_new_settings_that_failed_are_mended_and_not_the_old_ones(
     session: ServerSession, options: ServeOptions
 ) -> None:

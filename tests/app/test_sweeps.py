@@ -98,6 +98,7 @@ async def test_streams_are_answered_at_once(session: ServerSession, subject: Swe
     assert curve.ratio_at("draft 2", 3)
 
 
+@pytest.mark.thorough
 async def test_a_context_is_swept_by_its_size(session: ServerSession, subject: SweepModel) -> None:
     sweep = plan_sweep(CurveAxis.CONTEXT, subject, WORK, (1_024, 4_096), rounds=1)
     found: list[RoundPoint] = []
@@ -189,6 +190,7 @@ async def test_sustained_load_asks_without_a_pause_until_its_time(session: Serve
     assert kept.result["sentence"] == told.sentence
 
 
+@pytest.mark.thorough
 async def test_an_agents_tasks_reuse_their_prompts_and_are_kept(session: ServerSession, subject: SweepModel) -> None:
     shape = AgentShape("tiny", "made for this test", 300, 200, 4, 60, 24)
     tasks: list[AgentTask] = []

@@ -148,6 +148,7 @@ async def test_a_kv_cache_type_that_changes_the_answers_is_not_recommended_silen
     assert changes_answers(saved.verdict)
 
 
+@pytest.mark.thorough
 async def test_an_early_answer_that_changes_the_answers_is_not_used(
     options: ServeOptions, session: ServerSession
 ) -> None:
@@ -246,6 +247,7 @@ async def test_who_takes_the_server_keeps_it(options: ServeOptions, session: Ser
     assert len(told.of(Paused)) == 1
 
 
+@pytest.mark.thorough
 async def test_texts_get_their_size_by_the_models_own_tokens(options: ServeOptions, session: ServerSession) -> None:
     long = replace(WORK, prompts=(replace(WORK.prompts[0], size=200),))
     verdict = await run_tune(session, await prepared(options, workload=long), Told())

@@ -80,6 +80,7 @@ def test_it_serves_the_model_itself_and_its_figures_are_those_of_its_runs_and_ar
     assert kept.sentence.startswith(f"{kept.decode_rate:.1f} tokens/s for short with draft")
 
 
+@pytest.mark.thorough
 def test_a_server_that_runs_is_asked_as_it_is(short: Path) -> None:
     with served("demo", "--draft", "4", "--ctx", "2048") as server:
         told = answer("bench", "--workload", str(short), "--runs", "2")
@@ -217,6 +218,7 @@ async def test_the_model_is_served_as_serve_does_with_the_machines_preset(demo_m
     assert newest.runs[0].settings["p_min"] == 0.75
 
 
+@pytest.mark.thorough
 def test_what_a_million_tokens_cost(short: Path) -> None:
     command = ["bench", "demo", "--workload", str(short), "--runs", "1", "--price-kwh", "0.30", "--cloud-price", "0.60"]
     told = answer(*command, "--watts", "200")

@@ -137,6 +137,7 @@ def test_claude_codes_late_system_message_is_refused_by_a_template_that_is_then_
     assert "a corrected one is used" in " ".join(corrected.stderr.split())
 
 
+@pytest.mark.thorough
 def test_an_agent_that_no_template_suits_is_not_started(
     home: Path, claude: Path, demo_model: Path, tmp_path: Path
 ) -> None:

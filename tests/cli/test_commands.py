@@ -107,6 +107,7 @@ def test_the_demo_reports_what_it_measured() -> None:
     assert report["samples"] > 0
 
 
+@pytest.mark.thorough
 def test_the_demo_goes_on_for_as_long_as_asked() -> None:
     report = answer("demo", "--headless", "--seconds", "1")
     assert report["samples"] >= 8
@@ -203,6 +204,7 @@ def test_a_second_serve_loads_its_model_at_the_first_until_it_ends(demo_model: P
         assert complaint("stop", "copied")["code"] == "model_missing"
 
 
+@pytest.mark.thorough
 def test_several_servers_run_side_by_side_and_are_told_apart() -> None:
     with served("--model", "demo") as (_, first), served("--model", "demo", "--port", find_port()) as (_, second):
         assert first["url"] != second["url"]
@@ -316,6 +318,7 @@ def test_a_busy_port_is_named_and_its_owner_left_alone() -> None:
         assert answer("status")[0]["state"] == "ready"
 
 
+@pytest.mark.thorough
 def test_a_llama_server_given_by_path_goes_the_same_way(real_engine: Path, demo_model: Path) -> None:
     with served("--model", str(demo_model), "--engine", str(real_engine), "--ctx", "1024") as (_, _ready):
         (listed,) = answer("status")

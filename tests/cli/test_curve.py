@@ -118,6 +118,7 @@ def test_an_interrupted_curve_shows_what_was_measured(work: str) -> None:
     assert registry.list_entries() == ()
 
 
+@pytest.mark.thorough
 def test_load_that_holds_or_not_is_told_with_its_rows(work: str) -> None:
     done = told("endure", "demo", "--minutes", "0.05", "--draft", "1", "--json", "--workload", work, *SHORT)
     assert done.returncode == 0, done.stderr

@@ -109,6 +109,7 @@ def test_serve_takes_the_engine_in_use(demo_model: Path, releases: ReleaseServer
     assert told("engine", "remove", "b11450")["freed_bytes"] > 0
 
 
+@pytest.mark.thorough
 def test_an_installed_engine_serves_by_its_name(demo_model: Path, releases: ReleaseServer) -> None:
     run("engine", "install", "b11434")
     run("engine", "use", "auto")

@@ -80,6 +80,7 @@ def test_keys_have_their_keys() -> None:
     assert keys["each of `keys`"] | keys["each of `keys` after a change"] == told["keys"][0].keys()
 
 
+@pytest.mark.thorough
 def test_tune_ends_with_its_keys(tmp_path: Path) -> None:
     workload = tmp_path / "boats.toml"
     workload.write_text(WORKLOAD)

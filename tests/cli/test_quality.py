@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from launcher.tuning.quality import DEFAULT_FILL, DEFAULT_TOKENS
 from tests import forked
 from tests.cli.test_json_keys import documented
@@ -22,6 +24,7 @@ SHORT = [
 ]
 
 
+@pytest.mark.thorough
 def test_the_table_says_what_is_beyond_the_limit() -> None:
     done = forked.run("quality", "demo", "--kv", "q4_0", *SHORT, env={"COLUMNS": "200"})
     assert done.returncode == 1, done.stderr

@@ -36,6 +36,7 @@ def served(program: Any) -> Iterator[None]:  # noqa: ANN401 -- a subprocess.Pope
             process.wait(120)
 
 
+@pytest.mark.thorough
 def test_settings_that_are_too_big_are_said_to_be_and_tried_all_the_same() -> None:
     command = ["prlimit", f"--as={2_800 << 20}", *forked.COMMAND, "serve", "demo", "--json"]
     with served(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)):

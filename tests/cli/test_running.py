@@ -85,6 +85,7 @@ def test_a_server_is_restarted_followed_and_stopped_and_keeps_its_settings() -> 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process is changed")
+@pytest.mark.thorough
 def test_status_tells_what_runs_when_the_disk_takes_nothing_any_more() -> None:
     with served() as (process, _):
         assert status()["draft"] == 2
@@ -104,6 +105,7 @@ def test_status_tells_what_runs_when_the_disk_takes_nothing_any_more() -> None:
         assert process.stderr.read().count("The registry entry of this server cannot be written") == 1
 
 
+@pytest.mark.thorough
 def test_a_server_whose_folder_was_deleted_is_found_again(home: Path) -> None:
     with served() as (process, ready):
         (folder,) = home.glob("state/run/*")

@@ -55,6 +55,7 @@ def test_a_budget_in_which_nothing_can_be_told_is_refused_with_the_least_that_wi
     assert int(found[1]) - 1 <= 60 * float(least[1]) <= int(found[1]) + 7
 
 
+@pytest.mark.thorough
 def test_the_plan_comes_first_then_each_trial_then_the_verdict(quick: list[str]) -> None:
     done = run(*quick, "--budget", "0.1", "--yes")
     assert done.returncode == 0, done.stderr

@@ -81,6 +81,7 @@ def test_an_argument_that_the_engine_refuses() -> None:
     assert run("mtp-launcher", "diagnose").returncode == 1  # the fault of an earlier run is not the last one's
 
 
+@pytest.mark.thorough
 def test_a_context_that_memory_does_not_hold() -> None:
     serve = ("mtp-launcher", "serve", "demo", "--ctx", "3000000")
     failed = run(*scarce(*serve))
@@ -132,6 +133,7 @@ def test_a_restart_that_fails_says_how_it_would_do() -> None:
         assert after["settings"]["draft"] == 1
 
 
+@pytest.mark.thorough
 def test_a_restart_with_an_argument_that_the_engine_refuses_names_the_one_that_does() -> None:
     with serving("mtp-launcher serve demo --ctx 4096"):
         failed = run("mtp-launcher", "restart", "--set", "extra=--cache-ram nonsense --no-warmup", "--set", "ctx=2K")

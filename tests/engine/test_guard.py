@@ -175,6 +175,7 @@ async def test_a_stream_that_stalls_behind_a_green_health_is_ended(engine: Engin
     assert "a running reply got no token for 40 s" in verdict.title
 
 
+@pytest.mark.thorough
 async def test_a_slow_prefill_is_no_stall(engine: Engine) -> None:
     guard = engine.guard()
     engine.quiet_since = engine.clocks.mono

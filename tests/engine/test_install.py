@@ -135,6 +135,7 @@ async def test_a_build_that_does_not_see_the_gpu_gives_way_to_the_next(releases:
     assert [each.name for each in read_store().engines] == ["b11434-vulkan-x64"]
 
 
+@pytest.mark.thorough
 async def test_a_working_gpu_build_does_not_give_way_to_a_slower_one(
     releases: ReleaseServer, told: Told, fake_command: str
 ) -> None:
@@ -148,6 +149,7 @@ async def test_a_working_gpu_build_does_not_give_way_to_a_slower_one(
     assert (await run("b11434", told, WITH_GPU, "cpu")).name == read_store().current == "b11434-cpu-x64"
 
 
+@pytest.mark.thorough
 async def test_what_is_installed_and_sees_no_gpu_any_more_is_not_downloaded_again(
     releases: ReleaseServer, told: Told, fake_command: str
 ) -> None:
@@ -342,6 +344,7 @@ def test_killed_at_any_moment_it_leaves_the_old_engine_in_use(
     assert nothing_is_left(home), "the next installation has cleared up"
 
 
+@pytest.mark.thorough
 async def test_a_windows_archive_is_flat_and_unpacked_as_it_is(
     releases: ReleaseServer, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:

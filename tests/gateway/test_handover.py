@@ -27,6 +27,7 @@ ENDLESS = {"max_tokens": 100_000, "ignore_eos": True}
 """Replies that no handover can be too late for; their readers leave."""
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/messages")
+CHAT_FIRST = (PATHS[0], *(pytest.param(path, marks=pytest.mark.thorough) for path in PATHS[1:]))
 
 
 @pytest.fixture
@@ -177,7 +178,7 @@ async def test_a_stream_goes_on_word_for_word_while_settings_change(options: Ser
         check_same_words(cut, await read_whole(client, cut.most_parts, path))
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", CHAT_FIRST)
 async def test_a_stream_that_ends_after_a_handover_has_the_counts_of_the_whole(
     options: ServeOptions, path: str
 ) -> None:
@@ -193,6 +194,7 @@ async def test_a_stream_that_ends_after_a_handover_has_the_counts_of_the_whole(
         check_same_words(cut, short)
 
 
+@pytest.mark.thorough
 async def test_the_engines_own_limit_holds_over_a_handover(options: ServeOptions) -> None:
     async with serving(replace(options, extra=("--n-predict", "900"))) as (session, client):
         cut = ReadReply()
@@ -234,6 +236,7 @@ async def test_what_a_handover_would_mean_is_known_before_it(options: ServeOptio
         await reading[0]
 
 
+@pytest.mark.thorough
 async def test_several_streams_go_on_at_once(options: ServeOptions) -> None:
     questions = ["How does bread rise?", "Why does a bicycle stay upright?", "What is a draft?"]
     async with serving(replace(options, slots=3, kv_unified=True)) as (session, client):
@@ -335,7 +338,7 @@ def kill_engine(session: ServerSession) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", CHAT_FIRST)
 async def test_a_reply_whose_engine_is_killed_goes_on_word_for_word(options: ServeOptions, path: str) -> None:
     async with serving(options) as (session, client):
         broken = ReadReply()

@@ -141,6 +141,7 @@ def call_other_quant(slot: SavedSlot) -> SavedSlot:
     return replace(slot, state_key="that of another quantisation of the model")
 
 
+@pytest.mark.thorough
 async def test_a_slot_file_that_does_not_fit_is_not_restored_and_the_stream_goes_on(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,7 +148,9 @@ async def test_the_engine_is_replaced_in_time_and_its_stream_goes_on(demo_model:
         assert finding.evidence["cause"] == "prompt_cache"
 
 
-@pytest.mark.parametrize("by", ["setting", "nobody", "direct"])
+@pytest.mark.parametrize(
+    "by", ["setting", *(pytest.param(by, marks=pytest.mark.thorough) for by in ("nobody", "direct"))]
+)
 async def test_without_consent_or_the_gateway_it_is_only_said(demo_model: Path, tmp_path: Path, by: str) -> None:
     if by == "setting":
         settings.change_setting(MEMORY_GUARD, VALUE_RESTART)
@@ -169,7 +171,7 @@ def test_the_guard_needs_the_gateway() -> None:
     assert "Omit --memory-guard or --direct" in refused.stderr
 
 
-@pytest.mark.parametrize("agreed", [True, None])
+@pytest.mark.parametrize("agreed", [True, pytest.param(None, marks=pytest.mark.thorough)])
 async def test_a_model_beside_the_main_one_is_guarded_too(
     demo_model: Path, home: Path, tmp_path: Path, agreed: bool | None
 ) -> None:

@@ -71,7 +71,9 @@ def cut_on_pages(window: Window, qtbot: QtBot) -> dict[str, list[str]]:
     return {name: texts for name, texts in cut.items() if texts}
 
 
-@pytest.fixture(params=[80, 100, 200])
+@pytest.fixture(
+    params=[pytest.param(80, marks=pytest.mark.thorough), pytest.param(100, marks=pytest.mark.thorough), 200]
+)
 def scaled(
     request: pytest.FixtureRequest,
     usual_theme: None,

@@ -158,6 +158,7 @@ def test_a_server_with_too_little_context_is_started_again(
     assert "Ready for opencode" in card.outcome.text()
 
 
+@pytest.mark.thorough
 def test_without_a_terminal_the_command_is_shown(
     scripted: None, script: Script, project: Path, window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def test_two_samplings_are_compared_without_a_restart(window: Window, chat: Chat
     assert kept.messages[1].settings["compared"] == {"max_tokens": 5}
 
 
+@pytest.mark.thorough
 def test_a_setting_that_needs_a_restart_is_compared_and_taken_back(
     window: Window, chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]
 ) -> None:

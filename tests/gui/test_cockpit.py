@@ -137,6 +137,7 @@ def test_settings_that_fail_come_back_with_the_reason(
     assert not page.notices.isVisible()
 
 
+@pytest.mark.thorough
 def test_what_failed_is_wished_for_no_more_once_it_is_mended_by_its_button(
     page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
 ) -> None:
@@ -286,6 +287,7 @@ def check_that_a_finding_stands_in_a_line_with_its_button_until_it_is_over(page:
     assert not page.notices.isVisible()
 
 
+@pytest.mark.thorough
 def test_what_another_start_does_not_mend_leads_to_the_page_that_does(
     window: Window, page: CockpitPage, qtbot: QtBot
 ) -> None:
@@ -300,6 +302,7 @@ def test_what_another_start_does_not_mend_leads_to_the_page_that_does(
     assert asked.args == ["start"]
 
 
+@pytest.mark.thorough
 def test_panes_are_hidden_widened_and_remembered(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
     demo.resize(1400, 800)
     assert [page.panes.is_shown(name) for name in ("sliders", "plots", "chat")] == [True, True, True]

@@ -125,6 +125,7 @@ def test_a_file_given_to_a_second_start_is_served_by_the_first(home: Path, demo_
     assert status() == []
 
 
+@pytest.mark.thorough
 def test_a_second_start_with_the_demo_starts_it_in_the_first(home: Path) -> None:
     with opened():
         wait_until_it_listens(home)
@@ -159,7 +160,7 @@ def test_started_from_a_menu_an_error_is_told_in_a_dialog(tmp_path: Path) -> Non
     assert "No display is available for the window.\n\nRun `mtp-launcher demo`" in arguments
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.thorough), signal.SIGTERM])
 def test_a_signal_closes_the_window_and_stops_the_server(number: signal.Signals) -> None:
     pipe = subprocess.PIPE
     with forked.start("gui", "--demo", stdout=pipe, stderr=pipe, env=os.environ | OFFSCREEN) as process:

@@ -97,6 +97,7 @@ def test_a_slider_is_kept_when_it_has_come_to_rest(page: SettingsPage, qtbot: Qt
     qtbot.waitUntil(page.rows[TEXT_SCALE].reset_button.isVisible)
 
 
+@pytest.mark.thorough
 def test_what_is_chosen_later_is_what_stays(page: SettingsPage, qtbot: QtBot) -> None:
     for value in ("light", "dark", "light", "dark"):
         page.change_setting(THEME, value)

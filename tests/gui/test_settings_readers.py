@@ -84,6 +84,7 @@ def test_a_chat_begins_with_what_was_chosen_and_is_not_kept(chosen: None, demo: 
 
 
 @pytest.mark.usefixtures("forked_commands")
+@pytest.mark.thorough
 def test_the_terminal_asks_with_it_too(chosen: None, demo: Window) -> None:
     def reply(*options: str) -> str:
         told = forked.run("chat", "Hello", *options)
@@ -139,6 +140,7 @@ def test_the_window_closes_as_was_chosen_without_a_question(
     assert not window.notice.isVisible()
 
 
+@pytest.mark.thorough
 def test_the_answer_to_the_question_is_a_setting(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
     window.use_tray(Tray(window.controller, lambda: False, window))
     window.start_demo()
@@ -155,6 +157,7 @@ def test_the_answer_to_the_question_is_a_setting(window: Window, wait_for: Wait,
     assert window.notice.isVisible()
 
 
+@pytest.mark.thorough
 def test_with_motion_off_nothing_moves(
     usual_theme: None, window: Window, qtbot: QtBot, qapp: QApplication, monkeypatch: pytest.MonkeyPatch, charts: None
 ) -> None:

@@ -62,6 +62,7 @@ def click(window: Window, name: str) -> None:
     found.click()
 
 
+@pytest.mark.thorough
 def test_a_model_that_made_room_for_another_is_shown_as_unloaded_and_its_address_stays(
     demo: Window, wait_for: Wait, asked: Callable[[], None], qtbot: QtBot
 ) -> None:

@@ -137,6 +137,7 @@ def test_own_replies_go_on_and_others_end_with_the_sharing(
     demo.controller.stop_reply()
 
 
+@pytest.mark.thorough
 def test_it_is_private_again_when_it_is_switched_off(card: SharingCard, demo: Window, qtbot: QtBot) -> None:
     share(card, qtbot)
     qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)

@@ -137,6 +137,7 @@ def test_three_clicks_from_an_empty_folder_to_a_streamed_reply(window: Window, l
         qtbot.keyClick(window.focusWidget(), Qt.Key.Key_Return)
 
 
+@pytest.mark.thorough
 def test_what_is_served_is_shown_until_it_stops(window: Window, page: StartPage, qtbot: QtBot) -> None:
     window.start_demo()
     qtbot.waitUntil(lambda: window.controller.launch is not None)
@@ -190,6 +191,7 @@ def test_the_memory_is_read_anew_when_the_page_is_shown_and_when_a_server_starts
     assert looked.plan.entry.id == "mine"
 
 
+@pytest.mark.thorough
 def test_another_plan_says_that_it_takes_the_place_of_what_is_served(
     mine: None, window: Window, looked: StartPage, qtbot: QtBot
 ) -> None:
@@ -216,11 +218,13 @@ def state_in_the_way(home: Path) -> None:
     (home / "state").write_text("in the way")
 
 
+@pytest.mark.thorough
 def test_a_first_start_needs_no_folder_for_its_state(state_in_the_way: None, looked: StartPage, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: done(looked))
 
 
+@pytest.mark.thorough
 def test_the_demo_is_started_again_as_it_was(window: Window, looked: StartPage, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: done(looked))
@@ -331,6 +335,7 @@ def test_a_step_that_fails_is_told_and_tried_again(
     qtbot.waitUntil(lambda: done(looked))
 
 
+@pytest.mark.thorough
 def test_stopped_from_outside_while_it_loads_it_is_paused(looked: StartPage, window: Window, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: window.controller.view.state_text.startswith(("Loading", "Warming")))
@@ -341,6 +346,7 @@ def test_stopped_from_outside_while_it_loads_it_is_paused(looked: StartPage, win
     qtbot.waitUntil(lambda: done(looked))
 
 
+@pytest.mark.thorough
 def test_paused_before_anything_runs_nothing_comes_of_it(looked: StartPage, window: Window, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: window.controller.view.state_text != "Stopped")
@@ -508,6 +514,7 @@ def test_no_text_is_clipped_at_any_text_scale(scaled: None, looked: StartPage, w
     assert all(area.widget().width() <= looked.width() for area in looked.findChildren(QScrollArea))
 
 
+@pytest.mark.thorough
 def test_once_it_is_stopped_it_is_offered_again(looked: StartPage, window: Window, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: done(looked))
@@ -516,6 +523,7 @@ def test_once_it_is_stopped_it_is_offered_again(looked: StartPage, window: Windo
     assert not looked.banner.isVisible()
 
 
+@pytest.mark.thorough
 def test_a_problem_of_something_else_does_not_end_a_first_start(
     looked: StartPage, window: Window, qtbot: QtBot
 ) -> None:

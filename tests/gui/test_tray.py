@@ -85,6 +85,7 @@ def test_nobody_is_told_what_they_see_or_do_not_want(
     assert len(told) == 1
 
 
+@pytest.mark.thorough
 def test_closing_asks_once_keeps_the_answer_and_quitting_stops_the_server(
     window: Window, tray: Tray, wait_for: Wait, qtbot: QtBot
 ) -> None:
@@ -104,6 +105,7 @@ def test_closing_asks_once_keeps_the_answer_and_quitting_stops_the_server(
         entry(tray, "Quit").trigger()
 
 
+@pytest.mark.thorough
 def test_closing_again_while_it_asks_means_to_quit(window: Window, tray: Tray, wait_for: Wait, qtbot: QtBot) -> None:
     window.start_demo()
     wait_for(ServerState.READY)
@@ -113,7 +115,7 @@ def test_closing_again_while_it_asks_means_to_quit(window: Window, tray: Tray, w
     assert window.controller.view.state_text == "Stopped"
 
 
-@pytest.mark.parametrize("way", [VALUE_ASK, VALUE_TRAY])
+@pytest.mark.parametrize("way", [VALUE_ASK, pytest.param(VALUE_TRAY, marks=pytest.mark.thorough)])
 def test_without_a_tray_closing_asks_before_it_stops_what_is_served(
     window: Window, wait_for: Wait, qtbot: QtBot, way: str
 ) -> None:

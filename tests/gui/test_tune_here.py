@@ -114,6 +114,7 @@ def test_its_switch_ends_advice_and_follows_the_settings(window: Window, qtbot: 
     qtbot.waitUntil(page.tuned_card.switch.isChecked)
 
 
+@pytest.mark.thorough
 def test_the_preset_of_the_model_that_runs_is_found_and_measured_again(
     window: Window, qtbot: QtBot, wait_for: Callable[..., None], demo_model: Path
 ) -> None:

@@ -146,6 +146,7 @@ def test_the_first_answer_is_shown_and_can_be_used_at_once(
     assert page.verdict.buttons[0].text() == "Continue"
 
 
+@pytest.mark.thorough
 def test_what_is_undecided_gets_more_time(page: TunePage, work: Path, qtbot: QtBot) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
         page.begin_tune(TuneRequest(file=str(work), minutes=0.01))
@@ -174,6 +175,7 @@ def test_a_server_that_is_stopped_meanwhile_pauses_it(window: Window, page: Tune
     qtbot.waitUntil(lambda: window.controller.view.resting)
 
 
+@pytest.mark.thorough
 def test_a_window_that_closes_meanwhile_leaves_nothing_and_the_next_one_offers_to_continue(
     page: TunePage, window: Window, work: Path, qtbot: QtBot
 ) -> None:

@@ -99,6 +99,7 @@ def test_the_core_says_in_chinese_what_a_change_costs(chinese: None) -> None:
     assert words.render(told) == "+63 MiB\N{FULLWIDTH COMMA}增加 8,192 token 上下文"
 
 
+@pytest.mark.thorough
 def test_every_setting_can_be_translated() -> None:
     known = {message.id for message in template()}
     names = set(LANGUAGES.values())

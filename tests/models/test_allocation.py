@@ -176,6 +176,7 @@ def graphs(draw: st.DrawFn) -> Graph:
 @given(
     graph=graphs(), optimise=st.sampled_from((None, optimise_for_vulkan, optimise_for_cuda)), pipelined=st.booleans()
 )
+@pytest.mark.thorough
 def test_living_tensors_never_overlap(graph: Graph, optimise: Optimise | None, pipelined: bool) -> None:
     order = schedule_graph(graph, optimise, pipelined=pipelined)
     for buffer in record_events(graph, order).values():
@@ -230,6 +231,7 @@ def test_a_backends_order_computes_the_same(geometry: Geometry, optimise: Optimi
         assert all(until in when for until in needed)
 
 
+@pytest.mark.thorough
 def test_the_short_way_to_a_buffers_size_gives_the_same() -> None:
     geometries = {entry.geometry for entry in shipped_models() if entry.geometry}
     for geometry, (optimise, chunk) in product(geometries, ((optimise_for_cuda, None), (optimise_for_vulkan, 1 << 30))):

@@ -156,6 +156,7 @@ class TestTheSameFile:
         ),
         quants=st.lists(st.sampled_from(SOME_QUANTS), max_size=4),
     )
+    @pytest.mark.thorough
     def test_any_file_that_the_package_writes(
         self,
         tmp_path_factory: pytest.TempPathFactory,

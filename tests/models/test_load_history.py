@@ -87,6 +87,7 @@ def learn(driver: Path, home: Path, demo_model: Path, fake_engine: Path) -> Call
 Learn = Callable[..., dict[str, list[int]]]
 
 
+@pytest.mark.thorough
 def test_a_load_that_cannot_be_judged_teaches_nothing(learn: Learn) -> None:
     assert learn(4_096) == {}, "far too much for the demo"
     assert learn(400, pid=99) == {}, "of this program the driver tells nothing"

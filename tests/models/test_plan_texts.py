@@ -35,6 +35,7 @@ class TestTexts:
         assert len(found) > 200
         return found
 
+    @pytest.mark.thorough
     def test_each_is_a_sentence_and_none_is_told_twice(self) -> None:
         for plan in self.every():
             texts = [*plan.reasons, *plan.cautions]

@@ -41,6 +41,7 @@ def plans(situation: Situation, wish: PlanCriteria | None = None) -> tuple[Plan,
     host=st.none() | st.sampled_from([1.0, 16.0, 256.0]),
     backend=st.sampled_from(["cuda", "vulkan", "metal", "cpu"]),
 )
+@pytest.mark.thorough
 def test_what_is_fixed_is_kept_whatever_else_is_asked(
     wish: PlanCriteria, size: float, host: float | None, backend: str
 ) -> None:
