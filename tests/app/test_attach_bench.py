@@ -117,6 +117,7 @@ async def test_what_it_refuses_otherwise_is_told() -> None:
 
 
 @pytest.mark.usefixtures("forked_commands")
+@pytest.mark.thorough
 async def test_the_real_engine_is_measured_by_its_own_clock(demo_model: Path) -> None:
     session = ServerSession()
     try:

@@ -144,6 +144,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.usefixtures("forked_commands")
+@pytest.mark.thorough
 def test_the_command_says_what_it_wrote(login: Path) -> None:
     assert run().stdout.startswith("Off")
     told = run("on", "--model", "demo").stdout

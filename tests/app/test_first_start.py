@@ -126,6 +126,7 @@ async def test_the_demo_needs_nothing(session: ServerSession, told: Told) -> Non
     assert tested.tokens_per_second
 
 
+@pytest.mark.thorough
 async def test_the_demo_is_served_as_it_was_the_last_time(session: ServerSession, told: Told) -> None:
     await start(FirstStartRequest("demo"), session, told)
     first = session.supervisor.launch

@@ -146,6 +146,7 @@ async def test_models_are_loaded_by_name_and_unloaded_to_make_room(served: Serve
     assert [each.model for each in served.records()] == ["second", "demo", "third"]
 
 
+@pytest.mark.thorough
 async def test_a_model_that_is_kept_stays_and_the_started_one_goes_and_comes_back(
     served: Served, rules: list[PoolRules]
 ) -> None:
@@ -203,6 +204,7 @@ async def test_a_busy_model_is_not_unloaded_and_its_place_is_waited_for(served: 
     assert await served.list_states() == {"demo": "loaded", "second": "unloaded", "third": "loaded"}
 
 
+@pytest.mark.thorough
 async def test_a_start_in_the_place_of_a_stop_takes_requests_of_all_models_again(served: Served) -> None:
     await served.ask_well("second")
     options = served.session.supervisor.options

@@ -128,6 +128,7 @@ async def test_its_log_is_followed_until_it_ends(options: ServeOptions) -> None:
         await anext(running_servers.follow_log(None, lines=3, follow=True))
 
 
+@pytest.mark.thorough
 async def test_the_longest_lines_of_a_log_come_over(options: ServeOptions) -> None:
     async with served(options) as session:
         for number in range(300):
@@ -189,6 +190,7 @@ async def test_a_drain_has_an_end(options: ServeOptions) -> None:
             await asking
 
 
+@pytest.mark.thorough
 async def test_two_sessions_never_share_a_port_or_a_key_and_see_each_other(options: ServeOptions) -> None:
     sessions = [ServerSession() for _ in range(3)]
     try:

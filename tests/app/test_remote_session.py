@@ -153,6 +153,7 @@ async def test_it_serves_like_a_session_of_this_process(options: ServeOptions) -
         assert (session.is_idle, registry.list_entries()) == (True, ())
 
 
+@pytest.mark.thorough
 async def test_a_stream_goes_on_over_a_restart_and_its_pause_is_told(options: ServeOptions) -> None:
     seen: list[ServerEvent] = []
     async with remote(seen) as session:
@@ -350,6 +351,7 @@ async def test_a_left_process_that_does_not_answer_is_replaced(
             await wait_for_end(owned.process, owned.engine)
 
 
+@pytest.mark.thorough
 async def test_an_owner_learns_that_another_one_took_its_place(options: ServeOptions) -> None:
     seen: list[ServerEvent] = []
     first = RemoteSession(on_event=seen.append)
@@ -504,6 +506,7 @@ async def test_requests_name_other_models_and_a_start_of_the_window_comes_before
         assert second.exists()
 
 
+@pytest.mark.thorough
 async def test_prompts_that_are_read_again_reach_the_owners_health_checks(options: ServeOptions) -> None:
     found: asyncio.Queue[HealthEvent] = asyncio.Queue()
     session = RemoteSession(on_health=found.put_nowait)

@@ -251,6 +251,7 @@ async def test_a_port_that_was_asked_for_is_not_exchanged(options: ServeOptions)
     assert registry.list_entries() == ()
 
 
+@pytest.mark.thorough
 async def test_the_search_for_a_port_ends(options: ServeOptions) -> None:
     async with robbed(100) as (mine, thief):
         with pytest.raises(PortBusy):
@@ -270,6 +271,7 @@ async def test_a_start_that_looks_for_a_port_gives_way_to_a_stop(options: ServeO
     assert registry.list_entries() == ()
 
 
+@pytest.mark.thorough
 async def test_a_session_whose_port_was_taken_in_a_pause_moves_on(options: ServeOptions) -> None:
     async with session() as mine:
         await mine.start(options)

@@ -103,6 +103,7 @@ async def test_what_cannot_be_served_leaves_nothing_and_the_next_is_a_start_of_i
     assert (await bench.run(PROMPT, seed=1)).is_counted
 
 
+@pytest.mark.thorough
 async def test_a_model_without_a_head_is_measured_without_drafts_only(headless_model: Path) -> None:
     async with serving_bench(ServeOptions(model=headless_model, built_in=True, threads=1)) as bench:
         with pytest.raises(ModelHasNoHead):
@@ -263,6 +264,7 @@ def test_settings_of_a_measurement_become_options(options: ServeOptions) -> None
         options_with_settings(options, {"draft": -1})
 
 
+@pytest.mark.thorough
 async def test_arguments_reach_the_engine(bench: SessionBench) -> None:
     await bench.become({"draft": 2, "p_min": 0.0, "draft_sampling": "probabilistic"})
     launch = bench.session.supervisor.launch

@@ -102,6 +102,7 @@ async def test_a_start_again_as_it_was_keeps_what_was_kept(session: ServerSessio
     assert load_model_settings(options.model) == {"ctx": 4_096, "draft": 0}
 
 
+@pytest.mark.thorough
 async def test_a_finding_is_mended_in_what_runs_and_kept(session: ServerSession, options: ServeOptions) -> None:
     await session.start(replace(options, context=None))
     before = running(session).context

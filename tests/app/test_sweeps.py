@@ -120,6 +120,7 @@ async def test_a_context_is_swept_by_its_size(session: ServerSession, subject: S
     ]
 
 
+@pytest.mark.thorough
 async def test_cancelled_what_was_measured_is_told_and_kept(session: ServerSession, subject: SweepModel) -> None:
     found: list[RoundPoint] = []
     ids: list[str] = []
@@ -146,6 +147,7 @@ def end_engine(session: ServerSession) -> None:
     psutil.Process(pid).kill()
 
 
+@pytest.mark.thorough
 async def test_an_engine_that_ends_is_a_result_and_started_again(session: ServerSession, subject: SweepModel) -> None:
     found: list[RoundPoint] = []
 

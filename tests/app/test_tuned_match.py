@@ -228,6 +228,7 @@ def served(*arguments: str) -> dict[str, object]:
 
 
 @pytest.mark.usefixtures("forked_commands")
+@pytest.mark.thorough
 async def test_serve_takes_it_says_so_and_leaves_it_out_when_asked() -> None:
     from launcher.engine.demo import unpack_demo_model
 

@@ -185,6 +185,7 @@ async def test_a_tune_ends_with_a_verdict_in_the_history_and_nothing_runs(
     assert kept.state.trials == verdict.trials
 
 
+@pytest.mark.thorough
 async def test_what_ran_before_runs_again(options: ServeOptions, session: ServerSession) -> None:
     before = replace(options, draft=3)
     await session.start(before)
@@ -200,6 +201,7 @@ async def test_what_ran_before_runs_again(options: ServeOptions, session: Server
     assert len(told.of(Paused)) == 1
 
 
+@pytest.mark.thorough
 async def test_it_goes_on_where_it_was(options: ServeOptions, session: ServerSession) -> None:
     told = await paused(session, options, trials=3)
     kept = load_tune()
@@ -283,6 +285,7 @@ async def test_each_model_keeps_its_own_tune(options: ServeOptions, session: Ser
     assert not load_tunes()
 
 
+@pytest.mark.thorough
 async def test_a_plan_is_made_anew_by_what_was_measured(options: ServeOptions, session: ServerSession) -> None:
     guessed = await prepared(options)
     verdict = await run_tune(session, guessed, Told())

@@ -101,6 +101,7 @@ def test_a_server_that_runs_is_asked_as_it_is(short: Path) -> None:
     assert "No server of this program runs" in nowhere.stderr
 
 
+@pytest.mark.thorough
 def test_two_servers_are_asked_in_turns_and_shown_in_one_table(short: Path) -> None:
     with served("demo", "--draft", "0") as off, served("demo", "--draft", "4", "--port", find_port()) as on:
         against = ["--url", off["url"], "--against", f"{on['url']}/v1", "--workload", str(short)]
@@ -132,6 +133,7 @@ def test_another_model_is_not_measured_beside_the_one_that_runs(demo_model: Path
     assert "has demo, and no other model can be measured beside it" in told.stderr
 
 
+@pytest.mark.thorough
 def test_the_time_that_it_may_take_ends_it(short: Path) -> None:
     told = answer("bench", "demo", "--workload", str(short), "--within", "0.000001", "--budget", "0.000001")
     assert told["ended"] == "budget"

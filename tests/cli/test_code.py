@@ -154,6 +154,7 @@ def test_an_agent_that_no_template_suits_is_not_started(
     assert "API Error" in tried.stderr
 
 
+@pytest.mark.thorough
 def test_ctrl_c_is_the_agents(home: Path, opencode: Path) -> None:
     command = [sys.executable, "-m", "launcher", "code", "opencode", "--model", "demo", "--", "wait"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:

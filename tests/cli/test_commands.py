@@ -92,6 +92,7 @@ def test_an_unknown_verb_is_wrong_usage() -> None:
     assert run("fly").returncode == 2
 
 
+@pytest.mark.thorough
 def test_the_demo_reports_what_it_measured() -> None:
     report = answer("demo", "--headless")
     assert report["engine"]["name"] == "built-in"
@@ -326,6 +327,7 @@ def test_a_llama_server_given_by_path_goes_the_same_way(real_engine: Path, demo_
         assert answer("chat", "Hello", "--max-tokens", "20")["draft_n"] > 0
 
 
+@pytest.mark.thorough
 def test_an_engine_that_crashes_is_started_again_at_the_same_address() -> None:
     with forked.start("serve", "--model", "demo", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

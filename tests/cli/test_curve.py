@@ -85,6 +85,7 @@ def test_a_fill_curve_as_a_table_and_a_chart(work: str, tmp_path: Path, monkeypa
     assert registry.list_entries() == ()
 
 
+@pytest.mark.thorough
 def test_streams_as_json_with_their_cost(work: str) -> None:
     prices = ["--price-kwh", "0.30", "--cloud-price", "0.60", "--watts", "100"]
     done = told("curve", "demo", "--streams", "1,2", "--rounds", "1", "--json", "--workload", work, *SHORT, *prices)

@@ -121,6 +121,7 @@ def test_an_installed_engine_serves_by_its_name(demo_model: Path, releases: Rele
     assert "b11434-cpu-x64 engine" in lines[1]
 
 
+@pytest.mark.thorough
 def test_an_engine_in_use_that_is_gone_stops_serve_with_words(home: Path, demo_model: Path) -> None:
     run("engine", "install")
     shutil.rmtree(home / "data" / "engines" / "b11400-cpu-x64")
@@ -149,6 +150,7 @@ def test_what_is_no_engine_is_not_taken_in(tmp_path: Path) -> None:
     assert told("engine", "add", tmp_path, code=1)["error"]["code"] == "engine_missing"
 
 
+@pytest.mark.thorough
 def test_a_known_bad_build(releases: ReleaseServer) -> None:
     releases.publish("b10745", "cpu", command=FAKE)
     error = told("engine", "install", "b10745", code=1)["error"]

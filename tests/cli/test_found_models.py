@@ -83,6 +83,7 @@ def test_plan_and_estimate_take_their_names(ollama: Path, command: str) -> None:
         assert told["architecture"] == "qwen35moe"
 
 
+@pytest.mark.thorough
 def test_serve_takes_them_and_calls_them_so(ollama: Path) -> None:
     command = [*forked.COMMAND, "serve", "tiny:1b", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

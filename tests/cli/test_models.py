@@ -193,6 +193,7 @@ class TestRefresh:
         assert (best["quant"], best["bytes"], best["revision"]) == ("Q3_K_M", 13_100_000_000, COMMIT)
         assert best["high_mib"] - best["low_mib"] < guessed["high_mib"] - guessed["low_mib"]
 
+    @pytest.mark.thorough
     def test_one_model_that_fails_does_not_stop_the_others(self) -> None:
         told = run("--refresh")
         assert told.returncode == 1

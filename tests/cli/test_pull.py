@@ -253,6 +253,7 @@ _ON_TERMINAL = (
 
 
 class TestAfterwards:
+    @pytest.mark.thorough
     def test_it_is_planned_estimated_served_and_not_removed_meanwhile(self, mine: str, target: Path) -> None:
         missing = run("serve", mine)
         assert missing.returncode == 1

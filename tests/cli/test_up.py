@@ -32,6 +32,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return forked.run("up", *arguments)
 
 
+@pytest.mark.thorough
 def test_from_nothing_to_a_server_and_ctrl_c_is_its_end() -> None:
     with forked.start("up", "mine", "--json", stdout=subprocess.PIPE) as program:
         assert program.stdout

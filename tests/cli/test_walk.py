@@ -119,6 +119,7 @@ def test_fixing_ends_after_three() -> None:
     assert "Error: The engine does not support the flag --wars." in failed.stderr
 
 
+@pytest.mark.thorough
 def test_a_restart_that_fails_says_how_it_would_do() -> None:
     with serving("mtp-launcher serve demo --ctx 4096", *scarce()) as before:
         failed = run("mtp-launcher", "restart", "--set", "ctx=3000000", "--set", "draft=1")
@@ -164,6 +165,7 @@ def test_a_port_that_is_taken() -> None:
             assert status["port"] != port
 
 
+@pytest.mark.thorough
 def test_a_broken_file_is_found_before_an_engine_runs(tmp_path: Path, demo_model: Path) -> None:
     run(
         "mtp-launcher", "serve", "demo", "--", "--warp-speed", "9"

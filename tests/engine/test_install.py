@@ -125,6 +125,7 @@ async def test_the_stable_channel_is_the_default(releases: ReleaseServer, told: 
     assert (await run("stable", told)).name == read_store().current == "b11400-cpu-x64"
 
 
+@pytest.mark.thorough
 async def test_a_build_that_does_not_see_the_gpu_gives_way_to_the_next(releases: ReleaseServer, told: Told) -> None:
     releases.publish("b11434", *GPU_BUILDS, devices={"vulkan": [VULKAN]})
     engine = await run("b11434", told, WITH_GPU)
@@ -233,6 +234,7 @@ async def test_what_is_installed_is_tested_again_and_not_downloaded(
     assert not [asked for asked in releases.requests() if "/download/" in asked["target"]]
 
 
+@pytest.mark.thorough
 async def test_what_is_installed_and_broken_is_installed_anew(
     releases: ReleaseServer, told: Told, fake_command: str
 ) -> None:

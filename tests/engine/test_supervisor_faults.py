@@ -237,6 +237,7 @@ async def test_a_model_that_shrinks_under_a_crash_is_the_reason_and_is_not_tried
         assert notices(events) == []
 
 
+@pytest.mark.thorough
 async def test_a_flood_of_lines_is_taken_whole_and_in_bounds(fake: Callable[..., ServeOptions]) -> None:
     async with supervised() as (supervisor, _):
         await supervisor.become(fake("flood"))

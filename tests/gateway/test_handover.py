@@ -256,6 +256,7 @@ async def test_several_streams_go_on_at_once(options: ServeOptions) -> None:
         assert [(reply.error, len(reply.ids), reply.roles) for reply in together] == [(None, 1, 1)] * 3
 
 
+@pytest.mark.thorough
 async def test_a_request_of_which_nothing_was_delivered_starts_again(options: ServeOptions) -> None:
     async with serving(options) as (session, client):
         body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "ignore_eos": True}
@@ -298,6 +299,7 @@ async def test_a_stream_that_the_new_context_cannot_hold_was_cut_and_is_told(opt
         assert report.outcome == "cut"
 
 
+@pytest.mark.thorough
 async def test_no_reply_goes_on_with_another_model(options: ServeOptions, tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
     shutil.copy(options.model, other)

@@ -100,6 +100,7 @@ async def test_an_engine_that_is_killed_in_a_step_costs_no_reply(
         assert list(slot_folder(session).iterdir()) == []
 
 
+@pytest.mark.thorough
 async def test_a_client_that_leaves_in_a_step_holds_nothing_up(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

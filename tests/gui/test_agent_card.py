@@ -138,6 +138,7 @@ def test_one_button_leads_to_an_agent_in_a_terminal_and_a_verdict(
     assert "It opens in a terminal" in card.outcome.text()
 
 
+@pytest.mark.thorough
 def test_a_server_with_too_little_context_is_started_again(
     scripted: None, script: Script, terminal: Path, project: Path, window: Window, demo_model: Path, qtbot: QtBot
 ) -> None:

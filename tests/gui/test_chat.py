@@ -302,6 +302,7 @@ def test_the_system_prompt_is_sent_and_kept(idle_controller: Controller, pane: C
     assert in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.conversation.id or "")).system == "Be brief."
 
 
+@pytest.mark.thorough
 def test_prompts_of_a_file_are_asked_in_turn(chat: ChatPane, qtbot: QtBot, tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
     file.write_text("What is a draft?\nWhat is MTP?\nWhat is acceptance?\n")

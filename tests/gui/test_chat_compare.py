@@ -70,6 +70,7 @@ def test_a_comparison_of_which_nothing_came_is_asked_again(pane: ChatPane, qtbot
     assert [each["content"] for each in pane.messages] == ["Lost?", "Found."]
 
 
+@pytest.mark.thorough
 def test_a_comparison_whose_b_cannot_be_comes_back(
     window: Window, chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]
 ) -> None:

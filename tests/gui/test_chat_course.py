@@ -83,6 +83,7 @@ def test_a_server_that_is_stopped_while_b_replies_stays_stopped(
     assert {ServerState.RESTARTING, ServerState.PREPARING, ServerState.LOADING}.isdisjoint(states)
 
 
+@pytest.mark.thorough
 def test_a_comparison_whose_conversation_is_deleted_leaves_the_server_as_it_was(
     window: Window, chat: ChatPane, qtbot: QtBot, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:

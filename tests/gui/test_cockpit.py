@@ -39,6 +39,7 @@ def shown(page: CockpitPage, text: str) -> QPushButton:
     return found
 
 
+@pytest.mark.thorough
 def test_one_server_through_all_that_changes_nothing(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
     """These share a window and a server, which take more than a second to start."""
     check_that_the_sliders_stand_where_the_server_is(page)
@@ -160,6 +161,7 @@ def test_what_failed_is_wished_for_no_more_once_it_is_mended_by_its_button(
     assert page.state.extra == ()
 
 
+@pytest.mark.thorough
 def test_a_start_that_fails_is_mended_by_its_button(
     window: Window, wait_for: Wait, qtbot: QtBot, demo_model: Path
 ) -> None:
@@ -343,6 +345,7 @@ def check_that_the_text_of_an_earlier_choice_is_never_shown_under_another(page: 
     assert not any("[Unit]" in text for text in seen)
 
 
+@pytest.mark.thorough
 def test_what_failed_to_be_applied_is_said_until_something_else_runs(
     page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_picture_is_taken_and_says_when_the_window_was_painted(tmp_path: Path,
     assert (image.pixelColor(500, 2).lightness() < 128) == (theme == "dark")
 
 
+@pytest.mark.thorough
 def test_a_picture_with_the_demo_has_live_data(tmp_path: Path) -> None:
     still, live = tmp_path / "still.png", tmp_path / "live.png"
     gui("--screenshot", str(still), "--size", "1100x700")
@@ -205,6 +206,7 @@ def test_what_a_slot_raises_is_shown_and_kept(home: Path) -> None:
     assert "Traceback" in (home / "state" / "logs" / "window.log").read_text()
 
 
+@pytest.mark.thorough
 def test_a_damaged_file_of_settings_is_said_in_the_window(home: Path) -> None:
     code = (
         "import sys\n"

@@ -99,6 +99,7 @@ def test_other_work_that_fails_while_a_model_is_prepared_does_not_fail_it(window
     assert controller.view.problem == "The clipboard is gone."
 
 
+@pytest.mark.thorough
 def test_parts_of_a_reply_that_was_stopped_are_not_put_into_the_next(
     demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:

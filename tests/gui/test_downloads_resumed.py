@@ -38,6 +38,7 @@ def arrived(job_id: int) -> int:
     return figures.done_bytes if figures else 0
 
 
+@pytest.mark.thorough
 def test_a_download_goes_on_after_the_program_was_killed(
     server: FileServer,
     demo_model: Path,

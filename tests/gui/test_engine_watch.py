@@ -3,12 +3,15 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from launcher.engine.builds.installed import read_store
 from launcher.engine.server.state import ENGINE_SLOWER, Notice
 from launcher.gui.service import ServerService
 from tests.app.test_engine_sentinel import BROKEN, update
 
 
+@pytest.mark.thorough
 async def test_an_update_that_serves_nothing_is_taken_back_and_told(tmp_path: Path) -> None:
     new, old = update(BROKEN, tmp_path)
     told: asyncio.Queue[object] = asyncio.Queue()

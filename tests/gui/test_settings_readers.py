@@ -66,6 +66,7 @@ def ask(chat: ChatPane, qtbot: QtBot, text: str) -> str:
     return str(replied.args[1])
 
 
+@pytest.mark.thorough
 def test_a_chat_begins_with_what_was_chosen_and_is_not_kept(chosen: None, demo: Window, qtbot: QtBot) -> None:
     cockpit: CockpitPage = demo.page("cockpit")
     chat = cockpit.chat
@@ -109,6 +110,7 @@ def test_what_is_chosen_on_the_page_holds_for_the_next_reply(demo: Window, qtbot
     qtbot.waitUntil(lambda: demo.controller.sampling == {})
 
 
+@pytest.mark.thorough
 def test_how_settings_are_applied_is_chosen_on_either_page(demo: Window, qtbot: QtBot) -> None:
     changes = demo.page("cockpit").controls.changes
     assert changes.drain_s == settings.DRAIN_S

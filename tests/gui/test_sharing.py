@@ -65,6 +65,7 @@ def share(card: SharingCard, qtbot: QtBot, *, encrypted: bool = True) -> None:
     qtbot.waitUntil(lambda: bool(card.addresses.text()) and card.switch.isEnabled())
 
 
+@pytest.mark.thorough
 def test_it_is_asked_first_and_nothing_happens_before(card: SharingCard, demo: Window, qtbot: QtBot) -> None:
     launch = demo.controller.launch
     assert not card.switch.isChecked()

@@ -37,6 +37,7 @@ def test_no_page_is_scrolled_sideways_at_200_percent(large: None, window: Window
     assert all(each.shortcut_label.isVisible() for each in window.rail.findChildren(PageButton))
 
 
+@pytest.mark.thorough
 def test_the_plots_have_room_in_the_smallest_window(demo: Window, qtbot: QtBot) -> None:
     demo.resize(940, 520)
     page = demo.page("cockpit")

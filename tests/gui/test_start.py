@@ -160,6 +160,7 @@ def test_what_is_served_is_shown_until_it_stops(window: Window, page: StartPage,
     qtbot.waitUntil(page.steps.isVisible)
 
 
+@pytest.mark.thorough
 def test_the_memory_is_read_anew_when_the_page_is_shown_and_when_a_server_starts_or_ends(
     mine: None, window: Window, looked: StartPage, qtbot: QtBot
 ) -> None:
@@ -261,6 +262,7 @@ def test_a_plan_is_downloaded_and_served_as_it_says(
     assert looked.card.primary.text() == "Start"
 
 
+@pytest.mark.thorough
 def test_what_the_user_set_goes_before_the_plan_until_they_take_the_plans(
     mine: None, looked: StartPage, window: Window, qtbot: QtBot
 ) -> None:

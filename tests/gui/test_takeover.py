@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
@@ -18,6 +19,7 @@ from tests.gui.test_journeys import answers, ask, button, texts
 Wait = Callable[..., None]
 
 
+@pytest.mark.thorough
 def test_a_new_window_shows_and_stops_what_a_killed_one_has_left(
     window: Window, wait_for: Wait, qtbot: QtBot, demo_model: Path
 ) -> None:

@@ -251,6 +251,7 @@ def test_heights_begin_at_0_and_few_starts_are_told_in_place_of_a_bar(plot: Draf
     assert plot.grab().toImage() != told
 
 
+@pytest.mark.thorough
 def test_measured_is_full_predicted_is_hollow_and_bars_are_as_long_as_the_interval(plot: DraftPlot) -> None:
     plot.resize(600, 800)
     off, one, two = (plot.position_of(point).toPoint() for point in CODE.points)

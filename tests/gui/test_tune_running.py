@@ -116,6 +116,7 @@ def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, w
     assert page.measure.isEnabled()
 
 
+@pytest.mark.thorough
 def test_giving_up_what_has_not_begun_leaves_the_tune_before(page: TunePage, work: Path, qtbot: QtBot) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
         page.begin_tune(TuneRequest(file=str(work), minutes=0.01))
@@ -198,6 +199,7 @@ def test_a_window_that_closes_meanwhile_leaves_nothing_and_the_next_one_offers_t
         again.deleteLater()
 
 
+@pytest.mark.thorough
 def test_the_winner_is_kept(
     window: Window, page: TunePage, work: Path, qtbot: QtBot, demo_model: Path, wait_for: Callable[..., None]
 ) -> None:
@@ -215,6 +217,7 @@ def test_the_winner_is_kept(
     assert page.verdict.kicker.text().startswith("Saved for this computer")
 
 
+@pytest.mark.thorough
 def test_a_measurement_is_exported(
     page: TunePage, work: Path, qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,8 @@
 
 import itertools
 
+import pytest
+
 from launcher.models.catalogue import Catalogue, ModelEntry
 from launcher.models.catalogue_load import shipped_models
 from launcher.models.file_size import bits_per_weight, expect_size
@@ -22,6 +24,7 @@ def smallest_and_usual(model: ModelEntry) -> list[str]:
     return list(dict.fromkeys([kept[0], usual]))
 
 
+@pytest.mark.thorough
 def test_every_model_is_planned_or_named_too_big_for_every_card() -> None:
     for model in MODELS:
         for card in CARDS:

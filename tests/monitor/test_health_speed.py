@@ -4,6 +4,8 @@ import random
 from collections.abc import Callable
 from itertools import pairwise
 
+import pytest
+
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import FindingCode, FinishedReply, Moment, ServerSetup
 from tests.monitor.series import PERIOD_S, activity, moment, reply, run, told
@@ -72,6 +74,7 @@ class TestFalling:
         hiccup = [moment(600 + i, finished=(reply(30),)) for i in range(5)]
         assert run(health, served(lambda _: reply(144), 600) + hiccup + served(lambda _: reply(144), 600, 606)) == []
 
+    @pytest.mark.thorough
     def test_noise_of_twenty_percent_is_none_in_a_day(self) -> None:
         noise = random.Random(11)
         day = served(lambda _: reply(144 * noise.uniform(0.8, 1.2), acceptance=noise.uniform(0.4, 0.95)), 86_400)

@@ -101,6 +101,7 @@ class TestInTheTerminal:
     def test_a_file_gets_it_as_it_was(self, ask: Callable[..., str]) -> None:
         assert ask("a\x1b[31m\u200bb", terminal=False) == "a\x1b[31m\u200bb\n"
 
+    @pytest.mark.thorough
     def test_ten_megabytes_on_one_line_come_through(self, ask: Callable[..., str]) -> None:
         began_s = time.monotonic()
         assert ask(MEGABYTES, terminal=False) == f"{MEGABYTES}\n"

@@ -44,6 +44,7 @@ def test_ten_minutes_are_enough_most_of_the_time(ten_minutes: list[Outcome]) -> 
     assert max(outcome.seconds for outcome in ten_minutes) < TEN_MINUTES_S + 60
 
 
+@pytest.mark.thorough
 def test_an_hour_finds_the_best_in_the_large_grid_by_a_part_of_the_measurements() -> None:
     found = tunes(range(4), Goal(), 6 * TEN_MINUTES_S, Surroundings(load_s=20.0))
     assert near(found) >= 3
@@ -56,6 +57,7 @@ def test_every_draft_length_is_foreseen(ten_minutes: list[Outcome]) -> None:
     assert statistics.fmean(error < 0.1 for error in errors) > 0.95
 
 
+@pytest.mark.thorough
 def test_where_nothing_matters_pairs_claim_little() -> None:
     found = tunes(range(8, 16), Goal(), TEN_MINUTES_S, Surroundings(tied=True))  # 0 to 7: tests/tuning/test_tuner.py
     claims = [o for o in found if not o.likely and (o.answer == "on" or o.covered is not None)]

@@ -230,6 +230,7 @@ def test_levels_cover_the_series() -> None:
     assert len(find_levels([5.0] * 50 + [4.0] * 50)) == 2
 
 
+@pytest.mark.thorough
 def test_verdicts_on_loads_whose_truth_is_known() -> None:
     """60 replies: noise of 1 % never deceives, noise of 5 % seldom."""
 

@@ -151,6 +151,7 @@ async def test_memory_that_mtp_would_take_makes_no_mtp_faster() -> None:
     assert "With kv q4_0, n-cpu-moe 20 it is" in verdict.sentence
 
 
+@pytest.mark.thorough
 async def test_where_nothing_matters_hardly_anything_is_claimed() -> None:
     """The chance of a wrong claim is at most 5 % in each tune."""
     claims = 0
