@@ -20,11 +20,11 @@ _OBJECTS = 20_000
 
 @pytest.fixture
 def owner(qapp: QApplication) -> Iterator[QObject]:
-    """What the collector belongs to. Python collects by itself again afterwards."""
+    """What the collector belongs to. Python collects by itself until it is there, as in the program."""
+    gc.enable()
     owner = QObject(qapp)
     yield owner
     owner.setParent(None)
-    gc.enable()
 
 
 def test_a_closed_dialog_is_destroyed_in_the_windows_thread(owner: QObject, qtbot: QtBot) -> None:
