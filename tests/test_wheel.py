@@ -12,6 +12,7 @@ from tools.translations import mo_bytes, read
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.thorough
 def test_the_demo_runs_from_the_wheel_alone(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)

@@ -108,6 +108,7 @@ async def test_a_slower_update_gives_way_to_the_build_before_it(session: ServerS
     assert "% slower than b11400-cpu-x64 with demo" in fault.reason
 
 
+@pytest.mark.thorough
 async def test_an_update_that_does_not_serve_the_model_gives_way(session: ServerSession, tmp_path: Path) -> None:
     new, old = update(BROKEN, tmp_path)
     found = await compare_engines(session, new, old, "demo", seconds=0.0, is_update=True)

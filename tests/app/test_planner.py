@@ -52,6 +52,7 @@ def machine_of(*arguments: str, verb: str = "plan") -> Any:  # noqa: ANN401 -- a
     return json.loads(done.stdout)
 
 
+@pytest.mark.thorough
 def test_a_gpu_that_only_the_engine_names_is_planned_for(asked: Path, demo_model: Path) -> None:
     machine = machine_of()["machine"]
     assert (machine["gpu"], machine["backend"]) == ("AMD Radeon RX 9999 XT", "vulkan")

@@ -240,6 +240,7 @@ async def test_a_cancelled_start_is_cancelled_in_the_process(options: ServeOptio
         assert ServerState.READY not in states(seen)
 
 
+@pytest.mark.thorough
 async def test_a_stream_ends_as_usual_after_its_owner_was_killed_and_the_next_owner_stops_the_server(
     options: ServeOptions,
 ) -> None:
@@ -337,6 +338,7 @@ async def test_a_server_has_stopped_at_the_end_even_if_its_process_could_not_say
     assert states(seen)[-1] is ServerState.STOPPED
 
 
+@pytest.mark.thorough
 async def test_a_left_process_that_does_not_answer_is_replaced(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,7 +169,7 @@ async def test_cancelling_a_stop_still_stops(options: ServeOptions) -> None:
 async def test_the_first_token_is_counted_from_the_question_and_not_from_the_answer(options: ServeOptions) -> None:
     async with session() as mine:
         await mine.start(options)
-        long = replace(QUESTION, max_tokens=2_000, extra={"ignore_eos": True})
+        long = replace(QUESTION, max_tokens=600, extra={"ignore_eos": True})
         begun = asyncio.Event()
         first = asyncio.create_task(mine.send_request(long, lambda _: begun.set()))
         await begun.wait()

@@ -133,6 +133,7 @@ async def test_a_model_without_a_head_has_nothing_to_decide(headless_model: Path
         await prepared(ServeOptions(model=headless_model, built_in=True))
 
 
+@pytest.mark.thorough
 async def test_a_kv_cache_type_that_changes_the_answers_is_not_recommended_silently(
     options: ServeOptions, session: ServerSession
 ) -> None:

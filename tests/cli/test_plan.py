@@ -97,6 +97,7 @@ class TestJson:
         without = first("--gpu", "RTX 3090", "--no-mtp", "--quant", plan["quant"])["expected"]
         assert without["without_mtp"] == without["tokens_per_second"] == expected["without_mtp"]
 
+    @pytest.mark.thorough
     def test_cards_are_named(self) -> None:
         assert answer("--gpu", "5060 ti 8GB")["machine"]["gpu"] == "NVIDIA GeForce RTX 5060 Ti"
         pair = answer("--gpu-memory", "24+12")["machine"]

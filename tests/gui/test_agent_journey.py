@@ -52,6 +52,7 @@ def wait_for_text(part: QWidget, qtbot: QtBot, text: str) -> None:
     qtbot.waitUntil(lambda: part.isVisible() and text in str(part.property("text")))
 
 
+@pytest.mark.thorough
 def test_from_nothing_to_an_agent_that_answers(
     script: Script,
     terminal: Path,

@@ -107,6 +107,7 @@ def read(home: Path, tmp_path: Path, demo_model: Path, driver: Path) -> dict[str
     return told
 
 
+@pytest.mark.thorough
 def test_all_places_say_the_same_of_each_file_before_and_while_one_is_served(read: dict[str, Any]) -> None:
     first = {machine: read["before"][machine]["plan"] for machine in ("here", "described")}
     different = {

@@ -91,6 +91,7 @@ def test_a_model_that_made_room_for_another_is_shown_as_unloaded_and_its_address
     assert demo.controller.view.address == address
 
 
+@pytest.mark.thorough
 def test_models_are_unloaded_one_by_one_or_all_at_once(
     demo: Window, wait_for: Wait, asked: Callable[[], None], qtbot: QtBot
 ) -> None:

@@ -47,6 +47,7 @@ class TestTexts:
                 assert ".." not in text, text
                 assert "None" not in text, text
 
+    @pytest.mark.thorough
     def test_weak_quantisations_and_caches_carry_a_note_on_quality(self) -> None:
         for plan in self.every():
             quality = [caution for caution in plan.cautions if "Source: " in caution]

@@ -155,6 +155,7 @@ async def test_a_tune_on_a_busy_processor_waits_a_bounded_time_and_says_what_the
     )
 
 
+@pytest.mark.thorough
 async def test_a_tune_that_finished_no_trial_says_that_the_processor_was_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.tuning.plan_of_trials._LEAST_GRACE_S", -19.98)  # 20 ms of real time for a trial
 

@@ -90,6 +90,7 @@ async def test_an_undecided_tune_goes_on_with_more_time() -> None:
     assert second.mtp == "on"
 
 
+@pytest.mark.thorough
 async def test_where_all_looks_leave_it_undecided_going_on_measures_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Question, "update_answer", lambda *_: None)
     machine, verdict, told = await tuned(MTP_WINS)
