@@ -7,6 +7,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from tools.translations import mo_bytes, read
 
 ROOT = Path(__file__).parents[1]
