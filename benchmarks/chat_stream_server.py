@@ -47,6 +47,6 @@ class Handler(llama_server.Handler):
         self.chunk(b"")
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and not llama_server.answer_probe(sys.argv[1:]):
     llama_server.Handler = Handler  # type: ignore[misc]
     llama_server.main(sys.argv[1:])
