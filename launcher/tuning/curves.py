@@ -8,8 +8,9 @@ from statistics import fmean
 from typing import Any
 
 from launcher.base.errors import LauncherError, Superseded
-from launcher.base.messages import join_messages, message
+from launcher.base.messages import Message, join_messages, message
 from launcher.monitor.meter import Acceptance, sum_acceptance
+from launcher.tuning.goal import describe_speed_change
 from launcher.tuning.measuring_loop import REPEATS, after_rounds, order_of_round, serve_settings, visit_rounds
 from launcher.tuning.records import Bench, Prompt, Run, RunSettings
 from launcher.tuning.space import DRAFT
@@ -505,9 +506,11 @@ def _trend_sentence(curve: Curve, ratio: CurveRatio) -> str:
             series=_capitalized(ratio.series),
             what=what,
         )
-    uncertainty = ""
+    uncertainty: Message | str = ""
     if ratio.is_faster is None:
-        uncertainty = f" (no difference is shown: {100 * (low - 1):+.0f} to {100 * (high - 1):+.0f} %)"
+        uncertainty = message(
+            " (no difference is shown: {low:+.0f} to {high:+.0f} %)", low=100 * (low - 1), high=100 * (high - 1)
+        )
     times = ratio.interval.estimate
     match curve.axis:
         case CurveAxis.FILL:
@@ -520,7 +523,7 @@ def _trend_sentence(curve: Curve, ratio: CurveRatio) -> str:
                 open=uncertainty,
             )
         case CurveAxis.CONTEXT:
-            change = f"{100 * abs(times - 1):.1f} % {'faster' if times >= 1 else 'slower'}"
+            change = describe_speed_change(times)
             return message(
                 "{series}: a context of {here} is {change} than one of {there}{open}.",
                 series=_capitalized(ratio.series),

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from launcher.base.errors import NothingMeasured
 from launcher.base.messages import Message, join_messages, message
+from launcher.tuning.goal import describe_speed_change
 from launcher.tuning.measuring_loop import after_seconds, visit_rounds, warm_up
 from launcher.tuning.records import Bench, Prompt, Run, RunSettings
 from launcher.tuning.statistics import CONFIDENCE, Interval, mean_of_known, ratio_of_logs, t_quantile
@@ -491,9 +492,12 @@ def _table_rows(runs: Sequence[Run], origin_s: float, seconds: float) -> tuple[E
     )
 
 
-def _interval_text(ratio: Interval) -> str:
-    ends = [f"{100 * abs(end - 1):.1f} % {'faster' if end >= 1 else 'slower'}" for end in (ratio.low, ratio.high)]
-    return f"with 95 % confidence the last third is {' to '.join(ends)} than the first"
+def _interval_text(ratio: Interval) -> Message:
+    return message(
+        "with 95 % confidence the last third is {low} to {high} than the first",
+        low=describe_speed_change(ratio.low),
+        high=describe_speed_change(ratio.high),
+    )
 
 
 def _percent_text(share: float) -> str:

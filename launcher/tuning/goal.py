@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from launcher.base.messages import Message, message
 from launcher.tuning.records import Run
 
 
@@ -79,3 +80,27 @@ class Goal:
         if self.aim is Aim.ENERGY:
             return run.energy_j / steps if run.energy_j else None
         return run.reply_tokens / run.decode_rate / steps
+
+
+def describe_change(amount: str, aim: Aim, *, better: bool) -> Message:
+    """Return by how much a value of a goal is better or worse, such as "41 % ± 3 faster"."""
+    match aim:
+        case Aim.SPEED:
+            return message("{amount} faster", amount=amount) if better else message("{amount} slower", amount=amount)
+        case Aim.ANSWER:
+            if better:
+                return message("{amount} quicker to the answer", amount=amount)
+            return message("{amount} slower to the answer", amount=amount)
+        case Aim.TASK:
+            if better:
+                return message("{amount} quicker with a task", amount=amount)
+            return message("{amount} slower with a task", amount=amount)
+        case Aim.ENERGY:
+            if better:
+                return message("{amount} more frugal", amount=amount)
+            return message("{amount} less frugal", amount=amount)
+
+
+def describe_speed_change(ratio: float) -> Message:
+    """Return a ratio of speeds in words, such as "2.5 % slower"."""
+    return describe_change(f"{100 * abs(ratio - 1):.1f} %", Aim.SPEED, better=ratio >= 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from launcher.base.messages import Message, join_messages, message
-from launcher.tuning.goal import Aim, Goal
+from launcher.tuning.goal import Goal, describe_change
 from launcher.tuning.records import RunSettings
 from launcher.tuning.report import settings_line
 from launcher.tuning.space import Key, draft_length, settings_key
@@ -269,45 +269,41 @@ def verdict_sentence(
         return join_messages(
             message("Leave MTP off: the model could not be loaded with it.") if answer == "off" else undecided, *more
         )
-    draft, off = f"draft {draft_length(mtp.candidate)}", "no MTP"
-    against = ""
-    if values:
-        against = f": {_figure_text(values[0])} against {_figure_text(values[1])} {goal.unit}"
+    draft = draft_length(mtp.candidate)
+    with_mtp, without = map(_figure_text, values) if values else (None, None)
     if answer == "on":
         sentence = message(
-            "{draft} is {ratio} than {off} for {text}{against}.",
-            draft=draft.capitalize(),
+            "Draft {draft} is {ratio} than no MTP for {text}[: {with_mtp} against {without} {unit}].",
+            draft=draft,
             ratio=_percent_text(mtp.ratio, goal),
-            off=off,
             text=workload,
-            against=against,
+            with_mtp=with_mtp,
+            without=without,
+            unit=goal.unit,
         )
     elif answer == "undecided":
         sentence = message(
-            "Undecided after {minutes} minutes: {draft} is {range} than {off} for {text}.",
+            "Undecided after {minutes} minutes: draft {draft} is {range} than no MTP for {text}.",
             minutes=max(1, round(used_s / 60)),
             draft=draft,
             range=_range_text(mtp.ratio, goal),
-            off=off,
             text=workload,
         )
     elif mtp.ratio.high < 1:
-        figures = (
-            f"{_figure_text(values[1])} against {_figure_text(values[0])} {goal.unit}" if values else "it is slower"
-        )
         sentence = message(
-            "Leave MTP off for {text}: {figures} with {draft}, which is {ratio}.",
+            "Leave MTP off for {text}: draft {draft} is {ratio}[: {with_mtp} against {without} {unit}].",
             text=workload,
-            figures=figures,
             draft=draft,
             ratio=_percent_text(mtp.ratio, goal),
+            with_mtp=with_mtp,
+            without=without,
+            unit=goal.unit,
         )
     else:
         sentence = message(
-            "Leave MTP off for {text}: {draft} is not distinguishable from {off} ({range}).",
+            "Leave MTP off for {text}: draft {draft} is not distinguishable from no MTP ({range}).",
             text=workload,
             draft=draft,
-            off=off,
             range=_range_text(mtp.ratio, goal),
         )
     return join_messages(sentence, *more)
@@ -419,20 +415,6 @@ def _step_figures(trials: Sequence[Trial]) -> tuple[float, float] | None:
     return tokens / steps, sum(run.reply_tokens / (run.decode_rate or math.inf) for run in runs) / steps
 
 
-_BETTER = {
-    Aim.SPEED: "faster",
-    Aim.ANSWER: "quicker to the answer",
-    Aim.TASK: "quicker with a task",
-    Aim.ENERGY: "more frugal",
-}
-_WORSE = {
-    Aim.SPEED: "slower",
-    Aim.ANSWER: "slower to the answer",
-    Aim.TASK: "slower with a task",
-    Aim.ENERGY: "less frugal",
-}
-
-
 def _chance_text(chance: float) -> str:
     """Return a probability as "97 %", at most "over 99 %"."""
     return "over 99 %" if chance > 0.99 else f"{100 * chance:.0f} %"
@@ -445,25 +427,24 @@ def _figure_text(value: float) -> str:
     return f"{value:.1f}" if value >= 2 else f"{value:.3f}"
 
 
-def _percent_text(ratio: Interval, goal: Goal) -> str:
+def _percent_text(ratio: Interval, goal: Goal) -> Message:
     """Return "41 % ± 3 faster"."""
     change = 100 * (ratio.estimate - 1)
-    word = _BETTER[goal.aim] if change >= 0 else _WORSE[goal.aim]
     reach = 100 * ratio.half_width
     digits = 0 if reach >= 0.95 else 1
-    return f"{abs(change):.{digits}f} % ± {reach:.{digits}f} {word}"
+    return describe_change(f"{abs(change):.{digits}f} % ± {reach:.{digits}f}", goal.aim, better=change >= 0)
 
 
-def _range_text(ratio: Interval, goal: Goal) -> str:
+def _range_text(ratio: Interval, goal: Goal) -> Message:
     """Return "3 to 6 % faster", or "between 3 % slower and 6 % faster"."""
     if ratio.low >= 1 or ratio.high < 1:
         near, far = sorted((ratio.low, ratio.high), key=lambda each: abs(each - 1))
-        return f"{_side_text(near, goal).partition(' %')[0]} to {_side_text(far, goal)}"
-    return f"between {_side_text(ratio.low, goal)} and {_side_text(ratio.high, goal)}"
+        span = message("{near} to {far} %", near=_share_text(near), far=_share_text(far))
+        return describe_change(span, goal.aim, better=far >= 1)
+    low, high = (describe_change(f"{_share_text(end)} %", goal.aim, better=end >= 1) for end in (ratio.low, ratio.high))
+    return message("between {low} and {high}", low=low, high=high)
 
 
-def _side_text(ratio: float, goal: Goal) -> str:
+def _share_text(ratio: float) -> str:
     percent = 100 * abs(ratio - 1)
-    word = _BETTER[goal.aim] if ratio >= 1 else _WORSE[goal.aim]
-    digits = 0 if percent >= 9.5 else 1
-    return f"{percent:.{digits}f} % {word}"
+    return f"{percent:.{0 if percent >= 9.5 else 1}f}"
