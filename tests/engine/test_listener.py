@@ -23,3 +23,12 @@ def test_a_listener_without_an_owner_is_unknown_on_windows_and_a_port_of_another
         assert listener.is_listening(os.getpid(), port) is False
         monkeypatch.setattr(psutil, "net_connections", lambda **_: table)
         assert listener.is_listening(os.getpid(), port) is None
+
+
+def test_a_table_of_connections_that_windows_fails_to_give_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> list[object]:
+        raise RuntimeError("GetExtendedTcpTable failed")  # as psutil under load
+
+    monkeypatch.setattr(psutil.Process, "net_connections", fail)
+    with socket.create_server(("127.0.0.1", 0)) as ours:
+        assert listener.is_listening(os.getpid(), ours.getsockname()[1]) is None

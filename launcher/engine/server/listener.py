@@ -22,7 +22,7 @@ def is_listening(pid: int, port: int) -> bool | None:
         return None if sys.platform == "win32" and _has_no_owner(port) else False
     except psutil.NoSuchProcess:
         return False
-    except psutil.Error:
+    except (psutil.Error, RuntimeError):  # RuntimeError: Windows could not list the connections just then
         return None
 
 
