@@ -233,7 +233,19 @@ entries() {
         mkdir -p "$share/icons/hicolor/${size}x$size/apps"
         cp "$picture" "$share/icons/hicolor/${size}x$size/apps/mtp-launcher.png"
     done
+    write_completion bash "$share/bash-completion/completions" mtp-launcher
+    write_completion zsh "$share/zsh/site-functions" _mtp-launcher
+    write_completion fish "$share/fish/vendor_completions.d" mtp-launcher.fish
+    write_completion manual "$share/man/man1" mtp-launcher.1
     refresh
+}
+
+# write_completion KIND FOLDER NAME: a shell's completion script, or the manual page
+write_completion() {
+    mkdir -p "$2"
+    if MTP_LAUNCHER_HOME="$work/state" "$fresh/bin/mtp-launcher" completion "$1" >"$work/$3"; then
+        mv -f "$work/$3" "$2/$3"
+    fi
 }
 
 refresh() {
@@ -384,13 +396,17 @@ uninstall() {
     [ -e "$wanted" ] || rm -f "$wanted" # a link to a file that is gone
     if [ -L "$command" ] && is_ours "$command"; then rm -f "$command"; fi
     rm -f "$share/applications/mtp-launcher.desktop" "$share"/metainfo/io.github.mtp_launcher.launcher.metainfo.xml \
-        "$share"/icons/hicolor/*/apps/mtp-launcher.png "$share"/icons/hicolor/scalable/apps/mtp-launcher.svg
+        "$share"/icons/hicolor/*/apps/mtp-launcher.png "$share"/icons/hicolor/scalable/apps/mtp-launcher.svg \
+        "$share/bash-completion/completions/mtp-launcher" "$share/zsh/site-functions/_mtp-launcher" \
+        "$share/fish/vendor_completions.d/mtp-launcher.fish" "$share/man/man1/mtp-launcher.1"
     exec 9>&- # on NFS a file that is open does not go
     [ ! -e "$program" ] || rm -rf "$program" || fail "$program could not be removed." "See above."
     [ ! -d "$share/applications" ] || refresh
     types=$share/applications/mimeinfo.cache
     if [ -f "$types" ] && ! grep -qv '^\[' "$types"; then rm -f "$types"; fi
     for folder in "$share"/icons/hicolor/*/apps "$share"/icons/hicolor/* "$share/icons/hicolor" "$share/icons" \
+        "$share/bash-completion/completions" "$share/bash-completion" "$share/zsh/site-functions" "$share/zsh" \
+        "$share/fish/vendor_completions.d" "$share/fish" "$share/man/man1" "$share/man" \
         "$share/metainfo" "$share/applications" "$share" "$commands" "$HOME/.local/lib" "$HOME/.local"; do
         rmdir "$folder" 2>/dev/null || true # only what is empty goes
     done

@@ -55,9 +55,10 @@ VERBS = {
     "diagnose": "find out from its log why an engine failed",
     "doctor": "check this machine's hardware, drivers and engines",
     "versions": "list the versions of all parts, for a bug report",
+    "completion": "print the completion script of a shell, or the manual page",
     "update": "check for a newer version of this program, and install it",
 }
-_PRINTING_VERBS = ("plan", "estimate", "models", "doctor", "versions", "status", "diagnose", "export")
+_PRINTING_VERBS = ("plan", "estimate", "models", "doctor", "versions", "status", "diagnose", "export", "completion")
 """Verbs that do nothing but print, so that a failed output is an error."""
 
 OpenWindow = Callable[[argparse.Namespace], int]
@@ -200,6 +201,11 @@ def _build_parser(arguments: list[str]) -> argparse.ArgumentParser:
             if name != "gui":
                 verb_parser.add_argument("--json", action="store_true", help="print JSON for programs")
     return parser
+
+
+def build_full_parser() -> argparse.ArgumentParser:
+    """Build the parser with the options of every verb, as documents need it; it takes half a second."""
+    return _build_parser(["--help", *VERBS])
 
 
 def _run_and_report(options: argparse.Namespace, verb: Callable[[], int]) -> int:

@@ -89,6 +89,10 @@ ends_soon() { # the copy that runs, after a second
 @test "uninstalling leaves nothing but what is the user's" {
     mkdir -p "$HOME/.local/share/mtp-launcher/models"
     install 1.0.0
+    grep -qx "words for bash" "$HOME/.local/share/bash-completion/completions/mtp-launcher"
+    grep -qx "words for zsh" "$HOME/.local/share/zsh/site-functions/_mtp-launcher"
+    grep -qx "words for fish" "$HOME/.local/share/fish/vendor_completions.d/mtp-launcher.fish"
+    grep -qx "words for manual" "$HOME/.local/share/man/man1/mtp-launcher.1"
     run dash "$program/install.sh" --uninstall
     [ "$status" -eq 0 ]
     [[ "$output" == *"left: $HOME/.local/share/mtp-launcher" ]]

@@ -33,6 +33,7 @@ BASH = (
     LINUX / "build-wheel",
     LINUX / "build-deb",
     LINUX / "build-install",
+    ROOT / ".ci" / "completion",
     ROOT / ".ci" / "deb",
     ROOT / ".ci" / "install-sh",
     ROOT / ".ci" / "install-sh.d" / "prove",
