@@ -18,7 +18,7 @@ MARGIN = 0.02
 """Least gain that is worth a change of settings."""
 _WIDEST = math.log(3) / 2
 """Largest half width of an interval of logarithms that is shown: its ends then differ by a factor of 3."""
-CLEAR_CHANCE, GAIN_CHANCE = 0.9, 0.96
+CLEAR_CHANCE, GAIN_CHANCE = 0.9, 0.95
 """Probabilities from which a forecast alone is an answer: that MTP is not worth it, and that other settings are faster.
 
 The latter is higher because settings that turn out slower than MTP off are worse than a gain that is missed.
