@@ -97,6 +97,11 @@ def _installed() -> list[Piece]:
     ]
 
 
+def manifest_text(told: Mapping[str, object]) -> str:
+    """Return a manifest as JSON, in the form that linux/verify.sh reads without a parser."""
+    return json.dumps(told, indent=1, ensure_ascii=False) + "\n"
+
+
 def main(dist: Path, changelog: Path, deb: Path, windows: Path) -> None:
     """Write both files. Raises ValueError or KeyError for what does not agree."""
     epoch_s = int(os.environ["SOURCE_DATE_EPOCH"])
@@ -121,7 +126,7 @@ def main(dist: Path, changelog: Path, deb: Path, windows: Path) -> None:
         "built": datetime.fromtimestamp(epoch_s, UTC).isoformat(),
         "artefacts": artefacts,
     }
-    text = json.dumps(told, indent=1, ensure_ascii=False) + "\n"
+    text = manifest_text(told)
     ReleaseManifest.model_validate_json(text)
     (dist / MANIFEST).write_text(text, "utf-8")
     lines = [f"{sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(dist.iterdir())]

@@ -1,4 +1,7 @@
-"""Makes a second release of a first one, which differs in its version alone: python next.py ONE TWO."""
+"""Makes a second release of a first one, which differs in its version alone: python next.py ONE TWO.
+
+Both get a manifest of their files; the caller signs them.
+"""
 
 import base64
 import json
@@ -37,10 +40,24 @@ def main(one: Path, two: Path) -> None:
     text = text.replace(wheel.name, renamed.name)
     text = text.replace(sha256(wheel.read_bytes()).hexdigest(), sha256(renamed.read_bytes()).hexdigest())
     (two / "install.sh").write_text(text, "utf-8")
-    script = {"name": "install.sh", "platform": "linux-x64", "size": len(text.encode())}
-    artefacts = [script | {"sha256": sha256(text.encode()).hexdigest()}]
-    told = {"version": NEXT, "notes": "The number has changed.", "artefacts": artefacts}
-    (two / "manifest.json").write_text(json.dumps(told), "utf-8")
+    write_manifest(one, version)
+    write_manifest(two, NEXT)
+
+
+def write_manifest(release: Path, version: str) -> None:
+    """Write what a release's folder holds."""
+    artefacts = [
+        {
+            "name": path.name,
+            "platform": "linux-x64" if path.suffix == ".sh" else "any",
+            "size": path.stat().st_size,
+            "sha256": sha256(path.read_bytes()).hexdigest(),
+        }
+        for path in sorted(release.iterdir())
+        if path.is_file()
+    ]
+    told = {"version": version, "notes": "The number has changed.", "artefacts": artefacts}
+    (release / "manifest.json").write_text(json.dumps(told, indent=1), "utf-8")
 
 
 if __name__ == "__main__":

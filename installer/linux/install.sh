@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs MTP Launcher for one user, without root, on any Linux with glibc 2.34 or later; POSIX sh.
 # A version is made ready beside the one in use and put in its place in one step, so an attempt that fails changes
-# nothing. All that is fetched is checked by SHA-256.
+# nothing. All that is fetched is checked by SHA-256, and the release by its maintainer's signature (docs/updates.md).
 set -eu
 
 # Written by installer/linux/build-install.
@@ -10,6 +10,7 @@ wheel=
 wheel_sha256=
 lock_sha256=
 releases=
+release_key=
 default_index=
 
 lock=mtp_launcher-${version:-X}-requirements.txt
@@ -27,14 +28,16 @@ sh install.sh --uninstall      removes the program; models, settings and history
 
 The program comes to ~/.local/lib/mtp-launcher, the command to ~/.local/bin, the menu entry and icon to ~/.local/share.
 
-Variables: MTP_LAUNCHER_RELEASES, the folder of the release, where it is not the one that install.sh lies in;
-UV_DEFAULT_INDEX, UV_INDEX_URL or PIP_INDEX_URL, the package index; HTTPS_PROXY, ALL_PROXY and NO_PROXY as always.
+Variables: MTP_LAUNCHER_RELEASES, the https address of the release, where it is not the folder that install.sh lies in;
+MTP_LAUNCHER_RELEASE_KEY, the public key of whoever signed a release of your own; UV_DEFAULT_INDEX, UV_INDEX_URL or
+PIP_INDEX_URL, the package index; HTTPS_PROXY, ALL_PROXY and NO_PROXY as always.
 
-DIR holds install.sh, mtp_launcher-*.whl and mtp_launcher-*-requirements.txt of one release, and the wheels of uv and
-of all that is required. This fills it in the release's folder, on Linux with a network and the same Python:
+DIR holds install.sh, manifest.json, manifest.json.minisig, mtp_launcher-*.whl and mtp_launcher-*-requirements.txt of
+one release, and the wheels of uv and of all that is required. This fills it in the release's folder, on Linux with a
+network and the same Python:
     python3 -m pip download --no-deps --only-binary :all: -d DIR uv==$uv_version
     python3 -m pip download --no-deps --only-binary :all: -d DIR -r $lock
-    cp install.sh mtp_launcher-* DIR
+    cp install.sh manifest.json* mtp_launcher-* DIR
 END
 }
 
@@ -127,16 +130,32 @@ alone() {
     fi
 }
 
-# matches FILE SHA256
-matches() { [ "$(sha256sum "$1" | cut -c 1-64)" = "$2" ]; }
+# include verify.sh
 
-# Whether a file is this release's install.sh.
-is_this() { grep -qsxF "wheel_sha256=$wheel_sha256" "$1" && grep -qsxF "lock_sha256=$lock_sha256" "$1"; }
+# Whether nobody on the way can read or change what comes from an address: by https, or from this computer.
+is_private() {
+    case $1 in
+    https://?*) return 0 ;;
+    http://*) ;;
+    *) return 1 ;;
+    esac
+    host=${1#http://} host=${host%%/*}
+    case $host in
+    '[::1]' | '[::1]:'*) host=127.0.0.1${host#'[::1]'} ;;
+    esac
+    case $host in
+    *[!0-9.:]*) return 1 ;; # such as 127.0.0.1@elsewhere
+    127.*) ;;
+    *) return 1 ;;
+    esac
+}
 
 # fetch URL FILE: gives back 60, as curl does, where the server's certificate is not trusted
 fetch() {
     if command -v curl >/dev/null; then
-        curl --fail --location --silent --show-error --retry 2 --connect-timeout 30 --output "$2" "$1"
+        protocols=http,https
+        case $1 in (https:*) protocols=https ;; esac # also where the server sends it on
+        curl --proto "=$protocols" --fail --location --silent --show-error --retry 2 --connect-timeout 30 --output "$2" "$1"
     else # which does not know the names in capitals
         https_proxy=${https_proxy:-${HTTPS_PROXY:-${ALL_PROXY:-}}} no_proxy=${no_proxy:-${NO_PROXY:-}} \
             wget -q -T 30 -O "$2" "$1" || case $? in (5) return 60 ;; (*) return 1 ;; esac
@@ -150,14 +169,19 @@ not_fetched() {
     stopped "$1" "Is there a network? A proxy is named by HTTPS_PROXY."
 }
 
-# get NAME SHA256 FOLDER [URL]: leaves $work/NAME, from a folder where one is named, and checked
-get() {
-    if [ -n "$3" ]; then
-        [ -f "$3/$1" ] || stopped "$3 holds no $1." "It belongs to this release ($version); --help says what to do."
-        cp "$3/$1" "$work/$1" || stopped "$1 could not be copied."
+# bring NAME FOLDER [URL]: leaves $work/NAME, from a folder where one is named
+bring() {
+    if [ -n "$2" ]; then
+        [ -f "$2/$1" ] || stopped "$2 holds no $1." "It belongs to this release ($version); --help says what to do."
+        cp "$2/$1" "$work/$1" || stopped "$1 could not be copied."
     else
-        fetch "$4" "$work/$1" || not_fetched "$1 could not be fetched." $?
+        fetch "$3" "$work/$1" || not_fetched "$1 could not be fetched." $?
     fi
+}
+
+# get NAME SHA256 FOLDER [URL]: the same, and checked
+get() {
+    bring "$1" "$3" "${4:-}"
     matches "$work/$1" "$2" || stopped "$1 is not what this release is made of: its SHA-256 is another one." \
         "Was the download cut short, or changed on its way?"
 }
@@ -206,10 +230,62 @@ find_python() {
     fi
 }
 
+# Stops unless the manifest has the maintainer's signature. Where only the packages can tell, they are asked when they
+# are here: each is one that this script knows by its hash, and none is ours.
+verify_manifest() {
+    verdict=0
+    verify_signature "$work/manifest.json" "$release_key" "$work" || verdict=$?
+    case $verdict in
+    0) compare_manifest ;;
+    1) not_signed ;;
+    *) signature_open=yes ;;
+    esac
+}
+
+verify_with_packages() {
+    cat >"$work/verify_signature.py" <<'END'
+# include ../verify_signature.py
+END
+    "$python" -I "$work/verify_signature.py" "$work/checked" "$release_key" "$work/manifest.json" || not_signed
+    compare_manifest
+}
+
+not_signed() {
+    stopped "manifest.json is not signed by this program's maintainer, so nothing of this release is used." \
+        "Take all files of the release anew. If it stays so, tell the project."
+}
+
+# Stops unless the signed manifest is of what this script installs.
+compare_manifest() {
+    told=$(manifest_version "$work/manifest.json")
+    [ "$told" = "$version" ] ||
+        stopped "${from:-$releases} holds version ${told:-of no number}, and this install.sh is of $version." \
+            "Take the install.sh from there."
+    sums="$(manifest_sum "$work/manifest.json" "$wheel") $(manifest_sum "$work/manifest.json" "$lock")"
+    [ "$sums" = "$wheel_sha256 $lock_sha256" ] ||
+        stopped "The release that was signed is made of other files than this install.sh tells." \
+            "Take all files of the release anew."
+    find_installer "$work/manifest.json"
+}
+
+# find_installer MANIFEST: leaves the install.sh of the release in $work, unless it is kept already
+find_installer() {
+    signed=$(manifest_sum "$1" install.sh)
+    if matches "$0" "$signed"; then # else it came through a pipe, and $0 is the shell
+        cp "$0" "$work/install.sh"
+    elif ! matches "$program/install.sh" "$signed"; then
+        bring install.sh "$from" "$releases/install.sh"
+        matches "$work/install.sh" "$signed" ||
+            stopped "${from:-$releases}/install.sh is not the one of the release that was signed." \
+                "Was it changed? Take all files of the release anew."
+    fi
+}
+
 install_packages() {
     # uv tool install looks at no hashes. So all is first brought into a cache by hash, and then taken from there.
     "$uv" pip install --quiet --python "$python" --target "$work/checked" --require-hashes --only-binary :all: \
         "$@" -r "$work/$lock" || stopped "The packages could not be fetched."
+    [ -z "$signature_open" ] || verify_with_packages
     rm -rf "$work/checked"
     "$uv" tool install --quiet --python "$python" --offline --no-build --constraints "$work/$lock" "$@" \
         "$work/$wheel" || stopped "The packages could not be installed."
@@ -258,21 +334,30 @@ refresh() {
 install() {
     [ -n "$version" ] || fail "This copy of install.sh lies in a checkout, and belongs to no release." \
         "Start the program from the checkout, by ./start, or take install.sh from a release."
+    [ -n "$release_key" ] || fail "This build has no key to verify releases with." \
+        "Take install.sh from a release, or set MTP_LAUNCHER_RELEASE_KEY to a public key."
+    [ -z "$releases" ] || is_private "$releases" || fail "$releases is no address that a release may come from." \
+        "Use one that begins with https://."
     fresh=$program/$version-$(printf %s "$wheel_sha256$lock_sha256" | sha256sum | cut -c 1-8)
     check_system
     check_home
     alone
+    check_order
+    find_release
     begun=yes
     trap 'clean || fail "The installation stopped." "See above, and run this again to go on."' EXIT
     trap 'trap clean EXIT; exit 130' INT TERM HUP
     if [ -f "$fresh/complete" ] && "$fresh/bin/mtp-launcher" --version >/dev/null 2>&1; then
         say "This version is installed already, so only its command and menu entry are renewed."
+        rm -rf "$work"
+        mkdir "$work"
+        find_installer "$fresh/manifest.json"
     else
         check_room
         make_ready
     fi
-    mkdir -p "$work"
-    keep_installer
+    # For --uninstall, and for newer versions, which know by it how this one came.
+    [ ! -f "$work/install.sh" ] || mv -f "$work/install.sh" "$program/install.sh"
     entries
     ln -sfn "$fresh/bin/mtp-launcher" "$work/command"
     mv -f "$work/command" "$command"
@@ -285,24 +370,44 @@ install() {
     hints
 }
 
+# An old release is signed, too: whoever keeps newer ones from a user may offer it again.
+check_order() {
+    for other in "$program"/[0-9]*/complete; do
+        [ -f "$other" ] || continue
+        other=${other%/complete} other=${other##*/} other=${other%-*}
+        if is_older "$version" "$other"; then
+            fail "MTP Launcher $other is installed, and this is $version, which is older." \
+                "To go back: sh $program/install.sh --uninstall (models, settings and history stay), then run this again."
+        fi
+    done
+}
+
+# Leaves the folder that the files of the release are taken from in $from, empty where they come from $releases.
+find_release() {
+    from=$offline
+    if [ -z "$offline" ] && [ -z "${MTP_LAUNCHER_RELEASES:-}" ]; then
+        here=$(cd "$(dirname "$0")" && pwd)
+        if [ -f "$here/manifest.json" ] && [ -f "$here/$wheel" ] && [ -f "$here/$lock" ]; then from=$here; fi
+    fi
+}
+
 make_ready() {
     if stays_in_use "$fresh"; then
         fail "MTP Launcher $version is broken, and runs." "Close it, and run this again."
     fi
-    from=$offline
     if [ -z "$offline" ]; then
         command -v curl >/dev/null || command -v wget >/dev/null ||
             fail "There is neither curl nor wget." "Install one of them."
-        here=$(cd "$(dirname "$0")" && pwd)
-        if [ -z "${MTP_LAUNCHER_RELEASES:-}" ] && is_this "$0" && [ -f "$here/$wheel" ] && [ -f "$here/$lock" ]; then
-            from=$here
-        fi
         [ -n "$from$releases" ] || fail "This build does not say where its releases are." \
             "Start it beside $wheel and $lock, set MTP_LAUNCHER_RELEASES to their address, or see --help for --offline."
     fi
-    rm -rf "$fresh" "$work"
-    mkdir -p "$fresh" "$work"
+    rm -rf "$work"
+    mkdir -p "$work"
     say "Installing MTP Launcher $version from ${offline:-the network (about 160 MB)}"
+    for name in manifest.json manifest.json.minisig; do bring "$name" "$from" "$releases/$name"; done
+    verify_manifest
+    rm -rf "$fresh"
+    mkdir -p "$fresh"
     get "$wheel" "$wheel_sha256" "$from" "$releases/$wheel"
     get "$lock" "$lock_sha256" "$from" "$releases/$lock"
     address=''
@@ -330,23 +435,8 @@ make_ready() {
     fi
     told=$("$fresh/bin/mtp-launcher" --version) || stopped "What was installed does not start."
     [ "$told" = "mtp-launcher $version" ] || stopped "What was installed calls itself $told."
+    cp "$work/manifest.json" "$fresh/manifest.json"
     : >"$fresh/complete"
-}
-
-# For --uninstall, and for newer versions, which know by it how this one came.
-keep_installer() {
-    if is_this "$0"; then # else it came through a pipe, and $0 is the shell
-        cp "$0" "$work/install.sh"
-    elif is_this "$program/install.sh"; then
-        return
-    elif [ -n "$offline" ]; then
-        cp "$offline/install.sh" "$work/install.sh" || stopped "$offline holds no install.sh to keep." "Put it there."
-    else
-        fetch "$releases/install.sh" "$work/install.sh" || not_fetched "install.sh could not be fetched." $?
-    fi
-    is_this "$work/install.sh" || stopped "${offline:-$releases}/install.sh is not the one that runs here." \
-        "It belongs to another release."
-    mv -f "$work/install.sh" "$program/install.sh"
 }
 
 # Prints the files that start the server at login, where they mean this installation (launcher/app/autostart.py).
@@ -418,7 +508,7 @@ uninstall() {
 }
 
 main() {
-    offline='' what=install begun=''
+    offline='' what=install begun='' signature_open=''
     while [ $# -gt 0 ]; do
         case $1 in
         --offline)
@@ -445,6 +535,7 @@ main() {
     index=${index%/}
     releases=${MTP_LAUNCHER_RELEASES:-$releases}
     releases=${releases%/}
+    release_key=${MTP_LAUNCHER_RELEASE_KEY:-$release_key}
     $what
 }
 

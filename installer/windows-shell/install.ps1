@@ -10,9 +10,11 @@ Each is run as: powershell -ExecutionPolicy Bypass -File install.ps1
 
 The program comes to %LOCALAPPDATA%\Programs\mtp-launcher, its command to bin below that, and a shortcut into the
 Start menu. A version is made ready beside the one in use and then used in its place, so an attempt that fails changes
-nothing; run it again. All that is fetched is checked by SHA-256. The steps are those of installer/linux/install.sh.
+nothing; run it again. All that is fetched is checked by SHA-256, and nothing of the program runs before its
+maintainer's signature of manifest.json was verified. The steps are those of installer/linux/install.sh.
 
-Variables: MTP_LAUNCHER_RELEASES, the same as -From; UV_DEFAULT_INDEX, UV_INDEX_URL or PIP_INDEX_URL, the package index;
+Variables: MTP_LAUNCHER_RELEASES, the same as -From; MTP_LAUNCHER_RELEASE_KEY, the public key of whoever signed a
+release of your own; UV_DEFAULT_INDEX, UV_INDEX_URL or PIP_INDEX_URL, the package index;
 HTTPS_PROXY, ALL_PROXY and NO_PROXY as always.
 #>
 param(
@@ -31,6 +33,7 @@ $wheel = ''
 $wheel_sha256 = ''
 $lock_sha256 = ''
 $releases = ''
+$release_key = ''
 $default_index = ''
 
 $lock = "mtp_launcher-$version-requirements.txt"
@@ -117,23 +120,35 @@ function Remove-Folder([string] $Folder) {
 
 function Test-Address([string] $Place) { return $Place -match '^https?://' }
 
+# Whether nobody on the way can read or change what comes from an address: by https, or from this computer.
+function Test-Private([string] $Address) {
+    $uri = New-Object System.Uri $Address
+    return $uri.Scheme -eq 'https' -or ($uri.Scheme -eq 'http' -and $uri.IsLoopback)
+}
+
 # The folder or address where the wheel and the requirements of this release lie.
 function Find-Release {
     if ($Offline) { return $Offline }
     $named = Get-First $From, $env:MTP_LAUNCHER_RELEASES
-    if ($named -and (Test-Address $named)) { return $named.TrimEnd('/') }
+    if ($named -and (Test-Address $named)) {
+        if (-not (Test-Private $named)) {
+            Stop-With "$named is no address that a release may come from." 'Use one that begins with https://.'
+        }
+        return $named.TrimEnd('/')
+    }
     if ($named) {
         if (Test-Path -LiteralPath $named -PathType Container) { return (Resolve-Path -LiteralPath $named).ProviderPath }
         Stop-With "$named is neither a folder nor an address." 'An address begins with https://.'
     }
     if ($PSCommandPath) { # else it came through a pipe
         $here = Split-Path -Parent $PSCommandPath
-        $beside = @($wheel, $lock | Where-Object { Test-Path -LiteralPath (Join-Path $here $_) -PathType Leaf })
-        if ($beside.Count -eq 2) { return $here }
+        $parts = 'manifest.json', $wheel, $lock
+        $beside = @($parts | Where-Object { Test-Path -LiteralPath (Join-Path $here $_) -PathType Leaf })
+        if ($beside.Count -eq 3) { return $here }
     }
     if ($releases) { return $releases.TrimEnd('/') }
     Stop-With "The files of this release ($version) are not found." `
-        "Put $wheel and $lock beside this script, or name their folder or address with -From."
+        "Put manifest.json, $wheel and $lock beside this script, or name their folder or address with -From."
 }
 
 # Leaves a file of a folder or an address elsewhere: Get-File PLACE NAME FILE [URL]
@@ -206,12 +221,77 @@ function Find-Python([string] $Uv) {
     Stop-Step "$none, and none could be fetched." 'Install one, from python.org or the Microsoft Store.'
 }
 
-# Install-Package UV PYTHON OPTIONS-OF-UV
-function Install-Package([string] $Uv, [string] $Python, [string[]] $From) {
+# Stops unless the maintainer signed the manifest, and it is of what this script installs.
+# .NET knows no Ed25519: the packages do, each of which this script knows by its hash, and none of which is ours.
+function Confirm-Release([string] $Python, [string] $Release) {
+    $manifest = "$work\manifest.json"
+    $key = Get-First $env:MTP_LAUNCHER_RELEASE_KEY, $release_key
+    [IO.File]::WriteAllText("$work\verify_signature.py", @'
+# include ../verify_signature.py
+'@)
+    & $Python -I "$work\verify_signature.py" "$work\checked" $key $manifest
+    if ($LASTEXITCODE -ne 0) {
+        Stop-Step "manifest.json is not signed by this program's maintainer, so nothing of this release is used." `
+            'Take all files of the release anew. If it stays so, tell the project.'
+    }
+    $told = Get-Content -LiteralPath $manifest -Raw -Encoding UTF8 | ConvertFrom-Json
+    if ($told.version -ne $version) {
+        Stop-Step "$Release holds version $($told.version), and this install.ps1 is of $version." `
+            'Take the install.ps1 from there.'
+    }
+    if ((Get-SignedSum $manifest $wheel) -ne $wheel_sha256 -or (Get-SignedSum $manifest $lock) -ne $lock_sha256) {
+        Stop-Step 'The release that was signed is made of other files than this install.ps1 tells.' `
+            'Take all files of the release anew.'
+    }
+    Find-Installer $manifest $Release
+}
+
+# The SHA-256 of a file of the release: Get-SignedSum MANIFEST NAME
+function Get-SignedSum([string] $Manifest, [string] $Name) {
+    $told = Get-Content -LiteralPath $Manifest -Raw -Encoding UTF8 | ConvertFrom-Json
+    foreach ($artefact in $told.artefacts) { if ($artefact.name -eq $Name) { return $artefact.sha256 } }
+    return ''
+}
+
+# Test-Sum FILE SHA256
+function Test-Sum([string] $File, [string] $Sha256) {
+    if (-not $Sha256 -or -not (Test-Path -LiteralPath $File -PathType Leaf)) { return $false }
+    return (Get-FileHash -LiteralPath $File -Algorithm SHA256).Hash -eq $Sha256
+}
+
+# Leaves the install.ps1 of the release in the folder for work, unless it is kept already.
+function Find-Installer([string] $Manifest, [string] $Release) {
+    $signed = Get-SignedSum $Manifest 'install.ps1'
+    $found = Join-Path $work 'install.ps1'
+    if ($PSCommandPath -and (Test-Sum $PSCommandPath $signed)) { # else it came through a pipe
+        Copy-Item -LiteralPath $PSCommandPath -Destination $found -Force
+    } elseif (-not (Test-Sum (Join-Path $program 'install.ps1') $signed)) {
+        Get-File $Release 'install.ps1' $found
+        if (-not (Test-Sum $found $signed)) {
+            Stop-Step "$Release\install.ps1 is not the one of the release that was signed." `
+                'Was it changed? Take all files of the release anew.'
+        }
+    }
+}
+
+# An old release is signed, too: whoever keeps newer ones from a user may offer it again.
+function Assert-Order {
+    foreach ($folder in Get-VersionFolder) {
+        $other = (Split-Path -Leaf $folder) -replace '-[^-]*$', ''
+        if ((Test-Path -LiteralPath "$folder\complete") -and [version] $version -lt [version] $other) {
+            Stop-With "MTP Launcher $other is installed, and this is $version, which is older." `
+                'To go back, run install.ps1 -Uninstall (models, settings and history stay), then run this again.'
+        }
+    }
+}
+
+# Install-Package UV PYTHON RELEASE OPTIONS-OF-UV
+function Install-Package([string] $Uv, [string] $Python, [string] $Release, [string[]] $From) {
     # uv tool install looks at no hashes. So all is first brought into a cache by hash, and then taken from there.
     & $Uv pip install --quiet --python $Python --target "$work\checked" --require-hashes --only-binary :all: `
         @From -r "$work\$lock"
     if ($LASTEXITCODE -ne 0) { Stop-Step 'The packages could not be fetched.' }
+    Confirm-Release $Python $Release
     Remove-Folder "$work\checked"
     & $Uv tool install --quiet --python $Python --offline --no-build --constraints "$work\$lock" @From `
         "$work\$wheel"
@@ -233,6 +313,7 @@ function Initialize-Version([string] $Fresh, [string] $Index, [string] $Release)
     Remove-Folder $work
     New-Item -ItemType Directory -Force -Path $Fresh, $work | Out-Null
     Write-Host "Installing MTP Launcher $version from $(Get-First $Offline, 'the network (about 130 MB)')"
+    foreach ($name in 'manifest.json', 'manifest.json.minisig') { Get-File $Release $name (Join-Path $work $name) }
     Get-Checked $wheel $wheel_sha256 $Release
     Get-Checked $lock $lock_sha256 $Release
     $address = ''
@@ -252,14 +333,15 @@ function Initialize-Version([string] $Fresh, [string] $Index, [string] $Release)
     $env:UV_SYSTEM_CERTS = $systemCerts
     $python = Find-Python $uv
     if ($Offline) {
-        Install-Package $uv $python '--no-index', '--find-links', $Offline
+        Install-Package $uv $python $Release '--no-index', '--find-links', $Offline
     } else {
         $env:UV_DEFAULT_INDEX = $Index
-        Install-Package $uv $python @()
+        Install-Package $uv $python $Release @()
     }
     $told = & "$Fresh\bin\mtp-launcher.exe" --version
     if ($LASTEXITCODE -ne 0) { Stop-Step 'What was installed does not start.' }
     if ($told -ne "mtp-launcher $version") { Stop-Step "What was installed calls itself $told." }
+    Copy-Item -LiteralPath "$work\manifest.json" -Destination "$Fresh\manifest.json"
     New-Item -ItemType File -Path "$Fresh\complete" | Out-Null
 }
 
@@ -288,13 +370,10 @@ function Write-Entry([string] $Fresh) {
 }
 
 # For -Uninstall, and for newer versions, which know by it how this one came.
-function Save-Installer([string] $Release) {
+function Save-Installer {
+    $found = Join-Path $work 'install.ps1'
     $kept = Join-Path $program 'install.ps1'
-    if (-not $PSCommandPath) {
-        Get-File $Release 'install.ps1' $kept
-    } elseif ($PSCommandPath -ne $kept) {
-        Copy-Item -LiteralPath $PSCommandPath -Destination $kept -Force
-    }
+    if (Test-Path -LiteralPath $found) { Move-Item -LiteralPath $found -Destination $kept -Force }
 }
 
 # What starts the server at login names the folder of the version that wrote it.
@@ -310,6 +389,10 @@ function Install-Program {
     if (-not $version) {
         Stop-With 'This copy of install.ps1 lies in a checkout, and belongs to no release.' 'Take the one of a release.'
     }
+    if (-not (Get-First $env:MTP_LAUNCHER_RELEASE_KEY, $release_key)) {
+        Stop-With 'This build has no key to verify releases with.' `
+            'Take install.ps1 from a release, or set MTP_LAUNCHER_RELEASE_KEY to a public key.'
+    }
     $release = Find-Release
     Assert-System
     New-Item -ItemType Directory -Force -Path $program | Out-Null
@@ -324,13 +407,17 @@ function Install-Program {
         Stop-With 'Another installation is under way.' 'Wait for its end.'
     }
     try {
+        Assert-Order
         if (Test-Version $fresh) {
             Write-Host 'This version is installed already, so only its command and shortcut are renewed.'
+            Remove-Folder $work
+            New-Item -ItemType Directory -Force -Path $work | Out-Null
+            Find-Installer "$fresh\manifest.json" $release
         } else {
             Initialize-Version $fresh $index.TrimEnd('/') $release
         }
         Write-Entry $fresh
-        Save-Installer $release
+        Save-Installer
         Update-Autostart $fresh
         foreach ($old in Get-VersionFolder) {
             if ($old -ne $fresh -and -not (Test-InUse $old)) { Remove-Folder $old }

@@ -2,13 +2,19 @@
 # The half of install-in-wsl.ps1 that runs inside a distribution of WSL; POSIX sh.
 #
 #   inside.sh check              says what is here and what is missing; 1 where the program cannot be installed
-#   inside.sh install DEB        as root: installs the Debian package
-#   inside.sh install install.sh [OFFLINE]   as the user: runs that script
+#   inside.sh install DEB        as root: verifies and installs the Debian package
+#   inside.sh install install.sh [OFFLINE]   as the user: verifies and runs that script
 #   inside.sh icon FILE          writes the program's picture to FILE, as Windows takes it
 #   inside.sh command            prints the command that opens the window
 #
-# WSL_ROOT, for tests, is the folder where the system is looked for.
+# What is installed lies beside manifest.json and its signature. WSL_ROOT, for tests, is the folder where the system is
+# looked for; MTP_LAUNCHER_RELEASE_KEY is the public key of whoever signed a release of your own.
 set -eu
+
+# Written by installer/wsl/build-install.
+release_key=
+
+release_key=${MTP_LAUNCHER_RELEASE_KEY:-$release_key}
 root=${WSL_ROOT:-}
 wanted_kib=12582912 # 12 GiB: what experts of a large model take that a GPU does not hold
 
@@ -23,6 +29,8 @@ fail() {
     printf 'Error: %s\n       %s\n' "$1" "$2" >&2
     exit 1
 }
+
+# include ../linux/verify.sh
 
 check() {
     code=0
@@ -94,21 +102,53 @@ check_models() {
 }
 
 install() {
+    [ -f "$1" ] || fail "There is no $1." "Name the .deb or the install.sh of the release."
+    [ -n "$release_key" ] || fail "This copy of inside.sh has no key to verify releases with." \
+        "Take the one of a release, or set MTP_LAUNCHER_RELEASE_KEY to a public key."
+    case $1 in (*.deb) [ "$(id -u)" = 0 ] || fail "A package is installed by root." "Run it with: wsl -u root" ;; esac
+    # Copies, which nobody else can change after they were verified; and apt's own user reads no drive of Windows.
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+    mkdir "$folder/scratch"
+    for name in "${1##*/}" manifest.json manifest.json.minisig; do
+        cp "$(dirname "$1")/$name" "$folder/" 2>/dev/null ||
+            fail "There is no $name beside ${1##*/}." "Put there all files of the release."
+    done
     case $1 in
     *.deb)
-        [ "$(id -u)" = 0 ] || fail "A package is installed by root." "Run it with: wsl -u root"
-        [ -f "$1" ] || fail "There is no $1." "Name the .deb of the release."
-        # A copy, for apt's own user reads no drive of Windows; and no downloads of what is there already.
-        folder=$(mktemp -d)
-        trap 'rm -rf "$folder"' EXIT
-        cp "$1" "$folder/mtp-launcher.deb"
         chmod 755 "$folder"
-        apt-get update -qq || say "The lists of packages could not be renewed; the old ones are used."
-        DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$folder/mtp-launcher.deb" ;;
+        verify_copy "${1##*/}"
+        installed=$(dpkg-query -W -f '${Version}' mtp-launcher 2>/dev/null || true)
+        if [ -n "$installed" ] && is_older "$version" "$installed"; then
+            fail "MTP Launcher $installed is installed, and this is $version, which is older." \
+                "To go back, remove it first: install-in-wsl.ps1 -Uninstall. Models, settings and history stay."
+        fi
+        renew_lists
+        DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$folder/${1##*/}" ;;
     *)
-        [ -f "$1" ] || fail "There is no $1." "Name the install.sh of the release."
+        verify_copy "${1##*/}"
         if [ -n "${2:-}" ]; then sh "$1" --offline "$2"; else sh "$1"; fi ;;
     esac
+}
+
+renew_lists() { apt-get update -qq || say "The lists of packages could not be renewed; the old ones are used."; }
+
+# verify_copy NAME: stops unless $folder/NAME is a file of the release that the maintainer signed; leaves its $version
+verify_copy() {
+    verdict=0
+    verify_signature "$folder/manifest.json" "$release_key" "$folder/scratch" || verdict=$?
+    if [ $verdict = 2 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        renew_lists
+        apt-get install -y -qq --no-install-recommends openssl >/dev/null || true # which the distribution signed
+        verdict=0
+        verify_signature "$folder/manifest.json" "$release_key" "$folder/scratch" || verdict=$?
+    fi
+    [ $verdict != 2 ] || fail "There is nothing to verify the release with." "Install openssl (3.0 or later) or minisign."
+    [ $verdict = 0 ] || fail "manifest.json is not signed by this program's maintainer, so nothing was installed." \
+        "Take all files of the release anew. If it stays so, tell the project."
+    matches "$folder/$1" "$(manifest_sum "$folder/manifest.json" "$1")" ||
+        fail "$1 is not a file of the release that was signed." "Take all files of the release anew."
+    version=$(manifest_version "$folder/manifest.json")
 }
 
 # An .ico file may hold one picture, as PNG: its head (6 bytes), the picture's entry (16), the picture.

@@ -8,8 +8,9 @@ Installs MTP Launcher into a distribution of WSL 2, from Windows; PowerShell 5 o
 
 Each is run as: powershell -ExecutionPolicy Bypass -File install-in-wsl.ps1
 
-inside.sh and the release's mtp-launcher_X_amd64.deb lie beside it; -Package names another. Where the distribution has
-no apt, the release's install.sh is taken. The .deb puts the program into the Start menu by itself; the shortcut is for
+inside.sh, manifest.json, manifest.json.minisig and mtp-launcher_X_amd64.deb of the same release lie beside it; -Package
+names a .deb elsewhere, beside its own manifest. Where the distribution has no apt, the release's install.sh is taken.
+This script runs inside.sh only if that has the SHA-256 below, and inside.sh verifies the maintainer's signature. The .deb puts the program into the Start menu by itself; the shortcut is for
 the desktop, and starts the window without a console. Nothing of WSL's own settings is changed: `mtp-launcher doctor`,
 which runs at the end, suggests a .wslconfig and copies it on request.
 #>
@@ -22,13 +23,32 @@ param(
 
 Set-StrictMode -Version 2.0
 $ErrorActionPreference = 'Stop'
+
+# Written by installer/wsl/build-install.
+$inside_sha256 = ''
+
 $inside = Join-Path $PSScriptRoot 'inside.sh'
 $data = Join-Path $env:LOCALAPPDATA 'mtp-launcher'
-$wslg = 'C:\Program Files\WSL\wslg.exe', (Join-Path $env:SystemRoot 'System32\wslg.exe')
+# WSL of the Microsoft Store, and that of Windows; a PowerShell of 32 bits is shown other folders by the usual names.
+$wslg = $env:ProgramW6432, $env:ProgramFiles | Where-Object { $_ } | ForEach-Object { Join-Path $_ 'WSL\wslg.exe' }
+$wslg = @($wslg) + @('System32', 'Sysnative' | ForEach-Object { Join-Path $env:SystemRoot "$_\wslg.exe" })
 
 # What happened and what to do, for the end of the script to tell: Stop-With WHAT REMEDY
 function Stop-With([string] $What, [string] $Remedy) {
     throw (New-Object System.OperationCanceledException "$What`n$Remedy")
+}
+
+# Stops unless inside.sh is the one that was made with this script.
+function Assert-Inside {
+    if (-not (Test-Path -LiteralPath $inside)) { Stop-With "There is no $inside." 'It comes beside this script.' }
+    if (-not $inside_sha256) {
+        Stop-With 'This copy of install-in-wsl.ps1 lies in a checkout, and belongs to no release.' `
+            'Take the one of a release.'
+    }
+    if ((Get-FileHash -LiteralPath $inside -Algorithm SHA256).Hash -ne $inside_sha256) {
+        Stop-With "$inside is not the one of this release: its SHA-256 is another one." `
+            'Take all files of the release anew.'
+    }
 }
 
 # The distributions that are installed.
@@ -167,7 +187,7 @@ try {
     if (-not (Get-Command wsl.exe -ErrorAction SilentlyContinue)) {
         Stop-With 'This Windows has no WSL.' 'In a PowerShell of an administrator: wsl --install'
     }
-    if (-not (Test-Path -LiteralPath $inside)) { Stop-With "There is no $inside." 'It comes beside this script.' }
+    Assert-Inside
     $chosen = Select-Distribution
     if ($Uninstall) { Uninstall-Inside $chosen } else { Install-Program $chosen }
 } catch [System.OperationCanceledException] {

@@ -194,8 +194,12 @@ ends_soon() { # the copy that runs, after a second
 }
 
 @test "a folder without the release's files is told" {
-    run dash "$RELEASES/1.0.0/install.sh" --offline "$RELEASES/1.1.0"
+    cp -r "$RELEASES/1.0.0" "$BATS_TEST_TMPDIR/lacks"
+    rm "$BATS_TEST_TMPDIR/lacks/mtp_launcher-1.0.0-py3-none-any.whl"
+    run dash "$RELEASES/1.0.0/install.sh" --offline "$BATS_TEST_TMPDIR/lacks"
     refused "holds no mtp_launcher-1.0.0-py3-none-any.whl"
+    run dash "$RELEASES/1.0.0/install.sh" --offline "$HOME"
+    refused "holds no manifest.json"
 }
 
 @test "a disk that gets full changes nothing, and the next run finishes" {
@@ -326,7 +330,7 @@ ends_soon() { # the copy that runs, after a second
     cp -r "$RELEASES/1.0.0" "$folder"
     cp "$RELEASES/1.1.0/install.sh" "$folder/"
     run dash -s -- --offline "$folder" <"$RELEASES/1.0.0/install.sh"
-    refused "$folder/install.sh is not the one that runs here."
+    refused "$folder/install.sh is not the one of the release that was signed."
     rm "$folder/install.sh"
     run dash -s -- --offline "$folder" <"$RELEASES/1.0.0/install.sh"
     refused "$folder holds no install.sh"
@@ -341,7 +345,7 @@ ends_soon() { # the copy that runs, after a second
 }
 
 @test "a Python that cannot unpack is not asked to" {
-    few
+    few openssl
     instead python3 'echo "No module named shutil" >&2; exit 1'
     run env PATH="$BATS_TEST_TMPDIR/bin:$BATS_TEST_TMPDIR/few" \
         "$(command -v dash)" "$RELEASES/1.0.0/install.sh" --offline "$RELEASES/1.0.0"

@@ -33,7 +33,7 @@ serve() { # FOLDER, at $address
     serve "$BATS_TEST_TMPDIR/index"
     folder=$BATS_TEST_TMPDIR/folder
     mkdir "$folder"
-    cp "$RELEASES"/1.0.0/mtp_launcher-* "$RELEASES/1.0.0/install.sh" "$folder/"
+    cp "$RELEASES"/1.0.0/mtp_launcher-* "$RELEASES"/1.0.0/manifest.json* "$RELEASES/1.0.0/install.sh" "$folder/"
     cd "$folder"
     PIP_INDEX_URL=$address/simple run dash install.sh
     [ "$status" -eq 0 ]
@@ -58,6 +58,7 @@ server.serve_forever()
     until [ -s "$BATS_TEST_TMPDIR/port" ]; do sleep 0.02; done
     address=https://127.0.0.1:$(cut -d ' ' -f 2 "$BATS_TEST_TMPDIR/port")
     UV_DEFAULT_INDEX=$address run dash "$RELEASES/1.0.0/install.sh"
+    refused "does not tell where uv"
     refused "The server's certificate is not one that this computer trusts."
     [[ "$output" == *"SSL_CERT_FILE"* ]]
     MTP_LAUNCHER_RELEASES=$address run dash "$RELEASES/1.0.0/install.sh"
@@ -90,12 +91,24 @@ server.serve_forever()
 
 @test "through a proxy, which knows names that this computer does not" {
     mkdir -p "$BATS_TEST_TMPDIR/net/http:"
-    ln -s "$RELEASES/1.0.0" "$BATS_TEST_TMPDIR/net/http:/releases.invalid"
+    ln -s "$RELEASES/1.0.0" "$BATS_TEST_TMPDIR/net/http:/index.invalid"
     serve "$BATS_TEST_TMPDIR/net"
-    export http_proxy=$address MTP_LAUNCHER_RELEASES=http://releases.invalid
-    UV_INDEX_URL=http://releases.invalid/simple/ run dash "$RELEASES/1.0.0/install.sh"
+    http_proxy=$address UV_INDEX_URL=http://index.invalid/simple/ run dash "$RELEASES/1.0.0/install.sh"
     [ "$status" -eq 0 ]
     [ "$("$command" --version)" = "mtp-launcher 1.0.0" ]
+}
+
+@test "a release over a connection that others can change is refused" {
+    for each in http://releases.example http://127.0.0.1@releases.example http://127.0.0.1.example:80/x \
+        http://127.0.0.1:80@releases.example http://[::1].example ftp://127.0.0.1 releases.example; do
+        MTP_LAUNCHER_RELEASES=$each run dash "$RELEASES/1.0.0/install.sh"
+        refused "$each is no address that a release may come from."
+    done
+    [ ! -e "$HOME/.local" ]
+    for each in http://127.0.0.1:1 http://[::1]:1 https://127.0.0.1:1; do
+        MTP_LAUNCHER_RELEASES=$each/a run dash "$RELEASES/1.0.0/install.sh"
+        refused "manifest.json could not be fetched."
+    done
 }
 
 @test "no network is told" {

@@ -13,15 +13,18 @@ import pytest
 
 from launcher.machine.libraries import known_libraries
 from launcher.updates.check import RELEASES, RELEASES_VARIABLE
+from launcher.updates.signature import RELEASE_KEY, RELEASE_KEY_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 LINUX = ROOT / "installer" / "linux"
-sys.path.insert(0, str(LINUX))
+sys.path[:0] = [str(LINUX), str(ROOT / "installer")]
 import prune  # noqa: E402 -- a script of ours, which stands beside its parts
+from manifest import manifest_text  # noqa: E402 -- the same
 
 DESKTOP = ROOT / "resources" / "desktop"
 POSIX = (
     LINUX / "install.sh",
+    LINUX / "verify.sh",
     LINUX / "validate",
     LINUX / "debian" / "running",
     ROOT / ".ci" / "deb.d" / "prove",
@@ -60,7 +63,7 @@ def test_install_sh_in_its_essential_cases() -> None:
     """All of them, which take a minute, are tested by .ci/install-sh."""
     told = run("bats", "--tap", "--filter-tags", "essential", Path(__file__).parent)
     assert "# skip" not in told
-    assert "1..5" in told
+    assert "1..7" in told
 
 
 def test_the_menu_entry_and_its_description_are_valid() -> None:
@@ -124,13 +127,30 @@ def test_a_library_that_the_loader_refuses_ends_the_build(tmp_path: Path) -> Non
 def test_install_sh_is_stamped_and_told_by_what_the_program_has() -> None:
     text = (LINUX / "install.sh").read_text("utf-8")
     build = (LINUX / "build-install").read_text("utf-8")
-    for name in ("version", "wheel", "wheel_sha256", "lock_sha256", "releases"):
+    for name in ("version", "wheel", "wheel_sha256", "lock_sha256", "releases", "release_key", "default_index"):
         assert re.search(rf"^{name}=$", text, re.MULTILINE)
-        assert f"s|^{name}=$|{name}=" in build
+        assert re.search(rf" {name}=\"\$", build)
     assert RELEASES_VARIABLE in text
-    where = re.search(r"sed -n '(s/[^']*)' \"\$source/(\S+)\"\)", build)
-    assert where
-    assert run("sed", "-n", where[1], ROOT / where[2]) == f"{RELEASES}\n"
+    assert RELEASE_KEY_VARIABLE in text
+    found = re.findall(r"^(\w+)=\$\(sed -n '(s/[^']*)' \"\$source/(\S+)\"\)", build, re.MULTILINE)
+    told = {name: run("sed", "-n", how, ROOT / where) for name, how, where in found}
+    assert told == {"releases": f"{RELEASES}\n", "release_key": f"{RELEASE_KEY}\n"}
+
+
+def test_install_sh_takes_the_manifest_of_the_release_command(tmp_path: Path) -> None:
+    """Its text is read without a JSON parser: what manifest.py writes has to be what that is made for."""
+    sums = {name: digit * 64 for name, digit in (("install.sh", "a"), ("install.ps1", "b"), ("x_1.2_amd64.deb", "c"))}
+    pieces = [{"name": "install.sh", "version": "9", "source": 'sha256 0, "sha256": "0"'}]
+    artefacts = [
+        {"name": name, "platform": "any", "size": 1, "sha256": sha256, "holds": pieces} for name, sha256 in sums.items()
+    ]
+    notes = '{"version": "9", {"name": "install.sh", "sha256": "0"}\n'
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(manifest_text({"version": "1.2", "notes": notes, "built": "now", "artefacts": artefacts}))
+    ask = (
+        f'. "{LINUX / "verify.sh"}"; manifest_version "$1"; shift; for name; do manifest_sum "{manifest}" "$name"; done'
+    )
+    assert run("dash", "-c", ask, "-", manifest, *sums, "none").split() == ["1.2", *sums.values()]
 
 
 def test_the_manual_fills_a_folder_as_install_sh_says() -> None:

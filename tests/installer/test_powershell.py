@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import tree_sitter_pwsh
 
 from launcher.app.autostart import RUN_KEY, RUN_VALUE
 from launcher.updates.check import RELEASES_VARIABLE
+from launcher.updates.signature import RELEASE_KEY_VARIABLE
 
 INSTALLER = Path(__file__).parents[2] / "installer"
 INSTALL = INSTALLER / "windows-shell" / "install.ps1"
@@ -24,6 +26,7 @@ STAMPED = {
     "wheel_sha256": "a" * 64,
     "lock_sha256": "b" * 64,
     "releases": "",
+    "release_key": "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3",
     "default_index": "https://index.example/simple",
 }
 
@@ -65,8 +68,9 @@ def test_each_function_that_is_called_is_there(script: Path) -> None:
         if node.type == "command_name" and node.text is not None and re.fullmatch(rb"[A-Z]\w+-\w+", node.text)
     }
     theirs = {
-        "Add-Type", "ForEach-Object", "Copy-Item", "Get-ChildItem", "Get-Command", "Get-FileHash", "Get-ItemProperty",
-        "Get-Process", "Invoke-WebRequest", "Join-Path", "New-Item", "New-Object", "Out-Null", "Read-Host",
+        "Add-Type", "ConvertFrom-Json", "ForEach-Object", "Copy-Item", "Get-ChildItem", "Get-Command", "Get-Content",
+        "Get-FileHash", "Get-ItemProperty", "Get-Process", "Invoke-WebRequest", "Join-Path", "Move-Item", "New-Item",
+        "New-Object", "Out-Null", "Read-Host",
         "Remove-Item", "Remove-ItemProperty", "Resolve-Path", "Select-Object", "Set-ItemProperty", "Set-StrictMode",
         "Sort-Object", "Split-Path", "Test-Path", "Where-Object", "Write-Host",
     }  # fmt: skip
@@ -120,9 +124,48 @@ def test_it_finds_its_release() -> None:
 
 def test_install_sh_looks_in_the_same_order() -> None:
     text = SH.read_text("utf-8")
-    beside = re.search(r'if \[ -z "\$\{(\w+):-\}" \] && is_this "\$0" && \[ -f "\$here/\$wheel" \]', text)
+    beside = re.search(r'&& \[ -z "\$\{(\w+):-\}" \]; then\n.*\n +if \[ -f "\$here/manifest.json" \]', text)
     assert beside
     assert beside[1] == RELEASES_VARIABLE
+
+
+def test_it_verifies_the_release_as_install_sh_does() -> None:
+    """After the packages came by hash, which hold the verifier, and before ours are installed; it says the same."""
+    packages = function("Install-Package")
+    steps = ["--require-hashes", "Confirm-Release $Python $Release", "& $Uv tool install"]
+    assert [packages.index(step) for step in steps] == sorted(packages.index(step) for step in steps)
+    confirm = function("Confirm-Release")
+    assert "# include ../verify_signature.py\n'@" in confirm
+    assert confirm.index("$LASTEXITCODE -ne 0") < confirm.index("Find-Installer")
+    begun = function("Initialize-Version")
+    assert begun.index("'manifest.json.minisig'") < begun.index("Install-Package") < begun.index("complete")
+    install = function("Install-Program")
+    assert install.index("Assert-Order") < install.index("Test-Version")
+    text = SH.read_text("utf-8").replace("install.sh", "install.ps1")
+    for said in (
+        "manifest.json is not signed by this program's maintainer, so nothing of this release is used.",
+        "The release that was signed is made of other files than this install.ps1 tells.",
+        "This build has no key to verify releases with.",
+        "no address that a release may come from.",
+        ", which is older.",
+    ):
+        assert said in text
+        assert said in INSTALL.read_text("ascii")
+    assert RELEASE_KEY_VARIABLE in INSTALL.read_text("ascii")
+
+
+def test_the_helper_for_wsl_runs_only_what_it_was_made_with(tmp_path: Path) -> None:
+    (tmp_path / "install.sh").write_text(f"release_key={STAMPED['release_key']}\n")
+    subprocess.run([INSTALLER / "wsl" / "build-install", tmp_path], check=True, timeout=60)
+    inside = (tmp_path / "inside.sh").read_bytes()
+    assert f"\nrelease_key={STAMPED['release_key']}\n".encode() in inside
+    assert b"\nverify_signature() {\n" in inside
+    script = (tmp_path / "install-in-wsl.ps1").read_text("ascii")
+    assert errors(script) == []
+    assert f"\n$inside_sha256 = '{sha256(inside).hexdigest()}'\n" in script
+    main = script[script.index("\n$code = 0\ntry {\n") :]
+    assert main.index("Assert-Inside") < main.index("Install-Program $chosen")
+    assert "-ne $inside_sha256" in script
 
 
 def test_it_hides_from_uv_what_install_sh_hides() -> None:
@@ -190,6 +233,7 @@ def test_it_is_stamped_with_what_install_sh_is(tmp_path: Path) -> None:
     (tmp_path / "install.sh").write_text("".join(f"{name}={value}\n" for name, value in STAMPED.items()))
     subprocess.run([BUILD, tmp_path], check=True, timeout=60)
     stamped = (tmp_path / "install.ps1").read_text("ascii")
+    assert "\ndef is_signed(" in stamped
     assert errors(stamped) == []
     for name, value in STAMPED.items():
         assert f"\n${name} = '{value}'\n" in stamped
@@ -199,7 +243,8 @@ def test_it_is_stamped_with_what_install_sh_is(tmp_path: Path) -> None:
     assert "names no wheel" in told.stderr
 
 
-def test_the_builder_is_understood_by_a_posix_shell() -> None:
+def test_the_builders_are_understood_by_a_posix_shell() -> None:
     assert shutil.which("dash")
-    subprocess.run(["dash", "-n", BUILD], check=True, timeout=60)
-    subprocess.run(["shellcheck", BUILD], check=True, timeout=60)
+    for script in (BUILD, INSTALLER / "wsl" / "build-install"):
+        subprocess.run(["dash", "-n", script], check=True, timeout=60)
+        subprocess.run(["shellcheck", script], check=True, timeout=60)

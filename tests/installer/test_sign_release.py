@@ -29,10 +29,18 @@ def release(folder: Path, key: str) -> Path:
     with zipfile.ZipFile(folder / "mtp_launcher-1.2.0-py3-none-any.whl", "w") as wheel:
         assert 'RELEASE_KEY = ""\n' in SOURCE
         wheel.writestr("launcher/updates/signature.py", SOURCE.replace('RELEASE_KEY = ""', f'RELEASE_KEY = "{key}"'))
+    for name in ("install.sh", "inside.sh"):
+        (folder / name).write_text(f"release_key={key}\nrelease_key=${{OTHER:-$release_key}}\n", "utf-8")
+    (folder / "install.ps1").write_text(f"$release_key = '{key}'\n", "utf-8")
     (folder / "manifest.json").write_text('{"version": "1.2.0"}\n', "utf-8")
-    sums = [f"{sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(folder.iterdir())]
-    (folder / "SHA256SUMS").write_text("".join(sums), "utf-8")
+    write_sums(folder)
     return folder
+
+
+def write_sums(folder: Path) -> None:
+    files = [path for path in sorted(folder.iterdir()) if path.name != "SHA256SUMS"]
+    sums = [f"{sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
+    (folder / "SHA256SUMS").write_text("".join(sums), "utf-8")
 
 
 def test_it_is_signed_for_the_key_that_its_programs_trust(tmp_path: Path, secret: Path) -> None:
@@ -45,6 +53,19 @@ def test_it_is_signed_for_the_key_that_its_programs_trust(tmp_path: Path, secret
     (dist / "manifest.json").write_text("{}", "utf-8")
     told = run(ROOT / "installer" / "sign-release", dist, secret)
     assert "The files are not those of SHA256SUMS" in told.stderr
+
+
+@pytest.mark.parametrize("name", ["install.sh", "install.ps1", "inside.sh"])
+def test_a_script_with_another_key_is_not_published(tmp_path: Path, secret: Path, name: str) -> None:
+    key = (tmp_path / "minisign.pub").read_text("utf-8").splitlines()[1]
+    dist = release(tmp_path / "dist", key)
+    script = dist / name
+    script.write_text(script.read_text("utf-8").replace(key, ""), "utf-8")
+    write_sums(dist)
+    told = run(ROOT / "installer" / "sign-release", dist, secret)
+    assert told.returncode == 1
+    assert f"{name} trusts another key" in told.stderr
+    assert not (dist / "manifest.json.minisig").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,16 @@
 """The half of the installation into WSL that runs inside a distribution, in a folder that looks like one."""
 
+import json
 import os
 import struct
 import subprocess
+import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+
+from tests.updates.signing import Maintainer
 
 INSIDE = Path(__file__).parents[2] / "installer" / "wsl" / "inside.sh"
 PICTURE = Path(__file__).parents[2] / "resources" / "desktop" / "mtp-launcher-256.png"
@@ -23,6 +28,18 @@ class Distribution:
         self.program("apt-get", f'printf "%s\\n" "$*" >>"{root}/apt"')
         self.program("uname", "echo x86_64")
         self.program("id", "echo 0")
+        self.maintainer = Maintainer()
+        stamp = [sys.executable, INSIDE.parents[1] / "stamp.py", INSIDE, f"release_key={self.maintainer.public_key}"]
+        self.script = self.write("inside.sh", subprocess.run(stamp, capture_output=True, text=True, check=True).stdout)
+
+    def release(self, name: str, text: str, version: str = "1.2", signer: Maintainer | None = None) -> Path:
+        """Put a file with this text and a signed manifest of it on drive C."""
+        path = self.write(f"mnt/c/A User/{name}", text)
+        artefacts = [{"name": name, "platform": "any", "size": 1, "sha256": sha256(text.encode()).hexdigest()}]
+        manifest = self.write("mnt/c/A User/manifest.json", json.dumps({"version": version, "artefacts": artefacts}))
+        signature = (signer or self.maintainer).sign(manifest.read_bytes())
+        self.write("mnt/c/A User/manifest.json.minisig", signature)
+        return path
 
     def write(self, name: str, text: str) -> Path:
         path = self.root / name
@@ -35,7 +52,7 @@ class Distribution:
 
     def run(self, *arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = {"PATH": f"{self.programs}:/usr/bin:/bin", "HOME": str(self.home), "WSL_ROOT": str(self.root)}
-        command = ["dash", INSIDE, *arguments]
+        command = ["dash", self.script, *arguments]
         return subprocess.run(
             command, env=environment | variables, capture_output=True, text=True, check=False, timeout=60
         )
@@ -85,7 +102,7 @@ def test_models_on_a_drive_of_windows_are_warned_of(wsl: Distribution) -> None:
 
 
 def test_the_package_is_installed_from_where_apt_can_read_it(wsl: Distribution) -> None:
-    deb = wsl.write("mnt/c/Users/A User/mtp-launcher_1_amd64.deb", "package")
+    deb = wsl.release("mtp-launcher_1.2_amd64.deb", "package")
     wsl.program("apt-get", f'printf "%s\\n" "$*" >>"{wsl.root}/apt"; for f; do :; done; [ "$1" = update ] || cat "$f"')
     told = wsl.run("install", deb)
     assert told.returncode == 0, told.stderr
@@ -93,15 +110,93 @@ def test_the_package_is_installed_from_where_apt_can_read_it(wsl: Distribution) 
     update, install = (wsl.root / "apt").read_text().splitlines()
     assert update == "update -qq"
     assert install.startswith("install -y --no-install-recommends /")
-    assert install.endswith("/mtp-launcher.deb")
+    assert install.endswith("/mtp-launcher_1.2_amd64.deb")
     assert not Path(install.split()[-1]).exists()
 
 
 def test_without_a_network_the_package_is_still_tried(wsl: Distribution) -> None:
     wsl.program("apt-get", '[ "$1" != update ]')
-    assert wsl.run("install", wsl.write("x.deb", "")).returncode == 0
+    deb = wsl.release("x.deb", "package")
+    assert wsl.run("install", deb).returncode == 0
     wsl.program("apt-get", "exit 100")
-    assert wsl.run("install", wsl.write("x.deb", "")).returncode == 100
+    assert wsl.run("install", deb).returncode == 100
+
+
+UNSIGNED = "manifest.json is not signed by this program's maintainer, so nothing was installed."
+
+
+def refused(wsl: Distribution, path: Path, reason: str) -> None:
+    told = wsl.run("install", path)
+    assert told.returncode == 1, told.stdout + told.stderr
+    assert f"Error: {reason}" in told.stderr
+    assert not (wsl.root / "apt").exists()
+
+
+@pytest.mark.parametrize("name", ["mtp-launcher_1.2_amd64.deb", "install.sh"])
+def test_what_the_maintainer_did_not_sign_is_refused(wsl: Distribution, name: str) -> None:
+    """Nothing of it runs, and apt is not even asked."""
+    ran = wsl.root / "ran"
+    text = f'echo >"{ran}"\n'
+    path = wsl.release(name, text)
+    manifest, signature = path.with_name("manifest.json"), path.with_name("manifest.json.minisig")
+    path.write_text(f"{text}# changed\n")
+    refused(wsl, path, f"{name} is not a file of the release that was signed.")
+    manifest.write_text(
+        manifest.read_text().replace(sha256(text.encode()).hexdigest(), sha256(path.read_bytes()).hexdigest())
+    )
+    refused(wsl, path, UNSIGNED)
+    wsl.release(name, text, signer=Maintainer(2))
+    refused(wsl, path, UNSIGNED)
+    wsl.release(name, text)
+    signature.write_text(signature.read_text()[:-20])
+    refused(wsl, path, UNSIGNED)
+    signature.unlink()
+    refused(wsl, path, f"There is no manifest.json.minisig beside {name}.")
+    assert not ran.exists()
+
+
+def test_a_file_that_the_release_does_not_name_is_refused(wsl: Distribution) -> None:
+    """Such as an older package that lies beside it."""
+    older = wsl.release("mtp-launcher_1.1_amd64.deb", "older", "1.1")
+    wsl.release("mtp-launcher_1.2_amd64.deb", "package")
+    refused(wsl, older, "mtp-launcher_1.1_amd64.deb is not a file of the release that was signed.")
+
+
+def test_an_older_package_than_is_installed_is_refused(wsl: Distribution) -> None:
+    wsl.program("dpkg-query", "echo 1.10")
+    deb = wsl.release("x.deb", "package", "1.9")
+    refused(wsl, deb, "MTP Launcher 1.10 is installed, and this is 1.9, which is older.")
+    wsl.release("x.deb", "package", "1.10")
+    assert wsl.run("install", deb).returncode == 0
+
+
+def test_without_a_key_nothing_is_installed(wsl: Distribution) -> None:
+    deb = wsl.release("x.deb", "package")
+    wsl.script = INSIDE
+    refused(wsl, deb, "This copy of inside.sh has no key to verify releases with.")
+
+
+def test_what_verifies_comes_from_the_distribution_where_it_is_missing(wsl: Distribution) -> None:
+    deb = wsl.release("x.deb", "package")
+    wsl.program("openssl", f'[ -e "{wsl.root}/openssl" ] && exec /usr/bin/openssl "$@"; exit 127')
+    wsl.program("apt-get", f'case "$*" in (*openssl) : >"{wsl.root}/openssl" ;; (*) echo "$*" ;; esac')
+    path = f"{wsl.programs}:{few_programs(wsl)}"
+    told = wsl.run("install", deb, PATH=path)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.splitlines()[-1].endswith("/x.deb")
+    (wsl.root / "openssl").unlink()
+    wsl.program("apt-get", "exit 100")
+    assert "There is nothing to verify the release with." in wsl.run("install", deb, PATH=path).stderr
+
+
+def few_programs(wsl: Distribution) -> Path:
+    """Return a folder with what inside.sh needs, without minisign."""
+    folder = wsl.root / "few"
+    folder.mkdir()
+    names = "awk base64 cat chmod cp cut dash dirname head mkdir mktemp rm sed sha256sum sh sort tail tr wc"
+    for name in names.split():
+        (folder / name).symlink_to(f"/usr/bin/{name}")
+    return folder
 
 
 def test_what_cannot_be_installed_is_said(wsl: Distribution) -> None:
@@ -111,7 +206,7 @@ def test_what_cannot_be_installed_is_said(wsl: Distribution) -> None:
 
 
 def test_where_there_is_no_apt_the_script_is_run(wsl: Distribution) -> None:
-    script = wsl.write("mnt/c/install.sh", 'echo "$@"\n')
+    script = wsl.release("install.sh", 'echo "$@"\n')
     assert wsl.run("install", script).stdout == "\n"
     assert wsl.run("install", script, "/a folder").stdout == "--offline /a folder\n"
 
@@ -143,7 +238,7 @@ def test_the_command_is_that_of_the_package_before_the_users_own(wsl: Distributi
     assert wsl.run("command").stdout == f"{packaged}\n"
 
 
-def test_shellcheck_finds_nothing() -> None:
-    subprocess.run(["shellcheck", INSIDE], check=True, timeout=60)
+def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
+    subprocess.run(["shellcheck", INSIDE, Distribution(tmp_path).script], check=True, timeout=60)
     assert os.access(INSIDE, os.X_OK)
     assert b"\r" not in INSIDE.read_bytes()
