@@ -27,7 +27,7 @@ from tools.tuner_simulation.report import (
 )
 from tools.tuner_simulation.run import Outcome, exhaustives, tunes
 
-COMMAND = "python -m tools.tuner_simulation --first 40000 --tunes 550 --write docs/tuning.md"
+COMMAND = "python -m tools.tuner_simulation --first 50000 --tunes 1000 --write docs/tuning.md"
 BEGIN = f"<!-- the tables are made by `{COMMAND}` -->\n"
 END = "<!-- end of the tables -->\n"
 BUDGET_S = 600.0
@@ -40,7 +40,7 @@ _SHARE = 5
 def main() -> int:
     """Simulate, print the figures or the tables, and put these where they are to go."""
     parser = argparse.ArgumentParser(prog="python -m tools.tuner_simulation", description="The tuner, judged.")
-    parser.add_argument("--first", type=int, default=40_000, metavar="N", help="number of the first machine (40,000)")
+    parser.add_argument("--first", type=int, default=50_000, metavar="N", help="number of the first machine (50,000)")
     parser.add_argument("--tunes", type=int, default=1_000, metavar="N", help="machines to tune (1,000)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables into this document")
     parser.add_argument("--json", action="store_true", help="print the figures of one simulation as JSON")
