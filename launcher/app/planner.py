@@ -369,22 +369,31 @@ def _may_have_llama_server() -> bool:
     return store_dir().is_dir() or find_llama_server_on_path() is not None
 
 
-def record_load_memory(launch: Launch, engine_pid: int, log: Sequence[str]) -> None:
-    """Record the measured and the estimated GPU memory of a running engine, for later plans.
+@dataclass(frozen=True, slots=True)
+class LoadMemory:
+    """GPU memory of a loaded model, in MiB: its buffers by the estimate, and all of it as the driver counts it."""
 
-    Does nothing unless the driver reports memory by process (NVML on Linux), a single GPU holds everything, the
-    engine's `log` names its backend, and the engine has no extra arguments, draft model or vision encoder.
+    gpu_id: str
+    backend: Backend
+    buffers_mib: int
+    measured_mib: int
+
+
+def measure_load_memory(launch: Launch, engine_pid: int, log: Sequence[str]) -> LoadMemory | None:
+    """Return the measured and the estimated GPU memory of a running engine, None if they cannot be compared.
+
+    They can if the driver reports memory by process (NVML on Linux), a single GPU holds everything, the engine's `log`
+    names its backend, and the engine has no extra arguments, draft model or vision encoder.
     """
     from launcher.engine.engine_estimate import backend_of_log
     from launcher.machine.gpus import find_gpus, read_gpu_states
     from launcher.models.geometry import read_geometry
-    from launcher.models.load_history import record_load
     from launcher.models.memory import estimate_memory
     from launcher.models.weights import read_weights
 
     options, backend = launch.options, backend_of_log(log)
     if options.extra or options.draft_file or options.mmproj or backend == "cpu":
-        return
+        return None
     gpus = find_gpus().gpus
     used_bytes = {
         gpu_id: process.used_bytes
@@ -394,13 +403,21 @@ def record_load_memory(launch: Launch, engine_pid: int, log: Sequence[str]) -> N
     }
     used_gpus = [gpu for gpu in gpus if gpu.id in used_bytes]
     if len(used_gpus) != 1:
-        return
+        return None
     geometry = read_geometry(launch.header)
     weights = read_weights(launch.header, geometry)
     parts = estimate_memory(geometry, weights, launch.plan_settings(backend)).parts
     gpu_id = used_gpus[0].id
-    measured = used_bytes[gpu_id]
-    record_load(gpu_id, backend, buffers_mib=(parts.total - parts.overhead) // _MIB, measured_mib=measured // _MIB)
+    return LoadMemory(gpu_id, backend, (parts.total - parts.overhead) // _MIB, used_bytes[gpu_id] // _MIB)
+
+
+def record_load_memory(launch: Launch, engine_pid: int, log: Sequence[str]) -> None:
+    """Record the measured and the estimated GPU memory of a running engine, for later plans, if they are known."""
+    from launcher.models.load_history import record_load
+
+    load = measure_load_memory(launch, engine_pid, log)
+    if load is not None:
+        record_load(load.gpu_id, load.backend, buffers_mib=load.buffers_mib, measured_mib=load.measured_mib)
 
 
 @dataclass(frozen=True, slots=True)

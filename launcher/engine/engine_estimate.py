@@ -323,15 +323,30 @@ async def ask_engine(
             build, model, settings, gpu=gpu, no_gpu=no_gpu, embeddings=embeddings, reranking=reranking
         )
         tables = await _read_memory_tables(command, build, settings, limit_s)
+    estimate = _estimate_from_tables(tables, f"{build.name} {build.version}", time.monotonic() - began_s)
+    if estimate.devices and settings.n_cpu_moe:
+        build.require_flags("--n-cpu-moe")
+    return estimate
+
+
+def read_engine_memory(build: EngineBuild, log: Iterable[str]) -> EngineEstimate | None:
+    """Return the memory by the tables that an engine printed when it was started; None if `log` has none."""
+    reader = MemoryTableReader()
+    for line in log:
+        if not reader.ended:
+            reader.read_line(line)
+    return _estimate_from_tables(reader.tables, f"{build.name} {build.version}", 0.0) if reader.tables else None
+
+
+def _estimate_from_tables(tables: Sequence[MemoryTable], engine: str, seconds: float) -> EngineEstimate:
+    """Return the estimate in the table of the model and, with MTP, in that of the draft."""
     table = tables[0]
     devices = tuple(row.name for row in table if row.is_device)
-    if devices and settings.n_cpu_moe:
-        build.require_flags("--n-cpu-moe")
     counted = [row for row in table if row.is_device or not devices]
     draft = [row for row in tables[1] if row.is_device or not devices] if len(tables) > 1 else None
     free = [row.free for row in table if row.is_device and row.free is not None]
     return EngineEstimate(
-        engine=f"{build.name} {build.version}",
+        engine=engine,
         backend=_backend_of_devices(devices),
         devices=devices,
         model_mib=sum(row.model for row in counted),
@@ -341,7 +356,7 @@ async def ask_engine(
         draft_compute_mib=sum(row.compute for row in draft) if draft is not None else None,
         host_mib=sum(row.model + row.context + row.compute for row in table if not row.is_device) if devices else 0,
         free_mib=sum(free) if free else None,
-        seconds=time.monotonic() - began_s,
+        seconds=seconds,
     )
 
 
