@@ -1,14 +1,12 @@
 """Writes the chart of a measurement: as PNG and SVG by a process with the window's libraries, and as an HTML page."""
 
-import asyncio
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-import launcher
+from launcher.app.qt_process import QtFailed, run_qt_module
 from launcher.base.errors import BadOption, LauncherError, LibraryMissing
 from launcher.base.files import write_atomically
 from launcher.base.messages import message
@@ -18,8 +16,7 @@ from launcher.tuning.report_export import baseline_report, curve_table, figures_
 
 SUFFIXES = (".png", ".svg", ".html")
 _PAINT_LIMIT_S = 120.0
-_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from launcher.gui.plots.picture import main; sys.exit(main())"
-"""Started with -P, so that no file of the current folder is imported in place of a module."""
+_PAINTER = "launcher.gui.plots.picture"
 
 
 def check_chart_files(files: Sequence[Path]) -> None:
@@ -59,26 +56,15 @@ async def write_charts(session: Session, files: Sequence[Path]) -> None:
 
 async def _paint_chart(chart: Chart, files: Sequence[Path]) -> None:
     order = json.dumps({"chart": chart.as_json(), "files": list(map(str, files))}).encode()
-    root = Path(launcher.__file__).parents[1]
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-c", _PROGRAM, str(root), stdin=pipe, stdout=asyncio.subprocess.DEVNULL, stderr=pipe
-    )
     try:
-        async with asyncio.timeout(_PAINT_LIMIT_S):
-            _, errors = await process.communicate(order)
+        await run_qt_module(_PAINTER, order, limit_s=_PAINT_LIMIT_S)
     except TimeoutError:
         raise LauncherError(message("The chart was not drawn in time."), message("Try it again.")) from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        reason = errors.decode("utf-8", "replace").strip().splitlines()[-1:] or ["?"]
+    except QtFailed as error:
         raise LibraryMissing(
-            message("The chart cannot be drawn: {reason}.", reason=reason[0].rstrip(".")),
+            message("The chart cannot be drawn: {reason}.", reason=str(error).rstrip(".")),
             message("It needs the libraries of the window; `mtp-launcher doctor` names them."),
-        )
+        ) from error
 
 
 # The HTML page.

@@ -1,10 +1,13 @@
-"""System tray icon: server state, start and stop, address; and desktop notifications."""
+"""System tray icon: server state, start and stop, address; and desktop notifications.
+
+Run as a program it prints whether the desktop shows tray icons: "yes" or "no".
+"""
 
 from collections.abc import Callable
 
 from PySide6.QtCore import QObject, QRectF, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QAction, QGuiApplication, QIcon, QPainter, QPixmap
-from PySide6.QtWidgets import QMenu, QSystemTrayIcon
+from PySide6.QtWidgets import QApplication, QMenu, QSystemTrayIcon
 
 from launcher.app import settings
 from launcher.app.settings_declared import NOTIFICATIONS
@@ -117,3 +120,9 @@ class Tray(QObject):
     def _on_activated(self, reason: QSystemTrayIcon.ActivationReason) -> None:
         if reason in (QSystemTrayIcon.ActivationReason.Trigger, QSystemTrayIcon.ActivationReason.DoubleClick):
             self.window_requested.emit()
+
+
+if __name__ == "__main__":
+    application = QApplication(["mtp-launcher"])
+    print("yes" if Tray.is_available() else "no")
+    del application
