@@ -16,7 +16,8 @@ from launcher.machine.sysfs import ROOT, PciGpu, read_text
 
 _MIB = 2**20
 _LIBRARY = "libnvidia-ml.so.1"
-_WSL_LIBRARY = f"usr/lib/wsl/lib/{_LIBRARY}"
+WSL_LIBRARY = f"usr/lib/wsl/lib/{_LIBRARY}"
+"""NVML in WSL, below the root of the file systems."""
 _NO_DRIVER = message("No NVIDIA driver is installed.")
 _UNIFIED_CHIPS = ("GB10", "Jetson", "Orin", "Thor", "Tegra")
 """Parts of the names of NVIDIA chips that share the host's memory (DGX Spark, Jetson)."""
@@ -53,7 +54,7 @@ class Nvml:
             return
         # Under WSL the library's folder may be unknown to the dynamic linker. Outside WSL there is no such file.
         with contextlib.suppress(OSError):
-            ctypes.CDLL(str(root / _WSL_LIBRARY), mode=ctypes.RTLD_GLOBAL)
+            ctypes.CDLL(str(root / WSL_LIBRARY), mode=ctypes.RTLD_GLOBAL)
         if sys.platform == "linux":  # without the driver, pynvml's import would be the slowest part
             try:
                 ctypes.CDLL(_LIBRARY)

@@ -13,6 +13,7 @@ from pathlib import Path
 from launcher.base.errors import LauncherError
 from launcher.base.messages import message
 from launcher.machine.host import Host
+from launcher.machine.nvidia import WSL_LIBRARY
 from launcher.machine.sysfs import ROOT
 
 _ALL_SETTINGS = {
@@ -31,6 +32,7 @@ KNOWN_SETTINGS: Mapping[str, frozenset[str]] = {
     section: frozenset(names.lower().split()) for section, names in _ALL_SETTINGS.items()
 }
 """The settings that WSL supports, by section, in lower case: WSL ignores case."""
+_WINDOWS_USERS = "mnt/c/Users"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def read_wsl_settings(root: Path = ROOT) -> tuple[WslSettings, ...]:
     """Return the settings files of the Windows users whose folders are readable from here."""
     found = []
     try:
-        paths = sorted(root.glob("mnt/c/Users/*/.wslconfig"))
+        paths = sorted(root.glob(f"{_WINDOWS_USERS}/*/.wslconfig"))
     except OSError:
         return ()
     for path in paths:
@@ -64,6 +66,12 @@ def read_wsl_settings(root: Path = ROOT) -> tuple[WslSettings, ...]:
             continue
         found.append(parse_wslconfig(path, text))
     return tuple(found)
+
+
+def find_missing_paths(root: Path = ROOT) -> tuple[str, ...]:
+    """Return which paths of WSL, where this program looks for Windows and its driver, do not exist here."""
+    paths = [str(_CLIP_PROGRAM).lstrip("/"), _WINDOWS_USERS, *([WSL_LIBRARY] if (root / "dev/dxg").exists() else [])]
+    return tuple(f"/{path}" for path in paths if not (root / path).exists())
 
 
 def parse_wslconfig(path: Path, text: str) -> WslSettings:

@@ -12,10 +12,12 @@ from launcher.machine.wsl import (
     WslconfigSuggestion,
     WslSettings,
     copy_to_clipboard,
+    find_missing_paths,
     parse_wslconfig,
     suggest_wsl_memory,
     suggest_wslconfig,
 )
+from tests.machine.conftest import write
 from tests.machine.test_advice import HOST
 
 GIB = 2**30
@@ -113,3 +115,12 @@ def test_a_clipboard_that_cannot_be_reached_is_told(tmp_path: Path) -> None:
     with pytest.raises(ClipboardUnreachable, match=r"The clipboard of Windows cannot be reached") as told:
         copy_to_clipboard(WslconfigSuggestion("", ()), tmp_path / "clip.exe")
     assert "interop" in told.value.hint
+
+
+def test_paths_of_wsl_that_are_missing(root: Path) -> None:
+    clip, users = "/mnt/c/Windows/System32/clip.exe", "/mnt/c/Users"
+    assert find_missing_paths(root) == (clip, users)
+    write(root, {clip.lstrip("/"): "", f"{users}/Anna/.wslconfig".lstrip("/"): ""})
+    assert find_missing_paths(root) == ()
+    write(root, {"dev/dxg": ""})
+    assert find_missing_paths(root) == ("/usr/lib/wsl/lib/libnvidia-ml.so.1",)
