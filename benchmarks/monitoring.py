@@ -8,6 +8,7 @@ import sys
 from benchmarks.measure import paired_ratio, summary
 from benchmarks.report import Row
 from benchmarks.workplace import request, slow_model, slow_options
+from launcher.app.machine_proof import measure_reply_rate
 from launcher.app.serving import serve
 from launcher.app.session import ServerSession
 
@@ -64,16 +65,5 @@ def _enough(on: list[float], off: list[float], most_pairs: int) -> bool:
 
 
 async def _rate(session: ServerSession, *, monitored: bool) -> float:
-    """Return the rate of one reply as the engine timed it; the client reads the stream in the same way either way.
-
-    The monitor starts with the reply, so opening its sensors and one question for /metrics fall into each.
-    """
-    if monitored:
-        session.monitor.watch_server(session.supervisor)
-    try:
-        reply = await session.send_request(request(_TOKENS))
-    finally:
-        await session.monitor.end()
-    if reply.timings is None or reply.timings.predicted_n != _TOKENS:
-        raise RuntimeError(f"The reply was not {_TOKENS} tokens long: {reply.timings}")
-    return 1_000 * (_TOKENS - 1) / reply.timings.predicted_ms
+    """Return the rate of one reply as the engine timed it; the client reads the stream in the same way either way."""
+    return await measure_reply_rate(session, request(_TOKENS), monitored=monitored)

@@ -50,6 +50,7 @@ VERBS = {
     "curve": "measure the speed by context fill, context size or number of parallel requests",
     "quality": "judge how quants, KV cache types and MTP change a model's answers",
     "endure": "keep a model busy for minutes, and check whether its speed holds",
+    "prove": "check on this machine what is only claimed, and write a report to send",
     "attach": "inspect and watch a server that another program started",
     "export": "export a server for other tools: shell, containers, clients, coding agents, proxies",
     "diagnose": "find out from its log why an engine failed",

@@ -122,17 +122,12 @@ def anonymize(
 
     began_s = session.began_s // _DAY_S * _DAY_S
     first_s = min((run.began_s for run in session.runs), default=0.0)
-    environment = TypeAdapter(Environment).validate_python(clean(session.environment.as_json()))
     return replace(
         session,
         workload=clean(OWN_PROMPTS + session.workload.removeprefix(own) if own else session.workload),
         began_s=began_s,
         ended_s=None if session.ended_s is None else began_s + session.ended_s - session.began_s,
-        environment=replace(
-            environment,
-            system=_KERNEL.sub(r"\1", environment.system),
-            model=replace(environment.model, file=None),
-        ),
+        environment=anonymize_environment(session.environment, user=user, host=host, home=home),
         settings=clean(session.settings),
         result=clean(remove_own_names(session.result, own)),
         runs=tuple(
@@ -147,6 +142,15 @@ def anonymize(
             for run in session.runs
         ),
     )
+
+
+def anonymize_environment(
+    environment: Environment, *, user: str | None = None, host: str | None = None, home: Path | None = None
+) -> Environment:
+    """Return an environment without personal data, the model's file name, and the kernel's exact version."""
+    clean = remove_personal_data(environment.as_json(), user=user, host=host, home=home)
+    cleaned = TypeAdapter(Environment).validate_python(clean)
+    return replace(cleaned, system=_KERNEL.sub(r"\1", cleaned.system), model=replace(cleaned.model, file=None))
 
 
 def _own_workload_names(session: Session) -> tuple[str, dict[str, str]]:

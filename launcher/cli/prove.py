@@ -1,0 +1,173 @@
+"""`mtp-launcher prove`: check on this machine what is only claimed, and write a report to send."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.base.text import one_line
+from launcher.cli.layout import UNKNOWN, format_path, format_table, wrap_text
+from launcher.cli.machine_options import add_engine_option
+from launcher.cli.output import Note
+from launcher.cli.progress import Reporter
+from launcher.cli.quantities import parse_minutes
+from launcher.cli.subject_options import add_start_options, resolve_model_and_options
+
+_DEFAULT_MINUTES = 10.0
+_DEMO = "demo"
+"""That of engine.demo, which is not imported, because that would slow down --help."""
+_ANSWERS = {"confirmed": "confirmed", "refuted": "REFUTED", "not_tried": "not tried"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument(
+        "model", nargs="?", default=_DEMO, metavar="ID[:QUANT] | FILE", help="a model that is here (default: demo)"
+    )
+    parser.add_argument(
+        "--minutes",
+        type=parse_minutes,
+        default=_DEFAULT_MINUTES,
+        metavar="N",
+        help=f"about how long it may take (default {_DEFAULT_MINUTES:.0f})",
+    )
+    parser.add_argument(
+        "--workload", metavar="W", help="measure with its first prompt: see `bench --list`, or a file (default: code)"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the report as Markdown")
+    add_start_options(parser)
+    add_engine_option(parser)
+    parser.epilog = (
+        "It compares the driver's figures with nvidia-smi, and the memory with the plan for several settings; measures"
+        " load times and the cost of monitoring; and keeps the model busy for the rest of the time. Nothing is sent,"
+        " and the report names neither you nor this computer. Exit code 1 if a claim is refuted."
+    )
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Try all checks and print the report. Exit code 1 if a claim is refuted; Ctrl-C reports what was tried."""
+    from launcher.app.machine_proof import MachineProof, check_nothing_runs
+    from launcher.app.sweeps import prepare_model
+    from launcher.base.files import write_atomically
+    from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workload
+
+    _check_output(options.output)
+    await asyncio.to_thread(check_nothing_runs)
+    workload = await asyncio.to_thread(load_workload, options.workload or DEFAULT_WORKLOAD)
+    reporter = Reporter(as_json=options.json)
+    name, serve_options = await resolve_model_and_options(options, reporter)
+    model = await prepare_model(serve_options, name)
+    reporter.show_event(None, [Note(f"{one_line(name)}: about {options.minutes:g} min. Ctrl-C ends it.")])
+
+    def show_step(text: str) -> None:
+        reporter.show_event(None, [Note(f"{proof.spent_s / 60:4.1f} min  {text} ...")])
+
+    def show_report() -> int:
+        reporter.close()
+        report = proof.report()
+        data = report.as_json()
+        if options.output is not None:
+            write_atomically(options.output, format_markdown(data).encode())
+        reporter.show_event(data, _format_report(data))
+        if options.output is not None:
+            reporter.show_event(None, [Note(f"Wrote {format_path(options.output)}.")])
+        return 1 if report.refuted else 0
+
+    proof = MachineProof(model, workload, 60 * options.minutes, show_step)
+    try:
+        await proof.run()
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        show_report()
+        raise
+    return show_report()
+
+
+def _check_output(path: Path | None) -> None:
+    """Raise BadOption if the report cannot be written to `path`, before anything is measured."""
+    from launcher.base.errors import BadOption
+
+    if path is None:
+        return
+    if path.exists():
+        raise BadOption(f"{format_path(path)} is there already.", "Give another name.")
+    if not path.absolute().parent.is_dir():
+        raise BadOption(f"There is no folder {format_path(path.absolute().parent)}.", "Create it first.")
+
+
+def _format_report(data: Mapping[str, Any]) -> Iterator[str]:
+    rows = [("CHECK", "RESULT", "EXPECTED", "MEASURED")]
+    rows += [(each["id"], *_result_cells(each)) for each in data["checks"]]
+    yield from format_table(rows, indent="")
+    for each in data["checks"]:
+        if each["result"] == "refuted":
+            yield ""
+            yield wrap_text(f"{each['claim']} ({each['line']})", f"REFUTED {each['id']}: ")
+    yield ""
+    yield wrap_text(count_results(data))
+
+
+def _result_cells(check: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return result, expectation and measurement of a check; the reason stands where nothing was measured."""
+    measured = check["measured"] or check["reason"] or UNKNOWN
+    return _ANSWERS[check["result"]], check["expected"] or UNKNOWN, measured
+
+
+def count_results(data: Mapping[str, Any]) -> str:
+    """Return a sentence that counts the results of a report in JSON."""
+    results = [each["result"] for each in data["checks"]]
+    counts = [f"{results.count(name)} {text.lower()}" for name, text in _ANSWERS.items()]
+    return f"{len(results)} checks: {', '.join(counts)}."
+
+
+def format_markdown(data: Mapping[str, Any]) -> str:
+    """Return the report in JSON as Markdown."""
+    return "\n".join([*_list_facts(data), "", *_list_checks(data), *_list_evidence(data)]) + "\n"
+
+
+def _list_facts(data: Mapping[str, Any]) -> Iterator[str]:
+    yield f"# Report of `mtp-launcher prove`, {data['date']}\n"
+    if machine := data["machine"]:
+        cards = [
+            f"{gpu['name']}, {gpu['memory_bytes'] / 2**30:.0f} GiB, driver {gpu['driver'] or 'unknown'}"
+            if gpu["memory_bytes"]
+            else gpu["name"]
+            for gpu in machine["gpus"]
+        ]
+        memory = machine["memory_bytes"]
+        facts = {
+            "GPU": "; ".join(cards) or "none",
+            "Processor": f"{machine['cpu'] or 'unknown'}, {machine['cores'] or 'an unknown number of'} cores",
+            "Memory": f"{memory / 2**30:.0f} GiB" if memory else "unknown",
+            "System": machine["system"],
+            "Engine": f"{machine['engine']} {machine['engine_version']}",
+            "Model": " ".join(filter(None, (machine["model"]["name"], machine["model"]["quant"]))),
+            "MTP Launcher": machine["program"],
+        }
+        yield from (f"- {name}: {fact}" for name, fact in facts.items())
+        yield ""
+    yield count_results(data)
+
+
+def _list_checks(data: Mapping[str, Any]) -> Iterator[str]:
+    yield "| check | claim | line | expected | measured | result |"
+    yield "|---|---|---|---|---|---|"
+    for each in data["checks"]:
+        result, expected, measured = _result_cells(each)
+        cells = (f"`{each['id']}`", each["claim"], each["line"], expected, measured, result)
+        yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def _list_evidence(data: Mapping[str, Any]) -> Iterator[str]:
+    if not data["evidence"]:
+        return
+    text = io.StringIO()
+    writer = csv.DictWriter(text, data["evidence"][0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(data["evidence"])
+    yield "\n## Rows for presets/evidence/runs.csv\n"
+    yield f"```csv\n{text.getvalue()}```"
