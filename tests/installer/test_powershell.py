@@ -17,6 +17,7 @@ from launcher.updates.signature import RELEASE_KEY_VARIABLE
 
 INSTALLER = Path(__file__).parents[2] / "installer"
 INSTALL = INSTALLER / "windows-shell" / "install.ps1"
+PROOFS = [INSTALLER.parent / ".ci" / name for name in ("powershell.ps1", "windows.ps1")]
 IN_WSL = INSTALLER / "wsl" / "install-in-wsl.ps1"
 SH = INSTALLER / "linux" / "install.sh"
 BUILD = INSTALLER / "windows-shell" / "build-install"
@@ -47,7 +48,7 @@ def errors(text: str) -> list[int]:
     return [node.start_point[0] + 1 for node in nodes(parsed(text)) if node.is_error or node.is_missing]
 
 
-@pytest.mark.parametrize("script", [INSTALL, IN_WSL], ids=lambda path: path.name)
+@pytest.mark.parametrize("script", [INSTALL, IN_WSL, *PROOFS], ids=lambda path: path.name)
 def test_it_is_understood(script: Path) -> None:
     assert errors(script.read_text("ascii")) == []  # Windows PowerShell takes other letters for those of a code page
 
