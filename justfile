@@ -78,3 +78,7 @@ fuzz *arguments:
 # faults of servers and disks met by a download: prints the table of docs/downloads.md
 faults *arguments:
     python -m tools.fault_matrix {{arguments}}
+
+# the site of docs/, into build/site; `just site serve` shows it and follows changes
+site *arguments:
+    .ci/site build {{arguments}}
