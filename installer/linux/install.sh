@@ -303,6 +303,8 @@ entries() {
         { print }' "$desktop/mtp-launcher.desktop" >"$work/mtp-launcher.desktop"
     mv "$work/mtp-launcher.desktop" "$share/applications/"
     cp "$desktop"/*.metainfo.xml "$share/metainfo/"
+    mkdir -p "$share/mime/packages"
+    cp "$desktop/mtp-launcher.mime.xml" "$share/mime/packages/mtp-launcher.xml"
     cp "$desktop/mtp-launcher.svg" "$share/icons/hicolor/scalable/apps/"
     for picture in "$desktop"/mtp-launcher-*.png; do
         size=${picture##*-} size=${size%.png}
@@ -327,6 +329,9 @@ write_completion() {
 refresh() {
     if command -v update-desktop-database >/dev/null; then
         update-desktop-database -q "$share/applications" 2>/dev/null || true
+    fi
+    if [ -d "$share/mime/packages" ] && command -v update-mime-database >/dev/null; then
+        update-mime-database "$share/mime" 2>/dev/null || true
     fi
     touch -c "$share/icons/hicolor" 2>/dev/null || true # desktops look for new icons when it changes
 }
@@ -487,17 +492,23 @@ uninstall() {
     if [ -L "$command" ] && is_ours "$command"; then rm -f "$command"; fi
     rm -f "$share/applications/mtp-launcher.desktop" "$share"/metainfo/io.github.mtp_launcher.launcher.metainfo.xml \
         "$share"/icons/hicolor/*/apps/mtp-launcher.png "$share"/icons/hicolor/scalable/apps/mtp-launcher.svg \
+        "$share/mime/packages/mtp-launcher.xml" \
         "$share/bash-completion/completions/mtp-launcher" "$share/zsh/site-functions/_mtp-launcher" \
         "$share/fish/vendor_completions.d/mtp-launcher.fish" "$share/man/man1/mtp-launcher.1"
     exec 9>&- # on NFS a file that is open does not go
     [ ! -e "$program" ] || rm -rf "$program" || fail "$program could not be removed." "See above."
     [ ! -d "$share/applications" ] || refresh
+    if rmdir "$share/mime/packages" 2>/dev/null; then # no types are left, so the lists of them are empty
+        for list in XMLnamespaces aliases generic-icons globs globs2 icons magic mime.cache subclasses treemagic types version; do
+            rm -f "$share/mime/$list"
+        done
+    fi
     types=$share/applications/mimeinfo.cache
     if [ -f "$types" ] && ! grep -qv '^\[' "$types"; then rm -f "$types"; fi
     for folder in "$share"/icons/hicolor/*/apps "$share"/icons/hicolor/* "$share/icons/hicolor" "$share/icons" \
         "$share/bash-completion/completions" "$share/bash-completion" "$share/zsh/site-functions" "$share/zsh" \
         "$share/fish/vendor_completions.d" "$share/fish" "$share/man/man1" "$share/man" \
-        "$share/metainfo" "$share/applications" "$share" "$commands" "$HOME/.local/lib" "$HOME/.local"; do
+        "$share/mime/application" "$share/mime" "$share/metainfo" "$share/applications" "$share" "$commands" "$HOME/.local/lib" "$HOME/.local"; do
         rmdir "$folder" 2>/dev/null || true # only what is empty goes
     done
     say "$told"

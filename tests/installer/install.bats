@@ -23,7 +23,7 @@ ends_soon() { # the copy that runs, after a second
     [ "$status" -eq 0 ]
     [ "$("$command" --version)" = "mtp-launcher 1.0.0" ]
     entry=$HOME/.local/share/applications/mtp-launcher.desktop
-    grep -qxF "Exec=\"$command\" gui" "$entry"
+    grep -qxF "Exec=\"$command\" gui %f" "$entry"
     [ -s "$HOME/.local/share/icons/hicolor/scalable/apps/mtp-launcher.svg" ]
     [ -s "$HOME/.local/share/icons/hicolor/256x256/apps/mtp-launcher.png" ]
     "$ROOT/installer/linux/validate" "$HOME/.local/share"

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import psutil
 import pytest
@@ -37,6 +38,9 @@ BASH = (
     LINUX / "build-deb",
     LINUX / "build-install",
     ROOT / ".ci" / "completion",
+    ROOT / ".ci" / "site",
+    ROOT / ".ci" / "tag-is-version",
+    ROOT / ".ci" / "workflows",
     ROOT / ".ci" / "deb",
     ROOT / ".ci" / "install-sh",
     ROOT / ".ci" / "install-sh.d" / "prove",
@@ -70,6 +74,19 @@ def test_the_menu_entry_and_its_description_are_valid() -> None:
     run(LINUX / "validate", DESKTOP)
     (metainfo,) = DESKTOP.glob("*.metainfo.xml")
     assert '<launchable type="desktop-id">mtp-launcher.desktop</launchable>' in metainfo.read_text("utf-8")
+
+
+def test_a_gguf_file_opens_with_the_program() -> None:
+    """By its name and by its first bytes; the type that they name is the menu entry's."""
+    space = {"m": "http://www.freedesktop.org/standards/shared-mime-info"}
+    (kind,) = ElementTree.parse(DESKTOP / "mtp-launcher.mime.xml").getroot().findall("m:mime-type", space)
+    assert [each.get("pattern") for each in kind.findall("m:glob", space)] == ["*.gguf"]
+    assert [(each.get("offset"), each.get("value")) for each in kind.findall("m:magic/m:match", space)] == [
+        ("0", "GGUF")
+    ]
+    entry = (DESKTOP / "mtp-launcher.desktop").read_text("utf-8").splitlines()
+    assert f"MimeType={kind.get('type')};" in entry
+    assert "Exec=mtp-launcher gui %f" in entry
 
 
 def test_wslg_takes_the_menu_entry() -> None:
