@@ -2,7 +2,7 @@
 Proves install.ps1 on a real Windows, in the PowerShell that runs this: install, use, install again, uninstall; and that
 install-in-wsl.ps1 can be read by it.
 
-  .ci\powershell.ps1 FILES      the folder that installer/linux/build-install and installer/windows-shell/build-install left
+  .ci\powershell.ps1 FILES      the folder that .ci/signed-files left
 #>
 param([Parameter(Mandatory)] [string] $Files)
 
@@ -23,6 +23,7 @@ foreach ($script in $install, (Join-Path $root 'installer\wsl\install-in-wsl.ps1
     [void] [System.Management.Automation.Language.Parser]::ParseFile($script, [ref] $null, [ref] $errors)
     if ($errors) { throw "$script is not understood: $errors" }
 }
+$env:MTP_LAUNCHER_RELEASE_KEY = Get-Content (Join-Path $Files 'minisign.pub') | Select-Object -Last 1
 Invoke-Script @($install)
 $command = Get-ChildItem (Join-Path $env:LOCALAPPDATA 'Programs\mtp-launcher\bin') | Select-Object -First 1
 & $command.FullName --version

@@ -38,6 +38,7 @@ BASH = (
     LINUX / "build-deb",
     LINUX / "build-install",
     ROOT / ".ci" / "completion",
+    ROOT / ".ci" / "signed-files",
     ROOT / ".ci" / "site",
     ROOT / ".ci" / "tag-is-version",
     ROOT / ".ci" / "workflows",
