@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -31,9 +32,12 @@ from launcher.engine.server.process import EngineCommand, ProcessExit, start_pro
 from launcher.engine.server.registry import list_entries, register_server
 
 sys.path.insert(0, str(Path(__file__).parent))  # Python's embeddable build leaves it out
+sys.path.append(str(Path(sys.argv[1]).resolve().parents[1] / "updates"))
 from harness import asked, launcher, proof, run
+from signing import Maintainer
 
 FAKE = Path(sys.argv[1]).resolve()
+VERIFIER = FAKE.parents[2] / "installer" / "verify_signature.py"
 TLS = Path(__file__).resolve().parents[1] / "tls.py"
 NEST = """
 import subprocess, sys
@@ -122,6 +126,37 @@ def _tls() -> str:
     ended = subprocess.run([sys.executable, str(TLS)], capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.strip()
+
+
+@proof("install.ps1's verifier takes what the maintainer signed, and nothing else")
+def _verifier() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        manifest, signature = (Path(folder) / name for name in ("manifest.json", "manifest.json.minisig"))
+        manifest.write_bytes(b'{"version": "1.2.0"}\n')
+        signed = Maintainer().sign(manifest.read_bytes())
+        cases = {
+            "signed": signed,
+            "cut": signed[:-20],
+            "another comment": signed.replace("a test", "another"),
+            "another key": Maintainer(2).sign(manifest.read_bytes()),
+            "another file": Maintainer().sign(b"another"),
+            "nothing": "",
+        }
+        taken = []
+        for case, text in cases.items():
+            signature.write_text(text, "utf-8")
+            words = [
+                sys.executable,
+                "-I",
+                VERIFIER,
+                Path(psutil.__file__).parents[1],
+                Maintainer().public_key,
+                manifest,
+            ]
+            if subprocess.run(words, stdin=subprocess.DEVNULL, timeout=300, check=False).returncode == 0:
+                taken.append(case)
+    assert taken == ["signed"], taken
+    return f"{len(cases) - 1} refused"
 
 
 @proof("demo --headless --json, on the real engine")
