@@ -10,9 +10,11 @@ Each is run as: powershell -ExecutionPolicy Bypass -File install-in-wsl.ps1
 
 inside.sh, manifest.json, manifest.json.minisig and mtp-launcher_X_amd64.deb of the same release lie beside it; -Package
 names a .deb elsewhere, beside its own manifest. Where the distribution has no apt, the release's install.sh is taken.
-This script runs inside.sh only if that has the SHA-256 below, and inside.sh verifies the maintainer's signature. The .deb puts the program into the Start menu by itself; the shortcut is for
-the desktop, and starts the window without a console. Nothing of WSL's own settings is changed: `mtp-launcher doctor`,
-which runs at the end, suggests a .wslconfig and copies it on request.
+This script runs inside.sh only if that has the SHA-256 below, and inside.sh verifies the maintainer's signature.
+
+The .deb puts the program into the Start menu by itself; the shortcut is for the desktop, and starts the window without
+a console. Nothing of WSL's own settings is changed: `mtp-launcher doctor`, which runs at the end, suggests a .wslconfig
+and copies it on request.
 #>
 param(
     [string] $Distribution = '',

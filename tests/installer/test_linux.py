@@ -155,6 +155,16 @@ def test_install_sh_is_stamped_and_told_by_what_the_program_has() -> None:
     assert told == {"releases": f"{RELEASES}\n", "release_key": f"{RELEASE_KEY}\n"}
 
 
+def test_a_script_without_a_line_for_a_value_is_not_stamped(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    for text in ("version=1\n", "version=\nversion=\n", "# version=\n"):
+        script.write_text(text)
+        command = [sys.executable, ROOT / "installer" / "stamp.py", script, "version=2"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "lines for version" in done.stderr
+
+
 def test_install_sh_takes_the_manifest_of_the_release_command(tmp_path: Path) -> None:
     """Its text is read without a JSON parser: what manifest.py writes has to be what that is made for."""
     sums = {name: digit * 64 for name, digit in (("install.sh", "a"), ("install.ps1", "b"), ("x_1.2_amd64.deb", "c"))}
