@@ -99,7 +99,8 @@ _LOAD_TIMES, _LOAD_SLACK_S = 2.0, 2.0
 """A load may take so many times as long as expected, or so many seconds longer."""
 _LEAST_RATIO, _LEAST_PAIRS, _PAIR_REPLY_S = 0.99, 6, 0.5
 """Least share of the tokens/s that monitoring leaves, fewest pairs to judge it, and seconds of a reply in a pair."""
-_FEWEST_PAIR_TOKENS = 16
+_FEWEST_TOKENS, _REPLY_SHARE = 16, 0.05
+"""Fewest tokens of a timed reply, and the share of the time that one may take."""
 _SHORTEST_LOAD_S = 30.0
 """Seconds of load from which a spill or throttling would have been seen: detectors take ten checks."""
 _SMI_TRIES = 3
@@ -274,7 +275,7 @@ class MachineProof:
                 await bench.become(changes)
                 await self._measure_memory(name)
                 if name in (SERVED, MTP):
-                    self._runs[name] = [await bench.run(self._prompt, seed=_SEED) for _ in range(_REPLIES)]
+                    self._runs[name] = await self._time_replies(bench)
                 if name == SERVED:
                     await self._measure_monitoring(self._runs[name])
             except LauncherError as error:
@@ -284,6 +285,16 @@ class MachineProof:
                     self._unvisited = message("The model could not be served.")
                     return False
         return True
+
+    async def _time_replies(self, bench: SessionBench) -> list[Run]:
+        """Return timed replies after a warm-up, which tells how long they may be; a slow machine makes only one."""
+        warm = await bench.run(replace(self._prompt, tokens=_FEWEST_TOKENS), seed=_SEED)
+        tokens = round((warm.decode_rate or 0.0) * _REPLY_SHARE * self._seconds)
+        prompt = replace(self._prompt, tokens=min(self._prompt.tokens, max(_FEWEST_TOKENS, tokens)))
+        runs = [await bench.run(prompt, seed=_SEED)]
+        while len(runs) < _REPLIES and self.spent_s < _LADDER_SHARE * self._seconds:
+            runs.append(await bench.run(prompt, seed=_SEED))
+        return runs
 
     def _skip_memory(self, name: str, plan_reason: str, memory_reason: str) -> None:
         self._skip(f"plan-{name}", plan_reason)
@@ -372,7 +383,7 @@ class MachineProof:
         if speed is None:
             self._skip("monitoring", message("The replies have no speed."))
             return
-        tokens = max(_FEWEST_PAIR_TOKENS, min(self._prompt.tokens, round(speed.mean * _PAIR_REPLY_S)))
+        tokens = max(_FEWEST_TOKENS, min(self._prompt.tokens, round(speed.mean * _PAIR_REPLY_S)))
         request = build_request(_with_length(self._prompt, tokens), seed=_SEED)
         until_s = self.spent_s + _MONITORING_SHARE * self._seconds
         pairs: list[Pair] = []
@@ -496,7 +507,7 @@ class MachineProof:
                 "tokens_per_second": _format_figure(speed.mean, 1),
                 "memory_mib": _format_figure(self._memory_mib.get(name), 0),
                 "workload": self._workload.name if self._workload in shipped_workloads() else OWN_PROMPTS,
-                "new_tokens": str(self._prompt.tokens),
+                "new_tokens": str(max(run.reply_tokens for run in runs)),
             }
             rows.append({column: values.get(column, "") for column in read_rows()[0]})
         return tuple(rows)
