@@ -1,4 +1,4 @@
-"""The commands beside a llama-server whose cards are not there: what `doctor` sees, and what `plan` tells to start."""
+"""The commands beside a llama-server whose cards are not there: `doctor`, what `plan` tells to start, and `prove`."""
 # ruff: noqa: S101
 
 import json
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from harness import engine, launcher, model, proof, records, run
+from harness import FOLDER, engine, launcher, model, proof, records, run
 
 USED_MIB = 400
 FILES = {
@@ -65,6 +65,21 @@ def _plans() -> str:
         experts = f", {plan['n_cpu_moe']} on the host" if plan["n_cpu_moe"] else ""
         told.append(f"{gb} GB {plan['quant']} {plan['ctx']:,} {plan['kv']}{experts}")
     return "; ".join(told)
+
+
+@proof("prove finds the planned memory in the engine's own figures, on a card that is not there")
+def _prove() -> str:
+    workload = Path(FOLDER, "short.toml")  # the renderer computes a few tokens a second
+    prompt = '[[prompts]]\nname = "short"\ntext = "What is MTP?"\n'
+    workload.write_text(f'name = "short"\ntitle = "Short"\nversion = 1\nsource = "this proof"\ntokens = 16\n{prompt}')
+    words = ("prove", "demo", "--engine", str(engine("16g")), "--minutes", "0.05", "--workload", str(workload))
+    code, output = launcher(*words, "--json")
+    found = {check["id"]: check for check in json.loads(output)["checks"]}
+    assert code == 0, output
+    assert found["plan-served"]["result"] == found["engine-ends"]["result"] == "confirmed", output
+    assert found["plan-served"]["line"] == "docs/accuracy.md: compute buffers, Vulkan"
+    assert found["memory-served"]["result"] == "not_tried", output
+    return str(found["plan-served"]["measured"])
 
 
 run()
