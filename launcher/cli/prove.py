@@ -112,8 +112,8 @@ def _format_report(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _result_cells(check: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return result, expectation and measurement of a check; the reason stands where nothing was measured."""
-    measured = check["measured"] or check["reason"] or UNKNOWN
+    """Return result, expectation and measurement of a check, with the reason why it was not tried."""
+    measured = ". ".join(filter(None, (check["measured"], check["reason"]))) or UNKNOWN
     return _ANSWERS[check["result"]], check["expected"] or UNKNOWN, measured
 
 
