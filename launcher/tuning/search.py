@@ -17,7 +17,7 @@ from launcher.tuning.verdict import GAIN_CHANCE, Forecast, LikelyAnswer, LikelyG
 
 Array = NDArray[np.float64]
 _LogCosts = list[tuple[str, float]]
-"""Of one trial: pairs of a prompt and the logarithm of its cost."""
+"""The prompts of one trial, each with the logarithm of its cost."""
 
 _DRAWS = 128
 """Random draws of the value of every setting."""
@@ -70,7 +70,7 @@ class Search:
         self._rng = np.random.default_rng(seed)
         self._trials: list[Trial] = []
         self._step_logs: list[_LogCosts] = []
-        """The costs of the steps of each trial: see `_log_costs`."""
+        """For each trial, the logarithms of the cost of one step."""
         self._memory_ranks = np.array([space.memory_ranks(settings) for settings in self.grid])
         self._failures: dict[Key, int] = {}
         self._drafts = np.array([draft_length(settings) for settings in self.grid])
