@@ -5,11 +5,11 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from launcher.app.power_limits import LIMIT_KEY, read_power_limit
-from launcher.app.quality import REFERENCE_KV, QualityReport, prepare_check, run_check
+from launcher.app.quality import REFERENCE_KV, QualityCheck, QualityReport, prepare_check, run_check
 from launcher.app.saved_tunes import SavedTune, delete_tune, hold_tune_lock, load_tune, save_tune
 from launcher.app.serving_session import ServingSession
 from launcher.app.session_bench import SessionBench, options_with_settings
@@ -23,13 +23,13 @@ from launcher.models.server_settings import ROWS, Value
 from launcher.tuning.goal import Aim
 from launcher.tuning.history import History, SessionRecord, history_file, record_session
 from launcher.tuning.history_environment import Environment, model_facts
-from launcher.tuning.quality import describe_row
+from launcher.tuning.quality import DEFAULT_FILL, MOST_NEEDLE, describe_mtp, describe_row
 from launcher.tuning.records import RunSettings
 from launcher.tuning.sized_prompts import fill_prompts
-from launcher.tuning.space import DRAFT
+from launcher.tuning.space import DRAFT, draft_length
 from launcher.tuning.tune_state import TuneState
 from launcher.tuning.tuned_settings import save_tune_result
-from launcher.tuning.tuner import OnEvent, Paused, TrialFailed, TrialMeasured, TuneEvent, tune
+from launcher.tuning.tuner import AnswersCompared, OnEvent, Paused, TrialFailed, TrialMeasured, TuneEvent, tune
 from launcher.tuning.verdict import Verdict
 from launcher.tuning.workloads import Workload
 
@@ -42,6 +42,8 @@ class AnswersChanged(LauncherError):
 
 PAUSED = message("Paused. You can resume it.")
 """Result of a paused tune in the history."""
+_NEEDLE_S = 10.0
+"""Seconds that reading the prompt around the hidden fact may take, with MTP and without."""
 _log = logging.getLogger(__name__)
 
 
@@ -92,7 +94,7 @@ async def serve_early_answer(session: ServingSession, model: str, options: Serve
     """
     if _changes_kv(settings):
         previous = None if session.is_idle else session.supervisor.options
-        report = await _judge_kv(session, model, options, settings)
+        report = await run_check(session, await _prepare_kv_check(model, options, settings))
         if report.beyond or not report.rows:
             await _restore_server(session, previous)
             raise AnswersChanged(report.sentence, message("These settings were not used. Continue the measurement."))
@@ -145,7 +147,7 @@ def changes_answers(verdict: Mapping[str, Any]) -> bool:
 
     Such settings are saved only when the user asks for it once more.
     """
-    return (verdict.get("quality") or {}).get("answer") == "beyond"
+    return any((verdict.get(name) or {}).get("answer") == "beyond" for name in ("quality", "mtp_quality"))
 
 
 def select_server_settings(settings: RunSettings) -> dict[str, Value]:
@@ -183,25 +185,44 @@ async def _tune_and_record(
                 delete_tune(prepared.options.model)  # there is nothing to continue
             raise
         recorder.save_verdict(verdict)
-        judged = await _judge_quality(bench, prepared, verdict)
+        judged = await judge_answers(bench, prepared, verdict, on_event)
         if judged is not verdict:
             recorder.save_verdict(judged)
         return judged
 
 
-async def _judge_quality(bench: SessionBench, prepared: PreparedTune, verdict: Verdict) -> Verdict:
-    """Return the verdict with the quality of the recommended KV cache type, if that is another than f16.
+async def judge_answers(bench: SessionBench, prepared: PreparedTune, verdict: Verdict, on_event: OnEvent) -> Verdict:
+    """Return the verdict with what the recommended KV cache type and MTP change in the answers.
 
-    It is judged against the same file with an f16 cache: the tune chooses no weights. Raises Superseded.
+    A cache type other than f16 is judged against the same file with an f16 cache, because the tune chooses no weights;
+    MTP against the same settings without it. Raises Superseded.
     """
-    if not _changes_kv(verdict.settings):
-        return verdict
+    model, options, settings = prepared.model, prepared.options, verdict.settings
+    if _changes_kv(settings):
+        report = await _run_quality_check(bench, await _prepare_kv_check(model, options, settings), on_event)
+        sentences = [describe_row(row) for row in report.rows] or report.errors
+        quality = report.rows[0].as_json() if report.rows else None
+        verdict = replace(verdict, quality=quality, sentence=join_messages(verdict.sentence, *sentences))
+    if draft_length(settings):
+        check = await _prepare_mtp_check(model, options, verdict)
+        report = await _run_quality_check(bench, check, on_event)
+        sentences = [describe_mtp(row, check.needle) for row in report.rows] or report.errors
+        quality = report.rows[0].as_json() if report.rows else None
+        verdict = replace(verdict, mtp_quality=quality, because=join_messages(verdict.because, *sentences))
+    return verdict
+
+
+async def _run_quality_check(bench: SessionBench, check: QualityCheck, on_event: OnEvent) -> QualityReport:
+    """Return the report of a check on a bench's session. Each of its starts is an event."""
     await bench.close()
-    report = await _judge_kv(bench.session, prepared.model, prepared.options, verdict.settings)
-    if not report.rows:
-        return replace(verdict, sentence=join_messages(verdict.sentence, *report.errors))
-    (row,) = report.rows
-    return replace(verdict, quality=row.as_json(), sentence=join_messages(verdict.sentence, describe_row(row)))
+    named: set[str] = set()
+
+    def report_start(name: str, *_: int) -> None:
+        if name not in named:
+            named.add(name)
+            on_event(AnswersCompared(name))
+
+    return await run_check(bench.session, check, report_start)
 
 
 def _changes_kv(settings: RunSettings) -> bool:
@@ -209,11 +230,26 @@ def _changes_kv(settings: RunSettings) -> bool:
     return settings.get("kv") not in (None, REFERENCE_KV)
 
 
-async def _judge_kv(session: ServingSession, model: str, options: ServeOptions, settings: RunSettings) -> QualityReport:
-    """Return the quality of the KV cache type in a tune's settings, against the same file with an f16 cache."""
+async def _prepare_kv_check(model: str, options: ServeOptions, settings: RunSettings) -> QualityCheck:
+    """Return the check of the KV cache type in a tune's settings, against the same file with an f16 cache."""
     options = options_with_settings(options, {**settings, DRAFT: 0})
-    check = await prepare_check(options, model, kv_types=(str(settings["kv"]),), draft=0, against=options.model)
-    return await run_check(session, check)
+    return await prepare_check(options, model, kv_types=(str(settings["kv"]),), draft=0, against=options.model)
+
+
+async def _prepare_mtp_check(model: str, options: ServeOptions, verdict: Verdict) -> QualityCheck:
+    """Return the check of MTP with a verdict's settings, against the same settings without it.
+
+    Drafts change no probability, so no positions of the text are compared. The prompt around the hidden fact is only as
+    long as can be read in _NEEDLE_S at the tune's speed.
+    """
+    settings = verdict.settings
+    options = options_with_settings(options, settings)
+    kv = str(settings.get("kv") or options.kv or REFERENCE_KV)
+    rates = [run.prefill_rate for trial in verdict.trials for run in trial.runs if run.prefill_rate]
+    needle = min(MOST_NEEDLE, round(_NEEDLE_S * median(rates))) if rates else DEFAULT_FILL
+    check = await prepare_check(options, model, kv_types=(kv,), against=options.model, tokens=0, fill=0, needle=needle)
+    with_mtp = tuple(each for each in check.candidates if each.draft)
+    return replace(check, reference=replace(check.reference, kv=kv), candidates=with_mtp)
 
 
 async def _fill_workload(bench: SessionBench, prepared: PreparedTune) -> Workload:

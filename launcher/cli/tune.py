@@ -207,7 +207,7 @@ def _make_ended_result(saved: SavedTune, options: argparse.Namespace) -> Result:
     if applied:
         save_winner(saved.options, verdict["settings"])
     trials = [_trial_json(trial, saved.goal) for trial in saved.state.trials]
-    lines = [wrap_text(str(verdict["sentence"])), *_describe_confidence(verdict)]
+    lines = [*describe_answers(verdict, saved.space.baseline), *_describe_confidence(verdict)]
     lines.append(_describe_next_command(saved.model, applied=applied, recommends=recommends_settings(verdict)))
     return Result({"verdict": verdict, "trials": trials, "applied": applied}, lines)
 
@@ -375,13 +375,25 @@ class _TrialReporter:
 
     def show_event(self, event: TuneEvent) -> None:
         """Print a finished trial; after the first one also the expected duration of the tune, now as measured."""
-        from launcher.tuning.tuner import Predicted, QuietAwaited, TrialFailed, TrialMeasured, TrialPlanned
+        from launcher.tuning.tuner import (
+            AnswersCompared,
+            Predicted,
+            QuietAwaited,
+            TrialFailed,
+            TrialMeasured,
+            TrialPlanned,
+        )
 
         if isinstance(event, QuietAwaited):
-            waits = f"Other programs keep the processor busy: waiting up to {event.most_s:.0f} s for quiet."
-            self._reporter.show_event({"event": "waiting", "most_s": event.most_s}, [wrap_text(waits, "  waiting   ")])
+            waits = f"{event.reason} Waiting up to {event.most_s:.0f} s for quiet."
+            data = {"event": "waiting", "most_s": event.most_s, "reason": event.reason}
+            self._reporter.show_event(data, [wrap_text(waits, "  waiting   ")])
         if isinstance(event, TrialPlanned):
             self._left_s = event.left_s
+        if isinstance(event, AnswersCompared):
+            data = {"event": "quality", "settings": event.settings}
+            compares = f"Comparing the answers: {one_line(event.settings)}"
+            self._reporter.show_event(data, [wrap_text(compares, "  quality   ")])
         if isinstance(event, Predicted):
             data = {"event": "answer", **event.answer.as_json(), "sentence": event.sentence}
             self._reporter.show_event(data, [wrap_text(event.sentence, "  so far    ")])
@@ -437,13 +449,14 @@ def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) 
     yield ""
     yield from format_table(rows, right={1, 2, 3, 4})
     yield ""
-    yield wrap_text(verdict.sentence)
-    yield from _describe_confidence(verdict.as_json())
+    judged = verdict.as_json()
+    yield from describe_answers(judged, prepared.space.baseline)
+    yield from _describe_confidence(judged)
     if verdict.because:
         yield wrap_text(f"Why: {verdict.because}")
-    if changes_answers(verdict.as_json()):
+    if changes_answers(judged):
         yield wrap_text("The answers change, so --apply alone does not save these settings.")
-    yield _describe_next_command(prepared.model, applied=applied, recommends=recommends_settings(verdict.as_json()))
+    yield _describe_next_command(prepared.model, applied=applied, recommends=recommends_settings(judged))
     if verdict.likely is not None:
         yield describe_more_time(prepared.model)
 
@@ -494,6 +507,27 @@ def format_minutes(seconds: float) -> str:
     if whole < 3_600:
         return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
     return f"{whole // 3_600} h" + (f" {whole % 3_600 // 60} min" if whole % 3_600 // 60 else "")
+
+
+def describe_answers(verdict: Mapping[str, Any], baseline: Mapping[str, object]) -> Iterator[str]:
+    """Yield a verdict's sentence, and a table of the answers for each of several workloads."""
+    parts = verdict.get("workloads") or ()
+    yield wrap_text(str(verdict["overall"] if parts and "overall" in verdict else verdict["sentence"]))
+    if not parts or "overall" not in verdict:  # the sentence has all answers
+        return
+    from launcher.tuning.verdict import chance_text
+
+    rows = [("workload", "recommended", "gain with MTP", "likely")]
+    for part in parts:
+        settings = describe_settings(part["settings"], baseline) if part["mtp"] != "undecided" else "not clear"
+        known = part["ci_low"] is not None
+        ends = [f"{100 * (part[end] - 1):+.0f}" for end in ("ci_low", "ci_high")] if known else []
+        change = f"{' to '.join(ends)} %" if known else UNKNOWN
+        likely = UNKNOWN if part["likely"] is None else chance_text(part["likely"])
+        rows.append((part["workload"], settings, change, likely))
+    yield ""
+    yield from format_table(rows, right={2, 3})
+    yield ""
 
 
 def _describe_confidence(verdict: Mapping[str, Any]) -> Iterator[str]:

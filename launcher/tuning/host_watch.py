@@ -73,11 +73,11 @@ class HostWatch:
             return fmean(taken)
         return None if self._accepted is None else self._accepted.others + self._accepted.stolen
 
-    async def wait_for_quiet(self, most_s: float, on_busy: Callable[[], object]) -> float:
+    async def wait_for_quiet(self, most_s: float, on_busy: Callable[[Message], object]) -> float:
         """Wait until nothing else keeps the processor busy, at most `most_s`, and return the seconds.
 
         It only looks before the first trial and after a disturbed reply, because a look takes a second. `on_busy` is
-        called once if the first look finds it busy.
+        called once, with the reason, if the first look finds it busy.
         """
         if not self._may_be_busy:
             return 0.0
@@ -87,10 +87,11 @@ class HostWatch:
             waited_s += _LOOK_S
             earlier, before = before, self.read()
             load = measure_load(earlier, before)
-            if load is None or judge_load(load, _QUIET) is None:
+            found = None if load is None else judge_load(load, _QUIET)
+            if found is None:
                 break
             if waited_s == _LOOK_S:
-                on_busy()
+                on_busy(found)
         self._may_be_busy, self._accepted = False, load or self._accepted
         return waited_s
 

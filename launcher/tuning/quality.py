@@ -259,6 +259,26 @@ def compare_answers(
     )
 
 
+def describe_mtp(row: QualityRow, tokens: int) -> Message:
+    """Return what MTP changes in the answers, as sentences. The fact was hidden in so many `tokens`."""
+    equal = message(
+        "With MTP, {equal} of {all} replies at temperature 0 are equal to those without (not judged).",
+        equal=row.greedy_equal,
+        all=row.greedy_replies,
+    )
+    found: dict[bool | None, Message] = {
+        True: message("The fact in {tokens:,} tokens of context is found.", tokens=tokens),
+        False: message("The fact in {tokens:,} tokens of context is not found with MTP.", tokens=tokens),
+        None: message("The fact in {tokens:,} tokens of context is not found without MTP either.", tokens=tokens),
+    }
+    called: dict[bool | None, Message] = {
+        True: message("A tool is called."),
+        False: message("No usable tool call is made with MTP."),
+        None: message("No usable tool call is made without MTP either."),
+    }
+    return join_messages(equal, found[row.needle], called[row.tool_call])
+
+
 def describe_row(row: QualityRow) -> Message:
     """Return the judgement as sentences."""
     name = f"{row.quant}, KV {row.kv}" + (f", draft {row.draft}" if row.draft else "")

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,10 +60,14 @@ class Assessment:
 class Search:
     """The grid of settings, the trials on it, and the models fitted to them. `excluded` marks settings not to try."""
 
-    def __init__(self, space: Space, prompts: Sequence[str], goal: Goal, seed: int) -> None:
+    def __init__(
+        self, space: Space, prompts: Sequence[str], goal: Goal, seed: int, weights: Mapping[str, float] | None = None
+    ) -> None:
+        """`weights` are those of the prompts in the value of all, by default the same for all."""
         self.grid: list[RunSettings] = list(space.fitting_settings())
         self.excluded = np.zeros(len(self.grid), dtype=bool)
         self._space, self._goal, self._prompts = space, goal, list(prompts)
+        self._weights = [(weights or {}).get(prompt, 1.0) for prompt in prompts]
         self._index: dict[Key, int] = {settings_key(settings): i for i, settings in enumerate(self.grid)}
         self._surface = CostSurface(space, self.grid)
         self._yields = StepYields(space, prompts)
@@ -121,7 +125,8 @@ class Search:
         stacked = np.stack([logs[key] for key in self._drafting_keys])  # axes: drafting keys, draws, prompts, lengths
         costs = self._cost_surface().draw(self._rng, _DRAWS)
         if not self._goal.is_time:
-            mean_logs = stacked[:, :, chosen].mean(axis=2)[self._key_indices, :, self._drafts].T
+            weights = [self._weights[i] for i in chosen]
+            mean_logs = np.average(stacked[:, :, chosen], axis=2, weights=weights)[self._key_indices, :, self._drafts].T
             scores = mean_logs - costs
         else:
             scores = self._answer_scores(stacked, costs, chosen)
@@ -234,8 +239,8 @@ class Search:
         total = np.zeros_like(costs)
         for p in prompts:
             logs = stacked[:, :, p, :][self._key_indices, :, self._drafts].T
-            total -= np.log(read[p] * np.exp(reading) + written[p] * np.exp(costs - logs))
-        return np.asarray(total / len(prompts))
+            total -= self._weights[p] * np.log(read[p] * np.exp(reading) + written[p] * np.exp(costs - logs))
+        return np.asarray(total / sum(self._weights[p] for p in prompts))
 
     def _tokens_by_prompt(self) -> tuple[list[float], list[float]]:
         """Return the mean numbers of prompt tokens and reply tokens of each prompt."""

@@ -116,12 +116,37 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class QuietAwaited:
-    """Other programs keep the processor busy: the next trial waits for quiet, at most `most_s`."""
+    """Other programs keep the processor busy, as `reason` says: the next trial waits for quiet, at most `most_s`."""
 
     most_s: float
+    reason: str
 
 
-TuneEvent = QuietAwaited | TrialPlanned | TrialMeasured | TrialFailed | Predicted | VerdictReached | Paused
+@dataclass(frozen=True, slots=True)
+class QuietEnded:
+    """The processor was watched for `waited_s`, also if it was quiet at once; the planned trial begins."""
+
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersCompared:
+    """After the verdict: a server with `settings`, as text, starts, whose answers are compared with others."""
+
+    settings: str
+
+
+TuneEvent = (
+    QuietAwaited
+    | QuietEnded
+    | TrialPlanned
+    | TrialMeasured
+    | TrialFailed
+    | Predicted
+    | VerdictReached
+    | AnswersCompared
+    | Paused
+)
 OnEvent = Callable[[TuneEvent], None]
 
 
@@ -260,7 +285,10 @@ class TrialRunner:
     ) -> None:
         self.space, self.workload, self.goal, self.on_event = space, workload, goal, on_event
         self.state = replace(state, trials=state.trials[: state.known])
-        self.search = Search(space, [prompt.name for prompt in workload.prompts], goal, state.seed)
+        names = [prompt.name for prompt in workload.prompts]
+        self.weights = {prompt: 1 / len(prompts) for prompts in workload.parts.values() for prompt in prompts}
+        """Weight of each prompt, so that each of several workloads counts the same. Empty for one workload."""
+        self.search = Search(space, names, goal, state.seed, self.weights)
         self._best_scores: dict[str, float] = {}
         """The best mean score of each prompt in any trial."""
         for trial in self.trials:
@@ -372,7 +400,11 @@ class TrialRunner:
         if self._host_watch is None:
             return 0.0
         most_s = min(_MOST_WAIT_S, _MOST_WAITING * self.budget_s - self._waited_s)
-        waited_s = await self._host_watch.wait_for_quiet(most_s, lambda: self.on_event(QuietAwaited(most_s)))
+        waited_s = await self._host_watch.wait_for_quiet(
+            most_s, lambda reason: self.on_event(QuietAwaited(most_s, reason))
+        )
+        if waited_s:
+            self.on_event(QuietEnded(waited_s))
         self._waited_s += waited_s
         return waited_s
 
@@ -411,7 +443,7 @@ class TrialRunner:
             done.append((index, self._prompt_scores(trial)))
         for later, (second, after) in enumerate(done):
             for first, before in done[:later]:
-                ratio = _log_ratio(before, after)
+                ratio = _log_ratio(before, after, self.weights)
                 if ratio is not None:
                     a, b = min(first, second), max(first, second)
                     pairs[a, b].append(Pair(1.0, math.exp(ratio if first == a else -ratio), first == a))
@@ -457,10 +489,13 @@ class TrialRunner:
         return statistics.fmean(seconds) if seconds else _USUAL_RUN_S
 
 
-def _log_ratio(before: dict[str, float], after: dict[str, float]) -> float | None:
+def _log_ratio(before: dict[str, float], after: dict[str, float], weights: Mapping[str, float]) -> float | None:
     """Return the mean score of `after` less that of `before`, over the prompts that both have. None without any."""
     shared = sorted(before.keys() & after.keys())
-    return statistics.fmean(after[prompt] - before[prompt] for prompt in shared) if shared else None
+    if not shared:
+        return None
+    of_shared = [weights[prompt] for prompt in shared] if weights else None
+    return statistics.fmean((after[prompt] - before[prompt] for prompt in shared), of_shared)
 
 
 # Questions about the best settings, answered from pairs of measurements.
@@ -862,7 +897,10 @@ def _compared_values(runner: TrialRunner, compared: Comparison) -> tuple[float, 
 def _mean_score(runner: TrialRunner, settings: RunSettings) -> float | None:
     """Return the mean score over the comparison's starts, or over all starts if there were none."""
     trials = _trials_with(runner.trials, settings)
-    return mean_of_known(runner.goal.run_score(run) for t in _comparison_trials(trials) or trials for run in t.runs)
+    runs = [run for trial in _comparison_trials(trials) or trials for run in trial.runs]
+    known = [(score, run.prompt) for run in runs if (score := runner.goal.run_score(run)) is not None]
+    weights = [runner.weights.get(prompt, 1.0) for _, prompt in known]
+    return statistics.fmean([score for score, _ in known], weights) if known else None
 
 
 # Second half of a tune: the best with MTP, the best without and the baseline, compared with each other.
@@ -1022,7 +1060,6 @@ async def _run_stages(runner: TrialRunner) -> Verdict:
     parts = await asyncio.to_thread(_answer_parts, runner)
     return replace(
         verdict,
-        sentence=join_messages(verdict.sentence, *(each.sentence for each in parts)),
         because=join_messages(verdict.because, _describe_load(runner)),
         parts=parts,
     )

@@ -145,8 +145,16 @@ class PartAnswer:
     sentence: Message
 
     def as_json(self) -> dict[str, Any]:
-        """Return the answer as JSON data."""
-        return {"workload": self.workload, **self.answer.as_json(), "sentence": self.sentence}
+        """Return the answer as JSON data. `speedup` is that of the best settings with MTP, as in the verdict."""
+        ratio = self.answer.mtp.comparison.ratio if self.answer.mtp else None
+        return {
+            "workload": self.workload,
+            **self.answer.as_json(),
+            "speedup": ratio.estimate if ratio else None,
+            "ci_low": ratio.low if ratio else None,
+            "ci_high": ratio.high if ratio else None,
+            "sentence": self.sentence,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +185,9 @@ class Verdict:
     """How the recommended settings change the answers (QualityRow.as_json); None if nothing in them can."""
     likely: float | None = None
     parts: tuple[PartAnswer, ...] = ()
-    """The answers for each of several workloads; the verdict is that for all of them together."""
+    """The answers for each of several workloads; the verdict is that for all of them together, and so is `sentence`."""
+    mtp_quality: Mapping[str, Any] | None = None
+    """How MTP changes the answers (QualityRow.as_json); None if it is off or was not judged."""
 
     @property
     def draft(self) -> int:
@@ -195,13 +205,15 @@ class Verdict:
             "ci_high": self.ci_high,
             "confidence": self.confidence,
             "likely": self.likely,
-            "sentence": self.sentence,
+            "sentence": join_messages(self.sentence, *(each.sentence for each in self.parts)),
+            "overall": self.sentence,
             "because": self.because,
             "gain": self.gain.ratio.as_json() if self.gain else None,
             "shown": dict(self.forecast_settings),
             "forecasts": [{"draft": f.draft, "value": f.value, "low": f.low, "high": f.high} for f in self.forecasts],
             "unit": self.unit,
             "quality": None if self.quality is None else dict(self.quality),
+            "mtp_quality": None if self.mtp_quality is None else dict(self.mtp_quality),
             "workloads": [each.as_json() for each in self.parts],
         }
 
@@ -320,7 +332,7 @@ def likely_sentence(answer: LikelyAnswer, goal: Goal, workload: str) -> Message:
         return message(
             "Not clear yet: draft {draft} is {range} than no MTP for {text}.", draft=draft, range=span, text=text
         )
-    chance = _chance_text(answer.chance)
+    chance = chance_text(answer.chance)
     if answer.answer == "on":
         return message(
             "Likely ({chance}): draft {draft} is {range} than no MTP for {text}.",
@@ -415,7 +427,7 @@ def _step_figures(trials: Sequence[Trial]) -> tuple[float, float] | None:
     return tokens / steps, sum(run.reply_tokens / (run.decode_rate or math.inf) for run in runs) / steps
 
 
-def _chance_text(chance: float) -> str:
+def chance_text(chance: float) -> str:
     """Return a probability as "97 %", at most "over 99 %"."""
     return "over 99 %" if chance > 0.99 else f"{100 * chance:.0f} %"
 

@@ -20,11 +20,13 @@ from launcher.app.saved_tunes import (
     save_tune,
 )
 from launcher.app.session import ServerSession
+from launcher.app.session_bench import SessionBench
 from launcher.app.tuner import (
     PAUSED,
     AnswersChanged,
     changes_answers,
     find_rate_without_mtp,
+    judge_answers,
     recommends_settings,
     run_tune,
     save_winner,
@@ -39,9 +41,10 @@ from launcher.engine.server.state import ServerState
 from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.history import History
-from launcher.tuning.records import Prompt
+from launcher.tuning.records import Prompt, Run
 from launcher.tuning.space import SpaceAxis
-from launcher.tuning.tuner import Paused, TrialMeasured, TuneEvent, VerdictReached
+from launcher.tuning.tune_state import Stage, Trial
+from launcher.tuning.tuner import AnswersCompared, Paused, TrialMeasured, TuneEvent, VerdictReached
 from launcher.tuning.verdict import Verdict
 from launcher.tuning.workloads import Workload
 
@@ -147,6 +150,28 @@ async def test_a_kv_cache_type_that_changes_the_answers_is_not_recommended_silen
     assert saved is not None
     assert saved.verdict is not None
     assert changes_answers(saved.verdict)
+
+
+async def test_what_mtp_changes_in_the_answers_stands_beside_a_verdict_with_drafts(
+    options: ServeOptions, session: ServerSession
+) -> None:
+    tuned, told = await prepared(options), Told()
+    reply = Run("p", {"draft": 2}, 0.0, 1.0, prefill_rate=20.0)
+    trial = Trial(0, Stage.VERIFY, {"draft": 2}, 0.0, 1.0, 0.5, (reply,))
+    verdict = Verdict("on", {"draft": 2}, 1.4, 1.3, 1.5, 0.95, "Draft 2.", "Why.", None, {}, (), (trial,), "tokens/s")
+    judged = await judge_answers(SessionBench(session, options), tuned, verdict, told)
+    assert session.is_idle
+    assert judged.mtp_quality is not None
+    assert (judged.mtp_quality["draft"], judged.mtp_quality["answer"]) == (2, "shown")
+    assert judged.quality is None  # the cache is f16
+    assert judged.sentence == verdict.sentence
+    assert judged.because == (
+        "Why. With MTP, 7 of 7 replies at temperature 0 are equal to those without (not judged). The fact in 200 tokens"
+        " of context is not found without MTP either. No usable tool call is made without MTP either."
+    )
+    assert [event.settings for event in told.of(AnswersCompared)] == ["F16, KV f16", "F16, KV f16, draft 2"]
+    assert await judge_answers(SessionBench(session, options), tuned, replace(verdict, settings={"draft": 0}), told)
+    assert len(told.of(AnswersCompared)) == 2  # without drafts there is nothing to compare
 
 
 @pytest.mark.thorough

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launcher.cli.tune import describe_duration, describe_more_time, describe_saving
+from launcher.cli.tune import describe_answers, describe_duration, describe_more_time, describe_saving
 
 
 @pytest.mark.parametrize(("restart_s", "said"), [(0.2, "6 starts of less than 1 s"), (8.7, "6 starts of 9 s")])
@@ -31,6 +31,21 @@ def test_what_is_to_be_typed_next_is_one_word_a_shell() -> None:
         verb = shlex.split(said.split("`")[1])
         assert path in verb
     assert describe_saving("demo", applied=True) == "Saved: `mtp-launcher serve demo` uses these settings."
+
+
+def test_several_workloads_have_a_line_each_below_the_sentence_for_all() -> None:
+    code = {"mtp": "on", "workload": "code", "settings": {"draft": 3}, "likely": 0.996, "ci_low": 1.3, "ci_high": 1.52}
+    prose = {**code, "workload": "prose", "mtp": "undecided", "likely": None, "ci_low": 0.9, "ci_high": 1.1}
+    verdict = {"sentence": "Draft 3. And more.", "overall": "Draft 3.", "workloads": [code, prose]}
+    assert list(describe_answers(verdict, {})) == [
+        "Draft 3.",
+        "",
+        "  workload  recommended  gain with MTP     likely",
+        "  code      draft 3       +30 to +52 %  over 99 %",
+        "  prose     not clear     -10 to +10 %          –",  # noqa: RUF001 -- an en dash
+        "",
+    ]
+    assert list(describe_answers({**verdict, "workloads": []}, {})) == ["Draft 3. And more."]
 
 
 def prepared_at(rate: float, restart_s: float) -> Any:  # noqa: ANN401 -- as much of Prepared as is told

@@ -3,23 +3,28 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QFontMetrics, QHelpEvent, QImage
-from PySide6.QtWidgets import QApplication, QScrollArea, QToolTip
+from PySide6.QtWidgets import QApplication, QFileDialog, QScrollArea, QToolTip
 from pytestqt.qtbot import QtBot
 
 from launcher.base.errors import BadOption
 from launcher.gui import theme
-from launcher.gui.labels import UNKNOWN
+from launcher.gui.labels import UNKNOWN, Label
 from launcher.gui.tune import card_text
 from launcher.gui.tune.cards import BUDGETS_MIN, WORKLOADS, StepCard, TrialTable, VerdictCard, row_texts
 from launcher.gui.tune.draft_plot import DraftPlot, point_text
 from launcher.gui.tune.page import TunePage
-from launcher.gui.tune.view_data import Curve, Point, StepPart, TrialRow, VerdictText
+from launcher.gui.tune.trial_views import TuneView
+from launcher.gui.tune.view_data import Curve, Point, StepPart, TrialRow, TuneRequest, VerdictText, WorkloadAnswer
 from launcher.gui.window import Window
+from launcher.tuning.goal import Goal
 from launcher.tuning.history import history_file
+from launcher.tuning.tune_state import Stage
+from launcher.tuning.tuner import QuietAwaited, QuietEnded, TrialPlanned
 from tests.gui.walk import clipped, hidden_by_parents
 
 FIRST_PAGE = "about"
@@ -138,6 +143,86 @@ def test_workloads_are_chosen_by_mouse_and_arrows(page: TunePage, qtbot: QtBot) 
     page.workloads.show_amounts({"reasoning": "4 prompts"})
     assert reasoning.accessibleDescription() == "4 prompts"
     assert code.accessibleDescription() == ""
+
+
+def test_several_workloads_are_ticked(page: TunePage, qtbot: QtBot) -> None:
+    buttons = page.workloads.buttons
+    page.workloads.several.click()
+    for name in ("prose", "code", "code", "long"):  # taken up, left out, taken up, taken up
+        qtbot.mouseClick(buttons[name], Qt.MouseButton.LeftButton, pos=QPoint(20, 10))
+    assert page.request.workload == "code,prose,long"
+    with qtbot.waitSignal(page.tuning.planned, timeout=60_000) as planned:
+        page.workloads.chosen.emit("long")
+    assert planned.args is not None
+    assert list(planned.args[0].workload.parts) == ["code", "prose", "long"]
+    page.workloads.several.click()
+    assert page.request.workload == "code"
+    page.workloads.several.click()
+    qtbot.mouseClick(buttons["code"], Qt.MouseButton.LeftButton, pos=QPoint(20, 10))
+    assert page.request.workload == "code"  # one of them stays
+
+
+def test_a_file_that_is_not_chosen_is_left_out(
+    page: TunePage, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    page.workloads.several.click()
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: ("", ""))
+    qtbot.mouseClick(page.workloads.buttons["mine"], Qt.MouseButton.LeftButton, pos=QPoint(20, 10))
+    assert page.request == TuneRequest("code")
+    own = tmp_path / "own.txt"
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: (str(own), ""))
+    qtbot.mouseClick(page.workloads.buttons["mine"], Qt.MouseButton.LeftButton, pos=QPoint(20, 10))
+    qtbot.mouseClick(page.workloads.buttons["prose"], Qt.MouseButton.LeftButton, pos=QPoint(20, 10))
+    assert page.request == TuneRequest("code,prose,mine", str(own))
+
+
+def test_a_wait_for_quiet_is_shown_until_the_trial_begins(page: TunePage, qtbot: QtBot) -> None:
+    page.show_tune(TuneView("demo", "Code", Goal(), {}))
+    page.verdict.show_verdict(VerdictText("Measuring.", buttons=buttons()))
+    page.tuning.trial_planned.emit(TrialPlanned(0, Stage.PROBE, {"draft": 0}, 20.0, 600.0))
+    measuring = page.verdict.sentence.text()
+    page.tuning.delayed.emit(QuietAwaited(30.0, "Other programs used 90 % of the processor."))
+    assert page.verdict.kicker.text() == "Waiting for quiet"
+    assert page.verdict.detail.text() == "The measurement goes on when it is quiet, after 30 s at the latest."
+    assert page.verdict.sentence.text() == "Other programs used 90 % of the processor."
+    page.tuning.delayed.emit(QuietEnded(4.0))
+    assert page.verdict.sentence.text() == measuring
+
+
+def test_the_answer_for_each_workload_stands_below_the_verdict(page: TunePage) -> None:
+    known = {"ci_low": 1.3, "ci_high": 1.52, "likely": 0.97, "settings": {"draft": 3}, "draft": 3}
+    on = {"workload": "code", "mtp": "on", **known}
+    off = {**on, "workload": "my", "mtp": "undecided", "likely": None, "ci_low": 0.9, "ci_high": 1.1}
+    verdict = {
+        "mtp": "on",
+        "settings": {"draft": 3},
+        "because": "",
+        "sentence": "Draft 3. And more.",
+        "overall": "Draft 3.",
+        "workloads": [on, off],
+    }
+    view = TuneView("demo", "Code, My", Goal(), {"draft": 0}, verdict=verdict)
+    card = card_text.verdict_card(view, [])
+    assert card.sentence == "Draft 3."
+    assert list(card.answers) == [
+        WorkloadAnswer("Code", "draft 3", "+30 % … +52 %", "97 %"),
+        WorkloadAnswer("my", "not clear yet", "-10 % … +10 %", UNKNOWN),
+    ]
+    page.verdict.show_verdict(card)
+    shown = [label.text() for label in page.verdict.findChildren(Label)]
+    assert "+30 % … +52 %" in shown
+    assert not clipped(page.verdict)
+
+
+def test_buttons_with_the_same_labels_stay(page: TunePage) -> None:
+    pressed: list[int] = []
+    for number in (1, 2):
+        told = VerdictText("Likely.", buttons=[("Use draft 3 now", partial(pressed.append, number)), ("Pause", list)])
+        before = page.verdict.buttons
+        page.verdict.show_verdict(told)
+    assert page.verdict.buttons is before
+    page.verdict.buttons[0].click()
+    assert pressed == [2]
 
 
 def test_a_budget_is_chosen(page: TunePage, qtbot: QtBot) -> None:

@@ -136,7 +136,7 @@ def test_the_first_answer_is_shown_and_can_be_used_at_once(
         page.begin_tune(TuneRequest(file=str(work), minutes=10))
     predicted = answered.args[0]
     assert page.verdict.sentence.text() == predicted.sentence
-    assert page.verdict.buttons[0].text() == "Pause"
+    assert "Pause" in [button.text() for button in page.verdict.buttons]
     with qtbot.waitSignal(page.tuning.applied, timeout=LONG_MS) as applied:
         page.tuning.apply_answer({**predicted.answer.settings, "draft": 1})
     assert applied.args == [None]

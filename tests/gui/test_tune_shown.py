@@ -116,8 +116,12 @@ def test_what_the_machine_did_meanwhile() -> None:
     assert machine_text(tuned()) == ""
     hot = trial(0, OFF, 10.0, temperature_c=68.0, clock_mhz=2_640.0)
     spoilt = trial(1, OFF, 10.0, temperature_c=73.0, clock_mhz=2_600.0, spoilt="Another program came.")
+    loaded = replace(hot, others=0.63)
+    assert machine_text(TuneView("m", "Code", Goal(), HOME, (hot, loaded))).endswith(
+        "\nother programs: 63 % of the processor"
+    )
     said = machine_text(TuneView("m", "Code", Goal(), HOME, (hot, spoilt)))
-    assert said == "68 to 73 °C · clock 2,600 to 2,640 MHz · 1 reply was repeated: Another program came."
+    assert said == "68 to 73 °C\nclock 2,600 to 2,640 MHz\n1 reply was repeated: Another program came."
 
 
 def test_runs_of_the_history_are_trials_again() -> None:

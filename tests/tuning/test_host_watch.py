@@ -10,7 +10,7 @@ from launcher.tuning.goal import Goal
 from launcher.tuning.host_watch import HostWatch, judge_load
 from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.tune_state import Fault
-from launcher.tuning.tuner import QuietAwaited, tune
+from launcher.tuning.tuner import QuietAwaited, QuietEnded, tune
 from tests.tuning.simulated import MTP_WINS, Told
 from tools.tuner_simulation.bench import SimulatedBench
 from tools.tuner_simulation.machine import draw
@@ -75,13 +75,13 @@ class Host:
 async def test_quiet_is_waited_for_before_the_first_trial_and_after_a_disturbed_reply() -> None:
     host, told = Host(), []
     watch = HostWatch(host.read, host.sleep)
-    assert await watch.wait_for_quiet(30.0, lambda: told.append("busy")) == 1.0
-    assert await watch.wait_for_quiet(30.0, lambda: told.append("busy")) == 0.0
+    assert await watch.wait_for_quiet(30.0, told.append) == 1.0
+    assert await watch.wait_for_quiet(30.0, told.append) == 0.0
     assert not told
     host.others, host.quiet_after = 0.9, 5
     assert host.reply(watch) == "Other programs used 90 % of the processor."
-    assert await watch.wait_for_quiet(30.0, lambda: told.append("busy")) == 5.0
-    assert told == ["busy"]
+    assert await watch.wait_for_quiet(30.0, told.append) == 5.0
+    assert told == ["Other programs used 90 % of the processor."]
     assert host.reply(watch) is None
 
 
@@ -89,7 +89,7 @@ async def test_waiting_has_an_end_and_what_there_is_then_is_the_usual() -> None:
     host = Host()
     host.others = 0.9
     watch = HostWatch(host.read, host.sleep)
-    assert await watch.wait_for_quiet(8.5, lambda: None) == 8.0
+    assert await watch.wait_for_quiet(8.5, lambda _: None) == 8.0
     assert host.reply(watch) is None
     assert watch.take_share() == pytest.approx(0.9)
 
@@ -97,7 +97,7 @@ async def test_waiting_has_an_end_and_what_there_is_then_is_the_usual() -> None:
 async def test_a_load_that_stays_becomes_the_usual() -> None:
     host = Host()
     watch = HostWatch(host.read, host.sleep)
-    await watch.wait_for_quiet(30.0, lambda: None)
+    await watch.wait_for_quiet(30.0, lambda _: None)
     host.others = 0.9
     marked = [host.reply(watch) is not None for _ in range(8)]
     assert marked == [True] * 5 + [False] * 3
@@ -144,8 +144,9 @@ async def test_a_tune_on_a_busy_processor_waits_a_bounded_time_and_says_what_the
     watch = HostWatch(host.read, host.sleep)
     bench = LoadedBench(host, watch)
     verdict = await tune(bench, bench.machine.space(), WORK, Goal(), 600, on_event=told, seed=1, host_watch=watch)
-    (waiting,) = told.of(QuietAwaited)
-    assert len(host.slept) == waiting.most_s == 30
+    (waiting,), (ended,) = told.of(QuietAwaited), told.of(QuietEnded)
+    assert len(host.slept) == waiting.most_s == ended.waited_s == 30
+    assert waiting.reason == "Other programs used 90 % of the processor."
     assert verdict.trials[0].seconds > 30  # the wait is part of the budget
     assert all(trial.fault is Fault.NONE for trial in verdict.trials)
     assert verdict.mtp == "on"

@@ -126,8 +126,23 @@ async def test_several_workloads_on_the_same_starts_have_an_answer_each() -> Non
     assert (easy.answer.answer, hard.answer.answer) == ("on", "off")
     assert easy.sentence.startswith("Likely (over 99 %): draft ")
     assert "leave MTP off for hard." in hard.sentence
-    assert verdict.sentence.endswith(f"{easy.sentence} {hard.sentence}")
-    assert [each["workload"] for each in verdict.as_json()["workloads"]] == ["easy", "hard"]
+    told = verdict.as_json()
+    assert told["sentence"] == f"{told['overall']} {easy.sentence} {hard.sentence}"
+    assert [each["workload"] for each in told["workloads"]] == ["easy", "hard"]
+    assert [each["ci_low"] > 1 for each in told["workloads"]] == [True, False]
+
+
+async def test_of_several_workloads_each_counts_the_same_however_many_prompts_it_has() -> None:
+    """One prompt of four is hard to draft, and loses as much with MTP as the others win together."""
+    machine = replace(
+        draw(MTP_WINS, Surroundings(load_s=20.0)), chain=(0.93, 0.93, 0.93, 0.05), head=0.4, draft_pass=0.1, verify=0.2
+    )
+    names = [prompt.name for prompt in WORK.prompts]
+    parts = {"easy": tuple(names[:3]), "hard": (names[3],)}
+    all_the_same = await tune(SimulatedBench(machine, 1), machine.space(), WORK, Goal(), 1_200, seed=1)
+    work = replace(WORK, name="easy, hard", parts=parts)
+    by_workload = await tune(SimulatedBench(machine, 1), machine.space(), work, Goal(), 1_200, seed=1)
+    assert (all_the_same.mtp, by_workload.mtp) == ("on", "off")
 
 
 async def test_where_mtp_loses_it_is_left_off() -> None:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import LauncherError
 from launcher.gui.duration import format_duration
+from launcher.gui.labels import UNKNOWN
 from launcher.gui.translation import chosen_language, ntr, render, tr
-from launcher.gui.tune.view_data import VerdictText
+from launcher.gui.tune.view_data import VerdictText, WorkloadAnswer
 
 if TYPE_CHECKING:
     from launcher.app.tuner_space import PreparedTune
     from launcher.gui.tune.trial_views import TuneView
     from launcher.gui.widgets.blocks import ButtonAction
-    from launcher.tuning.tuner import TrialPlanned
+    from launcher.tuning.tuner import AnswersCompared, QuietAwaited, TrialPlanned
 
 
 def plan_hint(prepared: "PreparedTune") -> str:
@@ -51,6 +52,21 @@ def trial_texts(planned: "TrialPlanned", setting: str, trials: int) -> tuple[str
     trial = tr("trial {number} of about {planned}", number=planned.number + 1, planned=trials)
     kicker = tr("Measuring · {of} · at most {left} left", of=trial, left=format_duration(planned.left_s))
     return kicker, tr("Measuring: {setting}.", setting=setting), stages[planned.stage.value]
+
+
+def waiting_texts(waiting: "QuietAwaited") -> tuple[str, str, str]:
+    """Return kicker, sentence and detail while the tune waits for other programs."""
+    detail = tr(
+        "The measurement goes on when it is quiet, after {left} at the latest.", left=format_duration(waiting.most_s)
+    )
+    return tr("Waiting for quiet"), render(waiting.reason), detail
+
+
+def compared_card(view: "TuneView", compared: "AnswersCompared", buttons: "Sequence[ButtonAction]") -> VerdictText:
+    """Return the card of a verdict while answers are compared."""
+    detail = tr("Do MTP or the KV cache type change the answers? Now: {settings}.", settings=compared.settings)
+    kicker = tr("Comparing the answers")
+    return VerdictText(verdict_sentence(view.verdict or {}, view.workload), kicker, detail, "information", buttons)
 
 
 def answer_label(draft: int) -> str:
@@ -91,7 +107,24 @@ def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, saved: 
     if not likely and (verdict.get("speedup") is not None or verdict.get("gain") is not None):
         detail = f"{detail} {tr('All ranges together hold with 95 % confidence.')}".strip()
     meaning = {"on": "good", "off": "good", "undecided": "attention"}[str(verdict["mtp"])]
-    return VerdictText(verdict_sentence(verdict, view.workload), kicker, detail, meaning, buttons)
+    answers = [workload_answer(each, view.baseline) for each in verdict.get("workloads") or ()]
+    return VerdictText(verdict_sentence(verdict, view.workload), kicker, detail, meaning, buttons, answers)
+
+
+def workload_answer(answer: Mapping[str, Any], baseline: Mapping[str, Any]) -> WorkloadAnswer:
+    """Return the answer for one of several workloads (PartAnswer.as_json) as texts."""
+    from launcher.gui.tune.cards import WORKLOADS
+    from launcher.gui.tune.trial_views import settings_text
+
+    name = str(answer["workload"])
+    title = next((tr(each.title) for each in WORKLOADS if each.name == name), name)
+    settings = tr("not clear yet")
+    if answer["mtp"] != "undecided":
+        settings = settings_text(answer["settings"], baseline) if answer["draft"] else tr("MTP off")
+    low, high, likely = (answer.get(key) for key in ("ci_low", "ci_high", "likely"))
+    change = UNKNOWN if low is None or high is None else f"{_percent_change(low)} … {_percent_change(high)}"
+    chance = UNKNOWN if likely is None else tr("over 99 %") if likely > 0.99 else f"{100 * likely:.0f} %"
+    return WorkloadAnswer(title, settings, change, chance)
 
 
 def verdict_sentence(verdict: Mapping[str, Any], workload: str) -> str:
@@ -104,7 +137,7 @@ def verdict_sentence(verdict: Mapping[str, Any], workload: str) -> str:
 
     ratio, low, high = verdict.get("speedup"), verdict.get("ci_low"), verdict.get("ci_high")
     if chosen_language() == "en" or ratio is None or low is None or high is None:
-        return render(str(verdict["sentence"]))
+        return render(str(verdict.get("overall") or verdict["sentence"]))
     figures = {"work": workload, "draft": verdict["draft"], "low": _percent_change(low), "high": _percent_change(high)}
     match verdict["mtp"]:
         case "on":

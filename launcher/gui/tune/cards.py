@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRectF, QSize, Qt, Signal, Slot
+from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QPointF, QRectF, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import (
     QBoxLayout,
@@ -35,7 +35,7 @@ from launcher.gui import theme
 from launcher.gui.labels import UNKNOWN, Label, set_tooltip
 from launcher.gui.translation import mark, ntr, render, tr
 from launcher.gui.tune.tune_control import current_options
-from launcher.gui.tune.view_data import StepPart, TrialRow, VerdictText
+from launcher.gui.tune.view_data import StepPart, TrialRow, VerdictText, WorkloadAnswer
 from launcher.gui.widgets import Card, ProgressLine
 from launcher.gui.widgets.blocks import make_button, make_caption
 from launcher.gui.widgets.flow import clear_layout
@@ -359,7 +359,11 @@ class VerdictCard(QFrame):
             label.setWordWrap(True)
             label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.buttons: list[QPushButton] = []
+        self._actions: list[Callable[[], object]] = []
         self._has_history, self._is_empty = True, True
+        self._answers = QGridLayout()
+        self._answers.setHorizontalSpacing(theme.px(theme.GAP_XL))
+        self._answers.setVerticalSpacing(theme.px(theme.GAP_S))
         self._row = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         self._row.setSpacing(theme.px(theme.GAP_M))
         self._row.addStretch()
@@ -368,6 +372,7 @@ class VerdictCard(QFrame):
         column.setSpacing(theme.px(theme.GAP_S))
         for label in (self.kicker, self.sentence, self.detail):
             column.addWidget(label)
+        column.insertLayout(column.indexOf(self.detail), self._answers)
         column.addLayout(self._row)
         self.show_verdict(None)
 
@@ -393,20 +398,49 @@ class VerdictCard(QFrame):
         self._is_empty = verdict is None
         verdict = verdict or _empty_verdict(self._has_history)
         self.show_texts(verdict.kicker, verdict.sentence, verdict.detail)
-        for button in self.buttons:
-            self._row.removeWidget(button)
-            button.deleteLater()
-        self.buttons = []
-        for number, (label, action) in enumerate(verdict.buttons):
-            button = make_button(label, action, primary=number == 0)
-            button.setAutoDefault(True)
-            self._row.insertWidget(number, button)
-            self.buttons.append(button)
-        self._row.setContentsMargins(0, theme.px(theme.GAP) if self.buttons else 0, 0, 0)
+        self._show_answers(verdict.answers)
+        self._show_buttons(verdict.buttons)
         if self.property("meaning") != verdict.meaning:
             self.setProperty("meaning", verdict.meaning)
             self.style().unpolish(self)
             self.style().polish(self)
+
+    def _show_answers(self, answers: Sequence[WorkloadAnswer]) -> None:
+        """Show the answers for several workloads as a table."""
+        clear_layout(self._answers)
+        gap = theme.px(theme.GAP) if answers else 0
+        self._answers.setContentsMargins(0, gap, 0, gap)
+        if not answers:
+            return
+        heads = (tr("Workload"), tr("Recommended"), tr("Gain with MTP"), tr("Likely"))
+        rows = [heads, *((each.workload, each.settings, each.change, each.chance) for each in answers)]
+        for number, row in enumerate(rows):
+            for column, text in enumerate(row):
+                label = Label(text) if number else make_caption(text)
+                label.setFont(theme.font(theme.BODY_PX if number else theme.CAPTION_PX, tabular=True))
+                self._answers.addWidget(label, number, column)
+        self._answers.setColumnStretch(len(heads), 1)
+
+    def _show_buttons(self, buttons: Sequence[tuple[str, Callable[[], object]]]) -> None:
+        """Show buttons. Those with the same labels stay, so that a click or the focus is not lost."""
+        self._actions = [action for _, action in buttons]
+        if [label for label, _ in buttons] == [button.text() for button in self.buttons]:
+            for button in self.buttons:
+                button.setEnabled(True)
+            return
+        for button in self.buttons:
+            self._row.removeWidget(button)
+            button.deleteLater()
+        self.buttons = []
+        for number, (label, _) in enumerate(buttons):
+            button = make_button(label, partial(self._run_action, number), primary=number == 0)
+            button.setAutoDefault(True)
+            self._row.insertWidget(number, button)
+            self.buttons.append(button)
+        self._row.setContentsMargins(0, theme.px(theme.GAP) if self.buttons else 0, 0, 0)
+
+    def _run_action(self, number: int) -> None:
+        self._actions[number]()
 
 
 def _empty_verdict(has_history: bool) -> VerdictText:
@@ -423,7 +457,7 @@ def _empty_verdict(has_history: bool) -> VerdictText:
 
 # Workload and time budget.
 
-_BUTTON_HEIGHT, _BUTTON_INSET = 36, 12
+_BUTTON_HEIGHT, _BUTTON_INSET, _TICK = 36, 12, 16
 BUDGETS_MIN = (2, 3, 5, 10, 15, 20, 30, 45, 60)
 """Choices for the time budget, in minutes."""
 USUAL_BUDGET_MIN = 10
@@ -450,20 +484,34 @@ WORKLOADS = (
 )
 
 
+def _paint_tick(painter: QPainter, box: QRectF, *, checked: bool) -> None:
+    """Paint a tick box as the style sheet has it."""
+    painter.setPen(QPen(theme.colour("accent" if checked else "control")))
+    painter.setBrush(theme.colour("accent" if checked else "card"))
+    painter.drawRoundedRect(box, theme.px(3), theme.px(3))
+    if checked:
+        painter.setPen(QPen(theme.colour("on_accent"), theme.px(2)))
+        corners = ((0.24, 0.52), (0.43, 0.71), (0.77, 0.31))
+        painter.drawPolyline([QPointF(box.x() + x * box.width(), box.y() + y * box.height()) for x, y in corners])
+
+
 class _WorkloadButton(QRadioButton):
-    """Radio button as a full-width row: name at the left, amount at the right."""
+    """Radio button as a full-width row: name at the left, amount at the right. As one of several it has a tick."""
 
     def __init__(self, title: str) -> None:
         super().__init__(title)
         self.amount = ""
+        self.ticked = False
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
 
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
         """Return the room for both texts."""
         metrics = self.fontMetrics()
         amount = metrics.horizontalAdvance(self.amount) + theme.px(theme.GAP) if self.amount else 0
+        tick = theme.px(_TICK) + theme.px(theme.GAP) if self.ticked else 0
         return QSize(
-            metrics.horizontalAdvance(self.text()) + amount + 2 * theme.px(_BUTTON_INSET), theme.px(_BUTTON_HEIGHT)
+            metrics.horizontalAdvance(self.text()) + amount + tick + 2 * theme.px(_BUTTON_INSET),
+            theme.px(_BUTTON_HEIGHT),
         )
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
@@ -487,6 +535,12 @@ class _WorkloadButton(QRadioButton):
             room = self.rect().adjusted(theme.px(_BUTTON_INSET), 0, -theme.px(_BUTTON_INSET), 0)
             painter.setPen(theme.colour("text"))
             painter.setFont(theme.font(theme.BODY_PX, bold=self.isChecked()))
+            if self.ticked:
+                side = theme.px(_TICK)
+                box = QRectF(room.left(), room.center().y() - side / 2, side, side)
+                _paint_tick(painter, box, checked=self.isChecked())
+                painter.setPen(theme.colour("text"))
+                room.setLeft(room.left() + side + theme.px(theme.GAP))
             painter.drawText(room, int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft), self.text())
             painter.setPen(theme.colour("secondary"))
             painter.setFont(theme.font(theme.CAPTION_PX, tabular=True))
@@ -494,9 +548,10 @@ class _WorkloadButton(QRadioButton):
 
 
 class WorkloadList(QWidget):
-    """Exclusive choice of a workload, by mouse and arrow keys."""
+    """Choice of a workload by mouse and arrow keys, or of several at once."""
 
     chosen = Signal(str)
+    """The workload that was clicked, or taken up or left out as one of several."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -509,19 +564,56 @@ class WorkloadList(QWidget):
         for workload in WORKLOADS:
             button = self.buttons[workload.name] = _WorkloadButton(tr(workload.title))
             set_tooltip(button, tr(workload.about))
-            button.clicked.connect(lambda _checked=False, name=workload.name: self.chosen.emit(name))
+            button.clicked.connect(lambda _checked=False, name=workload.name: self._handle_click(name))
             self._group.addButton(button)
             column.addWidget(button)
         next(iter(self.buttons.values())).setChecked(True)
+        self.several = QCheckBox(tr("Several at once"))
+        set_tooltip(
+            self.several,
+            tr("Each start measures all that are ticked. Each gets an answer, and all together, with equal weights."),
+        )
+        self.several.toggled.connect(self._allow_several)
+        column.addWidget(self.several)
 
     @property
     def value(self) -> str:
-        """The name of the chosen workload."""
-        return next(name for name, button in self.buttons.items() if button.isChecked())
+        """The names of the chosen workloads, with commas between."""
+        return ",".join(self.chosen_names)
+
+    @property
+    def chosen_names(self) -> list[str]:
+        """The names of the chosen workloads."""
+        return [name for name, button in self.buttons.items() if button.isChecked()]
 
     def choose_workload(self, name: str) -> None:
         """Choose a workload without emitting `chosen`."""
         self.buttons[name].setChecked(True)
+
+    def leave_out(self, name: str) -> None:
+        """Leave out a workload without emitting `chosen`; without another one, choose the first."""
+        self._group.setExclusive(False)
+        self.buttons[name].setChecked(False)
+        self._group.setExclusive(not self.several.isChecked())
+        if not self.chosen_names:
+            self.choose_workload(WORKLOADS[0].name)
+
+    def _handle_click(self, name: str) -> None:
+        if not self.chosen_names:  # the last one cannot be left out
+            self.choose_workload(name)
+        self.chosen.emit(name)
+
+    def _allow_several(self, on: bool) -> None:
+        first, *others = self.chosen_names
+        for name in others:
+            self.buttons[name].setChecked(False)
+        self._group.setExclusive(not on)
+        for button in self.buttons.values():
+            button.ticked = on
+            button.updateGeometry()
+            button.update()
+        if others:
+            self.chosen.emit(first)
 
     def show_amounts(self, amounts: Mapping[str, str]) -> None:
         """Show an amount beside each workload, such as "6 prompts"; nothing where unknown."""

@@ -135,10 +135,15 @@ class DraftPlot(QWidget):
             right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
             painter.drawText(room, int(right), f"{rate:,.{digits}f}")
         names, metrics = self._setting_names(), painter.fontMetrics()
+        width = area.width() / len(names)
+        crowded = max(map(metrics.horizontalAdvance, names)) + theme.px(theme.GAP_S) > width
         for at, name in enumerate(names):
-            width = area.width() / len(names)
+            if crowded and at % 2:
+                continue
             room = QRectF(area.left() + at * width, area.bottom() + theme.px(8), width, metrics.height())
-            label = metrics.elidedText(name, Qt.TextElideMode.ElideRight, int(width))
+            if crowded:
+                room.adjust(-width / 2, 0, width / 2, 0)
+            label = metrics.elidedText(name, Qt.TextElideMode.ElideRight, int(room.width()))
             painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), label)
 
     def _paint_curve(self, painter: QPainter, curve: Curve) -> None:
@@ -149,6 +154,8 @@ class DraftPlot(QWidget):
         painter.drawPolyline(QPolygonF(positions))
         high, _ = self._axis_scale()
         for point, position in zip(curve.points, positions, strict=True):
+            if point.starts:
+                self._paint_starts(painter, point.starts, position)
             painter.setPen(QPen(colour, 1.5))
             if point.spread:
                 reach = self._plot_area().height() * point.spread / high
@@ -158,16 +165,15 @@ class DraftPlot(QWidget):
             painter.setBrush(colour if point.measured else theme.colour("card"))
             radius = theme.px(_DOT) if point.measured else theme.px(_DOT) - 0.8
             painter.drawEllipse(position, radius, radius)
-            if point.starts:
-                self._paint_starts(painter, point.starts, position)
 
     def _paint_starts(self, painter: QPainter, text: str, position: QPointF) -> None:
-        """Write the number of starts under a point that has too few for an interval."""
+        """Write the number of starts under a point that has too few for an interval, over lines that pass there."""
         metrics = painter.fontMetrics()
         width = metrics.horizontalAdvance(text)
         left = min(max(position.x() - width / 2, 0), self.width() - width)
         painter.setPen(theme.colour("secondary"))
         room = QRectF(left, position.y() + theme.px(_DOT) + theme.px(3), width, metrics.height())
+        painter.fillRect(room, theme.colour("card"))
         painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), text)
 
     def _paint_legend(self, painter: QPainter) -> None:

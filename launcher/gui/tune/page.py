@@ -26,7 +26,7 @@ from launcher.gui.tune.cards import (
 )
 from launcher.gui.tune.draft_plot import DraftPlot
 from launcher.gui.tune.tune_control import TuneControl
-from launcher.gui.tune.view_data import TrialRow, TuneRequest, VerdictText
+from launcher.gui.tune.view_data import OWN_WORKLOAD, TrialRow, TuneRequest, VerdictText
 from launcher.gui.widgets import Card, ComboBox, PageHead, SliderField
 
 if TYPE_CHECKING:
@@ -35,14 +35,15 @@ if TYPE_CHECKING:
     from launcher.gui.tune.trial_views import TuneView
     from launcher.tuning.history_records import Session
     from launcher.tuning.records import RunSettings
-    from launcher.tuning.tuner import Predicted, TrialPlanned
+    from launcher.tuning.tuner import AnswersCompared, Predicted, QuietAwaited, QuietEnded, TrialPlanned
 
 _PLAN_MS = 300
 """Milliseconds without a change after which the tune is planned."""
 _GOAL_CHARACTERS = 10
-_SIDE_WIDTH, _STEP_WIDTH, _NARROW, _CRAMPED = 300, 220, 860, 620
-"""In pixels: widths of the choices and of the step card; page widths below which plot and step card, and then also the
-choices, are stacked."""
+_SIDE_WIDTH, _LEAST_SIDE_WIDTH, _STEP_WIDTH = 300, 250, 220
+_ROOMY, _NARROW, _CRAMPED = 1_100, 860, 620
+"""In pixels: widths of the choices and of the step card; page widths below which the choices are narrower, plot and
+step card are stacked, and then also the choices."""
 
 
 class TunePage(QWidget):
@@ -82,6 +83,8 @@ class TunePage(QWidget):
         self._planned_trials = 0
         self._answer = ""
         """What would be recommended now, while a tune goes on."""
+        self._trial: TrialPlanned | None = None
+        """The trial that is measured."""
         head = PageHead(tr("Tune"), tr("Measures which settings are fastest on this computer."))
         self.export = head.add_button(tr("Export"), lambda: self.history.export_tune(self._session_id))
         set_tooltip(self.export, tr("Save this measurement to a file: Markdown, CSV or JSON"))
@@ -99,6 +102,7 @@ class TunePage(QWidget):
         self.tuning.planned.connect(self._show_plan)
         self.tuning.changed.connect(self.show_tune)
         self.tuning.trial_planned.connect(self._show_trial)
+        self.tuning.delayed.connect(self._show_delay)
         self.tuning.answered.connect(self._show_answer)
         self.tuning.paused.connect(self._show_paused)
         self.tuning.ended.connect(self._show_ended)
@@ -175,12 +179,13 @@ class TunePage(QWidget):
             self.tuning.plan_tune(self.request)
 
     def _handle_workload(self, name: str) -> None:
-        if name == "mine":
+        is_own = OWN_WORKLOAD in self.workloads.chosen_names
+        if is_own and name == OWN_WORKLOAD:
             kinds = tr("Prompts (*.toml *.txt *.md);;All files (*)")
             self._prompt_file, _ = QFileDialog.getOpenFileName(self, tr("A file of prompts"), "", kinds)
             if not self._prompt_file:
-                self.workloads.choose_workload("code")
-        else:
+                self.workloads.leave_out(name)
+        elif not is_own:
             self._prompt_file = ""
         self._show_amounts()
         self._plan_timer.start()
@@ -204,24 +209,46 @@ class TunePage(QWidget):
     def _show_trial(self, planned: "TrialPlanned") -> None:
         from launcher.gui.tune.trial_views import settings_text
 
-        if self._view is not None and self.verdict.buttons and self.verdict.buttons[0].isEnabled():
-            label = settings_text(planned.settings, self._view.baseline)
+        self._trial = planned
+        if (view := self._running_view) is not None:
+            label = settings_text(planned.settings, view.baseline)
             trials = max(self._planned_trials, planned.number + 1)
             kicker, sentence, detail = card_text.trial_texts(planned, label, trials)
             if self._answer:
                 sentence, detail = self._answer, f"{sentence} {detail}"
             self.verdict.show_texts(kicker, sentence, detail)
 
+    @property
+    def _running_view(self) -> "TuneView | None":
+        """The tune that runs; None if it is being paused."""
+        return self._view if self.verdict.buttons and self.verdict.buttons[0].isEnabled() else None
+
+    def _show_delay(self, event: "QuietAwaited | QuietEnded | AnswersCompared") -> None:
+        """Show a wait for other programs and its end, and the check of the answers after the last trial."""
+        from launcher.tuning.tuner import AnswersCompared, QuietAwaited
+
+        view = self._running_view
+        if view is None:
+            return
+        if isinstance(event, QuietAwaited):
+            kicker, sentence, detail = card_text.waiting_texts(event)
+            if self._answer:
+                sentence, detail = self._answer, f"{sentence} {detail}"
+            self.verdict.show_texts(kicker, sentence, detail)
+        elif isinstance(event, AnswersCompared):
+            self.verdict.show_verdict(card_text.compared_card(view, event, [(tr("Skip"), self._pause)]))
+        elif self._trial is not None:
+            self._show_trial(self._trial)
+
     def _show_answer(self, predicted: "Predicted") -> None:
         """Show what would be recommended now, with a button that uses it at once."""
-        if self._view is None or not self.verdict.buttons or not self.verdict.buttons[0].isEnabled():
+        if self._running_view is None:
             return
         answer = predicted.answer
         buttons: list[tuple[str, Callable[[], object]]] = [(tr("Pause"), self._pause), (tr("Give up"), self._give_up)]
         if answer.gain is not None:
             settings = answer.settings
-            label = card_text.answer_label(predicted.answer.draft)
-            buttons.append((label, lambda: self._apply_answer(settings)))
+            buttons.insert(0, (card_text.answer_label(answer.draft), lambda: self._apply_answer(settings)))
         self._answer = render(predicted.sentence)
         kicker, detail = tr("Measuring"), tr("This is the first answer. The measurement goes on to confirm it.")
         if (risk := round(100 * (math.exp(answer.risk) - 1))) >= 1:
@@ -233,6 +260,9 @@ class TunePage(QWidget):
         self.tuning.apply_answer(settings)
 
     def _show_paused(self, error: LauncherError | None) -> None:
+        if error is None and self._view is not None and self._view.verdict is not None:  # the comparison was skipped
+            self._show_ended()
+            return
         self._enable_start()
         if self._view is None or not self._view.trials:
             self.verdict.show_verdict(None if error is None else card_text.failed_card(error))
@@ -329,6 +359,7 @@ class TunePage(QWidget):
         side_card.body.addSpacing(theme.px(theme.GAP))
         side_card.body.addWidget(self.budget)
         self._live_title = Label(tr("Live"))
+        self._live_title.setContentsMargins(0, theme.px(theme.GAP_M), 0, 0)
         self._live_title.setFont(theme.font(theme.SECTION_PX, bold=True))
         self.live_text.setWordWrap(True)
         self.live_text.setObjectName("secondary")
@@ -395,8 +426,9 @@ class TunePage(QWidget):
         cramped = width < theme.px(_CRAMPED)
         self._columns.setDirection(down if cramped else across)
         self._plot_row.setDirection(down if width < theme.px(_NARROW) else across)
-        self._side_card.setMaximumWidth(theme.NO_MAXIMUM if cramped else theme.px(_SIDE_WIDTH))
-        self._side_card.setMinimumWidth(0 if cramped else theme.px(min(_SIDE_WIDTH, max(220, width // 4))))
+        side = theme.px(_SIDE_WIDTH) if width >= theme.px(_ROOMY) else theme.px(_LEAST_SIDE_WIDTH)
+        self._side_card.setMaximumWidth(theme.NO_MAXIMUM if cramped else side)
+        self._side_card.setMinimumWidth(0 if cramped else side)
         self.verdict.set_button_direction(down if cramped else across)
         self.step.setMaximumWidth(theme.px(_STEP_WIDTH) if width >= theme.px(_NARROW) else theme.NO_MAXIMUM)
         self.step.setMinimumWidth(theme.px(_STEP_WIDTH) if width >= theme.px(_NARROW) else 0)

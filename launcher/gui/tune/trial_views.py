@@ -201,7 +201,7 @@ def step_parts(view: TuneView) -> tuple[tuple[StepPart, ...], str, str]:
 
 
 def machine_text(view: TuneView) -> str:
-    """Return the machine's state during the tune: temperature, clock, discarded replies. Empty without sensors."""
+    """Return the machine's state during the tune: temperature, clock, other programs, repeated replies; or empty."""
     runs = view.runs
     parts = []
     temperatures = [run.temperature_c for run in runs if run.temperature_c is not None]
@@ -210,11 +210,14 @@ def machine_text(view: TuneView) -> str:
         parts.append(tr("{low:.0f} to {high:.0f} °C", low=min(temperatures), high=max(temperatures)))
     if clocks:
         parts.append(tr("clock {low:,.0f} to {high:,.0f} MHz", low=min(clocks), high=max(clocks)))
+    taken = [trial.others for trial in view.trials if trial.others is not None]
+    if taken:
+        parts.append(tr("other programs: {percent:.0f} % of the processor", percent=100 * taken[-1]))
     spoilt_reasons = [run.spoilt for run in runs if run.spoilt]
     if spoilt_reasons:
         counted = ntr("1 reply was repeated", "{n} replies were repeated", len(spoilt_reasons))
         parts.append(f"{counted}: {render(spoilt_reasons[-1])}")
-    return " · ".join(parts)
+    return "\n".join(parts)
 
 
 def _measured_row(view: TuneView, tried: TriedSettings, off: TriedSettings | None, *, best: bool) -> TrialRow:

@@ -11,7 +11,7 @@ from PySide6.QtCore import QObject, Signal
 
 from launcher.base.errors import LauncherError, Superseded
 from launcher.gui.service import DEMO
-from launcher.gui.tune.view_data import TuneRequest
+from launcher.gui.tune.view_data import OWN_WORKLOAD, TuneRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from launcher.gui.tune.trial_views import TuneView
     from launcher.runtime import WorkHandle
     from launcher.tuning.history_records import Session
+    from launcher.tuning.verdict import Verdict
+    from launcher.tuning.workloads import Workload
 
 
 class TuneControl(QObject):
@@ -35,6 +37,8 @@ class TuneControl(QObject):
     """TuneView: a trial was measured or a verdict reached."""
     trial_planned = Signal(object)
     """TrialPlanned: the trial being measured."""
+    delayed = Signal(object)
+    """QuietAwaited, QuietEnded or AnswersCompared: what is done between trials and after the last one."""
     answered = Signal(object)
     """Predicted: what would be recommended now, while the tune goes on."""
     paused = Signal(object)
@@ -113,7 +117,7 @@ class TuneControl(QObject):
         self._running_tune = self._controller.run_measurement(
             work,
             reported=self._handle_event,
-            done=lambda _verdict: self._finish(self.ended.emit),
+            done=self._finish_judged,
             failed=self._finish_failed,
             cancelled=lambda: self._finish(self._finish_stopped),
         )
@@ -164,6 +168,11 @@ class TuneControl(QObject):
             cancelled=lambda: None,
         )
 
+    def _finish_judged(self, verdict: Verdict) -> None:
+        """Show the verdict with the quality of the answers, which is judged after the last trial."""
+        self._change_view(verdict=verdict.as_json())
+        self._finish(self.ended.emit)
+
     def _finish(self, callback: Callable[[], object]) -> None:
         self._running_tune = None
         callback()
@@ -197,7 +206,16 @@ class TuneControl(QObject):
 
     def _handle_event(self, event: object) -> None:
         from launcher.app.tuner_space import PreparedTune
-        from launcher.tuning.tuner import Predicted, TrialFailed, TrialMeasured, TrialPlanned, VerdictReached
+        from launcher.tuning.tuner import (
+            AnswersCompared,
+            Predicted,
+            QuietAwaited,
+            QuietEnded,
+            TrialFailed,
+            TrialMeasured,
+            TrialPlanned,
+            VerdictReached,
+        )
 
         match event:
             case PreparedTune():
@@ -206,6 +224,8 @@ class TuneControl(QObject):
                 self.changed.emit(self._view)
             case TrialPlanned():
                 self.trial_planned.emit(event)
+            case QuietAwaited() | QuietEnded() | AnswersCompared():
+                self.delayed.emit(event)
             case TrialMeasured(state=state) | TrialFailed(state=state):
                 self._change_view(trials=state.trials)
             case Predicted():
@@ -252,7 +272,6 @@ async def _prepare_tune(
     from launcher.app.tuner_space import prepare_tune
     from launcher.tuning.agent_tasks import DEFAULT_AGENT, find_shape, task_goal, task_workload
     from launcher.tuning.goal import Aim, Goal
-    from launcher.tuning.workloads import load_workload, read_workload_file
 
     engine_pid: int | None = None
     engine_log: list[str] = []
@@ -275,11 +294,20 @@ async def _prepare_tune(
     if aim is Aim.TASK:
         shape = find_shape(DEFAULT_AGENT)
         goal, workload = task_goal(shape), task_workload(shape)
-    elif request.file:
-        workload = await asyncio.to_thread(read_workload_file, Path(request.file))
     else:
-        workload = await asyncio.to_thread(load_workload, request.workload)
+        workload = await asyncio.to_thread(_load_requested, request)
     return await prepare_tune(model, options, workload, goal, budget_s, engine_pid=engine_pid, log=engine_log)
+
+
+def _load_requested(request: TuneRequest) -> Workload:
+    """Return the workloads of a request, joined. Raises BadOption and WorkloadUnusable."""
+    from launcher.tuning.workloads import join_workloads, load_workload, read_workload_file
+
+    names = request.workload.split(",")
+    if request.file and OWN_WORKLOAD not in names:
+        names = [OWN_WORKLOAD]
+    chosen = [read_workload_file(Path(request.file)) if name == OWN_WORKLOAD else load_workload(name) for name in names]
+    return chosen[0] if len(chosen) == 1 else join_workloads(chosen)
 
 
 def _view_of_prepared(prepared: PreparedTune) -> TuneView:

@@ -3,13 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+OWN_WORKLOAD = "mine"
+"""Name of the user's own file of prompts among the workloads."""
+
 
 @dataclass(frozen=True, slots=True)
 class VerdictText:
     """A verdict to show.
 
     `kicker` is the line above the sentence, such as the time spent; `meaning` is "good", "attention", "information" or
-    "none"; `buttons` are (label, action), the first one primary.
+    "none"; `buttons` are (label, action), the first one primary. `answers` are those for each of several workloads.
     """
 
     sentence: str
@@ -17,11 +20,25 @@ class VerdictText:
     detail: str = ""
     meaning: str = "good"
     buttons: Sequence[tuple[str, Callable[[], object]]] = ()
+    answers: Sequence["WorkloadAnswer"] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadAnswer:
+    """The answer for one of several workloads, as texts: its name, the best settings, the gain with MTP, its chance."""
+
+    workload: str
+    settings: str
+    change: str
+    chance: str
 
 
 @dataclass(frozen=True, slots=True)
 class TuneRequest:
-    """The requested tune: workload name or prompt file, goal (a name of Aim), and time budget in minutes."""
+    """The requested tune: workloads with commas between, goal (a name of Aim), and time budget in minutes.
+
+    OWN_WORKLOAD is a file of prompts; with no such workload, `file` takes the place of all.
+    """
 
     workload: str = "code"
     file: str = ""
