@@ -64,8 +64,8 @@ def run(*, quick: bool) -> Iterator[Row]:
         summary([megabytes / each.seconds for each in together], "MB/s", 0),
         f"one connection: {statistics.median(megabytes / each.seconds for each in alone):.0f} MB/s",
         summary(gain, "times", 1),
-        ">= 3 times",
-        min(gain) >= 3,
+        "-" if quick else ">= 3 times",  # so short a download ends before the connections are doubled thrice
+        None if quick else min(gain) >= 3,
     )
 
 

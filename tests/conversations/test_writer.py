@@ -91,9 +91,11 @@ def test_a_kill_loses_nothing_that_another_program_could_read() -> None:
         assert process.stdout
         process.stdout.readline()
         with Conversations() as other:
-            while not (seen := other.read_conversation("c").messages[1].text):
+            seen = ""
+            while not seen:  # the writer's thread may not have begun the reply yet
                 assert process.poll() is None
-                time.sleep(0.01)
+                if other.list_all() and len(messages := other.read_conversation("c").messages) > 1:
+                    seen = messages[1].text
         process.kill()
     with Conversations() as kept:
         kept.clean_up()
