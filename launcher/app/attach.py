@@ -102,11 +102,18 @@ class ServerFeatures:
 class AttachedServer:
     """A server started by others, with the attributes that Monitor reads. It belongs to one asyncio loop."""
 
-    def __init__(self, address: ServerAddress, api_key: str | None = None, *, engine_pid: int | None = None) -> None:
+    def __init__(
+        self,
+        address: ServerAddress,
+        api_key: str | None = None,
+        *,
+        engine_pid: int | None = None,
+        client: EngineClient | None = None,
+    ) -> None:
         remote = not address.local or address.url.startswith("https://")
         self.address = address
         self.features = ServerFeatures(address.url)
-        self._client = EngineClient(address.url, api_key, remote=remote)
+        self._client = client or EngineClient(address.url, api_key, remote=remote)
         self._status = ServerStatus(ServerState.PREPARING)
         self._has_key = api_key is not None
         self._engine_pid = engine_pid

@@ -4,16 +4,17 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
+from launcher.app.session_json import error_to_json, options_from_json
 from launcher.base.action import Action
 from launcher.base.control import ControlAddress, ControlServer
 from launcher.base.errors import ActionImpossible, BadOption, LauncherError
-from launcher.base.messages import message
+from launcher.base.messages import add_message_data, message, restore_messages
 from launcher.base.paths import runtime_dir
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.demo import DEMO
@@ -34,6 +35,7 @@ from launcher.models.server_settings import ROWS, Value
 
 if TYPE_CHECKING:
     from launcher.app.model_pool import ModelPool
+    from launcher.app.server_loan import ServerLoan
     from launcher.gateway.gate import HandoverReport
 
 _LOG_LINES = 200
@@ -43,6 +45,7 @@ smaller than the 1 MiB that base/control.py allows.
 """
 _LOG_PERIOD_S = 0.2
 _RECORDS_AT_ONCE = 50
+_T = TypeVar("_T")
 
 
 class ControllableSession(Protocol):
@@ -86,6 +89,13 @@ class ControllableSession(Protocol):
     async def reload_keys(self) -> bool:
         """Use the saved API keys. See ServerSession.reload_keys."""
 
+    @property
+    def loan(self) -> "ServerLoan | None":
+        """The loan of the server to a measurement; None while it is not lent."""
+
+    def lend_server(self) -> "ServerLoan":
+        """Lend the server to a measurement. See ServerSession.lend_server."""
+
     def command_for_action(self, action: Action) -> FixCommand:
         """Return the command or link for an action. See ServerSession.command_for_action."""
 
@@ -94,7 +104,8 @@ class RemoteControl:
     """Control socket of one server session.
 
     It answers these verbs: status; stop (model, drain_s); join (start: see model_joining.py); restart (set, drain_s);
-    preview (set); logs (lines, follow); requests (count, follow); reload-keys.
+    preview (set); logs (lines, follow); requests (count, follow); reload-keys; lend, which lasts until the connection
+    ends, lent-start (options), lent-end (keep).
     """
 
     def __init__(self, session: ControllableSession, entry_fields: Callable[[], Mapping[str, object]] = dict) -> None:
@@ -105,7 +116,7 @@ class RemoteControl:
         self._session = session
         self._entry_fields = entry_fields
         self._server = ControlServer(self._handle_request)
-        self._tasks: set[asyncio.Future[None]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
 
     async def listen(self, port: int) -> ControlAddress:
         """Begin to listen for the server on `port`. Raises OSError."""
@@ -136,6 +147,15 @@ class RemoteControl:
                     yield each
             case "preview":
                 yield await self._preview_restart(fields)
+            case "lend":
+                async for each in self._lend_server():
+                    yield each
+            case "lent-start" if (loan := self._session.loan) is not None:
+                yield await self._start_lent(loan, options_from_json(restore_messages(fields)["options"]))
+            case "lent-end":
+                if (loan := self._session.loan) is not None:
+                    await asyncio.shield(self._run_to_end(loan.end(keep=bool(fields.get("keep")))))
+                yield {}
             case "reload-keys":
                 yield {"reloaded": await self._session.reload_keys()}
             case "logs":
@@ -205,9 +225,7 @@ class RemoteControl:
     async def _run_and_report(self, work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[Any]:
         """Run `work` to its end, even if the client disconnects, and yield each change of the server's state."""
         supervisor = self._session.supervisor
-        task = asyncio.ensure_future(work())
-        self._tasks.add(task)
-        task.add_done_callback(self._forget_task)
+        task = self._run_to_end(work())
         while not task.done():
             change = asyncio.ensure_future(supervisor.wait_for_change())
             waited_for: set[asyncio.Future[Any]] = {task, change}
@@ -219,7 +237,33 @@ class RemoteControl:
                 yield {"state": supervisor.status.state.value, "percent": supervisor.status.percent}
         await task
 
-    def _forget_task(self, task: "asyncio.Future[None]") -> None:
+    async def _lend_server(self) -> AsyncGenerator[Any]:
+        """Lend the server to the client until it disconnects, even by being killed."""
+        loan = self._session.lend_server()
+        try:
+            async with aclosing(loan.send_messages()) as messages:
+                async for each in messages:
+                    yield add_message_data(each)
+        finally:
+            self._run_to_end(loan.end())
+
+    async def _start_lent(self, loan: "ServerLoan", options: ServeOptions) -> Mapping[str, Any]:
+        """Restart a lent server, and return the engine's process id, or the error with all that is known of it."""
+        starting = self._run_to_end(loan.start(options))
+        try:
+            engine_pid = await asyncio.shield(starting)
+        except LauncherError as error:
+            return {"failed": add_message_data(error_to_json(error))}
+        return {"failed": None, "engine_pid": engine_pid}
+
+    def _run_to_end(self, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
+        """Run work that goes on if the client disconnects."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget_task)
+        return task
+
+    def _forget_task(self, task: "asyncio.Future[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # retrieved, because otherwise asyncio logs that it never was

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.agents.check import check_server
-from launcher.app.serving_session import ServingSession
+from launcher.app.serving_session import MeasuredSession
 from launcher.app.session_bench import SessionBench
 from launcher.base.errors import BadOption, LauncherError, Superseded
 from launcher.base.messages import Message, join_messages, message
@@ -235,7 +235,7 @@ def _is_same_model(one: GgufModel, other: GgufModel) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
-async def run_check(session: ServingSession, check: QualityCheck, on_step: OnStep = lambda *_: None) -> QualityReport:
+async def run_check(session: MeasuredSession, check: QualityCheck, on_step: OnStep = lambda *_: None) -> QualityReport:
     """Serve the reference and each of the settings on a session's server, and judge them. It is stopped at the end.
 
     Settings that do not start, or whose engine fails, are reported as errors. Raises Superseded when another operation
@@ -256,7 +256,7 @@ async def run_check(session: ServingSession, check: QualityCheck, on_step: OnSte
 class _CheckRun:
     """A check that runs: what was measured so far."""
 
-    def __init__(self, session: ServingSession, check: QualityCheck, on_step: OnStep) -> None:
+    def __init__(self, session: MeasuredSession, check: QualityCheck, on_step: OnStep) -> None:
         self.text: QualityText | None = None
         self.reference: ServerAnswers | None = None
         self.rows: list[QualityRow] = []

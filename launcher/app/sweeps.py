@@ -197,11 +197,15 @@ class _SweepBench(SessionBench):
     The next start then starts a new engine instead of using the dead one.
     """
 
+    def __init__(self, session: ServingSession, options: ServeOptions, *, model_name: str | None = None) -> None:
+        super().__init__(session, options, model_name=model_name)
+        self._serving_session = session
+
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
         """See SessionBench."""
         run = await super().run(prompt, seed=seed)
         if run.error is not None:
-            await _wait_until_ended(self.session)
+            await _wait_until_ended(self._serving_session)
         return run
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
+from launcher.app.borrowed_session import BorrowedBench, BorrowedSession
 from launcher.app.power_limits import LIMIT_KEY, read_power_limit
 from launcher.app.quality import REFERENCE_KV, QualityCheck, QualityReport, prepare_check, run_check
 from launcher.app.saved_tunes import SavedTune, delete_tune, hold_tune_lock, load_tune, save_tune
@@ -29,7 +30,16 @@ from launcher.tuning.sized_prompts import fill_prompts
 from launcher.tuning.space import DRAFT, draft_length
 from launcher.tuning.tune_state import TuneState
 from launcher.tuning.tuned_settings import save_tune_result
-from launcher.tuning.tuner import AnswersCompared, OnEvent, Paused, TrialFailed, TrialMeasured, TuneEvent, tune
+from launcher.tuning.tuner import (
+    AnswersCompared,
+    ClientsAwaited,
+    OnEvent,
+    Paused,
+    TrialFailed,
+    TrialMeasured,
+    TuneEvent,
+    tune,
+)
 from launcher.tuning.verdict import Verdict
 from launcher.tuning.workloads import Workload
 
@@ -73,6 +83,19 @@ async def run_tune(
             raise
         await _restore_server(session, previous)
         return verdict
+
+
+async def run_tune_when_idle(
+    session: BorrowedSession, prepared: PreparedTune, on_event: OnEvent, *, resume: SavedTune | None = None
+) -> Verdict:
+    """Tune a model on the server that serves it, while no client asks. Waiting for clients takes no time of the budget.
+
+    Otherwise as `run_tune`; the server gets its settings of before again when the loan ends.
+    """
+    session.on_wait = lambda *wait: on_event(ClientsAwaited(*wait))
+    with hold_tune_lock():
+        bench = BorrowedBench(session, prepared.options, model_name=prepared.model)
+        return await _tune_and_record(bench, prepared, on_event, resume)
 
 
 async def serve_winner(session: ServingSession, model: str, options: ServeOptions, settings: RunSettings) -> None:
@@ -179,6 +202,7 @@ async def _tune_and_record(
                 on_event=record_event,
                 resume=state,
                 host_watch=bench.host_watch,
+                waited_s=bench.waited_s,
             )
         except NothingMeasured:
             with suppress(OSError):

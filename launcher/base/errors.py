@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "reply_interrupted"
 """Type of the error by which the gateway ends a stream whose engine has ended."""
+GAVE_WAY = "gave_way"
+"""Type of the error by which the gateway ends a measurement's request when a client sends one."""
 
 
 class LauncherError(Exception):
@@ -249,6 +251,12 @@ class Superseded(LauncherError):
     """A newer request to the same server took this one's place."""
 
     code = "superseded"
+
+
+class GaveWay(LauncherError):
+    """A measurement's request was ended, or not begun, because a client uses the server."""
+
+    code = GAVE_WAY
 
 
 class ServerNotFound(LauncherError):

@@ -15,7 +15,7 @@ from weakref import WeakSet
 import httpx
 
 from launcher import __version__
-from launcher.base.errors import INTERRUPTED, RateLimited, Refused, Unreachable
+from launcher.base.errors import GAVE_WAY, INTERRUPTED, GaveWay, RateLimited, Refused, Unreachable
 from launcher.base.messages import message
 from launcher.base.net import (
     connection_error,
@@ -227,7 +227,7 @@ class ServerClient:
                     return
                 data = _parse_json(event, self.url)
                 if isinstance(data, dict) and "error" in data:
-                    self._raise_if_interrupted(data)
+                    self._raise_gateway_error(data)
                     raise llama_server_error(data, None, self.url)
                 yield data
 
@@ -239,7 +239,7 @@ class ServerClient:
             data = json.loads(await _read_body(response, _MAX_ERROR_BYTES, self.url))
         except (ValueError, RecursionError, Refused):
             data = None
-        self._raise_if_interrupted(data)
+        self._raise_gateway_error(data)
         raise llama_server_error(data, response.status_code, str(response.url), response.headers.get("Location"))
 
     @contextmanager
@@ -262,11 +262,13 @@ class ServerClient:
             why = when if was_closed else message("because the reply was not HTTP")
             raise self._lost_connection(why) from error
 
-    def _raise_if_interrupted(self, data: object) -> None:
-        """Raise Unreachable for the error by which our gateway tells that the engine has ended."""
+    def _raise_gateway_error(self, data: object) -> None:
+        """Raise Unreachable or GaveWay for the errors by which our gateway tells why a reply has ended."""
         error = data.get("error") if isinstance(data, dict) else None
         if isinstance(error, dict) and error.get("type") == INTERRUPTED:
             raise self._lost_connection(message("in the middle of the reply"))
+        if isinstance(error, dict) and error.get("type") == GAVE_WAY:
+            raise GaveWay(message("A client uses the server, so the measurement waits."))
 
     def _lost_connection(self, why: str) -> Unreachable:
         return Unreachable(

@@ -19,8 +19,10 @@ from launcher.cli.terminal import can_ask, confirm
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from launcher.app.borrowed_session import BorrowedSession
     from launcher.app.saved_tunes import SavedTune
     from launcher.app.tuner_space import PreparedTune
+    from launcher.engine.serve_options import ServeOptions
     from launcher.tuning.goal import Goal
     from launcher.tuning.records import RunSettings
     from launcher.tuning.tune_state import Trial
@@ -78,6 +80,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="resume the model's tune, or the newest interrupted one",
     )
+    parser.add_argument(
+        "--when-idle",
+        action="store_true",
+        help="measure on the running server, only while no client uses it; streams go on over its restarts",
+    )
+    parser.add_argument("--url", help="with --when-idle: which server, when more than one runs")
     parser.add_argument("--apply", action="store_true", help="save the recommended settings for the model's next start")
     add_chart_option(parser)
     parser.add_argument("--yes", action="store_true", help="start without asking")
@@ -100,9 +108,9 @@ def _parse_mix(text: str) -> tuple[int, int]:
 async def run(options: argparse.Namespace) -> Result | int:
     """Print the plan, tune, and return the verdict. Ctrl-C pauses. Exit code 1 if the user declines to begin."""
     from launcher.app.chart_files import check_chart_files
-    from launcher.app.saved_tunes import check_no_tune, load_tune
+    from launcher.app.saved_tunes import check_no_tune
     from launcher.app.session import ServerSession
-    from launcher.app.tuner import changes_answers, recommends_settings, run_tune, save_winner
+    from launcher.app.tuner import run_tune, save_winner
 
     check_chart_files(options.chart)
     saved = await asyncio.to_thread(_load_saved_tune, options) if options.resume else None
@@ -111,15 +119,12 @@ async def run(options: argparse.Namespace) -> Result | int:
     if saved is not None and saved.verdict is not None and not _has_more_time(saved, options):
         return _make_ended_result(saved, options)
     await asyncio.to_thread(check_no_tune)
+    if options.when_idle:
+        return await _tune_when_idle(options, saved)
     prepared = await _prepare_tune(options, saved)
-    plan = await _make_plan(prepared, saved, named_settings=_parse_names(options.vary or "none"))
-    print_result(plan, as_json=options.json)
-    if saved is None:
-        _check_budget(prepared)
-    if not (options.yes or options.json or saved) and can_ask() and not await confirm("Begin?", default=True):
+    if not await _announce_tune(prepared, saved, options):
         return 1
-    is_resumed = saved is not None and bool(saved.state.trials)
-    reporter = _TrialReporter(prepared, is_resumed=is_resumed, as_json=options.json)
+    reporter = _TrialReporter(prepared, saved, as_json=options.json)
     session = ServerSession()
     try:
         verdict = await run_tune(session, prepared, reporter.show_event, resume=saved)
@@ -128,14 +133,68 @@ async def run(options: argparse.Namespace) -> Result | int:
         raise
     finally:
         await session.stop()
-    judged = verdict.as_json()
-    applied = options.apply and recommends_settings(judged) and not changes_answers(judged)
+    applied = options.apply and _is_applicable(verdict)
     if applied:
         await asyncio.to_thread(save_winner, prepared.options, verdict.settings)
+    await _draw_tune(prepared, options)
+    return _make_result(verdict, prepared, applied=applied)
+
+
+async def _tune_when_idle(options: argparse.Namespace, saved: SavedTune | None) -> Result | int:
+    """Tune on the running server while no client uses it. It then has its settings of before, or those it applied."""
+    from launcher.app.borrowed_session import borrow_server
+    from launcher.app.session_bench import options_with_settings
+    from launcher.app.tuner import run_tune_when_idle, save_winner
+    from launcher.engine.server.registry import find_server
+
+    async with borrow_server(await asyncio.to_thread(find_server, options.url)) as session:
+        prepared = await _prepare_tune(options, saved, session)
+        if not await _announce_tune(prepared, saved, options, session):
+            return 1
+        reporter = _TrialReporter(prepared, saved, as_json=options.json)
+        try:
+            verdict = await run_tune_when_idle(session, prepared, reporter.show_event, resume=saved)
+        except asyncio.CancelledError:
+            reporter.show_pause()
+            raise
+        applied = options.apply and _is_applicable(verdict)
+        if applied:
+            await session.keep_settings(options_with_settings(prepared.options, verdict.settings))
+            await asyncio.to_thread(save_winner, prepared.options, verdict.settings)
+    await _draw_tune(prepared, options)
+    return _make_result(verdict, prepared, applied=applied, waited_s=session.waited_s)
+
+
+async def _announce_tune(
+    prepared: PreparedTune,
+    saved: SavedTune | None,
+    options: argparse.Namespace,
+    session: BorrowedSession | None = None,
+) -> bool:
+    """Print the plan, and return whether the tune is to begin. Raises BadOption if the budget is too small."""
+    named_settings = _parse_names(options.vary or "none")
+    plan = await _make_plan(prepared, saved, named_settings=named_settings, session=session)
+    print_result(plan, as_json=options.json)
+    if saved is None:
+        _check_budget(prepared)
+    asks = not (options.yes or options.json or saved) and can_ask()
+    return not asks or await confirm("Begin?", default=True)
+
+
+def _is_applicable(verdict: Verdict) -> bool:
+    from launcher.app.tuner import changes_answers, recommends_settings
+
+    judged = verdict.as_json()
+    return recommends_settings(judged) and not changes_answers(judged)
+
+
+async def _draw_tune(prepared: PreparedTune, options: argparse.Namespace) -> None:
+    """Draw the charts that were asked for."""
+    from launcher.app.saved_tunes import load_tune
+
     ended = await asyncio.to_thread(load_tune, prepared.options.model) if options.chart else None
     if ended is not None:
         print_result(Result(None, [Note(await draw_charts(ended.record_id, options.chart))]), as_json=False)
-    return _make_result(verdict, prepared, applied=applied)
 
 
 def _check_budget(prepared: PreparedTune) -> None:
@@ -212,22 +271,62 @@ def _make_ended_result(saved: SavedTune, options: argparse.Namespace) -> Result:
     return Result({"verdict": verdict, "trials": trials, "applied": applied}, lines)
 
 
-async def _prepare_tune(options: argparse.Namespace, saved: SavedTune | None) -> PreparedTune:
-    from launcher.app.start_settings import resolve_start
+async def _prepare_tune(
+    options: argparse.Namespace, saved: SavedTune | None, session: BorrowedSession | None = None
+) -> PreparedTune:
+    """Prepare a new tune or `saved`, on a server of its own or on that of `session`."""
     from launcher.app.tuner_space import prepare_tune
-    from launcher.base.errors import ModelMissing
-    from launcher.engine.server.last_start import require_last_model
     from launcher.tuning.agent_tasks import DEFAULT_AGENT, find_shape, task_workload
     from launcher.tuning.goal import Aim
     from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workloads
 
+    engine_pid = session.supervisor.engine_pid if session else None
+    log = await asyncio.to_thread(session.read_log) if session else ()
     if saved is not None:
+        if session is not None:
+            session.check_model(saved.options)
         budget_s = saved.budget_s if options.budget is None else 60 * options.budget
         prepared = await prepare_tune(
-            saved.model, saved.options, saved.workload, saved.goal, budget_s, space=saved.space
+            saved.model,
+            saved.options,
+            saved.workload,
+            saved.goal,
+            budget_s,
+            space=saved.space,
+            engine_pid=engine_pid,
+            log=log,
         )
         return prepared.with_measured_times(saved.state.trials)
     goal = _make_goal(options)
+    model, serve_options = await _find_model(options, session)
+    vary = None if options.vary is None else _parse_names(options.vary)
+    if goal.aim is Aim.TASK:
+        workload = task_workload(find_shape(options.agent or DEFAULT_AGENT))
+    else:
+        workload = await asyncio.to_thread(load_workloads, options.workload or DEFAULT_WORKLOAD)
+    budget_s = 60 * (options.budget or _DEFAULT_BUDGET_MIN)
+    return await prepare_tune(model, serve_options, workload, goal, budget_s, vary=vary, engine_pid=engine_pid, log=log)
+
+
+async def _find_model(options: argparse.Namespace, session: BorrowedSession | None) -> tuple[str, ServeOptions]:
+    """Return the model to tune, as the user names it, and its settings.
+
+    Raises BadOption if `session` serves another, or for options that its server already has.
+    """
+    from launcher.app.start_settings import make_unresolved_options, resolve_start
+    from launcher.base.errors import BadOption, ModelMissing
+    from launcher.engine.serve_options import ServeOptions
+    from launcher.engine.server.last_start import require_last_model
+
+    if session is not None:
+        if options.ctx is not None or options.engine is not None:
+            raise BadOption(
+                "--when-idle measures with the context and the engine of the running server.",
+                "Leave out --ctx and --engine.",
+            )
+        if options.model is not None:
+            session.check_model(make_unresolved_options(options.model, ServeOptions))
+        return session.model_name or str(session.options.model), session.options
     try:
         model = options.model or await asyncio.to_thread(require_last_model)
     except ModelMissing as error:
@@ -235,13 +334,7 @@ async def _prepare_tune(options: argparse.Namespace, saved: SavedTune | None) ->
     start = await resolve_start(
         model, {"ctx": options.ctx}, lambda path: make_serve_options(options, path), use_tuned=False
     )
-    vary = None if options.vary is None else _parse_names(options.vary)
-    if goal.aim is Aim.TASK:
-        workload = task_workload(find_shape(options.agent or DEFAULT_AGENT))
-    else:
-        workload = await asyncio.to_thread(load_workloads, options.workload or DEFAULT_WORKLOAD)
-    budget_s = 60 * (options.budget or _DEFAULT_BUDGET_MIN)
-    return await prepare_tune(model, start.options, workload, goal, budget_s, vary=vary)
+    return model, start.options
 
 
 def _make_goal(options: argparse.Namespace) -> Goal:
@@ -261,8 +354,17 @@ def _make_goal(options: argparse.Namespace) -> Goal:
     return Goal(aim, *(options.mix or ()))
 
 
-async def _make_plan(prepared: PreparedTune, saved: SavedTune | None, *, named_settings: Sequence[str]) -> Result:
-    """Return what the tune will try and how long it takes. `named_settings` are those that --vary names."""
+async def _make_plan(
+    prepared: PreparedTune,
+    saved: SavedTune | None,
+    *,
+    named_settings: Sequence[str],
+    session: BorrowedSession | None = None,
+) -> Result:
+    """Return what the tune will try and how long it takes. `named_settings` are those that --vary names.
+
+    With `session` it is measured on that server.
+    """
     from launcher.app.saved_tunes import load_tune
     from launcher.engine.server import registry
     from launcher.tuning.agent_tasks import describe_task, find_shape
@@ -278,6 +380,7 @@ async def _make_plan(prepared: PreparedTune, saved: SavedTune | None, *, named_s
         "done": done,
         "servers": [each.url for each in servers],
         "replaces": len(replaced.state.trials) if replaced else None,
+        "when_idle": session is not None,
     }
     workload = prepared.workload
     reply_tokens = sum(each.tokens for each in workload.prompts)
@@ -300,9 +403,13 @@ async def _make_plan(prepared: PreparedTune, saved: SavedTune | None, *, named_s
         instead = f"`mtp-launcher tune {_quote_model(prepared.model)} --continue`"
         note = f"This replaces the paused tune of this model ({lost}). To resume that instead: {instead}."
         rows.append(("note", note))
+    own_url = session.supervisor.address.url if session else None
+    if own_url is not None:
+        rows.append(("where", f"the server at {own_url}, while no client uses it; waiting takes no time of the budget"))
     rows += [
         ("note", f"The server at {each.url} is running: it takes memory and may slow down the tune.")
         for each in servers
+        if each.url != own_url
     ]
     axes = {axis.name for axis in prepared.space.axes}
     if not_varied := [_format_name(name) for name in named_settings if name not in axes]:
@@ -366,17 +473,18 @@ def _round_to_three_digits(value: float) -> str:
 class _TrialReporter:
     """Prints a line or a JSON object for each finished trial."""
 
-    def __init__(self, prepared: PreparedTune, *, is_resumed: bool, as_json: bool) -> None:
+    def __init__(self, prepared: PreparedTune, saved: SavedTune | None, *, as_json: bool) -> None:
         self._reporter = Reporter(as_json=as_json)
         self._prepared = prepared
         self._left_s = prepared.budget_s
         self._trials = 0
-        self._is_timed = is_resumed
+        self._is_timed = saved is not None and bool(saved.state.trials)
 
     def show_event(self, event: TuneEvent) -> None:
         """Print a finished trial; after the first one also the expected duration of the tune, now as measured."""
         from launcher.tuning.tuner import (
             AnswersCompared,
+            ClientsAwaited,
             Predicted,
             QuietAwaited,
             TrialFailed,
@@ -384,6 +492,10 @@ class _TrialReporter:
             TrialPlanned,
         )
 
+        if isinstance(event, ClientsAwaited) and not event.is_over:
+            waits = f"Clients use the server: waited {format_minutes(event.waited_s)} for them so far."
+            data = {"event": "waiting_for_clients", "waited_s": round_figure(event.waited_s, 1)}
+            self._reporter.show_event(data, [wrap_text(waits, "  waiting   ")])
         if isinstance(event, QuietAwaited):
             waits = f"{event.reason} Waiting up to {event.most_s:.0f} s for quiet."
             data = {"event": "waiting", "most_s": event.most_s, "reason": event.reason}
@@ -424,13 +536,16 @@ class _TrialReporter:
         self._reporter.show_event({"event": "paused", "trials": self._trials}, [Note(f"Paused: {kept}.{resume}")])
 
 
-def _make_result(verdict: Verdict, prepared: PreparedTune, *, applied: bool) -> Result:
-    """Return the verdict with all trials."""
+def _make_result(verdict: Verdict, prepared: PreparedTune, *, applied: bool, waited_s: float | None = None) -> Result:
+    """Return the verdict with all trials. `waited_s` are the seconds for which it waited for clients of the server."""
     trials = [_trial_json(trial, prepared.goal) for trial in verdict.trials]
-    return Result(
-        {"verdict": verdict.as_json(), "trials": trials, "applied": applied},
-        _format_verdict(verdict, prepared, applied=applied),
-    )
+    lines = list(_format_verdict(verdict, prepared, applied=applied))
+    if waited_s is not None:
+        served = "these settings" if applied else "the settings of before"
+        lines.append(f"Waited {format_minutes(waited_s)} for clients. The server has {served} now.")
+    waited = round_figure(waited_s, 1)
+    data = {"verdict": verdict.as_json(), "trials": trials, "applied": applied, "waited_s": waited}
+    return Result(data, lines)
 
 
 def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) -> Iterator[str]:

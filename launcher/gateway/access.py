@@ -63,6 +63,8 @@ _APP_ORIGIN = re.compile(r"(?:app|tauri|vscode-webview|vscode-file)://[A-Za-z0-9
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9, -]{0,1024}")
 _PREFLIGHT_S = 600
 """Seconds for which a browser may remember the answer to a preflight."""
+MEASUREMENT = "(measurement)"
+"""Name of the key of a measurement; no key of a user can have it."""
 
 
 @dataclass(slots=True)
@@ -86,13 +88,20 @@ class Access:
 
     Requests must name `port` or none, and this computer: a page of the web can have its own name point to this computer
     (DNS rebinding), but cannot change the name that the browser sends. A `shared` gateway also answers to `own_names`
-    and to any numeric address, which needs no DNS and may be one that a router or WSL forwards from.
+    and to any numeric address, which needs no DNS and may be one that a router or WSL forwards from. A measurement to
+    which the server is lent has a `measurement_key`.
     """
 
     keys: Mapping[str, str] = field(repr=False)
     port: int
     shared: bool = False
     own_names: Collection[str] = ()
+    measurement_key: str | None = field(default=None, repr=False)
+
+    @property
+    def open_keys(self) -> Mapping[str, str]:
+        """All keys that open the gateway now, by name."""
+        return {**self.keys, MEASUREMENT: self.measurement_key} if self.measurement_key else self.keys
 
     def check_request(self, request: web.Request) -> str:
         """Return the name of the key that a request was sent with, "" where none is needed.
@@ -161,7 +170,7 @@ class Access:
 
     def _find_key_name(self, request: web.Request) -> str:
         given = _sent_key(request).encode()
-        found = [name for name, key in self.keys.items() if hmac.compare_digest(given, key.encode())]
+        found = [name for name, key in self.open_keys.items() if hmac.compare_digest(given, key.encode())]
         if not found:
             raise Refusal(401, "Invalid API key", "authentication_error")
         return found[0]

@@ -203,6 +203,11 @@ class GatewayClientSide(GateClientSide):
         if failure is not None:
             raise failure
 
+    def set_measurement_key(self, key: str | None) -> None:
+        """Let the requests of a measurement in with a key of their own: see Gateway.set_measurement_key."""
+        if self._gateway is not None:
+            self._gateway.set_measurement_key(key)
+
     def change_keys(self, endpoint: Endpoint) -> None:
         """Let clients in with the keys of `endpoint`, which has the same address, and with no others."""
         self._endpoint = endpoint

@@ -168,9 +168,9 @@ class Exchange:
     """One request of a client, and its reply so far.
 
     `body` is the request's JSON object, None if it has none, `raw` the bytes as they came. `key_name` and `user_agent`
-    say who sent it. `served_by` is the name of the model that answers, None if there is only one. Times are by
-    time.time(), `gaps_s` the pauses that handovers made in the stream. `handovers` counts those that have sent the
-    request on to another engine.
+    say who sent it. `served_by` is the name of the model that answers, None if there is only one. One that `gives_way`
+    is a measurement's, and ends as soon as a client sends a request. Times are by time.time(), `gaps_s` the pauses that
+    handovers made in the stream. `handovers` counts those that have sent the request on to another engine.
     """
 
     path: str
@@ -179,6 +179,7 @@ class Exchange:
     key_name: str = ""
     user_agent: str = ""
     served_by: str | None = None
+    gives_way: bool = False
     number: int = field(default_factory=lambda: next(_numbers))
     state: ExchangeState = ExchangeState.WAITING
     started: float = field(default_factory=time.time)

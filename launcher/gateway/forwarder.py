@@ -52,7 +52,7 @@ class Forwarder:
 
     `was_cut` is whether a handover has cut its reply, `continuation`, which the handover sets, how the reply goes on.
     `is_broken_off` is whether its engine was lost within the reply, which `continue_broken_reply` goes on with.
-    `revoked` is done once its key has been revoked.
+    `refused` gets the refusal with which it is to end early.
     """
 
     def __init__(self, request: web.Request, exchange: Exchange) -> None:
@@ -60,7 +60,7 @@ class Forwarder:
         self.continuation: Continuation | None = None
         self.was_cut = False
         self.is_broken_off = False
-        self.revoked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.refused: asyncio.Future[Refusal] = asyncio.get_running_loop().create_future()
         self._request = request
         self._response: web.StreamResponse | None = None
         self._has_written = False
@@ -140,10 +140,10 @@ class Forwarder:
             self._is_cut = True
             self._task.cancel()
 
-    def revoke(self) -> None:
-        """End the reply, because its key has been revoked."""
-        if not self.revoked.done():
-            self.revoked.set_result(None)
+    def refuse(self, refusal: Refusal) -> None:
+        """End the reply with a refusal, wherever it is."""
+        if not self.refused.done():
+            self.refused.set_result(refusal)
         self.cut()
 
     def break_off_at_loss(self) -> bool:
@@ -179,10 +179,10 @@ class Forwarder:
         self.is_broken_off = False
         return True
 
-    def check_key(self) -> None:
-        """Raise Refusal if the key has been revoked."""
-        if self.revoked.done():
-            raise Refusal(401, "The API key was revoked", "authentication_error")
+    def check_refused(self) -> None:
+        """Raise the refusal that `refuse` was given, if any."""
+        if self.refused.done():
+            raise self.refused.result()
 
     async def send_comment(self) -> None:
         """Tell a streaming client that it has to wait. After this, the status of its response is 200."""

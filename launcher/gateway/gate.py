@@ -10,6 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
+from launcher.base.errors import GAVE_WAY
 from launcher.gateway.access import GENERATING_PATHS, Refusal
 from launcher.gateway.continuation import TOKENS, drain_reason, is_canonical, make_continuation
 from launcher.gateway.engine_connection import EngineLost, EngineUnreached
@@ -112,6 +113,9 @@ class Gate:
         self._engine_ready = asyncio.Event()
         self._forwarders: set[Forwarder] = set()
         self._saved: list[SavedSlot] = []
+        self._set_aside: list[SavedSlot] | None = None
+        """The clients' slots while a measurement uses the engine's; None while they are in the engine."""
+        self._slots_lock = asyncio.Lock()
         self._saving_s = 0.0
         self._reading_speed: float | None = None
         self._slot_speed: float | None = None
@@ -120,7 +124,7 @@ class Gate:
 
     def close(self) -> None:
         """Delete saved slots. All requests must have ended."""
-        delete_slots(self._saved)
+        delete_slots([*self._saved, *(self._set_aside or ())])
 
     # The engine's side: a supervisor calls these.
 
@@ -130,7 +134,7 @@ class Gate:
         What the engine has not answered within `_FORESEE_S` seconds is uncertain.
         """
         link = self._link
-        running = [each for each in self._forwarders if each.exchange.state is ExchangeState.RUNNING]
+        running = [each for each in self._running() if not each.exchange.gives_way]
         prospects = dict.fromkeys(running, Prospect.UNCERTAIN)
         with suppress(EngineLost, TimeoutError):
             async with asyncio.timeout(_FORESEE_S):
@@ -179,11 +183,16 @@ class Gate:
             return
         self._turns.set_limit(0)
         self._engine_ready.clear()
-        running = [each for each in self._forwarders if each.exchange.state is ExchangeState.RUNNING]
+        self.end_measurements()
+        await self._wait_until_left([each for each in self._running() if each.exchange.gives_way], _WORD_S)
+        running = self._running()
         self.report = HandoverReport([])
         found = await self._cut_streams(link, running, drain_s, same_model=same_model)
         began_s = time.monotonic()
-        self._saved = await save_slots(link) if same_model else []
+        self._saved = await self._take_slots(link)
+        if not same_model:
+            delete_slots(self._saved)
+            self._saved = []
         self._saving_s = time.monotonic() - began_s
         for forwarder, mode in found.items():
             earlier, forwarder.continuation = forwarder.continuation, None
@@ -195,6 +204,29 @@ class Gate:
             if not goes_on:
                 self._give_up(forwarder)
         self._link = None
+
+    async def _take_slots(self, link: EngineLink) -> list[SavedSlot]:
+        """Return the clients' saved slots: those that were set aside, else as the engine has them now."""
+        aside, self._set_aside = self._set_aside, None
+        return await save_slots(link) if aside is None else aside
+
+    async def _prepare_slots(self, link: EngineLink, forwarder: Forwarder) -> None:
+        """Set the clients' slots aside before a measurement uses the engine's, and restore them before a client does.
+
+        Otherwise the conversations that the engine remembers would have to be read again.
+        """
+        async with self._slots_lock:
+            gives_way = forwarder.exchange.gives_way
+            if gives_way is (self._set_aside is not None):
+                return
+            if gives_way:
+                self._set_aside = await save_slots(link)
+                forwarder.check_refused()
+            else:
+                await restore_slots(link, await self._take_slots(link))
+
+    def _running(self) -> list[Forwarder]:
+        return [each for each in self._forwarders if each.exchange.state is ExchangeState.RUNNING]
 
     async def _cut_streams(
         self, link: EngineLink, running: list[Forwarder], drain_s: float, *, same_model: bool
@@ -300,7 +332,7 @@ class Gate:
         self._hurry.clear()
         self._turns.refuse_all(reason)
         self._engine_ready.clear()
-        running = [each for each in self._forwarders if each.exchange.state is ExchangeState.RUNNING]
+        running = self._running()
         await self._wait_until_left(running, drain_s)
         for forwarder in running:
             if forwarder.exchange.state is ExchangeState.RUNNING:
@@ -321,11 +353,22 @@ class Gate:
         """Whether requests wait or run."""
         return bool(self._forwarders)
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether clients' requests for replies wait or run."""
+        return any(_is_client_request(each.exchange) for each in self._forwarders)
+
+    def end_measurements(self) -> None:
+        """End the requests that give way to clients."""
+        for forwarder in self._forwarders:
+            if forwarder.exchange.gives_way:
+                forwarder.refuse(refuse_measurement())
+
     def revoke_keys(self, remaining: Collection[str]) -> None:
         """End the requests whose key's name is not among `remaining`, even within a reply."""
         for forwarder in self._forwarders:
             if forwarder.exchange.key_name not in remaining:
-                forwarder.revoke()
+                forwarder.refuse(Refusal(401, "The API key was revoked", "authentication_error"))
 
     async def is_healthy(self) -> bool:
         """Return whether an engine answers, or a handover has only paused it."""
@@ -400,6 +443,8 @@ class Gate:
                 if forwarder.is_broken_off and not await forwarder.continue_broken_reply(link):
                     await _fail_broken(forwarder)
                     return
+                if takes_turn:
+                    await self._prepare_slots(link, forwarder)
                 if not await forwarder.forward(link):
                     return
             except EngineUnreached:
@@ -414,7 +459,7 @@ class Gate:
             finally:
                 if takes_turn:
                     self._turns.end_turn()
-            forwarder.check_key()
+            forwarder.check_refused()
             if exchange.end == "cut":
                 await forwarder.fail(503, _CUT_OFF)
                 return
@@ -447,7 +492,7 @@ class Gate:
         if ready is None or ready.done():
             if ready is not None:
                 ready.result()
-            forwarder.check_key()
+            forwarder.check_refused()
             # Usually nothing is waited for, and a task of its own would take a tenth of a request's processor time.
             if self._turns.take_free_turn() if takes_turn else self._engine_ready.is_set():
                 return
@@ -460,12 +505,12 @@ class Gate:
         waiting = asyncio.ensure_future(wait())
         pause_s = _FIRST_COMMENT_S
         try:
-            waits = (waiting, forwarder.revoked)
+            waits = (waiting, forwarder.refused)
             while not (await asyncio.wait(waits, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED))[0]:
                 if exchange.streams:
                     await forwarder.send_comment()
                     pause_s = _COMMENT_S
-            forwarder.check_key()
+            forwarder.check_refused()
             waiting.result()
         except BaseException:
             if waiting.done() and not waiting.cancelled() and waiting.exception() is None and takes_turn:
@@ -480,8 +525,18 @@ class Gate:
         return link is self._lost_link
 
     def _note_change(self, exchange: Exchange) -> None:
-        if self._on_exchange is not None and exchange.path in GENERATING_PATHS:
+        if self._on_exchange is not None and _is_client_request(exchange):
             self._on_exchange(exchange)
+
+
+def _is_client_request(exchange: Exchange) -> bool:
+    """Return whether a request is a client's for a reply."""
+    return exchange.path in GENERATING_PATHS and not exchange.gives_way
+
+
+def refuse_measurement() -> Refusal:
+    """Return the refusal of a measurement's request when a client sends one."""
+    return Refusal(409, "A client uses the server, so the measurement waits", GAVE_WAY)
 
 
 async def _fail_broken(forwarder: Forwarder) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 from aiohttp import web
 
 from launcher.gateway.access import (
+    GENERATING_PATHS,
     HEADER_TIME_S,
+    MEASUREMENT,
     METRICS_PATH,
     MODELS_PATHS,
     MOST_HEADER_BYTES,
@@ -24,7 +26,7 @@ from launcher.gateway.access import (
 )
 from launcher.gateway.encrypted_listener import ContextFor, accept_connections
 from launcher.gateway.exchange import Exchange
-from launcher.gateway.gate import Gate
+from launcher.gateway.gate import Gate, refuse_measurement
 from launcher.gateway.model_router import ModelRouter, OneModelRouter
 from launcher.gateway.request_metrics import CONTENT_TYPE
 from launcher.gateway.system_text import add_system_text
@@ -119,7 +121,29 @@ class Gateway:
         """Let requests with these keys in from now on. Those of a name that is gone end, even within a reply."""
         self.access.keys = dict(keys)
         for gate in self.router.gates:
-            gate.revoke_keys(keys)
+            gate.revoke_keys(self.access.open_keys)
+
+    def set_measurement_key(self, key: str | None) -> None:
+        """Let the requests of a measurement in with this key, and with None no more. They give way to all others."""
+        self.access.measurement_key = key
+        if key is None:
+            self._end_measurements()
+
+    def _give_way(self, exchange: Exchange) -> None:
+        """End requests that give way if `exchange` is a client's for a reply.
+
+        Raises Refusal if it gives way itself, and clients ask.
+        """
+        if exchange.path not in GENERATING_PATHS:
+            return
+        if not exchange.gives_way:
+            self._end_measurements()
+        elif any(gate.is_asked for gate in self.router.gates):
+            raise refuse_measurement()
+
+    def _end_measurements(self) -> None:
+        for gate in self.router.gates:
+            gate.end_measurements()
 
     async def _handle_request(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -136,7 +160,7 @@ class Gateway:
                 return web.json_response({"object": "list", "data": models})
             raw = await self._read_body(request)
             body = await _parse_body(raw)
-            if key_name not in self.access.keys:  # revoked meanwhile
+            if key_name not in self.access.open_keys:  # revoked meanwhile
                 raise Refusal(401, "Invalid API key", "authentication_error")
             route = await self.router.find_route(_find_model_name(request, body), body)
             if body is not None and route.system_text:
@@ -150,7 +174,9 @@ class Gateway:
                 key_name=key_name,
                 user_agent=request.headers.get("User-Agent", ""),
                 served_by=route.model,
+                gives_way=key_name == MEASUREMENT,
             )
+            self._give_way(exchange)
             return await route.gate.serve_exchange(request, exchange, route.ready)
         except Refusal as refusal:
             return refusal.make_response()

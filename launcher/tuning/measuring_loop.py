@@ -4,7 +4,9 @@ Subjects are what a measurement compares: servers, settings, or prompts. Benchma
 and the trials of a tune differ in their subjects and stop rules.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
 
@@ -14,6 +16,8 @@ from launcher.tuning.records import Bench, Prompt, Run, RunSettings
 REPEATS = 2
 """Most repetitions of a request whose reply was disturbed."""
 
+SecondsWaited = Callable[[], float]
+"""Returns the seconds so far in which a bench stood still for clients, those of the present wait included."""
 OnRun = Callable[[Run, int], None]
 """Called with each run and the number of its round, counted from 1 (0: the warm-up)."""
 Subject = TypeVar("Subject")
@@ -49,6 +53,25 @@ def after_seconds(bench: Bench, seconds: float) -> StopRule:
     """Return the rule that starts no further round after so many seconds from now."""
     began_s = bench.now_s()
     return lambda _: bench.now_s() - began_s >= seconds
+
+
+@asynccontextmanager
+async def limit_time(most_s: float, waited_s: SecondsWaited) -> AsyncIterator[asyncio.Timeout]:
+    """End the block with TimeoutError after `most_s` seconds of the event loop, besides those that were waited."""
+    loop = asyncio.get_running_loop()
+    ends_s = loop.time() + most_s - waited_s()
+    async with asyncio.timeout(None) as limit:
+
+        async def watch() -> None:
+            while (left_s := ends_s + waited_s() - loop.time()) > 0:  # noqa: ASYNC110 -- waiting gives no event
+                await asyncio.sleep(left_s)
+            limit.reschedule(loop.time())
+
+        watching = asyncio.create_task(watch())
+        try:
+            yield limit
+        finally:
+            watching.cancel()
 
 
 async def serve_settings(

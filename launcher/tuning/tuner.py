@@ -15,7 +15,14 @@ from launcher.base.errors import LauncherError, NothingMeasured, Superseded, Tun
 from launcher.base.messages import Message, join_messages, message
 from launcher.tuning.goal import Goal
 from launcher.tuning.host_watch import BUSY_SHARE, HostWatch
-from launcher.tuning.measuring_loop import after_rounds, send_prompts, serve_settings, visit_rounds
+from launcher.tuning.measuring_loop import (
+    SecondsWaited,
+    after_rounds,
+    limit_time,
+    send_prompts,
+    serve_settings,
+    visit_rounds,
+)
 from launcher.tuning.plan_of_trials import (
     FEWEST_PAIRS,
     MOST_CANDIDATES,
@@ -136,9 +143,18 @@ class AnswersCompared:
     settings: str
 
 
+@dataclass(frozen=True, slots=True)
+class ClientsAwaited:
+    """Clients use the server: the tune has waited for them, for `waited_s` in all so far. If `is_over`, it goes on."""
+
+    waited_s: float
+    is_over: bool = False
+
+
 TuneEvent = (
     QuietAwaited
     | QuietEnded
+    | ClientsAwaited
     | TrialPlanned
     | TrialMeasured
     | TrialFailed
@@ -282,6 +298,7 @@ class TrialRunner:
         state: TuneState,
         on_event: OnEvent,
         host_watch: HostWatch | None = None,
+        waited_s: SecondsWaited = lambda: 0.0,
     ) -> None:
         self.space, self.workload, self.goal, self.on_event = space, workload, goal, on_event
         self.state = replace(state, trials=state.trials[: state.known])
@@ -294,7 +311,7 @@ class TrialRunner:
         for trial in self.trials:
             self._learn_trial(trial)
         self._bench, self._host_watch = bench, host_watch
-        self._waited_s = 0.0
+        self._waited_s, self._waited_for_clients_s = 0.0, waited_s
         self._recorded = deque(state.trials[state.known :])
         self._passes = 1
 
@@ -351,7 +368,8 @@ class TrialRunner:
     async def run_trial(self, settings: RunSettings, stage: Stage, seed: int | None = None) -> Trial:
         """Run one trial and add it to the state. The replies' seeds derive from `seed`, by default the trial's number.
 
-        The trial is ended when it exceeds the budget by `grace_s`, by the clock of the event loop.
+        The trial is ended when it exceeds the budget by `grace_s`, by the clock of the event loop without the waiting
+        for clients.
         """
         number = len(self.trials)
         self.on_event(TrialPlanned(number, stage, settings, self.trial_s, self.left_s))
@@ -374,9 +392,9 @@ class TrialRunner:
 
     async def _run_new_trial(self, number: int, settings: RunSettings, stage: Stage, seed: int) -> Trial:
         began_s, most_s = self._bench.now_s(), max(self.left_s, 0.0) + grace_s(self.budget_s)
-        limit = asyncio.timeout(most_s)
+        limit: asyncio.Timeout | None = None
         try:
-            async with limit:
+            async with limit_time(most_s, self._waited_for_clients_s) as limit:
                 waited_s = await self._wait_for_quiet()
                 trial = await run_trial(
                     self._bench,
@@ -389,7 +407,7 @@ class TrialRunner:
                     is_hopeless=self._is_hopeless,
                 )
         except TimeoutError:
-            if not limit.expired():
+            if limit is None or not limit.expired():
                 raise
             waited_s, trial = 0.0, Trial(number, stage, dict(settings), began_s, most_s, 0.0, (), _TIME_UP, Fault.TIME)
         others = self._host_watch.take_share() if self._host_watch else None
@@ -1018,6 +1036,7 @@ async def tune(
     resume: TuneState | None = None,
     seed: int = 0,
     host_watch: HostWatch | None = None,
+    waited_s: SecondsWaited = lambda: 0.0,
 ) -> Verdict:
     """Find the best settings of `space` for the workload and the goal, within `budget_s` of the bench's time.
 
@@ -1025,6 +1044,7 @@ async def tune(
     counts from the beginning of the tune, so it must be larger if it was used up. Superseded, raised when another
     operation takes the server, pauses it as well. Settings that cannot be served do not end the tune. Raises
     NothingMeasured when the baseline itself cannot be measured, and TuneMismatch for the state of another tune.
+    `waited_s` returns the seconds for which the bench has waited for clients.
     """
     identity = tune_identity(space, workload.name, workload.prompts, goal)
     if resume is not None and resume.about != identity:
@@ -1034,14 +1054,13 @@ async def tune(
         )
     state = resume or TuneState(identity, seed, ())
     state = replace(state, budgets=(*state.budgets, (len(state.trials), budget_s)))
-    runner = TrialRunner(bench, space, workload, goal, state, on_event, host_watch)
+    runner = TrialRunner(bench, space, workload, goal, state, on_event, host_watch, waited_s)
     try:
         try:
             verdict = await _run_stages(runner)
         except _WentAnotherWay:
-            runner = TrialRunner(
-                bench, space, workload, goal, replace(state, known=len(state.trials)), on_event, host_watch
-            )
+            state = replace(state, known=len(state.trials))
+            runner = TrialRunner(bench, space, workload, goal, state, on_event, host_watch, waited_s)
             verdict = await _run_stages(runner)
     except (asyncio.CancelledError, Superseded):
         on_event(Paused(runner.state))

@@ -88,6 +88,7 @@ def test_json_ends_with_the_verdict_and_all_trials(quick: list[str]) -> None:
     assert {"likely", "mtp", "draft", "speedup", "ci_low", "ci_high", "sentence"} <= verdict.keys()
     assert verdict["mtp"] in ("on", "off", "undecided")
     assert end["applied"] is False
+    assert (plan["when_idle"], end["waited_s"]) == (False, None)
     assert [{"event": "trial", **trial} for trial in end["trials"]] == trials
     first = trials[0]
     assert (first["settings"], first["stage"], first["error"]) == ({"draft": 0}, "probe", None)

@@ -117,6 +117,31 @@ def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, w
 
 
 @pytest.mark.thorough
+def test_a_tune_that_waits_for_clients_gives_way_to_the_chat_and_the_server_goes_on(
+    window: Window, page: TunePage, work: Path, qtbot: QtBot, wait_for: Callable[..., None]
+) -> None:
+    window.start_demo()
+    wait_for(ServerState.READY)
+    page.tuning.failed.connect(lambda error: pytest.fail(str(error)))
+    states: list[ServerState] = []
+    window.controller.view_changed.connect(lambda _: states.append(window.controller.inputs.status.state))
+    page.when_idle.setChecked(True)
+    replies: list[object] = []
+    window.controller.replied.connect(lambda reply, _footer: replies.append(reply))
+    with qtbot.waitSignals([page.tuning.ended, window.controller.replied], timeout=LONG_MS):
+        page.begin_tune(TuneRequest(file=str(work), minutes=0.05))
+        measured(page, qtbot, 1)
+        window.controller.request_reply([{"role": "user", "content": "Hello"}], {"max_tokens": 400})
+    assert None not in replies
+    assert "waited" in page.verdict.kicker.text()
+    assert {ServerState.STOPPED, ServerState.FAILED}.isdisjoint(states)
+    wait_for(ServerState.READY)
+    launch = window.controller.launch
+    assert launch is not None
+    assert launch.options.draft == 2
+
+
+@pytest.mark.thorough
 def test_giving_up_what_has_not_begun_leaves_the_tune_before(page: TunePage, work: Path, qtbot: QtBot) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
         page.begin_tune(TuneRequest(file=str(work), minutes=0.01))

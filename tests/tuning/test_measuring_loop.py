@@ -1,6 +1,10 @@
 """The loop of all measurements: rounds there and back, stop rules, warm-ups."""
 
-from launcher.tuning.measuring_loop import after_rounds, after_seconds, serve_settings, visit_rounds
+import asyncio
+
+import pytest
+
+from launcher.tuning.measuring_loop import after_rounds, after_seconds, limit_time, serve_settings, visit_rounds
 from launcher.tuning.records import Prompt
 from tests.tuning.clocked import START_S, Clocked, Speed
 
@@ -28,3 +32,20 @@ async def test_only_a_new_start_is_warmed_up() -> None:
     assert await serve_settings(bench, {"draft": 2}, PROMPT, seed=0) == START_S
     assert await serve_settings(bench, {"draft": 2}, PROMPT, seed=0) == 0
     assert [prompt.tokens for prompt in bench.asked] == [24]
+
+
+async def test_a_time_limit_leaves_out_what_was_waited() -> None:
+    looks, looked_again = 0, asyncio.Event()
+
+    def waited_s() -> float:
+        nonlocal looks
+        looks += 1
+        if looks > 2:
+            looked_again.set()
+        return (looks - 1) * 0.01
+
+    async with limit_time(0.005, waited_s):
+        await looked_again.wait()  # long after the limit
+    with pytest.raises(TimeoutError):
+        async with limit_time(0.005, lambda: 1.0):
+            await asyncio.Event().wait()

@@ -69,6 +69,16 @@ def compared_card(view: "TuneView", compared: "AnswersCompared", buttons: "Seque
     return VerdictText(verdict_sentence(view.verdict or {}, view.workload), kicker, detail, "information", buttons)
 
 
+def clients_texts(view: "TuneView") -> tuple[str, str, str]:
+    """Return kicker, sentence and detail while clients use the server."""
+    waited = format_duration(view.waited_s)
+    return (
+        tr("Measuring · waited {time} for clients", time=waited),
+        tr("Clients use the server, so the measurement waits."),
+        tr("It goes on as soon as they pause."),
+    )
+
+
 def answer_label(draft: int) -> str:
     """Return the label of the button that serves a likely answer before the measurement has ended."""
     return tr("Use draft {draft} now", draft=draft) if draft else tr("Use these settings now")
@@ -99,6 +109,8 @@ def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, saved: 
     """Return the card of a verdict."""
     verdict = view.verdict or {}
     runs = ntr("1 reply", "{n} replies", len(view.runs))
+    if view.waited_s >= 1:
+        runs = f"{runs} · {tr('waited {time} for clients', time=format_duration(view.waited_s))}"
     likely = verdict.get("likely") is not None
     head = tr("Saved for this computer") if saved else tr("Likely") if likely else tr("Verdict")
     kicker = f"{head} · {file_name(view.model)} · {view.workload} · {format_duration(view.seconds)} · {runs}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QComboBox, QFileDialog, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QBoxLayout, QCheckBox, QComboBox, QFileDialog, QScrollArea, QVBoxLayout, QWidget
 
 from launcher.base.errors import LauncherError
 from launcher.gui import theme
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from launcher.gui.tune.trial_views import TuneView
     from launcher.tuning.history_records import Session
     from launcher.tuning.records import RunSettings
-    from launcher.tuning.tuner import AnswersCompared, Predicted, QuietAwaited, QuietEnded, TrialPlanned
+    from launcher.tuning.tuner import AnswersCompared, ClientsAwaited, Predicted, QuietAwaited, QuietEnded, TrialPlanned
 
 _PLAN_MS = 300
 """Milliseconds without a change after which the tune is planned."""
@@ -69,6 +69,14 @@ class TunePage(QWidget):
             tip=tr("Longest duration of a measurement. It may finish earlier."),
         )
         self.budget.set_value(USUAL_BUDGET_MIN)
+        self.when_idle = QCheckBox(tr("Wait for clients"))
+        set_tooltip(
+            self.when_idle,
+            tr(
+                "Measure only while no client uses the server. Replies that are being written go on, and waiting takes"
+                " no time of the budget"
+            ),
+        )
         self.live_text = Label()
         self.verdict = VerdictCard()
         self.plot = DraftPlot()
@@ -152,14 +160,14 @@ class TunePage(QWidget):
 
     def begin_tune(self, request: TuneRequest | None, *, more_minutes: float = 0.0) -> None:
         """Start a tune, or with None continue the last one."""
-        self._answer = ""
+        self._answer, self._trial = "", None
         self.measure.setEnabled(False)
         self.tuned_card.setEnabled(False)
         self.export.setEnabled(False)
         self.verdict.show_verdict(card_text.starting_card([(tr("Pause"), self._pause), (tr("Give up"), self._give_up)]))
         self._area.ensureWidgetVisible(self.verdict)
         self.verdict.buttons[0].setFocus()
-        self.tuning.start_tune(request, more_minutes=more_minutes)
+        self.tuning.start_tune(request, more_minutes=more_minutes, when_idle=self.when_idle.isChecked())
 
     def _pause(self) -> None:
         self._show_pausing()
@@ -223,18 +231,20 @@ class TunePage(QWidget):
         """The tune that runs; None if it is being paused."""
         return self._view if self.verdict.buttons and self.verdict.buttons[0].isEnabled() else None
 
-    def _show_delay(self, event: "QuietAwaited | QuietEnded | AnswersCompared") -> None:
-        """Show a wait for other programs and its end, and the check of the answers after the last trial."""
-        from launcher.tuning.tuner import AnswersCompared, QuietAwaited
+    def _show_delay(self, event: "QuietAwaited | QuietEnded | ClientsAwaited | AnswersCompared") -> None:
+        """Show a wait for other programs or clients and its end, and the check of the answers after the last trial."""
+        from launcher.tuning.tuner import AnswersCompared, ClientsAwaited, QuietAwaited
 
         view = self._running_view
-        if view is None:
+        if view is None or (isinstance(event, ClientsAwaited) and view.verdict is not None):
             return
         if isinstance(event, QuietAwaited):
             kicker, sentence, detail = card_text.waiting_texts(event)
             if self._answer:
                 sentence, detail = self._answer, f"{sentence} {detail}"
             self.verdict.show_texts(kicker, sentence, detail)
+        elif isinstance(event, ClientsAwaited) and not event.is_over:
+            self.verdict.show_texts(*card_text.clients_texts(view))
         elif isinstance(event, AnswersCompared):
             self.verdict.show_verdict(card_text.compared_card(view, event, [(tr("Skip"), self._pause)]))
         elif self._trial is not None:
@@ -358,6 +368,7 @@ class TunePage(QWidget):
         side_card.body.addWidget(self.goal)
         side_card.body.addSpacing(theme.px(theme.GAP))
         side_card.body.addWidget(self.budget)
+        side_card.body.addWidget(self.when_idle)
         self._live_title = Label(tr("Live"))
         self._live_title.setContentsMargins(0, theme.px(theme.GAP_M), 0, 0)
         self._live_title.setFont(theme.font(theme.SECTION_PX, bold=True))

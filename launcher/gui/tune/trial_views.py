@@ -31,7 +31,7 @@ class TuneView:
 
     `baseline` are the settings before the tune. `forecasts` are for several draft lengths; `other_settings` are all
     settings but the draft length, the same for each of these forecasts and for the curve. `estimate_mib` returns the
-    memory for some settings in MiB, None if unknown.
+    memory for some settings in MiB, None if unknown. `waited_s` are the seconds for which it waited for clients.
     """
 
     model: str
@@ -43,6 +43,7 @@ class TuneView:
     other_settings: RunSettings = field(default_factory=dict)
     verdict: Mapping[str, Any] | None = None
     estimate_mib: Callable[[RunSettings], int | None] = lambda _: None
+    waited_s: float = 0.0
 
     @property
     def runs(self) -> list[Run]:

@@ -38,7 +38,7 @@ class TuneControl(QObject):
     trial_planned = Signal(object)
     """TrialPlanned: the trial being measured."""
     delayed = Signal(object)
-    """QuietAwaited, QuietEnded or AnswersCompared: what is done between trials and after the last one."""
+    """QuietAwaited, QuietEnded, ClientsAwaited or AnswersCompared: what is done between trials or after the last."""
     answered = Signal(object)
     """Predicted: what would be recommended now, while the tune goes on."""
     paused = Signal(object)
@@ -94,8 +94,11 @@ class TuneControl(QObject):
 
         self._planning = self._controller.bridge.run(work, done=self.planned.emit, failed=lambda _: None)
 
-    def start_tune(self, request: TuneRequest | None, *, more_minutes: float = 0.0) -> None:
-        """Start a tune or, with None, continue the last one with some more minutes of budget."""
+    def start_tune(self, request: TuneRequest | None, *, more_minutes: float = 0.0, when_idle: bool = False) -> None:
+        """Start a tune or, with None, continue the last one with some more minutes of budget.
+
+        With `when_idle` it is measured on the running server, if there is one, while no client uses it.
+        """
         if self.running:
             return
         self._gives_up = False
@@ -112,6 +115,8 @@ class TuneControl(QObject):
                 saved = replace(saved, budget_s=saved.budget_s + 60 * more_minutes)
             prepared = await _prepare_tune(session, model, request or TuneRequest(), saved)
             report(prepared)
+            if when_idle and not session.is_idle:
+                return await _tune_when_idle(session, prepared, report, saved)
             return await run_tune(session, prepared, report, resume=saved)
 
         self._running_tune = self._controller.run_measurement(
@@ -208,6 +213,7 @@ class TuneControl(QObject):
         from launcher.app.tuner_space import PreparedTune
         from launcher.tuning.tuner import (
             AnswersCompared,
+            ClientsAwaited,
             Predicted,
             QuietAwaited,
             QuietEnded,
@@ -222,6 +228,9 @@ class TuneControl(QObject):
                 self._view, self._model_path = _view_of_prepared(event), event.options.model
                 self.planned.emit(event)
                 self.changed.emit(self._view)
+            case ClientsAwaited(waited_s):
+                self._change_view(waited_s=waited_s)
+                self.delayed.emit(event)
             case TrialPlanned():
                 self.trial_planned.emit(event)
             case QuietAwaited() | QuietEnded() | AnswersCompared():
@@ -243,6 +252,24 @@ class TuneControl(QObject):
         if self._view is not None:
             self._view = replace(self._view, **changes)
             self.changed.emit(self._view)
+
+
+async def _tune_when_idle(
+    session: ServingSession, prepared: PreparedTune, report: Callable[[object], None], saved: SavedTune | None
+) -> Verdict:
+    """Tune on the server of `session` while no client uses it. At the end it has its settings of before again."""
+    from launcher.app.borrowed_session import borrow_server
+    from launcher.app.tuner import run_tune_when_idle
+    from launcher.engine.server.registry import find_server
+    from launcher.tuning.tuner import ClientsAwaited
+
+    entry = await asyncio.to_thread(find_server, session.supervisor.endpoint.url)
+    with session.monitor.pause_traffic_reports():
+        async with borrow_server(entry) as borrowed:
+            borrowed.check_model(prepared.options)
+            verdict = await run_tune_when_idle(borrowed, prepared, report, resume=saved)
+            report(ClientsAwaited(borrowed.waited_s, is_over=True))
+            return verdict
 
 
 def _read_saved_tune(model: Path | None = None) -> SavedTune | None:
