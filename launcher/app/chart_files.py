@@ -12,7 +12,7 @@ from launcher.base.files import write_atomically
 from launcher.base.messages import message
 from launcher.tuning.chart import Chart, build_chart
 from launcher.tuning.history_records import Session
-from launcher.tuning.report_export import baseline_report, curve_table, figures_table, session_facts
+from launcher.tuning.report_export import baseline_report, figures_table, points_table, session_facts
 
 SUFFIXES = (".png", ".svg", ".html")
 _PAINT_LIMIT_S = 120.0
@@ -96,7 +96,7 @@ def _make_page(session: Session, chart: Chart, svg: str) -> str:
 
 def _list_figures(session: Session) -> list[tuple[str, ...]]:
     """Return the figures of a measurement as rows, the head first."""
-    return curve_table(session) or figures_table(baseline_report(session))
+    return points_table(session) or figures_table(baseline_report(session))
 
 
 def _make_table(rows: Sequence[Sequence[str]]) -> str:

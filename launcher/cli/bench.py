@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.text import one_line
 from launcher.base.units import format_percent
 from launcher.cli.key_options import add_key_options, find_api_key, registry_url
-from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.layout import format_table, merge_similar, wrap_text
 from launcher.cli.machine_options import add_engine_option
 from launcher.cli.output import Note, Result, round_figure
 from launcher.cli.progress import Reporter, StateLine
@@ -259,6 +259,7 @@ def _format_benchmark(benchmark: Benchmark, cost: str) -> Iterator[str]:
         "cost": cost,
         "left out": _describe_left_out(speed),
     }
+    yield from tabulate_runs(speed)
     for label, text in rows.items():
         if text:
             yield wrap_text(text, f"  {label:<12} ")
@@ -314,7 +315,21 @@ def _describe_power(speed: MeasuredSpeed) -> str:
 
 def _describe_left_out(speed: MeasuredSpeed) -> str:
     reasons = [each.error or each.spoilt or "" for each in speed.runs if each.error or each.spoilt]
-    return f"{len(reasons)} replies: {' '.join(dict.fromkeys(reasons))}" if reasons else ""
+    return f"{len(reasons)} replies: {merge_similar(reasons)}" if reasons else ""
+
+
+def tabulate_runs(speed: MeasuredSpeed) -> Iterator[str]:
+    """Yield a line for each reply to the only prompt of a workload."""
+    if len({each.prompt for each in speed.runs}) != 1:
+        return
+    rows = [("run", "tokens/s", "drafted", "accepted", "")]
+    for number, each in enumerate(speed.counted, 1):
+        drafts = each.acceptance
+        drafted, accepted = (f"{drafts.drafted:,}", f"{drafts.accepted:,}") if drafts else ("", "")
+        share = f"{100 * drafts.rate:.1f} %" if drafts and drafts.rate is not None else ""
+        rows.append((str(number), f"{each.decode_rate or 0.0:.2f}", drafted, accepted, share))
+    yield from format_table(rows, right=range(5))
+    yield ""
 
 
 def _describe_end(speed: MeasuredSpeed) -> str:

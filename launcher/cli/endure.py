@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from launcher.base.text import one_line
-from launcher.cli.layout import UNKNOWN, format_table, wrap_text
+from launcher.cli.layout import UNKNOWN, format_table, merge_similar, wrap_text
 from launcher.cli.output import Note, Result
 from launcher.cli.progress import Reporter
 from launcher.cli.quantities import parse_int, parse_minutes
@@ -167,7 +167,7 @@ def _format_verdict(verdict: EnduranceVerdict, cost_text: str) -> Iterator[str]:
         start = f"{row.from_s / 60:.0f} min" if verdict.seconds > 300 else f"{row.from_s:.0f} s"
         rates = [_format_figure(each, 1) for each in (row.tokens_rate, row.steps_rate)]
         sensors = [_format_figure(each, 0) for each in (row.temperature_c, row.clock_mhz, row.power_w)]
-        rows.append([start, *rates, *sensors, one_line(" ".join(row.marks), 200)])
+        rows.append([start, *rates, *sensors, one_line(merge_similar(row.marks), 200)])
     yield from format_table(rows, right=range(6))
     yield ""
     yield wrap_text(verdict.sentence)

@@ -189,14 +189,15 @@ def _show_measurement(history: History, options: argparse.Namespace) -> Result:
 
 def _format_session(session: Session, report: Report, sentence: str) -> Iterator[str]:
     from launcher.tuning.report import settings_line, tune_note
-    from launcher.tuning.report_export import curve_table, figures_table, session_facts, session_title
+    from launcher.tuning.report_export import figures_table, points_table, session_facts, session_title
     from launcher.tuning.statistics import INTERVAL_NOTE
 
     yield one_line(session_title(session))
     if sentence:
         yield wrap_text(visible_reply(sentence), "  ")
-    if curve := curve_table(session):
-        yield from format_table(curve, right={0})
+    if points := points_table(session):
+        is_text = session.kind == "curve"  # limits and names, in place of plain figures
+        yield from format_table(points, right={0} if is_text else range(8))
     if report.rows:
         yield from format_table(figures_table(report), right={1, 2, 3})
         yield wrap_text(INTERVAL_NOTE, "  ")

@@ -1,9 +1,10 @@
 """Text layout to the width of the terminal: long text is wrapped, nothing is cut."""
 
+import re
 import shutil
 import textwrap
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value in a table
 _DEFAULT_COLUMNS, _MIN_COLUMNS, _MAX_COLUMNS = 100, 40, 120
 """Columns of text. The default is used if the width is unknown."""
 _UNLIMITED = 10_000
+_NUMBER = re.compile(r"\d[\d.,]*")
 _MAX_CELL = 4_096
 """Characters. A cell may be a path, and paths may contain line breaks."""
 
@@ -40,6 +42,14 @@ def wrap_text(text: str, label: str = "") -> str:
         )
         or label.rstrip()
     )
+
+
+def merge_similar(texts: Iterable[str]) -> str:
+    """Return texts one after the other, without those that differ from an earlier one in nothing but numbers."""
+    first: dict[str, str] = {}
+    for text in texts:
+        first.setdefault(_NUMBER.sub("0", text), text)
+    return " ".join(first.values())
 
 
 def format_table(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), indent: str = "  ") -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Chart of a measurement: panels with series over one axis, as data that `gui/plots/picture.py` paints."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from statistics import fmean
 from typing import Any, Self
@@ -120,16 +120,24 @@ def build_chart(session: Session) -> Chart:
     if session.kind == "curve":
         title = f"speed by {axis}"
     elif session.result.get("tasks"):
-        title = f"tasks as {session.result['agent']} has them"
+        title = f"tasks of a coding agent ({session.result['agent']})"
     return Chart(
         title=f"{one_line(model)}: {title}",
-        subtitle=one_line(str(session.result.get("sentence") or ""), _MOST_SUBTITLE),
+        subtitle=_whole_sentences(str(session.result.get("overall") or session.result.get("sentence") or "")),
         axis=axis,
         ticks=ticks,
         panels=panels,
         notes=(one_line(", ".join(where), 400), one_line(", ".join(end), 400)),
         joined=joined,
     )
+
+
+def _whole_sentences(text: str) -> str:
+    """Return as many of a result's sentences as the chart has room for, at least a part of the first."""
+    kept = one_line(text, len(text) + 1)
+    while len(kept) > _MOST_SUBTITLE and ". " in kept:
+        kept = kept.rpartition(". ")[0] + "."
+    return one_line(kept, _MOST_SUBTITLE)
 
 
 _PROMPT = "prompt"
@@ -176,7 +184,8 @@ def _curve_panels(session: Session) -> _Panels:
 def _draft_panels(session: Session) -> _Panels:
     """Return the panels of a tune: generation by draft length, measured and forecast, and the other figures."""
     report = baseline_report(session)
-    lines = _group_by_other_settings(report)
+    by_workload = _group_by_workload(session)
+    lines = by_workload or _group_by_other_settings(report)
     drafts = sorted({row.draft for row in report.rows})
     shown = session.result.get("shown") or {}
     forecasts = {int(each["draft"]): each for each in session.result.get("forecasts") or ()}
@@ -185,7 +194,7 @@ def _draft_panels(session: Session) -> _Panels:
         series = []
         for colour, (label, rows) in enumerate(lines):
             points = {row.draft: _figure_point(row.draft, getattr(row, name)) for row in rows}
-            is_forecast = name == "decode" and session.result.get("unit") == "tokens/s"
+            is_forecast = name == "decode" and session.result.get("unit") == "tokens/s" and not by_workload
             if is_forecast and _other_settings(rows[0].settings) == _other_settings(shown):
                 for draft, each in forecasts.items():
                     if points.get(draft) is None:
@@ -225,6 +234,17 @@ def _group_by_other_settings(report: Report) -> list[tuple[str, list[Row]]]:
     own = [{name: value for name, value in each.items() if name not in common} for each in settings]
     single = len(most) == 1
     return [("" if single else settings_line(each), rows) for each, rows in zip(own, most, strict=True)]
+
+
+def _group_by_workload(session: Session) -> list[tuple[str, list[Row]]]:
+    """Return the rows of each of several workloads of a tune, with the other settings that most runs have."""
+    lines = []
+    for each in session.result.get("workloads") or ():
+        name = str(each["workload"])
+        part = replace(session, runs=tuple(run for run in session.runs if run.prompt.startswith(f"{name}: ")))
+        if groups := _group_by_other_settings(baseline_report(part)):
+            lines.append((name, groups[0][1]))
+    return lines
 
 
 def _prompt_panels(session: Session) -> _Panels:
@@ -289,18 +309,23 @@ def _task_panels(tasks: Sequence[Mapping[str, Any]]) -> _Panels:
     """Return the panels of an agent's tasks: seconds, and tokens that were read and reused, by task."""
     done = [(number, task) for number, task in enumerate(tasks, 1) if not task["error"]]
 
-    def panel(title: str, unit: str, names: Sequence[tuple[str, str]]) -> ChartPanel:
+    def panel(title: str, unit: str, names: Sequence[tuple[str, str]], first_colour: int = 0) -> ChartPanel:
         series = (
             ChartSeries(label, tuple(ChartPoint(number, task.get(name) or 0.0) for number, task in done), colour)
-            for colour, (label, name) in enumerate(names)
+            for colour, (label, name) in enumerate(names, first_colour)
         )
         return ChartPanel(title, unit, tuple(series))
 
     step = -(-len(tasks) // 12)
     ticks = tuple((float(number), str(number)) for number in range(1, len(tasks) + 1, step))
     seconds = (("whole task", "seconds"), ("writing", "writing_s"), ("reading", "reading_s"))
-    prompts = (("reused", "reused_tokens"), ("written", "reply_tokens"), ("read", "read_tokens"))
-    return "task", ticks, (panel("Time of a task", "s", seconds), panel("Prompts and replies", "tokens", prompts))
+    tokens = (("written", "reply_tokens"), ("read", "read_tokens"))
+    panels = (
+        panel("Time of a task", "s", seconds),
+        panel("Read and written", "tokens", tokens, 1),
+        panel("Reused from the cache", "tokens", (("reused", "reused_tokens"),)),
+    )
+    return "task", ticks, panels
 
 
 def _step_rate(run: Run) -> float | None:

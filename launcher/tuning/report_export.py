@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
@@ -33,8 +33,8 @@ def as_markdown(session: Session) -> str:
     """Return the session as Markdown: its result, the figures by settings and by prompt, and its environment."""
     report = baseline_report(session)
     parts = [f"# {session_title(session)}", str(session.result.get("sentence") or "")]
-    if curve := curve_table(session):
-        parts.append(_markdown_table(curve))
+    if points := points_table(session):
+        parts.append(_markdown_table(points))
     elif report.rows:
         parts.append(_markdown_table(figures_table(report)))
         if report.common:
@@ -177,8 +177,10 @@ _CURVE_HEAD = (
 )  # fmt: skip
 
 
-def curve_table(session: Session) -> list[tuple[str, ...]]:
-    """Return the points of a curve as rows, the head first; none for another measurement."""
+def points_table(session: Session) -> list[tuple[str, ...]]:
+    """Return the points of a curve, or an agent's tasks, as rows, the head first; none for another measurement."""
+    if tasks := session.result.get("tasks"):
+        return _task_rows(tasks)
     points = session.result.get("points") if session.kind == "curve" else None
     if not points:
         return []
@@ -199,6 +201,18 @@ def curve_table(session: Session) -> list[tuple[str, ...]]:
         rows.append((f"{int(point['at']):,}", str(point["series"]), *map(str, figures)))
     used = [at for at in range(len(rows[0])) if any(row[at] for row in rows[1:])]
     return [tuple(row[at] for at in used) for row in rows]
+
+
+_TASK_HEAD = ("TASK", "SECONDS", "READING S", "WRITING S", "TURNS", "READ", "REUSED", "WRITTEN", "")
+
+
+def _task_rows(tasks: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [_TASK_HEAD]
+    for number, task in enumerate(tasks, 1):
+        seconds = (f"{task.get(name) or 0.0:.1f}" for name in ("seconds", "reading_s", "writing_s"))
+        counts = (f"{task.get(name) or 0:,}" for name in ("turns", "read_tokens", "reused_tokens", "reply_tokens"))
+        rows.append((str(number), *seconds, *counts, str(task.get("error") or "")))
+    return rows if any(task.get("error") for task in tasks) else [row[:-1] for row in rows]
 
 
 def _rate_text(rate: Mapping[str, Any]) -> str:

@@ -92,6 +92,25 @@ def test_a_tune_s_forecasts_are_shown_where_nothing_was_measured() -> None:
     assert "rings are forecasts" in chart.notes[-1]
 
 
+def test_each_of_several_workloads_of_a_tune_has_its_line() -> None:
+    runs = [
+        replace(run(speed, settings), prompt=f"{name}: one")
+        for name, speeds in (("code", (50.0, 80.0)), ("prose", (50.0, 40.0)))
+        for settings, speed in zip((OFF, ON), speeds, strict=True)
+    ]
+    result = {
+        "sentence": "Draft 2 for both. Draft 2 for code. MTP off for prose.",
+        "overall": "Draft 2 for both.",
+        "workloads": [{"workload": "code"}, {"workload": "prose"}],
+    }
+    chart = build_chart(replace(SESSION, runs=tuple(runs), result=result))
+    assert chart.subtitle == "Draft 2 for both."
+    lines = {series.name: [point.y for point in series.points] for series in chart.panels[0].series}
+    assert lines == {"code": [50.0, 80.0], "prose": [50.0, 40.0]}
+    long = replace(SESSION, result={"sentence": "Draft 2 is best. " + "Why so? " * 40})
+    assert build_chart(long).subtitle == "Draft 2 is best."
+
+
 def test_prompts_are_not_joined_and_time_has_even_ticks() -> None:
     bench = build_chart(replace(SESSION, kind="bench", runs=(run(50.0), run(40.0, prompt="b"), run(70.0, ON))))
     assert not bench.joined
@@ -107,8 +126,10 @@ def test_prompts_are_not_joined_and_time_has_even_ticks() -> None:
 def test_an_agent_s_tasks_have_reading_and_writing_apart() -> None:
     task = {"seconds": 9.0, "reading_s": 2.0, "writing_s": 6.0, "reused_tokens": 90, "read_tokens": 10, "error": None}
     result = {"agent": "loop", "tasks": [task, {**task, "seconds": 10.0}, {**task, "error": "It broke."}]}
-    chart = build_chart(replace(SESSION, kind="endure", result=result))
-    assert chart.title.endswith("tasks as loop has them")
+    session = replace(SESSION, kind="endure", result=result)
+    chart = build_chart(session)
+    assert "| 1 | 9.0 | 2.0 | 6.0 | 0 | 10 | 90 | 0 |  |" in as_markdown(session)
+    assert chart.title.endswith(": tasks of a coding agent (loop)")
     seconds = {each.name: [(point.x, point.y) for point in each.points] for each in chart.panels[0].series}
     assert seconds == {
         "whole task": [(1, 9.0), (2, 10.0)],

@@ -3,12 +3,12 @@
 from types import SimpleNamespace
 from typing import Any
 
-from launcher.cli.bench import format_standings
+from launcher.cli.bench import format_standings, tabulate_runs
 from launcher.tuning.measured_speed import EndReason, MeasuredSpeed
 from launcher.tuning.server_comparison import ServerStanding
 from launcher.tuning.statistics import rate_interval
 from launcher.tuning.workloads import load_workload
-from tests.tuning.measured import ENVIRONMENT, run
+from tests.tuning.measured import ENVIRONMENT, ON, run
 
 
 def test_of_a_server_that_failed_it_is_not_said_that_rounds_were_too_few() -> None:
@@ -24,3 +24,17 @@ def test_of_a_server_that_failed_it_is_not_said_that_rounds_were_too_few() -> No
     lines = {line.split()[0]: line for line in table if line.startswith("  http")}
     assert lines["http://few"].endswith("unknown: at least 3 rounds are needed (--runs)")
     assert "too few rounds" not in lines["http://first"] + lines["http://lost"]
+
+
+def test_runs_of_one_prompt_stand_in_a_table_as_articles_have_it() -> None:
+    measured = MeasuredSpeed(
+        (run(249.3, ON), run(None, ON, spoilt="Another program."), run(251.25, ON)), None, EndReason.MOST
+    )
+    assert list(tabulate_runs(measured)) == [
+        "  run  tokens/s  drafted  accepted",
+        "    1    249.30      200       150  75.0 %",
+        "    2    251.25      200       150  75.0 %",
+        "",
+    ]
+    several = MeasuredSpeed((run(50.0), run(51.0, prompt="other")), None, EndReason.MOST)
+    assert list(tabulate_runs(several)) == []

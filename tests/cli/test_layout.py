@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.cli.layout import format_table, text_columns, wrap_text
+from launcher.cli.layout import format_table, merge_similar, text_columns, wrap_text
 
 ROWS = (("ID", "NAME", "SIZE"), ("one", "the first of them", "1,234.5"), ("two", "x", "7"))
 
@@ -11,6 +11,11 @@ ROWS = (("ID", "NAME", "SIZE"), ("one", "the first of them", "1,234.5"), ("two",
 def test_text_is_as_wide_as_can_be_read(told: str, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", told)
     assert text_columns() == wanted
+
+
+def test_texts_that_differ_in_numbers_are_written_once() -> None:
+    busy = [f"Others used {percent} % of the processor." for percent in (46, 51.5)]
+    assert merge_similar([busy[0], "It was hot.", busy[1], "It was hot."]) == f"{busy[0]} It was hot."
 
 
 def test_lines_go_on_below_the_text_and_words_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,22 @@ def test_a_curve_is_measured_where_it_was() -> None:
     assert [point.setting for point in curve.points] == ["off", "draft 1", "draft 3"]
 
 
+def test_each_of_several_workloads_has_its_curve() -> None:
+    def both(number: int, settings: RunSettings, easy_ms: float, hard_ms: float) -> Trial:
+        runs = [
+            replace(run(settings, ms), prompt=f"{name}: one") for name, ms in (("code", easy_ms), ("prose", hard_ms))
+        ]
+        return Trial(number, Stage.VERIFY, settings, 0.0, 10.0, 2.0, tuple(runs))
+
+    trials = (both(0, OFF, 10.0, 10.0), both(1, with_draft(2), 8.0, 12.5))
+    both_together, code, prose = rate_curves(TuneView("m", "Code, Prose", Goal(), HOME, trials, (), HOME))
+    assert [point.rate for point in both_together.points] == pytest.approx([100.0, 100.0])
+    assert (code.name, prose.name) == ("code", "prose")
+    assert [point.rate for point in code.points] == pytest.approx([100.0, 125.0])
+    assert [point.rate for point in prose.points] == pytest.approx([100.0, 80.0])
+    assert code.role != prose.role
+
+
 def test_a_step_is_divided_by_the_line_through_the_draft_lengths() -> None:
     divided, about, note = step_parts(tuned({"settings": with_draft(3)}))
     assert [part.ms for part in divided] == pytest.approx([10.07, 0.93, 3.0], abs=0.01)

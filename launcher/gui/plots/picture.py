@@ -26,7 +26,7 @@ _TITLE_PX, _TEXT_PX, _SMALL_PX = 22, 14, 12
 _DOT = 4.5
 _FONTS = "DejaVu Sans, Verdana, Arial, sans-serif"
 """Fonts of about the same width, for an SVG file."""
-_MOST_LABELLED = 16
+_MOST_LABELLED = 24
 """Points of a panel up to which each has its value beside it."""
 _COLOURS = (LIGHT.others, LIGHT.rate, LIGHT.temperature, LIGHT.acceptance, LIGHT.power)
 _NAME_GAP = 36

@@ -154,7 +154,7 @@ class DraftPlot(QWidget):
         painter.drawPolyline(QPolygonF(positions))
         high, _ = self._axis_scale()
         for point, position in zip(curve.points, positions, strict=True):
-            if point.starts:
+            if point.starts and len(self._curves) == 1:
                 self._paint_starts(painter, point.starts, position)
             painter.setPen(QPen(colour, 1.5))
             if point.spread:
@@ -198,7 +198,6 @@ class DraftPlot(QWidget):
 
     def _paint_curve_names(self, painter: QPainter) -> None:
         """Write each curve's name above or below its last point, without overlaps."""
-        painter.setPen(theme.colour("text"))
         metrics, occupied = painter.fontMetrics(), list[QRectF]()
         high, _ = self._axis_scale()
         for curve in sorted(self._curves, key=lambda each: -each.points[-1].rate):
@@ -211,6 +210,7 @@ class DraftPlot(QWidget):
             if any(room.intersects(each) for each in occupied):
                 room.moveTop(position.y() + reach)
             occupied.append(room)
+            painter.setPen(theme.colour(curve.role))
             painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), curve.name)
 
 

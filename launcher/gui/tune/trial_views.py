@@ -5,7 +5,7 @@ Rows and curves are in tokens a second for every goal; the verdict's sentence ha
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, linear_regression
 from typing import Any
 
@@ -20,6 +20,8 @@ from launcher.tuning.tune_state import Stage, Trial
 from launcher.tuning.verdict import Forecast, TriedSettings, tabulate_trials
 
 _SPEED = Goal()
+_CURVE_ROLES = ("acceptance", "temperature", "power", "others")
+"""Colours of the theme for the curves of several workloads: the first ones have a curve each."""
 _FEWEST_STARTS = 3
 """Least number of starts for a meaningful interval: Student's t for two starts reaches 12.7 standard errors to each
 side."""
@@ -133,10 +135,25 @@ def trial_rows(view: TuneView) -> list[TrialRow]:
 
 
 def rate_curves(view: TuneView) -> tuple[Curve, ...]:
-    """Return the speed by draft length, measured where available, else predicted.
+    """Return the speed by draft length, measured where available, else predicted; also that of each workload, measured.
 
-    The curve's name has the other settings.
+    A curve's name has the other settings.
     """
+    names = list(dict.fromkeys(run.prompt.partition(": ")[0] for run in view.runs if ": " in run.prompt))
+    if len(names) < 2 or ", " not in view.workload:
+        return _rate_curve(view, "rate")
+    found = [*_rate_curve(replace(view, workload=tr("all")), "rate")]
+    for name, role in zip(names, _CURVE_ROLES, strict=False):
+        part = [
+            replace(trial, runs=tuple(run for run in trial.runs if run.prompt.startswith(f"{name}: ")))
+            for trial in view.trials
+        ]
+        found += _rate_curve(replace(view, workload=name, trials=tuple(part), forecasts=()), role)
+    return tuple(found)
+
+
+def _rate_curve(view: TuneView, role: str) -> tuple[Curve, ...]:
+    """Return the curve of a tune in a colour of the theme; none without points."""
     baseline = _with_mtp_off(view.baseline)
     by_key = {
         settings_key(tried.settings): tried for tried in tabulate_trials(view.trials, _SPEED) if tried.value is not None
@@ -157,7 +174,7 @@ def rate_curves(view: TuneView) -> tuple[Curve, ...]:
             forecast = forecasts_by_draft[draft]
             points.append(Point(label, forecast.value, _half_interval(forecast.low, forecast.high), measured=False))
     name = " · ".join([view.workload, *_other_differences(view.other_settings, view.baseline)])
-    return (Curve(name, "rate", tuple(points)),) if points else ()
+    return (Curve(name, role, tuple(points)),) if points else ()
 
 
 def step_parts(view: TuneView) -> tuple[tuple[StepPart, ...], str, str]:
