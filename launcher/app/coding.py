@@ -196,7 +196,11 @@ async def check_running(agent: Agent, url: str) -> Verdict:
     running = await find_running_server(agent, None, url, None)
     if running is None:
         raise ServerNotFound(message("The server is not running."), message("Start it first."))
-    server = running.server
+    return await check_agent_server(agent, running.server)
+
+
+async def check_agent_server(agent: Agent, server: AgentServer) -> Verdict:
+    """Return the verdict on a server. Raises what check_server raises."""
     async with EngineClient(server.url, server.api_key or None) as client:
         return await check_server(client, agent, model=server.model)
 

@@ -8,7 +8,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,8 @@ _HIDDEN_KEY = "***"
 _SIGNALLED = 128
 """An agent that was ended by a signal: this and its number is the exit code, as in a shell."""
 _STOP_S = 5.0
+_CHECK_LIMIT_S = 60.0
+"""A processor alone can take minutes for the prompts of the check."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +52,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server-only", action="store_true", help="start the server, but not the agent")
     parser.add_argument(
         "--own-template", action="store_true", help="keep the model's own chat template, even if it refuses the agent"
+    )
+    parser.add_argument(
+        "--no-check", action="store_true", help="do not check the started server when the agent has ended"
     )
     add_engine_option(parser)
     for row in ROWS.values():
@@ -89,7 +94,11 @@ async def run(options: argparse.Namespace) -> Result | int:
     if running is not None:
         if not options.own_template:
             await check_template(agent, running.server)
-        return await _run_with_server(agent, running.server, program, options)
+        code = await _run_with_server(agent, running.server, program, options)
+        if not options.no_check and not options.server_only:
+            which = f" --url {options.url}" if options.url else ""
+            _say(f"Is it ready for {agent.title}? `mtp-launcher agent-check --agent {agent.name}{which}` checks that.")
+        return code
     return await _run_with_own_server(agent, program, options, given)
 
 
@@ -198,6 +207,8 @@ async def _run_with_own_server(
         code = await _run_with_server(agent, server, program, options, session)
         if sentence := _sum_up(session):
             _say(sentence)
+            if not options.no_check and not options.server_only:
+                await _check_server(agent, server)
         return code
     finally:
         await session.stop()
@@ -257,7 +268,7 @@ async def _run_program(configuration: AgentConfiguration) -> int:
 
     environment = {name: value for name, value in os.environ.items() if name not in configuration.unset}
     environment["PATH"] = search_path(configuration.command)
-    with _interrupts_ignored():
+    with _interrupts_handled(lambda: None):  # the agent is in the same terminal and gets it, too
         process = await asyncio.create_subprocess_exec(
             *configuration.command, env=environment | dict(configuration.environment)
         )
@@ -275,17 +286,37 @@ async def _run_program(configuration: AgentConfiguration) -> int:
     return code if code >= 0 else _SIGNALLED - code
 
 
+async def _check_server(agent: Agent, server: AgentServer) -> None:
+    """Say the verdict on a server, as `agent-check` does. Ctrl-C skips that."""
+    from launcher.app.coding import check_agent_server
+    from launcher.base.errors import LauncherError
+
+    _say(f"Checking whether the server is ready for {agent.title}. Ctrl-C skips that.")
+    check = asyncio.create_task(check_agent_server(agent, server))
+    try:
+        with _interrupts_handled(check.cancel):
+            await asyncio.wait((check,), timeout=_CHECK_LIMIT_S)
+        if not check.done():
+            _say(f"Not known: the check takes longer than {_CHECK_LIMIT_S:.0f} s here.")
+        elif not check.cancelled():
+            _say(check.result().sentence)
+    except LauncherError as error:
+        _say(str(error))
+    finally:
+        check.cancel()
+        await asyncio.wait((check,))
+
+
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Leave Ctrl-C to the agent, which is in the same terminal and gets it, too."""
-    before = signal.getsignal(signal.SIGINT)
+def _interrupts_handled(handle: Callable[[], object]) -> Iterator[None]:
+    """Call a function at Ctrl-C within the block, instead of ending this command."""
+    loop = asyncio.get_running_loop()
     if sys.platform == "win32":
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        before = signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(handle))
         yield
         signal.signal(signal.SIGINT, before)
         return
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    loop.add_signal_handler(signal.SIGINT, handle)
     yield
 
 

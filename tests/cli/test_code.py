@@ -53,7 +53,7 @@ def opencode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_agent_gets_a_server_of_its_own_and_its_exit_code_is_ours(home: Path, opencode: Path) -> None:
-    ended = forked.run("code", "opencode", "--model", "demo", "--", "run", "--fast", "a b")
+    ended = forked.run("code", "opencode", "--model", "demo", "--no-check", "--", "run", "--fast", "a b")
     assert ended.returncode == 5, ended.stderr
     assert "reply" in ended.stdout
     assert "arguments ['run', '--fast', 'a b']" in ended.stdout
@@ -64,7 +64,39 @@ def test_the_agent_gets_a_server_of_its_own_and_its_exit_code_is_ours(home: Path
     assert re.search(
         r"^1 request, \d+ % of the prompts' tokens reused, \d+ % of drafts accepted\.$", ended.stderr, re.M
     )
+    assert "Checking" not in ended.stderr
     assert json.loads(forked.run("status", "--json").stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict"),
+    [
+        ("", "Ready for opencode: tool calls parsed, 100 % of the prompt reused, 70 % of drafts accepted."),
+        ("text-call", "Not ready for opencode. The tool call came as text, so that an agent cannot run it"),
+    ],
+)
+def test_its_server_is_checked_when_the_agent_has_ended(
+    home: Path, opencode: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, verdict: str
+) -> None:
+    monkeypatch.setenv("AGENT_FAULTS", fault)
+    engine = tmp_path / "engine"
+    engine.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{PROGRAM}" "$@"\n')
+    engine.chmod(0o755)
+    ended = forked.run("code", "opencode", "--model", "demo", "--engine", str(engine))
+    assert ended.returncode == 5, ended.stderr
+    assert verdict in " ".join(ended.stderr.split())
+
+
+@pytest.mark.thorough
+def test_ctrl_c_skips_the_check(home: Path, opencode: Path) -> None:
+    command = [sys.executable, "-m", "launcher", "code", "opencode", "--model", "demo"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        while "Ctrl-C skips that" not in (line := process.stderr.readline()):
+            assert line
+        os.killpg(process.pid, signal.SIGINT)
+        assert "eady for" not in process.stderr.read()  # the demo never is, and the check would have said so
+        assert process.wait(60) == 5
 
 
 @pytest.fixture
@@ -128,10 +160,10 @@ def test_claude_codes_late_system_message_is_refused_by_a_template_that_is_then_
     model = tmp_path / "guarded.gguf"
     write_templated(demo_model, model, GUARDED)
     command = ("code", "claude", "--model", str(model), "--ctx", "49152", "--slots", "1")
-    refused = forked.run(*command, "--own-template", "--", "-p", "What is MTP?")
+    refused = forked.run(*command, "--own-template", "--no-check", "--", "-p", "What is MTP?")
     assert refused.returncode == 1
     assert "System message must be at the beginning" in refused.stderr
-    corrected = forked.run(*command, "--", "-p", "What is MTP?")
+    corrected = forked.run(*command, "--no-check", "--", "-p", "What is MTP?")
     assert corrected.returncode == 0, corrected.stderr
     assert corrected.stdout.strip()
     assert "a corrected one is used" in " ".join(corrected.stderr.split())
@@ -150,7 +182,7 @@ def test_an_agent_that_no_template_suits_is_not_started(
         refused.stderr.split()
     )
     assert "API Error" not in refused.stderr
-    tried = forked.run(*command, "--own-template", "--", "-p", "What is MTP?")
+    tried = forked.run(*command, "--own-template", "--no-check", "--", "-p", "What is MTP?")
     assert "API Error" in tried.stderr
 
 
@@ -169,6 +201,7 @@ def test_a_running_server_is_used_and_checked(home: Path, opencode: Path) -> Non
     with scripted_server() as url:
         ended = run("code", "opencode", "--url", url)
         assert ended.returncode == 5, ended.stderr
+        assert f"`mtp-launcher agent-check --agent opencode --url {url}` checks that." in " ".join(ended.stderr.split())
         assert run("agent-check", "--url", url, "--agent", "opencode").returncode == 0
         verdict = run("agent-check", "--url", url, "--json")
     assert verdict.returncode == 0
