@@ -38,7 +38,7 @@ class Kept:
 
 
 @contextmanager
-def kept(*command: str) -> Iterator[Kept]:
+def kept(*command: str, starts: bool = True) -> Iterator[Kept]:
     read, write = os.pipe()
     arguments = [sys.executable, "-I", "-S", str(KEEPER), str(write), *command]
     pipe = subprocess.PIPE
@@ -47,7 +47,10 @@ def kept(*command: str) -> Iterator[Kept]:
     ) as keeper:
         os.close(write)
         with os.fdopen(read, "rb") as status:
-            yield Kept(keeper, status)
+            engine = Kept(keeper, status)
+            if starts:
+                engine.tell("start")
+            yield engine
         assert keeper.stdin is not None
         with suppress(BrokenPipeError):
             keeper.stdin.close()
@@ -73,6 +76,15 @@ def test_it_reports_the_signal_that_ended_the_engine() -> None:
     with kept("/bin/sh", "-c", "kill -SEGV $$") as engine:
         engine.status.readline()
         assert engine.status.readline() == f"exited {-signal.SIGSEGV}\n".encode()
+
+
+def test_without_the_word_to_start_it_ends_with_its_launcher_and_nothing_was_run(tmp_path: Path) -> None:
+    with kept("/bin/sh", "-c", f"echo up > {tmp_path}/run", starts=False) as engine:
+        assert engine.keeper.stdin is not None
+        engine.keeper.stdin.close()
+        assert engine.keeper.wait(60) == 0
+        assert engine.status.read() == b""
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_reports_why_a_program_cannot_be_started() -> None:
@@ -130,8 +142,9 @@ def test_the_engine_is_gone_soon_after_the_pipe_closes(stubborn: bool) -> None:
 def test_the_engine_is_gone_within_two_seconds_of_a_kill_9_of_its_launcher() -> None:
     launcher = (
         "import os, subprocess, sys; read, write = os.pipe(); "
-        f"subprocess.Popen([sys.executable, '-I', '-S', {str(KEEPER)!r}, str(write), '/bin/sleep', '600'], "
-        "stdin=subprocess.PIPE, pass_fds=(write,), start_new_session=True); "
+        f"keeper = subprocess.Popen([sys.executable, '-I', '-S', {str(KEEPER)!r}, str(write), '/bin/sleep', '600'], "
+        "stdin=subprocess.PIPE, pass_fds=(write,), start_new_session=True, bufsize=0); "
+        "keeper.stdin.write(b'start\\n'); "
         "print(os.read(read, 100).decode(), end='', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", launcher], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

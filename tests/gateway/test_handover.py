@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from launcher.app.session import ServerSession
@@ -234,6 +236,32 @@ async def test_what_a_handover_would_mean_is_known_before_it(options: ServeOptio
         assert session.supervisor.engine_pid == engine
         free.most_parts = free.parts + 5
         await reading[0]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows needs no keeper")
+@pytest.mark.parametrize("ends", ["drained", pytest.param("cancelled", marks=pytest.mark.thorough)])
+async def test_the_next_engine_s_keeper_waits_while_the_engine_before_still_works(
+    options: ServeOptions, ends: str
+) -> None:
+    async with serving(options) as (session, client):
+        seeded = ReadReply()
+        reading = asyncio.create_task(read_stream(client, seeded, temperature=1, seed=1))
+        await seeded.wait_for_parts(5)
+        engine = session.supervisor.engine_pid
+        changing = asyncio.create_task(session.start(replace(options, draft=3), drain_s=60))
+        while len(find_keepers()) < 2:
+            assert not changing.done()
+            await asyncio.sleep(0)
+        assert session.supervisor.engine_pid == engine
+        if ends == "cancelled":
+            changing.cancel()
+        seeded.most_parts = seeded.parts
+        await asyncio.gather(reading, changing, return_exceptions=True)
+        assert len(find_keepers()) == (0 if ends == "cancelled" else 1)
+
+
+def find_keepers() -> list[psutil.Process]:
+    return [each for each in psutil.Process().children() if any(word.endswith("keeper.py") for word in each.cmdline())]
 
 
 @pytest.mark.thorough

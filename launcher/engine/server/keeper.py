@@ -2,9 +2,10 @@
 
     python -I -S keeper.py STATUS_FD COMMAND [ARGUMENT ...]
 
-It starts the command in a new process group. Its standard input is a pipe from the launcher, and the engine's standard
-input is a pipe from the keeper. It accepts these lines on standard input:
+Its standard input is a pipe from the launcher, and the engine's standard input is a pipe from the keeper. It accepts
+these lines on standard input:
 
+    start     start the command in a new process group. A keeper can wait for this, with nothing to keep.
     stop      write the exit line of the router protocol to the engine, and send SIGTERM to its group
     signal N  send signal N to the group
 
@@ -50,14 +51,12 @@ class _Keeper:
 
     def run(self) -> int:
         _adopt_orphans()
-        if not self._start_engine():
-            return 127
         pending = b""
         while not self._stopping:
             ready, _, _ = select.select([0, self._wake_read], [], [])
             if self._wake_read in ready:
                 os.read(self._wake_read, 512)
-                if self._report_if_ended():
+                if self._pid and self._report_if_ended():
                     return 0
             if 0 in ready:
                 data = os.read(0, 4096)
@@ -65,8 +64,11 @@ class _Keeper:
                     break
                 *lines, pending = (pending + data).split(b"\n")
                 for line in lines:
-                    self._execute_line(line.split())
-        return self._end_engine()
+                    if line != b"start":
+                        self._execute_line(line.split())
+                    elif not self._start_engine():
+                        return 127
+        return self._end_engine() if self._pid else 0
 
     def _start_engine(self) -> bool:
         source, self._engine_input = os.pipe()

@@ -67,17 +67,40 @@ class EngineProcess(Protocol):
         """
 
 
+class PreparedProcess(Protocol):
+    """An engine process that is ready to be started, once, or to be discarded."""
+
+    async def start(self, on_line: OnLine) -> EngineProcess:
+        """Start it. See start_prepared."""
+
+    def discard(self) -> None:
+        """Free what was prepared. Does nothing after `start`."""
+
+
+def prepare_process(command: EngineCommand) -> PreparedProcess:
+    """Do what takes time before `command` is started. Raises EngineMissing if that is impossible."""
+    if sys.platform == "win32":
+        from launcher.engine.server.process_windows import PreparedJob
+
+        return PreparedJob(command)
+    else:  # noqa: RET505 -- narrows the platform for the type checker
+        from launcher.engine.server.process_posix import PreparedKeeper
+
+        return PreparedKeeper(command)
+
+
 async def start_process(command: EngineCommand, on_line: OnLine) -> EngineProcess:
-    """Start `command` so that it ends with this process, even if this process is killed.
+    """Prepare and start `command`: see start_prepared."""
+    return await start_prepared(prepare_process(command), on_line)
+
+
+async def start_prepared(prepared: PreparedProcess, on_line: OnLine) -> EngineProcess:
+    """Start a process that ends with this one, even if this one is killed.
 
     `on_line` is called with each line of its output. Raises EngineMissing if it cannot be started. If the call is
     cancelled, no process remains.
     """
-    if sys.platform == "win32":
-        from launcher.engine.server.process_windows import start_in_job as start_on_platform
-    else:
-        from launcher.engine.server.process_posix import start_with_keeper as start_on_platform
-    starting = asyncio.ensure_future(start_on_platform(command, on_line))
+    starting = asyncio.ensure_future(prepared.start(on_line))
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:

@@ -126,6 +126,20 @@ class JobProcess:
         return await asyncio.shield(self.exited)
 
 
+class PreparedJob:
+    """A command to start in a job. Implements PreparedProcess; there is nothing to prepare."""
+
+    def __init__(self, command: EngineCommand) -> None:
+        self._command = command
+
+    async def start(self, on_line: OnLine) -> JobProcess:
+        """See PreparedProcess."""
+        return await start_in_job(self._command, on_line)
+
+    def discard(self) -> None:
+        """See PreparedProcess."""
+
+
 async def start_in_job(command: EngineCommand, on_line: OnLine) -> JobProcess:
     """Start `command` in a kill-on-close Job Object. See process.start_process."""
     try:

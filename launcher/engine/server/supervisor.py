@@ -44,7 +44,14 @@ from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.engine.server.listener import check_port_owner
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.own_memory import private_mib
-from launcher.engine.server.process import EngineProcess, ProcessExit, Stream, start_process
+from launcher.engine.server.process import (
+    EngineProcess,
+    PreparedProcess,
+    ProcessExit,
+    Stream,
+    prepare_process,
+    start_prepared,
+)
 from launcher.engine.server.state import (
     SERVING,
     EngineStarted,
@@ -524,28 +531,35 @@ class Supervisor(ChatServer):
             launch = await prepare_launch(
                 options, self._engine_endpoint, freed_mib=freed_mib or 0, slot_folder=slot_folder
             )
+            prepared = prepare_process(launch.command)
         except LauncherError as error:  # the running engine is not touched
             attach_fixes(error, options)
             raise _PreparationFailed(error) from None
+        try:
+            await self._end_previous_engine(options, drain_s)
+            self._engine_line_count = 0
+            self._options, self.launch = options, launch
+            self._set_status(ServerStatus(ServerState.LOADING))
+            await self._run_engine(launch, prepared)
+        except LauncherError as error:
+            await self._attach_fixes(error)
+            raise
+        finally:
+            prepared.discard()
+
+    async def _end_previous_engine(self, options: ServeOptions, drain_s: float) -> None:
+        """Stop the running engine, with what its clients need saved for one with `options`."""
         await self._drain_server(drain_s)
         if self._client_side is not None and self._client is not None:
             same_model = self._options is not None and options.model == self._options.model
             await self._client_side.pause_requests(drain_s, same_model=same_model)
         await self._stop_engine(ServerState.RESTARTING)
-        self._engine_line_count = 0
-        self._options, self.launch = options, launch
-        self._set_status(ServerStatus(ServerState.LOADING))
-        try:
-            await self._run_engine(launch)
-        except LauncherError as error:
-            await self._attach_fixes(error)
-            raise
 
-    async def _run_engine(self, launch: Launch) -> None:
+    async def _run_engine(self, launch: Launch, prepared: PreparedProcess) -> None:
         """Start an engine, wait until it has answered a first request, and start its watchdog."""
         files = await asyncio.to_thread(FilesInUse.from_launch, launch)
         self.log.add(f"{STARTED} {one_line(f'{launch.build.name} {launch.build.version}', 200)}")
-        self._process = process = await start_process(launch.command, self._on_line)
+        self._process = process = await start_prepared(prepared, self._on_line)
         self._notify_listener(EngineStarted(*process.identity))
         if self._client_side is not None:
             self._client_side.engine_starts()
