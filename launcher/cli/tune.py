@@ -477,7 +477,7 @@ class _TrialReporter:
         self._reporter = Reporter(as_json=as_json)
         self._prepared = prepared
         self._left_s = prepared.budget_s
-        self._trials = 0
+        self._trials = self._answered = 0
         self._is_timed = saved is not None and bool(saved.state.trials)
 
     def show_event(self, event: TuneEvent) -> None:
@@ -508,7 +508,9 @@ class _TrialReporter:
             self._reporter.show_event(data, [wrap_text(compares, "  quality   ")])
         if isinstance(event, Predicted):
             data = {"event": "answer", **event.answer.as_json(), "sentence": event.sentence}
-            self._reporter.show_event(data, [wrap_text(event.sentence, "  so far    ")])
+            is_news = self._answered != self._trials  # there are several forecasts between two stages
+            self._answered = self._trials
+            self._reporter.show_event(data, [wrap_text(event.sentence, "  so far    ")] if is_news else [])
         if not isinstance(event, TrialMeasured | TrialFailed):
             return
         self._trials = len(event.state.trials)

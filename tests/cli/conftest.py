@@ -1,6 +1,9 @@
 """What the tests of the command line share."""
 
+import shutil
+import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +11,8 @@ import pytest
 
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import GpuFacts, ModelFacts
+from tests import forked
+from tests.conftest import FAKES
 from tests.tuning.measured import ENVIRONMENT, OFF, ON
 from tests.tuning.measured import run as measured
 from tools.sparse_models.models import Model
@@ -19,6 +24,18 @@ _DAY_S = 86_400.0
 @pytest.fixture(scope="session", autouse=True)
 def commands_are_forked(forked_commands: None) -> None:
     """Have what the commands of tests.forked are forked from."""
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the library of a present NVIDIA driver; what commands are forked from looks there."""
+    folder = tmp_path_factory.mktemp("driver")
+    cc = shutil.which("cc")
+    assert cc, "a C compiler is needed: ./test installs one"
+    command = [cc, "-std=c11", "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", FAKES / "nvml_stub.c"]
+    subprocess.run(command, check=True, timeout=60)
+    with forked.prepared(LD_LIBRARY_PATH=str(folder)):
+        yield folder
 
 
 @pytest.fixture

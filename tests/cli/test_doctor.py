@@ -3,8 +3,6 @@
 import json
 import os
 import shlex
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,21 +16,8 @@ from tests import forked
 from tests.cli import in_process
 from tests.conftest import FAKES
 
-SONAME = "libnvidia-ml.so.1"
 STUB_DEVICE = "CUDA0: NVIDIA Stub 24GB (24082 MiB, 18000 MiB free)"
 Doctor = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the library of a present NVIDIA driver; what commands are forked from looks there."""
-    folder = tmp_path_factory.mktemp("driver")
-    cc = shutil.which("cc")
-    assert cc, "a C compiler is needed: ./test installs one"
-    command = [cc, "-std=c11", "-shared", "-fPIC", "-o", folder / SONAME, FAKES / "nvml_stub.c"]
-    subprocess.run(command, check=True, timeout=60)
-    with forked.prepared(LD_LIBRARY_PATH=str(folder)):
-        yield folder
 
 
 @pytest.fixture

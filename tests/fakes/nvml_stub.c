@@ -9,6 +9,7 @@
  * STUB_PROCESS_MIB=<size> what the first has in place of 4 GiB
  * STUB_PROGRAMS=<file>    lines of a pid and MiB: programs on the first card beside those, whose memory is not free
  * STUB_NAME=<name>        what the cards are called
+ * STUB_LIMIT_W=<watts>    the power limit in place of 450 W
  * STUB_TOUCHED=<file>     gets a line for each card that is got hold of: what would wake it
  * Compiled with -DOLD_DRIVER, it lacks what came after driver 470.
  */
@@ -218,7 +219,8 @@ int nvmlDeviceGetTemperature(Gpu gpu, int sensor, unsigned int *celsius) {
 
 int nvmlDeviceGetEnforcedPowerLimit(Gpu gpu, unsigned int *milliwatts) {
     ANSWER_OF(gpu, nvmlDeviceGetEnforcedPowerLimit);
-    *milliwatts = 450000;
+    int watts = told("STUB_LIMIT_W");
+    *milliwatts = watts ? 1000 * watts : 450000;
     return SUCCESS;
 }
 
