@@ -478,6 +478,8 @@ class _TrialReporter:
         self._prepared = prepared
         self._left_s = prepared.budget_s
         self._trials = self._answered = 0
+        self._likely: RunSettings | None = None
+        """The settings of the last answer, if it recommends others than the baseline."""
         self._is_timed = saved is not None and bool(saved.state.trials)
 
     def show_event(self, event: TuneEvent) -> None:
@@ -508,6 +510,7 @@ class _TrialReporter:
             self._reporter.show_event(data, [wrap_text(compares, "  quality   ")])
         if isinstance(event, Predicted):
             data = {"event": "answer", **event.answer.as_json(), "sentence": event.sentence}
+            self._likely = event.answer.settings if event.answer.gain is not None else None
             is_news = self._answered != self._trials  # there are several forecasts between two stages
             self._answered = self._trials
             self._reporter.show_event(data, [wrap_text(event.sentence, "  so far    ")] if is_news else [])
@@ -535,7 +538,11 @@ class _TrialReporter:
         """Print that the tune is paused."""
         kept = f"{self._trials} trials are kept" if self._trials else "nothing was measured yet"
         resume = " Resume with `mtp-launcher tune --continue`." if self._trials else ""
-        self._reporter.show_event({"event": "paused", "trials": self._trials}, [Note(f"Paused: {kept}.{resume}")])
+        lines = [Note(f"Paused: {kept}.{resume}")]
+        if self._likely is not None:
+            prepared = self._prepared
+            lines.append(Note(describe_early_use(prepared.model, self._likely, prepared.space.baseline)))
+        self._reporter.show_event({"event": "paused", "trials": self._trials}, lines)
 
 
 def _make_result(verdict: Verdict, prepared: PreparedTune, *, applied: bool, waited_s: float | None = None) -> Result:
@@ -666,6 +673,15 @@ _AIM_LABELS = {
 def describe_more_time(model: str) -> str:
     """Return a sentence on giving an undecided tune more time."""
     return f"To give it more time in total: `mtp-launcher tune {_quote_model(model)} --continue --budget MIN`."
+
+
+def describe_early_use(model: str, settings: RunSettings, baseline: Mapping[str, object]) -> str:
+    """Return a sentence on how to use the settings of a likely answer before the tune has ended."""
+    from launcher.tuning.space import DRAFT
+
+    changed = {name: value for name, value in settings.items() if name == DRAFT or value != baseline.get(name)}
+    flags = " ".join(f"--{_format_name(name)} {value}" for name, value in changed.items())
+    return f"To use what is likely the best now: `mtp-launcher serve {_quote_model(model)} {flags}`."
 
 
 def describe_saving(model: str, *, applied: bool) -> str:

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from launcher.cli.tune import describe_answers, describe_duration, describe_more_time, describe_saving
+from launcher.cli.main import build_full_parser
+from launcher.cli.tune import (
+    describe_answers,
+    describe_duration,
+    describe_early_use,
+    describe_more_time,
+    describe_saving,
+)
 
 
 @pytest.mark.parametrize(("restart_s", "said"), [(0.2, "6 starts of less than 1 s"), (8.7, "6 starts of 9 s")])
@@ -31,6 +38,15 @@ def test_what_is_to_be_typed_next_is_one_word_a_shell() -> None:
         verb = shlex.split(said.split("`")[1])
         assert path in verb
     assert describe_saving("demo", applied=True) == "Saved: `mtp-launcher serve demo` uses these settings."
+
+
+def test_the_command_for_a_likely_answer_is_one_that_can_be_typed() -> None:
+    settings = {"draft": 3, "kv": "f16", "moe_cache_mib": 1_024, "draft_sampling": "probabilistic"}
+    said = describe_early_use("demo", settings, {"kv": "f16", "moe_cache_mib": 0, "draft_sampling": "greedy"})
+    command = "mtp-launcher serve demo --draft 3 --moe-cache-mib 1024 --draft-sampling probabilistic"
+    assert said == f"To use what is likely the best now: `{command}`."
+    typed = build_full_parser().parse_args(shlex.split(command)[1:])
+    assert (typed.draft, typed.moe_cache_mib, typed.draft_sampling) == (3, 1_024, "probabilistic")
 
 
 def test_several_workloads_have_a_line_each_below_the_sentence_for_all() -> None:
