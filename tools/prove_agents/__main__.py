@@ -29,6 +29,9 @@ def main() -> int:
     parser.add_argument("--misfortunes", action="store_true", help="only print what each makes of bad luck")
     parser.add_argument("--late-system", action="store_true", help="only try a template that refuses codex and claude")
     parser.add_argument("--llama-server", type=Path, help="the engine of --late-system (default: the built-in one)")
+    parser.add_argument(
+        "--template", type=Path, help="the template of --late-system, such as Qwen3.5's (default: one with its guard)"
+    )
     parser.add_argument("--docs", type=Path, metavar="FILE", help="put the transcripts into a document")
     options = parser.parse_intermixed_args()
     folder = options.folder.absolute()
@@ -48,7 +51,7 @@ def main() -> int:
             passed += 1
             continue
         if options.late_system:
-            passed += prove_late_system(place, options.llama_server)
+            passed += prove_late_system(place, options.llama_server, options.template)
             continue
         outcome = prove_agent(place)
         outcome.reached = sorted(RecordingProxy.hosts)

@@ -167,7 +167,7 @@ def served(place: Workplace, *model: str) -> Iterator[None]:
 
 
 def run_code(place: Workplace, options: list[str], arguments: tuple[str, ...], *, limit_s: float = _LIMIT_S) -> CodeRun:
-    """Run `mtp-launcher code` in the project's folder. Raises TimeoutExpired."""
+    """Run `mtp-launcher code` in the project's folder. Raises TimeoutExpired with what it printed."""
     words = ("code", place.agent.name, *options, "--", *arguments)
     began_s = time.monotonic()
     process = subprocess.Popen(
@@ -183,8 +183,8 @@ def run_code(place: Workplace, options: list[str], arguments: tuple[str, ...], *
         output, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         process.terminate()  # it ends its agent and its server
-        process.communicate()
-        raise
+        output, _ = process.communicate()
+        raise subprocess.TimeoutExpired(process.args, limit_s, output) from None
     print(
         f"  {place.agent.name} {arguments[0][:20]}: {process.returncode} after {time.monotonic() - began_s:.0f} s",
         flush=True,
