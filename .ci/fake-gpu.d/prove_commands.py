@@ -16,6 +16,7 @@ FILES = {
     "UD-IQ4_XS": "qwen35moe-35b-iq4_xs",
     "UD-Q4_K_M": "qwen35moe-35b-q4_k_m",
     "UD-Q4_K_XL": "qwen35moe-35b-q4_k_m",
+    "UD-Q5_K_S": "qwen35moe-35b-q4_k_m",
 }
 
 FITS, CHANGES = "no changes needed", "cannot meet free memory target"
