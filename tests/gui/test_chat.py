@@ -24,6 +24,7 @@ from launcher.gui.chat.footer import format_footer
 from launcher.gui.chat.pane import ChatPane
 from launcher.gui.chat.reply import ReplyView
 from launcher.gui.chat.steps import VerificationSteps
+from launcher.gui.chat.suggestions import suggest_questions
 from launcher.gui.chat.table import TableBlock
 from launcher.gui.chat.text import ReadOnlyText
 from launcher.gui.controller import Controller
@@ -46,6 +47,27 @@ def ask(chat: ChatPane, qtbot: QtBot, text: str) -> ReplyView:
 
 def shown(answer: ReplyView) -> str:
     return "\n".join(each.toPlainText() for each in answer.findChildren(ReadOnlyText))
+
+
+def test_an_empty_chat_suggests_questions_that_its_model_can_answer(chat: ChatPane, qtbot: QtBot) -> None:
+    qtbot.waitUntil(lambda: can_send(chat))
+    suggestions = chat.column.suggestions
+    button = next(each for each in suggestions.buttons if each.accessibleName() == "What is MTP?")
+    assert suggestions.isVisible()
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    assert chat.prompt.toPlainText() == "What is MTP?"
+    assert chat.prompt.hasFocus() or not chat.isActiveWindow()
+    answer = ask(chat, qtbot, "What is MTP?")
+    assert "token" in answer.text
+    assert not suggestions.isVisible()
+    chat.start_conversation()
+    assert suggestions.isVisible()
+
+
+def test_another_model_is_asked_for_what_models_are_used_for() -> None:
+    questions = suggest_questions("Qwen3.6-35B-A3B")
+    assert len(questions) == 3
+    assert not {each.question for each in questions} & {each.question for each in suggest_questions("demo")}
 
 
 def test_markdown_is_set_and_its_source_is_kept(pane: ChatPane) -> None:

@@ -12,6 +12,7 @@ from launcher.gui import theme
 from launcher.gui.chat.prompt import QuestionBubble
 from launcher.gui.chat.reply import ReplyView
 from launcher.gui.chat.style import make_dense_button
+from launcher.gui.chat.suggestions import Suggestions
 from launcher.gui.translation import ntr, tr
 
 _NEAR_END = 24
@@ -48,6 +49,10 @@ class TurnColumn(QScrollArea):
         self._layout = QVBoxLayout(inside)
         self._layout.setContentsMargins(0, 0, theme.px(theme.GAP), 0)
         self._layout.setSpacing(theme.px(theme.GAP_L))
+        self.suggestions = Suggestions()
+        self.suggestions.hide()
+        self._suggests = False
+        self._layout.addWidget(self.suggestions)
         self._layout.addStretch()
         self.turns: list[Turn] = []
         self._earlier: Sequence[ChatMessage] = ()
@@ -78,6 +83,17 @@ class TurnColumn(QScrollArea):
             self._layout.insertWidget(self._layout.count() - 1, widget)
         self._connect_turn(turn)
         self.following = True
+        self._show_suggestions()
+
+    def suggest_for(self, model: str | None) -> None:
+        """Suggest questions for a model while there are no turns; None for no suggestions."""
+        self._suggests = model is not None
+        if model is not None:
+            self.suggestions.show_for(model)
+        self._show_suggestions()
+
+    def _show_suggestions(self) -> None:
+        self.suggestions.setVisible(self._suggests and not self.turns)
 
     def replace_reply(self, turn: Turn, reply_view: ReplyView) -> None:
         """Replace a turn's reply."""
@@ -93,6 +109,7 @@ class TurnColumn(QScrollArea):
             self.turns.remove(turn)
             self._remove_widget(turn.question)
             self._remove_widget(turn.reply)
+        self._show_suggestions()
 
     def clear(self) -> None:
         """Remove all turns."""
@@ -112,6 +129,7 @@ class TurnColumn(QScrollArea):
         self._earlier = messages
         self._build_earlier()
         self.following = True
+        self._show_suggestions()
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
         """Update the blocks near the viewport."""
@@ -190,7 +208,7 @@ class TurnColumn(QScrollArea):
     @Slot()
     def _scroll_to_end(self) -> None:
         bar = self.verticalScrollBar()
-        if self.following:  # the user may have scrolled meanwhile
+        if self.following and self.turns:  # the user may have scrolled meanwhile; suggestions are read from their top
             bar.setValue(bar.maximum())
 
     @Slot(int)

@@ -301,6 +301,7 @@ class ChatPane(ChatFrame):
     @Slot(object)
     def _show_view(self, view: View) -> None:
         self.enable_actions(can_ask=view.can_ask, replying=view.replying, hint=view.prompt_hint)
+        self.column.suggest_for(self._controller.served_name if view.can_ask else None)
         if self.prompts.active and self._can_ask and self._reply_view is None:
             self._next_prompt()
 
@@ -322,6 +323,13 @@ class ChatPane(ChatFrame):
         if text and self._can_ask:
             self.prompt.clear()
             self.send_question(text)
+
+    @Slot(str)
+    def _propose_question(self, question: str) -> None:
+        """Put a question into the prompt field, to be changed or sent."""
+        self.prompt.setPlainText(question)
+        self.prompt.moveCursor(self.prompt.textCursor().MoveOperation.End)
+        self.prompt.setFocus()
 
     @Slot()
     def _send_or_stop(self) -> None:
@@ -353,9 +361,7 @@ class ChatPane(ChatFrame):
         if not self._replying and self._comparison is None:
             self._editing_index = turn.index
             self.editing_bar.show()
-            self.prompt.setPlainText(turn.question.text)
-            self.prompt.moveCursor(self.prompt.textCursor().MoveOperation.End)
-            self.prompt.setFocus()
+            self._propose_question(turn.question.text)
 
     @Slot()
     def _edit_last(self) -> None:
@@ -449,6 +455,7 @@ class ChatPane(ChatFrame):
         self.column.regenerate_requested.connect(self._regenerate)
         self.column.edit_requested.connect(self._edit_question)
         self.column.version_requested.connect(self._show_version)
+        self.column.suggestions.chosen.connect(self._propose_question)
         self.prompt.sent.connect(self._send_prompt)
         self.prompt.edit_requested.connect(self._edit_last)
         refusal = tr("Images are not supported yet, so the picture was not added. Use text.")

@@ -38,6 +38,8 @@ def chat_style_sheet() -> str:
     QPlainTextEdit#code:focus, QTextEdit#code:focus {{ background: {t.raised}; }}
     QListWidget {{ background: transparent; border: 1px solid transparent; }}
     QListWidget:focus {{ border: 2px solid {t.accent}; border-radius: {radius}px; }}
+    QPushButton#suggestion {{ min-height: 0; padding: 0; text-align: left; }}
+    QPushButton#suggestion:focus {{ padding: 0; }}
     #editing {{ background: {t.raised}; border-radius: {radius}px; }}
     """
 

@@ -1,0 +1,118 @@
+"""Questions to begin with, shown while a chat is empty. A click puts one into the prompt field."""
+
+from dataclasses import dataclass
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtWidgets import QPushButton, QSizePolicy, QVBoxLayout, QWidget
+
+from launcher.engine.demo import DEMO
+from launcher.gui import theme
+from launcher.gui.labels import Label
+from launcher.gui.translation import tr
+from launcher.gui.widgets.blocks import make_caption
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A question, and one line on what it shows."""
+
+    question: str
+    shows: str
+
+
+def suggest_questions(model: str) -> tuple[Suggestion, ...]:
+    """Return questions that show what a model can do. The demo model knows English questions on MTP only."""
+    if model == DEMO:
+        return (
+            Suggestion("What is this demo?", tr("What this tiny model is, and what it is not")),
+            Suggestion("What is MTP?", tr("Why a model can write twice as fast")),
+            Suggestion("What is acceptance?", tr("How drafts are counted")),
+            Suggestion("When should I turn MTP off?", tr("Where drafts cost more than they gain")),
+        )
+    return (
+        Suggestion(
+            tr("Write a Python program that counts the errors per hour in a web server's log."),
+            tr("Code: most drafts are accepted here"),
+        ),
+        Suggestion(
+            tr("Plan a week of dinners for four, with a shopping list as a table."),
+            tr("Prose and a table: fewer drafts are accepted"),
+        ),
+        Suggestion(
+            tr("One of 12 coins is false, lighter or heavier. How do you find it with three weighings?"),
+            tr("Reasoning: a long reply"),
+        ),
+    )
+
+
+class _SuggestionButton(QPushButton):
+    """A question with the line below it, as one button."""
+
+    def __init__(self, suggestion: Suggestion) -> None:
+        super().__init__()
+        self.setObjectName("suggestion")
+        self.setAccessibleName(suggestion.question)
+        self.setAccessibleDescription(suggestion.shows)
+        self.setAutoDefault(True)
+        question = Label(suggestion.question)
+        question.setWordWrap(True)
+        question.setFont(theme.font(theme.BODY_PX, bold=True))
+        shows = make_caption(suggestion.shows)
+        inside = QVBoxLayout(self)
+        gap = theme.px(theme.GAP_M)
+        inside.setContentsMargins(gap, gap, gap, gap)
+        inside.setSpacing(theme.px(theme.GAP_S))
+        for label in (question, shows):
+            label.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+            inside.addWidget(label)
+        policy = QSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        policy.setHeightForWidth(True)
+        self.setSizePolicy(policy)
+
+    def hasHeightForWidth(self) -> bool:  # noqa: N802 -- Qt's name
+        """Return True: the question is wrapped."""
+        return True
+
+    def heightForWidth(self, width: int) -> int:  # noqa: N802
+        """Return the height that both texts need, in pixels."""
+        inside = self.layout()
+        return inside.totalHeightForWidth(width) if inside is not None else -1
+
+    def sizeHint(self) -> QSize:  # noqa: N802
+        """Return the size of both texts: Qt's hint for a button knows nothing of a layout."""
+        return self.minimumSizeHint()
+
+    def minimumSizeHint(self) -> QSize:  # noqa: N802
+        """Return the same."""
+        return QSize(0, self.heightForWidth(max(self.width(), 1)))
+
+
+class Suggestions(QWidget):
+    """A heading and a button for each question."""
+
+    chosen = Signal(str)
+    """The question."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._model: str | None = None
+        self._column = QVBoxLayout(self)
+        self._column.setContentsMargins(0, theme.px(theme.GAP_L), 0, 0)
+        self._column.setSpacing(theme.px(theme.GAP))
+        heading = Label(tr("Try one of these"))
+        heading.setFont(theme.font(theme.SECTION_PX, bold=True))
+        self._column.addWidget(heading)
+        self.buttons: list[QPushButton] = []
+
+    def show_for(self, model: str) -> None:
+        """Show the questions for a model."""
+        if model == self._model:
+            return
+        self._model = model
+        for button in self.buttons:
+            self._column.removeWidget(button)
+            button.deleteLater()
+        self.buttons = [_SuggestionButton(each) for each in suggest_questions(model)]
+        for button, suggestion in zip(self.buttons, suggest_questions(model), strict=True):
+            button.clicked.connect(lambda _=False, question=suggestion.question: self.chosen.emit(question))
+            self._column.addWidget(button)
