@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, QSizeF, Qt
 from PySide6.QtGui import QFontMetrics, QHelpEvent, QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
@@ -197,8 +197,10 @@ class DraftPlot(QWidget):
             painter.drawText(QPointF(0, metrics.ascent()), name)
 
     def _paint_curve_names(self, painter: QPainter) -> None:
-        """Write each curve's name above or below its last point, without overlaps."""
-        metrics, occupied = painter.fontMetrics(), list[QRectF]()
+        """Write each curve's name beside, above or below its last point, where nothing else stands."""
+        metrics, dot = painter.fontMetrics(), theme.px(_DOT)
+        ends = [self.position_of(curve.points[-1]) for curve in self._curves]
+        occupied = [QRectF(end.x() - dot, end.y() - dot, 2 * dot, 2 * dot) for end in ends]
         high, _ = self._axis_scale()
         for curve in sorted(self._curves, key=lambda each: -each.points[-1].rate):
             last = curve.points[-1]
@@ -206,9 +208,14 @@ class DraftPlot(QWidget):
             reach = self._plot_area().height() * (last.spread or 0) / high + theme.px(6)
             width = metrics.horizontalAdvance(curve.name)
             left = min(position.x() - width / 2, self.width() - width)
-            room = QRectF(left, position.y() - reach - metrics.height(), width, metrics.height())
-            if any(room.intersects(each) for each in occupied):
-                room.moveTop(position.y() + reach)
+            beside, middle = position.x() + dot + theme.px(4), position.y() - metrics.height() / 2
+            above = QPointF(left, position.y() - reach - metrics.height())
+            places = [above, QPointF(left, position.y() + reach)]
+            if beside + width <= self.width():
+                places.insert(0, QPointF(beside, middle))
+            rooms = [QRectF(place, QSizeF(width, metrics.height())) for place in places]
+            free = (each for each in rooms if not any(each.intersects(other) for other in occupied))
+            room = next(free, rooms[-1])
             occupied.append(room)
             painter.setPen(theme.colour(curve.role))
             painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), curve.name)
