@@ -71,6 +71,7 @@ class ControllableSession(Protocol):
         options: ServeOptions,
         *,
         again: bool = False,
+        settles: bool = False,
         drain_s: float = 0.0,
         chosen: Mapping[str, Value] | None = None,
     ) -> None:
@@ -88,6 +89,10 @@ class ControllableSession(Protocol):
 
     async def reload_keys(self) -> bool:
         """Use the saved API keys. See ServerSession.reload_keys."""
+
+    @property
+    def requested_options(self) -> ServeOptions | None:
+        """The options of the newest start. See ServerSession.requested_options."""
 
     @property
     def loan(self) -> "ServerLoan | None":
@@ -192,10 +197,13 @@ class RemoteControl:
     async def _restart_server(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
         supervisor, chosen = self._session.supervisor, _parse_changes(fields)
         launch = _require_launch(supervisor)
-        options = supervisor.options or launch.options
+        served = supervisor.options or launch.options
+        options = self._session.requested_options or served
+        pending = parse_settings(changes_between(served, options) or {})  # of a change that has not begun yet
+        chosen = {**pending, **chosen}
         options = change_settings(options, await _resolve_context(options, chosen, supervisor.engine_pid))
         drain_s = _parse_drain_s(fields)
-        starting = partial(self._session.start, options, again=True, drain_s=drain_s, chosen=chosen)
+        starting = partial(self._session.start, options, again=True, settles=True, drain_s=drain_s, chosen=chosen)
         try:
             async for each in self._run_and_report(starting):
                 yield each

@@ -126,6 +126,7 @@ class ServingSession(Protocol):
         options: ServeOptions,
         *,
         again: bool = False,
+        settles: bool = False,
         drain_s: float = 0.0,
         chosen: Mapping[str, Value] | None = None,
         set_aside: Mapping[str, Value] | None = None,

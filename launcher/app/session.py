@@ -69,6 +69,8 @@ if TYPE_CHECKING:
 _MAX_PORTS = 4
 """Number of ports that one start tries, if the user did not choose one."""
 _POLL_S = 0.05
+_SETTLE_S = 0.5
+"""Seconds in which further changes of a running server become one with the first."""
 _PUBLISH_TIMEOUT_S = 2.0
 """Seconds to wait until the registry entry of a ready server is written."""
 _log = logging.getLogger(__name__)
@@ -188,6 +190,7 @@ class ServerSession:
         options: ServeOptions,
         *,
         again: bool = False,
+        settles: bool = False,
         drain_s: float = 0.0,
         chosen: Mapping[str, Value] | None = None,
         set_aside: Mapping[str, Value] | None = None,
@@ -195,6 +198,9 @@ class ServerSession:
         notices: Sequence[Notice] = (),
     ) -> None:
         """Serve `options` instead of what is served now. See Supervisor.become.
+
+        With `settles` a running server is changed only after `_SETTLE_S` seconds without another change, so that
+        clients meet one restart and not several.
 
         `chosen` are the settings that the user chose (None: the kept settings stay). Once served, they are kept
         for the model's next start, together with `set_aside`: earlier choices that are not used this time, but stay
@@ -223,6 +229,8 @@ class ServerSession:
         )
         change_number = self._count_change()
         try:
+            if settles and self._is_serving:
+                await self._settle_change(change_number)
             await self._start_on_free_port(options, change_number, again=again, drain_s=drain_s)
         except LauncherError as error:
             attach_fixes(error, options)
@@ -265,6 +273,11 @@ class ServerSession:
         elif action.kind is not ActionKind.RESTART:
             base = base.with_options(apply_action(action, base.options, context=base.context))
         await self.start(base.options, again=True, drain_s=drain_s, chosen=base.settings, model_name=base.model)
+
+    @property
+    def requested_options(self) -> ServeOptions | None:
+        """The options of the newest start, also while it waits for others to come; None before the first one."""
+        return self._newest_start.options if self._newest_start else None
 
     @property
     def loan(self) -> ServerLoan | None:
@@ -435,6 +448,16 @@ class ServerSession:
         if not self._is_serving:
             return newest_start
         return replace(newest_start.with_options(supervisor.options), context=supervisor.launch.context)
+
+    async def _settle_change(self, change_number: int) -> None:
+        """Wait until no other change has come for a while. Raises Superseded if one does."""
+        try:
+            await asyncio.sleep(_SETTLE_S)
+        except asyncio.CancelledError:
+            if change_number == self._change_count and self._served_start is not None:
+                self._newest_start, self._chosen, self._set_aside = self._served_start
+            raise
+        self._check_not_superseded(change_number)
 
     async def _start_on_free_port(
         self, options: ServeOptions, change_number: int, *, again: bool, drain_s: float

@@ -391,6 +391,7 @@ class SessionHost:
                     session.start,
                     options_from_json(fields["options"]),
                     again=bool(fields["again"]),
+                    settles=bool(fields.get("settles")),
                     drain_s=drain_s,
                     chosen=fields["chosen"],
                     set_aside=fields["set_aside"],

@@ -205,7 +205,7 @@ class ServerService:
         if answer is DrainAnswer.CANCEL:
             return
         drain_s = 0.0 if answer is DrainAnswer.CUT else drain_s
-        await session.start(options, again=True, drain_s=drain_s, chosen=changes)
+        await session.start(options, again=True, settles=True, drain_s=drain_s, chosen=changes)
 
     def answer_drain(self, answer: DrainAnswer) -> None:
         """Record the user's answer, if a restart still waits for it."""
