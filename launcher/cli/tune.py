@@ -62,7 +62,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workload",
         metavar="W",
-        help="code, prose, reasoning, ..., several such as code,prose, all, or a file of prompts (default: code)",
+        help="code, prose, reasoning, ..., an agent such as pi, several such as code,prose,pi, all, or a file of "
+        "prompts (default: code)",
     )
     parser.add_argument(
         "--vary",
@@ -276,7 +277,7 @@ async def _prepare_tune(
 ) -> PreparedTune:
     """Prepare a new tune or `saved`, on a server of its own or on that of `session`."""
     from launcher.app.tuner_space import prepare_tune
-    from launcher.tuning.agent_tasks import DEFAULT_AGENT, find_shape, task_workload
+    from launcher.tuning.agent_tasks import DEFAULT_AGENT, find_agent_workload, find_shape, task_workload
     from launcher.tuning.goal import Aim
     from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workloads
 
@@ -303,7 +304,7 @@ async def _prepare_tune(
     if goal.aim is Aim.TASK:
         workload = task_workload(find_shape(options.agent or DEFAULT_AGENT))
     else:
-        workload = await asyncio.to_thread(load_workloads, options.workload or DEFAULT_WORKLOAD)
+        workload = await asyncio.to_thread(load_workloads, options.workload or DEFAULT_WORKLOAD, find_agent_workload)
     budget_s = 60 * (options.budget or _DEFAULT_BUDGET_MIN)
     return await prepare_tune(model, serve_options, workload, goal, budget_s, vary=vary, engine_pid=engine_pid, log=log)
 

@@ -112,6 +112,12 @@ def task_workload(shape: AgentShape) -> Workload:
     return Workload(shape.name, message("Tasks of {agent}", agent=shape.name), 1, prompts, shape.source)
 
 
+def find_agent_workload(name: str) -> Workload | None:
+    """Return the workload at the depths of an agent's task; None for an unknown agent."""
+    shape = next((each for each in load_shapes() if each.name == name.lower()), None)
+    return None if shape is None else task_workload(shape)
+
+
 def describe_task(shape: AgentShape) -> Message:
     """Return what a task costs: the tokens that are read, reused and written."""
     return message(

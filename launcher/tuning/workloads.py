@@ -155,12 +155,15 @@ def shipped_workloads() -> tuple[Workload, ...]:
     return tuple(_parse_workload(tomllib.loads((folder / f"{name}.toml").read_text("utf-8"))) for name in _ORDER)
 
 
-def load_workloads(names: str) -> Workload:
-    """Return a workload, or several joined in one: "all", or names with commas between. Raises as `load_workload`."""
+def load_workloads(names: str, find_other: Callable[[str], Workload | None] = lambda _: None) -> Workload:
+    """Return a workload, or several joined in one: "all", or names with commas between.
+
+    `find_other` returns workloads of further names. Raises as `load_workload`.
+    """
     if Path(names).is_file() or ("," not in names and names != ALL_WORKLOADS):
-        return load_workload(names)
+        return find_other(names) or load_workload(names)
     chosen = _ALL if names == ALL_WORKLOADS else [name.strip() for name in names.split(",")]
-    return join_workloads([load_workload(name) for name in dict.fromkeys(chosen)])
+    return join_workloads([find_other(name) or load_workload(name) for name in dict.fromkeys(chosen)])
 
 
 def join_workloads(workloads: Sequence[Workload]) -> Workload:

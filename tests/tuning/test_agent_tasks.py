@@ -13,6 +13,7 @@ from launcher.tuning.agent_tasks import (
     AgentTask,
     SizedText,
     describe_task,
+    find_agent_workload,
     find_shape,
     judge_tasks,
     load_shapes,
@@ -21,6 +22,7 @@ from launcher.tuning.agent_tasks import (
     task_workload,
 )
 from launcher.tuning.records import Prompt, Run, RunSettings
+from launcher.tuning.workloads import load_workloads
 
 TINY = AgentShape("tiny", "made for this test", 100, 50, 3, 40, 16)
 SETTINGS: RunSettings = {"draft": 2}
@@ -169,3 +171,13 @@ def test_a_task_as_a_goal_is_what_is_read_once_and_written() -> None:
     work = task_workload(shape)
     assert [(prompt.size, prompt.tokens) for prompt in work.prompts] == [(1_000, 50), (2_000, 50)]
     assert str(describe_task(find_shape("loop"))) == "72,466 tokens read, 798,418 reused, 3,200 written"
+
+
+def test_an_agent_is_a_workload_beside_others() -> None:
+    both = load_workloads("code,pi", find_agent_workload)
+    assert list(both.parts) == ["code", "pi"]
+    sizes = {prompt.name: prompt.size for prompt in both.prompts}
+    assert [sizes[name] for name in both.parts["pi"]] == [1_200, 2_400]
+    assert load_workloads("loop", find_agent_workload).name == "loop"
+    with pytest.raises(BadOption, match="nobody is not a workload"):
+        load_workloads("code,nobody", find_agent_workload)
