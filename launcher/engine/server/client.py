@@ -131,7 +131,11 @@ class EngineClient:
 
     async def is_healthy(self) -> bool:
         """Return whether the model is loaded and the server answers."""
-        return await self._http.get_status("/health", timeout_s=2.0) == 200
+        return await self.read_health() == 200
+
+    async def read_health(self) -> int | None:
+        """Return the HTTP status of /health, asked without the API key; None if nothing answers."""
+        return await self._http.get_status("/health", timeout_s=2.0)
 
     async def drafts_tokens(self) -> bool:
         """Return whether the first slot uses speculative decoding, according to /slots."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -174,15 +175,24 @@ _T = TypeVar("_T")
 
 
 async def wait_until_healthy(
-    client: EngineClient, last_output_s: Callable[[], float], limit_s: float, hint: str
+    client: EngineClient,
+    last_output_s: Callable[[], float],
+    limit_s: float,
+    hint: str,
+    check_owner: Callable[[], None],
 ) -> None:
     """Wait until /health reports that the model is loaded.
 
-    `last_output_s` returns the monotonic time of the engine's last output line. Raises EngineFailed if it printed
-    nothing for `limit_s` seconds.
+    `last_output_s` returns the monotonic time of the engine's last output line. `check_owner` is called once, in a
+    thread, as soon as the engine's port answers: engines do while they load, so that this takes no time of its own.
+    Raises EngineFailed if the engine printed nothing for `limit_s` seconds, and what `check_owner` raises.
     """
-    began_s = time.monotonic()
-    while not await client.is_healthy():
+    began_s, is_checked = time.monotonic(), False
+    while (status := await client.read_health()) != 200 or not is_checked:
+        if status is not None and not is_checked:
+            await asyncio.to_thread(check_owner)
+            is_checked = True
+            continue
         if time.monotonic() - last_output_s() > limit_s:
             raise EngineFailed(
                 message("The engine printed no output for {limit_s:.0f} s while loading the model.", limit_s=limit_s),
@@ -566,9 +576,14 @@ class Supervisor(ChatServer):
         endpoint = self._engine_endpoint
         self._client = client = EngineClient(endpoint.url, endpoint.api_key)
         self._last_output_s = time.monotonic()
-        loaded = wait_until_healthy(client, lambda: self._last_output_s, self._limits.loading_s, self._log_hint)
+        loaded = wait_until_healthy(
+            client,
+            lambda: self._last_output_s,
+            self._limits.loading_s,
+            self._log_hint,
+            partial(check_port_owner, process.identity.pid, endpoint.port),
+        )
         await await_unless_ended(process, loaded, self._exit_explainer(message("loading the model")))
-        await asyncio.to_thread(check_port_owner, process.identity.pid, endpoint.port)
         self._set_status(ServerStatus(ServerState.WARMING_UP))
         answered = check_first_reply(
             client, launch.options, self._limits.first_reply_s, self._log_hint, self._engine_lines
