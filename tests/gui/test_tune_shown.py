@@ -7,7 +7,7 @@ import pytest
 
 from launcher.base.messages import join_messages, message
 from launcher.gui import translation as words
-from launcher.gui.tune.card_text import verdict_card, verdict_sentence
+from launcher.gui.tune.card_text import keep_label, verdict_card, verdict_sentence
 from launcher.gui.tune.trial_views import (
     TuneView,
     group_trials,
@@ -205,6 +205,21 @@ def test_words() -> None:
     card = verdict_card(tuned(told), [])
     assert card.kicker == "Verdict · qwen.gguf · Code · 1 min 10 s · 7 replies"
     assert (card.sentence, card.detail, card.meaning) == ("Leave MTP off.", "Why: It is slower.", "good")
+
+
+def test_settings_that_change_the_answers_are_not_offered_as_any_others() -> None:
+    told: dict[str, object] = {
+        "mtp": "on",
+        "draft": 3,
+        "sentence": "Draft 3.",
+        "because": "",
+        "settings": with_draft(3),
+    }
+    for row in ("quality", "mtp_quality"):
+        view = tuned({**told, row: {"answer": "beyond"}})
+        assert verdict_card(view, []).meaning == "attention"
+        assert keep_label(view) == "Use these settings although the answers change"
+    assert keep_label(tuned({**told, "mtp_quality": {"answer": "shown"}})) == "Use draft 3 on this computer"
 
 
 def test_a_likely_verdict_says_so_and_claims_no_confidence() -> None:

@@ -107,6 +107,8 @@ def failed_card(error: LauncherError) -> VerdictText:
 
 def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, saved: bool = False) -> VerdictText:
     """Return the card of a verdict."""
+    from launcher.app.tuner import changes_answers
+
     verdict = view.verdict or {}
     runs = ntr("1 reply", "{n} replies", len(view.runs))
     if view.waited_s >= 1:
@@ -118,7 +120,7 @@ def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, saved: 
     detail = tr("Why: {because}", because=render(reason)) if reason else ""
     if not likely and (verdict.get("speedup") is not None or verdict.get("gain") is not None):
         detail = f"{detail} {tr('All ranges together hold with 95 % confidence.')}".strip()
-    meaning = {"on": "good", "off": "good", "undecided": "attention"}[str(verdict["mtp"])]
+    meaning = "attention" if verdict["mtp"] == "undecided" or changes_answers(verdict) else "good"
     answers = [workload_answer(each, view.baseline) for each in verdict.get("workloads") or ()]
     return VerdictText(verdict_sentence(verdict, view.workload), kicker, detail, meaning, buttons, answers)
 
@@ -184,6 +186,10 @@ def unfinished_card(view: "TuneView", reason: str) -> VerdictText:
 
 def keep_label(view: "TuneView") -> str:
     """Return the label of the button that keeps the recommended settings."""
+    from launcher.app.tuner import changes_answers
+
+    if changes_answers(view.verdict or {}):
+        return tr("Use these settings although the answers change")
     draft = int((view.verdict or {}).get("draft", 0))
     if draft:
         return tr("Use draft {draft} on this computer", draft=draft)
