@@ -71,7 +71,6 @@ class ControllableSession(Protocol):
         options: ServeOptions,
         *,
         again: bool = False,
-        settles: bool = False,
         drain_s: float = 0.0,
         chosen: Mapping[str, Value] | None = None,
     ) -> None:
@@ -93,6 +92,10 @@ class ControllableSession(Protocol):
     @property
     def requested_options(self) -> ServeOptions | None:
         """The options of the newest start. See ServerSession.requested_options."""
+
+    @property
+    def served_options(self) -> ServeOptions | None:
+        """The options of the last start that succeeded. See ServerSession.served_options."""
 
     @property
     def loan(self) -> "ServerLoan | None":
@@ -197,13 +200,13 @@ class RemoteControl:
     async def _restart_server(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
         supervisor, chosen = self._session.supervisor, _parse_changes(fields)
         launch = _require_launch(supervisor)
-        served = supervisor.options or launch.options
-        options = self._session.requested_options or served
-        pending = parse_settings(changes_between(served, options) or {})  # of a change that has not begun yet
+        options = self._session.requested_options or launch.options
+        served = self._session.served_options or options
+        pending = parse_settings(changes_between(served, options) or {})  # of a change that this one replaces
         chosen = {**pending, **chosen}
         options = change_settings(options, await _resolve_context(options, chosen, supervisor.engine_pid))
         drain_s = _parse_drain_s(fields)
-        starting = partial(self._session.start, options, again=True, settles=True, drain_s=drain_s, chosen=chosen)
+        starting = partial(self._session.start, options, again=True, drain_s=drain_s, chosen=chosen)
         try:
             async for each in self._run_and_report(starting):
                 yield each

@@ -276,8 +276,13 @@ class ServerSession:
 
     @property
     def requested_options(self) -> ServeOptions | None:
-        """The options of the newest start, also while it waits for others to come; None before the first one."""
+        """The options of the newest start, also before it has succeeded; None before the first one."""
         return self._newest_start.options if self._newest_start else None
+
+    @property
+    def served_options(self) -> ServeOptions | None:
+        """The options of the last start that succeeded; None before the first one."""
+        return self._served_start.start.options if self._served_start else None
 
     @property
     def loan(self) -> ServerLoan | None:

@@ -21,7 +21,7 @@ import pytest
 
 from launcher.app.running_servers import restart_server
 from launcher.app.session import ServerSession
-from launcher.base.errors import LauncherError, SettingsFailed, Superseded
+from launcher.base.errors import SettingsFailed, Superseded
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus
 from launcher.engine.settings import load_model_settings
@@ -365,40 +365,39 @@ async def test_many_changes_at_once_are_one_for_the_stream(options: ServeOptions
         check_same_words(cut, await read_whole(client, cut.most_parts))
 
 
-@pytest.mark.parametrize("client_streams", [True, pytest.param(False, marks=pytest.mark.thorough)])
-async def test_changes_that_follow_each_other_are_one_start_with_all_of_them(
-    options: ServeOptions, client_streams: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("launcher.app.session._SETTLE_S", 2.0)
+async def test_changes_that_settle_are_one_start(options: ServeOptions) -> None:
     async with serving(options) as (session, client):
         cut = ReadReply()
-        reading = asyncio.create_task(read_stream(client, cut)) if client_streams else None
-        if reading is not None:
-            await cut.wait_for_parts(8)
+        reading = asyncio.create_task(read_stream(client, cut))
+        await cut.wait_for_parts(8)
         starts: list[ServerEvent] = []
 
         def count_starts(event: ServerEvent) -> None:
-            if isinstance(event, ServerStatus) and event == ServerStatus(ServerState.LOADING):
+            if event == ServerStatus(ServerState.LOADING):
                 starts.append(event)
 
-        url = session.supervisor.endpoint.url
         with session.listening(count_starts):
-            earlier, change_count = asyncio.create_task(restart_server(url, {"draft": "3"})), session.change_count
-            while session.change_count == change_count:
-                assert not earlier.done()
-                await asyncio.sleep(0.01)
-            later = restart_server(url, {"ubatch": "256"})
-            first, second = await asyncio.gather(earlier, later, return_exceptions=True)
-        assert isinstance(first, LauncherError)
-        assert first.code == Superseded.code
-        assert isinstance(second, dict), second
+            changes = [session.start(replace(options, draft=draft), settles=True) for draft in (1, 3)]
+            ends = await asyncio.gather(*changes, return_exceptions=True)
+        assert [type(end) for end in ends] == [Superseded, type(None)]
+        assert session.supervisor.options == replace(options, draft=3)
+        assert len(starts) == 1
+        cut.most_parts = cut.parts + 50
+        await reading
+        check_same_words(cut, await read_whole(client, cut.most_parts))
+
+
+async def test_a_restart_that_replaces_another_has_the_settings_of_both(options: ServeOptions) -> None:
+    async with serving(options) as (session, _):
+        url, change_count = session.supervisor.endpoint.url, session.change_count
+        earlier = asyncio.create_task(restart_server(url, {"draft": "3"}))
+        while session.change_count == change_count:
+            assert not earlier.done()
+            await asyncio.sleep(0)
+        await restart_server(url, {"ubatch": "256"})
+        await asyncio.gather(earlier, return_exceptions=True)
         assert session.supervisor.options == replace(options, draft=3, ubatch=256)
         assert load_model_settings(options.model) == {"draft": 3, "ubatch": 256}
-        assert len(starts) == 1
-        if reading is not None:
-            cut.most_parts = cut.parts + 50
-            await reading
-            check_same_words(cut, await read_whole(client, cut.most_parts))
 
 
 def kill_engine(session: ServerSession) -> None:
