@@ -202,11 +202,19 @@ def _draft_panels(session: Session) -> _Panels:
             known = tuple(point for _, point in sorted(points.items()) if point is not None)
             series.append(ChartSeries(label, known, colour if len(lines) > 1 else 1))
         panels.append(ChartPanel(title, unit, tuple(series)))
+    if goal_title := _GOAL_TITLES.get(str(session.result.get("unit"))):
+        values = (
+            ChartPoint(draft, each["value"], each["low"], each["high"], measured=False)
+            for draft, each in sorted(forecasts.items())
+        )
+        panels.insert(0, ChartPanel(goal_title, session.result["unit"], (ChartSeries("", tuple(values), 1),)))
     numbers = sorted({*drafts, *forecasts})
     ticks = tuple((float(draft), str(draft) if draft else "MTP off") for draft in numbers)
     return "draft length", ticks, panels
 
 
+_GOAL_TITLES = {"s": "Time to the answer", "s per task": "Time of a task", "tokens/J": "Energy"}
+"""Titles of the panel with the forecasts of a tune for another goal than tokens/s, by its unit."""
 _FIGURES = (
     ("Generation", "tokens/s", "decode"),
     ("Reading the prompt", "tokens/s", "prefill"),

@@ -92,6 +92,16 @@ def test_a_tune_s_forecasts_are_shown_where_nothing_was_measured() -> None:
     assert "rings are forecasts" in chart.notes[-1]
 
 
+def test_a_tune_for_another_goal_begins_with_that() -> None:
+    forecasts = [{"draft": draft, "value": 9.0 - draft, "low": 5.0, "high": 10.0} for draft in (0, 2)]
+    chart = build_chart(replace(SESSION, result={"forecasts": forecasts, "unit": "s per task"}))
+    assert [panel.title for panel in chart.panels][:2] == ["Time of a task", "Generation"]
+    assert [(point.x, point.y, point.measured) for point in chart.panels[0].series[0].points] == [
+        (0, 9.0, False),
+        (2, 7.0, False),
+    ]
+
+
 def test_each_of_several_workloads_of_a_tune_has_its_line() -> None:
     runs = [
         replace(run(speed, settings), prompt=f"{name}: one")
