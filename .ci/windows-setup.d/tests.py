@@ -21,6 +21,8 @@ SETTINGS = """
 asyncio_mode = auto
 asyncio_default_fixture_loop_scope = function
 filterwarnings = error
+addopts = -m "not thorough"
+markers = thorough: left out
 """
 
 

@@ -376,7 +376,7 @@ from launcher.engine.server.registry import list_entries
 def interrupt():
     while not any(server.state in ("ready", "busy") for server in list_entries()):
         time.sleep(0.1)
-    time.sleep(0.5)
+    time.sleep(3)  # the command prints the address meanwhile
     signal.raise_signal(signal.SIGINT)  # in a thread that is not Python's main one, as Windows does it
 threading.Thread(target=interrupt, daemon=True).start()
 runpy.run_module("launcher", run_name="__main__", alter_sys=True)
