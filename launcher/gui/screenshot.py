@@ -18,7 +18,7 @@ _QUESTIONS = ("What is MTP, and what does this demo show?", "When should MTP be 
 class ScreenshotTaker(QObject):
     """Takes one picture of a window.
 
-    With `live` it first sends questions to the demo until there are enough samples for the plots. With
+    With `live` it first sends questions to the demo, until enough samples for the plots came since the first one. With
     `waits_for_file` it waits until the file is served or has failed. `painted_s` is the age of the process at the
     window's first paint, which is printed with the picture's path.
     """
@@ -51,6 +51,8 @@ class ScreenshotTaker(QObject):
 
     @Slot(list)
     def _count_samples(self, samples: list[object]) -> None:
+        if not self._question_count:
+            return  # nothing to show yet, however long the model loads
         before = self._sample_count
         self._sample_count += len(samples)
         if before < _LEAST_SAMPLES <= self._sample_count:
