@@ -17,7 +17,16 @@ from launcher.monitor.monitor import Monitor, MonitoredServer
 from launcher.monitor.reply import OnDelta, Reply, read_reply
 
 
-class SessionServer(MonitoredServer, Protocol):
+class MeasuredServer(MonitoredServer, Protocol):
+    """The server of a session as a measurement needs it."""
+
+    def chat(
+        self, request: ChatRequest, *, measured: bool = False
+    ) -> AbstractAsyncContextManager[AsyncIterator[Delta]]:
+        """Stream a reply. See ChatServer.chat."""
+
+
+class SessionServer(MeasuredServer, Protocol):
     """The server of a session: a Supervisor, or a RemoteServer, which stands for one in another process."""
 
     @property
@@ -37,20 +46,6 @@ class SessionServer(MonitoredServer, Protocol):
 
     async def wait_for_change(self) -> ServerStatus:
         """Wait for the next change of status and return it."""
-
-    def chat(
-        self, request: ChatRequest, *, measured: bool = False
-    ) -> AbstractAsyncContextManager[AsyncIterator[Delta]]:
-        """Stream a reply. See ChatServer.chat."""
-
-
-class MeasuredServer(MonitoredServer, Protocol):
-    """The server of a session as a measurement needs it."""
-
-    def chat(
-        self, request: ChatRequest, *, measured: bool = False
-    ) -> AbstractAsyncContextManager[AsyncIterator[Delta]]:
-        """Stream a reply. See ChatServer.chat."""
 
 
 class MeasuredSession(Protocol):
@@ -86,13 +81,11 @@ class MeasuredSession(Protocol):
         """Send a request and return the whole reply. See ServerSession.send_request."""
 
 
-class ServingSession(Protocol):
+class ServingSession(MeasuredSession, Protocol):
     """A session: a ServerSession, or a RemoteSession that drives one in another process.
 
     It belongs to one asyncio loop, on which its listeners are called.
     """
-
-    monitor: Monitor
 
     @property
     def shared(self) -> bool:
@@ -105,18 +98,6 @@ class ServingSession(Protocol):
     @property
     def supervisor(self) -> SessionServer:
         """The session's server. Raises ServerNotFound before the first start and after the last stop."""
-
-    @property
-    def change_count(self) -> int:
-        """Number of starts and stops requested so far. See ServerSession.change_count."""
-
-    @property
-    def has_uncounted_changes(self) -> bool:
-        """Whether starts or stops are in progress that `change_count` may not include yet."""
-
-    @property
-    def is_idle(self) -> bool:
-        """True if nothing is served or starting."""
 
     def listening(self, listener: Listener) -> AbstractContextManager[None]:
         """Also call `listener` for every event within the block."""
@@ -146,11 +127,6 @@ class ServingSession(Protocol):
 
     async def foresee_handover(self) -> HandoverOutlook | None:
         """Return what a restart of the engine would mean for clients now. See ServerSession.foresee_handover."""
-
-    async def send_request(
-        self, request: ChatRequest, on_delta: OnDelta | None = None, *, measured: bool = False
-    ) -> Reply:
-        """Send a request and return the whole reply. See ServerSession.send_request."""
 
 
 async def send_metered_request(
