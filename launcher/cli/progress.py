@@ -256,6 +256,8 @@ _STATE_LABELS = {
     ServerState.STOPPING: "Stopping",
     ServerState.STOPPED: "Stopped",
 }
+_STATE_WIDTH = 24
+"""Columns that cover a label and its percentage."""
 
 
 class StateLine:
@@ -278,9 +280,8 @@ class StateLine:
                 rewrite_line(f"{_STATE_LABELS[event.state]} {event.percent:.0f} %")
             return
         self._last_state = event.state
-        line = f"{_STATE_LABELS[event.state]:<24}\n"
+        label = _STATE_LABELS[event.state]
         if self._in_place:
-            rewrite_line(line)
+            rewrite_line(f"{label:<{_STATE_WIDTH}}\n")
         else:
-            sys.stderr.write(line)
-            sys.stderr.flush()
+            print(label, file=sys.stderr, flush=True)

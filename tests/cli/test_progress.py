@@ -8,7 +8,8 @@ import pytest
 
 from launcher.base.progress import Progress
 from launcher.cli.output import Note
-from launcher.cli.progress import ProgressBar, Reporter, format_done_bytes
+from launcher.cli.progress import ProgressBar, Reporter, StateLine, format_done_bytes
+from launcher.engine.server.state import ServerState, ServerStatus
 
 WHY = "models.example did not answer within 30 seconds. Next try in 4 s."
 
@@ -94,3 +95,20 @@ def test_a_status_is_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
     for as_json in (True, False):
         Reporter(as_json=as_json).show_status("round 1")
     assert capsys.readouterr() == ("", "")
+
+
+def test_states_in_a_file_are_their_words_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    line = StateLine()
+    for status in (ServerStatus(ServerState.LOADING), ServerStatus(ServerState.LOADING, percent=50.0)):
+        line.show_event(status)
+    line.show_event(ServerStatus(ServerState.READY))
+    assert capsys.readouterr().err == "Loading the model\nReady\n"
+
+
+def test_a_state_on_a_terminal_covers_the_percentage_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, line = terminal(monkeypatch, 80), StateLine()
+    line.show_event(ServerStatus(ServerState.LOADING))
+    line.show_event(ServerStatus(ServerState.LOADING, percent=50.0))
+    line.show_event(ServerStatus(ServerState.READY))
+    *_, percentage, ready = screen.getvalue().split("\r")
+    assert len(ready.rstrip("\n")) >= len(percentage)
