@@ -99,6 +99,11 @@ def explain_os_error(error: OSError) -> LauncherError:
             folder=str(lock),
         )
     path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+    if isinstance(error, FileNotFoundError) and not Path(path).is_absolute() and not _has_current_folder():
+        return LauncherError(
+            message("The current folder no longer exists."),
+            message("Go to another one, for example by `cd ~`, and run this again."),
+        )
     refused = message(
         "The system refused: {strerror}{path}.", strerror=error.strerror or error, path=(f" ({path})" if path else "")
     )
@@ -122,6 +127,14 @@ def explain_os_error(error: OSError) -> LauncherError:
                 folder=str(folder),
             )
     return LauncherError(refused, message("Check disk space and permissions."))
+
+
+def _has_current_folder() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _program_folders() -> tuple[Path, ...]:

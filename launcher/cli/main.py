@@ -228,8 +228,9 @@ def _run_and_report(options: argparse.Namespace, verb: Callable[[], int]) -> int
         if options.verb == "gui":
             _show_dialog(error)
     except OSError as error:
-        # An error without a file comes from the output, except for a timeout, which comes from a lock.
-        has_no_file = error.filename is None and not isinstance(error, TimeoutError)
+        # An error without a file comes from the output, except for a timeout, which comes from a lock, and for the
+        # current folder, which may be gone.
+        has_no_file = error.filename is None and not isinstance(error, TimeoutError | FileNotFoundError)
         if isinstance(error, BrokenPipeError) or (has_no_file and options.verb in _PRINTING_VERBS):
             raise
         print_error(_find_missing_proc() or explain_os_error(error), as_json=options.json)
