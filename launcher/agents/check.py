@@ -12,6 +12,8 @@ from launcher.base.messages import join_messages, message
 from launcher.base.paths import shipped_file
 from launcher.engine.server.client import EngineClient
 
+PURPOSE = "agent-check"
+"""What the requests of the check say that they are for: `requests` lists them under this name."""
 _ROOM_TOKENS = 64
 """Tokens that may be read again in each turn beside the new ones: an engine keeps its checkpoints that far apart."""
 _REPLY_TOKENS, _LAST_REPLY_TOKENS = 512, 48
@@ -66,6 +68,7 @@ async def check_server(client: EngineClient, agent: Agent | None = None, *, mode
 
     Raises Unreachable, and Refused if the server takes no chat request at all.
     """
+    client.set_purpose(PURPOSE)
     findings, texts = _Findings(), _load_texts()
     rules = (f"{number}. {texts['rule']}" for number in range(1, _RULES + 1))
     messages: list[dict[str, Any]] = [

@@ -14,10 +14,10 @@ from weakref import WeakSet
 
 import httpx
 
-from launcher import __version__
 from launcher.base.errors import GAVE_WAY, INTERRUPTED, GaveWay, RateLimited, Refused, Unreachable
 from launcher.base.messages import message
 from launcher.base.net import (
+    USER_AGENT,
     connection_error,
     host_name,
     make_tls_context,
@@ -132,6 +132,8 @@ class ServerClient:
     def __init__(self, url: str, *, api_key: str | None = None, remote: bool = False) -> None:
         self.url = url
         self._remote = remote
+        self._headers = {"User-Agent": USER_AGENT}
+        """Headers of the requests, but not of get_status, which needs no key."""
         self.set_api_key(api_key)
         self._connect_s = _REMOTE_CONNECT_S if remote else _CONNECT_S
         # TLS is not used on loopback, and loading certificates would take 20 ms.
@@ -151,7 +153,12 @@ class ServerClient:
 
     def set_api_key(self, api_key: str | None) -> None:
         """Send this API key with further requests, none if None."""
-        self._key = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._headers.pop("Authorization", None)
+        self._headers |= bearer_header(api_key)
+
+    def set_purpose(self, purpose: str) -> None:
+        """Have further requests say what they are for, so that the server's log tells them from those of clients."""
+        self._headers["User-Agent"] = f"{purpose} ({USER_AGENT})"
 
     async def close(self) -> None:
         """Close every connection, including open streams."""
@@ -161,7 +168,7 @@ class ServerClient:
     def _open_client(self) -> httpx.AsyncClient:
         client = httpx.AsyncClient(
             base_url=self.url,
-            headers={"Accept-Encoding": "identity"},
+            headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
             trust_env=self._remote,
             verify=self._verify,
             timeout=httpx.Timeout(10.0, connect=self._connect_s),
@@ -187,7 +194,7 @@ class ServerClient:
         limit_s = None if unlimited else _REPLY_S
         timeout = httpx.Timeout(limit_s, connect=self._connect_s)
         method = "POST" if body else "GET"
-        request = self._client.stream(method, path, json=body, headers=self._key, timeout=timeout)
+        request = self._client.stream(method, path, json=body, headers=self._headers, timeout=timeout)
         with self._converted_errors():
             async with asyncio.timeout(limit_s), request as response:
                 await self._raise_for_status(response)
@@ -205,7 +212,7 @@ class ServerClient:
         every 30 s; after 75 s without data (two missed pings) or without response headers it counts as hung.
         """
         timeout = httpx.Timeout(_REPLY_S, connect=self._connect_s, read=_SILENCE_S)
-        headers = {**self._key, "Accept": "text/event-stream", "Cache-Control": "no-store"}
+        headers = {**self._headers, "Accept": "text/event-stream", "Cache-Control": "no-store"}
         # A client of its own, because httpcore keeps cancelled streams in a shared pool.
         async with self._open_client() as client, AsyncExitStack() as stack:
             with self._converted_errors():
@@ -441,7 +448,7 @@ def parse_retry_after(text: str) -> float | None:
 
 def make_remote_client() -> httpx.Client:
     """Return a client for other computers that uses the environment's proxies and refuses redirects away from https."""
-    headers = {"User-Agent": f"mtp-launcher/{__version__}", "Accept-Encoding": "identity"}
+    headers = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
     try:
         return httpx.Client(
             timeout=httpx.Timeout(30.0, connect=10.0),

@@ -13,16 +13,23 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from launcher import __version__
 from launcher.base.errors import BadOption, Refused, Unreachable
 from launcher.base.http import ResponseHead
 from launcher.base.messages import message
-from launcher.base.net import connection_error, find_proxy, host_name, make_tls_context, redirect_target, url_origin
+from launcher.base.net import (
+    USER_AGENT,
+    connection_error,
+    find_proxy,
+    host_name,
+    make_tls_context,
+    redirect_target,
+    url_origin,
+)
 
 _CONNECT_S = 10.0
 _REDIRECTS = 10
 _PIECE = 2**17
-_HEADERS = {"User-Agent": f"mtp-launcher/{__version__}", "Accept-Encoding": "identity", "Connection": "close"}
+_HEADERS = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity", "Connection": "close"}
 _ADDRESS_CHARACTERS = "%/:?#[]@!$&'()*+,;=~"
 """Characters of a URL that are not percent-encoded again."""
 

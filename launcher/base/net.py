@@ -12,9 +12,12 @@ from urllib.parse import urljoin, urlsplit
 import certifi
 import truststore
 
+from launcher import __version__
 from launcher.base.errors import BadOption, Refused, Unreachable, Untrusted
 from launcher.base.messages import join_messages, message
 
+USER_AGENT = f"mtp-launcher/{__version__}"
+"""The name by which servers know this program."""
 _BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/cert.pem",

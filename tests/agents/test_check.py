@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher import __version__
 from launcher.agents.agent import find_agent
 from launcher.agents.check import Verdict, check_server
 from launcher.app.serving import serve
@@ -53,13 +54,15 @@ def test_what_is_wrong_is_said_with_what_to_do(fault: str, agent: str | None, wo
 
 
 def test_the_demo_reuses_its_prompt_and_calls_no_tool(demo_model: Path, home: Path) -> None:
-    async def ask() -> Verdict:
+    async def ask() -> tuple[Verdict, set[str]]:
         async with serve(ServeOptions(demo_model, context=16_384)) as session:
             endpoint = session.supervisor.endpoint
             async with EngineClient(endpoint.url, endpoint.api_key) as client:
-                return await check_server(client)
+                verdict = await check_server(client)
+            return verdict, {record.user_agent for record in session.request_log.records}
 
-    verdict = asyncio.run(ask())
+    verdict, senders = asyncio.run(ask())
+    assert senders == {f"agent-check (mtp-launcher/{__version__})"}  # `requests` tells them from those of agents
     assert not verdict.ready
     assert not verdict.tool_call
     assert "answered with text" in verdict.sentence

@@ -129,6 +129,10 @@ class EngineClient:
         """Send this API key with further requests."""
         self._http.set_api_key(api_key)
 
+    def set_purpose(self, purpose: str) -> None:
+        """Have further requests say what they are for: see ServerClient.set_purpose."""
+        self._http.set_purpose(purpose)
+
     async def is_healthy(self) -> bool:
         """Return whether the model is loaded and the server answers."""
         return await self.read_health() == 200
