@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from launcher.base.errors import BadOption, LauncherError, Refused, ServerNotFound, Unreachable
 from launcher.base.messages import message
-from launcher.base.text import one_line
+from launcher.base.text import one_line, shown_address
 from launcher.engine.server.client import ChatRequest, Delta, EngineClient
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.logs import LogBook
@@ -37,25 +37,28 @@ class ServerAddress:
 
 
 def parse_address(text: str) -> ServerAddress:
-    """Parse an address as users write it. Raises BadOption for an invalid one, or one with a password."""
+    """Parse an address as users write it.
+
+    Raises BadOption for an invalid one, for a word that may be anything, and for one with a password.
+    """
+    no_address = BadOption(
+        message("`{text}` is not the address of a server.", text=shown_address(text)),
+        message("Write it like http://127.0.0.1:8080."),
+    )
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise BadOption(
-            message("{text} is not a valid address: {error}.", text=one_line(text), error=error),
-            message("Write it like http://127.0.0.1:8080."),
-        ) from None
+    except ValueError:  # its text may quote a password
+        raise no_address from None
     if parts.scheme not in ("http", "https") or not host or port == 0:
-        raise BadOption(
-            message("{text} is not a server address.", text=one_line(text)),
-            message("Write it like http://127.0.0.1:8080."),
-        )
+        raise no_address
     if parts.username is not None or parts.query or parts.fragment:
         raise BadOption(
             message("The address may hold only a server and a path."),
             message("Pass the API key with --api-key-env or --key-file."),
         )
+    if "://" not in text and port is None and "." not in host and not _is_local(host):
+        raise no_address
     path = parts.path.rstrip("/").removesuffix("/v1").removesuffix("/chat/completions").removesuffix("/v1")
     return ServerAddress(urlunsplit((parts.scheme, parts.netloc, path, "", "")), _is_local(host))
 
@@ -184,7 +187,8 @@ class AttachedServer:
             why = dict.fromkeys(missing[path].rstrip(".") for path in ("/v1/models", "/props") if path in missing)
             raise Refused(
                 message(
-                    "{url} is not a supported model server: it has neither /v1/models nor /props ({why}).",
+                    "{url} is no llama-server, and has no OpenAI interface: it has neither /v1/models nor /props"
+                    " ({why}).",
                     url=self.address.url,
                     why="; ".join(why) or "its lists are empty",
                 ),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from launcher.base.messages import Message, join_messages, message
+from launcher.base.text import hide_logins
 
 if TYPE_CHECKING:
     from launcher.base.action import Action
@@ -21,16 +22,19 @@ class LauncherError(Exception):
     """An error for users: what happened and why, then what to do.
 
     `title` is one sentence, `hint` the next step, `facts` the values behind them (for --json and logs). `code` is
-    stable: scripts may rely on it. `actions` are suggested fixes, best first.
+    stable: scripts may rely on it. `actions` are suggested fixes, best first. Passwords in web addresses are hidden:
+    users paste errors into bug reports.
     """
 
     code = "error"
 
     def __init__(self, title: str, hint: str = "", **facts: object) -> None:
-        super().__init__(title)
-        self.title = title
-        self.hint = hint
-        self.facts: Mapping[str, object] = facts
+        self.title = hide_logins(title)
+        self.hint = hide_logins(hint)
+        super().__init__(self.title)
+        self.facts: Mapping[str, object] = {
+            name: hide_logins(fact) if isinstance(fact, str) else fact for name, fact in facts.items()
+        }
         self.actions: tuple[Action, ...] = ()
 
     def attach_actions(self, actions: Iterable[Action]) -> None:

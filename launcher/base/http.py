@@ -256,7 +256,8 @@ class ServerClient:
             yield
         except httpx.ConnectError as error:
             if self._remote:
-                raise connection_error(self.url, error, connecting=True) from error
+                hint = message("Check the address, and whether the server runs.")
+                raise connection_error(self.url, error, connecting=True, hint=hint) from error
             raise Unreachable(
                 message("No server responds at {url}.", url=self.url), message("Is the server still running?")
             ) from error

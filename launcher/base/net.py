@@ -133,10 +133,18 @@ def setup_error(error: Exception, url: str | None = None) -> Unreachable:
     )
 
 
-def connection_error(url: str, error: BaseException, *, connecting: bool = False) -> Unreachable:
-    """Return the error for a failed connection to `url`; `connecting` if it failed before it was established."""
+def connection_error(
+    url: str,
+    error: BaseException,
+    *,
+    connecting: bool = False,
+    hint: str = message("Check the internet connection."),
+) -> Unreachable:
+    """Return the error for a failed connection to `url`; `connecting` if it failed before it was established.
+
+    `hint` is the next step unless a proxy or a certificate may be the cause.
+    """
     host, proxy = host_name(url), find_proxy(url)
-    hint = message("Check the internet connection.")
     if proxy:
         hint = message("The connection uses the proxy {proxy}.", proxy=host_name(proxy))
     cause: BaseException = error

@@ -15,6 +15,7 @@ _CONTROL = re.compile(
     r"\ud800-\udfff\ufffe\uffff]"  # surrogates and noncharacters
 )
 _BREAKS = re.compile(r"\r\n|[\n\r\t\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+_LOGIN = re.compile(r"(?<=://)[^\s/\"'`]*@")
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -35,6 +36,21 @@ def one_line(text: str, max_characters: int = 400) -> str:
     """Return `text` as `make_visible` does, on one line of at most `max_characters`."""
     line = make_visible(_BREAKS.sub(" ", text[: 2 * max_characters]))
     return line if len(text) <= max_characters else f"{line[: max_characters - 1]}…"
+
+
+def hide_logins(text: str) -> str:
+    """Return `text` with the names and passwords in its web addresses replaced by ***; the same object without any."""
+    return _LOGIN.sub("***@", text) if _LOGIN.search(text) else text
+
+
+def shown_address(typed: str) -> str:
+    """Return an address as a user typed it, for a message: on one line, without password, query and fragment.
+
+    It may be no address at all: all between // and the last @ counts as a password.
+    """
+    scheme, slashes, rest = typed.partition("://") if "://" in typed else ("", "", typed)
+    _login, at, place = rest.rpartition("@")
+    return one_line(re.split(r"[?#]", f"{scheme}{slashes}{'***' if at else ''}{at}{place}")[0])
 
 
 def escape_json(text: str) -> str:

@@ -22,7 +22,7 @@ async def run(options: argparse.Namespace) -> Result:
     """Send a few requests as an agent would, and return the verdict. Exit code 1 unless the server is ready."""
     from launcher.agents.agent import find_agent
     from launcher.agents.check import check_server
-    from launcher.app.attach import parse_address
+    from launcher.app.attach import AttachedServer, parse_address
     from launcher.engine.server import registry
     from launcher.engine.server.client import EngineClient
 
@@ -31,7 +31,9 @@ async def run(options: argparse.Namespace) -> Result:
     address, key = parse_address(url), await find_api_key(url, options)
     remote = not address.local or address.url.startswith("https://")
     async with EngineClient(address.url, key, remote=remote) as client:
-        verdict = await check_server(client, agent)
+        # First what it is: a web server of another kind answers the check's requests with anything.
+        features = await AttachedServer(address, key, client=client).detect_features()
+        verdict = await check_server(client, agent, model=None if features.is_llama_server else features.model)
     data = asdict(verdict)
     figures = ("reuse_turn2", "reuse_turn3", "acceptance")
     data |= {name: round_figure(data[name], 4) for name in figures}

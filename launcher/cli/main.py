@@ -65,6 +65,15 @@ _PRINTING_VERBS = ("plan", "estimate", "models", "doctor", "versions", "status",
 OpenWindow = Callable[[argparse.Namespace], int]
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors do not repeat the password of an address. The verbs' parsers are of this class, too."""
+
+    def error(self, message: str) -> NoReturn:
+        from launcher.base.text import hide_logins  # late: most commands are typed correctly
+
+        super().error(hide_logins(message))
+
+
 def run(open_window: OpenWindow) -> NoReturn:
     """Run the command line of this process; `open_window` opens the window."""
     is_stdout_closed = sys.stdout is None  # closed by the caller, or this is pythonw
@@ -185,7 +194,7 @@ def _find_empty_value(arguments: list[str]) -> str | None:
 
 def _build_parser(arguments: list[str]) -> argparse.ArgumentParser:
     """Build the parser, with the options of the verb in `arguments` only: importing the others would take long."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="mtp-launcher", description="Run llama.cpp's llama-server with MTP speculative decoding, and watch it."
     )
     parser.add_argument("--version", action="version", version=f"mtp-launcher {__version__}")

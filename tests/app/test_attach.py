@@ -94,15 +94,35 @@ class TestAddresses:
 
     @pytest.mark.parametrize(
         "text",
-        ["", "http://", "ftp://x", "http://x:99999", "http://x:0", "http://[::1", "http://u:p@x", "http://x/?key=1"],
+        [
+            "",
+            "http://",
+            "ftp://x",
+            "http://x:99999",
+            "http://x:0",
+            "http://[::1",
+            "http://u:p@x",
+            "http://x/?key=1",
+            "x",
+            "x/v1",
+        ],
     )
     def test_what_is_none_is_refused(self, text: str) -> None:
         with pytest.raises(BadOption):
             parse_address(text)
 
-    def test_a_password_in_an_address_is_not_repeated(self) -> None:
+    def test_a_word_is_no_address(self) -> None:
+        with pytest.raises(
+            BadOption, match=r"^`nonsense` is not the address of a server\. .* http://127\.0\.0\.1:8080"
+        ):
+            parse_address("nonsense")
+
+    @pytest.mark.parametrize("place", ["x", "[x", "x:99999", "x@[y"])
+    @pytest.mark.parametrize("login", ["user:hunter2", "user:p/hunter2", "hunter2"])
+    @pytest.mark.parametrize("scheme", ["http://", ""])
+    def test_a_password_in_an_address_is_not_repeated(self, scheme: str, login: str, place: str) -> None:
         with pytest.raises(BadOption) as refused:
-            parse_address("http://user:hunter2@x")
+            parse_address(f"{scheme}{login}@{place}")
         assert "hunter2" not in str(refused.value)
 
     def test_a_key_over_plain_http_to_elsewhere_is_open(self) -> None:
@@ -231,7 +251,7 @@ async def test_what_a_server_answered_that_is_none_is_told(kind: str, why: str) 
         b"Content-Length: 0\r\n\r\n",
     }
     async with serving({}, default=(STRANGE | more)[kind]) as (url, _):
-        with pytest.raises(Refused, match="not a supported model server") as error:
+        with pytest.raises(Refused, match="no llama-server, and has no OpenAI interface") as error:
             await looked(url)
     assert why in error.value.title
 
@@ -343,6 +363,13 @@ class TestWatching:
             assert server.status.state is ServerState.BUSY
             assert server.engine_pid is None
         assert rates[0] == pytest.approx(50.0)
+
+    async def test_where_nothing_listens_the_address_is_to_be_checked_and_not_the_internet(self) -> None:
+        async with serving({}) as (url, _):
+            pass
+        with pytest.raises(Unreachable, match="cannot be reached") as error:
+            await looked(url.replace("http:", "https:"))  # which is asked as a server elsewhere is
+        assert error.value.hint == "Check the address, and whether the server runs."
 
     async def test_a_server_that_goes_away_is_told(self) -> None:
         async with serving({"/v1/models": MODELS, "/health": reply({})}) as (url, _):

@@ -24,6 +24,18 @@ def test_the_figures_are_kept_apart_from_the_sentence() -> None:
     assert "{" not in str(error)
 
 
+def test_no_password_of_an_address_is_in_it() -> None:
+    address = "http://user:hunter2@server.example/v1"
+    error = Refused(f"{address} refused.", f"Run `chat --url {address}`.", where=address, port=80)
+    assert "hunter2" not in f"{error} {error.args} {dict(error.facts)}"
+    assert error.title == "http://***@server.example/v1 refused."
+    assert error.facts["port"] == 80
+
+
+def test_an_at_sign_in_a_path_is_no_login() -> None:
+    assert Refused("https://server.example/@user/model is gone.").title.startswith("https://server.example/@user/")
+
+
 def test_a_refusal_knows_the_http_status() -> None:
     error = Refused("No.", status=404, where="/nope")
     assert error.status == 404

@@ -78,7 +78,14 @@ def test_in_a_wheel_the_shipped_files_lie_inside_the_package(tmp_path: Path) -> 
     package = tmp_path / "launcher"
     (package / "base").mkdir(parents=True)
     (package / "_data").mkdir()
-    for name in ("__init__.py", "base/__init__.py", "base/errors.py", "base/messages.py", "base/paths.py"):
+    for name in (
+        "__init__.py",
+        "base/__init__.py",
+        "base/errors.py",
+        "base/messages.py",
+        "base/paths.py",
+        "base/text.py",
+    ):
         shutil.copy(ROOT / "launcher" / name, package / name)
     script = "from launcher.base.paths import shipped_file; print(shipped_file('presets', 'demo.toml'))"
     said = subprocess.run(

@@ -22,6 +22,7 @@ from launcher.base.identity import ProcessId
 from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
 from launcher.base.paths import explain_os_error, runtime_dir, state_dir
+from launcher.base.text import shown_address
 from launcher.engine.server.endpoint import ALL_ADDRESSES, HOST, Endpoint, claim_endpoint, is_port_free
 
 # Orphaned engines: they still run because their launcher was killed together with its keeper.
@@ -281,7 +282,7 @@ def find_server(url: str | None) -> ServerEntry:
             if entry.url == wanted:
                 return entry
         raise ServerNotFound(
-            message("No server of this program runs at {url}.", url=url),
+            message("No server of this program runs at {url}.", url=shown_address(url)),
             message("Running: {names}.", names=names)
             if names
             else message(

@@ -1,0 +1,87 @@
+"""Addresses of servers as users type them: with a password, wrong ones, and servers of another kind."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+
+from tests.cli.in_process import run
+
+WITH_URL = [
+    ["agent-check"],
+    ["bench"],
+    ["chat", "hi"],
+    ["code", "opencode", "--print"],
+    ["diagnose"],
+    ["export", "env"],
+    ["logs"],
+    ["requests"],
+    ["restart"],
+    ["status"],
+    ["stop"],
+    ["tune", "--when-idle"],
+]
+
+
+class _QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@contextmanager
+def web_server() -> Iterator[str]:
+    """Run Python's own web server, which knows no POST; its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _QuietHandler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("words", WITH_URL, ids=lambda words: words[0])
+def test_a_password_in_an_address_is_repeated_nowhere(home: object, words: list[str]) -> None:
+    for login in ("http://user:hunter2@", "user:hunter2@", "http://user:p/hunter2@"):
+        refused = run(*words, "--url", f"{login}127.0.0.1:1", "--json")
+        assert refused.returncode == 1
+        assert '"error"' in refused.stdout or "--json belongs to" in refused.stdout
+        assert "hunter2" not in refused.stdout + refused.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["attach"], ["plan"], ["estimate"], ["serve", "--model"], ["models", "show"], ["export", "litellm", "--peers"]],
+    ids=lambda words: words[0],
+)
+def test_nor_that_of_another_address(home: object, words: list[str]) -> None:
+    refused = run(*words, "http://user:hunter2@127.0.0.1:1/model.gguf")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("Error: ")
+    assert "hunter2" not in refused.stdout + refused.stderr
+
+
+def test_nor_one_that_is_no_argument(home: object) -> None:
+    refused = run("status", "http://user:hunter2@127.0.0.1:1")
+    assert refused.returncode == 2
+    assert refused.stderr.endswith("unrecognized arguments: http://***@127.0.0.1:1\n")
+
+
+def test_a_web_server_is_no_server_of_models(home: object) -> None:
+    with web_server() as url:
+        refused = run("agent-check", "--url", url)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"Error: {url} is no llama-server, and has no OpenAI interface: ")
+    assert "HTTP status" not in refused.stderr
+
+
+@pytest.mark.parametrize("words", [["agent-check"], ["chat", "hi"], ["code", "opencode", "--print"]])
+def test_a_word_is_no_address(home: object, words: list[str]) -> None:
+    refused = run(*words, "--url", "nonsense")
+    assert refused.stderr.splitlines() == [
+        "Error: `nonsense` is not the address of a server.",
+        "       Write it like http://127.0.0.1:8080.",
+    ]
