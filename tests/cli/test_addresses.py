@@ -1,5 +1,6 @@
 """Addresses of servers as users type them: with a password, wrong ones, and servers of another kind."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -30,10 +31,32 @@ class _QuietHandler(SimpleHTTPRequestHandler):
         """Print nothing."""
 
 
+class _OtherServer(_QuietHandler):
+    """A server with OpenAI's interface that refuses a request without the name of its model, as Ollama does."""
+
+    def do_GET(self) -> None:
+        found = self.path == "/v1/models"
+        self._answer(200 if found else 404, {"data": [{"id": "some-model"}]} if found else {"error": "not found"})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if body.get("model") != "some-model":
+            self._answer(400, {"error": {"message": "model is required"}})
+            return
+        self._answer(200, {"choices": [{"message": {"role": "assistant", "content": "Hello."}}]})
+
+    def _answer(self, status: int, body: object) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
 @contextmanager
-def web_server() -> Iterator[str]:
-    """Run Python's own web server, which knows no POST; its address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _QuietHandler) as server:
+def web_server(handler: type[_QuietHandler] = _QuietHandler) -> Iterator[str]:
+    """Run a web server, by default Python's own, which knows no POST; its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -76,6 +99,12 @@ def test_a_web_server_is_no_server_of_models(home: object) -> None:
     assert refused.returncode == 1
     assert refused.stderr.startswith(f"Error: {url} is no llama-server, and has no OpenAI interface: ")
     assert "HTTP status" not in refused.stderr
+
+
+def test_a_server_of_another_program_is_asked_for_its_own_model(home: object) -> None:
+    with web_server(_OtherServer) as url:
+        verdict = json.loads(run("agent-check", "--url", url, "--json").stdout)
+    assert "answered with text" in verdict["sentence"]
 
 
 @pytest.mark.parametrize("words", [["agent-check"], ["chat", "hi"], ["code", "opencode", "--print"]])
