@@ -64,7 +64,7 @@ def main() -> None:
     panel.references.set_limit(Reading(282.0))
     panel.references.set_baseline(171.0)
     _spin(500)
-    card = panel.cards["rate"]
+    card = panel.rows["rate"]
     bare.resize(_WIDTH, _HEIGHT)
     bare.plot(numpy.random.default_rng(1).normal(214, 12, _HOUR))
     bare.show()
@@ -125,7 +125,7 @@ def _frame(panel: PlotPanel, change: Callable[[], object], *, draws: bool = True
     change()
     if draws:
         panel.draw()
-    for card in panel.cards.values():
+    for card in panel.rows.values():
         if card.chart is not None and card.chart.isVisible():
             card.chart.viewport().repaint()
     _spent.append((time.thread_time() - spent_s) * 1e3)

@@ -83,5 +83,5 @@ class ScreenshotTaker(QObject):
 
         A picture's file size does not prove that anything was drawn.
         """
-        charts = (card.chart for card in self._window.page("cockpit").plots.cards.values())
+        charts = (row.chart for row in self._window.page("cockpit").plots.rows.values())
         return {each.plot_name: each.points for each in charts if each is not None and each.isVisible()}

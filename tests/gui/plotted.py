@@ -12,7 +12,7 @@ from pytestqt.qtbot import QtBot
 from launcher.engine.server.state import ServerState, ServerStatus
 from launcher.gui import theme
 from launcher.gui.controller import Controller
-from launcher.gui.plots.card import PlotCard
+from launcher.gui.plots.row import PlotRow
 from launcher.gui.plots.chart import Chart
 from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.plots.samples import Samples
@@ -92,7 +92,7 @@ def is_drawing(panel: PlotPanel) -> bool:
     return any(timer.isActive() for timer in timers)
 
 
-def chart_of(card: PlotCard) -> Chart:
+def chart_of(card: PlotRow) -> Chart:
     assert card.chart is not None
     return card.chart
 
@@ -102,11 +102,11 @@ def kept(panel: PlotPanel) -> Samples:
     return panel.samples
 
 
-def said(card: PlotCard) -> list[str]:
+def said(card: PlotRow) -> list[str]:
     return [read_out.value.accessibleName() for read_out in card.read_outs.values()]
 
 
-def hover_rows(card: PlotCard) -> dict[str, str]:
+def hover_rows(card: PlotRow) -> dict[str, str]:
     hover = chart_of(card).overlay.hover
     assert hover is not None
     return {row.name: row.value for row in hover.rows}

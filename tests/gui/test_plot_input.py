@@ -17,7 +17,7 @@ from launcher.engine.server.client import Delta
 from launcher.engine.server.state import Notice, PromptRead, ServerState, ServerStatus, StreamsContinued
 from launcher.gui import theme
 from launcher.gui.controller import Controller
-from launcher.gui.plots.card import PlotCard
+from launcher.gui.plots.row import PlotRow
 from launcher.gui.plots.marks import Mark, MarkKind, MarkLog
 from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.plots.quantities import PLOTS, exported_quantities
@@ -122,7 +122,7 @@ class TestMarks:
         controller._view_model.update(status=ServerStatus(ServerState.READY))
         panel.add_samples([sampled(time.monotonic())])
         drawn(panel)
-        overlay = chart_of(panel.cards["rate"]).overlay
+        overlay = chart_of(panel.rows["rate"]).overlay
         assert (len(overlay.marks), len(overlay.pauses)) == (2, 0)
         plain = overlay.grab().toImage()
         controller.bridge.drained.emit([StreamsContinued(20.0)])
@@ -146,7 +146,7 @@ class TestMarks:
             panel.marks.append(Mark(kept(panel).newest_s, kind, "x"))
             panel.add_samples([sampled(kept(panel).newest_s + 1)])
             drawn(panel)
-            overlay = chart_of(panel.cards["rate"]).overlay
+            overlay = chart_of(panel.rows["rate"]).overlay
             ((share, _),) = overlay.marks
             image = overlay.grab().toImage()
             x = round(overlay.area.left() + share * overlay.area.width())
@@ -161,17 +161,17 @@ class TestMarks:
         drawn(panel)
         QTest.keyClick(panel, Qt.Key.Key_Left, Qt.KeyboardModifier.ControlModifier)
         drawn(panel)
-        hover = chart_of(panel.cards["rate"]).overlay.hover
+        hover = chart_of(panel.rows["rate"]).overlay.hover
         assert hover is not None
         assert "Weights are in system memory." in hover.lines
         assert "Weights are in system memory." in panel.board.accessibleDescription()
         QTest.keyClick(panel, Qt.Key.Key_Escape)
         drawn(panel)
-        assert chart_of(panel.cards["rate"]).overlay.hover is None
+        assert chart_of(panel.rows["rate"]).overlay.hover is None
 
 
 class TestPointer:
-    def move(self, card: PlotCard, share: float) -> None:
+    def move(self, card: PlotRow, share: float) -> None:
         overlay = chart_of(card).overlay
         x = overlay.area.left() + share * overlay.area.width()
         QTest.mouseMove(overlay, QPoint(round(x), round(overlay.area.center().y())))
@@ -181,7 +181,7 @@ class TestPointer:
         steps = [sampled(start_s + i / 10, tokens_per_second=100.0 if i < 1_500 else 300.0) for i in range(3_000)]
         panel.add_samples(steps)
         drawn(panel)
-        rate, drafts, gpu, vram = (panel.cards[name] for name in ("rate", "acceptance", "gpu", "vram"))
+        rate, drafts, gpu, vram = (panel.rows[name] for name in ("rate", "acceptance", "gpu", "vram"))
         chart_of(gpu).overlay.hovered.emit(0.25)
         assert hover_rows(rate) == {"Tokens per second": "100.0 t/s"}
         assert hover_rows(drafts) == {
@@ -201,18 +201,18 @@ class TestPointer:
 
     def test_the_real_pointer_does_it(self, panel: PlotPanel, qtbot: QtBot) -> None:
         fill(panel)
-        with qtbot.waitSignal(chart_of(panel.cards["rate"]).overlay.hovered):
-            self.move(panel.cards["rate"], 0.5)
-        assert hover_rows(panel.cards["acceptance"])["Draft acceptance"] == "79.0 %"
+        with qtbot.waitSignal(chart_of(panel.rows["rate"]).overlay.hovered):
+            self.move(panel.rows["rate"], 0.5)
+        assert hover_rows(panel.rows["acceptance"])["Draft acceptance"] == "79.0 %"
 
     def test_arrow_keys_read_values_too(self, panel: PlotPanel) -> None:
         fill(panel)
         QTest.keyClick(panel, Qt.Key.Key_Left)
         drawn(panel)
-        first = chart_of(panel.cards["rate"]).overlay.hover
+        first = chart_of(panel.rows["rate"]).overlay.hover
         QTest.keyClick(panel, Qt.Key.Key_Left)
         drawn(panel)
-        second = chart_of(panel.cards["rate"]).overlay.hover
+        second = chart_of(panel.rows["rate"]).overlay.hover
         assert first is not None
         assert second is not None
         assert second.x < first.x
@@ -220,7 +220,7 @@ class TestPointer:
 
     def test_the_wheel_zooms_all_plots_and_home_goes_back(self, panel: PlotPanel) -> None:
         fill(panel)
-        overlay = chart_of(panel.cards["gpu"]).overlay
+        overlay = chart_of(panel.rows["gpu"]).overlay
         place = overlay.area.center()
         wheel = QWheelEvent(
             place, QPointF(overlay.mapToGlobal(place.toPoint())), QPoint(), QPoint(0, 240), Qt.MouseButton.NoButton,
@@ -230,7 +230,7 @@ class TestPointer:
         drawn(panel)
         expected = 300 / 1.25**2
         assert panel.span.length_s == pytest.approx(expected)
-        ranges = {tuple(chart_of(card).viewRange()[0]) for card in panel.cards.values() if card.isVisible()}
+        ranges = {tuple(chart_of(card).viewRange()[0]) for card in panel.rows.values() if card.isVisible()}
         assert len(ranges) == 1
         assert ranges.pop()[0] == pytest.approx(-expected)
         QTest.keyClick(panel, Qt.Key.Key_Home)
@@ -238,7 +238,7 @@ class TestPointer:
 
     def test_dragging_pans_and_holds_and_a_double_click_is_live_again(self, panel: PlotPanel) -> None:
         fill(panel, 1_200)
-        overlay = chart_of(panel.cards["rate"]).overlay
+        overlay = chart_of(panel.rows["rate"]).overlay
         middle = overlay.area.center().toPoint()
         QTest.mousePress(overlay, Qt.MouseButton.LeftButton, pos=middle)
         QTest.mouseMove(overlay, middle + QPoint(100, 0))
@@ -247,7 +247,7 @@ class TestPointer:
         assert not panel.span.live
         assert panel.span.end_s == pytest.approx(kept(panel).newest_s - moved_s, abs=1)
         drawn(panel)
-        assert chart_of(panel.cards["rate"]).time_axis.end_wall_s == pytest.approx(time.time() - moved_s, abs=60)
+        assert chart_of(panel.rows["rate"]).time_axis.end_wall_s == pytest.approx(time.time() - moved_s, abs=60)
         end_s = panel.span.end_s
         panel.add_samples([sampled(kept(panel).newest_s + 5)])
         drawn(panel)

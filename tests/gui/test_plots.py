@@ -65,7 +65,7 @@ def test_numbers_come_with_their_unit_and_their_change_in_a_minute(panel: PlotPa
     fill(panel)
     panel.add_samples([sampled(kept(panel).newest_s + 0.1, tokens_per_second=212.5, gpu_power_w=290.0)])
     drawn(panel)
-    rate, drafts, gpu, vram = (panel.cards[name] for name in ("rate", "acceptance", "gpu", "vram"))
+    rate, drafts, gpu, vram = (panel.rows[name] for name in ("rate", "acceptance", "gpu", "vram"))
     assert said(rate) == ["Tokens per second: 212.5 t/s +12.5 in 1 min"]
     assert said(drafts) == ["Draft acceptance: 79.0 % ±0.0 in 1 min"]
     assert said(gpu)[1] == "Power: 290 of 450 W −10 in 1 min"  # noqa: RUF001 -- a minus sign
@@ -79,8 +79,8 @@ def test_what_ended_keeps_its_last_value_with_its_age_and_the_plot_has_a_gap(pan
     start_s = fill(panel, 60)
     panel.add_samples([sampled(start_s + 60 + i / 10, tokens_per_second=None) for i in range(50)])
     drawn(panel)
-    assert said(panel.cards["rate"]) == ["Tokens per second: 200.0 t/s 5 s ago"]
-    curve = chart_of(panel.cards["rate"]).curves["tokens_per_second"]
+    assert said(panel.rows["rate"]) == ["Tokens per second: 200.0 t/s 5 s ago"]
+    curve = chart_of(panel.rows["rate"]).curves["tokens_per_second"]
     assert curve.yData[-1] != curve.yData[-1]
     assert curve.yData[0] == 200.0
 
@@ -91,26 +91,26 @@ def test_a_sample_between_two_gaps_is_a_dot(panel: PlotPanel) -> None:
     panel.add_samples([sampled(start_s + i / 10, tokens_per_second=rate) for i, rate in enumerate(rates)])
     panel.choose_length(10)
     drawn(panel)
-    card = panel.cards["rate"]
+    card = panel.rows["rate"]
     shown = [(round(dot.y * card.top), dot.colour) for dot in chart_of(card).overlay.dots]
     assert shown == [(210, theme.DARK.rate.lower()), (150, theme.DARK.rate.lower())]
 
 
 def test_before_anything_runs_a_dash_says_why(panel: PlotPanel) -> None:
-    assert said(panel.cards["rate"]) == ["Tokens per second: – Nothing is running."]  # noqa: RUF001 -- an en dash
+    assert said(panel.rows["rate"]) == ["Tokens per second: – Nothing is running."]  # noqa: RUF001 -- an en dash
     panel.add_samples([sampled(time.monotonic(), tokens_per_second=None)])
     drawn(panel)
-    assert said(panel.cards["rate"]) == ["Tokens per second: – No reply is being generated."]  # noqa: RUF001
+    assert said(panel.rows["rate"]) == ["Tokens per second: – No reply is being generated."]  # noqa: RUF001
 
 
 def test_nothing_moves_while_numbers_change(panel: PlotPanel) -> None:
     fill(panel, 130)
-    read_out = panel.cards["rate"].read_outs["tokens_per_second"]
+    read_out = panel.rows["rate"].read_outs["tokens_per_second"]
 
     def places() -> list[tuple[int, ...]]:
         QApplication.processEvents()
         return [
-            each.geometry().getRect() for each in (read_out, read_out.unit, read_out.change, panel.cards["acceptance"])
+            each.geometry().getRect() for each in (read_out, read_out.unit, read_out.change, panel.rows["acceptance"])
         ]
 
     panel.add_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=999.9)])
@@ -124,7 +124,7 @@ def test_nothing_moves_while_numbers_change(panel: PlotPanel) -> None:
 
 def test_without_a_gpu_its_plots_are_absent_for_one_reason_and_the_host_is_shown(panel: PlotPanel) -> None:
     fill(panel, gpu=False)
-    gpu, vram, host = (panel.cards[name] for name in ("gpu", "vram", "host"))
+    gpu, vram, host = (panel.rows[name] for name in ("gpu", "vram", "host"))
     assert gpu.absent == NO_GPU
     assert gpu.aside == NO_GPU
     assert not chart_of(gpu).isVisible()
@@ -141,7 +141,7 @@ def test_without_a_gpu_its_plots_are_absent_for_one_reason_and_the_host_is_shown
 
 def test_curves_are_drawn_to_their_own_scales(panel: PlotPanel) -> None:
     fill(panel)
-    gpu, vram = panel.cards["gpu"], panel.cards["vram"]
+    gpu, vram = panel.rows["gpu"], panel.rows["vram"]
     drawn_at = {name: curve.yData[-1] for name, curve in chart_of(gpu).curves.items()}
     assert drawn_at["gpu_temperature_c"] == pytest.approx(71)
     assert drawn_at["gpu_power_w"] == pytest.approx(100 * 300 / 450)
@@ -157,7 +157,7 @@ def test_where_the_driver_does_not_tell_whose_memory_it_is_all_that_is_used_is_d
     start_s = time.monotonic() - 10
     panel.add_samples([sampled(start_s + i / 10, engine_vram_mib=None, others_vram_mib=None) for i in range(100)])
     drawn(panel)
-    assert chart_of(panel.cards["vram"]).curves["vram_used_mib"].yData[-1] == pytest.approx(21.0)
+    assert chart_of(panel.rows["vram"]).curves["vram_used_mib"].yData[-1] == pytest.approx(21.0)
 
 
 def test_a_peak_of_one_sample_is_seen_in_an_hour(panel: PlotPanel) -> None:
@@ -167,8 +167,8 @@ def test_a_peak_of_one_sample_is_seen_in_an_hour(panel: PlotPanel) -> None:
     panel.add_samples(batch)
     panel.choose_length(3_600)
     drawn(panel)
-    curve = chart_of(panel.cards["rate"]).curves["tokens_per_second"]
-    assert len(curve.yData) <= 2 * (chart_of(panel.cards["rate"]).columns + 2)
+    curve = chart_of(panel.rows["rate"]).curves["tokens_per_second"]
+    assert len(curve.yData) <= 2 * (chart_of(panel.rows["rate"]).columns + 2)
     assert max(curve.yData) == 900.0
 
 
@@ -177,19 +177,19 @@ def test_the_limit_and_the_rate_without_mtp_are_lines_and_the_mean_is_a_share_of
     panel.references.set_limit(Reading(250.0))
     panel.references.set_baseline(171.2)
     drawn(panel)
-    levels = chart_of(panel.cards["rate"]).overlay.levels
+    levels = chart_of(panel.rows["rate"]).overlay.levels
     assert [(level.text, level.dotted) for level in levels] == [("limit 250", False), ("without MTP 171", True)]
-    assert panel.cards["rate"].aside == "mean of 5 min 200.0\n80 % of the limit"
+    assert panel.rows["rate"].aside == "mean of 5 min 200.0\n80 % of the limit"
     panel.references.set_limit(Reading(5_000.0))
     drawn(panel)
-    assert chart_of(panel.cards["rate"]).overlay.levels[0].text == "limit 5,000, above"
-    assert panel.cards["rate"].top < 1_000
+    assert chart_of(panel.rows["rate"]).overlay.levels[0].text == "limit 5,000, above"
+    assert panel.rows["rate"].top < 1_000
     panel.references.set_limit(Reading.unknown("Nobody tells the bandwidth."))
     panel.references.set_baseline(None)
     drawn(panel)
-    assert chart_of(panel.cards["rate"]).overlay.levels == ()
-    assert panel.cards["rate"].aside.endswith("limit not known")
-    assert "Nobody tells the bandwidth." in panel.cards["rate"]._aside.toolTip()
+    assert chart_of(panel.rows["rate"]).overlay.levels == ()
+    assert panel.rows["rate"].aside.endswith("limit not known")
+    assert "Nobody tells the bandwidth." in panel.rows["rate"]._aside.toolTip()
 
 
 def test_another_server_begins_with_no_figures_of_the_one_before(
@@ -200,7 +200,7 @@ def test_another_server_begins_with_no_figures_of_the_one_before(
     controller.launched.emit(launch)
     panel.references.set_limit(Reading(65.0))
     drawn(panel)
-    rate, drafts = panel.cards["rate"], panel.cards["acceptance"]
+    rate, drafts = panel.rows["rate"], panel.rows["acceptance"]
     assert rate.aside == ""
     assert drafts.aside == ""
     panel.add_samples([sampled(time.monotonic() + 1, tokens_per_second=None, acceptance_percent=None)])
@@ -211,8 +211,8 @@ def test_another_server_begins_with_no_figures_of_the_one_before(
     drawn(panel)
     assert said(rate) == ["Tokens per second: 39.0 t/s"]
     assert rate.aside == "mean of 5 min 39.0\n60 % of the limit"
-    assert said(panel.cards["gpu"])[0] == "Temperature: 71 °C ±0 in 1 min"  # of the machine, whatever it serves
-    assert said(panel.cards["vram"])[0] == "VRAM, this server: 2.0 GiB"
+    assert said(panel.rows["gpu"])[0] == "Temperature: 71 °C ±0 in 1 min"  # of the machine, whatever it serves
+    assert said(panel.rows["vram"])[0] == "VRAM, this server: 2.0 GiB"
 
 
 @pytest.mark.parametrize("status", [ServerStatus(), ServerStatus(ServerState.FAILED)])
@@ -227,16 +227,16 @@ def test_when_nothing_runs_no_number_looks_like_now(
     panel.add_samples([sampled(kept(panel).newest_s + 0.1)])  # one that was on its way
     drawn(panel)
     assert panel.head._text.text() == "Nothing is running."
-    for card in panel.cards.values():
+    for card in panel.rows.values():
         assert [read_out.value.text() for read_out in card.read_outs.values()] == [UNKNOWN] * len(card.read_outs)
         assert card.aside == ""
-    assert said(panel.cards["rate"]) == ["Tokens per second: – Nothing is running."]  # noqa: RUF001
-    assert chart_of(panel.cards["rate"]).curves["tokens_per_second"].yData[0] == 200.0  # what was is still to be read
+    assert said(panel.rows["rate"]) == ["Tokens per second: – Nothing is running."]  # noqa: RUF001
+    assert chart_of(panel.rows["rate"]).curves["tokens_per_second"].yData[0] == 200.0  # what was is still to be read
     controller.bridge.drained.emit([ServerStatus(ServerState.LOADING)])
     panel.add_samples([sampled(kept(panel).newest_s + 0.1)])
     drawn(panel)
     assert panel.head._text.text() == "Live"
-    assert said(panel.cards["gpu"])[0].startswith("Temperature: 71 °C")
+    assert said(panel.rows["gpu"])[0].startswith("Temperature: 71 °C")
 
 
 def test_throttling_is_said_with_its_reason_and_for_five_minutes_after(panel: PlotPanel) -> None:
@@ -244,13 +244,13 @@ def test_throttling_is_said_with_its_reason_and_for_five_minutes_after(panel: Pl
     hot = sampled(start_s + 61)
     panel.add_samples([MonitorSnapshot(hot.time_s, hot.readings, None, GpuActivity((), ("power limit",), {}))])
     drawn(panel)
-    assert panel.cards["gpu"].aside == "throttled by\npower limit"
+    assert panel.rows["gpu"].aside == "throttled by\npower limit"
     panel.add_samples([sampled(start_s + 61 + 125)])
     drawn(panel)
-    assert panel.cards["gpu"].aside == "power limit\n2 min ago"
+    assert panel.rows["gpu"].aside == "power limit\n2 min ago"
     panel.add_samples([sampled(start_s + 61 + 301)])
     drawn(panel)
-    assert panel.cards["gpu"].aside == "no throttling\nin 5 min"
+    assert panel.rows["gpu"].aside == "no throttling\nin 5 min"
 
 
 def test_samples_that_came_before_the_plots_are_kept(controller: Controller, qtbot: QtBot) -> None:
@@ -280,7 +280,7 @@ def test_hidden_nothing_is_drawn_and_shown_again_all_that_came_is_there(panel: P
     assert not is_drawing(panel)
     panel.show()
     qtbot.waitUntil(lambda: panel.drawings > before)
-    assert said(panel.cards["rate"])[0].startswith("Tokens per second: 432.1 t/s")
+    assert said(panel.rows["rate"])[0].startswith("Tokens per second: 432.1 t/s")
 
 
 def test_without_samples_no_timer_runs(panel: PlotPanel, qtbot: QtBot) -> None:
@@ -293,7 +293,7 @@ def test_another_theme_recolours_the_plots(panel: PlotPanel, qapp: QApplication)
     theme.choose_theme("light")
     theme.apply_theme(qapp, theme.current())
     QApplication.processEvents()
-    chart = chart_of(panel.cards["rate"])
+    chart = chart_of(panel.rows["rate"])
     assert chart.curves["tokens_per_second"].opts["pen"].color() == QColor(theme.LIGHT.rate)
     assert chart.backgroundBrush().color() == QColor(theme.LIGHT.card)
 
@@ -315,7 +315,7 @@ def test_in_a_window_of_1280_by_800_all_plots_are_seen_and_the_times_once(
     fill(panel, gpu=gpu)
     panel.resize(432, 570)
     fill(panel, gpu=gpu)
-    shown = [card for card in panel.cards.values() if card.isVisible()]
+    shown = [card for card in panel.rows.values() if card.isVisible()]
     assert [card.plot for card in shown] == [plot for plot in PLOTS if plot.with_gpu in (None, gpu)]
     area = panel.board.parentWidget()
     if len(shown) <= 4:  # there is room for four; more scroll

@@ -18,7 +18,7 @@ from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.labels import set_tooltip
 from launcher.gui.plots.asides import PlotState
-from launcher.gui.plots.card import PlotCard
+from launcher.gui.plots.row import PlotRow
 from launcher.gui.plots.marks import MarkLog
 from launcher.gui.plots.quantities import GPU_NAMES, PLOTS, read_values
 from launcher.gui.plots.readout import ElidedText
@@ -54,11 +54,11 @@ class CursorText:
 class PlotCursor:
     """The moment whose values are read, set by pointer or keyboard."""
 
-    def __init__(self, span: TimeSpan, marks: MarkLog, cards: Sequence[PlotCard]) -> None:
+    def __init__(self, span: TimeSpan, marks: MarkLog, rows: Sequence[PlotRow]) -> None:
         self._span = span
         self._marks = marks
-        self._cards = cards
-        self._pointer: tuple[PlotCard, float] | None = None
+        self._cards = rows
+        self._pointer: tuple[PlotRow, float] | None = None
         """Card under the pointer, and the pointer's position as a share of the width."""
         self._at_s: float | None = None
         """Moment set by keyboard."""
@@ -70,10 +70,10 @@ class PlotCursor:
             return self._span.share_at(self._at_s)
         return self._pointer[1] if self._pointer is not None else None
 
-    def follow_pointer(self, card: PlotCard | None, share: float) -> None:
-        """Move to the pointer over a card. `card` is None when the pointer has left."""
-        self._pointer = None if card is None else (card, share)
-        if card is not None:
+    def follow_pointer(self, row: PlotRow | None, share: float) -> None:
+        """Move to the pointer over a row. `row` is None when the pointer has left."""
+        self._pointer = None if row is None else (row, share)
+        if row is not None:
             self._at_s = None
 
     def clear(self) -> None:
@@ -96,23 +96,23 @@ class PlotCursor:
         span.scroll_to(self._at_s)
 
     def show_values(self, samples: Samples) -> CursorText:
-        """Show the read-out in all visible cards. Returns its text."""
-        share, cards = self.share, [card for card in self._cards if card.isVisible()]
+        """Show the read-out in all visible rows. Returns its text."""
+        share, rows = self.share, [row for row in self._cards if row.isVisible()]
         at_s = None if share is None else self._span.start_s + share * self._span.length_s
         index = None if at_s is None else samples.nearest_index(at_s)
         if at_s is None or index is None:
-            for card in cards:
-                card.show_values_at(samples, self._span, None, ())
+            for row in rows:
+                row.show_values_at(samples, self._span, None, ())
             return CursorText()
         near_s = _MARK_DISTANCE * self._span.length_s
         mark_texts = [mark.text for mark in self._marks.between(at_s - near_s, at_s + near_s)[-_MAX_MARKS:]]
         if self._pointer is not None:
-            header_card: PlotCard | None = self._pointer[0]
+            header_card: PlotRow | None = self._pointer[0]
         else:
-            header_card = next((card for card in cards if card.absent is None), None)
+            header_card = next((row for row in rows if row.absent is None), None)
         header = (_format_moment(samples, index), *mark_texts)
         values = [
-            card.show_values_at(samples, self._span, index, header if card is header_card else ()) for card in cards
+            row.show_values_at(samples, self._span, index, header if row is header_card else ()) for row in rows
         ]
         return CursorText(" · ".join(header), ". ".join(filter(None, [*header, *values])))
 
@@ -283,7 +283,7 @@ class PlotPanel(QWidget):
         self._controller = controller
         self.samples: Samples | None = None
         self.span = TimeSpan()
-        self.cards = {plot.name: PlotCard(plot) for plot in PLOTS}
+        self.rows = {plot.name: PlotRow(plot) for plot in PLOTS}
         self._unstored: list[MonitorSnapshot] = []
         """Samples received before the plot library is loaded."""
         self._latest: MonitorSnapshot | None = None
@@ -293,8 +293,8 @@ class PlotPanel(QWidget):
         """When the plots were drawn, when the numbers were shown, and when the running server started."""
         self._is_idle = controller.view.resting
         self._stale = self._attaching = False
-        self._label_layout: tuple[bool, list[PlotCard]] | None = None
-        """Whether the height is small, and the cards that have time labels; None before the first layout."""
+        self._label_layout: tuple[bool, list[PlotRow]] | None = None
+        """Whether the height is small, and the rows that have time labels; None before the first layout."""
         self.drawings = 0
         """Number of drawings."""
         self._timer = QTimer(self)
@@ -302,7 +302,7 @@ class PlotPanel(QWidget):
         self._timer.setInterval(_TICK_MS)
         self._timer.timeout.connect(self.draw_if_due)
         self.marks = MarkLog(controller, self.schedule_drawing)
-        self.plot_cursor = PlotCursor(self.span, self.marks, tuple(self.cards.values()))
+        self.plot_cursor = PlotCursor(self.span, self.marks, tuple(self.rows.values()))
         self.head = PlotHead()
         self._build()
         self._show_cards(has_gpu=False)
@@ -316,8 +316,8 @@ class PlotPanel(QWidget):
     @Slot()
     def _show_references(self) -> None:
         lines = self.references.lines
-        for card in self.cards.values():
-            card.references = tuple(line for name in card.plot.references if (line := lines[name]) is not None)
+        for row in self.rows.values():
+            row.references = tuple(line for name in row.plot.references if (line := lines[name]) is not None)
         self.schedule_refresh()
 
     def schedule_refresh(self) -> None:
@@ -339,9 +339,9 @@ class PlotPanel(QWidget):
         """Start the figures again for another server."""
         if launch is not None:
             self._server_start_s, self._latest = time.monotonic(), None
-            for card in self.cards.values():
-                if card.plot.of_server:
-                    card.show_aside("")
+            for row in self.rows.values():
+                if row.plot.of_server:
+                    row.show_aside("")
 
     # samples
 
@@ -386,7 +386,7 @@ class PlotPanel(QWidget):
         if self._latest is not None and abs(now_s - self._numbers_s) >= _NUMBERS_INTERVAL_S:
             self._numbers_s = now_s
             self._show_readings(self._latest, samples)
-        chart = next(iter(self.cards.values())).chart
+        chart = next(iter(self.rows.values())).chart
         column_s = self.span.length_s / (chart.columns if chart else 1)
         # The plots need not be drawn before the curves have moved by half a pixel.
         interval_s = min(max(column_s / 2, _TICK_MS / 1_000), _LONGEST_INTERVAL_S)
@@ -413,46 +413,46 @@ class PlotPanel(QWidget):
             return by_count[count]
 
         marks = self.marks.between(span.start_s, span.end_s)
-        for card in self.cards.values():
-            card.draw(samples, span, marks, group_samples)
+        for row in self.rows.values():
+            row.draw(samples, span, marks, group_samples)
         self.head.show_span(span, is_idle=self._is_idle)
         self._show_cursor()
 
     def _show_readings(self, latest: MonitorSnapshot, samples: Samples) -> None:
         has_gpu = any(name in samples.names for name in GPU_NAMES)
         self._show_cards(has_gpu=has_gpu)
-        for card in self.cards.values():
-            if not card.isHidden():
-                card.show_readings(latest.readings, samples, server_start_s=self._server_start_s)
+        for row in self.rows.values():
+            if not row.isHidden():
+                row.show_readings(latest.readings, samples, server_start_s=self._server_start_s)
         self._update_time_labels()
         if self._is_idle:
-            for card in self.cards.values():
-                card.show_nothing_runs()
+            for row in self.rows.values():
+                row.show_nothing_runs()
             return
         limit, note = self.references.limit, self._controller.note
         state = PlotState(samples, latest, limit, note, self._server_start_s, self._throttled)
-        for card in self.cards.values():
-            aside = card.plot.aside(state) if card.plot.aside is not None and card.absent is None else None
+        for row in self.rows.values():
+            aside = row.plot.aside(state) if row.plot.aside is not None and row.absent is None else None
             if aside is not None:
-                card.show_aside(*aside)
+                row.show_aside(*aside)
 
     def _show_cards(self, *, has_gpu: bool) -> None:
-        for card in self.cards.values():
-            card.setVisible(card.plot.with_gpu in (None, has_gpu))
+        for row in self.rows.values():
+            row.setVisible(row.plot.with_gpu in (None, has_gpu))
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Show the time labels once or in each card, depending on the height."""
+        """Show the time labels once or in each row, depending on the height."""
         super().resizeEvent(event)
         self._update_time_labels()
 
     def _update_time_labels(self) -> None:
         dense = self.height() < theme.px(_DENSE_HEIGHT)
-        drawn = [card for card in self.cards.values() if not card.isHidden() and card.absent is None]
+        drawn = [row for row in self.rows.values() if not row.isHidden() and row.absent is None]
         timed = drawn[-1:] if dense else drawn
         if (dense, timed) != self._label_layout:
             self._label_layout = dense, timed
-            for card in self.cards.values():
-                card.show_dense(dense, times=card in timed)
+            for row in self.rows.values():
+                row.show_dense(dense, times=row in timed)
 
     # loading the plot library after the first paint
 
@@ -464,7 +464,7 @@ class PlotPanel(QWidget):
             QTimer.singleShot(0, self, self.attach_charts)
 
     def attach_charts(self) -> None:
-        """Load the plot library once and put the charts into the cards."""
+        """Load the plot library once and put the charts into the rows."""
         if self.samples is not None:
             return
         from launcher.gui.plots.chart import Chart
@@ -472,10 +472,10 @@ class PlotPanel(QWidget):
 
         self._attaching = True
         self.samples = Samples()
-        for card in self.cards.values():
-            chart = Chart(card.plot)
-            card.attach_chart(chart)
-            chart.overlay.hovered.connect(lambda share, card=card: self.read_at(card, share))
+        for row in self.rows.values():
+            chart = Chart(row.plot)
+            row.attach_chart(chart)
+            chart.overlay.hovered.connect(lambda share, row=row: self.read_at(row, share))
             chart.overlay.pointer_left.connect(lambda: self.read_at(None))
             chart.overlay.zoomed.connect(self.zoom)
             chart.overlay.dragged.connect(self.pan)
@@ -500,9 +500,9 @@ class PlotPanel(QWidget):
         """Apply another theme's colours."""
         super().changeEvent(event)
         if event.type() is QEvent.Type.PaletteChange:
-            for card in self.cards.values():
-                if card.chart is not None:
-                    card.chart.recolour()
+            for row in self.rows.values():
+                if row.chart is not None:
+                    row.chart.recolour()
             self.schedule_drawing()
 
     # time axis
@@ -538,9 +538,9 @@ class PlotPanel(QWidget):
 
     # cursor
 
-    def read_at(self, card: PlotCard | None, share: float = 0.0) -> None:
-        """Show the values under the pointer, at a share of a card's width. `card` is None when the pointer has left."""
-        self.plot_cursor.follow_pointer(card, share)
+    def read_at(self, row: PlotRow | None, share: float = 0.0) -> None:
+        """Show the values under the pointer, at a share of a row's width. `row` is None when the pointer has left."""
+        self.plot_cursor.follow_pointer(row, share)
         self._show_cursor()
 
     def _show_cursor(self) -> None:
@@ -604,8 +604,8 @@ class PlotPanel(QWidget):
         column = QVBoxLayout(self.board)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(theme.px(theme.GAP))
-        for card in self.cards.values():
-            column.addWidget(card, card.plot.height)
+        for row in self.rows.values():
+            column.addWidget(row, row.plot.height)
         column.addStretch(0)
         area = QScrollArea()
         area.setWidgetResizable(True)

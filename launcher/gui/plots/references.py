@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Signal
 
-from launcher.gui.plots.card import Reference
+from launcher.gui.plots.row import Reference
 from launcher.gui.translation import tr
 from launcher.machine.gpu import Reading
 

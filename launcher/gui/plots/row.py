@@ -44,7 +44,7 @@ class Reference:
     dotted: bool = False
 
 
-class PlotCard(QFrame):
+class PlotRow(QFrame):
     """Card that shows one Plot."""
 
     def __init__(self, plot: Plot) -> None:
