@@ -272,6 +272,7 @@ def _surface_rules(t: Theme) -> str:
     QToolTip {{ background: {t.raised}; color: {t.text}; border: 1px solid {t.border}; padding: {px(4)}px; }}
     #rail {{ background: {t.card}; border: none; border-right: 1px solid {t.border}; }}
     #card, #chip {{ background: {t.card}; border: 1px solid {t.border}; border-radius: {px(CARD_RADIUS)}px; }}
+    #plotRow {{ background: transparent; border-top: 1px solid {t.border}; }}
     #card QLabel, #chip QLabel, #rail QLabel, #banner QLabel {{ background: transparent; }}
     #banner {{ background: {t.card}; border: 1px solid {t.border}; border-radius: {px(CARD_RADIUS)}px; }}
     #banner[meaning="bad"] {{ border-color: {t.bad}; }}

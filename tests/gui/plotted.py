@@ -12,9 +12,9 @@ from pytestqt.qtbot import QtBot
 from launcher.engine.server.state import ServerState, ServerStatus
 from launcher.gui import theme
 from launcher.gui.controller import Controller
-from launcher.gui.plots.row import PlotRow
 from launcher.gui.plots.chart import Chart
 from launcher.gui.plots.panel import PlotPanel
+from launcher.gui.plots.row import PlotRow
 from launcher.gui.plots.samples import Samples
 from launcher.machine.gpu import GpuActivity, Reading, unknown_readings
 from launcher.monitor.health_watch import MEMORY_READINGS
@@ -92,9 +92,9 @@ def is_drawing(panel: PlotPanel) -> bool:
     return any(timer.isActive() for timer in timers)
 
 
-def chart_of(card: PlotRow) -> Chart:
-    assert card.chart is not None
-    return card.chart
+def chart_of(row: PlotRow) -> Chart:
+    assert row.chart is not None
+    return row.chart
 
 
 def kept(panel: PlotPanel) -> Samples:
@@ -102,11 +102,11 @@ def kept(panel: PlotPanel) -> Samples:
     return panel.samples
 
 
-def said(card: PlotRow) -> list[str]:
-    return [read_out.value.accessibleName() for read_out in card.read_outs.values()]
+def said(row: PlotRow) -> str:
+    return row.read_out.value.accessibleName()
 
 
-def hover_rows(card: PlotRow) -> dict[str, str]:
-    hover = chart_of(card).overlay.hover
+def hover_rows(row: PlotRow) -> dict[str, str]:
+    hover = chart_of(row).overlay.hover
     assert hover is not None
-    return {row.name: row.value for row in hover.rows}
+    return {each.name: each.value for each in hover.rows}

@@ -17,10 +17,10 @@ from launcher.engine.server.client import Delta
 from launcher.engine.server.state import Notice, PromptRead, ServerState, ServerStatus, StreamsContinued
 from launcher.gui import theme
 from launcher.gui.controller import Controller
-from launcher.gui.plots.row import PlotRow
 from launcher.gui.plots.marks import Mark, MarkKind, MarkLog
 from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.plots.quantities import PLOTS, exported_quantities
+from launcher.gui.plots.row import PlotRow
 from launcher.monitor.health_event import Finding, FindingCode
 from tests.gui.plotted import (
     chart_of,
@@ -181,22 +181,23 @@ class TestPointer:
         steps = [sampled(start_s + i / 10, tokens_per_second=100.0 if i < 1_500 else 300.0) for i in range(3_000)]
         panel.add_samples(steps)
         drawn(panel)
-        rate, drafts, gpu, vram = (panel.rows[name] for name in ("rate", "acceptance", "gpu", "vram"))
-        chart_of(gpu).overlay.hovered.emit(0.25)
+        rate, drafts, power, vram = (panel.rows[name] for name in ("rate", "acceptance", "power", "vram"))
+        chart_of(power).overlay.hovered.emit(0.25)
         assert hover_rows(rate) == {"Tokens per second": "100.0 t/s"}
         assert hover_rows(drafts) == {
             "Draft acceptance": "79.0 %",
             "Mean accepted length": "2.58 tokens",
             "By position": "86 · 72 %",
         }
-        assert hover_rows(gpu) == {"Temperature": "71 °C", "Power": "300 W", "Clock": "2,640 MHz"}
+        assert hover_rows(power) == {"Power": "300 W"}
         assert hover_rows(vram)["VRAM, this server"] == "20.0 GiB"
         assert hover_rows(vram)["VRAM in total"] == "24.0 GiB"
-        xs = {chart_of(card).overlay.hover.x for card in (rate, drafts, gpu, vram)}  # type: ignore[union-attr]
+        assert hover_rows(vram)["GPU use"] == "97 %"
+        xs = {chart_of(card).overlay.hover.x for card in (rate, drafts, power, vram)}  # type: ignore[union-attr]
         assert max(xs) - min(xs) < 1e-9
-        chart_of(gpu).overlay.hovered.emit(0.75)
+        chart_of(power).overlay.hovered.emit(0.75)
         assert hover_rows(rate) == {"Tokens per second": "300.0 t/s"}
-        chart_of(gpu).overlay.pointer_left.emit()
+        chart_of(power).overlay.pointer_left.emit()
         assert chart_of(rate).overlay.hover is None
 
     def test_the_real_pointer_does_it(self, panel: PlotPanel, qtbot: QtBot) -> None:
@@ -220,7 +221,7 @@ class TestPointer:
 
     def test_the_wheel_zooms_all_plots_and_home_goes_back(self, panel: PlotPanel) -> None:
         fill(panel)
-        overlay = chart_of(panel.rows["gpu"]).overlay
+        overlay = chart_of(panel.rows["power"]).overlay
         place = overlay.area.center()
         wheel = QWheelEvent(
             place, QPointF(overlay.mapToGlobal(place.toPoint())), QPoint(), QPoint(0, 240), Qt.MouseButton.NoButton,

@@ -21,8 +21,10 @@ from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.labels import UNKNOWN
 from launcher.gui.plots.chart import curve_colour
+from launcher.gui.plots.overlay import move_apart
 from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.plots.quantities import PLOTS
+from launcher.gui.plots.readout import ElidedText
 from launcher.machine.gpu import GpuActivity, Reading
 from launcher.models.gguf import read_model
 from launcher.monitor.monitor import MonitorSnapshot
@@ -65,21 +67,35 @@ def test_numbers_come_with_their_unit_and_their_change_in_a_minute(panel: PlotPa
     fill(panel)
     panel.add_samples([sampled(kept(panel).newest_s + 0.1, tokens_per_second=212.5, gpu_power_w=290.0)])
     drawn(panel)
-    rate, drafts, gpu, vram = (panel.rows[name] for name in ("rate", "acceptance", "gpu", "vram"))
-    assert said(rate) == ["Tokens per second: 212.5 t/s +12.5 in 1 min"]
-    assert said(drafts) == ["Draft acceptance: 79.0 % ±0.0 in 1 min"]
-    assert said(gpu)[1] == "Power: 290 of 450 W −10 in 1 min"  # noqa: RUF001 -- a minus sign
-    assert said(vram)[0].startswith("VRAM, this server: 20.0 GiB")
-    assert drafts.aside == "mean length 2.58\n0.86 · 0.72 by position"
-    assert gpu.aside == "no throttling\nin 5 min"
-    assert vram.aside == "of 24.0 GiB\n3.0 free"
+    assert said(panel.rows["rate"]) == "Tokens per second: 212.5 t/s +12.5 in 1 min"
+    assert said(panel.rows["acceptance"]) == "Draft acceptance: 79.0 % ±0.0 in 1 min"
+    assert said(panel.rows["power"]) == "Power: 290 W"
+    assert said(panel.rows["vram"]).startswith("VRAM, this server: 20.0 GiB")
+    assert panel.rows["acceptance"].aside == "mean length 2.58"
+    assert panel.rows["clock"].aside == "no throttling"
+    assert panel.rows["vram"].aside == "3.0 of 24.0 free\nGPU 97 % busy"
+    panel.add_samples([sampled(kept(panel).newest_s + 0.1, tokens_per_second=1_212.5)])
+    drawn(panel)
+    assert said(panel.rows["rate"]).startswith("Tokens per second: 1,212 t/s"), "no decimals in thousands"
+
+
+def test_each_line_has_its_text_at_its_end_and_none_covers_another(panel: PlotPanel) -> None:
+    fill(panel)
+    texts = {name: [each.text for each in chart_of(row).overlay.labels] for name, row in panel.rows.items()}
+    assert texts["rate"] == ["now 200.0"]
+    assert sorted(texts["acceptance"]) == ["1: 86 %", "2: 72 %", "all 79.0 %"]
+    assert texts["vram"] == ["limit 24.0", "others 1.0", "server 20.0"]
+    assert (texts["temperature"], texts["power"], texts["clock"]) == ([], ["limit 450"], ["no throttling"])
+    assert move_apart([50, 52, 51], 10, 0, 100) == [50, 70, 60]
+    assert move_apart([95, 99], 10, 0, 100) == [90, 100]
+    assert move_apart([-20, 40], 10, 0, 100) == [0, 40]
 
 
 def test_what_ended_keeps_its_last_value_with_its_age_and_the_plot_has_a_gap(panel: PlotPanel) -> None:
     start_s = fill(panel, 60)
     panel.add_samples([sampled(start_s + 60 + i / 10, tokens_per_second=None) for i in range(50)])
     drawn(panel)
-    assert said(panel.rows["rate"]) == ["Tokens per second: 200.0 t/s 5 s ago"]
+    assert said(panel.rows["rate"]) == "Tokens per second: 200.0 t/s 5 s ago"
     curve = chart_of(panel.rows["rate"]).curves["tokens_per_second"]
     assert curve.yData[-1] != curve.yData[-1]
     assert curve.yData[0] == 200.0
@@ -91,26 +107,26 @@ def test_a_sample_between_two_gaps_is_a_dot(panel: PlotPanel) -> None:
     panel.add_samples([sampled(start_s + i / 10, tokens_per_second=rate) for i, rate in enumerate(rates)])
     panel.choose_length(10)
     drawn(panel)
-    card = panel.rows["rate"]
-    shown = [(round(dot.y * card.top), dot.colour) for dot in chart_of(card).overlay.dots]
+    row = panel.rows["rate"]
+    shown = [(round(dot.y * row.top), dot.colour) for dot in chart_of(row).overlay.dots]
     assert shown == [(210, theme.DARK.rate.lower()), (150, theme.DARK.rate.lower())]
 
 
 def test_before_anything_runs_a_dash_says_why(panel: PlotPanel) -> None:
-    assert said(panel.rows["rate"]) == ["Tokens per second: – Nothing is running."]  # noqa: RUF001 -- an en dash
+    assert said(panel.rows["rate"]) == "Tokens per second: – Nothing is running."  # noqa: RUF001 -- an en dash
     panel.add_samples([sampled(time.monotonic(), tokens_per_second=None)])
     drawn(panel)
-    assert said(panel.rows["rate"]) == ["Tokens per second: – No reply is being generated."]  # noqa: RUF001
+    assert said(panel.rows["rate"]) == "Tokens per second: – No reply is being generated."  # noqa: RUF001
 
 
 def test_nothing_moves_while_numbers_change(panel: PlotPanel) -> None:
     fill(panel, 130)
-    read_out = panel.rows["rate"].read_outs["tokens_per_second"]
+    read_out = panel.rows["rate"].read_out
 
     def places() -> list[tuple[int, ...]]:
         QApplication.processEvents()
         return [
-            each.geometry().getRect() for each in (read_out, read_out.unit, read_out.change, panel.rows["acceptance"])
+            each.geometry().getRect() for each in (read_out, read_out.unit, read_out.caption, panel.rows["acceptance"])
         ]
 
     panel.add_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=999.9)])
@@ -124,33 +140,42 @@ def test_nothing_moves_while_numbers_change(panel: PlotPanel) -> None:
 
 def test_without_a_gpu_its_plots_are_absent_for_one_reason_and_the_host_is_shown(panel: PlotPanel) -> None:
     fill(panel, gpu=False)
-    gpu, vram, host = (panel.rows[name] for name in ("gpu", "vram", "host"))
+    shown = [name for name, row in panel.rows.items() if row.isVisible()]
+    assert shown == ["rate", "acceptance", "temperature", "host", "processor"]
+    gpu, host = panel.rows["temperature"], panel.rows["host"]
     assert gpu.absent == NO_GPU
-    assert gpu.aside == NO_GPU
+    assert NO_GPU in [label.text().removeprefix("GPU  –  ") for label in gpu.findChildren(ElidedText)]  # noqa: RUF001
     assert not chart_of(gpu).isVisible()
-    assert vram.isHidden()
-    assert said(host)[2] == "Processor: 50 % ±0 in 1 min"
-    assert host.aside == "of 16.0 GiB\n12.0 free"
-    assert set(chart_of(host).curves) > {"host_cpu_percent"}
+    assert said(panel.rows["processor"]) == "Processor: 50 %"
+    assert host.aside == "12.0 of 16.0 free"
     panel.add_samples([sampled(kept(panel).newest_s + 1)])
     drawn(panel)
     assert gpu.absent is None
-    assert vram.isVisible()
-    assert host.isHidden()
+    shown = [name for name, row in panel.rows.items() if row.isVisible()]
+    assert shown == ["rate", "acceptance", "vram", "temperature", "power", "clock"]
 
 
-def test_curves_are_drawn_to_their_own_scales(panel: PlotPanel) -> None:
+def test_each_plot_has_its_own_scale_and_it_goes_where_the_values_go(panel: PlotPanel) -> None:
     fill(panel)
-    gpu, vram = panel.rows["gpu"], panel.rows["vram"]
-    drawn_at = {name: curve.yData[-1] for name, curve in chart_of(gpu).curves.items()}
-    assert drawn_at["gpu_temperature_c"] == pytest.approx(71)
-    assert drawn_at["gpu_power_w"] == pytest.approx(100 * 300 / 450)
-    assert drawn_at["gpu_clock_mhz"] == pytest.approx(100)
-    assert "Power: 100 % is 450 W" in gpu.toolTip()
-    drawn_at = {name: curve.yData for name, curve in chart_of(vram).curves.items()}
+
+    def ends() -> dict[str, tuple[float, float]]:
+        return {name: (row.bottom, row.top) for name, row in panel.rows.items() if row.isVisible()}
+
+    assert ends() == {
+        "rate": (0, 250), "acceptance": (40, 100), "vram": (0, 24), "temperature": (40, 90), "power": (0, 450),
+        "clock": (2_400, 2_700),
+    }  # fmt: skip
+    drawn_at = {name: curve.yData for row in panel.rows.values() for name, curve in chart_of(row).curves.items()}
     assert drawn_at["engine_vram_mib"][-1] == pytest.approx(20.0)
-    assert drawn_at["gpu_use_percent"][-1] == pytest.approx(0.97 * vram.top)
-    assert drawn_at["vram_used_mib"] is None or not len(drawn_at["vram_used_mib"])  # it is said by its parts
+    assert drawn_at["gpu_power_w"][-1] == pytest.approx(300)
+    assert drawn_at["vram_used_mib"] is None or not len(drawn_at["vram_used_mib"])  # its parts say it
+    odd = {"acceptance_percent": 31.0, "gpu_temperature_c": 28.0, "gpu_power_w": 461.0, "gpu_clock_mhz": 210.0}
+    panel.add_samples([sampled(kept(panel).newest_s + 0.1, **odd)])
+    drawn(panel)
+    assert ends() == {
+        "rate": (0, 250), "acceptance": (20, 100), "vram": (0, 24), "temperature": (20, 90), "power": (0, 470),
+        "clock": (0, 2_700),
+    }  # fmt: skip
 
 
 def test_where_the_driver_does_not_tell_whose_memory_it_is_all_that_is_used_is_drawn(panel: PlotPanel) -> None:
@@ -177,19 +202,21 @@ def test_the_limit_and_the_rate_without_mtp_are_lines_and_the_mean_is_a_share_of
     panel.references.set_limit(Reading(250.0))
     panel.references.set_baseline(171.2)
     drawn(panel)
-    levels = chart_of(panel.rows["rate"]).overlay.levels
-    assert [(level.text, level.dotted) for level in levels] == [("limit 250", False), ("without MTP 171", True)]
+    levels = chart_of(panel.rows["rate"]).overlay.labels
+    assert [(each.text, each.line) for each in levels] == [
+        ("limit 250", "dashed"), ("without MTP 171", "dotted"), ("now 200.0", ""),
+    ]  # fmt: skip
     assert panel.rows["rate"].aside == "mean of 5 min 200.0\n80 % of the limit"
     panel.references.set_limit(Reading(5_000.0))
     drawn(panel)
-    assert chart_of(panel.rows["rate"]).overlay.levels[0].text == "limit 5,000, above"
+    assert chart_of(panel.rows["rate"]).overlay.labels[0].text == "limit 5,000, above"
     assert panel.rows["rate"].top < 1_000
     panel.references.set_limit(Reading.unknown("Nobody tells the bandwidth."))
     panel.references.set_baseline(None)
     drawn(panel)
-    assert chart_of(panel.rows["rate"]).overlay.levels == ()
+    assert [each.text for each in chart_of(panel.rows["rate"]).overlay.labels] == ["now 200.0"]
     assert panel.rows["rate"].aside.endswith("limit not known")
-    assert "Nobody tells the bandwidth." in panel.rows["rate"]._aside.toolTip()
+    assert "Nobody tells the bandwidth." in panel.rows["rate"].read_out.caption.toolTip()
 
 
 def test_another_server_begins_with_no_figures_of_the_one_before(
@@ -205,14 +232,14 @@ def test_another_server_begins_with_no_figures_of_the_one_before(
     assert drafts.aside == ""
     panel.add_samples([sampled(time.monotonic() + 1, tokens_per_second=None, acceptance_percent=None)])
     drawn(panel)
-    assert said(rate) == ["Tokens per second: – No reply is being generated."]  # noqa: RUF001 -- an en dash
-    assert said(drafts) == ["Draft acceptance: – No reply is being generated."]  # noqa: RUF001
+    assert said(rate) == "Tokens per second: – No reply is being generated."  # noqa: RUF001 -- an en dash
+    assert said(drafts) == "Draft acceptance: – No reply is being generated."  # noqa: RUF001
     panel.add_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=39.0, engine_vram_mib=2_048.0)])
     drawn(panel)
-    assert said(rate) == ["Tokens per second: 39.0 t/s"]
+    assert said(rate) == "Tokens per second: 39.0 t/s"
     assert rate.aside == "mean of 5 min 39.0\n60 % of the limit"
-    assert said(panel.rows["gpu"])[0] == "Temperature: 71 °C ±0 in 1 min"  # of the machine, whatever it serves
-    assert said(panel.rows["vram"])[0] == "VRAM, this server: 2.0 GiB"
+    assert said(panel.rows["temperature"]) == "Temperature: 71 °C"  # of the machine, whatever it serves
+    assert said(panel.rows["vram"]) == "VRAM, this server: 2.0 GiB"
 
 
 @pytest.mark.parametrize("status", [ServerStatus(), ServerStatus(ServerState.FAILED)])
@@ -227,16 +254,16 @@ def test_when_nothing_runs_no_number_looks_like_now(
     panel.add_samples([sampled(kept(panel).newest_s + 0.1)])  # one that was on its way
     drawn(panel)
     assert panel.head._text.text() == "Nothing is running."
-    for card in panel.rows.values():
-        assert [read_out.value.text() for read_out in card.read_outs.values()] == [UNKNOWN] * len(card.read_outs)
-        assert card.aside == ""
-    assert said(panel.rows["rate"]) == ["Tokens per second: – Nothing is running."]  # noqa: RUF001
+    for row in panel.rows.values():
+        assert row.read_out.value.text() == UNKNOWN
+        assert row.aside == ""
+    assert said(panel.rows["rate"]) == "Tokens per second: – Nothing is running."  # noqa: RUF001
     assert chart_of(panel.rows["rate"]).curves["tokens_per_second"].yData[0] == 200.0  # what was is still to be read
     controller.bridge.drained.emit([ServerStatus(ServerState.LOADING)])
     panel.add_samples([sampled(kept(panel).newest_s + 0.1)])
     drawn(panel)
     assert panel.head._text.text() == "Live"
-    assert said(panel.rows["gpu"])[0].startswith("Temperature: 71 °C")
+    assert said(panel.rows["temperature"]) == "Temperature: 71 °C"
 
 
 def test_throttling_is_said_with_its_reason_and_for_five_minutes_after(panel: PlotPanel) -> None:
@@ -244,13 +271,13 @@ def test_throttling_is_said_with_its_reason_and_for_five_minutes_after(panel: Pl
     hot = sampled(start_s + 61)
     panel.add_samples([MonitorSnapshot(hot.time_s, hot.readings, None, GpuActivity((), ("power limit",), {}))])
     drawn(panel)
-    assert panel.rows["gpu"].aside == "throttled by\npower limit"
+    assert panel.rows["clock"].aside == "throttled: power limit"
     panel.add_samples([sampled(start_s + 61 + 125)])
     drawn(panel)
-    assert panel.rows["gpu"].aside == "power limit\n2 min ago"
+    assert panel.rows["clock"].aside == "power limit, 2 min ago"
     panel.add_samples([sampled(start_s + 61 + 301)])
     drawn(panel)
-    assert panel.rows["gpu"].aside == "no throttling\nin 5 min"
+    assert panel.rows["clock"].aside == "no throttling"
 
 
 def test_samples_that_came_before_the_plots_are_kept(controller: Controller, qtbot: QtBot) -> None:
@@ -280,7 +307,7 @@ def test_hidden_nothing_is_drawn_and_shown_again_all_that_came_is_there(panel: P
     assert not is_drawing(panel)
     panel.show()
     qtbot.waitUntil(lambda: panel.drawings > before)
-    assert said(panel.rows["rate"])[0].startswith("Tokens per second: 432.1 t/s")
+    assert said(panel.rows["rate"]).startswith("Tokens per second: 432.1 t/s")
 
 
 def test_without_samples_no_timer_runs(panel: PlotPanel, qtbot: QtBot) -> None:
@@ -315,12 +342,15 @@ def test_in_a_window_of_1280_by_800_all_plots_are_seen_and_the_times_once(
     fill(panel, gpu=gpu)
     panel.resize(432, 570)
     fill(panel, gpu=gpu)
-    shown = [card for card in panel.rows.values() if card.isVisible()]
-    assert [card.plot for card in shown] == [plot for plot in PLOTS if plot.with_gpu in (None, gpu)]
+    shown = [row for row in panel.rows.values() if row.isVisible()]
+    assert [row.plot for row in shown] == [plot for plot in PLOTS if plot.with_gpu in (None, gpu)]
     area = panel.board.parentWidget()
-    if len(shown) <= 4:  # there is room for four; more scroll
-        qtbot.waitUntil(lambda: panel.board.height() <= area.height())
-    charts = [chart_of(card) for card in shown if card.absent is None]
+    qtbot.waitUntil(lambda: panel.board.height() <= area.height())
+    charts = [chart_of(row) for row in shown if row.absent is None]
     assert [each.time_axis.style["showValues"] for each in charts] == [False] * (len(charts) - 1) + [True]
-    panel.resize(432, 860)
-    assert all(each.time_axis.style["showValues"] for each in charts)
+    assert [each.overlay.has_glyphs for each in charts] == [True] + [False] * (len(charts) - 1)
+    assert {(round(each.area().left()), round(each.area().right())) for each in charts} == {
+        (round(charts[0].area().left()), round(charts[0].area().right()))
+    }, "one time axis"
+    heights = [each.area().height() for each in charts]
+    assert heights[0] == max(heights), "tokens per second first"

@@ -1,4 +1,4 @@
-"""Text at the right of a card's read-outs: one or two short lines, and a tooltip."""
+"""Text below the number of a row, or at the end of a small row's line: short lines, and a tooltip."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MEAN_S = 300.0
 _MIB_PER_GIB = 1_024
 Aside = tuple[str, str]
-"""One or two lines separated by a newline, and the tooltip."""
+"""Up to three lines separated by newlines, and the tooltip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def drafts_aside(state: PlotState) -> Aside | None:
     length_text = tr("mean length {length:.2f}", length=length)
     by_position = tr("{shares} by position", shares=shares)
     tip = tr("Average number of tokens per pass, and the draft acceptance at each position.")
-    return f"{length_text}\n{by_position}", f"{by_position}\n{tip}"
+    return length_text, f"{by_position}\n{tip}"
 
 
 def throttling_aside(state: PlotState) -> Aside:
@@ -78,29 +78,41 @@ def throttling_aside(state: PlotState) -> Aside:
     latest, throttled = state.latest, state.throttled
     activity = latest.activity
     if activity is not None and activity.throttled_by:
-        return tr("throttled by\n{reasons}", reasons=tr(", ").join(map(render, activity.throttled_by))), ""
+        return tr("throttled: {reasons}", reasons=tr(", ").join(map(render, activity.throttled_by))), ""
     if throttled is not None and latest.time_s - throttled[0] <= MEAN_S:
         minutes = max(1, round((latest.time_s - throttled[0]) / 60))
         ago = ntr("1 min ago", "{n} min ago", minutes)
-        return f"{throttled[1]}\n{ago}", tr("The GPU was throttled {ago}: {why}.", ago=ago, why=throttled[1])
+        return f"{throttled[1]}, {ago}", tr("The GPU was throttled {ago}: {why}.", ago=ago, why=throttled[1])
     if activity is None:
         return "", ""
     if activity.throttled_by is None:
-        return tr("throttling\nnot known"), render(activity.absent.get("throttled_by", ""))
-    return tr("no throttling\nin 5 min"), ""
+        return tr("throttling unknown"), render(activity.absent.get("throttled_by", ""))
+    return tr("no throttling"), tr("The GPU was not throttled in the last 5 minutes.")
 
 
-def memory_aside(state: PlotState, *, used: str, total: str) -> Aside:
-    """Return total and free memory; `used` and `total` name readings in MiB."""
+def gpu_memory_aside(state: PlotState) -> Aside:
+    """Return the GPU's free memory, and its use."""
+    free, tip = _memory_aside(state, "vram_used_mib", "vram_total_mib")
+    use = state.latest.readings.get("gpu_use_percent")
+    busy = "" if use is None or use.value is None else tr("GPU {percent:.0f} % busy", percent=use.value)
+    return "\n".join(filter(None, [free, busy])), tip
+
+
+def host_memory_aside(state: PlotState) -> Aside:
+    """Return the computer's free memory."""
+    return _memory_aside(state, "host_memory_used_mib", "host_memory_total_mib")
+
+
+def _memory_aside(state: PlotState, used: str, total: str) -> Aside:
+    """Return free and total memory; `used` and `total` name readings in MiB."""
     used_reading, total_reading = state.latest.readings.get(used), state.latest.readings.get(total)
     if used_reading is None or used_reading.value is None:
         return "", _absence_reason(used_reading)
     used_gib = used_reading.value / _MIB_PER_GIB
     if total_reading is None or total_reading.value is None:
-        return tr("{used:,.1f} GiB\nin use", used=used_gib), _absence_reason(total_reading)
+        return tr("{used:,.1f} GiB in use", used=used_gib), _absence_reason(total_reading)
     total_gib = total_reading.value / _MIB_PER_GIB
-    free_text = tr("{free:,.1f} free", free=total_gib - used_gib)
-    return f"{tr('of {total:,.1f} GiB', total=total_gib)}\n{free_text}", ""
+    return tr("{free:,.1f} of {total:,.1f} free", free=total_gib - used_gib, total=total_gib), ""
 
 
 def _absence_reason(reading: Reading | None) -> str:

@@ -18,6 +18,8 @@ MARGIN = 0.012
 _STEPS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1_800.0)
 _VALUE_LABEL_PX, _TIME_LABEL_PX = 12, 26
 """Room beyond the ends of a value axis and of a time axis, so that the outermost labels are not cut."""
+_LOW_PX = 46
+"""Height in pixels below which a plot has ticks at its ends only."""
 _ROUNDING = 0.01
 """Tolerance when ticks are counted, so that rounding errors do not lose the last one."""
 
@@ -123,21 +125,25 @@ class TimeAxis(PixmapAxis):
 
 
 class ValueAxis(PixmapAxis):
-    """Value axis from 0 up."""
+    """Value axis with round values, or in a low plot with its two ends."""
 
     def boundingRect(self) -> Any:  # noqa: ANN401, N802
         """Leave room for labels at the ends: with a grid, pyqtgraph does not, and omits them."""
         return super().boundingRect().adjusted(0, -_VALUE_LABEL_PX, 0, _VALUE_LABEL_PX)
 
-    def tickValues(self, _low: float, high: float, size: float) -> list[tuple[float, list[float]]]:  # noqa: N802
+    def tickValues(self, low: float, high: float, size: float) -> list[tuple[float, list[float]]]:  # noqa: N802
         """Return the ticks."""
-        top = high / (1 + PADDING)
-        step = tick_step(top, max(1, min(4, int(size / 22))))
-        return [(step, [step * n for n in range(int(top / step + _ROUNDING) + 1)])]
+        padding = PADDING * (high - low) / (1 + 2 * PADDING)
+        bottom, top = low + padding, high - padding
+        if size < _LOW_PX:
+            return [(top - bottom, [bottom, top])]
+        step = tick_step(top - bottom, max(1, min(4, int(size / 24))))
+        count = int((top - bottom) / step + _ROUNDING)
+        return [(step, [bottom + step * n for n in range(count + 1)])]
 
     def tickStrings(self, values: list[float], _scale: float, spacing: float) -> list[str]:  # noqa: N802
         """Return the tick labels."""
         digits = 1 if round(10 * spacing, 6).is_integer() else 2
-        if spacing == int(spacing):
+        if spacing == int(spacing) or spacing >= 10:
             digits = 0
-        return [f"{value:,.{digits}f}" for value in values]
+        return [f"{value + 0.0:,.{digits}f}" for value in values]

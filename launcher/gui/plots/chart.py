@@ -16,10 +16,13 @@ from launcher.gui.plots.quantities import Plot, Quantity
 from launcher.gui.plots.samples import Floats
 from launcher.gui.translation import tr
 
-_LEAST_HEIGHT, _AXIS_HEIGHT, _BARE_AXIS_HEIGHT = 55, 18, 6
-"""In pixels: least plot height without time labels, and the height of the area below it with and without them."""
-_MARKS_HEIGHT = 15
-"""Height above the plot for the glyphs of marks, in pixels."""
+_AXIS_HEIGHT, _BARE_AXIS_HEIGHT = 20, 5
+"""Height in pixels of the area below the plot with and without time labels."""
+_MARKS_HEIGHT, _ROOM_ABOVE = 17, 6
+"""Height in pixels above the first plot, for the glyphs of marks, and above the others."""
+_AXIS_WIDTH = 44
+GUTTER, NARROW_GUTTER = 118, 84
+"""Width in pixels beside the plot for the texts at the ends of its lines."""
 
 
 class _PlotCurve(pyqtgraph.PlotCurveItem):  # type: ignore[misc]
@@ -40,9 +43,13 @@ class _PlotCurve(pyqtgraph.PlotCurveItem):  # type: ignore[misc]
 
 
 class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
-    """Chart of given values. x is in seconds from the end of the span, y in units of the left axis."""
+    """Chart of given values, at least `least_height` pixels high without the times.
 
-    def __init__(self, plot: Plot) -> None:
+    x is in seconds from the end of the span, y in units of the value axis.
+    """
+
+    def __init__(self, plot: Plot, least_height: int) -> None:
+        self._least_height = least_height
         self.time_axis = TimeAxis()
         axes = {"bottom": self.time_axis, "left": ValueAxis("left")}
         self.curves: dict[str, Any] = {}
@@ -51,38 +58,40 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
         super().__init__(axisItems=axes, enableMenu=False)
         self.plot_name = plot.name
         self._plot = plot
-        self._range = (0.0, 0.0)
+        self._range = (0.0, 0.0, 0.0)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setMouseEnabled(x=False, y=False)
         self.hideButtons()
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.setAccessibleName(tr("Plot: {title}", title=tr(plot.title)))
         item = self.getPlotItem()
-        item.setContentsMargins(0, _MARKS_HEIGHT, theme.px(8), 0)
         item.showGrid(y=True, alpha=0.2)
-        item.getAxis("left").setWidth(theme.px(40))
+        item.getAxis("left").setWidth(theme.px(_AXIS_WIDTH))
         for axis in axes.values():
             axis.enableAutoSIPrefix(False)
         for curve in plot.curves:
-            drawn = _PlotCurve(antialias=not curve.dashed)
-            self.curves[curve.name] = drawn
-            self.addItem(drawn)
+            self.curves[curve.name] = _PlotCurve(antialias=True)
+            self.addItem(self.curves[curve.name])
         item.getViewBox().disableAutoRange()
         self.overlay.setParent(self)
-        self.overlay.unit = plot.unit if len(plot.read_outs) > 1 else ""  # otherwise the read-out has the unit
-        self.overlay.right_top = (
-            "100 %" if plot.has_right_axis else ""
-        )  # a right axis would shift this plot's time axis
         self.overlay.setAccessibleName(self.accessibleName())
         self.recolour()
-        self.show_times(True)
-        self.set_range(60.0, plot.top or plot.least)
+        self.show_ends(first=True, last=True, narrow=False)
+        self.set_range(60.0, plot.bottom or 0.0, plot.top or plot.least)
 
-    def show_times(self, shown: bool) -> None:
-        """Show the time labels, or leave them to the plot below."""
-        self.time_axis.setStyle(showValues=shown)
-        self.time_axis.setHeight(theme.px(_AXIS_HEIGHT if shown else _BARE_AXIS_HEIGHT))
-        self.setMinimumHeight(theme.px(_LEAST_HEIGHT + (_AXIS_HEIGHT if shown else _BARE_AXIS_HEIGHT)))
+    def show_ends(self, *, first: bool, last: bool, narrow: bool) -> None:
+        """Set the room around the plot: the `first` one has the glyphs of marks above, the `last` one the times below.
+
+        In a `narrow` panel the texts at the right have less room.
+        """
+        above = theme.px(_MARKS_HEIGHT if first else _ROOM_ABOVE)
+        self.getPlotItem().setContentsMargins(0, above, theme.px(NARROW_GUTTER if narrow else GUTTER), 0)
+        self.overlay.has_glyphs = first
+        self.time_axis.setStyle(showValues=last)
+        below = theme.px(_AXIS_HEIGHT if last else _BARE_AXIS_HEIGHT)
+        self.time_axis.setHeight(below)
+        self.overlay.has_times = last
+        self.setMinimumHeight(self._least_height + (below if last else 0))
 
     def recolour(self) -> None:
         """Apply the theme's colours."""
@@ -95,19 +104,19 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
             axis.setPen(pyqtgraph.mkPen(None))
             axis.setTickPen(pyqtgraph.mkPen(QColor(colours.secondary) if side == "left" else None))
         for curve in self._plot.curves:
-            style = Qt.PenStyle.DashLine if curve.dashed else Qt.PenStyle.SolidLine
-            self.curves[curve.name].setPen(pyqtgraph.mkPen(curve_colour(curve), width=1, style=style))
+            self.curves[curve.name].setPen(pyqtgraph.mkPen(curve_colour(curve), width=1))
         self.overlay.update()
 
-    def set_range(self, length_s: float, top: float) -> None:
-        """Show the last `length_s` seconds and values from 0 to `top`."""
-        if (length_s, top) != self._range:
-            self._range = length_s, top
-            box = QRectF(-length_s, -PADDING * top, (1 + MARGIN) * length_s, (1 + 2 * PADDING) * top)
+    def set_range(self, length_s: float, bottom: float, top: float) -> None:
+        """Show the last `length_s` seconds and values from `bottom` to `top`."""
+        if (length_s, bottom, top) != self._range:
+            self._range = length_s, bottom, top
+            height = top - bottom
+            box = QRectF(-length_s, bottom - PADDING * height, (1 + MARGIN) * length_s, (1 + 2 * PADDING) * height)
             for curve in self.curves.values():
                 curve.set_area(box)
             self.setXRange(-length_s, MARGIN * length_s, padding=0.0)
-            self.setYRange(0.0, top, padding=PADDING)
+            self.setYRange(bottom, top, padding=PADDING)
 
     @property
     def colours(self) -> dict[str, str]:
@@ -126,7 +135,7 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
         return {name: count for name, values in drawn.items() if (count := int(np.isfinite(values).sum()))}
 
     def area(self) -> QRectF:
-        """Return the rectangle, in pixels, from the start to the end of the span and from 0 to the top."""
+        """Return the rectangle, in pixels, of the span and of the value axis."""
         box: QRectF = self.getPlotItem().getViewBox().sceneBoundingRect()
         height = box.height() / (1 + 2 * PADDING)
         return QRectF(box.left(), box.top() + PADDING * height, box.width() / (1 + MARGIN), height)

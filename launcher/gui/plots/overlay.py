@@ -1,8 +1,9 @@
-"""Overlay of a plot: reference lines, marks, dots at the newest values, and the read-out at the cursor."""
+"""Overlay of a plot: reference lines, marks, dots and texts at the newest values, and the values at the cursor."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 from PySide6.QtCore import QPointF, QRectF, Qt, Signal
 from PySide6.QtGui import QColor, QFontMetrics, QMouseEvent, QPainter, QPaintEvent, QPen, QWheelEvent
@@ -14,20 +15,27 @@ from launcher.gui.plots.marks import GLYPH_PX, MarkKind, glyph_pixmap, mark_colo
 _LEAST_LINE, _LEAST_GLYPH, _LEAST_TICK, _TICK = 14.0, 11.0, 3.0, 6
 """Least distances in pixels between two marks' lines, glyphs and ticks, and the height of a tick. A mark too close to
 the last line gets a tick instead."""
-_PAUSE_OPACITY = 0.25
+_PAUSE_OPACITY, _LEAST_PAUSE = 0.16, 6.0
+"""Opacity of the band of a pause, and its least width in pixels."""
+_LABEL_GAP = 12
+"""Pixels between the newest values and the texts at the ends of the lines."""
 _WIDEST_READ_OUT = 260
-_UNIT_PX = 10
 _WHEEL_NOTCH = 120.0
 """Qt's angle of one wheel notch, in eighths of a degree."""
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledLine:
-    """A labelled horizontal line at a share of the plot's height, `dotted` or dashed. Above 1 it is only a label."""
+class LineLabel:
+    """A text at the right end of a line at a share of the plot's height; above 1 it stands at the top.
+
+    A reference's `line` is drawn by the overlay, "dotted" or "dashed"; the line of a curve ("") is not.
+    """
 
     share: float
     text: str
-    dotted: bool = False
+    colour: str | None = None
+    bold: bool = False
+    line: Literal["", "dotted", "dashed"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,6 @@ class Dot:
     x: float
     y: float
     colour: str
-    label: str = ""
     radius: float = 3.0
 
 
@@ -74,13 +81,17 @@ class Overlay(QWidget):
         self.setMouseTracking(True)
         self.area = QRectF()
         """The area of the values, in pixels."""
-        self.levels: tuple[LabelledLine, ...] = ()
+        self.labels: tuple[LineLabel, ...] = ()
         self.marks: Sequence[tuple[float, MarkKind]] = ()
         self.pauses: Sequence[tuple[float, float]] = ()
         self.dots: Sequence[Dot] = ()
         self.hover: Hover | None = None
-        self.unit = self.right_top = ""
-        """Unit of the left axis, and label of the right axis's upper end."""
+        self.news = ""
+        """Words that stand beside the newest pause."""
+        self.has_glyphs = True
+        """Whether the glyphs of marks are above this plot."""
+        self.has_times = True
+        """Whether the times are below this plot."""
         self._drag_share: float | None = None
         self._font = theme.font(11, tabular=True)
 
@@ -88,17 +99,9 @@ class Overlay(QWidget):
         """Paint the overlay."""
         painter = QPainter(self)
         colours = theme.current()
-        painter.setPen(QColor(colours.secondary))
-        painter.setFont(theme.font(_UNIT_PX))
-        left, height_above = self.area.left(), self.area.top()
-        painter.drawText(QRectF(0, -1, left - 6, height_above), int(Qt.AlignmentFlag.AlignRight), self.unit)
-        label_left = self.area.right() - painter.fontMetrics().horizontalAdvance(self.right_top) - GLYPH_PX
-        if not self.marks or self._x(self.marks[-1][0]) < label_left:  # the newest mark's glyph takes precedence
-            label_rect = QRectF(left, -1, self.area.width(), height_above)
-            painter.drawText(label_rect, int(Qt.AlignmentFlag.AlignRight), self.right_top)
         painter.setFont(self._font)
         self._paint_marks(painter, colours)
-        self._paint_levels(painter, colours)
+        self._paint_labels(painter, colours)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         for dot in self.dots:
             self._paint_dot(painter, dot)
@@ -113,13 +116,12 @@ class Overlay(QWidget):
 
     def _paint_marks(self, painter: QPainter, colours: theme.Theme) -> None:
         last_line = last_glyph = float("-inf")
-        top, height = round(self.area.top()), round(self.area.height())
+        top = 0 if not self.has_glyphs else round(self.area.top())
+        bottom = self.height() if not self.has_times else round(self.area.bottom())
+        height = bottom - top  # through the room between the plots
         line_colours = {kind: _line_colour(mark_colour(kind, colours), colours.card) for kind in MarkKind}
-        shade = QColor(colours.secondary)
-        shade.setAlphaF(_PAUSE_OPACITY)
         for start, end in self.pauses:
-            left = self._x(start)
-            painter.fillRect(QRectF(left, top, min(self._x(end), self.area.right()) - left, height), shade)
+            self._paint_pause(painter, QRectF(self._x(start), top, self._x(min(end, 1.0)) - self._x(start), height))
         glyphs = {kind: glyph_pixmap(kind, self.devicePixelRatioF(), colours) for kind in MarkKind}
         for share, kind in self.marks:
             x = round(self._x(share))
@@ -128,41 +130,67 @@ class Overlay(QWidget):
                 last_line = x
             elif x - last_line >= _LEAST_TICK:
                 painter.fillRect(x, top, 1, _TICK, line_colours[kind])
-            if x - last_glyph >= _LEAST_GLYPH:
+            if self.has_glyphs and x - last_glyph >= _LEAST_GLYPH:
                 painter.drawPixmap(x - GLYPH_PX // 2, top - GLYPH_PX, glyphs[kind])
                 last_glyph = x
+        if self.news and self.has_glyphs:
+            self._paint_news(painter, colours)
 
-    def _paint_levels(self, painter: QPainter, colours: theme.Theme) -> None:
+    def _paint_pause(self, painter: QPainter, band: QRectF) -> None:
+        """Shade a pause that streams outlived, to scale but wide enough to be seen."""
+        band.setWidth(max(band.width(), _LEAST_PAUSE))
+        accent = QColor(theme.current().accent)
+        painter.fillRect(QRectF(band.left(), band.top(), 1, band.height()), accent)
+        painter.fillRect(QRectF(band.right() - 1, band.top(), 1, band.height()), accent)
+        accent.setAlphaF(_PAUSE_OPACITY)
+        painter.fillRect(band, accent)
+
+    def _paint_news(self, painter: QPainter, colours: theme.Theme) -> None:
+        """Write what happened beside the newest pause, on the side where there is room."""
+        start, end = (self._x(each) for each in self.pauses[-1])
         metrics = QFontMetrics(self._font)
-        used_tops: list[float] = []
-        for level in self.levels:
-            colour = QColor(colours.limit)
-            y = round(self._y(min(level.share, 1.0)))
-            if level.share <= 1.0:
-                pen = QPen(colour, 1, Qt.PenStyle.CustomDashLine)
-                pen.setDashPattern([1, 3] if level.dotted else [5, 4])
+        width, height = metrics.horizontalAdvance(self.news) + 12, metrics.height() + 2
+        left, right = start - width - 4, max(end, start + _LEAST_PAUSE) + GLYPH_PX
+        if left < self.area.left() and right + width < self.width():
+            left = right
+        left = max(left, 0.0)
+        box = QRectF(left, max(0.0, self.area.top() - height), width, height)
+        painter.setPen(QPen(QColor(colours.accent), 1))
+        painter.setBrush(QColor(colours.raised))
+        painter.drawRoundedRect(box, 4, 4)
+        painter.setPen(QColor(colours.text))
+        painter.drawText(box, int(Qt.AlignmentFlag.AlignCenter), self.news)
+
+    def _paint_labels(self, painter: QPainter, colours: theme.Theme) -> None:
+        """Draw the reference lines, and the texts at the right ends of all lines, moved apart."""
+        ends = [self._y(min(max(label.share, 0.0), 1.0)) for label in self.labels]
+        left = self.area.right() + _LABEL_GAP
+        for label, y in zip(self.labels, ends, strict=True):
+            if label.line and label.share <= 1.0:
+                pen = QPen(QColor(colours.limit), 1, Qt.PenStyle.CustomDashLine)
+                pen.setDashPattern([1, 3] if label.line == "dotted" else [5, 4])
                 painter.setPen(pen)
-                painter.drawLine(QPointF(self.area.left(), y), QPointF(self.area.right(), y))
-            width = metrics.horizontalAdvance(level.text)
-            above, below = y - metrics.height() - 1, y + 1
-            fits_above = above >= self.area.top() and all(abs(above - other) >= metrics.height() for other in used_tops)
-            label_top = above if fits_above else below
-            used_tops.append(label_top)
-            label_rect = QRectF(self.area.right() - width - 4, label_top, width + 4, metrics.height())
-            backdrop = QColor(colours.card)
-            backdrop.setAlphaF(0.8)
-            painter.fillRect(label_rect, backdrop)
-            painter.setPen(colour)
-            painter.drawText(label_rect, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter), level.text)
+                painter.drawLine(QPointF(self.area.left(), round(y)), QPointF(self.area.right(), round(y)))
+        height = QFontMetrics(self._font).height()
+        places = move_apart(ends, height, height / 2, self.height() - height / 2)
+        for label, y, place in zip(self.labels, ends, places, strict=True):
+            if abs(place - y) > height / 3:
+                painter.setPen(QColor(colours.control))
+                painter.drawLine(QPointF(left - _LABEL_GAP + 4, y), QPointF(left - 2, place))
+            self._font.setBold(label.bold)
+            painter.setFont(self._font)
+            painter.setPen(QColor(colours.text if label.bold else colours.secondary))
+            room = QRectF(left, place - height / 2, self.width() - left, height)
+            text = painter.fontMetrics().elidedText(label.text, Qt.TextElideMode.ElideRight, int(room.width()))
+            painter.drawText(room, int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter), text)
+        self._font.setBold(False)
+        painter.setFont(self._font)
 
     def _paint_dot(self, painter: QPainter, dot: Dot) -> None:
         centre = QPointF(self._x(dot.x), self._y(dot.y))
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(QColor(dot.colour))
         painter.drawEllipse(centre, dot.radius, dot.radius)
-        if dot.label:
-            painter.setPen(QColor(theme.current().secondary))
-            painter.drawText(QPointF(centre.x() + dot.radius + 3, centre.y() + 4), dot.label)
 
     def _paint_hover(self, painter: QPainter, hover: Hover, colours: theme.Theme) -> None:
         x = round(self._x(hover.x)) + 0.5
@@ -242,6 +270,24 @@ class Overlay(QWidget):
         else:
             self.zoomed.emit(forward, self.share_at(event.position().x()))
         event.accept()
+
+
+def move_apart(places: Sequence[float], distance: float, low: float, high: float) -> list[float]:
+    """Return positions between `low` and `high`, at least `distance` apart if they fit, as near as can be to `places`.
+
+    Their order stays the same.
+    """
+    order = sorted(range(len(places)), key=lambda at: places[at])
+    moved = [0.0] * len(places)
+    floor = low
+    for at in order:
+        floor = moved[at] = max(places[at], floor)
+        floor += distance
+    ceiling = high
+    for at in reversed(order):
+        moved[at] = max(min(moved[at], ceiling), low)
+        ceiling = moved[at] - distance
+    return moved
 
 
 @lru_cache(maxsize=64)

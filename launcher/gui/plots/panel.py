@@ -18,11 +18,11 @@ from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.labels import set_tooltip
 from launcher.gui.plots.asides import PlotState
-from launcher.gui.plots.row import PlotRow
 from launcher.gui.plots.marks import MarkLog
 from launcher.gui.plots.quantities import GPU_NAMES, PLOTS, read_values
 from launcher.gui.plots.readout import ElidedText
 from launcher.gui.plots.references import RateReferences
+from launcher.gui.plots.row import PlotRow
 from launcher.gui.plots.span import TimeSpan
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets import ComboBox
@@ -57,7 +57,7 @@ class PlotCursor:
     def __init__(self, span: TimeSpan, marks: MarkLog, rows: Sequence[PlotRow]) -> None:
         self._span = span
         self._marks = marks
-        self._cards = rows
+        self._rows = rows
         self._pointer: tuple[PlotRow, float] | None = None
         """Card under the pointer, and the pointer's position as a share of the width."""
         self._at_s: float | None = None
@@ -97,7 +97,7 @@ class PlotCursor:
 
     def show_values(self, samples: Samples) -> CursorText:
         """Show the read-out in all visible rows. Returns its text."""
-        share, rows = self.share, [row for row in self._cards if row.isVisible()]
+        share, rows = self.share, [row for row in self._rows if row.isVisible()]
         at_s = None if share is None else self._span.start_s + share * self._span.length_s
         index = None if at_s is None else samples.nearest_index(at_s)
         if at_s is None or index is None:
@@ -107,13 +107,11 @@ class PlotCursor:
         near_s = _MARK_DISTANCE * self._span.length_s
         mark_texts = [mark.text for mark in self._marks.between(at_s - near_s, at_s + near_s)[-_MAX_MARKS:]]
         if self._pointer is not None:
-            header_card: PlotRow | None = self._pointer[0]
+            header_row: PlotRow | None = self._pointer[0]
         else:
-            header_card = next((row for row in rows if row.absent is None), None)
+            header_row = next((row for row in rows if row.absent is None), None)
         header = (_format_moment(samples, index), *mark_texts)
-        values = [
-            row.show_values_at(samples, self._span, index, header if row is header_card else ()) for row in rows
-        ]
+        values = [row.show_values_at(samples, self._span, index, header if row is header_row else ()) for row in rows]
         return CursorText(" · ".join(header), ". ".join(filter(None, [*header, *values])))
 
 
@@ -268,8 +266,8 @@ _NUMBERS_INTERVAL_S = 0.2
 """Least time between two updates of the numbers: nobody reads faster."""
 _LONGEST_INTERVAL_S = 1.0
 """Longest time between two drawings while live."""
-_DENSE_HEIGHT = 660
-"""Height in pixels below which the plots share one row of time labels."""
+_NARROW_WIDTH = 620
+"""Width in pixels below which the texts beside the plots have less room."""
 
 
 class PlotPanel(QWidget):
@@ -293,8 +291,8 @@ class PlotPanel(QWidget):
         """When the plots were drawn, when the numbers were shown, and when the running server started."""
         self._is_idle = controller.view.resting
         self._stale = self._attaching = False
-        self._label_layout: tuple[bool, list[PlotRow]] | None = None
-        """Whether the height is small, and the rows that have time labels; None before the first layout."""
+        self._ends: tuple[bool, PlotRow, PlotRow] | None = None
+        """Whether the panel is narrow, and the first and the last row with a plot; None before the first layout."""
         self.drawings = 0
         """Number of drawings."""
         self._timer = QTimer(self)
@@ -305,7 +303,7 @@ class PlotPanel(QWidget):
         self.plot_cursor = PlotCursor(self.span, self.marks, tuple(self.rows.values()))
         self.head = PlotHead()
         self._build()
-        self._show_cards(has_gpu=False)
+        self._show_rows(has_gpu=False)
         controller.sampled.connect(self.add_samples)
         controller.view_changed.connect(self._handle_view)
         controller.launched.connect(self._handle_launch)
@@ -420,11 +418,11 @@ class PlotPanel(QWidget):
 
     def _show_readings(self, latest: MonitorSnapshot, samples: Samples) -> None:
         has_gpu = any(name in samples.names for name in GPU_NAMES)
-        self._show_cards(has_gpu=has_gpu)
+        self._show_rows(has_gpu=has_gpu)
         for row in self.rows.values():
             if not row.isHidden():
-                row.show_readings(latest.readings, samples, server_start_s=self._server_start_s)
-        self._update_time_labels()
+                row.show_readings(latest.readings, samples, has_gpu=has_gpu, server_start_s=self._server_start_s)
+        self._place_ends()
         if self._is_idle:
             for row in self.rows.values():
                 row.show_nothing_runs()
@@ -436,23 +434,26 @@ class PlotPanel(QWidget):
             if aside is not None:
                 row.show_aside(*aside)
 
-    def _show_cards(self, *, has_gpu: bool) -> None:
+    def _show_rows(self, *, has_gpu: bool) -> None:
         for row in self.rows.values():
             row.setVisible(row.plot.with_gpu in (None, has_gpu))
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Show the time labels once or in each row, depending on the height."""
+        """Give the texts beside the plots the room that there is."""
         super().resizeEvent(event)
-        self._update_time_labels()
+        self._place_ends()
 
-    def _update_time_labels(self) -> None:
-        dense = self.height() < theme.px(_DENSE_HEIGHT)
+    def _place_ends(self) -> None:
+        """Put the marks' glyphs above the first plot, and the times below the last one."""
+        narrow = self.width() < theme.px(_NARROW_WIDTH)
         drawn = [row for row in self.rows.values() if not row.isHidden() and row.absent is None]
-        timed = drawn[-1:] if dense else drawn
-        if (dense, timed) != self._label_layout:
-            self._label_layout = dense, timed
-            for row in self.rows.values():
-                row.show_dense(dense, times=row in timed)
+        if not drawn or (narrow, drawn[0], drawn[-1]) == self._ends:
+            return
+        self._ends = narrow, drawn[0], drawn[-1]
+        for row in self.rows.values():
+            row.show_narrow(narrow)
+            if row.chart is not None:
+                row.chart.show_ends(first=row is drawn[0], last=row is drawn[-1], narrow=narrow)
 
     # loading the plot library after the first paint
 
@@ -473,15 +474,15 @@ class PlotPanel(QWidget):
         self._attaching = True
         self.samples = Samples()
         for row in self.rows.values():
-            chart = Chart(row.plot)
+            chart = Chart(row.plot, row.least_height)
             row.attach_chart(chart)
             chart.overlay.hovered.connect(lambda share, row=row: self.read_at(row, share))
             chart.overlay.pointer_left.connect(lambda: self.read_at(None))
             chart.overlay.zoomed.connect(self.zoom)
             chart.overlay.dragged.connect(self.pan)
             chart.overlay.reset_requested.connect(self.reset_view)
-        self._label_layout = None
-        self._update_time_labels()
+        self._ends = None
+        self._place_ends()
         unstored, self._unstored = self._unstored, []
         self._store(self.samples, unstored)
         self.schedule_drawing()
@@ -597,13 +598,13 @@ class PlotPanel(QWidget):
             self.exported.emit(str(path))
 
     def _build(self) -> None:
-        self.board = QWidget()
+        self.board = QFrame()
         """The plots, one below the other; scrolled where there is little room."""
-        self.board.setObjectName("conversation")
+        self.board.setObjectName("card")
         self.board.setAccessibleName(tr("Plots"))
         column = QVBoxLayout(self.board)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(theme.px(theme.GAP))
+        column.setContentsMargins(1, 0, 1, theme.px(theme.GAP_S))
+        column.setSpacing(0)
         for row in self.rows.values():
             column.addWidget(row, row.plot.height)
         column.addStretch(0)
