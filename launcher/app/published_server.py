@@ -45,6 +45,8 @@ smaller than the 1 MiB that base/control.py allows.
 """
 _LOG_PERIOD_S = 0.2
 _RECORDS_AT_ONCE = 50
+_CURRENT_S = 1.0
+"""Time between two reports of requests in progress."""
 _T = TypeVar("_T")
 
 
@@ -112,8 +114,8 @@ class RemoteControl:
     """Control socket of one server session.
 
     It answers these verbs: status; stop (model, drain_s); join (start: see model_joining.py); restart (set, drain_s);
-    preview (set); logs (lines, follow); requests (count, follow); reload-keys; lend, which lasts until the connection
-    ends, lent-start (options), lent-end (keep).
+    preview (set); logs (lines, follow); requests (count, follow, current); reload-keys; lend, which lasts until the
+    connection ends, lent-start (options), lent-end (keep).
     """
 
     def __init__(self, session: ControllableSession, entry_fields: Callable[[], Mapping[str, object]] = dict) -> None:
@@ -293,19 +295,29 @@ class RemoteControl:
             await asyncio.sleep(_LOG_PERIOD_S)
 
     async def _send_requests(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
-        """Send the last requests, and with `follow` each one that ends from now on."""
-        log, count = self._session.request_log, fields.get("count")
+        """Send the last requests, and with `follow` each one that ends from now on.
+
+        With `current` those in progress are sent, too, whenever they change and once a second.
+        """
+        log, count, current = self._session.request_log, fields.get("count"), bool(fields.get("current"))
         if not fields.get("follow"):
             for batch in _split_records(_last_records(log.records, count)):
                 yield batch
             return
         changed: asyncio.Queue[RequestRecord] = asyncio.Queue()
         with log.listening(changed.put_nowait):
-            for batch in _split_records(_last_records([each for each in log.records if each.has_ended], count)):
+            known = [each for each in log.records if current or each.has_ended]
+            for batch in _split_records(_last_records(known, count)):
                 yield batch
             while True:
-                record = await changed.get()
-                if record.has_ended:
+                try:
+                    async with asyncio.timeout(_CURRENT_S if current and log.count_states() else None):
+                        record = await changed.get()
+                except TimeoutError:
+                    for batch in _split_records([each for each in log.records if not each.has_ended]):
+                        yield batch
+                    continue
+                if current or record.has_ended:
                     yield {"requests": [record.as_json()]}
 
 

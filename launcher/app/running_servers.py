@@ -291,11 +291,14 @@ async def follow_log(url: str | None, *, lines: int, follow: bool) -> AsyncItera
                 yield str(LogLine(float(time_s), str(text)))
 
 
-async def read_requests(url: str | None, *, count: int, follow: bool) -> AsyncIterator[Mapping[str, Any]]:
+async def read_requests(
+    url: str | None, *, count: int, follow: bool, current: bool = False
+) -> AsyncIterator[Mapping[str, Any]]:
     """Yield the last `count` requests of a running server as JSON data, or those that were kept if none runs.
 
-    With `follow` it continues with those that end from now on, until the server's launcher ends. Raises what
-    `follow_log` raises, and HistoryUnusable.
+    With `follow` it continues with those that end from now on, until the server's launcher ends; with `current` those
+    in progress are yielded, too, once a second and whenever something happens to them. Raises what `follow_log` raises,
+    and HistoryUnusable.
     """
     try:
         entry = await asyncio.to_thread(registry.find_server, url)
@@ -308,7 +311,7 @@ async def read_requests(url: str | None, *, count: int, follow: bool) -> AsyncIt
     address = await find_control_address(entry)
     ended = suppress(Unreachable) if follow else nullcontext()  # when the launcher ends, so does this
     with ended:
-        async for reply in send_request(address, "requests", count=count, follow=follow):
+        async for reply in send_request(address, "requests", count=count, follow=follow, current=current):
             for record in reply["requests"]:
                 yield record
 

@@ -80,6 +80,14 @@ def main() -> int:
                 window.page(page).state.request_value("draft", 3)
             if page == "tune" and for_docs:
                 _tune(window)
+            if page == "cockpit" and not for_docs:
+                window.show_page(page)
+                for layout in ("watch", "adjust"):
+                    window.page(page).panes.choose_layout(layout)
+                    _take(
+                        window, folder, f"{page}-{layout}", f"{look}{name}", sizes, partial(_ask, window, _QUESTIONS[0])
+                    )
+                window.page(page).panes.choose_layout("chat")
             if page != "start" and (not for_docs or page not in _NOT_IN_DOCS):
                 window.show_page(page)
                 ready = partial(_ask, window, _QUESTIONS[0]) if page == "cockpit" else None
@@ -88,6 +96,7 @@ def main() -> int:
                 _take(window, folder, page, f"{look}{name}", sizes, ready)
         if "cockpit" in pages:
             window.show_page("cockpit")
+            window.page("cockpit").panes.choose_layout("watch")
             _take(window, folder, "handover", f"{look}{name}", (_HANDOVER_SIZE,), partial(_begin_handover, window))
         done = QEventLoop()
         window.shut_down.connect(done.quit)

@@ -540,7 +540,9 @@ class ChatFrame(QFrame):
         gap = theme.px(theme.GAP_L)
         layout.setContentsMargins(gap, theme.px(theme.GAP_M), gap, gap)
         layout.setSpacing(theme.px(theme.GAP))
-        layout.addWidget(self._title_label)
+        self.title_row = QHBoxLayout()
+        self.title_row.addWidget(self._title_label, 1)
+        layout.addLayout(self.title_row)
         buttons_row = FlowLayout(gap=theme.px(theme.GAP))
         for button in (self.chats_button, self.new_button, self.compare_button, self.more_button):
             buttons_row.add(button)

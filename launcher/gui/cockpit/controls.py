@@ -455,15 +455,20 @@ def _missing_memory_text(preview: "Preview") -> str:
 # Sliders for settings that need a restart.
 
 
+_SIMPLE_SETTINGS = ("ctx", "draft")
+"""Settings that need a restart and are shown to everybody. Of the others, only thinking is."""
+
+
 class RestartFields(QWidget):
     """One slider for each server setting that needs a restart. It shows the state and passes requests to it."""
 
     def __init__(self, state: SettingsState) -> None:
         super().__init__()
         self._state = state
+        self._advanced = False
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(theme.px(theme.GAP))
+        column.setSpacing(theme.px(theme.GAP_M))
 
         self.fields: dict[str, SliderField] = {}
         for name, row in ROWS.items():
@@ -477,18 +482,26 @@ class RestartFields(QWidget):
         state.applying_changed.connect(lambda applying: self.setEnabled(not applying and state.previewer is not None))
         self._show_basis()
 
+    def show_advanced(self, advanced: bool) -> None:
+        """Show all settings, or those for everybody."""
+        self._advanced = advanced
+        self._show_basis()
+
     @Slot()
     def _show_basis(self) -> None:
         """Give the sliders the steps that this server supports."""
         previewer = self._state.previewer
         self.setEnabled(previewer is not None and not self._state.applying)
         if previewer is None:
+            for name, field in self.fields.items():
+                field.setVisible(self._advanced or name in _SIMPLE_SETTINGS)
             return
         basis = previewer.basis
         for name, field in self.fields.items():
             steps = basis.slider_values(name)
             field.set_values(steps)
-            field.setVisible(len(steps) > 1 or name == "draft")  # a hint explains a disabled draft slider
+            has_choice = len(steps) > 1 or name == "draft"  # a hint explains a disabled draft slider
+            field.setVisible(has_choice and (self._advanced or name in _SIMPLE_SETTINGS))
         self.fields["draft"].setEnabled(basis.can_draft)
         self._show_preview()
 
@@ -629,6 +642,7 @@ class SamplingFields(QWidget):
         for row in _SAMPLING_ROWS:
             field = SliderField(tr(row.label), row.steps, format_value=row.format_value, tip=tr(row.tip))
             field.value_changed.connect(partial(state.set_sampling_value, row.name))
+            field.show_unknown()
             column.addWidget(field)
             self.fields[row.name] = field
         self.thinking = Segmented(tr("Thinking"), [(None, tr("auto")), (True, tr("on")), (False, tr("off"))], None)
@@ -650,6 +664,11 @@ class SamplingFields(QWidget):
         state.sampling_changed.connect(self.show_state)
         self.show_state()
 
+    def show_advanced(self, advanced: bool) -> None:
+        """Show all values, or only whether the model thinks."""
+        for field in self.fields.values():
+            field.setVisible(advanced)
+
     @Slot()
     def show_state(self) -> None:
         """Show the sampling values of the next request."""
@@ -661,6 +680,8 @@ class SamplingFields(QWidget):
                     steps: list[float] = sorted({*row.steps, value}, key=_order_unlimited_last)
                     field.set_values(steps)
                 field.set_value(value)
+            elif value is None:
+                field.show_unknown()
             field.show_hint(self._hint_for(row))
         self.thinking.set_value(self._state.sampling_value("thinking"))
         has_switch = defaults is None or defaults.thinks is not False
@@ -693,8 +714,10 @@ class ControlsPane(Card):
         self.mode = Segmented(
             tr("Settings shown"), [(_SIMPLE, tr("Simple")), (_ADVANCED, tr("Advanced"))], load_choice("mode", _SIMPLE)
         )
-        self.mode.button(_SIMPLE).setToolTip(tr("The most important settings"))
-        self.mode.button(_ADVANCED).setToolTip(tr("Also all llama-server flags and extra arguments"))
+        self.mode.button(_SIMPLE).setToolTip(tr("Context, draft length and thinking"))
+        self.mode.button(_ADVANCED).setToolTip(
+            tr("Also KV cache, slots and sampling, all llama-server flags, and extra arguments")
+        )
         self.mode.changed.connect(self._choose_mode)
         self.restart, self.sampling = RestartFields(state), SamplingFields(state)
         self.advanced, self.changes = AdvancedFields(state, controller), ChangesBox(controller, state)
@@ -717,7 +740,11 @@ class ControlsPane(Card):
         area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         area.setAccessibleName(tr("Settings"))
         area.setWidget(inner)
-        self.body.addWidget(self.mode)
+        self.title_row = QHBoxLayout()
+        self.title_row.setContentsMargins(0, 0, theme.px(theme.GAP), 0)
+        self.title_row.addWidget(self.mode)
+        self.title_row.addStretch()
+        self.body.addLayout(self.title_row)
         self.body.addWidget(area, 1)
         foot = QHBoxLayout()
         foot.setContentsMargins(0, 0, theme.px(theme.GAP_M), 0)
@@ -732,6 +759,8 @@ class ControlsPane(Card):
 
     def _show_mode(self) -> None:
         advanced = self.mode.value == _ADVANCED
+        self.restart.show_advanced(advanced)
+        self.sampling.show_advanced(advanced)
         self._advanced_title.setVisible(advanced)
         self.advanced.setVisible(advanced)
         if advanced:

@@ -1,4 +1,4 @@
-"""The Cockpit page: sliders on the left, plots in the middle, chat on the right, notices above them."""
+"""The Cockpit page: sliders on the left, plots in the middle, chat on the right, in layouts; notices above them."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -12,6 +12,7 @@ from PySide6.QtWidgets import (
     QMenu,
     QPlainTextEdit,
     QPushButton,
+    QSplitter,
     QStackedWidget,
     QVBoxLayout,
     QWidget,
@@ -22,7 +23,8 @@ from launcher.base.text import make_visible
 from launcher.gui import theme
 from launcher.gui.chat.pane import ChatPane
 from launcher.gui.cockpit.controls import ControlsPane
-from launcher.gui.cockpit.panes import PaneSplitter, PaneSwitches
+from launcher.gui.cockpit.panes import HidePaneButton, PaneLayout, PaneSplitter, PaneTab
+from launcher.gui.cockpit.requests import RequestStrip
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
 from launcher.gui.labels import ElidedLabel, Label, set_tooltip
@@ -30,7 +32,7 @@ from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.service import DEMO
 from launcher.gui.translation import mark, render, tr
 from launcher.gui.viewmodel import View, is_away, state_name
-from launcher.gui.widgets import Badge, Banner, Card, EmptyState, MemoryBar, PageHead, ReadAge
+from launcher.gui.widgets import Badge, Banner, Card, EmptyState, MemoryBar, PageHead, ReadAge, Segmented
 from launcher.gui.widgets.blocks import make_button, make_caption
 
 if TYPE_CHECKING:
@@ -435,6 +437,13 @@ class ModelsCard(Card):
         return row
 
 
+_PANE_LAYOUTS = {
+    "watch": PaneLayout("plots", {"sliders": 272}),
+    "adjust": PaneLayout("plots", {"sliders": 352}),
+    "chat": PaneLayout("chat", {"plots": 480}),
+}
+_LEAST_PLOTS_HEIGHT, _REQUESTS_HEIGHT, _HIGH_ENOUGH = 300, 190, 700
+"""In pixels: heights of the plots at least and of the requests at first; page height from which these are shown."""
 _NARROW_WIDTH, _LOW_HEIGHT, _TITLE_WIDTH = 360, 560, 260
 """In pixels: page width below which the margins shrink; page height below which legend and subtitle may be left out;
 width that title and subtitle need beside the buttons."""
@@ -473,15 +482,10 @@ class CockpitPage(QWidget):
         self._middle.addWidget(self.welcome)
         self._middle.addWidget(self._make_middle_pane())
         self.panes = PaneSplitter(
-            {
-                "sliders": (self.controls, 272, 272),
-                "plots": (self._middle, 288, 540),
-                "chat": (self.chat, 288, 400),
-            },
-            priority=("chat", "plots", "sliders"),
+            {"sliders": (self.controls, 272), "plots": (self._middle, 360), "chat": (self.chat, 340)},
+            _PANE_LAYOUTS,
+            "chat",
         )
-        for at, stretch in enumerate((0, 3, 2)):
-            self.panes.setStretchFactor(at, stretch)
         self._layout.addWidget(self._make_head())
         self._switches_row_below = QHBoxLayout()
         self._switches_row_below.addStretch()
@@ -490,11 +494,13 @@ class CockpitPage(QWidget):
         self._layout.addWidget(self.copy_panel)
         self.models = ModelsCard(controller)
         self._layout.addWidget(self.models)
-        self._layout.addWidget(self.panes, 1)
+        self._layout.addLayout(self._make_pane_row(), 1)
         QShortcut("Ctrl+Return", self, self.controls.changes.apply_now)
         controller.view_changed.connect(self.show_view)
         controller.launched.connect(self._show_launch)
-        controller.chat_requested.connect(self.chat.prompt.setFocus)
+        controller.chat_requested.connect(self._show_chat)
+        self.panes.fitted.connect(self._show_layout)
+        self._show_layout()
         self.show_view(controller.view)
         yield True
 
@@ -509,6 +515,7 @@ class CockpitPage(QWidget):
         cramped = self.width() < theme.px(_NARROW_WIDTH)
         side, end = theme.px(theme.GAP if cramped else theme.GAP_XL), theme.px(theme.GAP_L)
         self._layout.setContentsMargins(side, end, side, end)
+        self._show_layout()
         low, room = self.height() < theme.px(_LOW_HEIGHT), self.width() - 2 * side
         self.memory.show_legend(shows=not low)
         buttons = (self.switches, self._restart_button, self._stop_button, self._copy_as_button)
@@ -537,13 +544,13 @@ class CockpitPage(QWidget):
         self._copy_as_button.setEnabled(bool(view.address))
         self._middle.setCurrentIndex(0 if view.offers_demo else 1)
         self.panes.set_suppressed({"sliders"} if view.offers_demo else set())
-        self.switches.buttons["sliders"].setEnabled(not view.offers_demo)
 
     @Slot(object)
     def _show_launch(self, launch: object) -> None:
         """Focus the prompt when a server is ready."""
         self.show_view(self._controller.view)
-        if launch is not None and self.isVisible() and not self.controls.isAncestorOf(self.focusWidget()):
+        asks = self.panes.is_shown("chat") and not self.controls.isAncestorOf(self.focusWidget())
+        if launch is not None and self.isVisible() and asks:
             QTimer.singleShot(0, self.chat.prompt, self.chat.prompt.setFocus)
 
     def _show_texts(self, view: View) -> None:
@@ -553,9 +560,47 @@ class CockpitPage(QWidget):
         self.note.setText(render(note))
         self.note.setVisible(bool(note) and self.memory.bar.has_legend)
 
+    @Slot()
+    def _show_chat(self) -> None:
+        """Show the chat, and focus its prompt."""
+        if not self.panes.is_shown("chat"):
+            self.panes.choose_layout("chat")
+        self.chat.prompt.setFocus()
+
+    @Slot()
+    def _show_layout(self) -> None:
+        """Show what belongs to the layout: the memory beside the sliders that change it."""
+        self.switches.set_value(self.panes.layout_name)
+        self.memory.setVisible(self.panes.layout_name == "adjust")
+        has_room = self.height() >= theme.px(_HIGH_ENOUGH)
+        self.requests.setVisible(self.panes.layout_name == "watch" and has_room)
+
+    def _make_pane_row(self) -> QHBoxLayout:
+        """Return the panes between the tabs of those that are hidden."""
+        titles = {"sliders": tr("Sliders"), "plots": tr("Plots"), "chat": tr("Chat")}
+        self.tabs = {
+            name: PaneTab(self.panes, name, title, opens="left" if name == "chat" else "right")
+            for name, title in titles.items()
+        }
+        row = QHBoxLayout()
+        row.setSpacing(theme.px(theme.GAP_M))
+        for name in ("sliders", "plots"):
+            row.addWidget(self.tabs[name])
+        row.addWidget(self.panes, 1)
+        row.addWidget(self.tabs["chat"])
+        self.controls.title_row.addWidget(HidePaneButton(self.panes, "sliders", titles["sliders"], closes="left"))
+        self.chat.title_row.addWidget(HidePaneButton(self.panes, "chat", titles["chat"], closes="right"))
+        return row
+
     def _make_head(self) -> PageHead:
         self.head = PageHead(tr("Cockpit"), beside=True)
-        self.switches = PaneSwitches(self.panes, {"sliders": tr("Sliders"), "plots": tr("Plots"), "chat": tr("Chat")})
+        names = {"watch": tr("Watch"), "adjust": tr("Adjust"), "chat": tr("Chat")}
+        self.switches = Segmented(tr("Layout"), list(names.items()), self.panes.layout_name)
+        self.switches.changed.connect(self.panes.choose_layout)
+        tips = (tr("The plots have the room"), tr("Settings, memory and plots"), tr("The chat has the room"))
+        for at, (name, tip) in enumerate(zip(names, tips, strict=True), 1):
+            set_tooltip(self.switches.button(name), f"{tip} (Alt+{at})")
+            QShortcut(f"Alt+{at}", self, partial(self.panes.choose_layout, name))
         self._switches_holder = QWidget()
         self._switches_row = QHBoxLayout(self._switches_holder)
         self._switches_row.setContentsMargins(0, 0, 0, 0)
@@ -587,7 +632,16 @@ class CockpitPage(QWidget):
         self.note = make_caption()
         """The controller's remark on the speed of the running server, above the memory bar."""
         self.note.hide()
-        column.addWidget(self.plots, 1)
+        self.requests = RequestStrip(self._controller)
+        self._plots_and_requests = QSplitter(Qt.Orientation.Vertical)
+        self._plots_and_requests.setChildrenCollapsible(False)
+        self._plots_and_requests.setHandleWidth(theme.px(theme.GAP_M))
+        self.plots.setMinimumHeight(theme.px(_LEAST_PLOTS_HEIGHT))
+        self._plots_and_requests.addWidget(self.plots)
+        self._plots_and_requests.addWidget(self.requests)
+        self._plots_and_requests.setStretchFactor(0, 1)
+        self._plots_and_requests.setSizes([1_000, theme.px(_REQUESTS_HEIGHT)])
+        column.addWidget(self._plots_and_requests, 1)
         column.addWidget(self.note)
         column.addWidget(self.memory)
         pane = QWidget()

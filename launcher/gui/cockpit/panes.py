@@ -1,62 +1,104 @@
-"""Side-by-side panes that the user can hide and resize. Both are remembered. A narrow window also hides panes."""
+"""Side-by-side panes in three layouts. What each layout shows, and how wide, is remembered."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from PySide6.QtCore import QSize, Qt, QTimer, Signal, Slot
-from PySide6.QtGui import QHideEvent, QResizeEvent
-from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QSplitter, QWidget
+from PySide6.QtCore import QRectF, QSize, Qt, QTimer, Signal, Slot
+from PySide6.QtGui import QColor, QHideEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent
+from PySide6.QtWidgets import QAbstractButton, QSizePolicy, QSplitter, QSplitterHandle, QWidget
 
 from launcher.gui import theme
 from launcher.gui.labels import set_tooltip
 from launcher.gui.translation import tr
-from launcher.gui.widgets.segmented import reserve_width, segment_position
+from launcher.gui.widgets.glyphs import paint_glyph
 from launcher.gui.window_settings import open_window_settings
 
 _SAVE_AFTER_MS = 500
-"""Milliseconds without a move after which the sizes are saved."""
+"""Milliseconds without a move after which the widths are saved."""
+_TAB_WIDTH, _GLYPH = 36, 16
+_ENOUGH = 600
+"""Width in pixels that the main pane gets before those beside it have their usual width."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaneLayout:
+    """What a layout shows at first: the `main` pane, and the usual widths of those beside it.
+
+    Widths are in pixels at 100 % scale. Where there is no room, the last of `beside` is hidden first.
+    """
+
+    main: str
+    beside: Mapping[str, int]
 
 
 class PaneSplitter(QSplitter):
-    """Splitter with named panes.
-
-    `panes` are (widget, least width, usual width) by name, from left to right, in pixels at 100 % scale. `priority`
-    lists the names: where there is no room, the last one is hidden first.
-    """
+    """Splitter with named panes, from left to right, and their least widths in pixels at 100 % scale."""
 
     fitted = Signal()
-    """The set of visible panes has changed."""
+    """The set of visible panes, or the layout, has changed."""
 
-    def __init__(self, panes: Mapping[str, tuple[QWidget, int, int]], priority: tuple[str, ...]) -> None:
+    def __init__(self, panes: Mapping[str, tuple[QWidget, int]], layouts: Mapping[str, PaneLayout], usual: str) -> None:
         super().__init__(Qt.Orientation.Horizontal)
         self.setChildrenCollapsible(False)
         self.setHandleWidth(theme.px(theme.GAP_M))
-        self._panes = {name: pane for name, (pane, _, _) in panes.items()}
-        self._least = {name: theme.px(least) for name, (_, least, _) in panes.items()}
-        self._priority = list(priority)
-        self._switched_off: set[str] = set()
+        self._panes = {name: pane for name, (pane, _) in panes.items()}
+        self._least = {name: theme.px(least) for name, (_, least) in panes.items()}
+        self._layouts = layouts
         self._suppressed: set[str] = set()
+        self._wanted: list[str] = []
+        """The panes that the layout shows where there is room, by priority."""
+        self._widths: dict[str, int] = {}
+        """Widths of the panes beside the main one, in pixels."""
         for name, pane in self._panes.items():
             pane.setMinimumWidth(self._least[name])
             self.addWidget(pane)
-        self.setSizes([theme.px(usual) for _, _, usual in panes.values()])
-        self._restore_state()
         self._save_timer = QTimer(self)
         self._save_timer.setSingleShot(True)
         self._save_timer.setInterval(_SAVE_AFTER_MS)
         self._save_timer.timeout.connect(self._save_state)
-        self.splitterMoved.connect(lambda _at, _index: self._save_timer.start())
+        self.splitterMoved.connect(self._keep_widths)
+        self.layout_name = load_choice("layout", usual)
+        self.choose_layout(self.layout_name if self.layout_name in layouts else usual)
+
+    def choose_layout(self, name: str) -> None:
+        """Show the panes of a layout as they were when it was left."""
+        if self._save_timer.isActive():
+            self._save_state()
+        self.layout_name = name
+        layout, stored = self._layouts[name], open_window_settings()
+        shown = str(stored.value(f"cockpit/{name}/panes", "")).split()
+        self._wanted = [each for each in shown if each in self._panes] or [layout.main, *layout.beside]
+        self._widths = {
+            each: int(str(stored.value(f"cockpit/{name}/{each}", theme.px(layout.beside.get(each, 0)))))
+            for each in self._panes
+        }
+        for at, each in enumerate(self._panes):
+            self.setStretchFactor(at, 1 if each == layout.main else 0)
+        save_choice("layout", name)
+        self.fit_panes(changed=True)
+
+    def reset_layout(self) -> None:
+        """Give the layout its usual panes and widths again."""
+        stored = open_window_settings()
+        stored.remove(f"cockpit/{self.layout_name}")
+        self._save_timer.stop()
+        self.choose_layout(self.layout_name)
 
     def is_shown(self, name: str) -> bool:
         """Return whether a pane is visible."""
         return not self._panes[name].isHidden()
 
+    def can_show(self, name: str) -> bool:
+        """Return whether a pane has a meaning now."""
+        return name not in self._suppressed
+
     def show_pane(self, name: str, *, shown: bool) -> None:
         """Show or hide a pane, as the user chose. A shown one may hide others for lack of room."""
+        self._wanted = [each for each in self._wanted if each != name]
         if shown:
-            self._switched_off.discard(name)
-            self._priority = [name, *(each for each in self._priority if each != name)]
-        else:
-            self._switched_off.add(name)
+            self._wanted.insert(0, name)
+        elif not self._wanted:
+            self._wanted = [self._layouts[self.layout_name].main]
         self.fit_panes()
         self._save_state()
 
@@ -66,9 +108,10 @@ class PaneSplitter(QSplitter):
             self._suppressed = names
             self.fit_panes()
 
-    def fit_panes(self) -> None:
-        """Show as many panes as fit, at least one, leaving out those that are switched off or suppressed."""
-        candidates = [name for name in self._priority if name not in self._switched_off | self._suppressed]
+    def fit_panes(self, *, changed: bool = False) -> None:
+        """Show as many of the layout's panes as fit, at least one. `changed`: the layout is another one."""
+        candidates = [name for name in self._wanted if name not in self._suppressed]
+        candidates = candidates or [self._layouts[self.layout_name].main]
         shown: list[str] = []
         room = self.width() + self.handleWidth()
         for name in candidates:
@@ -80,68 +123,137 @@ class PaneSplitter(QSplitter):
         before = {name for name in self._panes if self.is_shown(name)}
         for name, pane in self._panes.items():
             pane.setVisible(name in shown)
-        if before != set(shown):
+        if changed or before != set(shown):
+            self._apply_widths(shown)
             self.fitted.emit()
+
+    def _apply_widths(self, shown: list[str]) -> None:
+        """Give the main pane the room that the others leave."""
+        main = self._layouts[self.layout_name].main
+        main = main if main in shown else shown[0]
+        room = self.width() - self.handleWidth() * (len(shown) - 1)
+        widths = {each: max(self._widths[each], self._least[each]) for each in shown if each != main}
+        for each in widths:  # the main pane is the widest where there is little room
+            missing = min(theme.px(_ENOUGH), room // 2) - (room - sum(widths.values()))
+            widths[each] = max(widths[each] - max(missing, 0), self._least[each])
+        widths[main] = max(room - sum(widths.values()), self._least[main])
+        self.setSizes([widths.get(each, 0) for each in self._panes])
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
         """Return the width of the widest pane alone: the others can be hidden."""
         return QSize(max(self._least.values()), super().minimumSizeHint().height())
 
+    def createHandle(self) -> QSplitterHandle:  # noqa: N802
+        """Return a handle that resets the layout when it is double-clicked."""
+        return _Handle(self.orientation(), self)
+
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
         """Hide or show panes for the new width."""
         super().resizeEvent(event)
-        self.fit_panes()
+        self.fit_panes(changed=event.oldSize().width() <= 0)
 
     def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802
-        """Save the sizes if they have just changed."""
+        """Save the widths if they have just changed."""
         super().hideEvent(event)
         if self._save_timer.isActive():
             self._save_state()
 
-    def _restore_state(self) -> None:
-        stored = open_window_settings()
-        sizes = stored.value("cockpit/panes")
-        if sizes is not None:
-            self.restoreState(sizes)
-        self._switched_off = set(str(stored.value("cockpit/hidden", "")).split()) & set(self._panes)
-        for name in self._switched_off:
-            self._panes[name].hide()
+    @Slot()
+    def _keep_widths(self) -> None:
+        for name, width in zip(self._panes, self.sizes(), strict=True):
+            if width:
+                self._widths[name] = width
+        self._save_timer.start()
 
     @Slot()
     def _save_state(self) -> None:
         self._save_timer.stop()
-        stored = open_window_settings()
-        stored.setValue("cockpit/panes", self.saveState())
-        stored.setValue("cockpit/hidden", " ".join(sorted(self._switched_off)))
+        stored, name = open_window_settings(), self.layout_name
+        stored.setValue(f"cockpit/{name}/panes", " ".join(self._wanted))
+        for each, width in self._widths.items():
+            if width and each != self._layouts[name].main:
+                stored.setValue(f"cockpit/{name}/{each}", width)
 
 
-class PaneSwitches(QWidget):
-    """A toggle button for each pane."""
+class _Handle(QSplitterHandle):
+    def mouseDoubleClickEvent(self, _event: QMouseEvent) -> None:  # noqa: N802 -- Qt's name
+        """Reset the layout."""
+        splitter = self.splitter()
+        if isinstance(splitter, PaneSplitter):
+            splitter.reset_layout()
 
-    def __init__(self, panes: PaneSplitter, names: Mapping[str, str]) -> None:
+
+class PaneTab(QAbstractButton):
+    """Narrow upright button in place of a hidden pane, which it shows again."""
+
+    def __init__(self, panes: PaneSplitter, name: str, title: str, *, opens: str) -> None:
         super().__init__()
-        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
-        self._panes = panes
-        self.buttons: dict[str, QPushButton] = {}
-        row = QHBoxLayout(self)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(0)
-        for at, (name, title) in enumerate(names.items()):
-            button = self.buttons[name] = QPushButton(title)
-            button.setObjectName("segment")
-            button.setProperty("end", segment_position(at, len(names)))
-            button.setCheckable(True)
-            reserve_width(button)
-            set_tooltip(button, tr("Show or hide this pane: {name}", name=title))
-            button.clicked.connect(lambda checked, name=name: panes.show_pane(name, shown=checked))
-            row.addWidget(button)
+        self._panes, self._name, self._opens = panes, name, opens
+        self.setText(title)
+        self.setFixedWidth(theme.px(_TAB_WIDTH))
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Expanding)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setAccessibleName(tr("Show this pane: {name}", name=title))
+        set_tooltip(self, self.accessibleName())
+        self.clicked.connect(lambda: panes.show_pane(name, shown=True))
         panes.fitted.connect(self.show_state)
         self.show_state()
 
+    @Slot()
     def show_state(self) -> None:
-        """Show which panes are visible."""
-        for name, button in self.buttons.items():
-            button.setChecked(self._panes.is_shown(name))
+        """Show the tab only while its pane is hidden."""
+        self.setVisible(not self._panes.is_shown(self._name) and self._panes.can_show(self._name))
+
+    def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
+        """Return the size of the upright text."""
+        return QSize(theme.px(_TAB_WIDTH), self.fontMetrics().horizontalAdvance(self.text()) + theme.px(64))
+
+    def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
+        """Paint a card with a chevron and the upright title."""
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        colours, focused = theme.current(), self.hasFocus()
+        width = 2.0 if focused else 1.0
+        painter.setPen(QPen(QColor(colours.accent if focused else colours.border), width))
+        painter.setBrush(QColor(colours.raised if self.underMouse() else colours.card))
+        box = QRectF(self.rect()).adjusted(width / 2, width / 2, -width / 2, -width / 2)
+        painter.drawRoundedRect(box, theme.px(theme.CARD_RADIUS), theme.px(theme.CARD_RADIUS))
+        glyph, gap = theme.px(_GLYPH), theme.px(theme.GAP_M)
+        secondary = QColor(colours.secondary)
+        paint_glyph(painter, self._opens, QRectF((self.width() - glyph) / 2, gap, glyph, glyph), secondary)
+        painter.setPen(QColor(colours.text))
+        painter.setFont(theme.font(theme.BODY_PX, bold=True))
+        top = 2 * gap + glyph
+        painter.translate(self.width(), top)
+        painter.rotate(90)
+        room = QRectF(0, 0, self.height() - top - gap, self.width())
+        painter.drawText(room, int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter), self.text())
+
+
+class HidePaneButton(QAbstractButton):
+    """Flat chevron in a pane's head that hides the pane."""
+
+    def __init__(self, panes: PaneSplitter, name: str, title: str, *, closes: str) -> None:
+        super().__init__()
+        self._closes = closes
+        self.setFixedSize(theme.px(theme.DENSE_HEIGHT), theme.px(theme.DENSE_HEIGHT))
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setAccessibleName(tr("Hide this pane: {name}", name=title))
+        set_tooltip(self, self.accessibleName())
+        self.clicked.connect(lambda: panes.show_pane(name, shown=False))
+
+    def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802 -- Qt's name
+        """Paint the chevron, and a frame with the focus or the pointer."""
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        colours = theme.current()
+        if self.hasFocus() or self.underMouse():
+            painter.setPen(QPen(QColor(colours.accent if self.hasFocus() else colours.border), 1.5))
+            radius = theme.px(theme.CONTROL_RADIUS)
+            painter.drawRoundedRect(QRectF(self.rect()).adjusted(1, 1, -1, -1), radius, radius)
+        glyph = theme.px(_GLYPH)
+        left, top = (self.width() - glyph) / 2, (self.height() - glyph) / 2
+        paint_glyph(painter, self._closes, QRectF(left, top, glyph, glyph), QColor(colours.secondary))
 
 
 def load_choice(name: str, default: str) -> str:

@@ -146,4 +146,4 @@ class ValueAxis(PixmapAxis):
         digits = 1 if round(10 * spacing, 6).is_integer() else 2
         if spacing == int(spacing) or spacing >= 10:
             digits = 0
-        return [f"{value + 0.0:,.{digits}f}" for value in values]
+        return [f"{round(value, digits) + 0.0:,.{digits}f}" for value in values]  # never "-0"

@@ -8,7 +8,7 @@ from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QSlider, QVBoxLayout, QWidget
 
 from launcher.gui import theme
-from launcher.gui.labels import Label, set_tooltip
+from launcher.gui.labels import UNKNOWN, Label, set_tooltip
 from launcher.gui.translation import tr
 from launcher.gui.widgets.glyphs import Glyph
 
@@ -88,6 +88,8 @@ class SliderField(QWidget):
         self._values: tuple[object, ...] = tuple(values)
         self._hint = ""
         self._old_text: str | None = None
+        self._is_known = True
+        """Whether the value means something."""
         name = Label(label)
         self._dot = Glyph("dot", "attention", 12)
         self._dot.hide()
@@ -129,10 +131,16 @@ class SliderField(QWidget):
 
     def set_value(self, value: object) -> None:
         """Set the value without emitting `value_changed`. A number between two steps goes to the nearest."""
+        self._is_known = True
         self.slider.blockSignals(True)
         self.slider.setValue(self._nearest_index(value))
         self.slider.blockSignals(False)
         self.slider.update()
+        self._update_texts()
+
+    def show_unknown(self) -> None:
+        """Show a dash: there is a slider, but no value yet."""
+        self._is_known = False
         self._update_texts()
 
     def set_values(self, values: Sequence[object]) -> None:
@@ -142,7 +150,7 @@ class SliderField(QWidget):
         self._values = tuple(values)
         self.slider.setRange(0, max(len(self._values) - 1, 0))
         self.slider.blockSignals(False)
-        if value is not None:
+        if value is not None and self._is_known:
             self.set_value(value)
         self._update_texts()
 
@@ -172,11 +180,13 @@ class SliderField(QWidget):
         return min(near, key=lambda i: abs(numbers[i] - value))
 
     def _handle_move(self) -> None:
+        self._is_known = True
         self._update_texts()
         self.value_changed.emit(self.value)
 
     def _update_texts(self) -> None:
         text = self._format_value(self.value) if self._values else ""
+        text = text if self._is_known else UNKNOWN
         self._value.setText(text)
         self._dot.setVisible(self._old_text is not None)
         changed = tr("was {value}", value=self._old_text) if self._old_text is not None else ""

@@ -1,0 +1,232 @@
+"""Requests of all clients, below the plots: who asks, how much of the prompt was reused, how fast the reply is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from PySide6.QtCore import QObject, Signal, Slot
+from PySide6.QtWidgets import QHeaderView
+
+from launcher.base.errors import LauncherError
+from launcher.base.text import one_line
+from launcher.gui import theme
+from launcher.gui.controller import Controller
+from launcher.gui.labels import UNKNOWN, ElidedLabel
+from launcher.gui.translation import mark, ntr, tr
+from launcher.gui.widgets import Card
+from launcher.gui.widgets.row_table import RowTable
+from launcher.gui.widgets.rows import Cell, Column, TableRows
+from launcher.runtime import WorkHandle
+
+Record = Mapping[str, Any]
+"""A request with the keys of docs/json.md."""
+
+_MOST_KEPT = 200
+_MAX_NAME = 40
+_KEY_COLUMN, _ROOM_FOR_KEY = 1, 820
+"""The column with the name of the key, and the width in pixels below which it is hidden."""
+_ENDS: Mapping[str, str] = {
+    "complete": mark("ended"),
+    "client left": mark("client left"),
+    "refused": mark("refused"),
+    "error": mark("failed"),
+    "cut": mark("cut off by a restart"),
+    "engine ended": mark("engine ended"),
+}
+
+
+class RequestFeed(QObject):
+    """The last requests at the server's address, as they begin, go on and end."""
+
+    changed = Signal()
+
+    def __init__(self, controller: Controller, parent: QObject) -> None:
+        super().__init__(parent)
+        self._controller = controller
+        self._records: dict[str, Record] = {}
+        self._handle: WorkHandle[None] | None = None
+        self._address = ""
+        controller.launched.connect(self._follow_server)
+        self._follow_server(controller.launch)
+
+    @property
+    def records(self) -> list[Record]:
+        """Those in progress first, then the newest."""
+        newest = reversed(self._records.values())
+        return sorted(newest, key=lambda record: record["end"] is not None)
+
+    @Slot(object)
+    def _follow_server(self, launch: object) -> None:
+        address = self._controller.view.address if launch is not None else ""
+        if address == self._address and self._handle is not None:
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._address = address
+        if not address:
+            return
+
+        async def follow(report: Any) -> None:  # noqa: ANN401 -- as in bridge.Work
+            from launcher.app.running_servers import read_requests
+
+            found = read_requests(f"http://{address}", count=_MOST_KEPT, follow=True, current=True)
+            async for record in found:
+                report(record)
+
+        self._handle = self._controller.bridge.run(follow, reported=self._add, done=self._end, failed=self._end)
+
+    @Slot(object)
+    def _add(self, record: Record) -> None:
+        self._records[record["id"]] = record
+        while len(self._records) > _MOST_KEPT:
+            del self._records[next(iter(self._records))]
+        self.changed.emit()
+
+    @Slot(object)
+    def _end(self, _result: LauncherError | None) -> None:
+        """Forget what was in progress: the server has ended, or it is one that does not tell of its requests."""
+        self._handle = None
+        self._address = ""
+        self._records = {name: record for name, record in self._records.items() if record["end"] is not None}
+        self.changed.emit()
+
+
+class RequestStrip(Card):
+    """Table of the requests, and what is known of the chosen one."""
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__(tr("Requests"))
+        self.feed = RequestFeed(controller, self)
+        self._summary = ElidedLabel()
+        self._summary.setObjectName("secondary")
+        self._summary.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self.head.insertWidget(1, self._summary, 100)
+        columns = _request_columns()
+        self.rows: TableRows[Record] = TableRows(columns, self)
+        self.table = RowTable(tr("Requests"))
+        self.table.setModel(self.rows)
+        head = self.table.horizontalHeader()
+        head.setSectionResizeMode(len(columns) - 1, QHeaderView.ResizeMode.Stretch)
+        self.table.selectionModel().selectionChanged.connect(lambda *_: self._show_details())
+        self._details = ElidedLabel()
+        self._details.setObjectName("secondary")
+        self._details.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self._details.hide()
+        self.table.horizontalHeader().setSectionsClickable(False)
+        self.table.align_head()
+        side, end = theme.px(theme.GAP_L), theme.px(theme.GAP)
+        self.body.setContentsMargins(side, end, side, end)
+        self.body.setSpacing(theme.px(theme.GAP_S))
+        self.add_aligned(self.table, self.table.text_inset)
+        self.body.addWidget(self._details)
+        self._details.setContentsMargins(self.table.text_inset, 0, 0, 0)
+        self.feed.changed.connect(self.show_records)
+        self.show_records()
+
+    @Slot()
+    def show_records(self) -> None:
+        """Show the requests. The chosen one stays chosen."""
+        records = self.feed.records
+        chosen = self._chosen_id()
+        self._summary.setText(_summarize(records) if records else tr("No request yet."))
+        if not self.isVisible():
+            return
+        self.rows.show_rows(records)
+        at = next((row for row, record in enumerate(records) if record["id"] == chosen), None)
+        if at is not None:
+            self.table.selectRow(at)
+        self._show_details()
+
+    def resizeEvent(self, event: Any) -> None:  # noqa: ANN401, N802 -- Qt's
+        """Leave out the key where there is little room."""
+        super().resizeEvent(event)
+        self.table.setColumnHidden(_KEY_COLUMN, self.width() < theme.px(_ROOM_FOR_KEY))
+
+    def showEvent(self, event: Any) -> None:  # noqa: ANN401, N802 -- Qt's
+        """Show what came while hidden."""
+        super().showEvent(event)
+        self.show_records()
+
+    def _chosen_id(self) -> str | None:
+        selected = self.table.selectionModel().selectedRows()
+        return self.rows.rows[selected[0].row()]["id"] if selected else None
+
+    def _show_details(self) -> None:
+        """Show what the table has no column for."""
+        chosen = self._chosen_id()
+        record = next((each for each in self.feed.records if each["id"] == chosen), None)
+        self._details.setVisible(record is not None)
+        if record is not None:
+            self._details.setText(_describe(record))
+
+
+def _summarize(records: list[Record]) -> str:
+    writing = sum(record["end"] is None for record in records)
+    read = sum(record["prompt_tokens"] or 0 for record in records)
+    reused = sum(record["reused_tokens"] or 0 for record in records)
+    parts = [ntr("1 in progress", "{n} in progress", writing)] if writing else []
+    parts.append(ntr("1 request", "{n} requests", len(records)))
+    if read:
+        parts.append(tr("{share:.0f} % of the prompts reused", share=100 * reused / read))
+    return " · ".join(parts)
+
+
+def _describe(record: Record) -> str:
+    parts = [record["path"], record["model"] or UNKNOWN, record["started"][11:19]]
+    if record["reply_tokens"] is not None:
+        parts.append(ntr("1 token written", "{n} tokens written", record["reply_tokens"]))
+    if record["gaps_s"]:
+        parts.append(tr("paused {seconds:.1f} s by restarts", seconds=sum(record["gaps_s"])))
+    reread = record["reread"]
+    if reread:
+        parts.append(tr("{tokens:,} tokens read again", tokens=reread["tokens"]))
+    return " · ".join(parts)
+
+
+def _who(record: Record) -> Cell:
+    who = record["who"]
+    agent = (who["user_agent"] or "").partition(" (")[0].partition("/")[0]
+    return Cell(one_line(agent or who["key"] or UNKNOWN, _MAX_NAME), tip=who["user_agent"] or "")
+
+
+def _key(record: Record) -> Cell:
+    return Cell(one_line(record["who"]["key"] or UNKNOWN, _MAX_NAME))
+
+
+def _count(value: float | None, text: str) -> Cell:
+    return Cell(UNKNOWN if value is None else text.format(value), dim=value is None)
+
+
+def _reuse(record: Record) -> Cell:
+    read, reused = record["prompt_tokens"], record["reused_tokens"]
+    return _count(100 * (reused or 0) / read if read else None, "{:.0f} %")
+
+
+def _acceptance(record: Record) -> Cell:
+    drafted, accepted = record["draft_n"], record["draft_n_accepted"]
+    return _count(100 * (accepted or 0) / drafted if drafted else None, "{:.0f} %")
+
+
+def _state(record: Record) -> Cell:
+    end, handovers = record["end"], record["handovers"]
+    if end is not None:
+        good = end == "complete"
+        text = tr(_ENDS[end]) if end in _ENDS else str(end)
+        if handovers:
+            text = f"{text}, {ntr('1 restart', '{n} restarts', handovers)}"
+        return Cell(text, role="secondary" if good else "attention")
+    states = {"waiting": tr("waits"), "running": tr("writing"), "paused": tr("paused")}
+    return Cell(states.get(record["state"], record["state"]), role="information")
+
+
+def _request_columns() -> list[Column[Record]]:
+    return [
+        Column(tr("Who"), "", _who),
+        Column(tr("Key"), "", _key),
+        Column(tr("Prompt, tokens"), "", lambda each: _count(each["prompt_tokens"], "{:,}"), right=True),
+        Column(tr("Reused"), "", _reuse, right=True),
+        Column(tr("First token"), "", lambda each: _count(each["first_token_s"], "{:.2f} s"), right=True),
+        Column(tr("Tokens/s"), "", lambda each: _count(each["tokens_per_second"], "{:.1f}"), right=True),
+        Column(tr("Accepted"), "", _acceptance, right=True),
+        Column(tr("State"), "", _state),
+    ]
