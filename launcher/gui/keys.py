@@ -42,7 +42,12 @@ SHORTCUTS = (
     ),
     ShortcutGroup(
         mark("Cockpit"),
-        (("Ctrl+Return", mark("Apply the changed settings")),),
+        (
+            ("Ctrl+Return", mark("Apply the changed settings")),
+            ("Alt+1", mark("Layout with room for the plots")),
+            ("Alt+2", mark("Layout with room for the settings")),
+            ("Alt+3", mark("Layout with room for the chat")),
+        ),
     ),
     ShortcutGroup(
         mark("Sliders and choices"),

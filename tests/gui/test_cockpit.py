@@ -17,7 +17,8 @@ from launcher.base.errors import EngineFailed
 from launcher.engine.demo import unpack_demo_model
 from launcher.engine.server.state import ServerState
 from launcher.gui.cockpit.page import CockpitPage
-from launcher.gui.labels import Label
+from launcher.gui.cockpit.panes import HidePaneButton
+from launcher.gui.labels import UNKNOWN, ElidedLabel, Label
 from launcher.gui.window import Window
 from launcher.monitor.health_event import Finding, FindingCode
 from tests.app.test_preview import described
@@ -30,6 +31,7 @@ Wait = Callable[..., None]
 def page(demo: Window, qtbot: QtBot) -> CockpitPage:
     """The cockpit over the running demo, its sliders ready."""
     page: CockpitPage = demo.page("cockpit")
+    page.panes.choose_layout("adjust")
     qtbot.waitUntil(lambda: page.state.previewer is not None)
     return page
 
@@ -247,7 +249,9 @@ def check_that_on_a_small_gpu_the_box_says_what_is_missing(page: CockpitPage) ->
     assert "MiB of GPU memory are missing" in page.controls.changes._problem.text()
     missing = page.controls.changes._problem.text().partition(" ")[0]
     assert f"{missing} MiB too much for 19,000 MiB" in page.memory.bar.accessibleName()
+    page.controls.mode.button("advanced").click()
     assert page.controls.restart.fields["n_cpu_moe"].isVisible()
+    page.controls.mode.button("simple").click()
     assert "restart about 9 s" in page.controls.changes._title.text()
 
 
@@ -304,25 +308,86 @@ def test_what_another_start_does_not_mend_leads_to_the_page_that_does(
     assert asked.args == ["start"]
 
 
-@pytest.mark.thorough
-def test_panes_are_hidden_widened_and_remembered(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
-    demo.resize(1400, 800)
-    assert [page.panes.is_shown(name) for name in ("sliders", "plots", "chat")] == [True, True, True]
-    qtbot.mouseClick(shown(page, "Plots"), Qt.MouseButton.LeftButton)
-    assert not page.plots.isVisible()
+def panes_shown(page: CockpitPage) -> set[str]:
+    return {name for name in ("sliders", "plots", "chat") if page.panes.is_shown(name)}
+
+
+def test_each_layout_has_its_panes_and_remembers_what_was_changed(
+    page: CockpitPage, qtbot: QtBot, demo: Window
+) -> None:
+    demo.resize(1440, 900)
+    seen = {}
+    for name, key in (("watch", "1"), ("adjust", "2"), ("chat", "3")):
+        qtbot.keyClick(demo, key, Qt.KeyboardModifier.AltModifier)
+        assert page.switches.value == name
+        seen[name] = panes_shown(page), page.memory.isVisible(), page.requests.isVisible()
+    assert seen == {
+        "watch": ({"sliders", "plots"}, False, True),
+        "adjust": ({"sliders", "plots"}, True, False),
+        "chat": ({"plots", "chat"}, False, False),
+    }
+    assert page.chat.width() > page.plots.width()
+    qtbot.mouseClick(page.tabs["sliders"], Qt.MouseButton.LeftButton)
+    assert panes_shown(page) == {"sliders", "plots", "chat"}
+    (hide,) = page.chat.findChildren(HidePaneButton)
+    page.switches.button("watch").click()
+    qtbot.mouseClick(page.tabs["chat"], Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(hide, Qt.MouseButton.LeftButton)
+    assert panes_shown(page) == {"sliders", "plots"}
+    page.switches.button("chat").click()
+    assert panes_shown(page) == {"sliders", "plots", "chat"}, "as it was left"
     again = CockpitPage(demo.controller)
     while again.build_next_part():
         pass
     again.setParent(demo)
     assert again.note.text() == page.note.text() != ""  # though it was told before the page was there
-    assert not again.panes.is_shown("plots")
-    qtbot.mouseClick(shown(page, "Plots"), Qt.MouseButton.LeftButton)
+    assert again.panes.layout_name == "chat"
     demo.resize(940, 560)
-    assert [page.panes.is_shown(name) for name in ("sliders", "plots", "chat")].count(True) == 2
-    qtbot.mouseClick(page.switches.buttons["sliders"], Qt.MouseButton.LeftButton)
-    assert page.panes.is_shown("sliders")
-    demo.resize(1400, 800)
-    assert [page.panes.is_shown(name) for name in ("sliders", "plots", "chat")] == [True, True, True]
+    assert len(panes_shown(page)) == 2, "what has no room makes way"
+    assert any(tab.isVisible() for tab in page.tabs.values())
+    demo.resize(1440, 900)
+    page.panes.reset_layout()
+    assert panes_shown(page) == {"plots", "chat"}
+
+
+def test_requests_of_all_clients_are_listed_as_they_go_on(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
+    demo.resize(1440, 900)
+    page.panes.choose_layout("watch")
+    rows = page.requests.rows
+    page.chat.send_question("What is a draft?")
+    qtbot.waitUntil(lambda: any(each["end"] is None for each in rows.rows))
+    qtbot.waitUntil(lambda: bool(rows.rows) and all(each["end"] == "complete" for each in rows.rows))
+    (record,) = rows.rows
+    table = page.requests.table
+    shown_cells = {
+        rows.headerData(at, Qt.Orientation.Horizontal): rows.data(rows.index(0, at)) for at in range(rows.columnCount())
+    }
+    assert shown_cells["Prompt, tokens"] == f"{record['prompt_tokens']:,}"
+    assert shown_cells["State"] == "ended"
+    assert float(shown_cells["Tokens/s"]) == pytest.approx(record["tokens_per_second"], abs=0.05)
+    table.selectRow(0)
+    texts = [label.full_text for label in page.requests.findChildren(ElidedLabel) if label.isVisible()]
+    assert any(f"{record['reply_tokens']} tokens written" in text for text in texts)
+
+
+def test_simple_has_three_settings_and_advanced_all(page: CockpitPage) -> None:
+    fields = page.controls.restart.fields | page.controls.sampling.fields
+
+    def visible() -> set[str]:
+        return {name for name, field in fields.items() if field.isVisible()}
+
+    page.controls.mode.button("simple").click()
+    assert visible() == {"ctx", "draft"}
+    assert page.controls.sampling.thinking.isVisible()
+    page.controls.mode.button("advanced").click()
+    assert visible() >= {"ctx", "draft", "kv", "slots", "ubatch", "temperature", "top_k", "max_tokens"}
+    page.controls.mode.button("simple").click()
+
+
+def test_a_value_that_is_not_known_yet_is_a_dash(window: Window) -> None:
+    page = window.page("cockpit")
+    for field in page.controls.sampling.fields.values():
+        assert UNKNOWN in {label.text() for label in field.findChildren(Label)}
 
 
 def test_without_a_server_there_is_nothing_to_change(window: Window) -> None:

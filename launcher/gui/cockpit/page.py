@@ -444,9 +444,9 @@ _PANE_LAYOUTS = {
 }
 _LEAST_PLOTS_HEIGHT, _REQUESTS_HEIGHT, _HIGH_ENOUGH = 300, 190, 700
 """In pixels: heights of the plots at least and of the requests at first; page height from which these are shown."""
-_NARROW_WIDTH, _LOW_HEIGHT, _TITLE_WIDTH = 360, 560, 260
+_NARROW_WIDTH, _LOW_HEIGHT, _TITLE_WIDTH, _ROOM_FOR_TABS = 360, 560, 260, 480
 """In pixels: page width below which the margins shrink; page height below which legend and subtitle may be left out;
-width that title and subtitle need beside the buttons."""
+width that title and subtitle need beside the buttons; page width from which hidden panes have tabs."""
 
 
 class CockpitPage(QWidget):
@@ -482,7 +482,7 @@ class CockpitPage(QWidget):
         self._middle.addWidget(self.welcome)
         self._middle.addWidget(self._make_middle_pane())
         self.panes = PaneSplitter(
-            {"sliders": (self.controls, 272), "plots": (self._middle, 360), "chat": (self.chat, 340)},
+            {"sliders": (self.controls, 272), "plots": (self._middle, 300), "chat": (self.chat, 300)},
             _PANE_LAYOUTS,
             "chat",
         )
@@ -513,6 +513,8 @@ class CockpitPage(QWidget):
         """Choose the margins, whether legend and subtitle are shown, and where the pane switches are."""
         super().resizeEvent(event)
         cramped = self.width() < theme.px(_NARROW_WIDTH)
+        for tab in self.tabs.values():
+            tab.allow(self.width() >= theme.px(_ROOM_FOR_TABS))
         side, end = theme.px(theme.GAP if cramped else theme.GAP_XL), theme.px(theme.GAP_L)
         self._layout.setContentsMargins(side, end, side, end)
         self._show_layout()

@@ -188,8 +188,8 @@ class PaneTab(QAbstractButton):
 
     def __init__(self, panes: PaneSplitter, name: str, title: str, *, opens: str) -> None:
         super().__init__()
-        self._panes, self._name, self._opens = panes, name, opens
-        self.setText(title)
+        self._panes, self._name, self._title, self._opens = panes, name, title, opens
+        self._allowed = True
         self.setFixedWidth(theme.px(_TAB_WIDTH))
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Expanding)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
@@ -199,14 +199,20 @@ class PaneTab(QAbstractButton):
         panes.fitted.connect(self.show_state)
         self.show_state()
 
+    def allow(self, allowed: bool) -> None:
+        """Show the tab while its pane is hidden, or never, where there is no room for it."""
+        self._allowed = allowed
+        self.show_state()
+
     @Slot()
     def show_state(self) -> None:
         """Show the tab only while its pane is hidden."""
-        self.setVisible(not self._panes.is_shown(self._name) and self._panes.can_show(self._name))
+        is_hidden = not self._panes.is_shown(self._name) and self._panes.can_show(self._name)
+        self.setVisible(self._allowed and is_hidden)
 
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
         """Return the size of the upright text."""
-        return QSize(theme.px(_TAB_WIDTH), self.fontMetrics().horizontalAdvance(self.text()) + theme.px(64))
+        return QSize(theme.px(_TAB_WIDTH), self.fontMetrics().horizontalAdvance(self._title) + theme.px(64))
 
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
         """Paint a card with a chevron and the upright title."""
@@ -227,7 +233,7 @@ class PaneTab(QAbstractButton):
         painter.translate(self.width(), top)
         painter.rotate(90)
         room = QRectF(0, 0, self.height() - top - gap, self.width())
-        painter.drawText(room, int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter), self.text())
+        painter.drawText(room, int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter), self._title)
 
 
 class HidePaneButton(QAbstractButton):

@@ -211,12 +211,12 @@ def _state(record: Record) -> Cell:
     end, handovers = record["end"], record["handovers"]
     if end is not None:
         good = end == "complete"
-        text = tr(_ENDS[end]) if end in _ENDS else str(end)
+        text: str = tr(_ENDS[end]) if end in _ENDS else str(end)
         if handovers:
             text = f"{text}, {ntr('1 restart', '{n} restarts', handovers)}"
         return Cell(text, role="secondary" if good else "attention")
     states = {"waiting": tr("waits"), "running": tr("writing"), "paused": tr("paused")}
-    return Cell(states.get(record["state"], record["state"]), role="information")
+    return Cell(states.get(str(record["state"]), ""), role="information")
 
 
 def _request_columns() -> list[Column[Record]]:

@@ -117,7 +117,9 @@ _ACCEPTANCE = Quantity(
     label=mark("all {value} %"),
 )  # fmt: skip
 _POSITION_RATES = tuple(
-    Quantity(position_name(n), mark("Position {n}"), "%", 0, "acceptance", draft_position=n, label=f"{n}: {{value}} %")
+    Quantity(
+        position_name(n), mark("Position {n}"), "%", 0, "acceptance", draft_position=n, label=mark("{n}: {value} %")
+    )
     for n in range(1, POSITIONS + 1)
 )
 _LENGTH = Quantity(MEAN_LENGTH, mark("Mean accepted length"), mark("tokens"), 2)

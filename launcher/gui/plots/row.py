@@ -246,7 +246,8 @@ class PlotRow(QWidget):
                 continue
             y, colour = self._height_share(last[0] * curve.scale), curve_colour(curve).name()
             dots.append(Dot(span.share_at(samples.newest_s - last[1]), y, colour))
-            text = tr(curve.label, value=curve.format_value(last[0])) if curve.label else self._aside
+            value = curve.format_value(last[0])
+            text = tr(curve.label, value=value, n=curve.draft_position) if curve.label else self._aside
             if text and last[1] < _LABEL_AGE_S:
                 is_main = bool(curve.label) and curve is self.plot.read_outs[0]
                 labels.append(LineLabel(y, text, colour, bold=is_main))
