@@ -121,6 +121,7 @@ def test_before_a_restart_is_said_what_a_reply_will_notice_and_it_goes_on(
 ) -> None:
     endless(demo, monkeypatch)
     page = demo.page("cockpit")
+    page.panes.show_pane("sliders", shown=True)
     qtbot.waitUntil(lambda: page.state.previewer is not None)
     page.controls.restart.fields["draft"].slider.setValue(3)
     qtbot.waitUntil(lambda: "No reply is running, so clients will not notice." in texts(demo))
@@ -149,6 +150,7 @@ def ending(long_context: None, demo: Window, qtbot: QtBot, monkeypatch: pytest.M
     """A reply that cannot go on after a restart, and another draft length that was chosen under it."""
     endless(demo, monkeypatch)
     page = demo.page("cockpit")
+    page.panes.show_pane("sliders", shown=True)
     qtbot.waitUntil(lambda: page.state.previewer is not None)
     page.controls.restart.fields["draft"].slider.setValue(3)
     demo.controller.set_sampling_value("seed", 1)  # what a new engine draws next would not be what the seed promises
