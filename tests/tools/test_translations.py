@@ -110,7 +110,7 @@ def test_all_that_is_marked_is_a_literal() -> None:
 
 
 def test_a_text_inside_an_f_string_is_found() -> None:
-    assert "{free:,.1f} free" in wanted()
+    assert "waited {time} for clients" in wanted()
 
 
 def test_the_command_tells_what_waits_for_a_translation(tmp_path: Path) -> None:
