@@ -27,8 +27,8 @@ LOOK = (
 
 @pytest.mark.skipif(sys.platform != "linux", reason="outside Linux nothing is looked for")
 def test_missing_is_what_the_linker_does_not_find_and_the_purpose_needs(tmp_path: Path) -> None:
-    base, machine = ("__init__.py", "errors.py", "messages.py", "paths.py"), ("__init__.py", "libraries.py")
-    for name in ("__init__.py", *(f"base/{each}" for each in base), *(f"machine/{each}" for each in machine)):
+    shutil.copytree(ROOT / "launcher" / "base", tmp_path / "launcher" / "base")
+    for name in ("__init__.py", "machine/__init__.py", "machine/libraries.py"):
         (tmp_path / "launcher" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "launcher" / name, tmp_path / "launcher" / name)
     resources = tmp_path / "launcher" / "_data" / "resources"

@@ -106,7 +106,7 @@ async def test_nothing_that_holds_it_shows_it(demo_model: Path, tmp_path: Path) 
     launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True), endpoint)
     async with EngineClient(endpoint.url, KEY) as client:
         shown = repr([endpoint, entry, launch, launch.command, client, vars(client), registry.Registration(entry)])
-        shown += repr(vars(client._http)).replace(repr({"Authorization": f"Bearer {KEY}"}), "")
+        shown += repr(vars(client._http)).replace(repr(f"Bearer {KEY}"), "")
     kept = _KeptEndpoints.model_validate({"endpoints": [{"port": 1, "api_key": KEY, "named_keys": {"a": KEY}}]})
     shown += repr(kept.endpoints[0].to_endpoint())
     assert KEY not in shown + repr(kept) + str(kept) + str(entry)
