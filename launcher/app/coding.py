@@ -240,8 +240,33 @@ async def resolve_agent_start(
     for tokens, start in usable:
         if tokens >= agent.smallest_context:
             return _with_sampling(start, model)
+    if blamed := await _blame_settings(agent, model, asked, make_options, ending):
+        raise context_error(agent, context, blamed)
     hint, suggested = await _describe_alternative(agent)
     raise context_error(agent, context, hint, suggested=suggested)
+
+
+async def _blame_settings(
+    agent: Agent,
+    model: str,
+    asked: Mapping[str, Value],
+    make_options: Callable[[Path], ServeOptions],
+    ending: Collection[int],
+) -> str:
+    """Return that the settings which the user gave leave too little context, if without them there is enough."""
+    blamed = [name for name in ("ctx", "slots") if name in asked]
+    if not blamed:
+        return ""
+    others = {name: value for name, value in asked.items() if name not in blamed}
+    with suppress(ContextTooSmall):
+        start = await resolve_agent_start(agent, model, others, make_options, ending=ending)
+        return message(
+            "Leave out {options}: without that, a request has {context:,} tokens here.",
+            window="Without your own settings a request has {context:,} tokens here.",
+            options=" ".join(f"--{name} {asked[name]}" for name in blamed),
+            context=slot_context(start),
+        )
+    return ""
 
 
 def _read_trained_context(options: ServeOptions) -> float:

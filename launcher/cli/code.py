@@ -123,14 +123,15 @@ async def _resolve_start(agent: Agent, options: argparse.Namespace, given: Mappi
 
 
 async def _plan_server(agent: Agent, options: argparse.Namespace, given: Mapping[str, Any]) -> AgentServer:
-    """Return the server that would be started."""
+    """Return the server that would be started. Raises what the start would raise."""
     from launcher.agents.configuration import AgentServer
     from launcher.app.coding import slot_context
-    from launcher.engine.server.endpoint import HOST, saved_endpoints
-    from launcher.engine.server.launch import api_model_name
+    from launcher.engine.server.endpoint import HOST, Endpoint, saved_endpoints
+    from launcher.engine.server.launch import api_model_name, prepare_launch
 
     start = await _resolve_start(agent, options, given)
     saved = await asyncio.to_thread(saved_endpoints)
+    await prepare_launch(start.options, Endpoint(0, ""))  # raises what a start would
     url = saved[0].url if saved else f"http://{HOST}:PORT"
     return AgentServer(url, _HIDDEN_KEY, api_model_name(start.options), slot_context(start))
 

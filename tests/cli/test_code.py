@@ -241,6 +241,29 @@ def test_what_cannot_work_is_refused(home: Path, opencode: Path) -> None:
     assert "at least 24,576 tokens" in small.stderr
 
 
+@pytest.mark.parametrize("option", [("--ctx", "4096"), ("--ctx", "8192", "--slots", "2")])
+def test_an_option_that_leaves_too_little_context_is_named(home: Path, opencode: Path, option: tuple[str, ...]) -> None:
+    done = run("code", "opencode", "--model", "demo", "--print", *option)
+    assert done.returncode == 1
+    said = " ".join(done.stderr.split())
+    assert f"Leave out {' '.join(option)}: without that, a request has" in said
+    assert "download" not in said
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [(("--kv", "blah"), "blah"), (("--engine", "/nope"), "/nope"), (("--engine", "/bin/true"), "/bin/true")],
+)
+def test_what_a_start_would_refuse_is_refused_by_print(
+    home: Path, opencode: Path, option: tuple[str, str], sentence: str
+) -> None:
+    printed = run("code", "opencode", "--model", "demo", "--print", *option)
+    started = run("code", "opencode", "--model", "demo", *option)
+    assert (printed.returncode, printed.stdout) == (started.returncode, "")
+    assert sentence in printed.stderr
+    assert set(printed.stderr.splitlines()) <= set(started.stderr.splitlines())
+
+
 def test_no_context_beyond_the_trained_one_is_chosen_for_an_agent(
     home: Path, opencode: Path, demo_model: Path, tmp_path: Path
 ) -> None:
