@@ -148,7 +148,7 @@ async def choose_model() -> str:
         message("There is no model on this machine yet."),
         message(
             "`mtp-launcher up --intent agents` downloads and serves the one that suits this machine; then run this in"
-            " another terminal.",
+            " another terminal. `--model demo` is a small one to try this without a download.",
             window="Download and start one of the plans for coding agents first.",
         ),
     )

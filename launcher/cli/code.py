@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from launcher.agents.configuration import AgentConfiguration, AgentServer
     from launcher.app.session import ServerSession
     from launcher.app.start_settings import ResolvedStart
+    from launcher.base.action import Action
+    from launcher.engine.diagnosis.fix_command import FixCommand
 
 _HIDDEN_KEY = "***"
 _SIGNALLED = 128
@@ -73,6 +75,10 @@ async def run(options: argparse.Namespace) -> Result | int:
     agent = find_agent(options.agent)
     if options.model and options.url:
         raise BadOption("--model and --url cannot be combined.", "--url names a running server.")
+    if options.only_print and options.server_only:
+        raise BadOption(
+            "--print and --server-only cannot be combined.", "Both show what the agent gets; --print starts no server."
+        )
     if options.json and not options.only_print:
         raise BadOption("--json belongs to --print.", "The agent itself prints what it does.")
     try:
@@ -143,6 +149,8 @@ def _describe_session(agent: Agent, server: AgentServer, program: Sequence[str],
     server = replace(server, api_key=_HIDDEN_KEY)
     configuration = _make_configuration(agent, server, program, arguments, folder=Path.cwd() / f"{agent.name}-session")
     lines = [*_describe_environment(configuration)]
+    if configuration.files:
+        lines.append("\n# A start writes these files into a private folder instead, and deletes it at the end.")
     for path, text in configuration.files.items():
         lines += [f"\n# {path}", text.rstrip()]
     lines.append("\n" + shlex.join(configuration.command))
@@ -195,11 +203,15 @@ async def _run_with_own_server(
 
     start = await _resolve_start(agent, options, given)
     session = ServerSession(on_event=StateLine().show_event)
+
+    def command_for_action(action: Action) -> FixCommand:
+        return _make_code_command(session.command_for_action(action), options)
+
     try:
         try:
             await session.start(start.options, chosen=start.chosen, model_name=start.model_name, notices=start.notices)
         except LauncherError as error:
-            print_failure(error, actions_json(error.actions, session.command_for_action), as_json=False)
+            print_failure(error, actions_json(error.actions, command_for_action), as_json=False)
             return 1
         await asyncio.to_thread(save_last_model, start.model_name)
         server = await _read_own_server(session)
@@ -213,6 +225,29 @@ async def _run_with_own_server(
         return code
     finally:
         await session.stop()
+
+
+def _make_code_command(fix: FixCommand, options: argparse.Namespace) -> FixCommand:
+    """Return a fix with `code` in place of `serve`, which would leave the agent out.
+
+    The server's settings that `code` does not have are left out: it finds them itself for the agent.
+    """
+    from launcher.engine.diagnosis.fix_command import FixCommand
+    from launcher.engine.server.last_start import PROGRAM
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    configure(parser)
+    steps = []
+    for step in fix.steps:
+        if step[:2] == (PROGRAM, "serve"):
+            words = [*step[2 : step.index("--") if "--" in step else None]]
+            if not words[0].startswith("-"):
+                words.insert(0, "--model")
+            _, unknown = parser.parse_known_args([options.agent, *words])
+            known = [word for word in words if word not in unknown]
+            step = (PROGRAM, "code", options.agent, *known, *(("--", *options.extra) if options.extra else ()))
+        steps.append(step)
+    return FixCommand(tuple(steps), fix.link)
 
 
 async def _read_own_server(session: ServerSession) -> AgentServer:

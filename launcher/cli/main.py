@@ -62,16 +62,22 @@ VERBS = {
 _PRINTING_VERBS = ("plan", "estimate", "models", "doctor", "versions", "status", "diagnose", "export", "completion")
 """Verbs that do nothing but print, so that a failed output is an error."""
 
+_AFTER_SEPARATOR = {"serve": "llama-server", "plan": "llama-server", "export": "llama-server", "code": "the agent"}
+"""Verbs that pass on what follows `--`, and the program that gets it."""
+
 OpenWindow = Callable[[argparse.Namespace], int]
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors do not repeat the password of an address. The verbs' parsers are of this class, too."""
+    """A parser whose errors are one sentence, without the list of options and without passwords of addresses.
+
+    The verbs' parsers are of this class, too.
+    """
 
     def error(self, message: str) -> NoReturn:
         from launcher.base.text import hide_logins  # late: most commands are typed correctly
 
-        super().error(hide_logins(message))
+        self.exit(2, f"{self.prog}: error: {hide_logins(message)}\n`{self.prog} --help` shows the usage.\n")
 
 
 def run(open_window: OpenWindow) -> NoReturn:
@@ -109,7 +115,7 @@ def run(open_window: OpenWindow) -> NoReturn:
 def main(arguments: list[str], open_window: OpenWindow) -> int:
     """Run one command line. Returns the exit code: 0 for success, 1 after a reported error, 2 for wrong usage."""
     extra: list[str] = []
-    if arguments[:1] in (["serve"], ["plan"], ["export"], ["code"]) and "--" in arguments:
+    if arguments and arguments[0] in _AFTER_SEPARATOR and "--" in arguments:
         separator = arguments.index("--")
         arguments, extra = arguments[:separator], arguments[separator + 1 :]
     if arguments[:1] and arguments[0].startswith("--") and arguments[0] not in ("--help", "--version"):
@@ -117,7 +123,9 @@ def main(arguments: list[str], open_window: OpenWindow) -> int:
     parser = _build_parser(arguments)
     if arguments[:1] != ["chat"] and (empty := _find_empty_value(arguments)):  # `chat` reports an empty prompt itself
         parser.error(f"{empty} is empty: give it a value, or leave it out")
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        _reject_arguments(options.verb, unknown)
     if extra:
         options.extra = extra
     if options.verb in (None, "demo", "gui"):
@@ -134,6 +142,15 @@ def main(arguments: list[str], open_window: OpenWindow) -> int:
         if options.verb == "gui":
             return _run_and_report(options, lambda: gui.run(options, open_window))
     return _run_and_report(options, lambda: _run_interruptible(lambda: _run_verb(options)))
+
+
+def _reject_arguments(verb: str | None, unknown: list[str]) -> NoReturn:
+    """End with the error for arguments that the verb does not have."""
+    program = _AFTER_SEPARATOR.get(verb or "")
+    advice = f"; what is meant for {program} comes after --" if program else ""
+    _Parser(prog=f"mtp-launcher {verb}" if verb else "mtp-launcher").error(
+        f"unrecognized arguments: {' '.join(unknown)}{advice}"
+    )
 
 
 async def _run_verb(options: argparse.Namespace) -> int:

@@ -241,6 +241,26 @@ def test_what_cannot_work_is_refused(home: Path, opencode: Path) -> None:
     assert "at least 24,576 tokens" in small.stderr
 
 
+def test_a_wrong_command_is_explained_in_two_lines(home: Path, opencode: Path) -> None:
+    done = run("code", "opencode", "run", "hi")
+    assert done.returncode == 2
+    said = done.stderr.splitlines()
+    assert "unrecognized arguments: run hi; what is meant for the agent comes after --" in said[0]
+    assert said[1:] == ["`mtp-launcher code --help` shows the usage."]
+    both = run("code", "opencode", "--model", "demo", "--print", "--server-only")
+    assert both.returncode == 1
+    assert "cannot be combined" in both.stderr
+
+
+def test_a_fix_is_a_command_of_the_same_verb(home: Path, opencode: Path) -> None:
+    done = run("code", "opencode", "--model", "demo", "--ctx", "65536", "--engine", "/nope", "--", "run", "hi")
+    fixes = [line.strip() for line in done.stderr.splitlines() if line.strip().startswith("mtp-launcher ")]
+    built_in = next(line for line in fixes if " code " in line)
+    assert built_in.startswith("mtp-launcher code opencode --model demo --ctx 65536")
+    assert built_in.endswith(" -- run hi")
+    assert not any(" serve " in line for line in fixes)
+
+
 @pytest.mark.parametrize("option", [("--ctx", "4096"), ("--ctx", "8192", "--slots", "2")])
 def test_an_option_that_leaves_too_little_context_is_named(home: Path, opencode: Path, option: tuple[str, ...]) -> None:
     done = run("code", "opencode", "--model", "demo", "--print", *option)

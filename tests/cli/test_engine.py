@@ -178,7 +178,7 @@ def test_interrupted_it_says_that_nothing_was_changed(releases: ReleaseServer) -
 
 @pytest.mark.parametrize("wrong", [["nonsense"], ["use"], ["remove"], ["add"], ["install", "a", "b"]])
 def test_a_wrong_command_line(wrong: list[str]) -> None:
-    assert "usage: mtp-launcher" in run("engine", *wrong, code=2).stderr
+    assert "--help` shows the usage." in run("engine", *wrong, code=2).stderr
 
 
 def test_a_release_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ class TestOutput:
 def test_an_empty_value_is_wrong_usage(arguments: list[str], what: str) -> None:
     told = run(*arguments)
     assert (told.returncode, told.stdout) == (2, "")
-    assert told.stderr.endswith(f"error: {what} is empty: give it a value, or leave it out\n")
+    assert f"error: {what} is empty: give it a value, or leave it out\n" in told.stderr
 
 
 def test_an_empty_value_behind_the_sign_is_the_engine_s() -> None:
