@@ -354,10 +354,16 @@ def test_requests_of_all_clients_are_listed_as_they_go_on(page: CockpitPage, qtb
     demo.resize(1440, 900)
     page.panes.choose_layout("watch")
     rows = page.requests.rows
+    demo.controller.set_sampling_value("ignore_eos", True)
+    demo.controller.set_sampling_value("max_tokens", 100_000)
+    demo.controller.request_reply([{"role": "user", "content": "Go on for ever."}])
+    qtbot.waitUntil(lambda: [each["end"] for each in rows.rows] == [None])
+    demo.controller.stop_reply()
+    qtbot.waitUntil(lambda: [each["end"] for each in rows.rows] == ["client left"])
+    demo.controller.set_sampling_value("ignore_eos", False)
     page.chat.send_question("What is a draft?")
-    qtbot.waitUntil(lambda: any(each["end"] is None for each in rows.rows))
-    qtbot.waitUntil(lambda: bool(rows.rows) and all(each["end"] == "complete" for each in rows.rows))
-    (record,) = rows.rows
+    qtbot.waitUntil(lambda: [each["end"] for each in rows.rows] == ["complete", "client left"])
+    record = rows.rows[0]
     table = page.requests.table
     shown_cells = {
         rows.headerData(at, Qt.Orientation.Horizontal): rows.data(rows.index(0, at)) for at in range(rows.columnCount())

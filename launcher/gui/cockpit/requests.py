@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from PySide6.QtCore import QObject, Signal, Slot
+from PySide6.QtCore import QObject, QTimer, Signal, Slot
 from PySide6.QtWidgets import QHeaderView
 
 from launcher.base.errors import LauncherError
@@ -22,6 +22,7 @@ Record = Mapping[str, Any]
 
 _MOST_KEPT = 200
 _MAX_NAME = 40
+_RETRY_MS = 2_000
 _KEY_COLUMN, _ROOM_FOR_KEY = 1, 820
 """The column with the name of the key, and the width in pixels below which it is hidden."""
 _ENDS: Mapping[str, str] = {
@@ -45,6 +46,8 @@ class RequestFeed(QObject):
         self._records: dict[str, Record] = {}
         self._handle: WorkHandle[None] | None = None
         self._address = ""
+        self._retry = QTimer(self, singleShot=True, interval=_RETRY_MS)
+        self._retry.timeout.connect(lambda: self._follow_server(controller.launch))
         controller.launched.connect(self._follow_server)
         self._follow_server(controller.launch)
 
@@ -84,11 +87,13 @@ class RequestFeed(QObject):
 
     @Slot(object)
     def _end(self, _result: LauncherError | None) -> None:
-        """Forget what was in progress: the server has ended, or it is one that does not tell of its requests."""
+        """Forget what was in progress: the server has ended, or could not be reached and is asked again."""
         self._handle = None
         self._address = ""
         self._records = {name: record for name, record in self._records.items() if record["end"] is not None}
         self.changed.emit()
+        if self._controller.launch is not None:
+            self._retry.start()
 
 
 class RequestStrip(Card):
