@@ -1,16 +1,15 @@
 """A server started by others, llama-server or another with OpenAI's API: detection, monitoring and requests."""
 
 import asyncio
-import ipaddress
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
-from launcher.base.errors import BadOption, LauncherError, Refused, ServerNotFound, Unreachable
+from launcher.base.errors import LauncherError, Refused, ServerNotFound, Unreachable
 from launcher.base.messages import message
-from launcher.base.text import one_line, shown_address
+from launcher.base.text import one_line
+from launcher.engine.server.address import ServerAddress
 from launcher.engine.server.client import ChatRequest, Delta, EngineClient
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.logs import LogBook
@@ -21,55 +20,6 @@ _CHECK_PERIOD_S = 2.0
 _NOT_OFFERED = "not offered"
 _PROPS = frozenset({"build_info", "total_slots", "default_generation_settings"})
 """Some fields of llama-server's /props (tools/server/README.md), by which it is recognised."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerAddress:
-    """Address of a server: `url` without a final /v1. `local` is True if it is on this computer."""
-
-    url: str
-    local: bool
-
-    @property
-    def exposes_key(self) -> bool:
-        """True if an API key would be sent unencrypted over the network."""
-        return not self.local and self.url.startswith("http://")
-
-
-def parse_address(text: str) -> ServerAddress:
-    """Parse an address as users write it.
-
-    Raises BadOption for an invalid one, for a word that may be anything, and for one with a password.
-    """
-    no_address = BadOption(
-        message("`{text}` is not the address of a server.", text=shown_address(text)),
-        message("Write it like http://127.0.0.1:8080."),
-    )
-    try:
-        parts = urlsplit(text if "://" in text else f"http://{text}")
-        host, port = parts.hostname, parts.port
-    except ValueError:  # its text may quote a password
-        raise no_address from None
-    if parts.scheme not in ("http", "https") or not host or port == 0:
-        raise no_address
-    if parts.username is not None or parts.query or parts.fragment:
-        raise BadOption(
-            message("The address may hold only a server and a path."),
-            message("Pass the API key with --api-key-env or --key-file."),
-        )
-    if "://" not in text and port is None and "." not in host and not _is_local(host):
-        raise no_address
-    path = parts.path.rstrip("/").removesuffix("/v1").removesuffix("/chat/completions").removesuffix("/v1")
-    return ServerAddress(urlunsplit((parts.scheme, parts.netloc, path, "", "")), _is_local(host))
-
-
-def _is_local(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True, slots=True)

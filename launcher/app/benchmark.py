@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from launcher.app.attach import ServerFeatures, attach_server, parse_address
+from launcher.app.attach import ServerFeatures, attach_server
 from launcher.app.attach_bench import AttachedBench, attached_bench
 from launcher.app.serving_session import ServingSession
 from launcher.app.session_bench import SessionBench
@@ -20,6 +20,7 @@ from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.builds.probe import built_in_version
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
+from launcher.engine.server.address import parse_address
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import prepare_launch
 from launcher.engine.server.listener import verified_api_key

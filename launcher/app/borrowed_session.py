@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.app.attach import AttachedServer, ServerFeatures, parse_address
+from launcher.app.attach import AttachedServer, ServerFeatures
 from launcher.app.running_servers import find_control_address
 from launcher.app.serving_session import send_metered_request
 from launcher.app.session_bench import SessionBench
@@ -20,6 +20,7 @@ from launcher.base.control import ControlAddress, send_request
 from launcher.base.errors import BadOption, GaveWay, LauncherError, Superseded
 from launcher.base.messages import add_message_data, message, restore_messages
 from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.address import parse_address
 from launcher.engine.server.client import ChatRequest, Delta, EngineClient
 from launcher.engine.server.launch import api_model_name
 from launcher.engine.server.logs import read_last_lines

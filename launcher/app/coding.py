@@ -17,7 +17,7 @@ from launcher.agents.late_system import (
     read_template,
     template_file,
 )
-from launcher.app.attach import AttachedServer, parse_address
+from launcher.app.attach import AttachedServer
 from launcher.app.planner import MachineDescription, downloaded_file, read_situation
 from launcher.app.running_servers import preview_restart
 from launcher.app.start_settings import ResolvedStart, resolve_start
@@ -28,6 +28,7 @@ from launcher.base.paths import state_dir
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import FALLBACK_CONTEXT, ServeOptions
 from launcher.engine.server import registry
+from launcher.engine.server.address import parse_address
 from launcher.engine.server.client import EngineClient
 from launcher.engine.server.last_start import load_last_model
 from launcher.engine.server.launch import check_model
@@ -94,7 +95,7 @@ def _find_entry(model: str | None, url: str | None) -> ServerEntry | None:
     """Return the registry entry of a running server; see find_running_server."""
     entries = registry.list_entries()
     if url is not None:
-        wanted = parse_address(url).url.replace("//localhost:", "//127.0.0.1:")
+        wanted = parse_address(url).registry_url
         return next((entry for entry in entries if entry.url == wanted), None)
     if model is not None:
         names = {model, Path(model).stem}

@@ -34,8 +34,8 @@ from launcher.export.served_models import GatewayModels, ServedModel
 from launcher.export.shell import KEY_VARIABLE
 
 if TYPE_CHECKING:
-    from launcher.app.attach import ServerAddress
     from launcher.app.planner import MachineDescription
+    from launcher.engine.server.address import ServerAddress
     from launcher.models.plan import PlanCriteria
 
 
@@ -91,7 +91,7 @@ async def find_gateways(urls: Sequence[str], keys: Mapping[str, str]) -> tuple[G
     The key of the gateway number N is in `keys` as LLAMA_API_KEY_N; those of this computer are known. Raises
     ServerNotFound if none runs, and Unreachable or Refused if one cannot be asked.
     """
-    from launcher.app.attach import parse_address
+    from launcher.engine.server.address import parse_address
 
     entries = await asyncio.to_thread(registry.list_entries)
     if not urls and not entries:

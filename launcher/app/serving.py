@@ -5,12 +5,13 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from launcher.app.attach import AttachedServer, ServerAddress, parse_address
+from launcher.app.attach import AttachedServer
 from launcher.app.running_servers import explain_broken_reply, suspended_engine_error
 from launcher.app.session import OnHealth, OnServerEvent, OnSnapshot, ServerSession
 from launcher.base.errors import ServerNotFound, Unreachable
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
+from launcher.engine.server.address import ServerAddress, parse_address
 from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.listener import verified_api_key
 from launcher.models.limits import no_text_error

@@ -49,9 +49,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result | int:
     """Print what the server offers, then watch or measure it. Exit code 1 if it stops answering."""
-    from launcher.app.attach import attach_server, parse_address
+    from launcher.app.attach import attach_server
     from launcher.app.saved_tunes import check_no_tune
     from launcher.base.errors import BadOption
+    from launcher.engine.server.address import parse_address
 
     if not options.bench and (options.runs is not None or options.workload is not None):
         raise BadOption("--runs and --workload are for --bench.", "Add --bench.")

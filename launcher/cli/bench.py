@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
 from launcher.base.units import format_percent
-from launcher.cli.key_options import add_key_options, find_api_key, registry_url
+from launcher.cli.key_options import add_key_options, find_api_key
 from launcher.cli.layout import format_table, merge_similar, wrap_text
 from launcher.cli.machine_options import add_engine_option
 from launcher.cli.output import Note, Result, round_figure
@@ -186,10 +186,11 @@ async def _find_target_server(options: argparse.Namespace) -> ServerEntry | None
     """Return the running server to measure, None if there is none. The servers of --against do not count."""
     from launcher.base.errors import SeveralServers
     from launcher.engine.server import registry
+    from launcher.engine.server.address import parse_address
 
     if options.url is not None:
         return await asyncio.to_thread(registry.find_server, options.url)
-    others = {registry_url(url) for url in options.against}
+    others = {parse_address(url).registry_url for url in options.against}
     servers = [server for server in await asyncio.to_thread(registry.list_entries) if server.url not in others]
     if len(servers) > 1:
         names = ", ".join(server.url for server in servers)

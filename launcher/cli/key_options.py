@@ -26,9 +26,9 @@ def read_api_key(url: str | None, options: argparse.Namespace) -> str | None:
     Prints a warning if the key would travel to `url` unencrypted. Raises BadOption for a variable that is not set, an
     unreadable file, and an invalid key.
     """
-    from launcher.app.attach import parse_address
     from launcher.base.errors import BadOption
     from launcher.base.paths import expand_user
+    from launcher.engine.server.address import parse_address
 
     if options.api_key_env is not None:
         source, text = f"The variable {options.api_key_env}", os.environ.get(options.api_key_env, "")
@@ -56,19 +56,13 @@ async def find_api_key(url: str, options: argparse.Namespace) -> str | None:
     Raises the errors of `read_api_key` and `listener.verified_api_key`.
     """
     from launcher.engine.server import registry
+    from launcher.engine.server.address import parse_address
     from launcher.engine.server.listener import verified_api_key
 
     key = read_api_key(url, options)
     if key is not None:
         return key
-    address = registry_url(url)
+    address = parse_address(url).registry_url
     running = await asyncio.to_thread(registry.list_entries)
     entry = next((entry for entry in running if entry.url == address), None)
     return await asyncio.to_thread(verified_api_key, entry) if entry else None
-
-
-def registry_url(url: str) -> str:
-    """Return a server's address as the registry of running servers writes it."""
-    from launcher.app.attach import parse_address
-
-    return parse_address(url).url.replace("//localhost:", "//127.0.0.1:")

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from launcher.app.attach import AttachedServer, attach_server, parse_address
+from launcher.app.attach import AttachedServer, attach_server
 from launcher.base import http
 from launcher.base.errors import BadOption, LauncherError, Refused, ServerNotFound, Unreachable
+from launcher.engine.server.address import parse_address
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.state import ServerState
 from launcher.monitor.monitor import Monitor, MonitorPeriods, MonitorSnapshot

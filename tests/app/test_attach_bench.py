@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.attach import AttachedServer, attach_server, parse_address
+from launcher.app.attach import AttachedServer, attach_server
 from launcher.app.attach_bench import attached_bench, measure_attached, unknown_reasons
 from launcher.app.saved_tunes import hold_tune_lock
 from launcher.app.session import ServerSession
 from launcher.base.errors import Refused
 from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.address import parse_address
 from launcher.tuning.measured_speed import MeasuredSpeed
 from launcher.tuning.records import Run
 from launcher.tuning.workloads import load_workload

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.attach import attach_server, parse_address
+from launcher.app.attach import attach_server
 from launcher.app.attach_bench import attached_bench
 from launcher.app.benchmark import (
     BenchmarkRequest,
@@ -20,6 +20,7 @@ from launcher.app.session import ServerSession
 from launcher.base.errors import BadOption, NothingMeasured
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
+from launcher.engine.server.address import parse_address
 from launcher.monitor.meter import sum_acceptance
 from launcher.monitor.traffic import measure_traffic, parse_counters
 from launcher.tuning.history import History

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.attach import attach_server, parse_address
+from launcher.app.attach import attach_server
 from launcher.app.attach_bench import attached_bench
 from launcher.app.session import ServerSession
 from launcher.app.session_bench import SessionBench, options_with_settings
 from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead, Superseded
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
+from launcher.engine.server.address import parse_address
 from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.state import ServerState
 from launcher.monitor.meter import sum_acceptance

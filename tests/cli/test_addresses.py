@@ -107,7 +107,10 @@ def test_a_server_of_another_program_is_asked_for_its_own_model(home: object) ->
     assert "answered with text" in verdict["sentence"]
 
 
-@pytest.mark.parametrize("words", [["agent-check"], ["chat", "hi"], ["code", "opencode", "--print"]])
+@pytest.mark.parametrize(
+    "words",
+    [["agent-check"], ["chat", "hi"], ["code", "opencode", "--print"], ["status"], ["stop"], ["requests"]],
+)
 def test_a_word_is_no_address(home: object, words: list[str]) -> None:
     refused = run(*words, "--url", "nonsense")
     assert refused.stderr.splitlines() == [

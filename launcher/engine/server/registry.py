@@ -22,7 +22,7 @@ from launcher.base.identity import ProcessId
 from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
 from launcher.base.paths import explain_os_error, runtime_dir, state_dir
-from launcher.base.text import shown_address
+from launcher.engine.server.address import parse_address
 from launcher.engine.server.endpoint import ALL_ADDRESSES, HOST, Endpoint, claim_endpoint, is_port_free
 
 # Orphaned engines: they still run because their launcher was killed together with its keeper.
@@ -273,16 +273,19 @@ def list_entries() -> tuple[ServerEntry, ...]:
 
 
 def find_server(url: str | None) -> ServerEntry:
-    """Return the entry of the only running server, or of the one at `url`. Raises ServerNotFound or SeveralServers."""
+    """Return the entry of the only running server, or of the one at `url`.
+
+    Raises BadOption for what is no address, ServerNotFound and SeveralServers.
+    """
     entries = list_entries()
     names = ", ".join(entry.url for entry in entries)
     if url is not None:
-        wanted = url.rstrip("/").removesuffix("/v1").replace("localhost", "127.0.0.1")
+        wanted = parse_address(url).registry_url
         for entry in entries:
             if entry.url == wanted:
                 return entry
         raise ServerNotFound(
-            message("No server of this program runs at {url}.", url=shown_address(url)),
+            message("No server of this program runs at {url}.", url=wanted),
             message("Running: {names}.", names=names)
             if names
             else message(
