@@ -295,19 +295,31 @@ async def _run_with_server(
         if version is not None and version not in agent.versions:
             tried = " and ".join(agent.versions)
             _say(f"Version {version} of {agent.title} was not tried with this program; {tried} was, {agent.tried}.")
-        return await _run_program(configuration)
+        return await _run_program(agent, configuration)
 
 
-async def _run_program(configuration: AgentConfiguration) -> int:
-    """Run the agent in this terminal and return its exit code. Ctrl-C is the agent's until it ends."""
-    from launcher.agents.program import search_path
+async def _run_program(agent: Agent, configuration: AgentConfiguration) -> int:
+    """Run the agent in this terminal and return its exit code. Ctrl-C is the agent's until it ends.
+
+    Raises AgentMissing if the system does not run the agent's file, for example because its interpreter is missing.
+    """
+    from launcher.agents.program import AgentMissing, search_path
 
     environment = {name: value for name, value in os.environ.items() if name not in configuration.unset}
     environment["PATH"] = search_path(configuration.command)
     with _interrupts_handled(lambda: None):  # the agent is in the same terminal and gets it, too
-        process = await asyncio.create_subprocess_exec(
-            *configuration.command, env=environment | dict(configuration.environment)
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *configuration.command, env=environment | dict(configuration.environment)
+            )
+        except OSError as error:
+            program = configuration.command[0]
+            raise AgentMissing(
+                f"{program} is there but does not run: {error.strerror or error}.",
+                f"Install {agent.title} again: {agent.install}",
+                agent=agent.name,
+                install=agent.install,
+            ) from None
         try:
             code = await process.wait()
         finally:

@@ -241,6 +241,17 @@ def test_what_cannot_work_is_refused(home: Path, opencode: Path) -> None:
     assert "at least 24,576 tokens" in small.stderr
 
 
+def test_an_agent_that_the_system_does_not_run_is_to_be_installed_again(home: Path, opencode: Path) -> None:
+    opencode.write_text("#!/no/such/interpreter\n")
+    refused = run("code", "opencode", "--model", "demo")
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-2:] == [
+        f"Error: {opencode} is there but does not run: No such file or directory.",
+        "       Install opencode again: npm install -g opencode-ai",
+    ]
+    assert run("status").returncode == 1, "its server has ended"
+
+
 def test_a_wrong_command_is_explained_in_two_lines(home: Path, opencode: Path) -> None:
     done = run("code", "opencode", "run", "hi")
     assert done.returncode == 2
