@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -71,8 +72,16 @@ def pytest_configure(config: pytest.Config) -> None:
             write_atomically(mo_path(language), mo_bytes(read(language)))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have the rooms whose files take seconds come last: with them all workers end at the same time."""
+    """Leave to `.ci/thorough` what goes beyond the cases that `cases(n)` asks for; then order the tests."""
+    cases: Counter[str] = Counter()
+    for item in items:
+        if marker := item.get_closest_marker("cases"):
+            test = item.nodeid.partition("[")[0]
+            cases[test] += 1
+            if cases[test] > marker.args[0]:
+                item.add_marker(pytest.mark.thorough)
     items.sort(key=lambda item: item.path.parent.name in QUICK_ROOMS)
 
 

@@ -213,6 +213,7 @@ def at(demo_model: Path, fake_engine: Path, releases: ReleaseServer) -> Circumst
     )
 
 
+@pytest.mark.cases(6)
 @pytest.mark.skipif(sys.platform == "win32", reason="links and pipes are otherwise there")
 @pytest.mark.parametrize("name", KINDS)
 def test_whatever_happens_to_a_kept_file_the_program_goes_on_and_says_so_once(
@@ -246,6 +247,7 @@ def test_whatever_happens_to_a_kept_file_the_program_goes_on_and_says_so_once(
         assert len(list(home.glob(f"{kind.place}.bad*"))) == 1, fault
 
 
+@pytest.mark.cases(3)
 @pytest.mark.usefixtures("forked_commands")
 @pytest.mark.parametrize("text", [b"a = " + b"[" * 50_000, b"[" * 50_000, b"a." * 3_000 + b"a = 1"])
 @pytest.mark.parametrize("verb", [("settings", "list"), ("plan", "--gpu-memory", "8"), ("status",)])

@@ -121,6 +121,7 @@ def random_settings(chance: random.Random, *, can_draft: bool, offloads: bool) -
     return settings
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "name", [*MODELS[:2], *(pytest.param(name, marks=pytest.mark.thorough) for name in MODELS[2:])]
 )
@@ -162,6 +163,7 @@ async def compare_all(name: str, card: Path | None, home: Path) -> None:
             assert [wanted[0], *without_plumbing(asked)] == wanted, f"ask {number}: {settings}"
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("model", "flag"), [("embedding_model", "--embeddings"), ("reranker", "--reranking")])
 def test_all_ways_to_start_a_model_that_writes_none_give_it_the_same_arguments(
     model: str, flag: str, card: Path | None, home: Path, request: pytest.FixtureRequest

@@ -303,6 +303,7 @@ class TestPausing:
         (asked,) = [each for each in hub.requests() if each["server"] == "store"]
         assert int(asked["Range"].removeprefix("bytes=").split("-")[0]) > 0
 
+    @pytest.mark.cases(1)
     @pytest.mark.parametrize("step", [Step.LOAD, Step.WARM_UP, Step.SELF_TEST])
     async def test_at_any_later_step(
         self, step: Step, mine: FirstStartRequest, session: ServerSession, told: Told

@@ -220,6 +220,7 @@ async def test_a_state_folder_that_cannot_be_written_is_said_and_it_serves(
         assert session.supervisor.log.last_lines()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("direct", [True, False], ids=["direct", "gateway"])
 async def test_a_reply_whose_engine_was_killed_goes_on_or_says_so_to_another_program(
     options: ServeOptions, *, direct: bool

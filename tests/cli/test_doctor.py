@@ -148,6 +148,7 @@ def test_an_engine_that_sees_something_else_is_told(
     assert f"{program}: {title}" in titles(report(**with_driver(driver)))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("version", "title", "blocks"),
     [
@@ -188,6 +189,7 @@ def no_cursors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.cases(1)
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no library of the system's is looked for")
 @pytest.mark.parametrize(
     ("displays", "named"),

@@ -171,6 +171,7 @@ class TestText:
         same = run(sparse, "--backend", "cpu", "--host-memory", "64", "--ask-engine").stdout
         assert "It computes by" not in same
 
+    @pytest.mark.cases(2)
     @pytest.mark.parametrize("columns", [60, 80, 120])
     def test_it_is_as_wide_as_the_terminal(self, columns: int, sparse: Path) -> None:
         machine, wide = ("--gpu-memory", "16"), run(sparse, "--gpu-memory", "16").stdout.split()

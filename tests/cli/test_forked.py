@@ -11,6 +11,7 @@ from tests import forked
 pytestmark = pytest.mark.usefixtures("no_engine_here")
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     "line",
     [

@@ -43,6 +43,7 @@ def gone_within(seconds: float, *identities: ProcessId) -> bool:
     return True
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("number", "after_s"),
     [
@@ -89,6 +90,7 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("arguments", [[], ["--version"]], ids=["the window or the demo", "an answer"])
 def test_start_can_be_interrupted_at_any_moment_of_its_first_second(checkout: Path, arguments: list[str]) -> None:
     """By Ctrl-C, which the terminal sends to the shell and to Python alike."""
@@ -129,6 +131,7 @@ def test_a_server_that_is_not_ready_yet_is_said_to_be_interrupted(
     assert ("Stopped before the server was ready.\n" in told) is not bool(form)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("state", "pause_s"),
     [

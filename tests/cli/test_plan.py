@@ -161,6 +161,7 @@ class TestExtra:
         assert "and yours: --threads 8 'two words'" in " ".join(command.split())
         assert run("--gpu-memory", "24").stdout.count("and yours") == 0
 
+    @pytest.mark.cases(2)
     @pytest.mark.parametrize(
         ("words", "said"),
         [
@@ -194,6 +195,7 @@ class TestText:
         ["--host-memory", "64"],
     )
 
+    @pytest.mark.cases(4)
     @pytest.mark.parametrize("arguments", MACHINES, ids=" ".join)
     @pytest.mark.parametrize("columns", [60, 80, 120])
     def test_it_is_as_wide_as_the_terminal(self, columns: int, arguments: list[str]) -> None:

@@ -56,6 +56,7 @@ def run(*arguments: str, limit_mib: int = 0) -> tuple[Diagnosis | None, str]:
     return diagnose_log(text, exit_code=ended.returncode), text
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize(
     ("name", "code", "words"),
     [

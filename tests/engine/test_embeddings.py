@@ -93,6 +93,7 @@ async def test_drafts_are_refused(embedding_model: Path) -> None:
         await prepare_launch(ServeOptions(embedding_model, draft=2), Endpoint(20_001, "key"))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("model", "fault", "error", "sentence"),
     [

@@ -322,6 +322,7 @@ async def test_cancelled_it_leaves_nothing_but_what_was_downloaded(
     assert not [target for target in asked if "signature" in target], "it was not downloaded again"
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("step", ["Unpacking", "Reading its version", "Running the demo"])
 def test_killed_at_any_moment_it_leaves_the_old_engine_in_use(
     step: str, releases: ReleaseServer, home: Path, fake_command: str

@@ -61,6 +61,7 @@ async def test_another_build_than_its_tag(releases: ReleaseServer, old: str) -> 
     await check(old, SelfTestFailed, r"The archive of b11434 contains another build: .*build 11430")
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("faults", "error", "why"),
     [

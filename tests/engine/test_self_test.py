@@ -87,6 +87,7 @@ async def test_a_gpu_that_is_not_listed_is_a_failure(
     assert caught.value.hint
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("device", "backend", "gpu"),
     [

@@ -170,6 +170,7 @@ def check_same_words(cut: ReadReply, whole: ReadReply) -> None:
     assert (len(cut.ids), cut.roles) == (1, whole.roles)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_stream_goes_on_word_for_word_while_settings_change(options: ServeOptions, path: str) -> None:
     async with serving(options) as (session, client):

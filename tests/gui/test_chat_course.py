@@ -66,6 +66,7 @@ def test_a_conversation_that_is_deleted_while_a_reply_comes_ends_the_reply(
     qtbot.waitUntil(lambda: len(chat.messages) == 2)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("reply_ends", [False, True])
 def test_a_server_that_is_stopped_while_b_replies_stays_stopped(
     window: Window, chat: ChatPane, qtbot: QtBot, wait_for: Wait, monkeypatch: pytest.MonkeyPatch, *, reply_ends: bool

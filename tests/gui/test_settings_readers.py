@@ -123,6 +123,7 @@ def test_how_settings_are_applied_is_chosen_on_either_page(demo: Window, qtbot: 
     qtbot.waitUntil(lambda: page.rows[APPLY].control.box.currentData() == VALUE_FINISH)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("way", [VALUE_TRAY, VALUE_QUIT])
 def test_the_window_closes_as_was_chosen_without_a_question(
     window: Window, wait_for: Wait, qtbot: QtBot, way: str

@@ -577,6 +577,7 @@ class TestANamedModel:
             window._paste()
             assert looked.request.named is None
 
+    @pytest.mark.cases(2)
     @pytest.mark.parametrize(
         "name", ["someone/nothing", "/nowhere/model.gguf", "https://example.com/a/b", "https://x.org", "some words"]
     )

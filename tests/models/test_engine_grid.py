@@ -22,6 +22,7 @@ def named(outcome: Outcome, part: str) -> str:
     return f"{outcome.case}: {part} {outcome.formula[part]:.2f}, engine {outcome.told(part)}"
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("model", COUNTS)
 async def test_the_engine_says_what_the_formula_says(model: str, tmp_path: Path) -> None:
     wanted = [case for case in cases(COUNTS, gpu=False) if case.model == model][::SAMPLE]

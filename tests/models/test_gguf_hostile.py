@@ -135,6 +135,7 @@ class TestDamage:
             damaged[int(where * len(damaged))] = value
         judge(place, bytes(damaged))
 
+    @pytest.mark.cases(3)
     @pytest.mark.parametrize("number", [0, *HUGE])
     def test_with_a_hostile_number_anywhere_it_is_read_or_refused(
         self, place: Path, honest: bytes, number: int

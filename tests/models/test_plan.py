@@ -84,6 +84,7 @@ def test_as_published_is_not_shrunk_where_it_does_not_fit() -> None:
     assert any("can start it anyway" in caution for caution in first.cautions)
 
 
+@pytest.mark.cases(10)
 @pytest.mark.parametrize("intent", INTENTS)
 @pytest.mark.parametrize("size", SIZES)
 def test_what_a_status_says_is_true(size: int, intent: Intent) -> None:
@@ -218,6 +219,7 @@ class TestMachines:
         first = plans(replace(describe_machine(64, backend="vulkan"), unified=True))[0]
         assert any("share host memory" in caution for caution in first.cautions)
 
+    @pytest.mark.cases(3)
     @pytest.mark.parametrize("size", [0.5, 1, 2, 4, 6, 7.75, 139.8, 4_096])
     def test_sizes_between_and_beyond_the_usual(self, size: float) -> None:
         for intent in INTENTS:

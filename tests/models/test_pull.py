@@ -135,6 +135,7 @@ class TestAFileOfTheHub:
 
 
 class TestAHubThatIsAskedTooOften:
+    @pytest.mark.cases(1)
     @pytest.mark.parametrize(
         ("name", "status", "why"),
         [(f":{FILE}", 503, "HTTP status 503"), (":F16", 429, "received too many requests")],

@@ -167,6 +167,7 @@ def test_a_better_file_comes_before_an_emptier_card(size: int) -> None:
     assert half_empty or size == 24
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("size", MACHINES)
 def test_every_model_has_a_plan_or_is_too_big(size: int) -> None:
     situation = describe_machine(size, host_gib=32)

@@ -30,6 +30,7 @@ def test_a_plan_that_overfills_host_memory_is_too_big() -> None:
     assert (plan.status, plan.host_short) == (Status.OFFLOADS, False)
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("host_gib", [4, 8, 16, 32])
 @pytest.mark.parametrize("gib", [2, 3, 4, 6, 8])
 def test_no_card_has_only_plans_that_cannot_work(gib: float, host_gib: float) -> None:

@@ -26,6 +26,7 @@ def changed(model_id: str, **changes: object) -> Catalogue:
     return Catalogue((replace(SHIPPED.find(model_id), **changes),))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("gib", [8, 12, 16, 24, 48])
 def test_no_model_goes_unmentioned_and_no_file_is_both(gib: int) -> None:
     situation = describe_machine(gib, host_gib=64)

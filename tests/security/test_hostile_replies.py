@@ -166,6 +166,7 @@ class TestInTheWindow:
             block.copy_button.copy()
             assert not ACTING.search(qapp.clipboard().text())
 
+    @pytest.mark.cases(2)
     @pytest.mark.parametrize("line", ["*" * 2_000, "**a " * 500, "`a" * 1_000, "_a*b" * 500, "[" * 2_000, "|a" * 1_000])
     def test_no_markdown_takes_long(self, pane: ChatPane, qapp: QApplication, line: str) -> None:
         began_s = time.thread_time()
@@ -179,6 +180,7 @@ class TestInTheWindow:
         pane.finish_reply("")
         assert pane.messages[-1] == {"role": "assistant", "content": "a\x1b[31m" + "y" * 5_000}
 
+    @pytest.mark.cases(2)
     @pytest.mark.parametrize(
         ("letters", "shown"),
         [

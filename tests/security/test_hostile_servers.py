@@ -67,6 +67,7 @@ def explained(error: LauncherError) -> None:
     assert len(str(error)) < 600
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("fault", ANSWERS)
 async def test_an_answer_is_explained(hostile: Callable[[str], str], fault: str) -> None:
     async with EngineClient(hostile(fault), "key") as client:
@@ -75,6 +76,7 @@ async def test_an_answer_is_explained(hostile: Callable[[str], str], fault: str)
         explained(raised.value)
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("fault", ANSWERS)
 async def test_health_is_no(hostile: Callable[[str], str], fault: str) -> None:
     async with EngineClient(hostile(fault), "key") as client:
@@ -82,6 +84,7 @@ async def test_health_is_no(hostile: Callable[[str], str], fault: str) -> None:
     assert healthy == (fault in ("no json",))
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("fault", STREAMS)
 async def test_a_stream_is_explained(hostile: Callable[[str], str], fault: str) -> None:
     async with EngineClient(hostile(fault), "key") as client:

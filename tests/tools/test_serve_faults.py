@@ -22,6 +22,7 @@ def test_nothing_in_the_document_went_wrong() -> None:
         assert not [word for word in words if len(word) > 2 and word.isupper() and word != "MTP"], row
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if not fault.slow], ids=lambda fault: fault.words)
 @pytest.mark.usefixtures("forked_commands")
 def test_a_fault_goes_as_written(fault: Fault, tmp_path: Path) -> None:

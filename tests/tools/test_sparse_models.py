@@ -139,6 +139,7 @@ def test_the_command_writes_the_models_that_are_asked_for(tmp_path: Path, capsys
         model("gpt-5")
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("name", "flags", "contexts"),
     [

@@ -29,6 +29,7 @@ def score(machine: Machine, settings: RunSettings, goal: Goal | None = None) -> 
     return truth(machine, goal or Goal(), PROMPT_TOKENS)[settings_key(settings)]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("number", [8, 9, 11])  # 0 to 7: tests/tools/test_tuner_simulation.py
 async def test_what_is_recommended_is_near_the_best_and_never_slower_than_the_baseline(number: int) -> None:
     machine, verdict, _ = await tuned(number, HOUR_S * max(1.0, draw(number).step_s / 0.01))
@@ -187,6 +188,7 @@ async def test_too_little_time_is_said_to_be_too_little(budget_s: float) -> None
     assert verdict.speedup is None
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("budget_s", [300.0, 600.0, 1_500.0])
 async def test_a_tune_keeps_to_its_time(budget_s: float) -> None:
     for number in range(4):
@@ -278,6 +280,7 @@ async def test_energy_needs_a_sensor() -> None:
         await tune(Blind(machine, 1), machine.space(), WORK, Goal(Aim.ENERGY), HOUR_S)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("aim", [Aim.ANSWER, Aim.ENERGY])
 async def test_other_goals_are_met_as_well(aim: Aim) -> None:
     machine, goal = draw(MTP_WINS), Goal(aim)

@@ -52,6 +52,7 @@ async def paused(number: int, after: int, budget_s: float) -> tuple[SimulatedBen
     return bench, TuneState.from_json(json.loads(json.dumps(state[0].as_json())))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("after", [1, 8, 19])
 async def test_a_paused_tune_goes_on_as_if_nothing_had_been(after: int) -> None:
     machine, whole, _ = await tuned_once(MTP_WINS)
@@ -109,6 +110,7 @@ def test_all_looks_together_use_no_more_than_the_chance_of_error() -> None:
     assert sum(shares) <= 1
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("number", "questions"), [(MTP_WINS, 1), (NO_ROOM, 3)])
 async def test_each_question_has_its_part_of_what_a_look_may_use_also_once_others_are_answered(
     number: int, questions: int, monkeypatch: pytest.MonkeyPatch
@@ -128,6 +130,7 @@ async def test_each_question_has_its_part_of_what_a_look_may_use_also_once_other
     assert len(looks) == questions + 2
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("budget_s", [20, 60, 130, 200, 260, 300])
 async def test_no_trial_starts_after_the_end_of_the_budget(budget_s: float) -> None:
     for number in (MTP_WINS, MTP_WINS + 1, MTP_WINS + 2):
@@ -225,6 +228,7 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.tuning.plan_of_trials._LEAST_GRACE_S", 0.02)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.usefixtures("short_grace")
 @pytest.mark.parametrize("where", ["start", "reply"])
 async def test_a_first_trial_that_does_not_end_is_ended_with_the_budget_and_can_go_on(where: str) -> None:
