@@ -212,7 +212,8 @@ async def _explain_rereading(
         prompts = []
     if prompts and not prompts[1].startswith(prompts[0].rstrip()):
         return join_messages(
-            lost, message("The model's chat template writes earlier turns anew. Use a file with another chat template.")
+            lost,
+            message("The model's chat template rewrites earlier turns. Use a model file with another chat template."),
         )
     return join_messages(
         lost,

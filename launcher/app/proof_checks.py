@@ -80,7 +80,7 @@ CHECKS: Mapping[str, Check] = {
         ),
         Check(
             "monitoring",
-            message("Watching the server costs it at most 1 % of its tokens/s."),
+            message("Monitoring the server costs at most 1 % of its tokens/s."),
             _PLATFORMS,
             {"": "tokens lost to monitoring"},
         ),
@@ -99,7 +99,7 @@ CHECKS: Mapping[str, Check] = {
         Check("sleep", message("After the computer slept, the server answers."), _PLATFORMS, {"": "sleep"}),
         Check(
             "wsl-paths",
-            message("Windows and its driver are where they are looked for in WSL."),
+            message("Windows and its driver are at the expected paths in WSL."),
             _PLATFORMS,
             {"": "paths in WSL2"},
         ),

@@ -64,7 +64,7 @@ def _describe_release(newest: NewestRelease) -> Iterator[str]:
         comparison = "the newest version" if manifest.version == __version__ else f"newer than {manifest.version}"
         yield f"This is {__version__}, {comparison}."
         return
-    yield f"MTP Launcher {manifest.version} is out; this is {__version__}."
+    yield f"MTP Launcher {manifest.version} is available; this is {__version__}."
     if notes := visible_reply(manifest.notes).strip():
         yield f"\n{notes}\n"
 
@@ -82,7 +82,7 @@ def _describe_installation(newest: NewestRelease) -> Iterator[str]:
         yield wrap_text(str(error))
     else:
         size = format_size(artefact.size)
-        yield wrap_text(f"`mtp-launcher update --install` gets and installs it ({artefact.name}, {size}).")
+        yield wrap_text(f"`mtp-launcher update --install` downloads and installs it ({artefact.name}, {size}).")
 
 
 async def _install_release(newest: NewestRelease, *, as_json: bool) -> Result:
@@ -109,9 +109,9 @@ async def _install_release(newest: NewestRelease, *, as_json: bool) -> Result:
         "line": None if installed else update.shell_line,
     }
     if not installed:
-        line = f"Version {version} is here, and verified. Close this program, then run:\n  {update.shell_line}"
+        line = f"Version {version} is downloaded and verified. Close this program, then run:\n  {update.shell_line}"
     elif update.method is InstallMethod.SCRIPT:
-        line = f"Version {version} is installed. It is the one that starts from now on."
+        line = f"Version {version} is installed. The next start uses it."
     else:
         line = f"The installer of version {version} is open."
     return Result(data, [line])

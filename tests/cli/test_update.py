@@ -15,8 +15,10 @@ from tests.updates.published import Release
 def test_a_newer_version_is_told_with_its_notes_and_how_to_get_it(release: Release, by_script: Path) -> None:
     told = run("update")
     assert told.returncode == 0, told.stderr
-    assert told.stdout.startswith(f"MTP Launcher 7.0.0 is out; this is {__version__}.\n\nFaster.\nQuieter.\n\n")
-    assert "`mtp-launcher update --install` gets and installs it (install.sh, 500 kB)." in " ".join(told.stdout.split())
+    assert told.stdout.startswith(f"MTP Launcher 7.0.0 is available; this is {__version__}.\n\nFaster.\nQuieter.\n\n")
+    assert "`mtp-launcher update --install` downloads and installs it (install.sh, 500 kB)." in " ".join(
+        told.stdout.split()
+    )
 
 
 def test_notes_do_nothing_to_a_terminal(release: Release) -> None:
@@ -46,7 +48,7 @@ def test_it_is_installed_on_request(release: Release, by_script: Path, home: Pat
     told = run("update", "--install")
     assert told.returncode == 0, told.stderr
     assert "Faster." in told.stdout
-    assert told.stdout.endswith("Version 7.0.0 is installed. It is the one that starts from now on.\n")
+    assert told.stdout.endswith("Version 7.0.0 is installed. The next start uses it.\n")
     assert (home / "cache" / "updates" / "7.0.0" / "ran").exists()
     in_json = json.loads(run("update", "--install", "--json").stdout)
     assert (in_json["newest"], in_json["newer"], in_json["installed"], in_json["way"]) == (
