@@ -61,7 +61,7 @@ class BorrowedSession:
         self.change_count = 0
         self.on_wait: OnWait = lambda _waited_s, _is_over: None
         self.gave_way = False
-        """Whether a request gave way to a client since this was last set."""
+        """Whether a request gave way to a client since this was last reset."""
         self._server = _BorrowedServer(lent, api_model_name(self.options), self.wait_until_idle)
         self._address, self._rules = address, rules
         self._clients = 0
@@ -110,7 +110,7 @@ class BorrowedSession:
         return read_last_lines(self._log_path, _LOG_LINES)
 
     def add_waiting(self, seconds: float) -> None:
-        """Count seconds of a measurement that gave way as waiting."""
+        """Add the seconds of a measurement that gave way to the time of waiting."""
         self._waited_s += seconds
 
     async def start(self, options: ServeOptions, *, model_name: str | None = None) -> None:  # noqa: ARG002 -- stays the same
@@ -171,11 +171,11 @@ class BorrowedSession:
             self._waited_s, self._wait_began_s = self.waited_s, None
 
     def note_client(self) -> None:
-        """Record that a client uses the server, of which `follow_clients` may tell later."""
+        """Record that a client uses the server now; `follow_clients` may get that message later."""
         self._quiet_since_s = time.monotonic()
 
     async def follow_clients(self, messages: AsyncIterator[Any]) -> None:
-        """Take over how many requests of clients there are, until the loan ends."""
+        """Read the number of clients' requests from the loan's messages until they end."""
         with suppress(LauncherError):
             async for each in messages:
                 self._clients = each["clients"]
@@ -185,12 +185,12 @@ class BorrowedSession:
         self._changed.set()
 
     async def keep_settings(self, options: ServeOptions) -> None:
-        """Serve settings for good: clients' streams go on, and the loan is over. Raises what a start raises."""
+        """Restart the server with settings that it keeps, and end the loan. Raises what a start raises."""
         await self._restart(options)
         await self.give_back(keep=True)
 
     async def give_back(self, *, keep: bool = False) -> None:
-        """End the loan: the server gets its settings of before again, unless the present ones are to be kept."""
+        """End the loan. The server gets its previous settings again, unless `keep`."""
         with suppress(LauncherError):
             async for _ in send_request(self._address, "lent-end", keep=keep):
                 pass
@@ -212,7 +212,7 @@ class _BorrowedServer(AttachedServer):
         self.note_requests(0)
 
     def note_engine(self, pid: int | None) -> None:
-        """Take over the process id of a new engine."""
+        """Record the process id of a new engine."""
         self._engine_pid = pid
 
     @asynccontextmanager
@@ -254,7 +254,7 @@ class BorrowedBench(SessionBench):
         return self._borrowed.waited_s
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
-        """See Bench. A reply that gave way to a client is not counted, and asked for again when the server is idle."""
+        """See Bench. A reply that gave way to a client does not count; it is repeated once the server is idle."""
         while True:
             await self._borrowed.wait_until_idle()
             began_s, self._borrowed.gave_way = self.now_s(), False
@@ -267,7 +267,7 @@ class BorrowedBench(SessionBench):
 
 @asynccontextmanager
 async def borrow_server(entry: ServerEntry, rules: IdleRules = IdleRules()) -> AsyncGenerator[BorrowedSession]:
-    """Borrow a running server for the block; at its end the server gets its settings of before, if nobody changed them.
+    """Borrow a running server for the block; at its end it gets its previous settings, if nobody changed them.
 
     Raises ActionImpossible or BadOption if it cannot be lent, and Unreachable if its launcher does not answer.
     """

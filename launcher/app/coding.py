@@ -43,7 +43,7 @@ from launcher.models.server_settings import Value
 from launcher.models.smaller_model import describe_smaller, find_smaller
 
 _KV_TYPES = ("f16", "bf16", "q8_0")
-"""KV cache types for agents: a tool call does not survive many errors."""
+"""KV cache types for agents: coarser ones break tool calls."""
 _FLAGS: Mapping[str, str] = {
     "temperature": "--temp",
     "top_p": "--top-p",
@@ -185,7 +185,7 @@ async def prepare_server(
     except (ContextTooSmall, TemplateRefuses):
         if own is None:
             raise
-    except SeveralServers:  # all of others
+    except SeveralServers:  # none is the caller's own
         pass
     model = own[1] if own else await choose_model()
     start = await resolve_agent_start(agent, model, {}, ServeOptions, ending=ending)
@@ -220,11 +220,12 @@ async def resolve_agent_start(
     Raises ContextTooSmall if the model with the agent's context does not fit, ModelWritesNoText, and what resolve_start
     raises.
     """
-    wishes: dict[str, Value] = {"slots": agent.slots, "kv_unified": True} if agent.slots > 1 else {}
+    for_slots: dict[str, Value] = {"slots": agent.slots, "kv_unified": True} if agent.slots > 1 else {}
     larger: dict[str, Value] = {"ctx": agent.least_context}
+    smaller_cache: dict[str, Value] = {**larger, "kv": "q8_0"}
     usable: list[tuple[int, ResolvedStart]] = []
     context = 0
-    for settings in (wishes, wishes | larger, wishes | larger | {"kv": "q8_0"}, larger, larger | {"kv": "q8_0"}):
+    for settings in (for_slots, for_slots | larger, for_slots | smaller_cache, larger, smaller_cache):
         start = await resolve_start(model, {**settings, **asked}, make_options, intent="agents", ending=ending)
         start = replace(start, chosen=None)  # an agent's settings are not those of the next start
         if start.options.embeddings:
@@ -241,20 +242,20 @@ async def resolve_agent_start(
     for tokens, start in usable:
         if tokens >= agent.smallest_context:
             return _with_sampling(start, model)
-    if blamed := await _blame_settings(agent, model, asked, make_options, ending):
-        raise context_error(agent, context, blamed)
+    if limiting := await _find_limiting_settings(agent, model, asked, make_options, ending):
+        raise context_error(agent, context, limiting)
     hint, suggested = await _describe_alternative(agent)
     raise context_error(agent, context, hint, suggested=suggested)
 
 
-async def _blame_settings(
+async def _find_limiting_settings(
     agent: Agent,
     model: str,
     asked: Mapping[str, Value],
     make_options: Callable[[Path], ServeOptions],
     ending: Collection[int],
 ) -> str:
-    """Return that the settings which the user gave leave too little context, if without them there is enough."""
+    """Return the hint to leave out the user's settings, if there is enough context without them; else ""."""
     blamed = [name for name in ("ctx", "slots") if name in asked]
     if not blamed:
         return ""

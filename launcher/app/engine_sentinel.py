@@ -1,4 +1,4 @@
-"""Compares an updated engine with the build before it, on the model that is used, and goes back if it is slower.
+"""Compares an updated engine with the build before it, on the model that the user serves, and restores a faster one.
 
 A self-test on the demo model cannot see a build that works and is slow. So the two builds serve the last model in turn,
 each with a start of its own, and their speeds are compared in pairs.
@@ -40,7 +40,7 @@ OnTurn = Callable[[str, float], object]
 
 @dataclass(frozen=True, slots=True)
 class BuildComparison:
-    """The result: how many times as fast `model` is with the build `new` as with `old`, in so many pairs.
+    """Result: with the build `new`, `model` is `ratio` times as fast as with `old`, measured in `pairs` pairs.
 
     `error` is why the new build could not be measured although the old one could; `ratio` is then None.
     """
@@ -146,7 +146,7 @@ async def _compare_on(
 def find_uncompared_update() -> tuple[InstalledEngine, InstalledEngine] | None:
     """Return an engine in use that was not compared with the one before it, and that one; None if there is none.
 
-    None also while a server of this user runs: its requests would disturb the comparison, and it its requests.
+    None also while a server of this user runs, because it and the comparison would slow each other down.
     """
     store = read_store()
     update = store.find_update() if store.uncompared and not store.pinned else None

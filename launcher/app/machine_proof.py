@@ -85,7 +85,7 @@ def check_nothing_runs() -> None:
         )
 
 
-_LADDER_SHARE, _MONITORING_SHARE = 0.6, 0.12
+_SETTINGS_SHARE, _MONITORING_SHARE = 0.6, 0.12
 """Shares of the time after which no further settings are tried, and for the cost of monitoring. The rest is load."""
 _SEED = 1
 _REPLIES = 2
@@ -115,7 +115,7 @@ OnStep = Callable[[str], object]
 
 
 class MachineProof:
-    """A proof that runs. `report` can be made at any time; checks that were not reached are not tried."""
+    """Runs the checks. `report` may be called at any time; checks that were not reached count as not tried."""
 
     def __init__(self, model: SweepModel, workload: Workload, seconds: float, on_step: OnStep) -> None:
         self._model, self._on_step = model, on_step
@@ -123,7 +123,7 @@ class MachineProof:
         self._began_s, self._seconds = time.monotonic(), seconds
         self._session = ServerSession(on_event=self._handle_event, on_health=self._handle_health)
         self._outcomes: dict[str, Outcome] = {}
-        self._unvisited: str = message("It was interrupted before.")
+        self._untried_reason: str = message("It was interrupted before.")
         self._environment: Environment | None = None
         self._situation: Situation | None = None
         self._machine: Machine | None = None
@@ -146,13 +146,14 @@ class MachineProof:
     def report(self) -> ProofReport:
         """Return the report of what was tried until now."""
         outcomes = tuple(
-            self._outcomes.get(check.id) or self._make(check.id, CheckResult.NOT_TRIED, reason=self._unvisited)
+            self._outcomes.get(check.id)
+            or self._make_outcome(check.id, CheckResult.NOT_TRIED, reason=self._untried_reason)
             for check in CHECKS.values()
         )
         return ProofReport(f"{datetime.now(UTC):%Y-%m-%d}", self._environment, outcomes, self._list_evidence())
 
     async def run(self) -> None:
-        """Try all checks. The server is stopped at the end, however that comes."""
+        """Try all checks. The server is stopped at the end, also after an error."""
         self._on_step(message("Reading the machine"))
         self._machine = await asyncio.to_thread(read_machine, wake=True)
         host = self._machine.host
@@ -166,7 +167,7 @@ class MachineProof:
         self._situation = await read_situation(MachineDescription(wake=True))
         self._idle_used_mib = await asyncio.to_thread(self._read_used_memory)
         try:
-            if await self._climb_ladder():
+            if await self._measure_settings():
                 await self._keep_busy()
         finally:
             await self._session.stop()
@@ -174,17 +175,17 @@ class MachineProof:
 
     # Results
 
-    def _make(self, name: str, result: CheckResult, **texts: str | None) -> Outcome:
+    def _make_outcome(self, name: str, result: CheckResult, **texts: str | None) -> Outcome:
         check = CHECKS[name]
         key = self._system if check.rows is NVML_ROWS else self._backend
         return Outcome(check, check.line_for(key), result, **texts)
 
     def _judge(self, name: str, is_true: bool, expected: str | None, measured: str | None) -> None:
         result = CheckResult.CONFIRMED if is_true else CheckResult.REFUTED
-        self._outcomes[name] = self._make(name, result, expected=expected, measured=measured)
+        self._outcomes[name] = self._make_outcome(name, result, expected=expected, measured=measured)
 
     def _skip(self, name: str, reason: str, *, expected: str | None = None, measured: str | None = None) -> None:
-        self._outcomes[name] = self._make(
+        self._outcomes[name] = self._make_outcome(
             name, CheckResult.NOT_TRIED, expected=expected, measured=measured, reason=reason
         )
 
@@ -257,13 +258,13 @@ class MachineProof:
         text = answer.decode("ascii", "replace").strip()
         self._judge("tray", text == "yes", "yes", text)
 
-    # Memory, with one setting changed after the other
+    # Memory, with one set of settings after the other
 
-    async def _climb_ladder(self) -> bool:
+    async def _measure_settings(self) -> bool:
         """Measure the memory with several settings; return whether the model could be served."""
         bench = SessionBench(self._session, self._model.options, model_name=self._model.model_name)
-        for name, changes in _list_rungs(self._model).items():
-            if name != SERVED and self.spent_s > _LADDER_SHARE * self._seconds:
+        for name, changes in _list_measured_settings(self._model).items():
+            if name != SERVED and self.spent_s > _SETTINGS_SHARE * self._seconds:
                 self._skip_memory(name, _TIME_OVER, _TIME_OVER)
                 continue
             if changes is None:
@@ -282,7 +283,7 @@ class MachineProof:
                 self._judge(f"plan-{name}", False, "starts", error.title)
                 self._skip(f"memory-{name}", message("The server did not start, or ended."))
                 if name == SERVED:
-                    self._unvisited = message("The model could not be served.")
+                    self._untried_reason = message("The model could not be served.")
                     return False
         return True
 
@@ -292,7 +293,7 @@ class MachineProof:
         tokens = round((warm.decode_rate or 0.0) * _REPLY_SHARE * self._seconds)
         prompt = replace(self._prompt, tokens=min(self._prompt.tokens, max(_FEWEST_TOKENS, tokens)))
         runs = [await bench.run(prompt, seed=_SEED)]
-        while len(runs) < _REPLIES and self.spent_s < _LADDER_SHARE * self._seconds:
+        while len(runs) < _REPLIES and self.spent_s < _SETTINGS_SHARE * self._seconds:
             runs.append(await bench.run(prompt, seed=_SEED))
         return runs
 
@@ -320,10 +321,10 @@ class MachineProof:
             reason = message("The memory of this model with its draft model, projector or arguments is not compared.")
             self._skip_memory(name, reason, reason)
             return
-        planned, told = _list_parts(estimate, engine)
-        agrees = all(map(_is_part_as_planned, planned, told, [len(engine.devices) or 2] * len(planned)))
+        planned, measured = _list_parts(estimate, engine)
+        agrees = all(map(_is_part_as_planned, planned, measured, [len(engine.devices) or 2] * len(planned)))
         expected = " + ".join(f"{each:,.1f}" for each in planned)
-        self._judge(f"plan-{name}", agrees, f"{expected} MiB", f"{' + '.join(f'{each:,}' for each in told)} MiB")
+        self._judge(f"plan-{name}", agrees, f"{expected} MiB", f"{' + '.join(f'{each:,}' for each in measured)} MiB")
         await self._measure_gpu_memory(name, launch, pid, lines, estimate, engine)
 
     def _estimate_memory(self, launch: Launch, engine: EngineEstimate) -> MemoryEstimate | None:
@@ -418,7 +419,7 @@ class MachineProof:
         """Load the model again as it is served, and keep it busy for the rest of the time."""
         seconds = self._seconds - self.spent_s
         if seconds <= 0:
-            self._unvisited = _TIME_OVER
+            self._untried_reason = _TIME_OVER
             return
         self._on_step(message("Keeping the model busy for {minutes:.1f} min", minutes=seconds / 60))
         expected = await asyncio.to_thread(expected_load_time, self._launches[SERVED])
@@ -429,7 +430,7 @@ class MachineProof:
             await run_endurance(self._session, model, model.options.draft, self._workload, seconds, runs.append)
             throttling_known, spill_known = await asyncio.to_thread(self._read_signs)
         except LauncherError as error:
-            self._unvisited = error.title
+            self._untried_reason = error.title
             return
         loaded_s = self._load_timer.take_seconds()
         if expected is None or loaded_s is None:
@@ -513,7 +514,7 @@ class MachineProof:
         return tuple(rows)
 
 
-def _list_rungs(model: SweepModel) -> dict[str, dict[str, Value] | None]:
+def _list_measured_settings(model: SweepModel) -> dict[str, dict[str, Value] | None]:
     """Return the settings to measure as changes of those that are served; None if the model cannot have them.
 
     None of them takes more memory than the served ones, but for drafts, which get half the context in return.
@@ -532,16 +533,16 @@ def _list_rungs(model: SweepModel) -> dict[str, dict[str, Value] | None]:
 
 
 def _list_parts(estimate: MemoryEstimate, engine: EngineEstimate) -> tuple[list[float], list[int]]:
-    """Return the planned parts and those of the engine, in MiB: weights, caches, buffers, then those of drafts."""
+    """Return the parts of the memory as planned and as the engine prints them, in MiB, in the same order."""
     parts = comparable_parts(estimate)
     named = [name for name in parts if getattr(engine, name) is not None]
     return [parts[name] for name in named], [getattr(engine, name) for name in named]
 
 
-def _is_part_as_planned(planned_mib: float, told_mib: int, roundings: int) -> bool:
+def _is_part_as_planned(planned_mib: float, engine_mib: int, roundings: int) -> bool:
     """Return whether a part is as planned; engines round down to whole MiB, once for each kind of memory."""
-    beyond_mib = min(planned_mib - told_mib, 0.0) or max(planned_mib - told_mib - roundings, 0.0)
-    return abs(beyond_mib) <= _MOST_PART_DIFFERENCE * told_mib
+    beyond_mib = min(planned_mib - engine_mib, 0.0) or max(planned_mib - engine_mib - roundings, 0.0)
+    return abs(beyond_mib) <= _MOST_PART_DIFFERENCE * engine_mib
 
 
 async def measure_reply_rate(session: ServingSession, request: ChatRequest, *, monitored: bool) -> float:

@@ -1,4 +1,4 @@
-"""Restarts an engine before host memory is used up, if the user agreed to that; its streams go on in the next one."""
+"""Restarts an engine before host memory is used up, if the user agreed to that; its streams go on afterwards."""
 
 import asyncio
 import logging
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 RESTARTED = "memory_guard"
 """Notice code: the engine was restarted because host memory was nearly used up."""
 FOUND = "host_memory"
-"""Notice code: a model beside the main one uses host memory up."""
+"""Notice code: the engine of a model beside the main one has nearly used up host memory."""
 _LONGEST_DRAIN_S = 10.0
 _PERIOD_S = 2.0
-"""Seconds between two checks of the models beside the main one, as for that."""
+"""Seconds between two checks of the models beside the main one. The monitor checks the main one as often."""
 _CLEAR_CHECKS = 15
 _log = logging.getLogger(__name__)
 
@@ -142,10 +142,10 @@ class _WatchedModel:
 
 
 class PoolMemoryGuard:
-    """Watches the host memory of the models beside a session's own, which its monitor does not, and guards it.
+    """A MemoryGuard for each model beside the session's own, whose host memory the session's monitor does not watch.
 
-    `agreed` and `notify` are those of MemoryGuard; `notify` also gets what is found. `clock` returns monotonic seconds,
-    `pause` waits from one check to the next.
+    `agreed` and `notify` are those of MemoryGuard; `notify` also gets a Notice of each finding. `clock` returns
+    monotonic seconds, `pause` waits from one check to the next.
     """
 
     def __init__(

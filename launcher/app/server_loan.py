@@ -18,7 +18,8 @@ from launcher.engine.server.supervisor import Supervisor
 from launcher.gateway.request_log import RequestLog
 
 _DRAIN_S = 30.0
-"""Seconds that a restart waits for clients' replies that cannot go on after it; few come while it begins."""
+"""Seconds that a restart waits for clients' replies that cannot go on after it. There are few, because it begins while
+no client asks."""
 
 
 class LendingSession(Protocol):
@@ -40,7 +41,7 @@ class LendingSession(Protocol):
         """Serve `options`. See ServerSession.start."""
 
     def set_measurement_key(self, key: str | None) -> None:
-        """Let a measurement's requests in with a key of their own. See Gateway.set_measurement_key."""
+        """Accept a measurement's requests with a key of their own. See Gateway.set_measurement_key."""
 
     def pause_traffic_reports(self) -> AbstractContextManager[None]:
         """Count no request as usage. See Monitor.pause_traffic_reports."""
@@ -49,8 +50,8 @@ class LendingSession(Protocol):
 class ServerLoan:
     """A running server that is lent to a measurement until `end`, or until somebody else changes or stops it.
 
-    The measurement restarts it by `start`, over which clients' streams go on, and sends requests with a key of its own,
-    which end as soon as a client sends one. `end` serves the settings of before again.
+    The measurement restarts it by `start`; clients' streams go on in the new engine. Its requests have a key of their
+    own, and end as soon as a client sends one. `end` restores the previous settings.
     """
 
     def __init__(self, session: LendingSession) -> None:
@@ -62,9 +63,9 @@ class ServerLoan:
         session.set_measurement_key(self._key)
 
     async def send_messages(self) -> AsyncGenerator[Json]:
-        """Yield what the measurement must know: first the server, then how many requests of clients wait or run.
+        """Yield messages for the measurement until the loan is over.
 
-        It ends when the loan is over.
+        The first describes the server, each later one has the number of clients' requests that wait or run.
         """
         log, supervisor = self._session.request_log, self._session.supervisor
         with log.listening(lambda _: self._changed.set()), self._session.pause_traffic_reports():
@@ -90,20 +91,20 @@ class ServerLoan:
         return self._session.supervisor.engine_pid
 
     def note_change(self) -> None:
-        """Called when the server is started or stopped. By anybody else than the measurement, that ends the loan."""
+        """Record that the server was started or stopped. The loan ends unless the measurement did it."""
         if self._changes_itself:
             self._changes_itself = False
         else:
             self._close()
 
     async def end(self, *, keep: bool = False) -> None:
-        """Serve the settings of before again, unless the present ones are to be kept. A second call does nothing."""
+        """End the loan, and restore the previous settings unless `keep`. A second call does nothing."""
         if self.is_over:
             return
         self._close()
         if keep or self._previous is None or not self._is_changed():
             return
-        with suppress(LauncherError):  # the status says it
+        with suppress(LauncherError):  # the server's status shows the error
             await self._session.start(self._previous, drain_s=_DRAIN_S)
 
     def _is_changed(self) -> bool:

@@ -11,7 +11,7 @@ _UNIT_NAME = "llama-server.service"
 
 def systemd_unit(recipe: ExportRecipe) -> str:
     """Return the unit file. Without a key in the recipe it reads one as a credential, which needs systemd 250."""
-    # An empty folder, because llama-server reads further settings from this one.
+    # llama-server reads further settings from this folder, so it gets an empty one.
     variables = {"XDG_CONFIG_HOME": "/var/empty", **recipe.environment}
     if recipe.api_key:
         variables[KEY_VARIABLE] = recipe.api_key
