@@ -59,7 +59,7 @@ class Setting:
 LANGUAGE, THEME, TEXT_SCALE = "window.language", "window.theme", "window.text_scale"
 MOTION, CLOSE = "window.motion", "window.close"
 NOTIFICATIONS, DOWNLOAD_LIMIT, CONNECTIONS = "window.notifications", "downloads.limit", "downloads.connections"
-READ_HEADERS = "models.read_headers"
+READ_HEADERS, SEARCH_HUB = "models.read_headers", "models.search_hub"
 MODELS_FOLDER, AT_LOGIN, APPLY = "models.folder", "server.at_login", "server.apply"
 ADVICE, REQUEST_LOG = "server.advice", "server.request_log"
 UNLOAD_AFTER, MEMORY_LIMIT, UNKNOWN_MODEL = "server.unload_after", "server.memory_limit", "server.unknown_model"
@@ -156,6 +156,16 @@ SETTINGS = (
         mark("Models"),
         mark("Read headers from Hugging Face"),
         mark("Makes plans exact before a download. About 10 MB per file, once."),
+        "choice",
+        VALUE_ASK,
+        "now",
+        ((VALUE_ASK, mark("Ask")), (VALUE_ON, mark("Always")), (VALUE_OFF, mark("Never"))),
+    ),
+    Setting(
+        SEARCH_HUB,
+        mark("Models"),
+        mark("Search on Hugging Face"),
+        mark("The search on Models also looks there. It sends the words of the search."),
         "choice",
         VALUE_ASK,
         "now",

@@ -1,16 +1,18 @@
 """Files on the Hugging Face hub: URLs, sizes, hashes and listings.
 
 Contract: https://huggingface.co/docs/huggingface_hub (environment variables, `hf_hub_url`, `get_hf_file_metadata`), and
-https://huggingface.co/docs/hub/api (`/api/models/REPO/refs`, `/api/models/REPO/tree/REVISION`).
+https://huggingface.co/docs/hub/api (`/api/models`, `/api/models/REPO/refs`, `/api/models/REPO/tree/REVISION`).
 """
 
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from launcher.base.errors import BadOption, LauncherError, ModelMissing, Offline, Refused
 from launcher.base.http import ResponseHead, error_for_status, fetch_json_pages, send_head_request
@@ -23,6 +25,7 @@ DEFAULT_ENDPOINT = "https://huggingface.co"
 _ADDRESS = re.compile(
     r"(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>\w[\w./-]*))?:(?P<path>[^\\:*?\"<>|\0-\x1f]+)", re.ASCII
 )
+_REPO = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TOKEN = re.compile(r"[!-~]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -91,6 +94,19 @@ class RepoListing:
     repo: str
     revision: str
     files: Mapping[str, ListedFile]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRepo:
+    """A repository that a search has found.
+
+    `downloads` are those of the last 30 days, `modified_s` is in seconds since 1970; None where the hub does not say.
+    """
+
+    repo: str
+    downloads: int | None
+    modified_s: float | None
+    gated: bool
 
 
 def is_hub_file(text: str) -> bool:
@@ -183,6 +199,38 @@ def list_files(repo: str, revision: str | None = None) -> RepoListing:
             _parse_listed_file(repo, item) for item in page if not isinstance(item, dict) or item.get("type") == "file"
         )
     return RepoListing(repo, revision, files)
+
+
+def search_repos(text: str, limit: int = 20) -> tuple[FoundRepo, ...]:
+    """Return the repositories with GGUF files whose names match `text`, those with the most downloads first.
+
+    Raises the errors of `resolve_file` that are not about a file.
+    """
+    _check_online(text, message("Unset it to go online."))
+    query = {"search": text, "filter": "gguf", "sort": "downloads", "direction": "-1", "limit": str(limit)}
+    fields = [("expand[]", name) for name in ("downloads", "lastModified", "gated")]
+    url = f"{hub_endpoint()}/api/models?{urlencode([*query.items(), *fields])}"
+    page = next(fetch_json_pages(url, token=hub_token()))
+    if page.head.status >= 300:
+        raise error_for_status(url, page.head)
+    if not isinstance(page.data, list):
+        raise Refused(
+            message("The answer of Hugging Face to a search is invalid."),
+            message("Check that HF_ENDPOINT is a Hugging Face hub."),
+        )
+    return tuple(found for item in page.data[:limit] if (found := _parse_found(item)) is not None)
+
+
+def _parse_found(item: Any) -> FoundRepo | None:  # noqa: ANN401 -- what the hub sent
+    """Return a repository that a search has found, None for an entry that names none."""
+    if not isinstance(item, dict) or not _REPO.fullmatch(str(item.get("id", ""))):
+        return None
+    downloads, modified = item.get("downloads"), item.get("lastModified")
+    modified_s = None
+    with suppress(ValueError, TypeError):
+        modified_s = datetime.fromisoformat(modified).timestamp()
+    count = downloads if type(downloads) is int and downloads >= 0 else None
+    return FoundRepo(item["id"], count, modified_s, bool(item.get("gated")))
 
 
 def _main_commit(repo: str) -> str:

@@ -4,7 +4,8 @@ Like the real one it answers for a .gguf file with its size, sha256 and commit a
 another port, which refuses requests that carry a token. Other files come from the hub itself. Used as a proxy, it
 answers for any host. GET /requests tells (and forgets) what was asked.
 
-It lists what lies in a repository, two entries a page, and the commit of its main branch. A file that is a Git LFS
+It lists what lies in a repository, two entries a page, and the commit of its main branch, and finds repositories with
+GGUF files by words in their names. A file that is a Git LFS
 pointer is listed with the size and the sha256 that it names, so a repository may seem to hold files of any size.
 
 What a request gets is decided by its path, so that one hub serves all tests. The repositories `gated/...` want a token
@@ -79,6 +80,8 @@ class Handler(BaseHTTPRequestHandler):
             ASKED[self.path] = ASKED.get(self.path, 0) + 1
             if ASKED[self.path] <= first:
                 return self.answer(status, b"", {"Retry-After": "1"})
+        if path == "/api/models":
+            return self.search(parse_qs(parts.query))
         if asked := re.fullmatch(r"/api/models/([^/]+)/([^/]+)/(refs|tree/[^/]+)", path):
             return self.api(*asked.groups())
         if self.server_name == "store":
@@ -140,6 +143,20 @@ class Handler(BaseHTTPRequestHandler):
         if unquote(what.removeprefix("tree/")) not in REVISIONS:
             return self.refuse(404, "RevisionNotFound")
         return self.tree(ROOT / owner / name)
+
+    def search(self, query: dict[str, list[str]]) -> None:
+        if "no-json" in self.faults:
+            return self.answer(200, b"<html>")
+        words = query["search"][0].casefold().split()
+        assert query["filter"] == ["gguf"]
+        folders = [folder for folder in sorted(ROOT.glob("*/*")) if next(folder.rglob("*.gguf"), None)]
+        names = [f"{folder.parent.name}/{folder.name}" for folder in folders]
+        found = [
+            {"id": name, "downloads": 1_000 * (10 - at), "lastModified": "2026-10-02T08:00:00.000Z", "gated": False}
+            for at, name in enumerate(name for name in names if all(word in name.casefold() for word in words))
+        ]
+        told = {"error": "busy"} if "odd-page" in self.faults else found[: int(query["limit"][0])]
+        return self.answer(200, json.dumps(told).encode())
 
     def tree(self, repository: Path) -> None:
         parts = urlsplit(self.path)

@@ -10,7 +10,17 @@ import pytest
 
 from launcher.base.errors import BadOption, LauncherError, ModelMissing, Offline, Refused, Unreachable
 from launcher.base.http import fetch_json_pages
-from launcher.fetch.hub import HubFile, ListedFile, hub_endpoint, hub_token, is_hub_file, list_files, resolve_file
+from launcher.fetch.hub import (
+    FoundRepo,
+    HubFile,
+    ListedFile,
+    hub_endpoint,
+    hub_token,
+    is_hub_file,
+    list_files,
+    resolve_file,
+    search_repos,
+)
 
 COMMIT = "5bc3e238d916f48a861bac2f8a1990a0e9b7e98d"
 CONTENT = b"GGUF and so on"
@@ -349,6 +359,35 @@ class TestTheListing:
         list_files("new/model")
         with pytest.raises(Refused, match="more than 40 bytes"):
             list(fetch_json_pages(f"{hub.url}/api/models/new/model/refs", limit_bytes=40))
+
+
+class TestSearch:
+    def test_repositories_with_models_are_found_by_words_of_their_names(self, hub: Hub) -> None:
+        for name in ("Tiny-Qwen-GGUF", "Tiny-Llama-GGUF", "Tiny-Qwen"):
+            (hub.folder / "search" / name).mkdir(parents=True, exist_ok=True)
+        for name in ("Tiny-Qwen-GGUF", "Tiny-Llama-GGUF"):
+            (hub.folder / "search" / name / "file.gguf").write_bytes(CONTENT)
+        assert [each.repo for each in search_repos("tiny")] == ["search/Tiny-Llama-GGUF", "search/Tiny-Qwen-GGUF"]
+        assert search_repos("search qwen") == (
+            FoundRepo("search/Tiny-Qwen-GGUF", 10_000, 1_790_928_000.0, gated=False),
+        )
+        assert len(search_repos("tiny", limit=1)) == 1
+        assert search_repos("nothing & of this name") == ()
+
+    @pytest.mark.parametrize(
+        ("fault", "title"),
+        [("no-json", "is not JSON"), ("odd-page", "a search is invalid"), ("503", "HTTP status 503")],
+    )
+    def test_a_hub_that_answers_oddly(self, hub: Hub, monkeypatch: pytest.MonkeyPatch, fault: str, title: str) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(fault))
+        with pytest.raises(Refused, match=title):
+            search_repos("tiny")
+
+    def test_offline_nothing_is_asked(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        with pytest.raises(Offline, match="HF_HUB_OFFLINE is set"):
+            search_repos("tiny")
+        assert hub.requests() == []
 
 
 class TestOffline:
