@@ -44,6 +44,10 @@ _PAGE_RULES = {"Content-Security-Policy": "frame-ancestors 'none'"}
 """No page of others may show the engine's within itself, to have the user click there."""
 
 
+_Mode = tuple[str, str]
+"""A request's prompt, and the field by which its template continues a reply: see continuation.find_mode."""
+
+
 @dataclass(slots=True)
 class HandoverReport:
     """What a handover meant for the clients: streams that go on, that could end before it, and that were cut off.
@@ -195,15 +199,21 @@ class Gate:
             self._saved = []
         self._saving_s = time.monotonic() - began_s
         for forwarder, mode in found.items():
-            earlier, forwarder.continuation = forwarder.continuation, None
-            try:
-                forwarder.continuation = await make_continuation(link, forwarder.exchange, mode, self._saved, earlier)
-                goes_on = forwarder.continuation is not None
-            except EngineLost:
-                goes_on = forwarder.break_off_at_loss()
-            if not goes_on:
+            if not await self._prepare_continuation(link, forwarder, mode):
                 self._give_up(forwarder)
         self._link = None
+
+    async def _prepare_continuation(self, link: EngineLink, forwarder: Forwarder, mode: _Mode | None) -> bool:
+        """Have a stream that was cut go on with the next engine; return whether it can.
+
+        Without a mode its engine was lost before that could be asked.
+        """
+        earlier, forwarder.continuation = forwarder.continuation, None
+        if mode is not None:
+            with suppress(EngineLost):
+                forwarder.continuation = await make_continuation(link, forwarder.exchange, mode, self._saved, earlier)
+                return forwarder.continuation is not None
+        return forwarder.break_off_at_loss()
 
     async def _take_slots(self, link: EngineLink) -> list[SavedSlot]:
         """Return the clients' saved slots: those that were set aside, else as the engine has them now."""
@@ -230,10 +240,13 @@ class Gate:
 
     async def _cut_streams(
         self, link: EngineLink, running: list[Forwarder], drain_s: float, *, same_model: bool
-    ) -> dict[Forwarder, tuple[str, str]]:
-        """Cut the running requests, or let them end; return those to continue, with their prompts and modes."""
+    ) -> dict[Forwarder, _Mode | None]:
+        """Cut the running requests, or let them end; return those to continue, with their prompts and modes.
+
+        A request whose engine is lost meanwhile is cut at once, and has no mode.
+        """
         report = self.report or HandoverReport([])
-        modes: dict[Forwarder, tuple[str, str]] = {}
+        modes: dict[Forwarder, _Mode | None] = {}
         uncertain: list[Forwarder] = []
         for forwarder in running:
             if not forwarder.has_delivered:
@@ -243,17 +256,21 @@ class Gate:
             exchange = forwarder.exchange
             if not same_model or drain_reason(exchange) is not None:
                 continue
-            with suppress(EngineLost):  # its forwarder meets the same error
+            try:
                 mode = await forwarder.find_mode(link)
                 if mode is None:
                     continue
                 keeps_words = await _keeps_words(link, exchange, mode[1])
-                modes[forwarder] = mode
-                if keeps_words:
-                    exchange.pauses_at_word = True
-                else:
-                    uncertain.append(forwarder)
-        draining = [each for each in running if each not in modes]
+            except EngineLost:  # its forwarder may not have met the error yet
+                modes[forwarder] = None
+                forwarder.cut()
+                continue
+            modes[forwarder] = mode
+            if keeps_words:
+                exchange.pauses_at_word = True
+            else:
+                uncertain.append(forwarder)
+        draining = [each for each in running if each.has_delivered and each not in modes]
         await self._wait_until_left([*draining, *uncertain], drain_s)
         for forwarder in uncertain:
             forwarder.exchange.pauses_at_word = True
