@@ -76,6 +76,9 @@ class MonitorPeriods:
 
 _NO_REPLY = message("No reply is being generated.")
 _NO_DRAFTS = message("No tokens were drafted.")
+_FEW_DRAFTS = message("Too few drafts yet.")
+_LEAST_DRAFTED = 24
+"""Drafted tokens of a running reply from which on its acceptance is shown: of the first few it jumps from 0 to 100 %."""
 _ENGINE_STARTS = (ServerState.RESTARTING, ServerState.LOADING, ServerState.WARMING_UP)
 """States in which no token of a reply can come, though the reply may go on later."""
 
@@ -269,8 +272,10 @@ class Monitor:
         """Return the engine's figures: of our own reply, else of other clients' requests. None in a handover."""
         meter = None if state in _ENGINE_STARTS else self._valid_meter()
         if meter is not None and meter.last is not None:
-            share = meter.last.acceptance
-            rate, acceptance = Reading(meter.tokens_per_second, message("Too few tokens.")), meter.acceptance
+            rate = Reading(meter.tokens_per_second, message("Too few tokens."))
+            if meter is self._meter and 0 < meter.acceptance.drafted < _LEAST_DRAFTED:
+                return {"tokens_per_second": rate, "acceptance_percent": Reading.unknown(_FEW_DRAFTS)}, None
+            share, acceptance = meter.last.acceptance, meter.acceptance
         elif self.traffic is not None and self._traffic_is_valid:
             share = self.traffic.acceptance.rate
             rate, acceptance = Reading(self.traffic.tokens_per_second, _NO_REPLY), self.traffic.acceptance

@@ -56,6 +56,8 @@ async def test_samples_come_ten_times_a_second_on_one_clock_while_tokens_come(de
     assert (times[-1] - times[0]) / (len(times) - 1) == pytest.approx(MonitorPeriods().generating_s, rel=0.5)
     assert len({len(each) for each in series.values()}) == 1
     assert [sample.value for sample in series["tokens_per_second"] if sample.value is not None]
+    # The first few drafts of a reply would be a rate of 0 or 100 %.
+    assert min(sample.acceptance.drafted for sample in samples if sample.acceptance is not None) >= 24
     assert (series["host_memory_used_mib"].last or 0) > 0
     assert any(20 < (sample.value or 0) < 2_000 for sample in series["engine_memory_mib"])
 
