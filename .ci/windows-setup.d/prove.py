@@ -155,6 +155,23 @@ def _plots() -> str:
     return drawn.stdout.strip()
 
 
+@proof("Open with, of a .gguf file: the command that Windows is told opens the window with that file")
+def _open_with() -> str:
+    classes, kind = r"Software\Classes", "MTPLauncher.gguf"
+    assert wine.value(rf"{classes}\.gguf\OpenWithProgids", kind) == "", "a .gguf file does not name the program"
+    command = wine.value(rf"{classes}\{kind}\shell\open\command", "")
+    assert command, "there is no command"
+    model = wine.user / "Documents" / "modèle 模型.gguf"
+    shutil.copy(next(DATA.rglob("demo*.gguf")), model)
+    picture = FOLDER / "opened.png"
+    picture.unlink(missing_ok=True)
+    opened = wine.run(command.replace("%1", wine.path(model)) + f' --screenshot "{wine.path(picture)}"')
+    model.unlink()
+    assert opened.code == 0, opened.output
+    assert picture.stat().st_size > 50_000, picture.stat()
+    return command
+
+
 @proof("tune demo, in a minute or the least time on this machine: trials, statistics and a verdict")
 def _tune() -> str:
     refused = wine.run(launcher("tune", "demo", "--budget", "0.01", "--json")).output.splitlines()
@@ -271,6 +288,23 @@ def _half_upgrade() -> str:
     ended = install(SETUP)
     check_installed("one")
     return f"{left} files were left of it; the second run took {ended.seconds:.1f} s"
+
+
+@proof("/D in quotes, as PowerShell and people write it; the folders that setup made for it go with the program")
+def _quoted() -> str:
+    parent = wine.drive / "a new folder"
+    place = parent / "of mine" / "mtp läuncher"
+    for option in (f'"/D={wine.path(place)}"', f'/D="{wine.path(place)}\\"'):
+        ended = wine.run(f'"{wine.path(SETUP)}" /S {option}')
+        assert ended.code == 0, f"{option}: {ended.code} {said()}"
+        check_installed("one", place)
+        assert wine.value(UNINSTALL_KEY, "InstallLocation") == wine.path(place)
+        uninstall(place=place)
+        assert not parent.exists(), [*parent.rglob("*")]
+    refused = wine.run(f'"{wine.path(SETUP)}" /S "/D=my folder"')
+    assert refused.code == 5, refused
+    install()
+    return said()
 
 
 @proof("a first install that is cut off half-way: running it again finishes the job; so does removing it")

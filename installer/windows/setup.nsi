@@ -1,6 +1,6 @@
 ; The Windows setup program (build.py packs it). Per user, no administrator, no network.
 ;
-;   setup.exe /S [/D=FOLDER]                  silently; /D comes last and takes no quotes
+;   setup.exe /S [/D=FOLDER]                  silently; /D comes last, with quotes or without
 ;   "Uninstall MTP Launcher.exe" /S [/SETTINGS=remove] [/MODELS=remove]
 ;
 ; Exit codes: 0 done, 1 cancelled, 2 broken off, 3 a running copy does not end, 4 no room, 5 a folder that cannot be
@@ -23,6 +23,8 @@ SetCompressor /SOLID ${COMPRESSOR}
 !define RUNNING "Local\MTP Launcher"                            ; launcher/base/running_mark.py: a mutex
 !define END "Local\MTP Launcher: end"                           ; and an event
 !define APP_ID "MTPLauncher.MTPLauncher"
+!define CLASSES "Software\Classes"
+!define FILE_TYPE "MTPLauncher.gguf"
 !define OLDEST_BUILD 17763                                      ; Windows 10 1809, what Qt 6.11 asks for
 !define PATIENCE 120                                            ; quarters of a second
 !define SPARE_KB 20480
@@ -67,6 +69,7 @@ Var KeepModels
 Var KeepModelsBox
 Var Locks
 Var Failed
+Var Made
 
 !define MUI_ICON "mtp-launcher.ico"
 !define MUI_UNICON "mtp-launcher.ico"
@@ -164,6 +167,22 @@ Function ${un}BeAlone
   ${EndIf}
 FunctionEnd
 
+; Removes $INSTDIR, and those folders above it that setup made for it, from $Made on, as far as they are empty.
+Function ${un}RemoveFolders
+  RMDir "$INSTDIR"
+  StrCpy $0 $INSTDIR
+  StrLen $1 $Made
+  ${Do}
+    ${GetParent} $0 $0
+    StrCpy $2 $0 $1
+    ${If} $Made == ""
+    ${OrIf} $2 != $Made
+      ${ExitDo}
+    ${EndIf}
+    RMDir "$0"
+  ${Loop}
+FunctionEnd
+
 !undef un
 !macroend
 
@@ -186,15 +205,27 @@ Function .onInit
   ${EndIf}
 FunctionEnd
 
-; NSIS takes the usual folder when that of /D cannot be one; who named another one is told.
+; NSIS takes what follows ` /D=` as the folder, quotes and all, and nothing of `"/D=C:\my folder"`, which PowerShell makes of
+; a word with spaces: what is in quotes is read here. NSIS also takes the usual folder when that of /D cannot be one; who
+; named another one is told.
 Function CheckWish
   System::Call 'kernel32::GetCommandLineW() w .r0'
   StrLen $1 $0
   ${For} $2 0 $1
     StrCpy $3 $0 4 $2
-    ${If} $3 == " /D="
+    ${If} $3 == ' /D='
+    ${OrIf} $3 == '"/D='
+      StrCpy $3 $3 1
       IntOp $2 $2 + 4
       StrCpy $0 $0 "" $2
+      StrCpy $1 $0 1
+      ${If} $1 == '"'
+        StrCpy $3 '"'
+        StrCpy $0 $0 "" 1
+      ${EndIf}
+      ${If} $3 == '"'
+        Call TakeQuoted
+      ${EndIf}
       StrCpy $1 $0 1 -1
       ${If} $1 == "\"
         StrCpy $0 $0 -1
@@ -206,6 +237,28 @@ Function CheckWish
       Return
     ${EndIf}
   ${Next}
+FunctionEnd
+
+; Cuts $0 at its first quote, and takes it as the folder when it names a disk or a server.
+Function TakeQuoted
+  StrLen $1 $0
+  ${For} $2 0 $1
+    StrCpy $3 $0 1 $2
+    ${If} $3 == '"'
+      StrCpy $0 $0 $2
+      ${ExitFor}
+    ${EndIf}
+  ${Next}
+  StrCpy $1 $0 1 -1
+  ${If} $1 == "\"
+    StrCpy $0 $0 -1
+  ${EndIf}
+  StrCpy $1 $0 2 1
+  StrCpy $2 $0 2
+  ${If} $1 == ":\"
+  ${OrIf} $2 == "\\"
+    StrCpy $INSTDIR $0
+  ${EndIf}
 FunctionEnd
 
 Function SkipWhenUpgrading
@@ -235,11 +288,34 @@ Function CheckFolder
   Call RestoreOld
   RMDir /r "$INSTDIR\app.new"
   RMDir /r "$INSTDIR\app.old"
+  Call FindMade
   ClearErrors
   CreateDirectory "$INSTDIR\app.new" ; what tells this folder from others', should setup break off now
   ${If} ${Errors}
     ${Fail} 5 "$(NOT_WRITABLE)"
   ${EndIf}
+FunctionEnd
+
+; Which folder setup is about to make: the topmost that is not there yet. An upgrade knows it from the first time.
+Function FindMade
+  StrCpy $Made ""
+  ${If} ${FileExists} "$INSTDIR\*.*"
+    ReadRegStr $0 HKCU "${OWN_KEY}" "Folder"
+    ${If} $0 == $INSTDIR
+      ReadRegStr $Made HKCU "${OWN_KEY}" "Made"
+    ${EndIf}
+    Return
+  ${EndIf}
+  StrCpy $0 $INSTDIR
+  ${Do}
+    StrCpy $Made $0
+    ${GetParent} $0 $0
+    StrLen $1 $0
+    ${If} $1 < 4 ; a disk
+    ${OrIf} ${FileExists} "$0\*.*"
+      ${ExitDo}
+    ${EndIf}
+  ${Loop}
 FunctionEnd
 
 Function CheckRoom
@@ -353,10 +429,24 @@ Section
   SetOutPath "$INSTDIR"
   RMDir /r "$INSTDIR\app.old"
   Call GiveIdentity
+  Call OfferFileType
 SectionEnd
+
+; "Open with" of a .gguf file names the program. Which one a double click opens stays the user's choice.
+Function OfferFileType
+  WriteRegStr HKCU "${CLASSES}\${FILE_TYPE}" "" "$(MODEL_FILE)"
+  WriteRegStr HKCU "${CLASSES}\${FILE_TYPE}\Application" "ApplicationName" "${APP}"
+  WriteRegStr HKCU "${CLASSES}\${FILE_TYPE}\Application" "ApplicationIcon" "$INSTDIR\app\mtp-launcher.ico"
+  WriteRegStr HKCU "${CLASSES}\${FILE_TYPE}\Application" "AppUserModelID" "${APP_ID}"
+  WriteRegStr HKCU "${CLASSES}\${FILE_TYPE}\DefaultIcon" "" "$INSTDIR\app\mtp-launcher.ico"
+  WriteRegStr HKCU "${CLASSES}\${FILE_TYPE}\shell\open\command" "" '"$INSTDIR\app\pythonw.exe" -m launcher gui "%1"'
+  WriteRegStr HKCU "${CLASSES}\.gguf\OpenWithProgids" "${FILE_TYPE}" ""
+  ${RefreshShellIcons}
+FunctionEnd
 
 Function Register
   WriteRegStr HKCU "${OWN_KEY}" "Folder" "$INSTDIR"
+  WriteRegStr HKCU "${OWN_KEY}" "Made" "$Made"
   WriteRegStr HKCU "${UNINSTALL_KEY}" "DisplayName" "${APP}"
   WriteRegStr HKCU "${UNINSTALL_KEY}" "DisplayVersion" "${VERSION}"
   WriteRegStr HKCU "${UNINSTALL_KEY}" "DisplayIcon" "$INSTDIR\app\mtp-launcher.ico"
@@ -390,7 +480,7 @@ Function .onInstFailed
       DeleteRegKey HKCU "${OWN_KEY}"
     ${EndIf}
   ${EndIf}
-  RMDir "$INSTDIR"
+  Call RemoveFolders
 FunctionEnd
 
 !undef un

@@ -104,11 +104,14 @@ Section Uninstall
   ${Loop}
   SetDetailsPrint both
   ReadRegStr $0 HKCU "${OWN_KEY}" "Folder"
+  ${If} $0 == $INSTDIR
+    ReadRegStr $Made HKCU "${OWN_KEY}" "Made"
+  ${EndIf}
   ${IfNot} ${FileExists} "$0\app\mtp-launcher.cmd"
     Call un.RemoveShared
   ${EndIf}
   Delete "$INSTDIR\${UNINSTALLER}"
-  RMDir "$INSTDIR"
+  Call un.RemoveFolders
 SectionEnd
 
 ; What all copies of the program share: it stays while another one, in another folder, is the one that Windows knows.
@@ -129,6 +132,11 @@ Function un.RemoveShared
       DeleteRegValue HKCU "${RUN_KEY}" "${RUN_VALUE}"
     ${EndIf}
   ${EndIf}
+  DeleteRegKey HKCU "${CLASSES}\${FILE_TYPE}"
+  DeleteRegValue HKCU "${CLASSES}\.gguf\OpenWithProgids" "${FILE_TYPE}"
+  DeleteRegKey /ifempty HKCU "${CLASSES}\.gguf\OpenWithProgids"
+  DeleteRegKey /ifempty HKCU "${CLASSES}\.gguf"
+  ${RefreshShellIcons}
   DeleteRegKey HKCU "${UNINSTALL_KEY}"
   DeleteRegKey HKCU "${OWN_KEY}"
 FunctionEnd

@@ -7,6 +7,8 @@ LangString ABOUT ${EN} "Runs llama.cpp's llama-server with MTP speculative decod
 LangString ABOUT ${ZH} "以 MTP 推测解码运行 llama.cpp 的 llama-server"
 LangString ABOUT_COMMAND_LINE ${EN} "A command prompt that knows mtp-launcher"
 LangString ABOUT_COMMAND_LINE ${ZH} "可使用 mtp-launcher 命令的命令提示符"
+LangString MODEL_FILE ${EN} "GGUF language model"
+LangString MODEL_FILE ${ZH} "GGUF 语言模型"
 LangString WHERE ${EN} "${APP} ${VERSION} is installed for you alone: it needs no administrator and no network. Models go into a folder of their own (${DATA})."
 LangString WHERE ${ZH} "${APP} ${VERSION} 只为您自己安装：不需要管理员权限，也不需要网络。模型保存在单独的文件夹中（${DATA}）。"
 LangString UNPACKING ${EN} "Unpacking ${APP} ${VERSION} ..."
