@@ -3,7 +3,7 @@
 from benchmarks.measure import summary
 from benchmarks.reference import Interpreter
 from benchmarks.report import Row
-from benchmarks.workplace import child, told
+from benchmarks.workplace import child, read_result
 
 _STALL_LIMIT, _GROWTH_MB = 6.3, 60.0
 
@@ -36,4 +36,4 @@ def run(*, quick: bool) -> list[Row]:
 
 def _beside_an_empty_loop(tokens: int, seconds: float) -> tuple[dict[str, float], dict[str, float]]:
     with child("chat_stream_child", str(tokens)) as chat, child("window_child", "empty", str(seconds)) as empty:
-        return told(chat, seconds), told(empty, seconds)
+        return read_result(chat, seconds), read_result(empty, seconds)

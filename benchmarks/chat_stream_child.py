@@ -99,7 +99,7 @@ def main() -> None:
             controller.close()
             return
         wall_s = time.perf_counter() - began["wall"]
-        told = {
+        values = {
             "max_ms": max(stalls.late_ms),
             "p99_ms": statistics.quantiles(stalls.late_ms, n=100)[98],
             "over_50": sum(late > 50 for late in stalls.late_ms),
@@ -111,7 +111,7 @@ def main() -> None:
             "tokens": reply.timings.predicted_n,  # type: ignore[attr-defined]
             "characters": len(pane.messages[-1]["content"]),
         }
-        print(json.dumps(told), flush=True)
+        print(json.dumps(values), flush=True)
         controller.close()
 
     controller.launched.connect(lambda launch: ask() if launch is not None else None)

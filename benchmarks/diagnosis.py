@@ -9,7 +9,7 @@ import psutil
 
 from benchmarks.reference import Interpreter
 from benchmarks.report import Row
-from benchmarks.workplace import child, command, told
+from benchmarks.workplace import child, command, read_result
 from launcher.base.paths import state_dir
 
 _LIMIT = 125
@@ -33,7 +33,7 @@ def run(*, quick: bool) -> Iterator[Row]:
 
 def _in_the_window(kind: str, times: int) -> list[float]:
     with child("fault_child", "crash", kind, str(times)) as process:
-        seconds: list[float] = told(process, _CRASHES_S)["seconds"]
+        seconds: list[float] = read_result(process, _CRASHES_S)["seconds"]
     return seconds
 
 

@@ -123,14 +123,14 @@ def _flood(window: Window, seconds: float) -> None:
 
     def end() -> None:
         wall_s = time.perf_counter() - began["wall"]
-        told = {
+        values = {
             "cpu_percent": 100 * (time.process_time() - began["cpu"]) / wall_s,
             "lines_per_second": sum(lines) / wall_s,
             "p99_ms": statistics.quantiles(stalls.late_ms, n=100)[98],
             "max_ms": max(stalls.late_ms),
             "peak_mib": psutil.Process().memory_info().rss / 2**20,
         }
-        print(json.dumps(told), flush=True)
+        print(json.dumps(values), flush=True)
         window.quit()
 
     window.controller.launched.connect(lambda launch: QTimer.singleShot(1_000, begin) if launch else None)

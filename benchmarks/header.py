@@ -78,6 +78,6 @@ def _write(path: Path) -> None:
 def _read(reader: str, path: Path) -> tuple[float, float]:
     """Return the seconds, and the growth of the peak memory in MB."""
     command = [sys.executable, "-m", "benchmarks.header_child", reader, str(path)]
-    told = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
-    seconds, megabytes = map(float, told.stdout.split())
+    result = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    seconds, megabytes = map(float, result.stdout.split())
     return seconds, megabytes

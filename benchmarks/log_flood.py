@@ -5,7 +5,7 @@ import statistics
 from benchmarks.measure import summary
 from benchmarks.reference import Interpreter
 from benchmarks.report import Row
-from benchmarks.workplace import child, told
+from benchmarks.workplace import child, read_result
 
 _CPU_LIMIT, _STALL_LIMIT, _LEAST_RATE = 38, 6.3, 45_000.0
 
@@ -37,4 +37,4 @@ def run(*, quick: bool) -> list[Row]:
 
 def _beside_an_empty_loop(seconds: float) -> tuple[dict[str, float], dict[str, float]]:
     with child("fault_child", "flood", str(seconds)) as flood, child("window_child", "empty", str(seconds)) as empty:
-        return told(flood, seconds), told(empty, seconds)
+        return read_result(flood, seconds), read_result(empty, seconds)

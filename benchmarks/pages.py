@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.reference import Interpreter, more_row, paint_empty_window, ratio_row
 from benchmarks.report import Row
-from benchmarks.workplace import child, told
+from benchmarks.workplace import child, read_result
 
 _USABLE_LIMIT, _SWITCH_LIMIT, _STEP_LIMIT = 12, 12.5, 12.5
 _SHOWN_POINTS, _HIDDEN_POINTS = 1.0, 0.3
@@ -43,4 +43,4 @@ def run(*, quick: bool) -> Iterator[Row]:
 
 def _window(showings: int, settle_s: float, seconds: float) -> dict[str, Any]:
     with child("pages_child", str(showings), str(settle_s), str(seconds)) as process:
-        return told(process, 60 + 3 * seconds)
+        return read_result(process, 60 + 3 * seconds)

@@ -44,6 +44,6 @@ def run(*, quick: bool) -> Iterator[Row]:
 def _plan(gib: int) -> tuple[float, float, int]:
     """Return the milliseconds that the catalogue and the plans took, and the number of models."""
     child = [sys.executable, "-m", "benchmarks.plan_child", str(gib)]
-    told = subprocess.run(child, check=True, capture_output=True, text=True, cwd=ROOT)
-    read_ms, plan_ms, models = told.stdout.split()
+    result = subprocess.run(child, check=True, capture_output=True, text=True, cwd=ROOT)
+    read_ms, plan_ms, models = result.stdout.split()
     return float(read_ms), float(plan_ms), int(models)

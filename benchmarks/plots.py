@@ -15,42 +15,42 @@ _REPAINT_LIMIT, _PAN_LIMIT, _KEEP_LIMIT = 1.4, 3, 0.127
 
 def run(*, quick: bool) -> list[Row]:
     """Offscreen, at the size that the plots have in a window of 1440 x 900."""
-    bare, told = Interpreter(), []
+    bare, result = Interpreter(), []
     for _ in range(1 if quick else 5):
         bare.start(5)
-        told.append(_child(60 if quick else 300))
+        result.append(_child(60 if quick else 300))
     one_curve = "a bare pyqtgraph window with one curve"
-    curve_p99 = [each["bare_p99_ms"] for each in told]
-    p99 = [each["repaint_p99_ms"] for each in told]
-    slowest = [max(each["pan_p99_ms"], each["zoom_p99_ms"]) for each in told]
-    idle = [each["idle_percent"] for each in told]
-    hidden = [each["hidden_drawings"] for each in told]
+    curve_p99 = [each["bare_p99_ms"] for each in result]
+    p99 = [each["repaint_p99_ms"] for each in result]
+    slowest = [max(each["pan_p99_ms"], each["zoom_p99_ms"]) for each in result]
+    idle = [each["idle_percent"] for each in result]
+    hidden = [each["hidden_drawings"] for each in result]
     return [
         ratio_row(
             "an hour of samples at 10 Hz on all plots: one repaint of all of them, 99th percentile",
             p99, "ms", 1, one_curve, curve_p99, _REPAINT_LIMIT,
         ),
-        Row("the same in processor time", summary([each["repaint_cpu_p99_ms"] for each in told], "ms", 1)),
-        Row("the same, median", summary([each["repaint_ms"] for each in told], "ms", 1)),
+        Row("the same in processor time", summary([each["repaint_cpu_p99_ms"] for each in result], "ms", 1)),
+        Row("the same, median", summary([each["repaint_ms"] for each in result], "ms", 1)),
         ratio_row(
             "panning and zooming through it, the slower of both, 99th percentile of the frames",
             slowest, "ms", 1, one_curve, curve_p99, _PAN_LIMIT,
         ),
-        Row("moving the pointer's read-out, 99th percentile", summary([e["hover_p99_ms"] for e in told], "ms", 1)),
-        bare.row("keeping one sample of 24 series", [each["keep_ms"] for each in told], "ms", 3, _KEEP_LIMIT),
-        Row("memory for the hour", summary([each["memory_mib"] for each in told], "MiB", 1)),
+        Row("moving the pointer's read-out, 99th percentile", summary([e["hover_p99_ms"] for e in result], "ms", 1)),
+        bare.row("keeping one sample of 24 series", [each["keep_ms"] for each in result], "ms", 3, _KEEP_LIMIT),
+        Row("memory for the hour", summary([each["memory_mib"] for each in result], "MiB", 1)),
         Row("processor while nothing is sampled", summary(idle, "%", 2), limit="0", kept=max(idle) < 0.1),
         Row("drawings of a hidden page while samples come", summary(hidden, "", 0), limit="0", kept=max(hidden) == 0),
     ]  # fmt: skip
 
 
 def _child(rounds: int) -> dict[str, float]:
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "benchmarks.plots_child", str(rounds)],
         env=os.environ | {"QT_QPA_PLATFORM": "offscreen"},
         stdout=subprocess.PIPE,
         check=True,
         cwd=ROOT,
     )
-    result: dict[str, float] = json.loads(told.stdout)
+    result: dict[str, float] = json.loads(completed.stdout)
     return result

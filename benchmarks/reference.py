@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.measure import summary
 from benchmarks.report import Row
-from benchmarks.workplace import ROOT, child, told
+from benchmarks.workplace import ROOT, child, read_result
 
 _SECONDS = {"s": 1.0, "ms": 1e-3}
 
@@ -95,7 +95,7 @@ def more_row(what: str, values: Sequence[float], name: str, references: Sequence
 def paint_empty_window() -> float:
     """Return the seconds from the start of a process to the first paint of an empty PySide6 window."""
     with child("empty_window_child") as process:
-        seconds: float = told(process, 10)["painted_s"]
+        seconds: float = read_result(process, 10)["painted_s"]
     return seconds
 
 

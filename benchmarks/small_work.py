@@ -16,28 +16,28 @@ _MOVE_LIMIT, _FIRST_LIMIT, _AGAIN_LIMIT, _KEPT_LIMIT = 0.63, 7.6, 3.8, 0.63
 
 def run(*, quick: bool) -> list[Row]:
     """Measure in processes of their own, where nothing is kept yet."""
-    bare, told = Interpreter(), []
+    bare, result = Interpreter(), []
     for _ in range(2 if quick else 10):
         bare.start(3)
-        told.append(_child())
-    moves = [each for one in told for each in one["moves_ms"]]
+        result.append(_child())
+    moves = [each for one in result for each in one["moves_ms"]]
     slowest = statistics.quantiles(moves, n=100)[98]
-    again = [took for one in told for took in one["machine_ms"][1:]]
-    ahead = [took for one in told for took in one["ahead_ms"]]
+    again = [took for one in result for took in one["machine_ms"][1:]]
+    ahead = [took for one in result for took in one["ahead_ms"]]
     return [
         bare.row("a slider's move: the memory bar and the consequences anew", moves, "ms", 1, _MOVE_LIMIT),
         Row("the same, 99th percentile", f"{slowest:.1f} ms (n {len(moves)})"),
-        bare.row("the same, the first move of all", [one["moves_ms"][0] for one in told], "ms", 1, _MOVE_LIMIT),
+        bare.row("the same, the first move of all", [one["moves_ms"][0] for one in result], "ms", 1, _MOVE_LIMIT),
         Row("one step of what is done for moves ahead, on the core's thread", summary(ahead, "ms", 1)),
-        Row("the first of these steps", summary([one["ahead_ms"][0] for one in told], "ms", 1)),
-        bare.row("this computer, read the first time", [one["machine_ms"][0] for one in told], "ms", 1, _FIRST_LIMIT),
+        Row("the first of these steps", summary([one["ahead_ms"][0] for one in result], "ms", 1)),
+        bare.row("this computer, read the first time", [one["machine_ms"][0] for one in result], "ms", 1, _FIRST_LIMIT),
         bare.row("the same, read again", again, "ms", 1, _AGAIN_LIMIT),
-        bare.row("what is kept of a header, read", [one["kept_ms"] for one in told], "ms", 1, _KEPT_LIMIT),
+        bare.row("what is kept of a header, read", [one["kept_ms"] for one in result], "ms", 1, _KEPT_LIMIT),
     ]
 
 
 def _child() -> dict[str, Any]:
     child = [sys.executable, "-m", "benchmarks.small_work_child"]
-    told = subprocess.run(child, check=True, capture_output=True, text=True, cwd=ROOT)
-    measured: dict[str, Any] = json.loads(told.stdout)
+    result = subprocess.run(child, check=True, capture_output=True, text=True, cwd=ROOT)
+    measured: dict[str, Any] = json.loads(result.stdout)
     return measured

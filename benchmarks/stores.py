@@ -53,5 +53,5 @@ def _list(home: str) -> float:
     """Return the seconds that a process took for its list."""
     child = [sys.executable, "-m", "benchmarks.stores_child", str(_MODELS)]
     environment = {**os.environ, "HOME": home, "HF_HOME": f"{home}/hf"}
-    told = subprocess.run(child, check=True, capture_output=True, text=True, cwd=ROOT, env=environment)
-    return float(told.stdout)
+    result = subprocess.run(child, check=True, capture_output=True, text=True, cwd=ROOT, env=environment)
+    return float(result.stdout)

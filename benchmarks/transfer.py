@@ -130,9 +130,9 @@ def _timed(target: Path, *commands: Sequence[str]) -> Run:
     before, began_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     for command in commands:
         filled = [str(target) if part == "TARGET" else part for part in command]
-        told = subprocess.run(filled, check=True, capture_output=True, text=True, cwd=ROOT, env=environment).stdout
+        output = subprocess.run(filled, check=True, capture_output=True, text=True, cwd=ROOT, env=environment).stdout
     seconds, after = time.perf_counter() - began_s, resource.getrusage(resource.RUSAGE_CHILDREN)
-    peak = json.loads(told)["peak_mb"] if told.startswith("{") else None
+    peak = json.loads(output)["peak_mb"] if output.startswith("{") else None
     for left in (target, target.with_name("hub") / "model.bin"):
         left.unlink(missing_ok=True)
     os.sync()

@@ -29,11 +29,16 @@ def serve(connection: socket.socket, path: Path, etag: str, rate: float | None) 
                 if found := wanted.match(header):
                     begin, end = int(found[1]), min(int(found[2]) + 1, size) if found[2] else size
                     status = "206 Partial Content"
-            told = [f"HTTP/1.1 {status}", f"Content-Length: {end - begin}", f'ETag: "{etag}"', "Accept-Ranges: bytes"]
-            told.append(f"X-Repo-Commit: {'0' * 40}")  # so that huggingface_hub takes it for a hub
+            received = [
+                f"HTTP/1.1 {status}",
+                f"Content-Length: {end - begin}",
+                f'ETag: "{etag}"',
+                "Accept-Ranges: bytes",
+            ]
+            received.append(f"X-Repo-Commit: {'0' * 40}")  # so that huggingface_hub takes it for a hub
             if status.startswith("206"):
-                told.append(f"Content-Range: bytes {begin}-{end - 1}/{size}")
-            connection.sendall("\r\n".join([*told, "Content-Type: application/octet-stream", "", ""]).encode())
+                received.append(f"Content-Range: bytes {begin}-{end - 1}/{size}")
+            connection.sendall("\r\n".join([*received, "Content-Type: application/octet-stream", "", ""]).encode())
             if method == b"GET":
                 send(connection, file.fileno(), begin, end, rate)
 

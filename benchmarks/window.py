@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.measure import summary
 from benchmarks.reference import Interpreter, more_row, paint_empty_window, ratio_row
 from benchmarks.report import Row
-from benchmarks.workplace import child, command, slow_model, told
+from benchmarks.workplace import child, command, read_result, slow_model
 
 _OFFSCREEN = {"QT_QPA_PLATFORM": "offscreen"}
 _PAINT_LIMIT, _STREAM_LIMIT, _IDLE_POINTS, _PEAK_MIB = 8, 25, 0.9, 250.0
@@ -78,4 +78,4 @@ def _beside_an_empty_loop(seconds: float) -> tuple[dict[str, float], dict[str, f
         child("window_child", "stream", str(slow_model()), str(seconds)) as stream,
         child("window_child", "empty", str(2 * seconds + 3)) as empty,  # as long as both parts of the other
     ):
-        return told(stream, 2 * seconds), told(empty, 2 * seconds + 3)
+        return read_result(stream, 2 * seconds), read_result(empty, 2 * seconds + 3)

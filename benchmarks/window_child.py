@@ -89,7 +89,7 @@ def main() -> None:
     application = QApplication([])
     tokens: list[float] = []
     if mode == "empty":
-        _begin(application, seconds, tokens=tokens, told={}, closing=application.quit)
+        _begin(application, seconds, tokens=tokens, figures={}, closing=application.quit)
         application.exec()
         return
     assert mode == "stream"
@@ -102,9 +102,9 @@ def main() -> None:
     window.controller.closed.connect(application.quit)
 
     def stream(percent: float, waker: float) -> None:
-        told = {"idle_percent": percent, "waker_percent": waker}
+        values = {"idle_percent": percent, "waker_percent": waker}
         _stream(window, Path(arguments[0]), tokens)
-        _begin(application, seconds, tokens=tokens, told=told, closing=window.quit)
+        _begin(application, seconds, tokens=tokens, figures=values, closing=window.quit)
 
     rest = Rest(_SETTLE_S, seconds, stream)
     application.exec()
@@ -135,7 +135,7 @@ def _stream(window: Window, model: Path, tokens: list[float]) -> None:
 
 
 def _begin(
-    application: QApplication, seconds: float, *, tokens: list[float], told: dict[str, float], closing: Close
+    application: QApplication, seconds: float, *, tokens: list[float], figures: dict[str, float], closing: Close
 ) -> None:
     stalls = Stalls()
     began: dict[str, float] = {}
@@ -155,7 +155,7 @@ def _begin(
             "p99_ms": statistics.quantiles(stalls.late_ms, n=100)[98],
             "max_ms": max(stalls.late_ms),
         }
-        print(json.dumps(told | measured), flush=True)
+        print(json.dumps(figures | measured), flush=True)
         closing()
 
     QTimer.singleShot(_WARM_UP_MS, application, begin)

@@ -44,7 +44,7 @@ def child(module: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
             raise
 
 
-def told(process: "subprocess.Popen[str]", seconds: float) -> dict[str, Any]:
+def read_result(process: "subprocess.Popen[str]", seconds: float) -> dict[str, Any]:
     """Return the JSON object that a child prints in the end, which is to be after some `seconds`."""
     try:
         process.wait(60 + 2 * seconds)  # its output is one short line, and its input stays open until then

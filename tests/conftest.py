@@ -274,8 +274,8 @@ class Hub:
 
     def requests(self) -> list[dict[str, Any]]:
         """Return what was asked since the last time: server, method, target and headers."""
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{self.url}/requests") as told:
-            return list(json.load(told))
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{self.url}/requests") as reply:
+            return list(json.load(reply))
 
 
 @pytest.fixture(scope="session")
@@ -325,8 +325,8 @@ class ReleaseServer:
 
     def requests(self) -> list[dict[str, Any]]:
         """Return what was asked since the last time: server, target and headers."""
-        with self._opened(f"{self.api}/requests") as told:
-            return list(json.load(told))
+        with self._opened(f"{self.api}/requests") as reply:
+            return list(json.load(reply))
 
     def _post(self, path: str, data: object) -> None:
         with self._opened(urllib.request.Request(self.api + path, json.dumps(data).encode())):

@@ -9,8 +9,8 @@ ROOT = Path(__file__).parents[1]
 
 def modules_after(statement: str) -> set[str]:
     code = f"{statement}; import sys; print(*sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    return set(told.stdout.split())
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(result.stdout.split())
 
 
 def test_the_command_line_never_loads_qt() -> None:
@@ -32,9 +32,9 @@ def test_a_plan_for_a_described_card_loads_few_modules() -> None:
         "try: run()\n"
         "finally: print(*sys.modules, file=sys.stderr)"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    loaded = {name for name in told.stderr.split() if name.split(".")[0] == "launcher"}
-    assert not {"pydantic", "annotated_types", "filelock", "aiohttp", "cryptography"} & set(told.stderr.split())
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = {name for name in result.stderr.split() if name.split(".")[0] == "launcher"}
+    assert not {"pydantic", "annotated_types", "filelock", "aiohttp", "cryptography"} & set(result.stderr.split())
     assert "launcher.models.plan" in loaded
     assert not {name for name in loaded if name.startswith(("launcher.gui", "launcher.tuning", "launcher.monitor"))}
     assert len(loaded) <= 64

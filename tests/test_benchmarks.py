@@ -9,10 +9,10 @@ import pytest
 from benchmarks.workplace import ROOT
 
 _PARENT = """
-from benchmarks.workplace import child, told
+from benchmarks.workplace import child, read_result
 with child("window_child", "empty", "300") as process:
     print(process.pid, flush=True)
-    told(process, 300)
+    read_result(process, 300)
 """
 
 
@@ -29,6 +29,9 @@ def test_a_child_ends_with_the_benchmark(how: str) -> None:
 
 
 def test_a_child_that_fails_is_told() -> None:
-    code = 'from benchmarks.workplace import child, told\nwith child("window_child", "nothing") as p: told(p, 30)'
+    code = (
+        "from benchmarks.workplace import child, read_result\n"
+        'with child("window_child", "nothing") as process: read_result(process, 30)'
+    )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert "ended with exit code 1" in ran.stderr

@@ -102,8 +102,8 @@ def made_check(_: Circumstances) -> None:
 
 
 def made_manifest(_: Circumstances) -> None:
-    told = {"tag": "b1", "backend": "cpu", "arch": "x64", "archives": {}, "version": "1", "installed_s": 0.0}
-    write(data_dir() / "engines" / "b1-cpu" / installed.MANIFEST, told)
+    values = {"tag": "b1", "backend": "cpu", "arch": "x64", "archives": {}, "version": "1", "installed_s": 0.0}
+    write(data_dir() / "engines" / "b1-cpu" / installed.MANIFEST, values)
 
 
 def tags(_: Circumstances) -> object:
@@ -256,9 +256,9 @@ def test_no_command_ends_in_a_traceback_over_a_deeply_nested_file_of_settings(
 ) -> None:
     (home / "config").mkdir(parents=True)
     (home / "config" / "settings.toml").write_bytes(text)
-    told = forked.run(*verb)
-    assert "Traceback" not in told.stderr
-    assert told.stderr.count("is kept as") <= 2
+    result = forked.run(*verb)
+    assert "Traceback" not in result.stderr
+    assert result.stderr.count("is kept as") <= 2
     assert (home / "config" / "settings.toml.bad").read_bytes() == text
 
 
@@ -267,6 +267,6 @@ def test_no_command_ends_in_a_traceback_over_a_deeply_nested_file_of_settings(
 def test_what_the_user_wrote_is_named_when_it_is_nested_too_deeply(place: str, home: Path) -> None:
     (home / "config" / place).mkdir(parents=True)
     (home / "config" / place / "mine.toml").write_text("a = " + "[" * 50_000)
-    told = forked.run("models")
-    assert told.returncode == 0
-    assert "Traceback" not in told.stderr
+    result = forked.run("models")
+    assert result.returncode == 0
+    assert "Traceback" not in result.stderr

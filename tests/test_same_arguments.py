@@ -47,7 +47,7 @@ case "$*" in
     *--list-devices*) echo 'Available devices:'; echo '  CUDA0: NVIDIA GeForce RTX 4090 (24082 MiB, 23500 MiB free)' ;;
     *--help*) echo '{flags}' ;;
     *)
-        for word in "$@"; do printf '%s\\n' "$word"; done >{told}
+        for word in "$@"; do printf '%s\\n' "$word"; done >{output}
         for table in 1 2; do
             echo '{{"type": "fit_memory_breakdown", "data": {{"rows": [{{"kind": "device", "name": "CUDA0",'\
 ' "model": 1, "context": 1, "compute": 1, "total": 24082, "free": 23500}}]}}}}'
@@ -63,20 +63,20 @@ def card(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     if request.param != "a card":
         return None
-    told, program = tmp_path / "told", tmp_path / "llama-server"
+    result, program = tmp_path / "told", tmp_path / "llama-server"
     others = "--model --metrics --cors-origins --gpu-layers --flash-attn --batch-size --device --spec-type"
     row_flags = (flag for row in ROWS.values() for flag in row.flags)
     flags = " ".join({*others.split(), "--embeddings", "--reranking", *START_FLAGS, *row_flags})
-    program.write_text(CARD.format(flags=flags, told=shlex.quote(str(told))))
+    program.write_text(CARD.format(flags=flags, output=shlex.quote(str(result))))
     program.chmod(0o755)
-    return told
+    return result
 
 
 @pytest.fixture(autouse=True)
 def memory_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hold what the host has free: other programs change it between a plan and a start, and the limits follow it."""
-    told = psutil.virtual_memory()
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: told)
+    result = psutil.virtual_memory()
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: result)
 
 
 def own_catalogue(home: Path, name: str) -> Path:

@@ -69,7 +69,7 @@ def test_the_demo_runs_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None
     assert (site / "launcher" / "_data" / compiled).read_bytes() == mo_bytes(read("zh_CN"))
     environment = os.environ | {"PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
     code = "import launcher, sys; print(launcher.__file__, flush=True); import launcher.entry as m; m.run()"
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code, "demo", "--headless", "--json"],
         cwd=tmp_path,
         env=environment,
@@ -77,6 +77,6 @@ def test_the_demo_runs_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None
         capture_output=True,
         text=True,
     )
-    where, report = told.stdout.splitlines()
+    where, report = result.stdout.splitlines()
     assert Path(where).is_relative_to(site)
     assert json.loads(report)["draft_n_accepted"] > 0

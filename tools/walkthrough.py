@@ -58,9 +58,9 @@ def transcript(home: Path) -> Iterator[str]:
     command = ""
     for number, (title, words, scarce) in enumerate(_STEPS, start=1):
         command = f"mtp-launcher {words}" if words else command
-        told = _run((_SCARCE if scarce else "") + command)
-        yield f"\n## {number}. {title}\n\n```console\n$ {command}\n{_hide(told, home)}\n```\n"
-        found = re.search(r"To do: .*\n +(mtp-launcher serve .*)", told)
+        result = _run((_SCARCE if scarce else "") + command)
+        yield f"\n## {number}. {title}\n\n```console\n$ {command}\n{_hide(result, home)}\n```\n"
+        found = re.search(r"To do: .*\n +(mtp-launcher serve .*)", result)
         command = found[1] if found else ""
 
 

@@ -51,22 +51,22 @@ async def measured(answer: Answer, runs: int = 2) -> tuple[MeasuredSpeed, list[b
         attach_server(parse_address(url), KEY) as server,
         attached_bench(server) as bench,
     ):
-        told = await measure_attached(bench, MIXED, runs=runs)
-    return told, [each for each in asked if each.startswith(b"POST")]
+        result = await measure_attached(bench, MIXED, runs=runs)
+    return result, [each for each in asked if each.startswith(b"POST")]
 
 
 async def test_another_server_is_measured_by_the_wall_and_its_token_counts() -> None:
-    told, asked = await measured(streaming(usage=True))
-    assert told.clock == "wall"
-    assert told.decode
-    assert told.prefill
-    assert told.first_token
-    assert told.decode.n == told.prefill.n == 2 * len(MIXED.prompts)
-    assert 0 < told.decode.mean <= 19 / (9 * 0.005)  # it cannot be quicker than it was sent
-    assert 0 < told.prefill.mean <= 50 / 0.005
-    assert told.first_token.mean >= 0.005
-    assert told.acceptance is None
-    assert "no drafts" in unknown_reasons(told)["acceptance"]
+    result, asked = await measured(streaming(usage=True))
+    assert result.clock == "wall"
+    assert result.decode
+    assert result.prefill
+    assert result.first_token
+    assert result.decode.n == result.prefill.n == 2 * len(MIXED.prompts)
+    assert 0 < result.decode.mean <= 19 / (9 * 0.005)  # it cannot be quicker than it was sent
+    assert 0 < result.prefill.mean <= 50 / 0.005
+    assert result.first_token.mean >= 0.005
+    assert result.acceptance is None
+    assert "no drafts" in unknown_reasons(result)["acceptance"]
     assert len(asked) == 1 + 2 * len(MIXED.prompts), "one reply warms up"
     bodies = [json.loads(each.partition(b"\r\n\r\n")[2]) for each in asked]
     assert all(body["stream_options"] == {"include_usage": True} for body in bodies)
@@ -87,10 +87,10 @@ async def test_a_reply_without_an_end_is_told_for_what_it_is() -> None:
 
 
 async def test_events_are_not_taken_for_tokens() -> None:
-    told, _ = await measured(streaming(usage=False), runs=1)
-    assert (told.prefill, told.decode) == (None, None)
-    assert "no token counts" in unknown_reasons(told)["decode"]
-    assert told.first_token
+    result, _ = await measured(streaming(usage=False), runs=1)
+    assert (result.prefill, result.decode) == (None, None)
+    assert "no token counts" in unknown_reasons(result)["decode"]
+    assert result.first_token
 
 
 async def test_a_server_that_refuses_to_count_is_asked_without() -> None:
@@ -106,8 +106,8 @@ async def test_a_server_that_refuses_to_count_is_asked_without() -> None:
             assert not isinstance(plain, bytes)
             await plain(writer)
 
-    told, bodies = await measured(strict, runs=1)
-    assert told.decode is None
+    result, bodies = await measured(strict, runs=1)
+    assert result.decode is None
     assert b"stream_options" in bodies[0]
     assert not [each for each in bodies[1:] if b"stream_options" in each]
 
@@ -132,19 +132,19 @@ async def test_the_real_engine_is_measured_by_its_own_clock(demo_model: Path) ->
             seen.append(number)
 
         async with attached_bench(server) as bench:
-            told = await measure_attached(bench, MIXED, runs=1, on_run=see)
+            result = await measure_attached(bench, MIXED, runs=1, on_run=see)
         await server.close()
         command = await asyncio.to_thread(forked.run, "attach", f"{endpoint.url}/v1", "--bench", "--runs", "1")
     finally:
         await session.stop()
-    assert told.clock == "engine"
-    assert told.decode
-    assert told.prefill
-    assert told.decode.mean > 0
-    assert told.prefill.mean > told.decode.mean, "a prompt is read in batches"
-    assert told.acceptance is not None
-    assert told.acceptance.rate
-    assert unknown_reasons(told) == {}
+    assert result.clock == "engine"
+    assert result.decode
+    assert result.prefill
+    assert result.decode.mean > 0
+    assert result.prefill.mean > result.decode.mean, "a prompt is read in batches"
+    assert result.acceptance is not None
+    assert result.acceptance.rate
+    assert unknown_reasons(result) == {}
     assert seen == [0, 1, 1, 1]
     words = command.stdout
     assert "Timed by the server" in words
@@ -158,15 +158,15 @@ async def test_the_real_engine_is_measured_by_its_own_clock(demo_model: Path) ->
     [(["--runs", "3"], 1), (["--workload", "code"], 1), (["--bench", "--runs", "0"], 2), (["--bench", "--once"], 2)],
 )
 def test_options_that_mean_nothing_together(arguments: list[str], code: int) -> None:
-    told = forked.run("attach", "http://127.0.0.1:9", *arguments)
-    assert told.returncode == code
-    assert "Traceback" not in told.stderr
+    result = forked.run("attach", "http://127.0.0.1:9", *arguments)
+    assert result.returncode == code
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.usefixtures("forked_commands")
 @pytest.mark.parametrize(("host", "said"), [("127.0.0.1:9", "tune is already running"), ("nowhere.invalid", "invalid")])
 def test_nothing_on_this_computer_is_measured_beside_a_tune(host: str, said: str) -> None:
     with hold_tune_lock():
-        told = forked.run("attach", f"http://{host}", "--bench")
-    assert told.returncode == 1
-    assert said in told.stderr
+        result = forked.run("attach", f"http://{host}", "--bench")
+    assert result.returncode == 1
+    assert said in result.stderr

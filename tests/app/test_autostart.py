@@ -69,10 +69,10 @@ def test_systemd_accepts_the_unit(systemd: Path) -> None:
     unit = systemd / "config" / "systemd" / "user" / "mtp-launcher.service"
     analyze = shutil.which("systemd-analyze")
     if analyze:
-        told = subprocess.run(
+        result = subprocess.run(
             [analyze, "--user", "verify", str(unit)], capture_output=True, text=True, check=False, env=dict(os.environ)
         )
-        assert "mtp-launcher.service" not in told.stderr, told.stderr
+        assert "mtp-launcher.service" not in result.stderr, result.stderr
     assert "$$HOME" in unit.read_text("utf-8")
     assert "%%h" in unit.read_text("utf-8")
 
@@ -108,8 +108,8 @@ def test_a_line_break_is_refused_where_it_cannot_be_written_and_what_was_on_stay
 def test_the_program_that_is_started_is_there(login: Path) -> None:
     command = autostart.serve_command("demo")
     assert Path(command[0]).exists()
-    told = subprocess.run([*command[:-4], "--version"], capture_output=True, text=True, check=True, cwd="/")
-    assert told.stdout.startswith("mtp-launcher ")
+    result = subprocess.run([*command[:-4], "--version"], capture_output=True, text=True, check=True, cwd="/")
+    assert result.stdout.startswith("mtp-launcher ")
 
 
 def test_windows_gets_one_line_without_a_console() -> None:
@@ -147,9 +147,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.thorough
 def test_the_command_says_what_it_wrote(login: Path) -> None:
     assert run().stdout.startswith("Off")
-    told = run("on", "--model", "demo").stdout
+    output = run("on", "--model", "demo").stdout
     entry = login / "config" / "autostart" / "mtp-launcher.desktop"
-    assert str(entry) in told
+    assert str(entry) in output
     assert entry.exists()
     assert '"on": true' in run("status", "--json").stdout
     assert str(entry) in run("off").stdout
@@ -158,8 +158,8 @@ def test_the_command_says_what_it_wrote(login: Path) -> None:
 
 @pytest.mark.usefixtures("forked_commands")
 def test_a_model_that_is_not_there_is_not_written_down(login: Path) -> None:
-    told = run("on", "--model", "/nowhere/x.gguf")
-    assert told.returncode == 1
-    assert "/nowhere/x.gguf" in told.stderr
+    result = run("on", "--model", "/nowhere/x.gguf")
+    assert result.returncode == 1
+    assert "/nowhere/x.gguf" in result.stderr
     assert not (login / "config" / "autostart").exists()
     assert run("off", "--model", "demo").returncode == 1

@@ -41,26 +41,26 @@ WORK = Workload("boats", "Our trips", 1, PROMPTS, "this test")
 
 async def test_acceptance_and_tokens_are_the_engines_own_counts_exactly(demo_model: Path) -> None:
     session = ServerSession()
-    told: list[tuple[int, Run]] = []
+    received: list[tuple[int, Run]] = []
     try:
         await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048, draft=4))
         client, launch = session.supervisor.client, session.supervisor.launch
         before = parse_counters(await client.read_metrics())
         async with running_target(registry.find_server(None)) as target:
             made = await run_benchmark(
-                target, BenchmarkRequest(WORK, rounds=3), lambda run, number: told.append((number, run))
+                target, BenchmarkRequest(WORK, rounds=3), lambda run, number: received.append((number, run))
             )
         counted = measure_traffic(before, parse_counters(await client.read_metrics()))
     finally:
         await session.stop()
     assert counted is not None
-    drafts = sum_acceptance([run.acceptance for _, run in told if run.acceptance])
+    drafts = sum_acceptance([run.acceptance for _, run in received if run.acceptance])
     assert drafts.drafted == counted.acceptance.drafted > 0
     assert drafts.accepted == counted.acceptance.accepted > 0
     assert drafts.accepted_by_position == counted.acceptance.accepted_by_position
-    assert sum(run.reply_tokens for _, run in told) == counted.predicted_n
+    assert sum(run.reply_tokens for _, run in received) == counted.predicted_n
     found = made.measured
-    assert found.runs == tuple(run for number, run in told if number), "all but the reply that warms up"
+    assert found.runs == tuple(run for number, run in received if number), "all but the reply that warms up"
     assert found.acceptance == sum_acceptance([run.acceptance for run in found.runs if run.acceptance])
     assert {run.prompt_tokens for run in found.runs if run.prompt == "sized"} == {500}
     assert not any(run.cached_tokens for run in found.runs)

@@ -174,12 +174,12 @@ async def test_a_model_without_the_head_that_its_name_promises_fails_and_is_kept
 
 
 def test_what_is_verified_after_it_arrived_does_not_count_back() -> None:
-    told: list[Progress] = []
-    report = _report_pull(told.append)
+    received: list[Progress] = []
+    report = _report_pull(received.append)
     at = Progress(900, 1_000, 50.0, 2.0, item="a")
     report(at)
     report(replace(at, phase=Phase.VERIFYING, done_bytes=400))
-    assert told == [at, Progress(900, 1_000, note="verifying 40 %")]
+    assert received == [at, Progress(900, 1_000, note="verifying 40 %")]
 
 
 async def test_an_engine_is_installed(releases: ReleaseServer) -> None:

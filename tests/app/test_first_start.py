@@ -42,31 +42,31 @@ from tests.models.pulling import FILE
 REPO = "first/Demo-GGUF"
 
 
-class Told:
-    """What a first start told, and what is to happen when it tells something."""
+class StepRecorder:
+    """What a first start recorder, and what is to happen when it tells something."""
 
     def __init__(self) -> None:
         self.all: list[StepProgress] = []
         self.reached: dict[tuple[Step, Stage], asyncio.Event] = {}
 
-    def __call__(self, told: StepProgress) -> None:
-        self.all.append(told)
-        self.at(told.step, told.stage).set()
+    def __call__(self, progress: StepProgress) -> None:
+        self.all.append(progress)
+        self.at(progress.step, progress.stage).set()
 
     def at(self, step: Step, stage: Stage) -> asyncio.Event:
         return self.reached.setdefault((step, stage), asyncio.Event())
 
     def last(self, step: Step) -> StepProgress:
-        return [told for told in self.all if told.step is step][-1]
+        return [each for each in self.all if each.step is step][-1]
 
     def began(self) -> list[Step]:
         """The steps in the order in which they were first worked at."""
-        return list(dict.fromkeys(told.step for told in self.all if told.stage is Stage.RUNNING))
+        return list(dict.fromkeys(each.step for each in self.all if each.stage is Stage.RUNNING))
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def recorder() -> StepRecorder:
+    return StepRecorder()
 
 
 @pytest.fixture
@@ -110,31 +110,31 @@ def mine(home: Path, repository: Path) -> FirstStartRequest:
     return aim()
 
 
-async def start(aim: FirstStartRequest, session: ServerSession, told: Told) -> Reply:
-    return await perform_first_start(aim, make_server_starter(session), told)
+async def start(aim: FirstStartRequest, session: ServerSession, recorder: StepRecorder) -> Reply:
+    return await perform_first_start(aim, make_server_starter(session), recorder)
 
 
-async def test_the_demo_needs_nothing(session: ServerSession, told: Told) -> None:
-    reply = await start(FirstStartRequest("demo"), session, told)
+async def test_the_demo_needs_nothing(session: ServerSession, recorder: StepRecorder) -> None:
+    reply = await start(FirstStartRequest("demo"), session, recorder)
     assert reply.text
     assert reply.acceptance.accepted > 0
-    assert told.began() == [Step.LOAD, Step.WARM_UP, Step.SELF_TEST]
-    assert {step: told.last(step).stage for step in Step} == dict.fromkeys(Step, Stage.DONE)
-    assert told.last(Step.ENGINE).detail is StepDetail.BUILT_IN
-    tested = told.last(Step.SELF_TEST)
+    assert recorder.began() == [Step.LOAD, Step.WARM_UP, Step.SELF_TEST]
+    assert {step: recorder.last(step).stage for step in Step} == dict.fromkeys(Step, Stage.DONE)
+    assert recorder.last(Step.ENGINE).detail is StepDetail.BUILT_IN
+    tested = recorder.last(Step.SELF_TEST)
     assert (tested.accepted, tested.drafted) == (reply.acceptance.accepted, reply.acceptance.drafted)
     assert tested.tokens_per_second
 
 
 @pytest.mark.thorough
-async def test_the_demo_is_served_as_it_was_the_last_time(session: ServerSession, told: Told) -> None:
-    await start(FirstStartRequest("demo"), session, told)
+async def test_the_demo_is_served_as_it_was_the_last_time(session: ServerSession, recorder: StepRecorder) -> None:
+    await start(FirstStartRequest("demo"), session, recorder)
     first = session.supervisor.launch
     assert first is not None
     kept: dict[str, Value] = {"ctx": 2_048, "draft": 1, "kv": "q8_0"}
     save_model_settings(first.options.model, kept)
     await session.stop()
-    await start(FirstStartRequest("demo"), session, told)
+    await start(FirstStartRequest("demo"), session, recorder)
     launch = session.supervisor.launch
     assert launch is not None
     assert (launch.context, launch.options.draft, launch.options.kv) == (2_048, 1, "q8_0")
@@ -143,13 +143,13 @@ async def test_the_demo_is_served_as_it_was_the_last_time(session: ServerSession
 
 
 async def test_a_model_is_fetched_verified_and_served_as_planned(
-    mine: FirstStartRequest, session: ServerSession, told: Told, demo_model: Path
+    mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, demo_model: Path
 ) -> None:
-    await start(mine, session, told)
-    assert told.began() == [Step.MODEL, Step.VERIFY, Step.LOAD, Step.WARM_UP, Step.SELF_TEST]
-    assert told.last(Step.MODEL).detail is StepDetail.RECEIVED
-    assert told.last(Step.MODEL).progress.bytes == demo_model.stat().st_size
-    assert told.last(Step.VERIFY).detail is StepDetail.VERIFIED
+    await start(mine, session, recorder)
+    assert recorder.began() == [Step.MODEL, Step.VERIFY, Step.LOAD, Step.WARM_UP, Step.SELF_TEST]
+    assert recorder.last(Step.MODEL).detail is StepDetail.RECEIVED
+    assert recorder.last(Step.MODEL).progress.bytes == demo_model.stat().st_size
+    assert recorder.last(Step.VERIFY).detail is StepDetail.VERIFIED
     launch = session.supervisor.launch
     assert launch is not None
     assert (launch.context, launch.options.kv, launch.options.draft) == (4096, "f16", 2)
@@ -157,31 +157,31 @@ async def test_a_model_is_fetched_verified_and_served_as_planned(
 
 
 async def test_a_file_without_a_published_checksum_is_not_called_verified(
-    mine: FirstStartRequest, session: ServerSession, told: Told, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("no-hash"))
-    await start(mine, session, told)
-    assert told.last(Step.VERIFY).detail is StepDetail.WITHOUT_SUM
+    await start(mine, session, recorder)
+    assert recorder.last(Step.VERIFY).detail is StepDetail.WITHOUT_SUM
 
 
 async def test_what_is_done_is_said_as_done_and_not_done_again(
-    mine: FirstStartRequest, session: ServerSession, told: Told, hub: Hub
+    mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, hub: Hub
 ) -> None:
-    await start(mine, session, told)
+    await start(mine, session, recorder)
     hub.requests()
-    again = Told()
+    again = StepRecorder()
     await start(mine, session, again)
     assert hub.requests() == []
     assert again.began() == [Step.LOAD, Step.SELF_TEST]
     assert again.last(Step.MODEL).detail is StepDetail.HERE
     assert again.last(Step.LOAD).detail is StepDetail.SERVED
-    assert [told.stage for told in initial_steps(await survey_start(mine))][:3] == [Stage.DONE] * 3
+    assert [each.stage for each in initial_steps(await survey_start(mine))][:3] == [Stage.DONE] * 3
 
 
 async def test_an_engine_for_the_gpu_is_installed_first(
     mine: FirstStartRequest,
     session: ServerSession,
-    told: Told,
+    recorder: StepRecorder,
     releases: ReleaseServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -189,20 +189,20 @@ async def test_an_engine_for_the_gpu_is_installed_first(
     releases.publish("b11400", "cpu", "vulkan", "cuda-13.4", devices={"cuda-13.4": [CUDA]})
     releases.publish("v0.7.0", points_at="b11400")
     wanted = aim(gpu=True)
-    await start(wanted, session, told)
-    assert told.began()[0] is not Step.LOAD
-    assert told.all.index(told.last(Step.ENGINE)) < [each.step for each in told.all].index(Step.LOAD, 7)
-    engine = told.last(Step.ENGINE)
+    await start(wanted, session, recorder)
+    assert recorder.began()[0] is not Step.LOAD
+    assert recorder.all.index(recorder.last(Step.ENGINE)) < [each.step for each in recorder.all].index(Step.LOAD, 7)
+    engine = recorder.last(Step.ENGINE)
     assert (engine.stage, engine.subject, engine.detail) == (
         Stage.DONE,
         "b11400-cuda-13.4-x64",
         StepDetail.INSTALLED_AND_TESTED,
     )
-    assert any(told.subject == "llama.cpp b11400, cuda-13.4" and told.progress.bytes for told in told.all)
+    assert any(item.subject == "llama.cpp b11400, cuda-13.4" and item.progress.bytes for item in recorder.all)
     assert session.supervisor.launch is not None
     assert session.supervisor.launch.build.name == "b11400-cuda-13.4-x64"
     releases.requests()
-    again = Told()
+    again = StepRecorder()
     await start(wanted, session, again)
     assert releases.requests() == []
     assert Step.ENGINE not in again.began()
@@ -236,90 +236,95 @@ async def test_a_server_that_another_launcher_runs_has_to_be_stopped_first(
 class TestBeforeAnythingLarge:
     @pytest.mark.usefixtures("hub")
     async def test_a_gated_model_is_told(
-        self, home: Path, releases: ReleaseServer, session: ServerSession, told: Told
+        self, home: Path, releases: ReleaseServer, session: ServerSession, recorder: StepRecorder
     ) -> None:
         releases.publish("b11400", "cpu")
         releases.publish("v0.7.0", points_at="b11400")
         catalogue_with(home, "gated/model")
         with pytest.raises(Refused, match="is gated") as refused:
-            await start(aim(gpu=True), session, told)
+            await start(aim(gpu=True), session, recorder)
         assert "accept the terms" in refused.value.hint
-        assert told.last(Step.MODEL).error is refused.value
+        assert recorder.last(Step.MODEL).error is refused.value
         assert not [asked for asked in releases.requests() if "/download/" in asked["target"]]
 
     async def test_a_full_disk_is_told(
-        self, mine: FirstStartRequest, session: ServerSession, told: Told, monkeypatch: pytest.MonkeyPatch
+        self, mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def full(folders: list[Path]) -> tuple[Disk, ...]:
             return tuple(Disk(folder, 10**12, 2**28, "ext4") for folder in folders)
 
         monkeypatch.setattr(first_checks, "read_disks", full)
         with pytest.raises(DiskFull, match="The download needs"):
-            await start(mine, session, told)
-        assert told.last(Step.MODEL).stage is Stage.FAILED
+            await start(mine, session, recorder)
+        assert recorder.last(Step.MODEL).stage is Stage.FAILED
         assert not models_dir().exists()
 
     @pytest.mark.usefixtures("mine")
     async def test_an_engine_that_cannot_be_had_is_told_before_the_model_comes(
-        self, session: ServerSession, told: Told, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
+        self, session: ServerSession, recorder: StepRecorder, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("MTP_LAUNCHER_GITHUB_API", releases.with_faults("limited"))
         with pytest.raises(LauncherError):
-            await start(aim(gpu=True), session, told)
-        assert told.last(Step.ENGINE).stage is Stage.FAILED
+            await start(aim(gpu=True), session, recorder)
+        assert recorder.last(Step.ENGINE).stage is Stage.FAILED
         assert not models_dir().exists()
 
     async def test_without_the_network_what_is_here_is_served_all_the_same(
-        self, mine: FirstStartRequest, session: ServerSession, told: Told, monkeypatch: pytest.MonkeyPatch
+        self, mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        await start(mine, session, told)
+        await start(mine, session, recorder)
         await session.stop()
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-        assert (await start(mine, session, Told())).text
+        assert (await start(mine, session, StepRecorder())).text
         shutil.rmtree(models_dir())
         with pytest.raises(Unreachable):
-            await start(mine, session, told)
-        assert told.last(Step.MODEL).stage is Stage.FAILED
+            await start(mine, session, recorder)
+        assert recorder.last(Step.MODEL).stage is Stage.FAILED
 
 
 class TestPausing:
     async def test_a_download_goes_on_where_it_was(
-        self, mine: FirstStartRequest, session: ServerSession, told: Told, hub: Hub, monkeypatch: pytest.MonkeyPatch
+        self,
+        mine: FirstStartRequest,
+        session: ServerSession,
+        recorder: StepRecorder,
+        hub: Hub,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
-        starting = asyncio.ensure_future(start(mine, session, told))
-        while not (told.all and told.last(Step.MODEL).progress.done_bytes > 0):
+        starting = asyncio.ensure_future(start(mine, session, recorder))
+        while not (recorder.all and recorder.last(Step.MODEL).progress.done_bytes > 0):
             await asyncio.sleep(0.01)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
-        assert told.last(Step.MODEL).stage is Stage.PAUSED
+        assert recorder.last(Step.MODEL).stage is Stage.PAUSED
         waiting = {each.step: each for each in initial_steps(await survey_start(mine))}[Step.MODEL]
         assert waiting.stage is Stage.PAUSED
         assert 0 < waiting.progress.done_bytes < (waiting.progress.bytes or 0)
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         hub.requests()
-        await start(mine, session, told)
+        await start(mine, session, recorder)
         (asked,) = [each for each in hub.requests() if each["server"] == "store"]
         assert int(asked["Range"].removeprefix("bytes=").split("-")[0]) > 0
 
     @pytest.mark.cases(1)
     @pytest.mark.parametrize("step", [Step.LOAD, Step.WARM_UP, Step.SELF_TEST])
     async def test_at_any_later_step(
-        self, step: Step, mine: FirstStartRequest, session: ServerSession, told: Told
+        self, step: Step, mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder
     ) -> None:
-        starting = asyncio.ensure_future(start(mine, session, told))
-        await told.at(step, Stage.RUNNING).wait()
+        starting = asyncio.ensure_future(start(mine, session, recorder))
+        await recorder.at(step, Stage.RUNNING).wait()
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
-        assert told.all[-1].step is step
-        assert told.all[-1].stage is Stage.PAUSED
-        assert (await start(mine, session, told)).text
+        assert recorder.all[-1].step is step
+        assert recorder.all[-1].stage is Stage.PAUSED
+        assert (await start(mine, session, recorder)).text
 
 
 async def test_a_model_without_its_head_fails_at_verify(
-    home: Path, repository: Path, headless_model: Path, session: ServerSession, told: Told
+    home: Path, repository: Path, headless_model: Path, session: ServerSession, recorder: StepRecorder
 ) -> None:
     shutil.copy(headless_model, repository / FILE)
     catalogue_with(home)
@@ -327,13 +332,13 @@ async def test_a_model_without_its_head_fails_at_verify(
     size = str(DEMO_ENTRY.files[0].size_bytes)
     toml.write_text(toml.read_text().replace(size, str(headless_model.stat().st_size)))
     with pytest.raises(ModelHasNoHead):
-        await start(aim(), session, told)
-    assert told.last(Step.VERIFY).stage is Stage.FAILED
-    assert told.last(Step.MODEL).stage is Stage.DONE
+        await start(aim(), session, recorder)
+    assert recorder.last(Step.VERIFY).stage is Stage.FAILED
+    assert recorder.last(Step.MODEL).stage is Stage.DONE
 
 
 async def test_a_download_that_the_queue_works_at_is_looked_on_and_then_taken(
-    mine: FirstStartRequest, session: ServerSession, told: Told, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
     added = await add_pull(mine.model)
@@ -341,8 +346,8 @@ async def test_a_download_that_the_queue_works_at_is_looked_on_and_then_taken(
     working = asyncio.create_task(QueueRunner(line, lambda _: None, round_s=0.02).run())
     while not list(models_dir().rglob("*.part")):
         await asyncio.sleep(0.01)
-    starting = asyncio.ensure_future(start(mine, session, told))
-    while not any(each.detail is StepDetail.ELSEWHERE for each in told.all):
+    starting = asyncio.ensure_future(start(mine, session, recorder))
+    while not any(each.detail is StepDetail.ELSEWHERE for each in recorder.all):
         await asyncio.sleep(0.01)
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     line.request_state(RequestedState.PAUSE, added.job.id)
@@ -352,7 +357,7 @@ async def test_a_download_that_the_queue_works_at_is_looked_on_and_then_taken(
         await working
 
 
-async def test_drafts_that_are_never_accepted_are_an_error(told: Told) -> None:
+async def test_drafts_that_are_never_accepted_are_an_error(recorder: StepRecorder) -> None:
     timings = Timings(1, 0, 1.0, 48, 100.0, 480.0, 90, 0)
     inert = Reply("one two", "", timings, Acceptance(90, 0, (45, 45), (0, 0)), 0.1, "length")
 
@@ -363,8 +368,8 @@ async def test_drafts_that_are_never_accepted_are_an_error(told: Told) -> None:
         return ask
 
     with pytest.raises(DraftsInert, match="none of its 90 drafted tokens"):
-        await perform_first_start(FirstStartRequest("demo"), serve, told)  # type: ignore[arg-type]
-    assert told.last(Step.SELF_TEST).stage is Stage.FAILED
+        await perform_first_start(FirstStartRequest("demo"), serve, recorder)  # type: ignore[arg-type]
+    assert recorder.last(Step.SELF_TEST).stage is Stage.FAILED
 
 
 async def test_an_engine_of_the_users_own_suits(

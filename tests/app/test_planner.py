@@ -57,8 +57,8 @@ def test_a_gpu_that_only_the_engine_names_is_planned_for(asked: Path, demo_model
     machine = machine_of()["machine"]
     assert (machine["gpu"], machine["backend"]) == ("AMD Radeon RX 9999 XT", "vulkan")
     assert (machine["free_mib"], machine["gpus"]) == (15_000, 1)
-    told = machine_of(str(demo_model), verb="estimate")
-    assert (told["backend"], told["free_mib"]) == ("vulkan", 15_000)
+    result = machine_of(str(demo_model), verb="estimate")
+    assert (result["backend"], result["free_mib"]) == ("vulkan", 15_000)
 
 
 @pytest.mark.parametrize("arguments", [("--gpu-memory", "24"), ("--backend", "cpu")])
@@ -68,8 +68,8 @@ def test_the_engine_s_devices_are_asked_for_only_when_they_matter(asked: Path, a
 
 
 def test_a_gpu_that_is_left_alone_is_not_said_to_be_missing(asked: Path) -> None:
-    told = forked.run("plan", "--backend", "cpu")
-    assert told.stdout.startswith("The processor (cpu): ")
+    result = forked.run("plan", "--backend", "cpu")
+    assert result.stdout.startswith("The processor (cpu): ")
 
 
 def test_an_engine_that_does_not_answer_costs_no_plan(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,8 +152,8 @@ def test_a_model_without_a_formula_has_no_figures_but_a_reason_and_still_its_cha
     found = Previewer(unknown).preview({"draft": 3})
     assert (found.estimate, found.status, found.needed_mib, found.largest_context) == (None, None, None, None)
     assert str(found.changes[0].consequence) == "\u2013 MiB for 1 more draft token"
-    told = found.as_json()
-    assert (told["status"], told["unknown"], told["parts"]) == (None, "No formula knows it.", None)
+    result = found.as_json()
+    assert (result["status"], result["unknown"], result["parts"]) == (None, "No formula knows it.", None)
 
 
 def test_another_look_at_the_memory_keeps_the_estimates() -> None:
@@ -194,8 +194,8 @@ async def test_a_context_that_is_left_open_again_is_that_of_a_start(
         expected = (await resolve_start(str(demo_model), {"threads": 1, "draft": 2}, use_kept=False)).options.context
         assert (change["name"], change["old"], change["new"]) == ("ctx", 1_024, expected)
         assert expected == 16_384
-        told = await running_servers.restart_server(None, {"ctx": "default"})
-        assert told["settings"]["ctx"] == expected
+        result = await running_servers.restart_server(None, {"ctx": "default"})
+        assert result["settings"]["ctx"] == expected
         assert "ctx" not in load_model_settings(demo_model)
     finally:
         await session.stop()
@@ -216,15 +216,15 @@ async def test_a_running_server_says_what_a_restart_would_cost_and_changes_nothi
     await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024))
     try:
         before = session.supervisor.engine_pid
-        told = await running_servers.preview_restart(None, {"ctx": "4K", "draft": "0"})
-        assert [(each["name"], each["old"], each["new"]) for each in told["changes"]] == [
+        result = await running_servers.preview_restart(None, {"ctx": "4K", "draft": "0"})
+        assert [(each["name"], each["old"], each["new"]) for each in result["changes"]] == [
             ("ctx", 1_024, 4_096),
             ("draft", 2, 0),
         ]
-        assert (told["status"], told["restart_measured"], told["own_measured"]) == ("FITS", 1, True)
-        assert told["restart_s"] > 0
-        assert told["other_servers_mib"] == 0
-        assert told["available_mib"] + told["others_mib"] == told["total_mib"]
+        assert (result["status"], result["restart_measured"], result["own_measured"]) == ("FITS", 1, True)
+        assert result["restart_s"] > 0
+        assert result["other_servers_mib"] == 0
+        assert result["available_mib"] + result["others_mib"] == result["total_mib"]
         assert session.supervisor.engine_pid == before
         with pytest.raises(LauncherError, match="out of range"):
             await running_servers.preview_restart(None, {"ctx": "1"})

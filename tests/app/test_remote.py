@@ -43,9 +43,9 @@ async def served(
 
 async def test_a_status_is_told_by_the_program_itself(options: ServeOptions) -> None:
     async with served(options) as session:
-        (told,) = await running_servers.read_running_servers()
-        assert (told.state, told.entry.settings["ctx"], told.entry.settings["draft"]) == ("ready", 1_024, 2)
-        assert told.entry.engine_pid == session.supervisor.engine_pid
+        (result,) = await running_servers.read_running_servers()
+        assert (result.state, result.entry.settings["ctx"], result.entry.settings["draft"]) == ("ready", 1_024, 2)
+        assert result.entry.engine_pid == session.supervisor.engine_pid
     assert await running_servers.read_running_servers() == ()
 
 
@@ -53,10 +53,10 @@ async def test_it_is_restarted_with_other_settings_at_the_same_address(options: 
     seen: list[str] = []
     async with served(options) as session:
         endpoint = session.supervisor.endpoint
-        told = await running_servers.restart_server(
+        result = await running_servers.restart_server(
             None, {"ctx": "2K", "draft": "0"}, on_state=lambda state, _: seen.append(state)
         )
-        assert (told["state"], told["settings"]["ctx"], told["settings"]["draft"]) == ("ready", 2_048, 0)
+        assert (result["state"], result["settings"]["ctx"], result["settings"]["draft"]) == ("ready", 2_048, 0)
         assert session.supervisor.endpoint == endpoint
         assert session.supervisor.launch is not None
         assert session.supervisor.launch.context == 2_048
@@ -96,7 +96,7 @@ async def test_a_wrong_setting_changes_nothing(options: ServeOptions) -> None:
         (entry,) = registry.list_entries()
         assert entry.control_address is not None
         with pytest.raises(LauncherError, match="not a server setting"):
-            _ = [told async for told in send_request(entry.control_address, "restart", set={"drft": "2"})]
+            _ = [each async for each in send_request(entry.control_address, "restart", set={"drft": "2"})]
         assert session.supervisor.engine_pid == before
         assert load_model_settings(options.model) == {}
 
@@ -147,7 +147,7 @@ async def test_a_stop_that_comes_too_late_begins_nothing() -> None:
     session = Ended()
     address = await (remote := RemoteControl(session)).listen(20_000)
     with pytest.raises(LauncherError, match="not running"):
-        _ = [told async for told in send_request(address, "stop")]
+        _ = [each async for each in send_request(address, "stop")]
     await remote.close()
     gc.collect()  # a coroutine that nobody awaits is told then, and fails the test
     assert not session.stopped
@@ -195,13 +195,13 @@ async def test_two_sessions_never_share_a_port_or_a_key_and_see_each_other(optio
     sessions = [ServerSession() for _ in range(3)]
     try:
         await asyncio.gather(*(session.start(options) for session in sessions))
-        told = await running_servers.read_running_servers()
-        assert len({server.entry.port for server in told}) == len({server.entry.api_key for server in told}) == 3
-        assert {server.state for server in told} == {"ready"}
-        await running_servers.stop_server(told[1].entry.url)
+        result = await running_servers.read_running_servers()
+        assert len({server.entry.port for server in result}) == len({server.entry.api_key for server in result}) == 3
+        assert {server.state for server in result} == {"ready"}
+        await running_servers.stop_server(result[1].entry.url)
         assert {server.entry.url for server in await running_servers.read_running_servers()} == {
-            told[0].entry.url,
-            told[2].entry.url,
+            result[0].entry.url,
+            result[2].entry.url,
         }
     finally:
         for session in sessions:

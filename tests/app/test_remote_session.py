@@ -254,8 +254,8 @@ async def test_a_stream_ends_as_usual_after_its_owner_was_killed_and_the_next_ow
                         owned.kill()
                     finish_reason = delta.finish_reason or finish_reason
             assert finish_reason == "length"
-        (told,) = await running_servers.read_running_servers()
-        assert told.state in ("ready", "busy")
+        (result,) = await running_servers.read_running_servers()
+        assert result.state in ("ready", "busy")
         seen: list[ServerEvent] = []
         async with remote(seen) as session:
             assert await session.attach()
@@ -285,8 +285,8 @@ async def test_stop_ends_a_server_without_owner_and_its_process(options: ServeOp
     with owner_program(options, idle_limit_s=600.0) as owned:
         owned.kill()
         await running_servers.restart_server(None, {"draft": "1"})
-        (told,) = await running_servers.read_running_servers()
-        assert told.entry.settings["draft"] == 1
+        (result,) = await running_servers.read_running_servers()
+        assert result.entry.settings["draft"] == 1
         await running_servers.stop_server(None)
         await wait_for_end(owned.process, owned.engine)
 

@@ -133,7 +133,7 @@ async def test_a_start_waits_until_what_a_stop_puts_away_is_away(options: ServeO
         await asyncio.wait_for(sampled.wait(), 120)
         (entry,) = registry.list_entries()
         assert entry.control_address is not None
-        assert [told["state"] async for told in send_request(entry.control_address, "status")] == ["ready"]
+        assert [each["state"] async for each in send_request(entry.control_address, "status")] == ["ready"]
     finally:
         go.set()
         await mine.stop()
@@ -234,10 +234,10 @@ async def test_another_address_than_the_last_time_is_told_with_its_reason(option
         await mine.start(options)
         address = mine.supervisor.endpoint.url
         await mine.stop()
-    (told,) = [event for event in events if isinstance(event, Notice)]
-    assert told.code == "address_changed"
-    assert f"Port {usual} is in use by another program" in told.text
-    assert address in told.text
+    (result,) = [event for event in events if isinstance(event, Notice)]
+    assert result.code == "address_changed"
+    assert f"Port {usual} is in use by another program" in result.text
+    assert address in result.text
 
 
 async def test_a_port_that_was_asked_for_is_not_exchanged(options: ServeOptions) -> None:

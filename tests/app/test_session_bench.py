@@ -224,10 +224,10 @@ async def test_a_server_that_others_started_tells_of_others_too(options: ServeOp
                 server.features = replace(server.features, missing={"/slots": "not offered"})
             run = await disturbed(ours, bench.run(PROMPT, seed=1))
             assert counts == "slots" or run.spoilt == (None if counts == "neither" else OTHER_REQUESTS_SEEN)
-            told = await server.read_counters()
-            assert (told is None) is (counts == "neither")
-            assert told is None or (told.predicted_n > 0) is (counts == "metrics")
-            assert told is None or told.processing == 0
+            result = await server.read_counters()
+            assert (result is None) is (counts == "neither")
+            assert result is None or (result.predicted_n > 0) is (counts == "metrics")
+            assert result is None or result.processing == 0
             assert (await bench.run(PROMPT, seed=1)).spoilt is None
 
 

@@ -180,16 +180,16 @@ async def test_sustained_load_asks_without_a_pause_until_its_time(session: Serve
     began_s = time.monotonic()
     await run_endurance(session, subject, 2, WORK, 2.0, runs.append, on_begun=ids.append)
     assert time.monotonic() - began_s >= 2.0
-    told = judge_endurance(runs)
-    assert told.replies == len(runs) >= 1
+    result = judge_endurance(runs)
+    assert result.replies == len(runs) >= 1
     assert all(run.is_counted and run.acceptance for run in runs)
     assert len({(run.acceptance, run.reply_tokens) for run in runs}) == 1  # the same each time, so the same steps
     with History() as history:
         kept = history.load(ids[0])
     assert (kept.kind, kept.workload, len(kept.runs)) == ("endure", "mine, load", len(runs))
     assert kept.settings["draft"] == 2
-    assert kept.result["answer"] == told.answer
-    assert kept.result["sentence"] == told.sentence
+    assert kept.result["answer"] == result.answer
+    assert kept.result["sentence"] == result.sentence
 
 
 @pytest.mark.thorough
@@ -198,7 +198,7 @@ async def test_an_agents_tasks_reuse_their_prompts_and_are_kept(session: ServerS
     tasks: list[AgentTask] = []
     ids: list[str] = []
     await run_agent_tasks(session, subject, 2, shape, 1.0, tasks.append, on_begun=ids.append)
-    told = judge_tasks(shape, tasks)
+    result = judge_tasks(shape, tasks)
     first = tasks[0]
     assert (first.turns, first.error) == (4, None)
     assert 0.7 * 500 < first.read_tokens < 2 * (500 + 3 * 84)
@@ -206,8 +206,8 @@ async def test_an_agents_tasks_reuse_their_prompts_and_are_kept(session: ServerS
     with History() as history:
         kept = history.load(ids[0])
     assert (kept.kind, kept.workload, len(kept.runs)) == ("endure", "tiny, tasks", 4 * len(tasks))
-    assert kept.result["seconds_per_task"] == told.seconds_per_task
-    assert kept.result["sentence"] == told.sentence
+    assert kept.result["seconds_per_task"] == result.seconds_per_task
+    assert kept.result["sentence"] == result.sentence
 
 
 async def test_a_model_without_a_head_has_one_series(headless_model: Path, demo_model: Path) -> None:

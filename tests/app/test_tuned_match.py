@@ -219,12 +219,12 @@ def served(*arguments: str) -> dict[str, object]:
     """What `serve` says once it is ready."""
     with forked.start("serve", "demo", "--json", *arguments, stdout=subprocess.PIPE) as program:
         assert program.stdout
-        told = json.loads(program.stdout.readline())
+        result = json.loads(program.stdout.readline())
         settings = json.loads(forked.run("status", "--json").stdout)
         program.terminate()
         program.wait()
     (server,) = settings["servers"] if isinstance(settings, dict) else settings
-    return {**told, "settings": server["settings"]}
+    return {**result, "settings": server["settings"]}
 
 
 @pytest.mark.usefixtures("forked_commands")
@@ -235,15 +235,15 @@ async def test_serve_takes_it_says_so_and_leaves_it_out_when_asked() -> None:
     model = unpack_demo_model()
     preset = tuned(await here(model), model)
     save_model_settings(model, {"draft": 1, "slots": 1})  # as applying a tune leaves it
-    told = served()
-    assert told["preset"] == {"settings": SETTINGS, "note": f"{preset.summary}; --no-preset ignores them"}
-    settings = told["settings"]
+    result = served()
+    assert result["preset"] == {"settings": SETTINGS, "note": f"{preset.summary}; --no-preset ignores them"}
+    settings = result["settings"]
     assert isinstance(settings, dict)
     assert (settings["draft"], settings["ubatch"]) == (1, 256)
     assert (settings["p_min"], settings["extra"]) == (0.25, [])
-    told = served("--no-preset")
-    assert "preset" not in told
-    settings = told["settings"]
+    result = served("--no-preset")
+    assert "preset" not in result
+    settings = result["settings"]
     assert isinstance(settings, dict)
     assert settings["draft"] != 1
     assert settings["ubatch"] == 512

@@ -77,7 +77,7 @@ async def prepared(options: ServeOptions, budget_s: float = SHORT_S, workload: W
     return await prepare_tune("demo", options, workload, Goal(), budget_s, vary=[])
 
 
-class Told:
+class EventRecorder:
     """Takes events down; `enough` is set after so many trials."""
 
     def __init__(self, trials: int = 0) -> None:
@@ -101,15 +101,15 @@ class Told:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-async def paused(session: ServerSession, options: ServeOptions, *, trials: int) -> Told:
+async def paused(session: ServerSession, options: ServeOptions, *, trials: int) -> EventRecorder:
     """Begin a tune, and pause it after so many trials."""
-    told = Told(trials)
-    tuning = asyncio.create_task(run_tune(session, await prepared(options, budget_s=3_600.0), told))
-    await told.enough_of(tuning)
+    result = EventRecorder(trials)
+    tuning = asyncio.create_task(run_tune(session, await prepared(options, budget_s=3_600.0), result))
+    await result.enough_of(tuning)
     tuning.cancel()
     with pytest.raises(asyncio.CancelledError):
         await tuning
-    return told
+    return result
 
 
 async def test_what_may_change_is_known_before_anything_is_started(options: ServeOptions) -> None:
@@ -142,7 +142,7 @@ async def test_a_kv_cache_type_that_changes_the_answers_is_not_recommended_silen
 ) -> None:
     found = await prepared(replace(options, kv="q4_0"), budget_s=2.0)
     space = replace(found.space, baseline={"kv": "q4_0"}, axes=(SpaceAxis("kv", ("q4_0",), memory=True),))
-    verdict = await run_tune(session, replace(found, space=space), Told())
+    verdict = await run_tune(session, replace(found, space=space), EventRecorder())
     assert verdict.quality is not None
     assert (verdict.quality["kv"], verdict.quality["answer"]) == ("q4_0", "beyond")
     assert "KV q4_0: the answers change." in verdict.sentence
@@ -155,11 +155,11 @@ async def test_a_kv_cache_type_that_changes_the_answers_is_not_recommended_silen
 async def test_what_mtp_changes_in_the_answers_stands_beside_a_verdict_with_drafts(
     options: ServeOptions, session: ServerSession
 ) -> None:
-    tuned, told = await prepared(options), Told()
+    tuned, recorder = await prepared(options), EventRecorder()
     reply = Run("p", {"draft": 2}, 0.0, 1.0, prefill_rate=20.0)
     trial = Trial(0, Stage.VERIFY, {"draft": 2}, 0.0, 1.0, 0.5, (reply,))
     verdict = Verdict("on", {"draft": 2}, 1.4, 1.3, 1.5, 0.95, "Draft 2.", "Why.", None, {}, (), (trial,), "tokens/s")
-    judged = await judge_answers(SessionBench(session, options), tuned, verdict, told)
+    judged = await judge_answers(SessionBench(session, options), tuned, verdict, recorder)
     assert session.is_idle
     assert judged.mtp_quality is not None
     assert (judged.mtp_quality["draft"], judged.mtp_quality["answer"]) == (2, "shown")
@@ -169,9 +169,9 @@ async def test_what_mtp_changes_in_the_answers_stands_beside_a_verdict_with_draf
         "Why. With MTP, 7 of 7 replies at temperature 0 are equal to those without (not judged). The fact in 200 tokens"
         " of context is not found without MTP either. No usable tool call is made without MTP either."
     )
-    assert [event.settings for event in told.of(AnswersCompared)] == ["F16, KV f16", "F16, KV f16, draft 2"]
-    assert await judge_answers(SessionBench(session, options), tuned, replace(verdict, settings={"draft": 0}), told)
-    assert len(told.of(AnswersCompared)) == 2  # without drafts there is nothing to compare
+    assert [event.settings for event in recorder.of(AnswersCompared)] == ["F16, KV f16", "F16, KV f16, draft 2"]
+    assert await judge_answers(SessionBench(session, options), tuned, replace(verdict, settings={"draft": 0}), recorder)
+    assert len(recorder.of(AnswersCompared)) == 2  # without drafts there is nothing to compare
 
 
 @pytest.mark.thorough
@@ -188,15 +188,15 @@ async def test_an_early_answer_that_changes_the_answers_is_not_used(
 async def test_a_tune_ends_with_a_verdict_in_the_history_and_nothing_runs(
     options: ServeOptions, session: ServerSession
 ) -> None:
-    told, tuned = Told(), await prepared(options)
+    recorder, tuned = EventRecorder(), await prepared(options)
     assert find_rate_without_mtp(tuned.launch) is None
-    verdict = await run_tune(session, tuned, told)
+    verdict = await run_tune(session, tuned, recorder)
     assert session.is_idle
     assert verdict.trials
     rates = [run.decode_rate for trial in verdict.trials if not trial.settings["draft"] for run in trial.runs]
     assert find_rate_without_mtp(tuned.launch) == pytest.approx(fmean(rate for rate in rates if rate))
     assert verdict.mtp in ("on", "off", "undecided")
-    assert [event.verdict for event in told.of(VerdictReached)] == [verdict]
+    assert [event.verdict for event in recorder.of(VerdictReached)] == [verdict]
     with History() as history:
         (listed,) = history.find_sessions(kind="tune")
         loaded = history.load(listed.id)
@@ -215,21 +215,21 @@ async def test_a_tune_ends_with_a_verdict_in_the_history_and_nothing_runs(
 async def test_what_ran_before_runs_again(options: ServeOptions, session: ServerSession) -> None:
     before = replace(options, draft=3)
     await session.start(before)
-    told = Told(trials=2)
-    tuning = asyncio.create_task(run_tune(session, await prepared(options, budget_s=3_600.0), told))
-    await told.enough_of(tuning)
+    result = EventRecorder(trials=2)
+    tuning = asyncio.create_task(run_tune(session, await prepared(options, budget_s=3_600.0), result))
+    await result.enough_of(tuning)
     assert session.supervisor.options != before
     tuning.cancel()
     with pytest.raises(asyncio.CancelledError):
         await tuning
     assert session.supervisor.options == before
     assert session.supervisor.status.state is ServerState.READY
-    assert len(told.of(Paused)) == 1
+    assert len(result.of(Paused)) == 1
 
 
 @pytest.mark.thorough
 async def test_it_goes_on_where_it_was(options: ServeOptions, session: ServerSession) -> None:
-    told = await paused(session, options, trials=3)
+    result = await paused(session, options, trials=3)
     kept = load_tune()
     assert kept is not None
     assert kept.verdict is None
@@ -240,7 +240,7 @@ async def test_it_goes_on_where_it_was(options: ServeOptions, session: ServerSes
     again = await prepare_tune(
         kept.model, kept.options, kept.workload, kept.goal, kept.state.used_s + 4, space=kept.space
     )
-    verdict = await run_tune(session, again, told, resume=kept)
+    verdict = await run_tune(session, again, result, resume=kept)
     assert verdict.trials[: len(done)] == done
     with History() as history:
         (listed,) = history.find_sessions(kind="tune")  # the same measurement, and each run once
@@ -263,22 +263,22 @@ async def test_the_winner_is_served_and_kept(options: ServeOptions, session: Ser
 
 
 async def test_who_takes_the_server_keeps_it(options: ServeOptions, session: ServerSession) -> None:
-    told = Told(trials=1)
-    tuning = asyncio.create_task(run_tune(session, await prepared(options, budget_s=3_600.0), told))
-    await told.enough_of(tuning)
+    result = EventRecorder(trials=1)
+    tuning = asyncio.create_task(run_tune(session, await prepared(options, budget_s=3_600.0), result))
+    await result.enough_of(tuning)
     theirs = replace(options, draft=1, context=512)
     await session.start(theirs)
     with pytest.raises(Superseded):
         await tuning
     assert session.supervisor.options == theirs
     assert session.supervisor.status.state in (ServerState.READY, ServerState.BUSY)
-    assert len(told.of(Paused)) == 1
+    assert len(result.of(Paused)) == 1
 
 
 @pytest.mark.thorough
 async def test_texts_get_their_size_by_the_models_own_tokens(options: ServeOptions, session: ServerSession) -> None:
     long = replace(WORK, prompts=(replace(WORK.prompts[0], size=200),))
-    verdict = await run_tune(session, await prepared(options, workload=long), Told())
+    verdict = await run_tune(session, await prepared(options, workload=long), EventRecorder())
     runs = [run for trial in verdict.trials for run in trial.runs if run.is_counted]
     assert {run.prompt_tokens for run in runs} == {200}
     kept = load_tune()
@@ -289,7 +289,7 @@ async def test_texts_get_their_size_by_the_models_own_tokens(options: ServeOptio
 async def test_what_cannot_be_measured_is_no_tune_to_go_on_with(options: ServeOptions, session: ServerSession) -> None:
     too_long = replace(WORK, prompts=(Prompt("long", (("user", "word " * 3_000),), 8),))
     with pytest.raises(NothingMeasured):
-        await run_tune(session, await prepared(options, workload=too_long), Told())
+        await run_tune(session, await prepared(options, workload=too_long), EventRecorder())
     assert load_tune() is None
     with History() as history:
         assert "cannot be measured" in (history.find_sessions(kind="tune")[0].sentence or "")
@@ -314,7 +314,7 @@ async def test_each_model_keeps_its_own_tune(options: ServeOptions, session: Ser
 @pytest.mark.thorough
 async def test_a_plan_is_made_anew_by_what_was_measured(options: ServeOptions, session: ServerSession) -> None:
     guessed = await prepared(options)
-    verdict = await run_tune(session, guessed, Told())
+    verdict = await run_tune(session, guessed, EventRecorder())
     first = verdict.trials[0]
     slow = replace(
         first,

@@ -115,9 +115,9 @@ def test_what_is_tried_reaches_the_engine() -> None:
 )
 def test_no_two_settings_differ_in_nothing_that_the_engine_is_told(free_mib: int, vary: list[str] | None) -> None:
     basis = described(free_mib=free_mib)
-    told = [
+    received = [
         tuple(server_arguments(change_settings(basis.options, settings), LLAMA_SERVER, gpu=True))
         for settings in space(basis, vary).fitting_settings()
     ]
-    assert len(told) > 8
-    assert len(set(told)) == len(told)
+    assert len(received) > 8
+    assert len(set(received)) == len(received)

@@ -183,8 +183,8 @@ async def test_another_user_is_refused_even_with_the_token(public: Path, opened:
             "/usr/bin/env", "-i", sys.executable, "-I", "-S", "-c", stranger, address.path, request,
             stdout=subprocess.PIPE,
         )  # fmt: skip
-        told, _ = await process.communicate()
-        assert told.decode().strip() == ("b''" if "socket" in opened else "no way in")
+        result, _ = await process.communicate()
+        assert result.decode().strip() == ("b''" if "socket" in opened else "no way in")
         assert program.asked == []
 
 

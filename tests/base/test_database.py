@@ -60,12 +60,12 @@ def test_before_a_step_what_is_there_is_copied_and_kept(path: Path) -> None:
         with closing(open_database(path, migrations, WHAT).db):
             pass
         assert [each.name for each in find_version_copies([path.parent])] == [kept]
-    with pytest.raises(WrittenByNewer) as told:
+    with pytest.raises(WrittenByNewer) as caught:
         open_database(path, (FIRST,), WHAT)
-    assert "before the update" not in told.value.hint  # the copy is newer, too
-    with pytest.raises(WrittenByNewer) as told:
+    assert "before the update" not in caught.value.hint  # the copy is newer, too
+    with pytest.raises(WrittenByNewer) as caught:
         open_database(path, (FIRST, SECOND), WHAT)
-    assert "move file.db, file.db-wal and file.db-shm away, and rename file.db.old-v2 to file.db" in told.value.hint
+    assert "move file.db, file.db-wal and file.db-shm away, and rename file.db.old-v2 to file.db" in caught.value.hint
     path.unlink()
     path.with_name("file.db.old-v2").rename(path)
     with closing(open_database(path, (FIRST, SECOND), WHAT).db) as db:

@@ -27,8 +27,8 @@ print(libc.mallinfo().f4 - before)
 
 
 def mapped_bytes(mode: str) -> int:
-    told = subprocess.run([sys.executable, "-c", _PROBE, mode], capture_output=True, text=True, check=True)
-    return int(told.stdout)
+    result = subprocess.run([sys.executable, "-c", _PROBE, mode], capture_output=True, text=True, check=True)
+    return int(result.stdout)
 
 
 def test_a_large_block_is_mapped_by_itself_after_others_were_freed() -> None:

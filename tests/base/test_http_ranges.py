@@ -119,8 +119,8 @@ class TestTheToken:
     def test_it_goes_to_the_server_that_was_named_and_to_no_other(self, hub: Hub) -> None:
         with RangeReader(address(hub), token="hf_s3cret") as file:
             read_in_steps(file, MIB)
-        told = [(asked["server"], asked.get("Authorization")) for asked in hub.requests()]
-        assert told == [("hub", "Bearer hf_s3cret")] + [("store", None)] * 3
+        received = [(asked["server"], asked.get("Authorization")) for asked in hub.requests()]
+        assert received == [("hub", "Bearer hf_s3cret")] + [("store", None)] * 3
 
     def test_a_head_tells_the_token_and_follows_no_redirect(self, hub: Hub) -> None:
         answer = send_head_request(hub.url + PATH, token="hf_s3cret")

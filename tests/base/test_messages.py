@@ -121,9 +121,9 @@ def test_it_goes_whole_through_copies_and_json(said: Message) -> None:
 
 
 def test_json_keeps_its_keys_and_gains_one() -> None:
-    told = add_message_data({"sentence": taken(), "n": 1})
-    assert told["sentence"] == "Port 80 is taken by nginx."
-    assert set(told) == {"sentence", "n", "messages"}
+    result = add_message_data({"sentence": taken(), "n": 1})
+    assert result["sentence"] == "Port 80 is taken by nginx."
+    assert set(result) == {"sentence", "n", "messages"}
     assert add_message_data({"sentence": "plain"}) == {"sentence": "plain"}
 
 

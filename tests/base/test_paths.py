@@ -139,9 +139,9 @@ def test_a_refusal_within_our_folders_names_the_variable(monkeypatch: pytest.Mon
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     for home, inside in ((str(tmp_path / "stick"), "stick/state/run"), ("", "caches/mtp-launcher"), ("", "caches")):
         monkeypatch.setenv(HOME_VARIABLE, home)
-        told = explain_os_error(PermissionError(13, "Permission denied", str(tmp_path / inside)))
-        assert (told.code, "MTP_LAUNCHER_HOME" in told.hint) == ("home_unusable", True)
-        assert told.title == f"The system refused: Permission denied ({tmp_path / inside})."
+        result = explain_os_error(PermissionError(13, "Permission denied", str(tmp_path / inside)))
+        assert (result.code, "MTP_LAUNCHER_HOME" in result.hint) == ("home_unusable", True)
+        assert result.title == f"The system refused: Permission denied ({tmp_path / inside})."
     elsewhere = explain_os_error(PermissionError(13, "Permission denied", "/elsewhere/model.gguf"))
     assert (elsewhere.code, elsewhere.hint) == ("error", "Check disk space and permissions.")
     assert explain_os_error(OSError("no number")).title == "The system refused: no number."
@@ -155,8 +155,8 @@ def test_a_full_disk_is_named_where_the_system_names_none(monkeypatch: pytest.Mo
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "yet to be made"))
     full = shutil.disk_usage(tmp_path)._replace(free=16_384)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: {tmp_path: full}[path])
-    told = explain_os_error(OSError(28, "No space left on device"))
-    assert told.code == "home_unusable"
-    assert told.title == f"The disk of {config_dir()} is full: 0.0 MB left."
-    assert told.hint.startswith("Free space there, or use another disk. Set MTP_LAUNCHER_HOME")
+    result = explain_os_error(OSError(28, "No space left on device"))
+    assert result.code == "home_unusable"
+    assert result.title == f"The disk of {config_dir()} is full: 0.0 MB left."
+    assert result.hint.startswith("Free space there, or use another disk. Set MTP_LAUNCHER_HOME")
     assert "Free space" not in explain_os_error(OSError(5, "Input/output error")).hint

@@ -9,7 +9,7 @@ from launcher.base.redact import HIDDEN, redact_text
 HOME = Path("/home/ada")
 
 
-def told(text: str, *secrets: str) -> str:
+def redacted(text: str, *secrets: str) -> str:
     return redact_text(text, secrets, home=HOME, user="ada")
 
 
@@ -23,7 +23,7 @@ def told(text: str, *secrets: str) -> str:
     ],
 )
 def test_what_looks_like_a_key_goes(secret: str) -> None:
-    assert told(f"got {secret}, then") == f"got {HIDDEN}, then"
+    assert redacted(f"got {secret}, then") == f"got {HIDDEN}, then"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_looks_like_a_key_goes(secret: str) -> None:
     ],
 )
 def test_what_it_is_assigned_to_tells_it(line: str, left: str) -> None:
-    assert told(line) == left
+    assert redacted(line) == left
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_what_it_is_assigned_to_tells_it(line: str, left: str) -> None:
     ],
 )
 def test_all_else_stays(line: str) -> None:
-    assert told(line) == line
+    assert redacted(line) == line
 
 
 def test_what_is_known_goes_wherever_it_stands() -> None:
-    assert told("x=Zm9vYmFyYmF6;", "Zm9vYmFyYmF6") == f"x={HIDDEN};"
-    assert told("the word", "the") == "the word"
+    assert redacted("x=Zm9vYmFyYmF6;", "Zm9vYmFyYmF6") == f"x={HIDDEN};"
+    assert redacted("the word", "the") == "the word"

@@ -8,7 +8,7 @@ from launcher.cli.main import main
 
 
 @dataclass(frozen=True)
-class Told:
+class CommandResult:
     """What a command printed, and its exit code."""
 
     returncode: int
@@ -16,11 +16,11 @@ class Told:
     stderr: str
 
 
-def run(*arguments: str) -> Told:
+def run(*arguments: str) -> CommandResult:
     out, err = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
             code = main(list(arguments), lambda _: 1)
         except SystemExit as ended:
             code = int(ended.code or 0)
-    return Told(code, out.getvalue(), err.getvalue())
+    return CommandResult(code, out.getvalue(), err.getvalue())

@@ -29,9 +29,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def answer(*arguments: str) -> dict[str, Any]:
-    told = run(*arguments, "--json")
-    assert told.returncode == 0, told.stderr
-    return dict(json.loads(told.stdout))
+    result = run(*arguments, "--json")
+    assert result.returncode == 0, result.stderr
+    return dict(json.loads(result.stdout))
 
 
 @pytest.fixture
@@ -55,20 +55,20 @@ def served(*arguments: str) -> Iterator[dict[str, Any]]:
 
 
 def test_it_serves_the_model_itself_and_its_figures_are_those_of_its_runs_and_are_kept(short: Path) -> None:
-    told = answer("bench", "demo", "--workload", str(short), "--runs", "2", "--set", "draft=3", "--set", "ctx=2K")
-    assert told["workload"] == {"name": "short", "version": 3}
-    assert told["settings"]["draft"] == 3
-    assert told["settings"]["ctx"] == 2_048
-    assert [each["prompt"] for each in told["runs"]] == ["one", "two"] * 2
-    rates = [each["tokens_per_second"] for each in told["runs"]]
-    assert told["mean"] == pytest.approx(fmean(rates), abs=0.01)
-    assert told["stdev"] == pytest.approx(stdev(rates), abs=0.01)
-    assert told["ci_low"] < told["mean"] < told["ci_high"]
-    assert told["rounds"] == 2
-    assert told["draft_n"] == sum(each["draft_n"] for each in told["runs"])
-    assert told["acceptance"] == pytest.approx(told["draft_n_accepted"] / told["draft_n"], abs=1e-4)
-    assert len(told["acceptance_by_position"]) == 3
-    assert all(each["cache_n"] == 0 and each["prefill_per_second"] > 0 for each in told["runs"])
+    result = answer("bench", "demo", "--workload", str(short), "--runs", "2", "--set", "draft=3", "--set", "ctx=2K")
+    assert result["workload"] == {"name": "short", "version": 3}
+    assert result["settings"]["draft"] == 3
+    assert result["settings"]["ctx"] == 2_048
+    assert [each["prompt"] for each in result["runs"]] == ["one", "two"] * 2
+    rates = [each["tokens_per_second"] for each in result["runs"]]
+    assert result["mean"] == pytest.approx(fmean(rates), abs=0.01)
+    assert result["stdev"] == pytest.approx(stdev(rates), abs=0.01)
+    assert result["ci_low"] < result["mean"] < result["ci_high"]
+    assert result["rounds"] == 2
+    assert result["draft_n"] == sum(each["draft_n"] for each in result["runs"])
+    assert result["acceptance"] == pytest.approx(result["draft_n_accepted"] / result["draft_n"], abs=1e-4)
+    assert len(result["acceptance_by_position"]) == 3
+    assert all(each["cache_n"] == 0 and each["prefill_per_second"] > 0 for each in result["runs"])
     assert json.loads(run("status", "--json").stdout) == [], "nothing is left running"
     with History() as history:
         (kept,) = history.find_sessions(kind="bench")
@@ -83,14 +83,14 @@ def test_it_serves_the_model_itself_and_its_figures_are_those_of_its_runs_and_ar
 @pytest.mark.thorough
 def test_a_server_that_runs_is_asked_as_it_is(short: Path) -> None:
     with served("demo", "--draft", "4", "--ctx", "2048") as server:
-        told = answer("bench", "--workload", str(short), "--runs", "2")
+        result = answer("bench", "--workload", str(short), "--runs", "2")
         same = run("bench", "demo", "--workload", str(short), "--runs", "1")
         other = run("bench", "--set", "draft=1")
         nowhere = run("bench", "--url", "http://127.0.0.1:9")
-    assert told["url"] == server["url"]
-    assert (told["settings"]["draft"], told["settings"]["ctx"]) == (4, 2_048)
-    assert told["model"] == "MTP demo", "as its file says, which the server names"
-    assert len(told["acceptance_by_position"]) == 4
+    assert result["url"] == server["url"]
+    assert (result["settings"]["draft"], result["settings"]["ctx"]) == (4, 2_048)
+    assert result["model"] == "MTP demo", "as its file says, which the server names"
+    assert len(result["acceptance_by_position"]) == 4
     assert same.returncode == 0
     assert f"Asking {server['url']}" in same.stderr
     assert "Short (version 3) on MTP demo" in same.stdout
@@ -105,10 +105,10 @@ def test_a_server_that_runs_is_asked_as_it_is(short: Path) -> None:
 def test_two_servers_are_asked_in_turns_and_shown_in_one_table(short: Path) -> None:
     with served("demo", "--draft", "0") as off, served("demo", "--draft", "4", "--port", find_port()) as on:
         against = ["--url", off["url"], "--against", f"{on['url']}/v1", "--workload", str(short)]
-        told = answer("bench", *against, "--runs", "3")
+        result = answer("bench", *against, "--runs", "3")
         table = run("bench", *against, "--runs", "1")
         alone = run("bench", "--against", off["url"], "--against", on["url"], "--runs", "1", "--within", "2")
-    first, second = told["servers"]
+    first, second = result["servers"]
     assert (first["url"], second["url"]) == (off["url"], on["url"])
     assert first["clock"] == second["clock"] == "engine"
     assert first["acceptance"] is None
@@ -128,23 +128,23 @@ def test_another_model_is_not_measured_beside_the_one_that_runs(demo_model: Path
     other = tmp_path / "other.gguf"
     other.symlink_to(demo_model)
     with served("demo"):
-        told = run("bench", str(other))
-    assert told.returncode == 1
-    assert "has demo, and no other model can be measured beside it" in told.stderr
+        result = run("bench", str(other))
+    assert result.returncode == 1
+    assert "has demo, and no other model can be measured beside it" in result.stderr
 
 
 @pytest.mark.thorough
 def test_the_time_that_it_may_take_ends_it(short: Path) -> None:
-    told = answer("bench", "demo", "--workload", str(short), "--within", "0.000001", "--budget", "0.000001")
-    assert told["ended"] == "budget"
-    assert len(told["runs"]) == 2
-    assert told["ci_low"] is None
+    result = answer("bench", "demo", "--workload", str(short), "--within", "0.000001", "--budget", "0.000001")
+    assert result["ended"] == "budget"
+    assert len(result["runs"]) == 2
+    assert result["ci_low"] is None
 
 
 def test_what_cannot_be_served_says_what_to_do(demo_model: Path, short: Path) -> None:
-    told = run("bench", str(demo_model), "--workload", str(short), "--engine", "built-in", "--set", "n-cpu-moe=2")
-    assert told.returncode == 1
-    assert "all experts are already there" in told.stderr
+    result = run("bench", str(demo_model), "--workload", str(short), "--engine", "built-in", "--set", "n-cpu-moe=2")
+    assert result.returncode == 1
+    assert "all experts are already there" in result.stderr
     wrong = json.loads(run("bench", "demo", "--workload", "sonnets", "--json").stdout)
     assert wrong["error"]["code"] == "bad_option"
 
@@ -172,10 +172,10 @@ def runs_kept() -> int:
 
 
 def test_the_workloads_are_listed() -> None:
-    told = json.loads(run("bench", "--list", "--json").stdout)
-    assert [each["name"] for each in told] == [each.name for each in shipped_workloads()]
+    result = json.loads(run("bench", "--list", "--json").stdout)
+    assert [each["name"] for each in result] == [each.name for each in shipped_workloads()]
     assert "published" in run("bench", "--list").stdout
-    assert {each["name"]: each["runs"] for each in told}["published"] == load_workload("published").rounds == 10
+    assert {each["name"]: each["runs"] for each in result}["published"] == load_workload("published").rounds == 10
 
 
 @pytest.mark.parametrize(
@@ -199,16 +199,16 @@ def test_who_it_is_compared_with_is_asked_before_the_model_is_loaded(short: Path
     ("setting", "hint"), [("foo=1", "There are ctx, "), ("p-mim=0.5", "Did you mean p-min"), ("ngam=1", "mean ngram")]
 )
 def test_a_setting_that_is_none_names_all_that_it_takes(setting: str, hint: str) -> None:
-    told = run("bench", "demo", "--set", setting).stderr
-    assert hint in told
-    assert "There are" not in told or told.rstrip().endswith("p-min, draft-sampling, ngram, extra.")
+    output = run("bench", "demo", "--set", setting).stderr
+    assert hint in output
+    assert "There are" not in output or output.rstrip().endswith("p-min, draft-sampling, ngram, extra.")
 
 
 async def test_the_model_is_served_as_serve_does_with_the_machines_preset(demo_model: Path, short: Path) -> None:
     tuned(await here(demo_model), demo_model)
     command = ["bench", str(demo_model), "--workload", str(short), "--runs", "1"]
-    told = answer(*command)
-    assert {name: told["settings"][name] for name in PRESET} == PRESET
+    result = answer(*command)
+    assert {name: result["settings"][name] for name in PRESET} == PRESET
     assert answer(*command, "--no-preset")["settings"]["draft"] == DEFAULT_DRAFT
     over = answer(*command, "--set", "draft=3", "--set", "p-min=0.75", "--set", "extra=--no-warmup")
     assert over["settings"]["draft"] == 3
@@ -223,10 +223,10 @@ async def test_the_model_is_served_as_serve_does_with_the_machines_preset(demo_m
 @pytest.mark.thorough
 def test_what_a_million_tokens_cost(short: Path) -> None:
     command = ["bench", "demo", "--workload", str(short), "--runs", "1", "--price-kwh", "0.30", "--cloud-price", "0.60"]
-    told = answer(*command, "--watts", "200")
-    assert told["cost"]["power"] == "given"
-    assert told["cost"]["joules_per_token"] > 200 / max(each["tokens_per_second"] for each in told["runs"])
-    assert told["cost"]["per_million_tokens"] == pytest.approx(0.30 * told["cost"]["kwh_per_million_tokens"])
+    result = answer(*command, "--watts", "200")
+    assert result["cost"]["power"] == "given"
+    assert result["cost"]["joules_per_token"] > 200 / max(each["tokens_per_second"] for each in result["runs"])
+    assert result["cost"]["per_million_tokens"] == pytest.approx(0.30 * result["cost"]["kwh_per_million_tokens"])
     words = " ".join(run(*command, "--watts", "200").stdout.split())
     with History() as history:
         assert f"history show {history.find_sessions(kind='bench')[0].id}" in words

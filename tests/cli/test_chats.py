@@ -13,9 +13,9 @@ from tests import forked
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    told = forked.run("chats", *arguments)
-    assert "Traceback" not in told.stderr
-    return told
+    result = forked.run("chats", *arguments)
+    assert "Traceback" not in result.stderr
+    return result
 
 
 def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
@@ -52,10 +52,10 @@ def test_one_is_shown(two: tuple[str, str]) -> None:
 
 
 def test_words_are_searched(two: tuple[str, str]) -> None:
-    told = run("search", "sky", "REPLY")
-    assert told.returncode == 0
-    assert told.stdout.startswith("aaa111  Why is the sky blue?\n              The reply to Why is")
-    assert "\x1b" not in told.stdout
+    result = run("search", "sky", "REPLY")
+    assert result.returncode == 0
+    assert result.stdout.startswith("aaa111  Why is the sky blue?\n              The reply to Why is")
+    assert "\x1b" not in result.stdout
     assert run("search", "sky", "fish").returncode == 1
     assert [hit["id"] for hit in answer("search", "reply to")["hits"]] == ["bbb222", "aaa111"]
 
@@ -101,7 +101,7 @@ def test_on_a_terminal_all_is_asked_about(two: tuple[str, str], typed: str, left
 
 
 def test_one_that_is_not_there_is_told(two: tuple[str, str]) -> None:
-    told = answer("show", "zzz")
-    assert told["error"]["code"] == "conversation_missing"
+    result = answer("show", "zzz")
+    assert result["error"]["code"] == "conversation_missing"
     assert run("delete", "aaa", "zzz").returncode == 1
     assert len(answer()["conversations"]) == 2

@@ -33,20 +33,20 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
-    told = run(*arguments, "--json")
-    assert told.returncode == 0, told.stderr + told.stdout
-    return json.loads(told.stdout)
+    result = run(*arguments, "--json")
+    assert result.returncode == 0, result.stderr + result.stdout
+    return json.loads(result.stdout)
 
 
 def complaint(*arguments: str) -> dict[str, Any]:
     """Run a command that must fail; return its error as --json tells it, which text must tell too."""
-    told = run(*arguments, "--json")
-    assert told.returncode == 1
-    error: dict[str, Any] = json.loads(told.stdout)["error"]
+    result = run(*arguments, "--json")
+    assert result.returncode == 1
+    error: dict[str, Any] = json.loads(result.stdout)["error"]
     in_text = run(*arguments)
     assert in_text.returncode == 1
     assert error["message"] in in_text.stderr
-    assert "Traceback" not in in_text.stderr + told.stderr
+    assert "Traceback" not in in_text.stderr + result.stderr
     return error
 
 
@@ -76,15 +76,15 @@ def test_the_version() -> None:
 
 
 def test_without_a_verb_and_without_a_display_it_helps() -> None:
-    told = run()
-    assert told.returncode == 2
-    assert "doctor" in told.stdout
+    result = run()
+    assert result.returncode == 2
+    assert "doctor" in result.stdout
 
 
 def test_options_without_a_verb_are_the_windows() -> None:
-    told = run("--theme", "dark", "--page", "models")
-    assert told.returncode == 1
-    assert told.stderr.startswith("Error: No display is available for the window.")
+    result = run("--theme", "dark", "--page", "models")
+    assert result.returncode == 1
+    assert result.stderr.startswith("Error: No display is available for the window.")
     assert "mtp-launcher gui: error: argument --theme" in run("--theme", "pink").stderr
 
 
@@ -115,12 +115,12 @@ def test_the_demo_goes_on_for_as_long_as_asked() -> None:
 
 
 def test_the_demo_in_a_terminal_says_what_it_cannot_show() -> None:
-    told = run("demo")
-    assert told.returncode == 0
-    assert "There is no display" in told.stdout
-    assert "Drafts accepted:" in told.stdout
-    assert "not a speed-up" in told.stdout
-    assert "Ready" in told.stderr
+    result = run("demo")
+    assert result.returncode == 0
+    assert "There is no display" in result.stdout
+    assert "Drafts accepted:" in result.stdout
+    assert "not a speed-up" in result.stdout
+    assert "Ready" in result.stderr
 
 
 def test_a_server_is_served_listed_asked_and_stopped() -> None:
@@ -154,12 +154,12 @@ def test_it_says_with_which_settings_it_serves() -> None:
     ) as process:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "Ctrl-C stops it.\n")
-        told = dict(line.split(maxsplit=1) for line in lines if line.startswith("  "))
+        result = dict(line.split(maxsplit=1) for line in lines if line.startswith("  "))
         process.terminate()
         assert process.wait(120) == 0
-    assert told["settings"] == "MTP on, draft length 2, context 307200, 1 slot\n"
-    assert told["memory"] == "KV cache q8_0, ubatch 128\n"
-    assert told["note"].startswith("The model was trained for 262,144 tokens.")
+    assert result["settings"] == "MTP on, draft length 2, context 307200, 1 slot\n"
+    assert result["memory"] == "KV cache q8_0, ubatch 128\n"
+    assert result["note"].startswith("The model was trained for 262,144 tokens.")
 
 
 def test_address_and_key_outlive_a_restart() -> None:
@@ -183,8 +183,8 @@ def test_a_second_serve_loads_its_model_at_the_first_until_it_ends(demo_model: P
             assert process.stdout is not None
             second = json.loads(process.stdout.readline())
             names = ("url", "api_key", "state", "model", "server_pid", "launcher_pid")
-            told = tuple(second[name] for name in names)
-            assert told == (first["url"], first["api_key"], "ready", "copied", first["launcher_pid"], process.pid)
+            result = tuple(second[name] for name in names)
+            assert result == (first["url"], first["api_key"], "ready", "copied", first["launcher_pid"], process.pid)
             rows = answer("status")
             assert [(row["model"], row["url"], row["by_request"]) for row in rows] == [
                 ("demo", first["url"], False),
@@ -221,10 +221,10 @@ def test_several_servers_run_side_by_side_and_are_told_apart() -> None:
 
 def test_a_reply_is_streamed_to_the_terminal_with_its_figures() -> None:
     with served("--model", "demo"):
-        told = run("chat", "What is MTP?", "--no-think", "--temperature", "0")
-        assert told.returncode == 0
-        assert len(told.stdout) > 50
-        assert "of drafts accepted" in told.stderr
+        result = run("chat", "What is MTP?", "--no-think", "--temperature", "0")
+        assert result.returncode == 0
+        assert len(result.stdout) > 50
+        assert "of drafts accepted" in result.stderr
         piped = forked.run("chat", "-", "--no-think", input=b"Hello")
         assert piped.returncode == 0
         assert piped.stdout.strip()
@@ -272,9 +272,9 @@ def test_a_name_that_begins_with_a_dash_is_served(tmp_path: Path, demo_model: Pa
     [["chat", "hi", "--temperature", "nan"], ["chat", ""], ["chat", "-"], ["demo", "--seconds", "inf"]],
 )
 def test_a_value_that_is_none_is_wrong_usage(arguments: list[str]) -> None:
-    told = forked.run(*arguments, input=b"")
-    assert told.returncode == 2
-    assert "Traceback" not in told.stderr
+    result = forked.run(*arguments, input=b"")
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
 
 
 def test_it_runs_with_closed_outputs_and_what_it_writes_is_for_its_owner_only(home: Path) -> None:
@@ -282,15 +282,15 @@ def test_it_runs_with_closed_outputs_and_what_it_writes_is_for_its_owner_only(ho
         line = f'{closed}"{sys.executable}" -m launcher demo --headless --seconds 0.1'
         assert subprocess.run(["/bin/sh", "-c", line], check=False, capture_output=True).returncode == 0
     assert not [path for path in home.rglob("*") if path.stat().st_mode & 0o077]
-    told = subprocess.run(
+    result = subprocess.run(
         ["/bin/sh", "-c", f'"{sys.executable}" -m launcher demo --json --seconds 0.1 >/dev/full'],
         check=False,
         capture_output=True,
         text=True,
     )
-    assert told.returncode == 1
-    assert told.stderr.startswith("Error: ")
-    assert "Traceback" not in told.stderr
+    assert result.returncode == 1
+    assert result.stderr.startswith("Error: ")
+    assert "Traceback" not in result.stderr
 
 
 def test_bad_options_end_with_one_sentence(tmp_path: Path) -> None:
@@ -308,8 +308,8 @@ def test_bad_options_end_with_one_sentence(tmp_path: Path) -> None:
 
 
 def answerless(verb: str) -> bool:
-    told = run(verb, "--json")
-    return told.returncode == 1 and json.loads(told.stdout) == []
+    result = run(verb, "--json")
+    return result.returncode == 1 and json.loads(result.stdout) == []
 
 
 def test_a_busy_port_is_named_and_its_owner_left_alone() -> None:
@@ -336,10 +336,10 @@ def test_an_engine_that_crashes_is_started_again_at_the_same_address() -> None:
             pass
         (before,) = answer("status")
         os.kill(before["engine_pid"], signal.SIGKILL)
-        told = next(
+        result = next(
             line for line in process.stderr if line.startswith("The engine was killed by the system or another program")
         )
-        assert told.endswith("Restarting in 0.5 s (1 of 3).\n")
+        assert result.endswith("Restarting in 0.5 s (1 of 3).\n")
         assert any(line.strip() == "Ready" for line in process.stderr)
         assert answer("chat", "Hello", "--max-tokens", "8")["predicted_n"] == 8
         (after,) = answer("status")
@@ -366,9 +366,9 @@ def test_a_reader_that_leaves_early_ends_the_demo_quietly() -> None:
         assert process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
-        told = process.stderr.read()
+        result = process.stderr.read()
         assert process.wait(120) == 141
-    assert "Traceback" not in told
+    assert "Traceback" not in result
 
 
 def test_the_doctor_says_what_is_here() -> None:
@@ -376,25 +376,25 @@ def test_the_doctor_says_what_is_here() -> None:
     assert report["demo_can_run"] is True
     assert report["engines"][0]["place"] == "built-in"
     assert report["host"]["memory_bytes"] > 2**28
-    told = run("doctor")
-    assert told.returncode == 0
-    assert "The demo can run." in told.stdout
+    result = run("doctor")
+    assert result.returncode == 0
+    assert "The demo can run." in result.stdout
 
 
 def test_the_doctor_says_what_is_missing(tmp_path: Path) -> None:
     """A home that cannot be written stands for a machine on which the demo cannot run."""
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
-    told = run("doctor", MTP_LAUNCHER_HOME=str(blocked))
-    assert told.returncode == 1
-    assert "Cannot unpack" in told.stdout
-    assert "The demo cannot run yet." in told.stdout
+    result = run("doctor", MTP_LAUNCHER_HOME=str(blocked))
+    assert result.returncode == 1
+    assert "Cannot unpack" in result.stdout
+    assert "The demo cannot run yet." in result.stdout
 
 
 def test_a_home_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
-    told = run("demo", "--headless", MTP_LAUNCHER_HOME=str(blocked))
-    assert told.returncode == 1
-    assert told.stderr.startswith(f"Error: MTP_LAUNCHER_HOME is {blocked}, but {blocked} is not a folder.")
-    assert "Traceback" not in told.stderr
+    result = run("demo", "--headless", MTP_LAUNCHER_HOME=str(blocked))
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"Error: MTP_LAUNCHER_HOME is {blocked}, but {blocked} is not a folder.")
+    assert "Traceback" not in result.stderr

@@ -16,12 +16,12 @@ def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
 
 
 def test_two_are_compared_with_what_differs(two: tuple[str, str]) -> None:
-    told = run("compare", "aaa", "bbb")
-    assert told.returncode == 0
-    assert "A  aaa0000001  bench of Qwen3.6-35B-A3B UD-Q3_K_XL, code" in told.stdout
-    assert "different: the GPU was NVIDIA GeForce RTX 4090 and is Tesla T4" in told.stdout
-    assert "different: the model was Qwen3.6-35B-A3B UD-Q3_K_XL and is demo" in told.stdout
-    assert "MTP off" in told.stdout
+    result = run("compare", "aaa", "bbb")
+    assert result.returncode == 0
+    assert "A  aaa0000001  bench of Qwen3.6-35B-A3B UD-Q3_K_XL, code" in result.stdout
+    assert "different: the GPU was NVIDIA GeForce RTX 4090 and is Tesla T4" in result.stdout
+    assert "different: the model was Qwen3.6-35B-A3B UD-Q3_K_XL and is demo" in result.stdout
+    assert "MTP off" in result.stdout
     found = answer("compare", "aaa", "bbb")
     (row,) = found["rows"]  # the settings that both have measured
     assert row["ratio"]["estimate"] == pytest.approx(0.4007, abs=0.001)
@@ -30,10 +30,10 @@ def test_two_are_compared_with_what_differs(two: tuple[str, str]) -> None:
 
 def test_single_starts_claim_nothing(two: tuple[str, str]) -> None:
     for named in (("aaa", "bbb"), ("last:draft=0", "last:draft=2")):
-        told = " ".join(run("compare", *named).stdout.split())
-        assert "times as fast (too few starts for limits)" in told
-        assert "Limits need 3 starts of each" in told
-        assert "Compared " not in told
+        result = " ".join(run("compare", *named).stdout.split())
+        assert "times as fast (too few starts for limits)" in result
+        assert "Limits need 3 starts of each" in result
+        assert "Compared " not in result
         (row,) = answer("compare", *named)["rows"]
         assert (row["ratio"]["low"], row["ratio"]["high"], row["told_apart"]) == (0.0, None, False)
 
@@ -41,14 +41,14 @@ def test_single_starts_claim_nothing(two: tuple[str, str]) -> None:
 def test_settings_of_one_are_compared_in_pairs(two: tuple[str, str]) -> None:
     with History() as history:  # two starts more of each, in turns
         history.add_runs(two[1], [measured(rate, ON if rate > 25 else OFF) for rate in (20.1, 28.9, 20.0, 29.1)])
-    told = run("compare", "last:draft=0", "last:draft=2").stdout
-    assert "MTP off -> draft 2" in told
-    assert "% faster (" in told
-    assert "Compared in pairs" in told
-    assert "Limits need" not in told
-    assert "The verdict of the tune uses only its final comparison" in " ".join(told.split())
-    assert "It says: Draft 2 is 45 % faster" in " ".join(told.split())
-    assert "different times" not in told
+    output = run("compare", "last:draft=0", "last:draft=2").stdout
+    assert "MTP off -> draft 2" in output
+    assert "% faster (" in output
+    assert "Compared in pairs" in output
+    assert "Limits need" not in output
+    assert "The verdict of the tune uses only its final comparison" in " ".join(output.split())
+    assert "It says: Draft 2 is 45 % faster" in " ".join(output.split())
+    assert "different times" not in output
     (row,) = answer("compare", "bbb:draft=2", "bbb:draft=0")["rows"]
     assert row["paired"]
     assert row["ratio"]["high"] < 1
@@ -63,16 +63,16 @@ def test_what_cannot_be_compared_is_told(two: tuple[str, str]) -> None:
         (("aaa", "published:none"), "There is no published table none."),
         (("published:olares-one/context-sizes", "bbb"), "no settings in common"),
     ):
-        told = run("compare", *words)
-        assert (told.returncode == 0) == (not what)
-        assert what.strip() in told.stderr
+        result = run("compare", *words)
+        assert (result.returncode == 0) == (not what)
+        assert what.strip() in result.stderr
 
 
 def test_ours_beside_a_published_table(two: tuple[str, str]) -> None:
-    told = run("compare", "published:olares-one/ten-runs", "aaa").stdout
-    assert "249.3 ± 2.2" in told
-    assert "different: the prompts were those of published and are those of code" in " ".join(told.split())
-    assert "draft 3, ctx 32768" in told
+    output = run("compare", "published:olares-one/ten-runs", "aaa").stdout
+    assert "249.3 ± 2.2" in output
+    assert "different: the prompts were those of published and are those of code" in " ".join(output.split())
+    assert "draft 3, ctx 32768" in output
     listed = run("history", "published").stdout
     assert "published:rtx-5060-ti/moe-fill" in listed
     assert len(answer("history", "published")["published"]) == 6

@@ -16,9 +16,9 @@ from tests.cli import in_process
 
 
 def printed(kind: str) -> str:
-    told = in_process.run("completion", kind)
-    assert told.returncode == 0
-    return told.stdout
+    result = in_process.run("completion", kind)
+    assert result.returncode == 0
+    return result.stdout
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ def work(tmp_path: Path) -> str:
     return str(path)
 
 
-def told(*arguments: str) -> "subprocess.CompletedProcess[str]":
+def run_command(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return forked.run(*arguments)
 
 
@@ -47,7 +47,7 @@ def interrupted(*arguments: str, at: str) -> tuple[int, str, str]:
 def test_a_fill_curve_as_a_table_and_a_chart(work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     chart, priced = tmp_path / "speed.svg", ["--price-kwh", "0.30", "--watts", "100"]
-    done = told(
+    done = run_command(
         *("curve", "demo", "--fill", "0,300", "--rounds", "2", "--workload", work, *SHORT, *priced),
         *("--chart", str(chart)),
     )
@@ -75,7 +75,7 @@ def test_a_fill_curve_as_a_table_and_a_chart(work: str, tmp_path: Path, monkeypa
     assert "Draft 2 is " in done.stdout
     assert "Kept as " in done.stdout
     assert "tokens in the context" in chart.read_text(encoding="utf-8")
-    kept = told("history", "show", "last").stdout.splitlines()
+    kept = run_command("history", "show", "last").stdout.splitlines()
     head = next(line.split() for line in kept if line.split()[:1] == ["FILL"])
     assert head == ["FILL", "SERIES", "TOKENS/S", "TIMES", "ACCEPTED", "READING", "FIRST", "TOKEN", *_PRICED]
     assert "demo, no MTP and draft 2: fill 0, 300; 8 points in 2 rounds, replies of 24 tokens." in (
@@ -88,7 +88,9 @@ def test_a_fill_curve_as_a_table_and_a_chart(work: str, tmp_path: Path, monkeypa
 @pytest.mark.thorough
 def test_streams_as_json_with_their_cost(work: str) -> None:
     prices = ["--price-kwh", "0.30", "--cloud-price", "0.60", "--watts", "100"]
-    done = told("curve", "demo", "--streams", "1,2", "--rounds", "1", "--json", "--workload", work, *SHORT, *prices)
+    done = run_command(
+        "curve", "demo", "--streams", "1,2", "--rounds", "1", "--json", "--workload", work, *SHORT, *prices
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert (found["axis"], found["complete"]) == ("streams", True)
@@ -105,7 +107,7 @@ def test_streams_as_json_with_their_cost(work: str) -> None:
         assert point["tokens_per_second"]["low"] is None
     assert len(found["rounds"]) == 4
     assert [each["at"] for each in found["ratios"]] == [1, 2]
-    kept = json.loads(told("history", "show", found["kept"], "--json").stdout)
+    kept = json.loads(run_command("history", "show", found["kept"], "--json").stdout)
     assert kept["kind"] == "curve"
 
 
@@ -121,7 +123,7 @@ def test_an_interrupted_curve_shows_what_was_measured(work: str) -> None:
 
 @pytest.mark.thorough
 def test_load_that_holds_or_not_is_told_with_its_rows(work: str) -> None:
-    done = told("endure", "demo", "--minutes", "0.05", "--draft", "1", "--json", "--workload", work, *SHORT)
+    done = run_command("endure", "demo", "--minutes", "0.05", "--draft", "1", "--json", "--workload", work, *SHORT)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["answer"] in ("holds", "falls", "undecided")
@@ -183,7 +185,7 @@ def wait_for_runs() -> None:
     ],
 )
 def test_what_cannot_be_measured_is_said(arguments: list[str], code: int, said: str) -> None:
-    done = told(*arguments)
+    done = run_command(*arguments)
     assert done.returncode == code, done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
@@ -192,6 +194,6 @@ def test_what_cannot_be_measured_is_said(arguments: list[str], code: int, said: 
 @pytest.mark.parametrize("verb", ["curve", "endure"])
 def test_nothing_is_measured_beside_a_tune(verb: str) -> None:
     with hold_tune_lock():
-        done = told(verb, "demo")
+        done = run_command(verb, "demo")
     assert done.returncode == 1
     assert "tune is already running" in done.stderr

@@ -27,16 +27,16 @@ def diagnose(*arguments: str, standard_input: bytes = b"") -> subprocess.Complet
 def test_a_person_reads_what_happened_why_and_what_to_do(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
     log.write_text(PORT)
-    told = diagnose(str(log))
-    assert told.returncode == 0
-    assert told.stdout.startswith("Port 9101 is in use by another program.\n")
-    assert "Why: " in told.stdout
-    assert "--port" in told.stdout
+    result = diagnose(str(log))
+    assert result.returncode == 0
+    assert result.stdout.startswith("Port 9101 is in use by another program.\n")
+    assert "Why: " in result.stdout
+    assert "--port" in result.stdout
 
 
 def test_a_program_gets_code_title_cause_and_action() -> None:
-    told = diagnose("-", "--json", standard_input=PORT.encode())
-    answer = json.loads(told.stdout)
+    result = diagnose("-", "--json", standard_input=PORT.encode())
+    answer = json.loads(result.stdout)
     assert answer["code"] == "port_busy"
     assert answer["title"] == "Port 9101 is in use by another program."
     assert answer["cause"]
@@ -54,35 +54,35 @@ def test_the_exit_code_is_a_witness_too() -> None:
 
 @pytest.mark.parametrize("code", ["99999999999", "ten"])
 def test_what_is_no_exit_code_is_refused(code: str) -> None:
-    told = diagnose("-", "--exit-code", code)
-    assert told.returncode == 2
-    assert f"{code} is not an exit code" in told.stderr
+    result = diagnose("-", "--exit-code", code)
+    assert result.returncode == 2
+    assert f"{code} is not an exit code" in result.stderr
 
 
 def test_a_log_without_a_known_cause_shows_its_first_error() -> None:
-    told = diagnose("-", standard_input=b"0.00.000.100 E srv  load: the flux capacitor is dry\n")
-    assert told.returncode == 1
-    assert "shows no known cause" in told.stdout
-    assert "the flux capacitor is dry" in told.stdout
+    result = diagnose("-", standard_input=b"0.00.000.100 E srv  load: the flux capacitor is dry\n")
+    assert result.returncode == 1
+    assert "shows no known cause" in result.stdout
+    assert "the flux capacitor is dry" in result.stdout
     answer = json.loads(diagnose("-", "--json", standard_input=b"\n").stdout)
     assert (answer["code"], answer["line"], answer["cause"], answer["action"]) == (None, None, None, None)
 
 
 def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path / "gone.log", tmp_path):
-        told = diagnose(str(path))
-        assert told.returncode == 1
-        assert told.stderr.startswith(f"Error: {path} cannot be read: ")
+        result = diagnose(str(path))
+        assert result.returncode == 1
+        assert result.stderr.startswith(f"Error: {path} cannot be read: ")
 
 
 def test_a_pipe_and_a_device_are_not_waited_for(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (pipe, Path("/dev/zero")):
-        told = diagnose(str(path))
-        assert told.returncode == 1
-        assert told.stderr.startswith(f"Error: {path} cannot be read: it is not an ordinary file")
-        assert "- to read standard input" in told.stderr
+        result = diagnose(str(path))
+        assert result.returncode == 1
+        assert result.stderr.startswith(f"Error: {path} cannot be read: it is not an ordinary file")
+        assert "- to read standard input" in result.stderr
 
 
 def test_a_silent_standard_input_does_not_keep_it_from_ending() -> None:
@@ -118,13 +118,13 @@ def test_of_a_log_of_100_mb_only_the_ends_are_read(tmp_path: Path) -> None:
 
 def test_a_pipe_without_end_marks_is_kept_to_a_limit() -> None:
     flood = b"0.00.000.101 I srv  nothing to see\n" * 700_000
-    told = diagnose("-", "--json", standard_input=flood + PORT.encode())
-    assert json.loads(told.stdout)["code"] == "port_busy"
+    result = diagnose("-", "--json", standard_input=flood + PORT.encode())
+    assert json.loads(result.stdout)["code"] == "port_busy"
 
 
 def test_what_is_no_text_is_not_echoed() -> None:
-    told = diagnose("-", "--json", standard_input=random.Random(1).randbytes(2**20))
-    answer = json.loads(told.stdout)
+    result = diagnose("-", "--json", standard_input=random.Random(1).randbytes(2**20))
+    answer = json.loads(result.stdout)
     assert (answer["code"], answer["line"]) == (None, None)
     assert answer["title"] == "This is not a log: it is not a text file."
 

@@ -51,8 +51,8 @@ def report(*arguments: str, **environment: str) -> Any:  # noqa: ANN401 -- any J
     return json.loads(run(*arguments, "--json", **environment))
 
 
-def titles(told: Any) -> list[str]:  # noqa: ANN401 -- any JSON value
-    return [finding["title"] for finding in told["findings"]]
+def titles(result: Any) -> list[str]:  # noqa: ANN401 -- any JSON value
+    return [finding["title"] for finding in result["findings"]]
 
 
 def with_driver(driver: Path, **answers: object) -> dict[str, str]:
@@ -62,20 +62,20 @@ def with_driver(driver: Path, **answers: object) -> dict[str, str]:
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_it_is_as_wide_as_the_terminal(columns: int) -> None:
-    told = run(COLUMNS=str(columns))
-    assert max(len(line) for line in told.splitlines() if "/" not in line) <= columns  # a path stays whole
-    labels = [line.split()[0] for line in told.splitlines() if line[:1].strip()]
+    result = run(COLUMNS=str(columns))
+    assert max(len(line) for line in result.splitlines() if "/" not in line) <= columns  # a path stays whole
+    labels = [line.split()[0] for line in result.splitlines() if line[:1].strip()]
     assert labels[:3] == ["System", "Processor", "Memory"]
 
 
 def test_a_gpu_is_described_with_what_it_does_now_and_the_build_that_suits_it(driver: Path) -> None:
-    told = report(**with_driver(driver, REASONS=4, PROCESSES=1))
-    (gpu,) = told["gpus"]
+    result = report(**with_driver(driver, REASONS=4, PROCESSES=1))
+    (gpu,) = result["gpus"]
     assert (gpu["name"], gpu["compute_capability"], gpu["cuda_version"]) == ("NVIDIA Stub 24GB", [8, 9], "13.1")
     assert gpu["readings"]["gpu_power_limit_w"] == {"value": 450.0, "absent": None}
     assert gpu["activity"]["throttled_by"] == ["power limit"]
-    assert told["engine_fit"]["backend"] == "cuda-13"
-    assert told["no_gpu_because"] is None
+    assert result["engine_fit"]["backend"] == "cuda-13"
+    assert result["no_gpu_because"] is None
     text = " ".join(run(**with_driver(driver, REASONS=4, PROCESSES=1)).split())
     assert "GPU NVIDIA Stub 24GB, 24,576 MiB, 18,432 MiB free, driver 580.65.06, CUDA 13.1" in text
     assert "compute capability 8.9, 1,008 GB/s, drives a display" in text
@@ -84,8 +84,8 @@ def test_a_gpu_is_described_with_what_it_does_now_and_the_build_that_suits_it(dr
 
 
 def test_what_a_driver_does_not_say_has_its_reason(driver: Path) -> None:
-    told = report(**with_driver(driver, nvmlDeviceGetMemoryBusWidth=3, nvmlDeviceGetUtilizationRates=3))
-    (gpu,) = told["gpus"]
+    result = report(**with_driver(driver, nvmlDeviceGetMemoryBusWidth=3, nvmlDeviceGetUtilizationRates=3))
+    (gpu,) = result["gpus"]
     unsupported = "This card or driver does not report it."
     assert gpu["memory_bandwidth_gb_s"] is None
     assert gpu["absent"] == {"memory_bandwidth_gb_s": unsupported}
@@ -93,25 +93,25 @@ def test_what_a_driver_does_not_say_has_its_reason(driver: Path) -> None:
 
 
 def test_a_lost_gpu_leaves_the_other(driver: Path) -> None:
-    told = report(**with_driver(driver, GPUS=2, LOST=0))
-    assert [gpu["id"] for gpu in told["gpus"]] == ["GPU-one"]
-    assert "NVIDIA GPU 0: The GPU stopped answering: restart the computer." in titles(told)
+    result = report(**with_driver(driver, GPUS=2, LOST=0))
+    assert [gpu["id"] for gpu in result["gpus"]] == ["GPU-one"]
+    assert "NVIDIA GPU 0: The GPU stopped answering: restart the computer." in titles(result)
 
 
 def test_without_a_driver_there_is_a_reason_and_the_processor(no_driver: Path) -> None:
-    told = report(LD_LIBRARY_PATH=str(no_driver))
-    assert [gpu for gpu in told["gpus"] if gpu["vendor"] == "nvidia"] == []
-    assert told["gpus_absent"]["nvidia"] == "No NVIDIA driver is installed."
+    result = report(LD_LIBRARY_PATH=str(no_driver))
+    assert [gpu for gpu in result["gpus"] if gpu["vendor"] == "nvidia"] == []
+    assert result["gpus_absent"]["nvidia"] == "No NVIDIA driver is installed."
 
 
 def test_an_engine_that_agrees_with_the_driver_is_not_mentioned(
     driver: Path, engine_on_path: Callable[[str, str], Path]
 ) -> None:
     program = engine_on_path("0.7.0 (build 11669, commit Debian)", STUB_DEVICE)
-    told = report(**with_driver(driver))
-    assert told["engines"][1]["place"] == str(program)
-    assert told["engines"][1]["devices"][0]["total_mib"] == 24082
-    assert not [title for title in titles(told) if str(program) in title]
+    result = report(**with_driver(driver))
+    assert result["engines"][1]["place"] == str(program)
+    assert result["engines"][1]["devices"][0]["total_mib"] == 24082
+    assert not [title for title in titles(result) if str(program) in title]
 
 
 def test_a_gpu_that_only_the_engine_names_is_listed(
@@ -120,11 +120,11 @@ def test_a_gpu_that_only_the_engine_names_is_listed(
     program = engine_on_path(
         "0.7.0 (build 11669, commit Debian)", "Vulkan0: AMD Radeon RX 9999 XT (16304 MiB, 15000 MiB free)"
     )
-    told = report(LD_LIBRARY_PATH=str(no_driver))
-    gpu = next(each for each in told["gpus"] if each["id"] == "Vulkan0")
+    result = report(LD_LIBRARY_PATH=str(no_driver))
+    gpu = next(each for each in result["gpus"] if each["id"] == "Vulkan0")
     assert (gpu["name"], gpu["memory_bytes"]) == ("AMD Radeon RX 9999 XT", 16304 * 2**20)
-    assert told["no_gpu_because"] is None
-    assert not [title for title in titles(told) if str(program) in title]
+    assert result["no_gpu_because"] is None
+    assert not [title for title in titles(result) if str(program) in title]
 
 
 @pytest.mark.parametrize(
@@ -173,9 +173,9 @@ def test_an_engine_that_is_too_old_is_told(
 
 
 def test_the_models_folder_is_the_one_that_was_named(tmp_path: Path) -> None:
-    told = report("--models", str(tmp_path / "models"))
-    assert told["disks"]["models"]["folder"] == str(tmp_path / "models")
-    assert told["disks"]["models"]["free_bytes"] > 0
+    result = report("--models", str(tmp_path / "models"))
+    assert result["disks"]["models"]["folder"] == str(tmp_path / "models")
+    assert result["disks"]["models"]["free_bytes"] > 0
     assert f"models: {tmp_path / 'models'}" in run("--models", str(tmp_path / "models"))
 
 
@@ -203,8 +203,8 @@ def no_cursors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_the_libraries_of_the_display_that_would_be_used_are_named(
     no_cursors: Path, displays: dict[str, str], named: str
 ) -> None:
-    told = report(**{"LD_LIBRARY_PATH": str(no_cursors), "DISPLAY": "", "WAYLAND_DISPLAY": ""} | displays)
-    assert [each["soname"] for each in told["missing_libraries"] if "-cursor" in each["soname"]] == [named]
+    result = report(**{"LD_LIBRARY_PATH": str(no_cursors), "DISPLAY": "", "WAYLAND_DISPLAY": ""} | displays)
+    assert [each["soname"] for each in result["missing_libraries"] if "-cursor" in each["soname"]] == [named]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
@@ -212,9 +212,9 @@ def test_the_libraries_of_the_display_that_would_be_used_are_named(
 def test_without_proc_a_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str]) -> None:
     with monkeypatch.context() as here:
         here.setattr(psutil, "PROCFS_PATH", str(tmp_path))
-        told = in_process.run(*verb)
-    assert told.returncode == 1
-    assert told.stderr.startswith("Error: /proc is not mounted")
+        result = in_process.run(*verb)
+    assert result.returncode == 1
+    assert result.stderr.startswith("Error: /proc is not mounted")
 
 
 @pytest.mark.parametrize(

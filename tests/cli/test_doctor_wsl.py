@@ -31,18 +31,18 @@ def wsl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_is_printed_and_nothing_is_written(wsl: Path) -> None:
-    told = run("doctor")
-    assert "Suggested for %UserProfile%\\.wslconfig:\n\n    [wsl2]\n    memory=24GB\n" in told.stdout
-    assert "mtp-launcher doctor --copy-wslconfig" in told.stdout
+    result = run("doctor")
+    assert "Suggested for %UserProfile%\\.wslconfig:\n\n    [wsl2]\n    memory=24GB\n" in result.stdout
+    assert "mtp-launcher doctor --copy-wslconfig" in result.stdout
     assert not wsl.exists()
     assert json.loads(run("doctor", "--json").stdout)["wslconfig"]["text"] == "[wsl2]\nmemory=24GB\n"
 
 
 def test_it_is_copied_on_request(wsl: Path) -> None:
-    told = run("doctor", "--copy-wslconfig")
-    assert told.returncode == 0, told.stderr
+    result = run("doctor", "--copy-wslconfig")
+    assert result.returncode == 0, result.stderr
     assert wsl.read_bytes() == b"[wsl2]\r\nmemory=24GB\r\n"
-    said = " ".join(told.stdout.split())
+    said = " ".join(result.stdout.split())
     assert "memory=24GB: WSL has 16.0 GiB now" in said
     assert "wsl --shutdown" in said
     assert json.loads(run("doctor", "--copy-wslconfig", "--json").stdout)["text"].startswith("[wsl2]")
@@ -50,16 +50,16 @@ def test_it_is_copied_on_request(wsl: Path) -> None:
 
 def test_elsewhere_there_is_nothing_to_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "wsl_version", lambda _root: None)
-    told = run("doctor", "--copy-wslconfig")
-    assert told.returncode == 1
-    assert told.stderr.startswith("Error: This is not WSL 2")
+    result = run("doctor", "--copy-wslconfig")
+    assert result.returncode == 1
+    assert result.stderr.startswith("Error: This is not WSL 2")
 
 
 def test_where_all_is_well_that_is_said(wsl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = psutil.virtual_memory()._replace(total=2 * GIB)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     assert suggest_wsl_memory(2 * GIB) == 2
-    told = run("doctor", "--copy-wslconfig")
-    assert told.returncode == 1
-    assert ".wslconfig needs no change" in told.stderr
+    result = run("doctor", "--copy-wslconfig")
+    assert result.returncode == 1
+    assert ".wslconfig needs no change" in result.stderr
     assert not wsl.exists()

@@ -43,15 +43,15 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    told = forked.run("downloads", *arguments)
-    assert "Traceback" not in told.stderr
-    return told
+    result = forked.run("downloads", *arguments)
+    assert "Traceback" not in result.stderr
+    return result
 
 
 def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
-    told = run(*arguments, "--json")
-    assert told.returncode == 0, told.stdout + told.stderr
-    return json.loads(told.stdout)
+    result = run(*arguments, "--json")
+    assert result.returncode == 0, result.stdout + result.stderr
+    return json.loads(result.stdout)
 
 
 def add(url: str, checksum: str) -> int:
@@ -76,9 +76,9 @@ def until(process: subprocess.Popen[str], event: str, **what: object) -> dict[st
     """Read what it tells up to that event."""
     assert process.stdout is not None
     for line in process.stdout:
-        told: dict[str, Any] = json.loads(line)
-        if told["event"] == event and all(told[name] == value for name, value in what.items()):
-            return told
+        result: dict[str, Any] = json.loads(line)
+        if result["event"] == event and all(result[name] == value for name, value in what.items()):
+            return result
     raise AssertionError(f"it ended without {event}")
 
 
@@ -93,8 +93,8 @@ def test_added_listed_moved_and_downloaded_in_that_order(server: FileServer, che
     (added,) = answer("add", server.url("order", "none", "a.gguf"), "--sha256", checksum)["added"]
     assert (added["id"], added["fresh"], added["state"]) == (1, True, "waiting")
     add(server.url("order", "none", "b.gguf"), checksum)
-    told = run("add", server.url("order", "none", "c.gguf"), "--sha256", checksum)
-    assert "c.gguf: added as number 3." in told.stdout
+    result = run("add", server.url("order", "none", "c.gguf"), "--sha256", checksum)
+    assert "c.gguf: added as number 3." in result.stdout
     again = run("add", server.url("order", "none", "a.gguf"), "--sha256", checksum)
     assert "a.gguf: already in the list: waiting." in again.stdout
     assert [job["id"] for job in answer("move", "3", "first")["jobs"]] == [3, 1, 2]
@@ -113,15 +113,15 @@ def test_added_listed_moved_and_downloaded_in_that_order(server: FileServer, che
 
 def test_one_that_is_wrong_keeps_no_other_out_of_the_list() -> None:
     wrong = "https://a.invalid/a.gguf"
-    told = run("add", wrong, "no-such-id", "--engine", "--json")
-    answered = json.loads(told.stdout)
-    assert (told.returncode, [each["kind"] for each in answered["added"]]) == (1, ["engine"])
+    result = run("add", wrong, "no-such-id", "--engine", "--json")
+    answered = json.loads(result.stdout)
+    assert (result.returncode, [each["kind"] for each in answered["added"]]) == (1, ["engine"])
     failed = {each["what"]: each["error"]["code"] for each in answered["failed"]}
     assert failed == {wrong: "bad_option", "no-such-id": "model_unknown"}
-    told = run("add", wrong, "--engine")
-    assert told.returncode == 1
-    assert "already in the list: waiting." in told.stdout
-    assert f"{wrong}: Not added: There is no checksum for the file from a.invalid." in " ".join(told.stderr.split())
+    result = run("add", wrong, "--engine")
+    assert result.returncode == 1
+    assert "already in the list: waiting." in result.stdout
+    assert f"{wrong}: Not added: There is no checksum for the file from a.invalid." in " ".join(result.stderr.split())
 
 
 def test_another_command_pauses_what_runs_and_it_goes_on_there(server: FileServer, checksum: str) -> None:
@@ -130,8 +130,8 @@ def test_another_command_pauses_what_runs_and_it_goes_on_there(server: FileServe
         until(process, "progress", done_bytes=HALF)
         (seen,) = answer("list")["jobs"]
         assert (seen["state"], seen["asked"]) == ("running", "run")
-        told = run("pause", str(number))
-        assert "pausing" in told.stdout or "paused" in told.stdout
+        completed = run("pause", str(number))
+        assert "pausing" in completed.stdout or "paused" in completed.stdout
         until(process, "changed", state="paused")
         assert until(process, "end")["failed"] == 0
         assert process.wait(120) == 0
@@ -145,7 +145,7 @@ def test_another_command_pauses_what_runs_and_it_goes_on_there(server: FileServe
         done = until(process, "done")
         assert process.wait(120) == 0
     assert done["result"]["resumed_bytes"] == HALF
-    assert server.told("pause").sent_bytes == done["bytes"]
+    assert server.read_record("pause").sent_bytes == done["bytes"]
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
@@ -161,7 +161,7 @@ def test_however_the_program_ends_the_next_one_goes_on(end: signal.Signals, serv
     with working() as process:
         assert until(process, "done")["result"]["resumed_bytes"] == HALF
         assert process.wait(120) == 0
-    assert server.told(f"end{end}").sent_bytes == server.folder.joinpath("a.gguf").stat().st_size
+    assert server.read_record(f"end{end}").sent_bytes == server.folder.joinpath("a.gguf").stat().st_size
 
 
 def test_two_commands_work_one_queue(server: FileServer, checksum: str) -> None:
@@ -172,7 +172,7 @@ def test_two_commands_work_one_queue(server: FileServer, checksum: str) -> None:
         assert [process.wait(120) for process in (one, other)] == [0, 0]
     assert [state for _, state in states()] == ["done"] * 3
     assert all(end["failed"] == 0 for end in ends)
-    assert server.told("two").sent_bytes == 3 * server.folder.joinpath("a.gguf").stat().st_size
+    assert server.read_record("two").sent_bytes == 3 * server.folder.joinpath("a.gguf").stat().st_size
 
 
 def test_a_failed_one_is_told_and_tried_again_and_the_next_is_done(server: FileServer, checksum: str) -> None:
@@ -219,20 +219,20 @@ def test_a_full_disk_holds_the_queue_and_running_it_again_goes_on(
 def test_a_disk_that_is_full_is_an_error_with_what_to_do(server: FileServer, checksum: str) -> None:
     add(server.url("limit", "none", "a.gguf"), checksum)
     limited = f"ulimit -f {HALF // 1024}; exec {sys.executable} -m launcher downloads run"
-    told = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60, check=False)
-    assert told.returncode == 1
-    assert "Traceback" not in told.stderr
-    assert "Error: " in told.stderr
+    result = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert "Error: " in result.stderr
 
 
 def test_a_damaged_list_is_set_aside_and_said(home: Path, server: FileServer, checksum: str) -> None:
     add(server.url("damaged", "none", "a.gguf"), checksum)
     file = home / "state" / "downloads" / "queue.json"
     file.write_text("{")
-    told = run()
-    assert told.returncode == 0
-    assert "was unreadable and was renamed to" in told.stderr
-    assert "no downloads" in told.stdout
+    result = run()
+    assert result.returncode == 0
+    assert "was unreadable and was renamed to" in result.stderr
+    assert "no downloads" in result.stdout
     assert (file.parent / "queue.json.bad").read_text() == "{"
 
 
@@ -251,9 +251,9 @@ def test_a_damaged_list_is_set_aside_and_said(home: Path, server: FileServer, ch
     ],
 )
 def test_what_cannot_be_meant_is_told(arguments: list[str], code: int, why: str) -> None:
-    told = run(*arguments)
-    assert told.returncode == code
-    assert why in told.stderr
+    result = run(*arguments)
+    assert result.returncode == code
+    assert why in result.stderr
 
 
 def test_nothing_to_do_is_no_error() -> None:

@@ -23,12 +23,12 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    told = forked.run(*arguments)
-    assert told.returncode == code, told.stdout + told.stderr
-    return told
+    result = forked.run(*arguments)
+    assert result.returncode == code, result.stdout + result.stderr
+    return result
 
 
-def told(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
+def run_json(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
     """Run it with --json and return the last object."""
     lines = run(*arguments, "--json", code=code).stdout.splitlines()
     return dict(json.loads(lines[-1]))
@@ -44,24 +44,28 @@ def published(releases: ReleaseServer) -> None:
 
 
 def test_a_users_day_with_engines() -> None:
-    assert told("engine", "list")["current"] == "auto"
-    first = told("engine", "install")
+    assert run_json("engine", "list")["current"] == "auto"
+    first = run_json("engine", "install")
     assert (first["event"], first["name"], first["current"]) == ("done", "b11400-cpu-x64", True)
-    assert told("engine", "install", "nightly")["name"] == "b11434-cpu-x64"
-    assert told("engine", "rollback") == {"current": "b11400-cpu-x64", "previous": "b11434-cpu-x64", "pinned": False}
-    assert told("engine", "pin")["pinned"]
-    kept = told("engine", "install", "b11434")
+    assert run_json("engine", "install", "nightly")["name"] == "b11434-cpu-x64"
+    assert run_json("engine", "rollback") == {
+        "current": "b11400-cpu-x64",
+        "previous": "b11434-cpu-x64",
+        "pinned": False,
+    }
+    assert run_json("engine", "pin")["pinned"]
+    kept = run_json("engine", "install", "b11434")
     assert kept["current"] is False
-    listed = told("engine")
+    listed = run_json("engine")
     assert [(each["name"], each["current"]) for each in listed["engines"]][:2] == [
         ("b11434-cpu-x64", False),
         ("b11400-cpu-x64", True),
     ]
-    assert told("engine", "remove", "b11400", code=1)["error"]["code"] == "engine_kept"
-    assert told("engine", "use", "b11434")["pinned"] is False
-    assert told("engine", "remove", "b11400")["removed"] == "b11400-cpu-x64"
-    assert told("engine", "test")["accepted"] > 0
-    assert told("engine", "use", "auto")["current"] == "auto"
+    assert run_json("engine", "remove", "b11400", code=1)["error"]["code"] == "engine_kept"
+    assert run_json("engine", "use", "b11434")["pinned"] is False
+    assert run_json("engine", "remove", "b11400")["removed"] == "b11400-cpu-x64"
+    assert run_json("engine", "test")["accepted"] > 0
+    assert run_json("engine", "use", "auto")["current"] == "auto"
 
 
 def test_what_a_person_reads() -> None:
@@ -99,14 +103,14 @@ def test_serve_takes_the_engine_in_use(demo_model: Path, releases: ReleaseServer
     with forked.start("serve", "--model", demo_model, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
         assert server.stdout
         head = [server.stdout.readline() for _ in range(2)][1]
-        told_busy = told("engine", "use", "auto")
-        removal = told("engine", "remove", "b11450", code=1)
+        busy = run_json("engine", "use", "auto")
+        removal = run_json("engine", "remove", "b11450", code=1)
         server.send_signal(signal.SIGINT)
         server.communicate()
     assert "b11450-cpu-x64 engine 0.6.0-dev (build 11450" in head
-    assert told_busy["current"] == "auto"
+    assert busy["current"] == "auto"
     assert removal["error"]["code"] == "engine_busy"
-    assert told("engine", "remove", "b11450")["freed_bytes"] > 0
+    assert run_json("engine", "remove", "b11450")["freed_bytes"] > 0
 
 
 @pytest.mark.thorough
@@ -125,7 +129,7 @@ def test_an_installed_engine_serves_by_its_name(demo_model: Path, releases: Rele
 def test_an_engine_in_use_that_is_gone_stops_serve_with_words(home: Path, demo_model: Path) -> None:
     run("engine", "install")
     shutil.rmtree(home / "data" / "engines" / "b11400-cpu-x64")
-    error = told("serve", "--model", demo_model, code=1)["error"]
+    error = run_json("serve", "--model", demo_model, code=1)["error"]
     assert error["message"] == "The engine in use, b11400-cpu-x64, no longer exists."
     assert "engine rollback" in error["hint"]
     assert "It is missing" in run("engine", "list").stdout
@@ -146,14 +150,14 @@ def test_an_engine_of_the_users_own(fake_engine: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_no_engine_is_not_taken_in(tmp_path: Path) -> None:
-    assert told("engine", "add", "/bin/true", code=1)["error"]["code"] == "engine_unsuitable"
-    assert told("engine", "add", tmp_path, code=1)["error"]["code"] == "engine_missing"
+    assert run_json("engine", "add", "/bin/true", code=1)["error"]["code"] == "engine_unsuitable"
+    assert run_json("engine", "add", tmp_path, code=1)["error"]["code"] == "engine_missing"
 
 
 @pytest.mark.thorough
 def test_a_known_bad_build(releases: ReleaseServer) -> None:
     releases.publish("b10745", "cpu", command=FAKE)
-    error = told("engine", "install", "b10745", code=1)["error"]
+    error = run_json("engine", "install", "b10745", code=1)["error"]
     assert error["code"] == "known_bad"
     assert "--anyway" in error["hint"]
     run("engine", "install", "b10745", "--anyway")
@@ -173,7 +177,7 @@ def test_interrupted_it_says_that_nothing_was_changed(releases: ReleaseServer) -
     assert installing.returncode == 130
     assert "Interrupted: nothing was changed." in rest
     assert "Traceback" not in rest
-    assert [each["name"] for each in told("engine")["engines"]] == ["built-in"]
+    assert [each["name"] for each in run_json("engine")["engines"]] == ["built-in"]
 
 
 @pytest.mark.parametrize("wrong", [["nonsense"], ["use"], ["remove"], ["add"], ["install", "a", "b"]])
@@ -183,6 +187,6 @@ def test_a_wrong_command_line(wrong: list[str]) -> None:
 
 def test_a_release_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MTP_LAUNCHER_GITHUB_API", "http://127.0.0.1:9")
-    error = told("engine", "install", code=1)["error"]
+    error = run_json("engine", "install", code=1)["error"]
     assert error["code"] == "unreachable"
-    assert told("engine", "list")["engines"], "the list needs no network"
+    assert run_json("engine", "list")["engines"], "the list needs no network"

@@ -11,7 +11,7 @@ from tools.sparse_models.models import model
 from tools.sparse_models.write import write
 
 
-def told(*arguments: str | Path) -> str:
+def run_text(*arguments: str | Path) -> str:
     done = forked.run(*arguments, env=os.environ | {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"})
     assert done.returncode == 0, done.stderr
     return " ".join(done.stdout.split())
@@ -20,7 +20,7 @@ def told(*arguments: str | Path) -> str:
 def test_the_context_of_a_model_of_attention_alone_stands_beside_its_kv_cache(tmp_path: Path, home: Path) -> None:
     path = tmp_path / "llama.gguf"
     write(path, "llama", model("llama-8b-q4_k"))
-    table = told("estimate", path, "--backend", "cpu", "--ctx", "4096", "--ask-engine")
+    table = run_text("estimate", path, "--backend", "cpu", "--ctx", "4096", "--ask-engine")
     # 32 layers of 8 heads of 128 elements, keys and values in f16: 128 KiB a token.
     assert "KV cache 512.0 MiB engine 512 " in table
 
@@ -38,13 +38,13 @@ def test_an_engine_is_asked_about_the_model_alone_where_drafts_are_not_in_its_fi
         f"files = [{{ quant = 'Q4_K', file = '{path}' }}]\n"
         "[[models.presets]]\nquant = 'Q4_K'\nctx = 4_096\ndraft = 2\n"
     )
-    plan = told("plan", "--model", "own", "--gpu-memory", "24", "--ask-engine")
+    plan = run_text("plan", "--model", "own", "--gpu-memory", "24", "--ask-engine")
     assert "the formula for cpu says" in plan
     assert "That is the model alone, without its drafts." in plan
 
 
 def test_drafts_of_repeats_have_no_length(home: Path) -> None:
-    plan = told("plan", "--model", "qwen3.6-35b-a3b", "--gpu-memory", "16", "--ctx", "32768", "--draft", "3")
+    plan = run_text("plan", "--model", "qwen3.6-35b-a3b", "--gpu-memory", "16", "--ctx", "32768", "--draft", "3")
     assert "drafts from repeats, ubatch" in plan
     assert "--spec-type ngram-mod" in plan
     assert "draft 3" not in plan.partition(" why ")[0]

@@ -54,9 +54,9 @@ def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[s
 
 
 def answer(*arguments: str | Path, code: int = 0, **options: Any) -> dict[str, Any]:  # noqa: ANN401
-    told = run(*arguments, "--json", **options)
-    assert told.returncode == code, told.stderr + told.stdout
-    value: dict[str, Any] = json.loads(told.stdout)
+    result = run(*arguments, "--json", **options)
+    assert result.returncode == code, result.stderr + result.stdout
+    value: dict[str, Any] = json.loads(result.stdout)
     return value
 
 
@@ -80,12 +80,12 @@ def program(path: Path, body: str) -> Path:
 
 class TestJson:
     def test_it_has_what_programs_were_promised(self, sparse: Path) -> None:
-        told = answer(sparse, "--gpu-memory", "24", *LONG)
-        assert told["parts"].keys() == PARTS
-        assert told["total_mib"] == pytest.approx(sum(told["parts"].values()), abs=0.5)
-        assert "engine" not in told
-        assert (told["backend"], told["ctx"], told["kv"], told["draft"]) == ("cuda", 262_144, "q8_0", 2)
-        assert (told["mtp_head"], told["architecture"], told["exact"]) == ("present", "qwen35moe", True)
+        result = answer(sparse, "--gpu-memory", "24", *LONG)
+        assert result["parts"].keys() == PARTS
+        assert result["total_mib"] == pytest.approx(sum(result["parts"].values()), abs=0.5)
+        assert "engine" not in result
+        assert (result["backend"], result["ctx"], result["kv"], result["draft"]) == ("cuda", 262_144, "q8_0", 2)
+        assert (result["mtp_head"], result["architecture"], result["exact"]) == ("present", "qwen35moe", True)
 
     def test_the_caches_of_a_real_gpu_s_log(self, sparse: Path) -> None:
         # qiip engine logs (b10964): 2,720 and 188.44 of context, 512 of the head's, 666.3 and 148 of compute.
@@ -136,8 +136,8 @@ class TestText:
         assert max(map(len, lines)) <= 110
 
     def test_what_is_missing_is_said(self, sparse: Path) -> None:
-        told = run(sparse, "--gpu-memory", "8", "--n-cpu-moe", "0").stdout
-        assert "too few" in told.split("GPU memory free")[1].splitlines()[0]
+        output = run(sparse, "--gpu-memory", "8", "--n-cpu-moe", "0").stdout
+        assert "too few" in output.split("GPU memory free")[1].splitlines()[0]
         assert "too few" not in run(sparse, "--gpu-memory", "24").stdout
 
     def test_what_one_of_several_gpus_lacks_is_said(self, sparse: Path) -> None:
@@ -146,15 +146,15 @@ class TestText:
         found = estimate_by_formula(read_source(str(sparse)), setting)
         assert found.parts.total < 26_000 * 2**20 < found.needed_bytes
         here = replace(describe_machine(24), free_mib=26_000, gpus=2, gpu_free_mib=cards)
-        told = "\n".join(format_parts(found, here, {}))
-        assert f"{-(-found.needed_bytes // 2**20) - 26_000:,} too few" in told
-        assert "TOO BIG" in told
+        result = "\n".join(format_parts(found, here, {}))
+        assert f"{-(-found.needed_bytes // 2**20) - 26_000:,} too few" in result
+        assert "TOO BIG" in result
 
     def test_the_engine_stands_beside(self, sparse: Path) -> None:
-        told = run(sparse, "--gpu-memory", "24", "--ask-engine", *LONG).stdout
-        assert "engine     2,908 with the KV cache" in told
-        assert "engine       512" in told
-        assert max(map(len, told.splitlines())) <= 110
+        output = run(sparse, "--gpu-memory", "24", "--ask-engine", *LONG).stdout
+        assert "engine     2,908 with the KV cache" in output
+        assert "engine       512" in output
+        assert max(map(len, output.splitlines())) <= 110
 
     @pytest.mark.parametrize(
         ("options", "what"),
@@ -162,8 +162,8 @@ class TestText:
         ids=["whole", "experts on the host"],
     )
     def test_what_another_backend_changes_is_explained(self, options: list[str], what: str, sparse: Path) -> None:
-        told = answer(sparse, "--gpu-memory", "24", "--ask-engine", *options)
-        more = round(told["engine"]["model_mib"] - told["parts"]["weights"])
+        result = answer(sparse, "--gpu-memory", "24", "--ask-engine", *options)
+        more = round(result["engine"]["model_mib"] - result["parts"]["weights"])
         text = " ".join(run(sparse, "--gpu-memory", "24", "--ask-engine", *options).stdout.split())
         said = text.split("It computes by cpu, and these figures are for cuda: its weights are ")[1]
         assert int(said.split()[0].replace(",", "")) == pytest.approx(more, abs=1)
@@ -177,28 +177,28 @@ class TestText:
         machine, wide = ("--gpu-memory", "16"), run(sparse, "--gpu-memory", "16").stdout.split()
         environment = os.environ | {"COLUMNS": str(columns)}
         for asked in ((), ("--ask-engine",)):
-            told = run(sparse, *machine, *asked, env=environment).stdout
-            assert max(map(len, told.splitlines())) <= columns
+            output = run(sparse, *machine, *asked, env=environment).stdout
+            assert max(map(len, output.splitlines())) <= columns
         assert run(sparse, *machine, env=environment).stdout.split() == wide
 
     def test_a_guess_is_called_one(self, sparse: Path) -> None:
-        told = run(sparse, "--gpu-memory", "24", "--backend", "metal").stdout
-        assert "is a guess" in told
+        output = run(sparse, "--gpu-memory", "24", "--backend", "metal").stdout
+        assert "is a guess" in output
         assert "is a guess" not in run(sparse, "--gpu-memory", "24").stdout
 
 
 class TestAskEngine:
     def test_the_built_in_engine_says_what_the_formula_says(self, sparse: Path, home: Path) -> None:
-        told = answer(sparse, "--backend", "cpu", "--ask-engine", *LONG)
-        engine, parts = told["engine"], told["parts"]
+        result = answer(sparse, "--backend", "cpu", "--ask-engine", *LONG)
+        engine, parts = result["engine"], result["parts"]
         assert engine.keys() >= ENGINE
         assert (engine["context_mib"], engine["draft_context_mib"]) == (2_908, 512)
         assert engine["context_mib"] == int(parts["kv"] + parts["recurrent"])
         assert engine["draft_context_mib"] == parts["draft_kv"]
         assert engine["compute_mib"] == pytest.approx(parts["compute"], rel=0.03)
         assert engine["draft_compute_mib"] == pytest.approx(parts["draft_compute"], rel=0.03)
-        assert abs(told["difference_percent"]) < 0.1
-        assert told["flagged"] is False
+        assert abs(result["difference_percent"]) < 0.1
+        assert result["flagged"] is False
         assert 0 < engine["seconds"] < 20
         assert list((home / "cache" / "twins").iterdir()) == []
 
@@ -210,9 +210,9 @@ class TestAskEngine:
         row = "P| - Host | 30000 = 20000 + 9000 + 1000 |"
         head = "P| memory breakdown [MiB] | total free self model context compute unaccounted |"
         body = f"for line in [{head!r}, {row!r}] * 2 + ['end']: print(line, flush=True)\ntime.sleep(60)"
-        told = answer(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", program(tmp_path / "e", body))
-        assert (told["engine"]["model_mib"], told["flagged"]) == (20_000, True)
-        assert told["difference_percent"] < -3
+        result = answer(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", program(tmp_path / "e", body))
+        assert (result["engine"]["model_mib"], result["flagged"]) == (20_000, True)
+        assert result["difference_percent"] < -3
         text = run(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", tmp_path / "e").stdout
         assert "too far apart: believe the engine." in " ".join(text.split())
 
@@ -233,12 +233,12 @@ class TestAskEngine:
         self, body: str, code: str, said: str, sparse: Path, tmp_path: Path, home: Path
     ) -> None:
         engine = program(tmp_path / "engine", body)
-        told = answer(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", engine, code=1)
-        assert told["engine"] is None
-        assert told["engine_error"]["code"] == code
-        assert said in told["engine_error"]["message"]
-        assert told["difference_percent"] is None
-        assert told["total_mib"] > 16_000
+        result = answer(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", engine, code=1)
+        assert result["engine"] is None
+        assert result["engine_error"]["code"] == code
+        assert said in result["engine_error"]["message"]
+        assert result["difference_percent"] is None
+        assert result["total_mib"] > 16_000
         text = run(sparse, "--gpu-memory", "24", "--engine", engine)
         assert text.returncode == 1
         assert "could not be asked." in text.stdout
@@ -248,11 +248,11 @@ class TestAskEngine:
     def test_where_no_sparse_file_can_be_made_the_formula_stands(self, sparse: Path, home: Path) -> None:
         (home / "cache").mkdir(parents=True)
         (home / "cache" / "twins").touch()
-        told = answer(sparse, "--gpu-memory", "24", "--ask-engine", code=1)
-        assert told["engine"] is None
-        assert told["engine_error"]["code"] == "twin_impossible"
-        assert "MTP_LAUNCHER_HOME" in told["engine_error"]["hint"]
-        assert told["parts"].keys() == PARTS
+        result = answer(sparse, "--gpu-memory", "24", "--ask-engine", code=1)
+        assert result["engine"] is None
+        assert result["engine_error"]["code"] == "twin_impossible"
+        assert "MTP_LAUNCHER_HOME" in result["engine_error"]["hint"]
+        assert result["parts"].keys() == PARTS
 
     def test_an_engine_that_is_not_there_is_the_user_s_mistake(self, sparse: Path, tmp_path: Path) -> None:
         assert complaint(sparse, "--gpu-memory", "24", "--engine", tmp_path / "none")["code"] == "engine_missing"
@@ -306,9 +306,9 @@ class TestFiles:
     def test_one_without_a_head(self, tmp_path: Path) -> None:
         path = tmp_path / "headless.gguf"
         write(path, "headless", model("qwen35moe-35b-iq3_s-nomtp"))
-        told = answer(path, "--gpu-memory", "24")
-        assert (told["draft"], told["parts"]["draft_kv"], told["mtp_head"]) == (0, 0, "none")
-        assert answer(path, "--gpu-memory", "24", "--no-mtp")["parts"] == told["parts"]
+        result = answer(path, "--gpu-memory", "24")
+        assert (result["draft"], result["parts"]["draft_kv"], result["mtp_head"]) == (0, 0, "none")
+        assert answer(path, "--gpu-memory", "24", "--no-mtp")["parts"] == result["parts"]
         error = complaint(path, "--gpu-memory", "24", "--draft", "2")
         assert error["code"] == "model_has_no_mtp_head"
         assert error["hint"].startswith("Start it with --draft 0, or download a file with an MTP head")
@@ -338,9 +338,9 @@ class TestCutShort:
         return path
 
     def test_it_is_said_and_the_figures_are_those_of_the_whole(self, cut: Path, sparse: Path) -> None:
-        whole, told = (answer(path, "--gpu-memory", "24") for path in (sparse, cut))
-        assert (whole["warnings"], told["parts"]) == ([], whole["parts"])
-        (warning,) = told["warnings"]
+        whole, result = (answer(path, "--gpu-memory", "24") for path in (sparse, cut))
+        assert (whole["warnings"], result["parts"]) == ([], whole["parts"])
+        (warning,) = result["warnings"]
         missing = 2_000_000_000 - (sparse.stat().st_size - read_header(sparse).needed_bytes)
         assert warning.startswith(f"cut.gguf is incomplete: {missing:,} of ")
         assert "Download it again" in warning
@@ -349,8 +349,8 @@ class TestCutShort:
         assert f"Warning: {warning}" in " ".join(text.stdout.split())
 
     def test_an_engine_refuses_it(self, cut: Path) -> None:
-        told = answer(cut, "--gpu-memory", "24", "--ask-engine", code=1)
-        assert (told["engine"], told["engine_error"]["code"], len(told["warnings"])) == (None, "model_broken", 1)
+        result = answer(cut, "--gpu-memory", "24", "--ask-engine", code=1)
+        assert (result["engine"], result["engine_error"]["code"], len(result["warnings"])) == (None, "model_broken", 1)
 
     def test_of_the_hub_s_file_that_is_said(self, hub: Hub, demo_model: Path) -> None:
         folder = hub.folder / "somebody" / "cut"
@@ -370,12 +370,12 @@ class TestWithoutAFormula:
 
     @pytest.mark.parametrize("asked", [(), ("--ask-engine",)])
     def test_the_engine_is_asked_and_told_alone(self, strange: Path, asked: tuple[str, ...]) -> None:
-        told = answer(strange, "--gpu-memory", "24", *asked)
-        assert (told["total_mib"], told["parts"], told["difference_percent"]) == (None, None, None)
-        assert told["estimated_by"] == told["engine"]["name"]
-        assert (told["status"], told["needed_mib"] > told["engine"]["model_mib"]) == ("FITS", True)
-        assert "no memory formula for the context" in told["parts_unknown"]
-        assert told["engine"]["context_mib"] == 2_528
+        result = answer(strange, "--gpu-memory", "24", *asked)
+        assert (result["total_mib"], result["parts"], result["difference_percent"]) == (None, None, None)
+        assert result["estimated_by"] == result["engine"]["name"]
+        assert (result["status"], result["needed_mib"] > result["engine"]["model_mib"]) == ("FITS", True)
+        assert "no memory formula for the context" in result["parts_unknown"]
+        assert result["engine"]["context_mib"] == 2_528
         text = run(strange, "--gpu-memory", "24", *asked)
         assert text.returncode == 0
         assert "FITS, by the engine" in text.stdout
@@ -413,28 +413,28 @@ class TestUsage:
         assert run(*arguments).returncode == 2
 
     def test_help(self) -> None:
-        told = run("--help")
-        assert told.returncode == 0
+        result = run("--help")
+        assert result.returncode == 0
         for option in ("--ask-engine", "--engine", "--gpu-memory", "--backend", "--kv", "--json"):
-            assert option in told.stdout
+            assert option in result.stdout
 
 
 class TestAdvice:
     def test_what_would_fit_is_said(self, sparse: Path) -> None:
         small = (sparse, "--gpu-memory", "12", "--host-memory", "64", "--n-cpu-moe", "0", *LONG)
-        told = answer(*small)
-        assert told["status"] == "TOO BIG"
-        (experts,) = [each["settings"]["n_cpu_moe"] for each in told["advice"] if each["settings"]]
+        result = answer(*small)
+        assert result["status"] == "TOO BIG"
+        (experts,) = [each["settings"]["n_cpu_moe"] for each in result["advice"] if each["settings"]]
         moved = answer(sparse, "--gpu-memory", "12", "--host-memory", "64", "--n-cpu-moe", str(experts), *LONG)
         assert (moved["status"], moved["advice"]) == ("OFFLOADS", [])
-        (named,) = [each["model"] for each in told["advice"] if each["model"]]
+        (named,) = [each["model"] for each in result["advice"] if each["model"]]
         text = " ".join(run(*small).stdout.split())
         assert f"It does not fit. What would: With the experts of {experts} layers in host memory it fits" in text
         assert f"({named})." in text
 
     def test_a_shorter_context(self, sparse: Path) -> None:
-        told = answer(sparse, "--gpu-memory", "21", "--ctx", "262144", "--kv", "f16", "--n-cpu-moe", "0")
-        contexts = [each["settings"]["ctx"] for each in told["advice"] if "ctx" in each["settings"]]
+        result = answer(sparse, "--gpu-memory", "21", "--ctx", "262144", "--kv", "f16", "--n-cpu-moe", "0")
+        contexts = [each["settings"]["ctx"] for each in result["advice"] if "ctx" in each["settings"]]
         assert contexts
         shorter = answer(sparse, "--gpu-memory", "21", "--ctx", str(contexts[0]), "--kv", "f16", "--n-cpu-moe", "0")
         assert shorter["status"] in ("FITS", "TIGHT")
@@ -443,7 +443,7 @@ class TestAdvice:
 def test_an_encoder_is_estimated_by_the_engine(tmp_path: Path) -> None:
     path = tmp_path / "bert.gguf"
     write_bert(path)
-    told = answer(path)
-    assert (told["total_mib"], told["parts"], told["status"]) == (None, None, "FITS")
-    assert told["engine"]["model_mib"] > 0
-    assert "no memory formula" in told["parts_unknown"]
+    result = answer(path)
+    assert (result["total_mib"], result["parts"], result["status"]) == (None, None, "FITS")
+    assert result["engine"]["model_mib"] > 0
+    assert "no memory formula" in result["parts_unknown"]

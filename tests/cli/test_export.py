@@ -26,7 +26,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     return forked.run(*arguments, env=os.environ | environment)
 
 
-def told(*arguments: str) -> str:
+def run_text(*arguments: str) -> str:
     done = run(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -50,25 +50,25 @@ def served() -> Iterator[dict[str, Any]]:
 
 
 def test_a_running_server_is_exported_as_it_runs(served: dict[str, Any]) -> None:
-    line = told("export", "command", "--shell", "bash")
+    line = run_text("export", "command", "--shell", "bash")
     assert f"--port {served['url'].rpartition(':')[2]} " in line
     assert "--spec-type draft-mtp" in line
     for kind in FORMATS:
-        assert served["api_key"] not in told("export", kind)
+        assert served["api_key"] not in run_text("export", kind)
     with_key = run("export", "curl", "--with-key")
     assert served["api_key"] in with_key.stdout
     assert "anyone who reads it" in with_key.stderr
 
 
 def test_curl_and_bash_speak_with_the_engine(served: dict[str, Any]) -> None:
-    text = told("export", "curl")
+    text = run_text("export", "curl")
     environment = os.environ | {"LLAMA_API_KEY": served["api_key"]}
     asked = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, env=environment)
     assert asked.stdout.rstrip().endswith("data: [DONE]")
 
 
 def test_clients_get_the_context_that_the_server_reports(served: dict[str, Any]) -> None:
-    limits = json.loads(told("export", "opencode"))["provider"]["mtp"]["models"]["demo"]["limit"]
+    limits = json.loads(run_text("export", "opencode"))["provider"]["mtp"]["models"]["demo"]["limit"]
     request = urllib.request.Request(f"{served['url']}/props", headers={"Authorization": f"Bearer {served['api_key']}"})
     with urllib.request.urlopen(request, timeout=60) as reply:
         reported = json.load(reply)["default_generation_settings"]["n_ctx"]
@@ -89,29 +89,29 @@ def test_all_models_of_this_computer_are_in_one_file(
         "same name",
         "two/same name",
     }
-    listed = json.loads(told("models", "list", "--json"))
+    listed = json.loads(run_text("models", "list", "--json"))
     assert len(listed["models"]) >= 2
     assert "Left out" in done.stderr
-    got = json.loads(told("export", "router-ini", "--json"))
+    got = json.loads(run_text("export", "router-ini", "--json"))
     assert got["models"] == list(models)
     assert got["url"] == f"{served['url']}/v1"
     assert [each["error"]["code"] for each in got["left_out"]]
     assert "[same name]" in got["text"]
-    only = yaml.safe_load(told("export", "llama-swap", "--model", "demo"))["models"]
+    only = yaml.safe_load(run_text("export", "llama-swap", "--model", "demo"))["models"]
     assert list(only) == ["demo"]
 
 
 def test_running_gateways_are_put_behind_another_program(served: dict[str, Any]) -> None:
-    read = yaml.safe_load(told("export", "litellm"))
+    read = yaml.safe_load(run_text("export", "litellm"))
     (model,) = read["model_list"]
     assert (model["model_name"], model["litellm_params"]["api_base"]) == ("demo", f"{served['url']}/v1")
-    peers = yaml.safe_load(told("export", "llama-swap", "--peers"))["peers"]
+    peers = yaml.safe_load(run_text("export", "llama-swap", "--peers"))["peers"]
     assert peers["gateway-1"] == {
         "proxy": served["url"],
         "apiKey": "${env.LLAMA_API_KEY_1}",
         "models": ["demo"],
     }
-    got = json.loads(told("export", "gpustack", "--peers", served["url"], "--with-key", "--json"))
+    got = json.loads(run_text("export", "gpustack", "--peers", served["url"], "--with-key", "--json"))
     assert got["gateways"] == [{"url": served["url"], "key_variable": "LLAMA_API_KEY_1", "models": ["demo"]}]
     assert served["api_key"] in got["text"]
 
@@ -155,8 +155,8 @@ def test_without_a_server_and_without_a_model_there_is_nothing() -> None:
 
 
 def test_a_plan_is_exported_as_it_is_planned() -> None:
-    plan = json.loads(told("plan", "--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "24", "--json"))["plans"][0]
-    text = told("export", "compose", "--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "24")
+    plan = json.loads(run_text("plan", "--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "24", "--json"))["plans"][0]
+    text = run_text("export", "compose", "--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "24")
     service = yaml.safe_load(text)["services"]["llama-server"]
     command = service["command"]
     assert service["image"].endswith(":server-cuda")
@@ -170,7 +170,7 @@ def test_a_plan_is_exported_as_it_is_planned() -> None:
 
 
 def test_one_file_of_a_model_can_be_named() -> None:
-    text = told(
+    text = run_text(
         "export", "router-ini", "--model", "qwen3.6-35b-a3b-mtp:UD-Q3_K_XL", "--gpu-memory", "48", "--ctx", "8K"
     )
     assert "model = Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf" in text
@@ -200,14 +200,14 @@ def test_a_file_is_exported_for_the_backend_and_the_quantisation_that_are_named(
     engine.write_text(f'#!/bin/sh\n[ "$1" = --help ] && echo "--device DEV"\nexec {fake} "$@"\n')
     engine.chmod(0o755)
     line = ("command", "--shell", "bash", "--engine", str(engine))
-    assert "--device none" in told("export", *line, "--model", str(demo_model), "--backend", "cpu")
+    assert "--device none" in run_text("export", *line, "--model", str(demo_model), "--backend", "cpu")
     missing = run("export", *line, "--model", "qwen3.6-35b-a3b-mtp", "--quant", "UD-Q4_K_XL")
     assert "UD-Q4_K_XL" in missing.stderr
 
 
 def test_workers_and_own_arguments_are_in_every_export() -> None:
     wanted = ("--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "24", "--rpc", "10.0.0.2:50052")
-    text = told("export", "command", "--shell", "bash", *wanted, "--", "--jinja")
+    text = run_text("export", "command", "--shell", "bash", *wanted, "--", "--jinja")
     assert "--rpc 10.0.0.2:50052" in text
     assert text.rstrip().endswith("--jinja")
 
@@ -220,17 +220,17 @@ def test_what_does_not_fit_is_not_exported() -> None:
 
 def test_a_file_is_written_once(tmp_path: Path) -> None:
     target = tmp_path / "serve it.sh"
-    assert "Wrote" in told("export", "script", "--shell", "bash", "--model", "demo", "--out", str(target))
+    assert "Wrote" in run_text("export", "script", "--shell", "bash", "--model", "demo", "--out", str(target))
     assert target.stat().st_mode & 0o777 == 0o755
     again = run("export", "script", "--shell", "bash", "--model", "demo", "--out", str(target))
     assert again.returncode == 1
     assert "is there already" in again.stderr
-    told("export", "script", "--shell", "bash", "--model", "demo", "--out", str(target), "--force", "--with-key")
+    run_text("export", "script", "--shell", "bash", "--model", "demo", "--out", str(target), "--force", "--with-key")
     assert target.stat().st_mode & 0o777 == 0o700
 
 
 def test_json_has_the_text_and_says_what_is_missing() -> None:
-    got = json.loads(told("export", "llama-swap", "--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "24", "--json"))
+    got = json.loads(run_text("export", "llama-swap", "--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "24", "--json"))
     assert yaml.safe_load(got["text"])["models"]
     assert got["missing"].endswith(".gguf")
     assert got["with_key"] is False
@@ -253,7 +253,7 @@ class TestAttach:
         assert watched.stdout.splitlines()[-1].startswith("ready")
 
     def test_one_of_ours_needs_no_key(self, served: dict[str, Any]) -> None:
-        assert "llama-server" in told("attach", served["url"], "--once")
+        assert "llama-server" in run_text("attach", served["url"], "--once")
 
     def test_a_wrong_key_and_none_are_told(self, served: dict[str, Any], tmp_path: Path) -> None:
         other = {"MTP_LAUNCHER_HOME": str(tmp_path / "other"), "THE_KEY": "wrong-key"}
@@ -274,12 +274,12 @@ class TestAttach:
         assert ("Without https" in capsys.readouterr().err) == warned
 
     def test_status_shows_the_key_when_it_is_asked_for(self, served: dict[str, Any]) -> None:
-        assert served["api_key"] not in told("status")
-        assert "--show-key" in told("status")
-        assert served["api_key"] in told("status", "--show-key")
+        assert served["api_key"] not in run_text("status")
+        assert "--show-key" in run_text("status")
+        assert served["api_key"] in run_text("status", "--show-key")
 
     def test_the_model_served_last_is_served_again(self, served: dict[str, Any]) -> None:
-        told("stop")
+        run_text("stop")
         with forked.start("serve", "--last", "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
             assert process.stdout is not None
             again = json.loads(process.stdout.readline())

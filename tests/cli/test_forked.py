@@ -40,9 +40,9 @@ def test_it_says_what_one_of_its_own_says(line: str, home: Path) -> None:
     """Each of these verbs runs here as users start it, with what it imports by itself."""
     words, environment = [*forked.COMMAND, *line.split()], dict(os.environ)  # without what readline exports
     alone = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
-    told = forked.run(*line.split())
-    assert vars(told) == vars(alone)
-    assert told.stdout or told.stderr
+    result = forked.run(*line.split())
+    assert vars(result) == vars(alone)
+    assert result.stdout or result.stderr
 
 
 def test_it_has_the_environment_and_the_folder_that_it_is_given(tmp_path: Path) -> None:
@@ -62,6 +62,6 @@ def test_one_that_takes_too_long_is_ended(demo_model: Path) -> None:
 
 
 def test_where_its_libraries_would_be_others_it_is_started_by_itself(tmp_path: Path) -> None:
-    told = forked.run("versions", env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)})
-    assert told.returncode == 0
-    assert vars(told) == vars(forked.run("versions"))
+    result = forked.run("versions", env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)})
+    assert result.returncode == 0
+    assert vars(result) == vars(forked.run("versions"))

@@ -45,14 +45,14 @@ def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
 
 
 def answer(*arguments: str, code: int = 0) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(run(*arguments, "--json", code=code).stdout.splitlines()[-1])
-    return told
+    result: dict[str, Any] = json.loads(run(*arguments, "--json", code=code).stdout.splitlines()[-1])
+    return result
 
 
 def test_models_names_them_with_their_store(ollama: Path) -> None:
-    told = answer("models")
-    assert told["found"] == [{"name": "tiny:1b", "path": str(ollama / "blobs" / BLOB), "store": "ollama"}]
-    assert documented("models")["each of `found`"] == told["found"][0].keys()
+    result = answer("models")
+    assert result["found"] == [{"name": "tiny:1b", "path": str(ollama / "blobs" / BLOB), "store": "ollama"}]
+    assert documented("models")["each of `found`"] == result["found"][0].keys()
     text = run("models").stdout
     assert "in other programs' folders, used in place" in text
     assert "tiny:1b  Ollama" in text
@@ -74,13 +74,13 @@ def test_models_list_has_them(ollama: Path) -> None:
 @pytest.mark.parametrize("command", ["plan", "estimate"])
 def test_plan_and_estimate_take_their_names(ollama: Path, command: str) -> None:
     arguments = ["--gpu-memory", "16"]
-    told = answer(command, "tiny:1b", *arguments)
+    result = answer(command, "tiny:1b", *arguments)
     there = str(ollama / "blobs" / BLOB)
     if command == "plan":
-        assert there in told["plans"][0]["argv"]
+        assert there in result["plans"][0]["argv"]
         assert "tiny:1b, F16" in run("plan", "tiny:1b", *arguments).stdout
     else:
-        assert told["architecture"] == "qwen35moe"
+        assert result["architecture"] == "qwen35moe"
 
 
 @pytest.mark.thorough
@@ -104,14 +104,14 @@ def test_they_are_not_removed(ollama: Path) -> None:
 
 
 def test_adding_such_a_folder_says_what_it_is(ollama: Path, tmp_path: Path) -> None:
-    told = run("models", "folders", "add", str(ollama)).stdout
-    assert "searched already." in told
-    assert "It is Ollama's: its model is used in place and never changed." in told
+    output = run("models", "folders", "add", str(ollama)).stdout
+    assert "searched already." in output
+    assert "It is Ollama's: its model is used in place and never changed." in output
     moved = tmp_path / "disk"
     ollama.rename(moved)
-    told = run("models", "folders", "add", str(moved)).stdout
-    assert "added.\nIt is Ollama's" in told
-    assert "  tiny:1b\n" in told
+    output = run("models", "folders", "add", str(moved)).stdout
+    assert "added.\nIt is Ollama's" in output
+    assert "  tiny:1b\n" in output
     assert [each["name"] for each in answer("models", "list")["models"]] == ["tiny:1b"]
     assert {"path": str(moved), "kind": "added", "there": True} in answer("models", "folders")["folders"]
 

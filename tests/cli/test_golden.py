@@ -199,8 +199,8 @@ def test_each_command_prints_what_its_transcript_says(name: str, files: Path, re
         path.write_text("\n".join(now) + "\n", "utf-8")
         return
     differences = difflib.unified_diff(lines, now, f"golden/{path.name}", "printed now", lineterm="", n=2)
-    if told := "\n".join(differences):
-        pytest.fail(f"{told}\n\nIs that what is meant? `just golden` writes it into the file.", pytrace=False)
+    if result := "\n".join(differences):
+        pytest.fail(f"{result}\n\nIs that what is meant? `just golden` writes it into the file.", pytrace=False)
 
 
 def test_every_verb_has_its_help_here(files: Path, request: pytest.FixtureRequest) -> None:

@@ -34,14 +34,14 @@ def displays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 def chosen(monkeypatch: pytest.MonkeyPatch, wsl: int | None) -> str | None:
     """Return what Qt is told, on WSL of that version, when the window is opened."""
     monkeypatch.setattr(surroundings, "wsl_version", lambda: wsl)
-    told: list[str | None] = []
+    received: list[str | None] = []
 
     def open_window(_: argparse.Namespace) -> int:
-        told.append(os.environ.get(PLATFORM))
+        received.append(os.environ.get(PLATFORM))
         return 0
 
     assert gui.run(argparse.Namespace(screenshot=None), open_window) == 0
-    return told[0]
+    return received[0]
 
 
 @pytest.mark.parametrize(("wsl", "platform"), [(2, "xcb"), (None, None)])

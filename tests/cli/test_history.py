@@ -24,13 +24,13 @@ def test_without_any_it_says_what_measures() -> None:
 
 
 def test_they_are_listed_newest_first(two: tuple[str, str]) -> None:
-    told = run("history").stdout
-    head, first, second = told.splitlines()
+    output = run("history").stdout
+    head, first, second = output.splitlines()
     assert head.split() == ["ID", "WHEN", "KIND", "MODEL", "WORKLOAD", "RUNS", "TOKENS/S", "RESULT"]
     assert first.startswith("bbb0000002  2026-11-02")
     assert first.endswith("Draft 2 is 45 % faster than no MTP for prose.")
     assert "50.0" in second
-    assert "\x1b" not in told
+    assert "\x1b" not in output
     assert [each["id"] for each in answer("history", "list")["measurements"]] == ["bbb0000002", "aaa0000001"]
 
 
@@ -62,13 +62,13 @@ def test_a_filter_that_leaves_nothing_says_so(two: tuple[str, str]) -> None:
 
 
 def test_one_is_shown(two: tuple[str, str]) -> None:
-    told = run("history", "show", "bbb").stdout
-    assert "\x1b" not in told
-    assert "Draft 2 is 45 % faster than no MTP for prose." in told
-    assert "1.45 times as fast (1 start)" in told
-    assert "The verdict of the tune uses only its final comparison" in " ".join(told.split())
-    assert "MTP off   20.0 ± 0.4" in told
-    assert "Tesla T4, 16 GiB, driver 1" in told
+    output = run("history", "show", "bbb").stdout
+    assert "\x1b" not in output
+    assert "Draft 2 is 45 % faster than no MTP for prose." in output
+    assert "1.45 times as fast (1 start)" in output
+    assert "The verdict of the tune uses only its final comparison" in " ".join(output.split())
+    assert "MTP off   20.0 ± 0.4" in output
+    assert "Tesla T4, 16 GiB, driver 1" in output
     rows = answer("history", "show", "last")["rows"]
     assert [row["settings"]["draft"] for row in rows] == [0, 2]
     assert rows[0]["baseline"]
@@ -98,9 +98,9 @@ def test_a_file_with_another_models_name_inside_is_told_by_its_own(home: Path) -
 def test_what_has_no_runs_is_not_shared(home: Path, tmp_path: Path) -> None:
     with History() as history:
         history.begin_session("bench", ENVIRONMENT, OFF, workload="code", id="ccc0000003")
-    told = run("history", "share", "ccc", "--to", str(tmp_path / "nothing.json"))
-    assert told.returncode != 0
-    assert "has no runs, so there is nothing to share" in " ".join(told.stderr.split())
+    result = run("history", "share", "ccc", "--to", str(tmp_path / "nothing.json"))
+    assert result.returncode != 0
+    assert "has no runs, so there is nothing to share" in " ".join(result.stderr.split())
     assert not list(tmp_path.glob("*.json"))
 
 
@@ -148,6 +148,6 @@ def test_they_are_deleted(two: tuple[str, str]) -> None:
 def test_a_damaged_file_is_told(home: Path, two: tuple[str, str]) -> None:
     file = home / "data" / "history" / "history.db"
     file.write_bytes(b"damaged " * 1_000)
-    told = run("history")
-    assert told.returncode == 0
-    assert "Note: The history of measurements was damaged" in told.stderr
+    result = run("history")
+    assert result.returncode == 0
+    assert "Note: The history of measurements was damaged" in result.stderr

@@ -62,11 +62,11 @@ def test_it_can_be_interrupted_at_any_moment(number: signal.Signals, after_s: fl
         time.sleep(after_s)  # what is tested is the moment itself
         process.send_signal(number)
         assert process.stderr is not None
-        told = process.stderr.read()
+        result = process.stderr.read()
         code = process.wait(120)
-    by_python = "Traceback" in told and "launcher/cli" not in told  # which was starting, and ends with 1 then
+    by_python = "Traceback" in result and "launcher/cli" not in result  # which was starting, and ends with 1 then
     assert code in (130, 143, -number) or by_python
-    assert by_python or "Traceback" not in told
+    assert by_python or "Traceback" not in result
     assert servers() == []
 
 
@@ -106,10 +106,10 @@ def test_start_can_be_interrupted_at_any_moment_of_its_first_second(checkout: Pa
             time.sleep(whole_s * moment / _MOMENTS)  # what is tested is the moment itself
             os.killpg(process.pid, signal.SIGINT)
             assert process.stderr is not None
-            told = process.stderr.read()
+            result = process.stderr.read()
             codes.add(process.wait(120))
-        assert "Traceback" not in told, told
-        assert "KeyboardInterrupt" not in told, told
+        assert "Traceback" not in result, result
+        assert "KeyboardInterrupt" not in result, result
     assert codes <= {130, -signal.SIGINT, 0}  # which a shell shows as 130; 0 of what had ended
     assert codes & {130, -signal.SIGINT}
 
@@ -125,10 +125,10 @@ def test_a_server_that_is_not_ready_yet_is_said_to_be_interrupted(
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(number)
-        output, told = process.communicate(timeout=120)
+        output, result = process.communicate(timeout=120)
     assert process.returncode == 128 + number
     assert output == ('{"state": "stopped"}\n' if form else "")
-    assert ("Stopped before the server was ready.\n" in told) is not bool(form)
+    assert ("Stopped before the server was ready.\n" in result) is not bool(form)
 
 
 @pytest.mark.cases(2)
@@ -152,9 +152,9 @@ def test_two_interrupts_at_any_moment_of_a_start_end_it_without_a_traceback(stat
         process.send_signal(signal.SIGINT)
         time.sleep(pause_s)  # in which the first one has begun to end it
         process.send_signal(signal.SIGINT)
-        told = process.stderr.read()
+        result = process.stderr.read()
         assert process.wait(120) in (0, 130)  # 0 when the first one was enough
-    assert "Traceback" not in told
+    assert "Traceback" not in result
     assert gone_within(20, *filter(None, started))
     assert servers() == []
 

@@ -30,11 +30,11 @@ def answer(*arguments: str) -> Any:  # noqa: ANN401 -- what JSON holds
 
 
 def test_plan_has_its_keys() -> None:
-    told, keys = answer("plan", "demo"), documented("plan")
-    assert keys["the object"] <= told.keys()
-    assert keys["`machine`"] <= told["machine"].keys()
-    assert keys["`memory`"] <= told["machine"]["memory"].keys()
-    assert keys["each of `plans`"] <= told["plans"][0].keys()
+    result, keys = answer("plan", "demo"), documented("plan")
+    assert keys["the object"] <= result.keys()
+    assert keys["`machine`"] <= result["machine"].keys()
+    assert keys["`memory`"] <= result["machine"]["memory"].keys()
+    assert keys["each of `plans`"] <= result["plans"][0].keys()
     described = answer("plan", "qwen3.8-27b", "--gpu", "RTX 4090", "--evidence")
     assert keys["`expected`"] == described["plans"][0]["expected"].keys()
     assert len(described["runs"]) > 300
@@ -42,10 +42,10 @@ def test_plan_has_its_keys() -> None:
 
 @pytest.mark.parametrize("command", ["estimate", "models"])
 def test_one_object_has_its_keys(command: str) -> None:
-    told, keys = answer(command, *(["demo"] if command == "estimate" else [])), documented(command)
+    result, keys = answer(command, *(["demo"] if command == "estimate" else [])), documented(command)
     assert len(keys["the object"]) > 1
-    assert keys["the object"] <= told.keys()
-    for each in told.get("models", []):
+    assert keys["the object"] <= result.keys()
+    for each in result.get("models", []):
         assert keys["each of `models`"] <= each.keys()
 
 
@@ -75,9 +75,9 @@ def test_serve_status_restart_and_requests_have_their_keys() -> None:
 
 def test_keys_have_their_keys() -> None:
     claim_endpoint(None)
-    told, keys = answer("keys", "add", "laptop"), documented("keys")
-    assert keys["the object"] == told.keys()
-    assert keys["each of `keys`"] | keys["each of `keys` after a change"] == told["keys"][0].keys()
+    result, keys = answer("keys", "add", "laptop"), documented("keys")
+    assert keys["the object"] == result.keys()
+    assert keys["each of `keys`"] | keys["each of `keys` after a change"] == result["keys"][0].keys()
 
 
 @pytest.mark.thorough

@@ -17,9 +17,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def answer(*arguments: str, code: int = 0) -> Any:  # noqa: ANN401 -- any JSON value
-    told = run(*arguments, "--json")
-    assert told.returncode == code, told.stderr
-    return json.loads(told.stdout)
+    result = run(*arguments, "--json")
+    assert result.returncode == code, result.stderr
+    return json.loads(result.stdout)
 
 
 def line_of(endpoint: Endpoint) -> dict[str, Any]:
@@ -34,9 +34,9 @@ def test_none_yet() -> None:
 
 def test_they_are_listed_and_shown_only_when_asked_for() -> None:
     endpoint = claim_endpoint(None)
-    for told in (run("keys").stdout, run("keys", "--json").stdout):
-        assert str(endpoint.port) in told
-        assert endpoint.api_key not in told
+    for each in (run("keys").stdout, run("keys", "--json").stdout):
+        assert str(endpoint.port) in each
+        assert endpoint.api_key not in each
     assert endpoint.api_key in run("keys", "--show-key").stdout
     (listed,) = answer("keys", "--show-key")["keys"]
     assert listed == {"name": "default", **line_of(endpoint), "api_key": endpoint.api_key}
@@ -46,10 +46,10 @@ def test_one_is_replaced_for_good() -> None:
     first = claim_endpoint(None)
     other = claim_endpoint(None, taken=frozenset({first.port}))
     port = other.port
-    told = answer("keys", "replace", "--port", str(first.port), "--show-key")["keys"]
+    result = answer("keys", "replace", "--port", str(first.port), "--show-key")["keys"]
     now = claim_endpoint(first.port)
     assert now.api_key != first.api_key
-    assert told == [{"name": "default", **line_of(first), "applied": None, "api_key": now.api_key}]
+    assert result == [{"name": "default", **line_of(first), "applied": None, "api_key": now.api_key}]
     assert claim_endpoint(port) == other
     assert len(answer("keys", "replace", "--all")["keys"]) == 2
     assert claim_endpoint(port) != other
@@ -80,9 +80,9 @@ def test_it_is_said_what_is_missing(arguments: list[str], words: str) -> None:
     first = claim_endpoint(None)
     claim_endpoint(None, taken=frozenset({first.port}))
     ports = {"FIRST": str(first.port), "UNUSED": "9"}
-    told = run(*(ports.get(each, each) for each in arguments))
-    assert told.returncode == 1
-    assert words.replace("UNUSED", "9") in told.stderr
+    result = run(*(ports.get(each, each) for each in arguments))
+    assert result.returncode == 1
+    assert words.replace("UNUSED", "9") in result.stderr
 
 
 def test_keys_by_name_are_added_replaced_and_revoked() -> None:
@@ -123,7 +123,7 @@ def test_a_running_server_takes_changes_over_at_once_and_keeps_them() -> None:
         assert (status(url, first), status(url, replaced["api_key"])) == (401, 200)
         assert replaced["api_key"] in run("status", "--show-key").stdout
         assert run("chat", "Hello", "--max-tokens", "2").returncode == 0, "our own commands know the new key"
-        told = ["keys", "revoke", "laptop"]
+        received = ["keys", "revoke", "laptop"]
         body = {"messages": [{"role": "user", "content": "Hello"}], "stream": True, "ignore_eos": True}
         headers = {"Authorization": f"Bearer {added['api_key']}"}
         with (
@@ -132,7 +132,7 @@ def test_a_running_server_takes_changes_over_at_once_and_keeps_them() -> None:
         ):
             lines = reply.iter_lines()
             assert next(lines).startswith("data: ")
-            (revoked,) = answer(*told)["keys"]
+            (revoked,) = answer(*received)["keys"]
             rest = [line for line in lines if line]
         assert revoked["applied"] is True
         assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == 401
@@ -153,8 +153,8 @@ def test_a_server_without_the_gateway_goes_on_with_the_old_key() -> None:
     with forked.start(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
         assert program.stdout
         ready = json.loads(program.stdout.readline())
-        told = run("keys", "replace").stdout
-        assert "still uses the old keys" in told
+        output = run("keys", "replace").stdout
+        assert "still uses the old keys" in output
         assert status(ready["url"], ready["api_key"]) == 200
         program.terminate()
         program.wait(120)
@@ -163,7 +163,7 @@ def test_a_server_without_the_gateway_goes_on_with_the_old_key() -> None:
 def test_a_folder_where_the_list_of_keys_belongs_is_set_aside_and_keeps_its_rights(home: Path) -> None:
     folder = home / "state" / "endpoints.json"
     folder.mkdir(parents=True, mode=0o755)
-    told = run("keys")
+    result = run("keys")
     bad = folder.with_name("endpoints.json.bad")
-    assert (told.returncode, f"is kept as {bad}" in told.stderr) == (0, True)
+    assert (result.returncode, f"is kept as {bad}" in result.stderr) == (0, True)
     assert bad.stat().st_mode & 0o777 == 0o755

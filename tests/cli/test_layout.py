@@ -7,9 +7,9 @@ from launcher.cli.layout import format_table, merge_similar, text_columns, wrap_
 ROWS = (("ID", "NAME", "SIZE"), ("one", "the first of them", "1,234.5"), ("two", "x", "7"))
 
 
-@pytest.mark.parametrize(("told", "wanted"), [("60", 60), ("80", 80), ("300", 120), ("5", 40), ("none", 100)])
-def test_text_is_as_wide_as_can_be_read(told: str, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", told)
+@pytest.mark.parametrize(("expected", "wanted"), [("60", 60), ("80", 80), ("300", 120), ("5", 40), ("none", 100)])
+def test_text_is_as_wide_as_can_be_read(expected: str, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", expected)
     assert text_columns() == wanted
 
 

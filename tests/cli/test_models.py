@@ -24,9 +24,9 @@ def run(*arguments: str, verb: str = "models") -> subprocess.CompletedProcess[st
 
 
 def answer(*arguments: str, verb: str = "models", code: int = 0) -> dict[str, Any]:
-    told = run(*arguments, "--json", verb=verb)
-    assert told.returncode == code, told.stderr
-    value: dict[str, Any] = json.loads(told.stdout)
+    result = run(*arguments, "--json", verb=verb)
+    assert result.returncode == code, result.stderr
+    value: dict[str, Any] = json.loads(result.stdout)
     return value
 
 
@@ -39,9 +39,9 @@ def bad_file(home: Path) -> Path:
 
 
 def test_the_list_is_a_table() -> None:
-    told = run()
-    assert (told.returncode, told.stderr) == (0, "")
-    head, *rows = told.stdout.splitlines()
+    result = run()
+    assert (result.returncode, result.stderr) == (0, "")
+    head, *rows = result.stdout.splitlines()
     assert head.split() == ["ID", "NAME", "FILES", "SIZES", "DRAFTS", "BY", "LICENCE"]
     rows_by_id = {row.split()[0]: row for row in rows if row}
     assert "11.37 to 71.07 GB" in rows_by_id["qwen3.6-35b-a3b-mtp"]
@@ -51,9 +51,9 @@ def test_the_list_is_a_table() -> None:
 
 
 def test_the_list_for_programs() -> None:
-    told = answer()
-    assert told["problems"] == []
-    models = {model["id"]: model for model in told["models"]}
+    result = answer()
+    assert result["problems"] == []
+    models = {model["id"]: model for model in result["models"]}
     files = {file["quant"]: file for file in models["qwen3.6-35b-a3b-mtp"]["files"]}
     assert files["UD-IQ3_S"]["size_bytes"] == 15_346_432_288
     assert files["UD-IQ3_S"]["sha256"] is None
@@ -62,9 +62,9 @@ def test_the_list_for_programs() -> None:
 
 
 def test_one_model_is_told_with_its_sources() -> None:
-    told = run("qwen3.6-35b-a3b-mtp")
-    assert (told.returncode, told.stderr) == (0, "")
-    text = told.stdout
+    result = run("qwen3.6-35b-a3b-mtp")
+    assert (result.returncode, result.stderr) == (0, "")
+    text = result.stdout
     assert "revision 5bc3e238d916f48a861bac2f8a1990a0e9b7e98d" in text
     assert "--spec-type draft-mtp" in text
     lines = text.splitlines()
@@ -83,36 +83,36 @@ def test_what_is_said_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch
     figures = sorted(wide.split())
     for columns in (60, 80, 120):
         monkeypatch.setenv("COLUMNS", str(columns))
-        told = run("qwen3.6-35b-a3b-mtp").stdout
-        long = [line for line in told.splitlines() if len(line) > columns and " " in line.strip().rpartition("  ")[2]]
+        output = run("qwen3.6-35b-a3b-mtp").stdout
+        long = [line for line in output.splitlines() if len(line) > columns and " " in line.strip().rpartition("  ")[2]]
         assert long == []
-        assert sorted(told.split()) == figures
+        assert sorted(output.split()) == figures
 
 
 @pytest.mark.parametrize("model", ["demo", "gemma-4-31b", "qwen3.5-9b-mtp", "qwen3.6-27b-mtp", "qwen3.8-27b"])
 def test_every_other_model_can_be_told(model: str) -> None:
-    told = run(model)
-    assert told.returncode == 0
-    assert f"({model})" in told.stdout.splitlines()[0]
+    result = run(model)
+    assert result.returncode == 0
+    assert f"({model})" in result.stdout.splitlines()[0]
     assert answer(model)["model"]["id"] == model
-    assert "None" not in told.stdout
+    assert "None" not in result.stdout
 
 
 def test_a_model_that_is_not_there() -> None:
-    told = run("qwen3.6-35b")
-    assert told.returncode == 1
-    assert 'no model "qwen3.6-35b"' in told.stderr
-    assert "qwen3.6-35b-a3b" in told.stderr
+    result = run("qwen3.6-35b")
+    assert result.returncode == 1
+    assert 'no model "qwen3.6-35b"' in result.stderr
+    assert "qwen3.6-35b-a3b" in result.stderr
     error = json.loads(run("qwen3.6-35b", "--json").stdout)["error"]
     assert error["code"] == "model_unknown"
     assert "qwen3.6-35b-a3b" in error["facts"]["near"]
 
 
 def test_a_bad_file_of_the_users_is_told_beside_the_list(bad_file: Path) -> None:
-    told = run()
-    assert told.returncode == 0
-    assert told.stderr == f"Left out: {bad_file}:4: models[0].files: has no entries\n"
-    assert "qwen3.6-35b-a3b-mtp" in told.stdout
+    result = run()
+    assert result.returncode == 0
+    assert result.stderr == f"Left out: {bad_file}:4: models[0].files: has no entries\n"
+    assert "qwen3.6-35b-a3b-mtp" in result.stdout
     (problem,) = answer()["problems"]
     assert problem == {"file": str(bad_file), "line": 4, "field": "models[0].files", "reason": "has no entries"}
 
@@ -121,11 +121,11 @@ def test_a_small_model_of_the_users_is_told_with_what_is_known(home: Path) -> No
     path = home / "config" / "models" / "mine.toml"
     path.parent.mkdir(parents=True)
     path.write_text('[[models]]\nid = "mine"\nname = "Mine"\nfiles = [{ quant = "Q8_0", file = "a.gguf" }]\n', "utf-8")
-    told = run("mine")
-    assert told.returncode == 0
-    assert "Context   unknown here" in told.stdout
-    assert str(path.parent / "a.gguf") in told.stdout
-    assert "Presets" not in told.stdout
+    result = run("mine")
+    assert result.returncode == 0
+    assert "Context   unknown here" in result.stdout
+    assert str(path.parent / "a.gguf") in result.stdout
+    assert "Presets" not in result.stdout
     assert [
         line for line in run().stdout.splitlines() if line.startswith("mine") and "unknown" in line and "none" in line
     ]
@@ -155,9 +155,9 @@ class TestRefresh:
         (folder / self.GONE).unlink()
 
     def test_what_came_of_it_is_told(self) -> None:
-        told = run("qwen3.8-27b", "--refresh")
-        assert (told.returncode, told.stderr) == (0, "")
-        head, *lines = told.stdout.splitlines()
+        result = run("qwen3.8-27b", "--refresh")
+        assert (result.returncode, result.stderr) == (0, "")
+        head, *lines = result.stdout.splitlines()
         assert head == f"qwen3.8-27b: unsloth/Qwen3.8-27B-GGUF at {COMMIT}"
         assert f"  known now  {self.LEARNED}: 13,100,000,000 bytes, SHA-256 000000000000" in lines
         (differs,) = (line for line in lines if line.startswith("  differs"))
@@ -181,8 +181,8 @@ class TestRefresh:
 
     def test_a_plan_uses_it(self) -> None:
         asked = ("--gpu-memory", "16", "--model", "qwen3.8-27b", "--quant", "Q3_K_M")
-        told = " ".join(run(*asked, verb="plan").stdout.split())
-        assert "weights by bits per weight: its size is not listed" in told
+        result = " ".join(run(*asked, verb="plan").stdout.split())
+        assert "weights by bits per weight: its size is not listed" in result
         guessed = answer(*asked, verb="plan")["plans"][0]
         assert (guessed["quant"], guessed["bytes"], guessed["exact"]) == ("Q3_K_M", None, False)
         assert guessed["low_mib"] < guessed["required_mib"] < guessed["high_mib"]
@@ -195,10 +195,10 @@ class TestRefresh:
 
     @pytest.mark.thorough
     def test_one_model_that_fails_does_not_stop_the_others(self) -> None:
-        told = run("--refresh")
-        assert told.returncode == 1
-        assert f"qwen3.8-27b: unsloth/Qwen3.8-27B-GGUF at {COMMIT}" in told.stdout
-        failed = {line.split(":")[0] for line in told.stderr.splitlines()}
+        result = run("--refresh")
+        assert result.returncode == 1
+        assert f"qwen3.8-27b: unsloth/Qwen3.8-27B-GGUF at {COMMIT}" in result.stdout
+        failed = {line.split(":")[0] for line in result.stderr.splitlines()}
         assert failed == {model.id for model in shipped_models() if model.repo} - {"qwen3.8-27b"}
         assert answer("qwen3.8-27b")["model"]["revision"] == COMMIT
 
@@ -227,10 +227,10 @@ class TestRefresh:
         good = '[[models]]\nid = "mine"\nname = "M"\nrepo = "someone/mine"\nfiles = [{quant = "Q", file = "a.gguf"}]\n'
         (models / "good.toml").write_text(good)
         (models / "bad.toml").write_text("[[models]]\n")
-        told = run("mine", "--refresh")
-        assert told.returncode == 0
-        assert "known now  a.gguf: 4 bytes, SHA-256 " in told.stdout
-        assert f"Left out: {models / 'bad.toml'}:1" in told.stderr
+        result = run("mine", "--refresh")
+        assert result.returncode == 0
+        assert "known now  a.gguf: 4 bytes, SHA-256 " in result.stdout
+        assert f"Left out: {models / 'bad.toml'}:1" in result.stderr
         assert answer("mine", "--refresh")["problems"][0]["file"] == str(models / "bad.toml")
 
     def test_a_model_of_which_nothing_was_known_can_be_planned_in_the_end(
@@ -261,14 +261,14 @@ class TestRefresh:
         assert plan["parts"] == estimated["parts"]
 
     def test_a_model_that_is_not_from_the_hub(self) -> None:
-        told = run("demo", "--refresh")
-        assert told.returncode == 1
-        assert "demo is not from the hub" in told.stderr
+        result = run("demo", "--refresh")
+        assert result.returncode == 1
+        assert "demo is not from the hub" in result.stderr
         assert answer("no-such", "--refresh", code=1)["error"]["code"] == "model_unknown"
 
     def test_what_is_wrong_for_all_is_said_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-        told = run("--refresh")
-        assert (told.returncode, told.stdout) == (1, "")
-        assert told.stderr.count("HF_HUB_OFFLINE is set") == 1
+        result = run("--refresh")
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr.count("HF_HUB_OFFLINE is set") == 1
         assert answer("--refresh", code=1)["error"]["code"] == "offline"

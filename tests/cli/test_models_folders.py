@@ -18,9 +18,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def answer(*arguments: str) -> dict[str, Any]:
-    told = run(*arguments, "--json")
-    assert told.returncode == 0, told.stderr
-    value: dict[str, Any] = json.loads(told.stdout)
+    result = run(*arguments, "--json")
+    assert result.returncode == 0, result.stderr
+    value: dict[str, Any] = json.loads(result.stdout)
     return value
 
 
@@ -51,9 +51,9 @@ def test_what_downloads_left_is_listed_and_removed() -> None:
     bad.parent.mkdir(parents=True)
     bad.write_bytes(b"x" * 5_000)
     bad.with_name("m.gguf.bad.txt").write_text("It is another file.\n")
-    told = run("models", "list").stdout
-    assert "not what it should be" in told
-    assert "It is another file." in told
+    output = run("models", "list").stdout
+    assert "not what it should be" in output
+    assert "It is another file." in output
     (left,) = answer("models", "list")["leftovers"]
     assert (left["path"], left["kind"]) == (str(bad), "bad")
     assert run("models", "remove", "leftovers").returncode != 0
@@ -67,10 +67,10 @@ def test_a_log_becomes_a_report() -> None:
     book = LogBook.for_port(9_100)
     book.add("srv load_model: --api-key abcdef0123 was given")
     book.close()
-    told = run("logs", "--report")
-    assert told.returncode == 0, told.stderr
-    assert "### Versions" in told.stdout
-    assert "abcdef0123" not in told.stdout
+    result = run("logs", "--report")
+    assert result.returncode == 0, result.stderr
+    assert "### Versions" in result.stdout
+    assert "abcdef0123" not in result.stdout
     (file,) = answer("logs", "--files")["files"]
     assert (file["port"], file["age"]) == (9_100, 0)
     assert "abcdef0123" in run("logs", "--file", file["path"]).stdout

@@ -33,27 +33,27 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 class TestOutput:
     @pytest.mark.parametrize("arguments", [PLAN, ["models", "--json"]], ids=" ".join)
     def test_an_answer_without_an_output_is_an_error(self, arguments: list[str]) -> None:
-        told = shell(f"{LAUNCHER} {shlex.join(arguments)} >&-")
-        assert (told.returncode, told.stderr) == (1, "Error: The output could not be written: it is closed.\n")
+        result = shell(f"{LAUNCHER} {shlex.join(arguments)} >&-")
+        assert (result.returncode, result.stderr) == (1, "Error: The output could not be written: it is closed.\n")
 
     @pytest.mark.parametrize("arguments", [PLAN, [*PLAN, "--json"], ["models"], ["models", "--json"]], ids=" ".join)
     def test_an_answer_that_has_no_room_is_an_error(self, arguments: list[str]) -> None:
         with Path("/dev/full").open("w") as full:
             started = forked.start(*arguments, stdout=full.fileno(), stderr=subprocess.PIPE)
         with started as program:
-            _, told = program.communicate()
+            _, result = program.communicate()
         why = "No space left on device"
-        assert (program.returncode, told) == (1, f"Error: The output could not be written: {why}.\n")
+        assert (program.returncode, result) == (1, f"Error: The output could not be written: {why}.\n")
 
     def test_without_any_output_the_exit_code_tells(self) -> None:
         assert shell(f"{LAUNCHER} models >&- 2>&-").returncode == 1
         assert shell(f"{LAUNCHER} models 2>&-").returncode == 0
 
     def test_a_reader_that_leaves_is_no_error_of_ours(self) -> None:
-        told = shell(f'{LAUNCHER} models qwen3.6-35b-a3b-mtp | head -1; echo "${{PIPESTATUS[0]}}"')
-        assert told.stdout.splitlines()[0] == "Qwen3.6-35B-A3B with MTP head (qwen3.6-35b-a3b-mtp)"
-        assert told.stdout.splitlines()[1] in ("141", "0")  # 0 where all went into the pipe before
-        assert told.stderr == ""
+        result = shell(f'{LAUNCHER} models qwen3.6-35b-a3b-mtp | head -1; echo "${{PIPESTATUS[0]}}"')
+        assert result.stdout.splitlines()[0] == "Qwen3.6-35B-A3B with MTP head (qwen3.6-35b-a3b-mtp)"
+        assert result.stdout.splitlines()[1] in ("141", "0")  # 0 where all went into the pipe before
+        assert result.stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,14 @@ class TestOutput:
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_an_empty_value_is_wrong_usage(arguments: list[str], what: str) -> None:
-    told = run(*arguments)
-    assert (told.returncode, told.stdout) == (2, "")
-    assert f"error: {what} is empty: give it a value, or leave it out\n" in told.stderr
+    result = run(*arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert f"error: {what} is empty: give it a value, or leave it out\n" in result.stderr
 
 
 def test_an_empty_value_behind_the_sign_is_the_engine_s() -> None:
-    told = run(*PLAN, "--json", "--", "--alias", "")
-    assert json.loads(told.stdout)["plans"][0]["argv"][-2:] == ["--alias", ""]
+    result = run(*PLAN, "--json", "--", "--alias", "")
+    assert json.loads(result.stdout)["plans"][0]["argv"][-2:] == ["--alias", ""]
 
 
 class TestHome:
@@ -89,17 +89,17 @@ class TestHome:
     def test_a_file_in_its_place_is_told_by_every_verb(self, arguments: list[str], tmp_path: Path) -> None:
         blocked = tmp_path / "file"
         blocked.touch()
-        told = run(*arguments, MTP_LAUNCHER_HOME=str(blocked))
-        assert (told.returncode, told.stdout) == (1, "")
-        error, hint = told.stderr.splitlines()
+        result = run(*arguments, MTP_LAUNCHER_HOME=str(blocked))
+        assert (result.returncode, result.stdout) == (1, "")
+        error, hint = result.stderr.splitlines()
         assert error == f"Error: MTP_LAUNCHER_HOME is {blocked}, but {blocked} is not a folder."
         assert hint.strip().startswith("Set MTP_LAUNCHER_HOME to a writable folder")
 
     def test_one_that_cannot_be_made_leaves_the_figures(self, demo_model: Path) -> None:
         words = ("estimate", str(demo_model), "--gpu-memory", "8", "--ask-engine", "--json")
-        told = run(*words, MTP_LAUNCHER_HOME="/proc/nothing")
-        assert told.returncode == 1
-        answer = json.loads(told.stdout)
+        result = run(*words, MTP_LAUNCHER_HOME="/proc/nothing")
+        assert result.returncode == 1
+        answer = json.loads(result.stdout)
         assert (answer["engine"], answer["engine_error"]["code"]) == (None, "home_unusable")
         assert "MTP_LAUNCHER_HOME" in answer["engine_error"]["hint"]
         assert answer["total_mib"] > 0

@@ -37,9 +37,9 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def answer(*arguments: str, code: int = 0, extra: Sequence[str] = (), **environment: str) -> dict[str, Any]:
-    told = run(*arguments, "--json", *(["--", *extra] if extra else []), **environment)
-    assert told.returncode == code, told.stderr + told.stdout
-    value: dict[str, Any] = json.loads(told.stdout)
+    result = run(*arguments, "--json", *(["--", *extra] if extra else []), **environment)
+    assert result.returncode == code, result.stderr + result.stdout
+    value: dict[str, Any] = json.loads(result.stdout)
     return value
 
 
@@ -50,9 +50,9 @@ def first(*arguments: str, extra: Sequence[str] = (), **environment: str) -> dic
 
 class TestJson:
     def test_it_has_what_programs_were_promised(self) -> None:
-        told = answer("--gpu-memory", "24")
-        assert told["plans"]
-        for plan in told["plans"]:
+        result = answer("--gpu-memory", "24")
+        assert result["plans"]
+        for plan in result["plans"]:
             assert plan.keys() >= KEYS
             assert plan["parts"].keys() == PARTS
             assert plan["required_mib"] == pytest.approx(sum(plan["parts"].values()), abs=1.5)
@@ -80,10 +80,10 @@ class TestJson:
         assert plan["env"] == {}  # of another computer's engine nothing is known
 
     def test_what_is_not_known_is_null(self) -> None:
-        told = answer("--gpu-memory", "80")
-        assert told["machine"]["host_mib"] is None
-        assert told["machine"]["gpu"] is None
-        plan = told["plans"][0]
+        result = answer("--gpu-memory", "80")
+        assert result["machine"]["host_mib"] is None
+        assert result["machine"]["gpu"] is None
+        plan = result["plans"][0]
         assert (plan["sha256"], plan["nearest_tokens_per_second"]) == (None, None)
         assert plan["evidence"] == []
         unknown = answer("--gpu-memory", "64")["plans"][0]  # no card of this size is known
@@ -111,10 +111,10 @@ class TestJson:
         assert "NVIDIA GeForce RTX 4090" in unknown.stderr
 
     def test_the_machine_is_what_was_described(self) -> None:
-        told = answer(
+        result = answer(
             "--gpu-memory", "16", "--free-memory", "15000", "--headless", "--host-memory", "32", "--backend", "vulkan"
         )
-        assert told["machine"] == {
+        assert result["machine"] == {
             "described": True, "gpu": None, "cards": ["NVIDIA GeForce RTX 5060 Ti"], "gpus": 1,
             "backend": "vulkan", "nominal_gb": 16.0, "free_mib": 15_000,
             "margin_mib": 512, "host_mib": 24_576,
@@ -124,7 +124,7 @@ class TestJson:
                 "Speeds are those of a typical card of this size: NVIDIA GeForce RTX 5060 Ti.",
             ],
         }  # fmt: skip
-        assert told["plans"][0]["backend"] == "vulkan"
+        assert result["plans"][0]["backend"] == "vulkan"
 
     def test_every_option_is_taken(self) -> None:
         plan = first(
@@ -150,14 +150,14 @@ class TestJson:
 class TestExtra:
     def test_arguments_of_the_user_s_own_come_last_as_they_are(self) -> None:
         words = ["--threads", "8", "-ot", "exps=CPU", "--json", "two words"]
-        told = run("--gpu-memory", "24", "--json", "--", *words)
-        plan = json.loads(told.stdout)["plans"][0]
+        result = run("--gpu-memory", "24", "--json", "--", *words)
+        plan = json.loads(result.stdout)["plans"][0]
         assert plan["argv"][-len(words) :] == words == plan["extra"]
         assert plan["argv"][: -len(words)] == first("--gpu-memory", "24")["argv"]
 
     def test_they_are_shown_as_the_user_s(self) -> None:
-        told = run("--gpu-memory", "24", "--", "--threads", "8", "two words")
-        command = told.stdout[told.stdout.index("  command") :].split("\n\n")[0]
+        result = run("--gpu-memory", "24", "--", "--threads", "8", "two words")
+        command = result.stdout[result.stdout.index("  command") :].split("\n\n")[0]
         assert "and yours: --threads 8 'two words'" in " ".join(command.split())
         assert run("--gpu-memory", "24").stdout.count("and yours") == 0
 
@@ -199,25 +199,25 @@ class TestText:
     @pytest.mark.parametrize("arguments", MACHINES, ids=" ".join)
     @pytest.mark.parametrize("columns", [60, 80, 120])
     def test_it_is_as_wide_as_the_terminal(self, columns: int, arguments: list[str]) -> None:
-        told = run(*arguments, COLUMNS=str(columns)).stdout
-        long = [line for line in told.splitlines() if len(line) > columns]
-        assert len(told.splitlines()) > 2
+        output = run(*arguments, COLUMNS=str(columns)).stdout
+        long = [line for line in output.splitlines() if len(line) > columns]
+        assert len(output.splitlines()) > 2
         assert [line for line in long if " " in line[12:]] == []  # but for a file's name, which is whole
-        assert told.split() == run(*arguments, COLUMNS="10000").stdout.split()
+        assert output.split() == run(*arguments, COLUMNS="10000").stdout.split()
 
     def test_it_says_what_how_why_and_what_to_mind(self) -> None:
-        told = run("--gpu-memory", "16").stdout
-        assert told.startswith("A GPU of 16 GiB (cuda): 15,843 MiB free, 1,024 of them to stay free\n")
+        output = run("--gpu-memory", "16").stdout
+        assert output.startswith("A GPU of 16 GiB (cuda): 15,843 MiB free, 1,024 of them to stay free\n")
         for label in ("settings", "memory", "why", "caution", "measured", "file", "command"):
-            assert f"\n  {label} " in told
-        assert "TIGHT  Qwen3.6-35B-A3B with MTP head, UD-IQ3_S, 14.3 GiB" in told
-        assert "Other plans" in told
-        assert told.count("NJannasch") == 1
+            assert f"\n  {label} " in output
+        assert "TIGHT  Qwen3.6-35B-A3B with MTP head, UD-IQ3_S, 14.3 GiB" in output
+        assert "Other plans" in output
+        assert output.count("NJannasch") == 1
 
     def test_each_guess_is_called_one(self, home: Path) -> None:
         def memory(backend: str, *more: str) -> str:
-            told = " ".join(run("--gpu-memory", "24", "--backend", backend, *more).stdout.split())
-            return told[told.index(" memory ") : told.index(" why ")]
+            result = " ".join(run("--gpu-memory", "24", "--backend", backend, *more).stdout.split())
+            return result[result.index(" memory ") : result.index(" why ")]
 
         unread, guess = "its header is not read yet", "the compute buffer is a guess"
         assert [text in memory("cuda") for text in (unread, guess)] == [True, False]
@@ -235,33 +235,33 @@ class TestText:
         path.parent.mkdir(parents=True)
         file = '{ quant = "Q8_0", file = "a.gguf" }'
         path.write_text(f'[[models]]\nid = "mine"\nname = "Mine"\nrepo = "a/b"\nfiles = [{file}]\n', "utf-8")
-        told = run("--model", "mine", "--gpu-memory", "16")
-        assert told.returncode == 1
-        said = " ".join(told.stdout.split())
+        result = run("--model", "mine", "--gpu-memory", "16")
+        assert result.returncode == 1
+        said = " ".join(result.stdout.split())
         assert "Not planned: mine Q8_0: its layout is unknown. `mtp-launcher models mine --refresh`" in said
 
     def test_a_host_that_is_short_is_said_first(self) -> None:
         described = "--model", MOE, "--quant", "UD-Q4_K_M", "--gpu-memory", "12", "--host-memory", "8"
         assert answer(*described, code=1)["plans"][0]["host_short"]
-        told = " ".join(run(*described).stdout.split())
-        assert told.index("too little host memory. What fits: ") < told.index("TOO BIG")
+        result = " ".join(run(*described).stdout.split())
+        assert result.index("too little host memory. What fits: ") < result.index("TOO BIG")
 
     def test_help_names_every_option(self) -> None:
-        told = run("--help")
-        assert told.returncode == 0
+        result = run("--help")
+        assert result.returncode == 0
         for option in (
             "--model", "--gpu-memory", "--free-memory", "--headless", "--host-memory", "--quant", "--ctx", "--kv",
             "--draft", "--ubatch", "--n-cpu-moe", "--slots", "--no-mtp", "--backend", "--intent", "--json",
         ):  # fmt: skip
-            assert option in told.stdout
+            assert option in result.stdout
 
 
 class TestExitCodes:
     def test_one_when_all_are_too_big(self) -> None:
         tiny = "--gpu-memory", "2", "--free-memory", "300"
-        told = answer(*tiny, code=1)
-        assert {plan["status"] for plan in told["plans"]} == {"TOO BIG"}
-        assert all(any("can start it anyway" in text for text in plan["cautions"]) for plan in told["plans"])
+        result = answer(*tiny, code=1)
+        assert {plan["status"] for plan in result["plans"]} == {"TOO BIG"}
+        assert all(any("can start it anyway" in text for text in plan["cautions"]) for plan in result["plans"])
         text = run(*tiny)
         assert (text.returncode, text.stderr) == (1, "")
         assert "TOO BIG" in text.stdout
@@ -302,9 +302,9 @@ class TestExitCodes:
         assert error["hint"].endswith(".")
 
     def test_an_error_in_text(self) -> None:
-        told = run("--model", "qwen3.6-35b", "--gpu-memory", "24")
-        assert (told.returncode, told.stdout) == (1, "")
-        error, hint = told.stderr.splitlines()
+        result = run("--model", "qwen3.6-35b", "--gpu-memory", "24")
+        assert (result.returncode, result.stdout) == (1, "")
+        error, hint = result.stderr.splitlines()
         assert error == 'Error: The catalogue has no model "qwen3.6-35b".'
         assert "Did you mean qwen3.6-35b-a3b" in hint
 
@@ -314,9 +314,9 @@ class TestExitCodes:
         ids=" ".join,
     )
     def test_two_for_wrong_usage(self, arguments: list[str]) -> None:
-        told = run(*arguments)
-        assert told.returncode == 2
-        assert "Traceback" not in told.stderr
+        result = run(*arguments)
+        assert result.returncode == 2
+        assert "Traceback" not in result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -327,17 +327,17 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 class TestThisMachine:
     def test_without_a_gpu_it_is_the_processor(self) -> None:
-        told = answer("--host-memory", "64")
-        assert (told["machine"]["backend"], told["machine"]["free_mib"]) == ("cpu", 49_152)
-        plan = told["plans"][0]
+        result = answer("--host-memory", "64")
+        assert (result["machine"]["backend"], result["machine"]["free_mib"]) == ("cpu", 49_152)
+        plan = result["plans"][0]
         assert (plan["ctx"], plan["status"], plan["evidence"]) == (32_768, "FITS", [])
         assert "--gpu-layers" not in plan["argv"]
         text = run("--host-memory", "64").stdout
         assert text.startswith("No usable GPU: the processor (cpu): 49,152 MiB free")
 
     def test_with_a_driver_the_gpu_s_free_memory_counts(self, driver: str) -> None:
-        told = answer(LD_LIBRARY_PATH=driver)
-        machine, plan = told["machine"], told["plans"][0]
+        result = answer(LD_LIBRARY_PATH=driver)
+        machine, plan = result["machine"], result["plans"][0]
         assert (machine["described"], machine["gpu"], machine["backend"]) == (False, "NVIDIA Stub 24GB", "cuda")
         assert machine["nominal_gb"] == 24.0
         assert plan["free_mib"] == machine["free_mib"]
@@ -347,9 +347,9 @@ class TestThisMachine:
         assert text.startswith("NVIDIA Stub 24GB (cuda): ")
 
     def test_two_gpus_are_planned_together(self, driver: str) -> None:
-        told = answer(LD_LIBRARY_PATH=driver, STUB_GPUS="2")
-        assert told["machine"]["gpus"] == 2
-        plan = told["plans"][0]
+        result = answer(LD_LIBRARY_PATH=driver, STUB_GPUS="2")
+        assert result["machine"]["gpus"] == 2
+        plan = result["plans"][0]
         assert plan["parts"]["overhead"] == 660
         assert sum(plan["by_gpu_mib"]) == pytest.approx(plan["required_mib"], abs=1.5)
         assert plan["needed_mib"] >= plan["required_mib"]
@@ -361,10 +361,10 @@ def test_what_is_wrong_in_a_file_of_the_user_s_is_told_and_the_rest_is_planned(h
     folder = home / "config" / "models"
     folder.mkdir(parents=True)
     (folder / "mine.toml").write_text('[[models]]\nid = "mine"\nname = "Mine"\nfiles = []\n')
-    told = answer("--gpu-memory", "24")
-    (problem,) = told["problems"]
+    result = answer("--gpu-memory", "24")
+    (problem,) = result["problems"]
     assert (problem["line"], problem["field"]) == (4, "models[0].files")
-    assert told["plans"][0]["model"] == MOE
+    assert result["plans"][0]["model"] == MOE
     text = run("--gpu-memory", "24")
     assert text.returncode == 0
     assert text.stderr.startswith(f"Left out: {folder / 'mine.toml'}:4: models[0].files: ")

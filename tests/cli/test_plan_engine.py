@@ -22,9 +22,9 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def answer(*arguments: str, code: int = 0, **environment: str) -> dict[str, Any]:
-    told = run(*arguments, "--json", **environment)
-    assert told.returncode == code, told.stderr + told.stdout
-    value: dict[str, Any] = json.loads(told.stdout)
+    result = run(*arguments, "--json", **environment)
+    assert result.returncode == code, result.stderr + result.stdout
+    value: dict[str, Any] = json.loads(result.stdout)
     return value
 
 

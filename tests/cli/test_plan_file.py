@@ -124,16 +124,16 @@ class TestWhatCannotWork:
     SMALL = ("--gpu-memory", "6", "--host-memory", "16")
 
     def test_a_plan_without_a_model_never_leads_with_it(self) -> None:
-        told = answer(*self.SMALL)
-        assert told["smaller"] is None
-        assert [plan["status"] for plan in told["plans"]].count("TOO BIG") == 0
-        assert not any(plan["host_short"] for plan in told["plans"])
+        result = answer(*self.SMALL)
+        assert result["smaller"] is None
+        assert [plan["status"] for plan in result["plans"]].count("TOO BIG") == 0
+        assert not any(plan["host_short"] for plan in result["plans"])
 
     def test_a_named_file_is_too_big_and_a_model_that_works_is_named(self) -> None:
-        told = answer("qwen3.6-35b-a3b-mtp:UD-Q4_K_M", *self.SMALL, code=1)
-        (plan,) = told["plans"]
+        result = answer("qwen3.6-35b-a3b-mtp:UD-Q4_K_M", *self.SMALL, code=1)
+        (plan,) = result["plans"]
         assert (plan["status"], plan["host_short"]) == ("TOO BIG", True)
-        smaller = told["smaller"]
+        smaller = result["smaller"]
         assert first(f"{smaller['model']}:{smaller['quant']}", *self.SMALL)["status"] == smaller["status"] != "TOO BIG"
         text = " ".join(run("qwen3.6-35b-a3b-mtp:UD-Q4_K_M", *self.SMALL).stdout.split())
         assert "cannot work well here: there is too little host memory. What fits: " in text
@@ -142,9 +142,9 @@ class TestWhatCannotWork:
     def test_a_file_of_ones_own_that_is_too_big(self, tmp_path: Path) -> None:
         path = tmp_path / "large.gguf"
         write(path, "Large", model("qwen35moe-35b-q3_k_xl"))
-        told = answer(str(path), "--gpu-memory", "6", "--host-memory", "8", code=1)
-        assert told["plans"][0]["status"] == "TOO BIG"
-        assert told["smaller"]["bytes"] < told["plans"][0]["bytes"]
+        result = answer(str(path), "--gpu-memory", "6", "--host-memory", "8", code=1)
+        assert result["plans"][0]["status"] == "TOO BIG"
+        assert result["smaller"]["bytes"] < result["plans"][0]["bytes"]
 
 
 class TestOnTheHub:
@@ -156,10 +156,10 @@ class TestOnTheHub:
             shutil.copy(demo_model, folder / f"planned-{quant}.gguf")
 
     def test_a_repository_is_planned_from_its_headers(self, hub: Hub) -> None:
-        told = answer("someone/Planned-GGUF", *CARD)
-        assert told["plans"][0]["quant"] == "Q8_0"
-        assert {plan["quant"] for plan in told["plans"]} == {"Q8_0", "Q4_K_M", "IQ2_M"}
-        plan = told["plans"][0]
+        result = answer("someone/Planned-GGUF", *CARD)
+        assert result["plans"][0]["quant"] == "Q8_0"
+        assert {plan["quant"] for plan in result["plans"]} == {"Q8_0", "Q4_K_M", "IQ2_M"}
+        plan = result["plans"][0]
         assert (plan["repo"], plan["path"], plan["weights_exact"]) == ("someone/Planned-GGUF", None, True)
         assert plan["estimated_by"] == "formula"
         named = first("someone/Planned-GGUF:q8_0", *CARD)

@@ -24,9 +24,9 @@ def test_without_any_it_says_what_makes_one(home: Path) -> None:
 
 def test_they_are_listed_with_what_has_changed(home: Path) -> None:
     kept()
-    told = " ".join(run("preset").stdout.split())
-    assert told.startswith("Qwen3.6-35B-A3B UD-Q3_K_XL draft 2, kv q8_0, p-min 0.5 (Draft 2 is 41 % faster")
-    assert "measured under other conditions:" in told  # this computer is another one
+    result = " ".join(run("preset").stdout.split())
+    assert result.startswith("Qwen3.6-35B-A3B UD-Q3_K_XL draft 2, kv q8_0, p-min 0.5 (Draft 2 is 41 % faster")
+    assert "measured under other conditions:" in result  # this computer is another one
     (listed,) = answer("list")["presets"]
     assert listed["verified"]
     assert listed["evidence"]["environment"]["model"]["sha256"] == list(MODEL.sha256)
@@ -64,9 +64,9 @@ def test_what_is_no_setting_is_not_taken_in(home: Path, tmp_path: Path, settings
     exported = json.loads(kept().export_text())
     run("preset", "forget", "qwen")
     file.write_text(json.dumps(exported | {"settings": settings}))
-    told = run("preset", "import", str(file))
-    assert told.returncode == 1
-    assert what in told.stderr
+    result = run("preset", "import", str(file))
+    assert result.returncode == 1
+    assert what in result.stderr
     assert load_tuned_settings() == ()
 
 
@@ -77,6 +77,6 @@ def test_what_is_not_there_is_told(home: Path, tmp_path: Path) -> None:
         (("forget", "gemma"), "There are no tuned settings for gemma."),
         (("import", str(tmp_path / "none.json")), "There is no file"),
     ):
-        told = run("preset", *words)
-        assert told.returncode == 1
-        assert what in told.stderr
+        result = run("preset", *words)
+        assert result.returncode == 1
+        assert what in result.stderr

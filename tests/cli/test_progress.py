@@ -48,9 +48,9 @@ def test_a_note_without_room_stands_above_the_bar_in_whole_words(monkeypatch: py
     bar.show_progress("Downloading", 5, 10)
     for _ in range(2):
         bar.show_progress("Waiting for a-long-name.gguf", 5, 10, note=WHY)
-    told = screen.getvalue().replace("\r", "\n")
-    assert " ".join(told.split()).count(f"Waiting for a-long-name.gguf: {WHY}") == 1
-    assert all(len(line) < 80 for line in told.split("\n"))
+    result = screen.getvalue().replace("\r", "\n")
+    assert " ".join(result.split()).count(f"Waiting for a-long-name.gguf: {WHY}") == 1
+    assert all(len(line) < 80 for line in result.split("\n"))
     bar.show_progress("Waiting for a-long-name.gguf", 5, 10, note=WHY.replace("4 s", "8 s"))
     assert "8 s." in screen.getvalue()
 

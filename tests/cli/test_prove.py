@@ -111,8 +111,8 @@ def card(tmp_path: Path, demo_model: Path) -> dict[str, str]:
     parts = {name: floor(mib) for name, mib in comparable_parts(estimate).items()}
 
     def row(*figures: int) -> str:
-        told = " + ".join(f"{each:5}" for each in figures)
-        return f"{TABLE}   - CUDA0 (Stub 24GB) | 24576 = 18432 + ({sum(figures)} = {told}) + 100 |\n"
+        result = " + ".join(f"{each:5}" for each in figures)
+        return f"{TABLE}   - CUDA0 (Stub 24GB) | 24576 = 18432 + ({sum(figures)} = {result}) + 100 |\n"
 
     (tmp_path / "says").write_text(
         HEAD

@@ -35,10 +35,10 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def lines(*arguments: str | Path, code: int = 0) -> list[dict[str, Any]]:
-    told = run(*arguments, "--json")
-    assert told.returncode == code, told.stderr + told.stdout
-    assert told.stderr == ""
-    return [json.loads(line) for line in told.stdout.splitlines()]
+    result = run(*arguments, "--json")
+    assert result.returncode == code, result.stderr + result.stdout
+    assert result.stderr == ""
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 @pytest.fixture(autouse=True)
@@ -76,36 +76,36 @@ def test_a_hub_that_is_asked_too_often_is_waited_for_and_that_is_said(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, target: Path
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("429*1"))
-    told = run("pull", f"{REPO}:F16")
-    assert told.returncode == 0, told.stderr
-    assert told.stdout == f"{target}\n"
-    said = [line for line in told.stderr.splitlines() if "received too many requests. Next try in" in line]
+    result = run("pull", f"{REPO}:F16")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"{target}\n"
+    said = [line for line in result.stderr.splitlines() if "received too many requests. Next try in" in line]
     assert said[0].startswith("Waiting: 127.0.0.1 received")  # for the listing
     assert len(said) > 1  # and for the file
 
 
 class TestWhatIsSaid:
     def test_the_path_alone_is_the_output(self, target: Path) -> None:
-        told = run("pull", f"{REPO}:{FILE}")
-        assert told.returncode == 0, told.stderr
-        assert told.stdout == f"{target}\n"
-        first, *_, last = told.stderr.splitlines()
+        result = run("pull", f"{REPO}:{FILE}")
+        assert result.returncode == 0, result.stderr
+        assert result.stdout == f"{target}\n"
+        first, *_, last = result.stderr.splitlines()
         assert first == f"{REPO}:{FILE}"
-        assert "Received 8.6 MB in " in told.stderr
+        assert "Received 8.6 MB in " in result.stderr
         assert last == f"MTP demo, with an MTP head. Start it: mtp-launcher serve {REPO}:{FILE}"
-        assert "\r" not in told.stderr
+        assert "\r" not in result.stderr
         again = run("pull", f"{REPO}:{FILE}")
-        assert (again.returncode, again.stdout) == (0, told.stdout)
+        assert (again.returncode, again.stdout) == (0, result.stdout)
         assert "Already downloaded, and verified." in again.stderr
 
     def test_the_file_that_suits_this_machine(self, mine: str, target: Path) -> None:
-        told = run("pull", mine)
-        assert told.returncode == 0, told.stderr
-        assert told.stdout == f"{target}\n"
-        first, second, *_ = told.stderr.splitlines()
+        result = run("pull", mine)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout == f"{target}\n"
+        first, second, *_ = result.stderr.splitlines()
         assert first == f"mine:F16, 8.6 MB, from {REPO}"
         assert second.startswith("  chosen for this machine: FITS, ")
-        assert told.stderr.splitlines()[-1].endswith("Start it: mtp-launcher serve mine:F16")
+        assert result.stderr.splitlines()[-1].endswith("Start it: mtp-launcher serve mine:F16")
 
     def test_for_programs(self, target: Path, demo_model: Path) -> None:
         start, *events, done = lines("pull", f"{REPO}:{FILE}")
@@ -143,14 +143,14 @@ class TestWhatIsSaid:
         file = f"{{ quant = 'Q8_0', file = 'small.gguf', size_bytes = {DEMO.files[0].size_bytes} }}, "
         text = toml.read_text().replace("files = [", f"files = [{file}")
         toml.write_text(f"{text}[[models.presets]]\nquant = 'Q8_0'\nctx = 4096\nkv = 'f16'\ndraft = 2\n")
-        told = "`mtp-launcher serve mine` starts Q8_0, which is here; `serve mine:F16` starts this."
+        expected = "`mtp-launcher serve mine` starts Q8_0, which is here; `serve mine:F16` starts this."
         *_, last = [run("pull", f"{mine}:{quant}").stdout.strip() for quant in here]
         assert select_model(mine, load_catalogue()).local_path == Path(last)
         plans = lines("plan", mine)[0]["plans"]
         assert [plan["quant"] for plan in plans] == ["F16", "Q8_0"]
         assert [plan["quant"] for plan in plans if plan["path"]] == here
         assert plans[1]["path"] == last
-        assert told in " ".join(run("plan", mine).stdout.split())
+        assert expected in " ".join(run("plan", mine).stdout.split())
         assert "which is here" not in run("plan", f"{mine}:F16").stdout
 
     @pytest.mark.parametrize(
@@ -196,8 +196,8 @@ class TestAnInterruption:
         assert not target.exists()
         assert target.with_name(FILE + ".part").exists()
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        told = run("pull", f"{REPO}:{FILE}")
-        assert told.returncode == 0, told.stderr
+        result = run("pull", f"{REPO}:{FILE}")
+        assert result.returncode == 0, result.stderr
         assert target.read_bytes() == demo_model.read_bytes()
 
     @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals of this kind")
@@ -221,13 +221,13 @@ class TestAnInterruption:
         os.close(parent)
         assert program.returncode == 130
         assert demo_model.stat().st_size // 10**5 == 86
-        told = seen.decode()
-        bars = [line for line in told.replace("\n", "\r").split("\r") if line.startswith("Downloading [")]
+        result = seen.decode()
+        bars = [line for line in result.replace("\n", "\r").split("\r") if line.startswith("Downloading [")]
         assert bars
         assert max(map(len, bars)) < 72
-        assert "Paused: 4." in told
-        assert "The same command resumes." in told
-        assert "Traceback" not in told
+        assert "Paused: 4." in result
+        assert "The same command resumes." in result
+        assert "Traceback" not in result
 
 
 def _until(terminal: int, wanted: bytes | None) -> bytes:
@@ -282,10 +282,10 @@ class TestAfterwards:
         assert "No models are on this machine." in run("models", "list").stdout
         assert lines("models", "list") == [{"models": [], "leftovers": []}]
         run("pull", f"{REPO}:{FILE}")
-        told = run("models", "list")
-        assert (told.returncode, told.stderr) == (0, "")
-        assert "8.6 MB" in told.stdout
-        assert str(target) in told.stdout
+        result = run("models", "list")
+        assert (result.returncode, result.stderr) == (0, "")
+        assert "8.6 MB" in result.stdout
+        assert str(target) in result.stdout
         (local,) = lines("models", "list")[0]["models"]
         assert (local["name"], local["state"], local["place"]) == (f"{REPO}:{FILE}", "good", "ours")
         assert (local["mtp_head"], local["quant"]) == ("present", "F16")
@@ -293,8 +293,8 @@ class TestAfterwards:
     def test_verifying(self, target: Path) -> None:
         assert run("models", "verify").returncode == 0
         run("pull", f"{REPO}:{FILE}")
-        told = run("models", "verify", f"{REPO}:{FILE}")
-        assert (told.returncode, told.stdout) == (0, f"good     {target}\n")
+        result = run("models", "verify", f"{REPO}:{FILE}")
+        assert (result.returncode, result.stdout) == (0, f"good     {target}\n")
         with target.open("r+b") as file:
             file.seek(-1, os.SEEK_END)
             file.write(b"\x55")
@@ -312,8 +312,8 @@ class TestAfterwards:
     def test_options_stand_anywhere(self, target: Path) -> None:
         run("pull", f"{REPO}:{FILE}")
         what = f"{REPO}:{FILE}"
-        (told,) = [json.loads(line) for line in run("models", "list", "--json", what).stdout.splitlines()]
-        assert told["models"][0]["name"] == what
+        (result,) = [json.loads(line) for line in run("models", "list", "--json", what).stdout.splitlines()]
+        assert result["models"][0]["name"] == what
         assert run("models", "--json", "verify", what).returncode == 0
         helped = run("models", "remove", "--help")
         assert helped.returncode == 0

@@ -39,10 +39,10 @@ def test_the_table_says_what_is_beyond_the_limit() -> None:
 def test_the_json_has_its_keys() -> None:
     done = forked.run("quality", "demo", "--kv", "q8_0", *SHORT, "--json")
     assert done.returncode in (0, 1), done.stderr
-    told, keys = json.loads(done.stdout.splitlines()[-1]), documented("quality")
-    assert keys["the object"] <= told.keys()
-    assert keys["`reference`"] <= told["reference"].keys()
-    assert keys["each of `rows`"] <= told["rows"][0].keys()
+    result, keys = json.loads(done.stdout.splitlines()[-1]), documented("quality")
+    assert keys["the object"] <= result.keys()
+    assert keys["`reference`"] <= result["reference"].keys()
+    assert keys["each of `rows`"] <= result["rows"][0].keys()
 
 
 def test_what_is_judged_is_no_setting() -> None:

@@ -51,9 +51,9 @@ def test_a_number_that_is_none_is_told_in_words(words: list[str], capsys: pytest
     with pytest.raises(SystemExit) as ended:
         main([*words, "80x"], lambda _: 0)
     assert ended.value.code == 2
-    told = capsys.readouterr().err
-    assert f'argument {words[1]}: "80x" is not a ' in told
-    assert "invalid" not in told
+    output = capsys.readouterr().err
+    assert f'argument {words[1]}: "80x" is not a ' in output
+    assert "invalid" not in output
 
 
 def test_there_is_no_part_of_a_token() -> None:

@@ -21,8 +21,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def status() -> dict[str, Any]:
-    (told,) = json.loads(run("status", "--json").stdout)
-    return dict(told)
+    (result,) = json.loads(run("status", "--json").stdout)
+    return dict(result)
 
 
 @contextmanager
@@ -41,10 +41,10 @@ def test_settings_that_are_too_big_are_said_to_be_and_tried_all_the_same() -> No
     command = ["prlimit", f"--as={2_800 << 20}", *forked.COMMAND, "serve", "demo", "--json"]
     with served(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)):
         dry = json.loads(run("restart", *LARGE, "--dry-run", "--json").stdout)
-        told = run("restart", *LARGE)
-        assert told.returncode == 1
-        assert "so the previous ones were restored" in told.stderr
-        assert ("Note: This is too big" in told.stderr.partition("Restarting")[0]) is (dry["status"] == "TOO BIG")
+        result = run("restart", *LARGE)
+        assert result.returncode == 1
+        assert "so the previous ones were restored" in result.stderr
+        assert ("Note: This is too big" in result.stderr.partition("Restarting")[0]) is (dry["status"] == "TOO BIG")
         assert "Note" not in run("restart", "--set", "draft=1").stderr
 
 

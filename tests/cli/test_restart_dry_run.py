@@ -27,9 +27,9 @@ def served(home: object) -> Iterator[int]:
 
 
 def test_it_tells_memory_and_time_and_changes_nothing(served: int) -> None:
-    told = run("restart", "--dry-run", "--set", "ctx=8K", "--set", "draft=3")
-    assert told.returncode == 0, told.stderr
-    lines = told.stdout.splitlines()
+    result = run("restart", "--dry-run", "--set", "ctx=8K", "--set", "draft=3")
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
     assert lines[0].startswith("ctx 2,048 -> 8,192: +")
     assert lines[1] == "draft 2 -> 3: +0 MiB for 1 more draft token"
     assert lines[2].startswith("memory   FITS: needs ")
@@ -43,14 +43,14 @@ def test_it_tells_memory_and_time_and_changes_nothing(served: int) -> None:
 
 
 def test_switches_are_on_or_off(served: int) -> None:
-    told = run("restart", "--dry-run", "--set", "kv-unified=on").stdout
-    assert told.startswith("kv-unified off -> on: ")
+    output = run("restart", "--dry-run", "--set", "kv-unified=on").stdout
+    assert output.startswith("kv-unified off -> on: ")
 
 
 def test_programs_get_the_same_as_json(served: int) -> None:
-    told = json.loads(run("restart", "--dry-run", "--set", "slots=2", "--json").stdout)
-    assert [change["name"] for change in told["changes"]] == ["slots"]
-    assert (told["needs_restart"], told["status"], told["unknown"]) == (True, "FITS", None)
-    assert told["needed_mib"] == pytest.approx(sum(told["parts"].values()), abs=1.5)
+    result = json.loads(run("restart", "--dry-run", "--set", "slots=2", "--json").stdout)
+    assert [change["name"] for change in result["changes"]] == ["slots"]
+    assert (result["needs_restart"], result["status"], result["unknown"]) == (True, "FITS", None)
+    assert result["needed_mib"] == pytest.approx(sum(result["parts"].values()), abs=1.5)
     refused = json.loads(run("restart", "--dry-run", "--set", "extra=--port 1", "--json").stdout)
     assert refused["error"]["code"] == "bad_option"

@@ -41,8 +41,8 @@ def served(*arguments: str) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 def status() -> dict[str, Any]:
-    (told,) = json.loads(run("status", "--json").stdout)
-    return dict(told)
+    (result,) = json.loads(run("status", "--json").stdout)
+    return dict(result)
 
 
 @contextmanager
@@ -63,10 +63,10 @@ def debugged(pid: int) -> Iterator[None]:
 def test_a_server_is_restarted_followed_and_stopped_and_keeps_its_settings() -> None:
     with served("--ctx", "2K") as (process, ready):
         assert status()["settings"]["ctx"] == 2_048
-        told = run("restart", "--set", "ctx=4096", "--set", "draft=3")
-        assert told.returncode == 0, told.stderr
-        assert told.stdout.startswith(f"{ready['url']} is ready with ctx 4096, kv f16, draft 3,")
-        assert "Restarting\n" in told.stderr
+        result = run("restart", "--set", "ctx=4096", "--set", "draft=3")
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.startswith(f"{ready['url']} is ready with ctx 4096, kv f16, draft 3,")
+        assert "Restarting\n" in result.stderr
         following = forked.start("logs", "-f", "--lines", "2", stdout=subprocess.PIPE)
         assert following.stdout is not None
         assert following.stdout.readline()
@@ -92,8 +92,8 @@ def test_status_tells_what_runs_when_the_disk_takes_nothing_any_more() -> None:
         program = psutil.Process(process.pid)
         before = program.rlimit(psutil.RLIMIT_FSIZE)
         program.rlimit(psutil.RLIMIT_FSIZE, (0, before[1]))  # each write into a file fails, as on a full disk
-        told = run("restart", "--set", "draft=3", "--json")
-        assert told.returncode == 0, told.stderr
+        result = run("restart", "--set", "draft=3", "--json")
+        assert result.returncode == 0, result.stderr
         listed = status()
         assert (listed["state"], listed["draft"], listed["settings"]["draft"]) == ("ready", 3, 3)
         assert psutil.pid_exists(listed["pid"])
@@ -117,8 +117,8 @@ def test_a_server_whose_folder_was_deleted_is_found_again(home: Path) -> None:
         while not list(folder.glob("control-*")):
             assert process.poll() is None
             time.sleep(0.05)
-        told = run("restart", "--set", "draft=3", "--json")
-        assert told.returncode == 0, told.stdout
+        result = run("restart", "--set", "draft=3", "--json")
+        assert result.returncode == 0, result.stdout
         for line in folder.glob("control-*"):
             line.unlink()
         while not list(folder.glob("control-*")):
@@ -175,10 +175,10 @@ def test_an_engine_that_is_held_is_said_to_be() -> None:
     with served() as (_, ready):
         os.kill(ready["pid"], signal.SIGSTOP)
         try:
-            told = status()
-            assert told["state"] == "not answering"
-            assert f"`kill -CONT {ready['pid']}` resumes it" in told["problem"]
-            assert told["problem"] in run("status").stdout
+            result = status()
+            assert result["state"] == "not answering"
+            assert f"`kill -CONT {ready['pid']}` resumes it" in result["problem"]
+            assert result["problem"] in run("status").stdout
             asked = json.loads(run("chat", "Hi", "--json").stdout)["error"]
             assert (asked["code"], f"(process {ready['pid']}) is suspended" in asked["message"]) == (
                 "unreachable",
@@ -191,9 +191,9 @@ def test_an_engine_that_is_held_is_said_to_be() -> None:
 def test_a_server_whose_program_is_held_says_so_and_can_be_stopped() -> None:
     with served() as (process, _):
         process.send_signal(signal.SIGSTOP)
-        told = status()
-        assert told["state"] == "not answering"  # the gateway is in that process
-        assert f"(process {process.pid}) is suspended" in told["problem"]
+        result = status()
+        assert result["state"] == "not answering"  # the gateway is in that process
+        assert f"(process {process.pid}) is suspended" in result["problem"]
         assert run("stop").returncode == 0
         assert process.wait(120) == 0  # it was let go on, and not killed
 
@@ -201,9 +201,9 @@ def test_a_server_whose_program_is_held_says_so_and_can_be_stopped() -> None:
 def test_a_program_that_a_debugger_holds_is_told_with_its_pid(capsys: pytest.CaptureFixture[str]) -> None:
     with served() as (process, _), debugged(process.pid):
         assert main(["stop"], lambda _: 0) == 1
-        told = capsys.readouterr().err
-        assert "is suspended by a debugger" in told
-        assert f"`kill -9 {process.pid}`" in told
+        output = capsys.readouterr().err
+        assert "is suspended by a debugger" in output
+        assert f"`kill -9 {process.pid}`" in output
 
 
 @pytest.mark.parametrize("verb", ["status", "stop"])
@@ -214,13 +214,13 @@ def test_a_lock_that_another_run_holds_is_named(
     runtime_dir().mkdir(mode=0o700, parents=True)
     with FileLock(runtime_dir() / "lock"):
         assert main([verb], lambda _: 0) == 1
-    told = capsys.readouterr().err
-    assert told.startswith(f"Error: Another instance of this program holds {runtime_dir() / 'lock'}")
+    output = capsys.readouterr().err
+    assert output.startswith(f"Error: Another instance of this program holds {runtime_dir() / 'lock'}")
 
 
 def test_a_log_of_others_cannot_act_on_the_terminal(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
     log.write_bytes(b"one\x1b]52;c;YQ==\x07\x1b[2J\x9b\ntwo\n")
-    told = run("logs", "--file", str(log)).stdout
-    assert told.splitlines()[1] == "two"
-    assert told.replace("\n", "").isprintable()
+    output = run("logs", "--file", str(log)).stdout
+    assert output.splitlines()[1] == "two"
+    assert output.replace("\n", "").isprintable()

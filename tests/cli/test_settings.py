@@ -24,9 +24,9 @@ def own_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str, verb: str = "settings", **variables: str) -> subprocess.CompletedProcess[str]:
-    told = forked.run(verb, *arguments, env=os.environ | variables)
-    assert "Traceback" not in told.stderr
-    return told
+    result = forked.run(verb, *arguments, env=os.environ | variables)
+    assert "Traceback" not in result.stderr
+    return result
 
 
 def answer(*arguments: str, **variables: str) -> Any:  # noqa: ANN401 -- any JSON value
@@ -34,19 +34,19 @@ def answer(*arguments: str, **variables: str) -> Any:  # noqa: ANN401 -- any JSO
 
 
 def test_they_are_listed_with_what_they_may_be(home: Path) -> None:
-    told = run()
-    assert told.returncode == 0
-    assert "window.theme = system" in told.stdout
-    said = " ".join(told.stdout.split())
+    result = run()
+    assert result.returncode == 0
+    assert "window.theme = system" in result.stdout
+    said = " ".join(result.stdout.split())
     assert "One of system, light, dark." in said
     assert "A whole number from 80 to 200 %." in said
-    assert str(home / "config" / "settings.toml") in told.stdout
-    assert "Hugging Face token: none." in told.stdout
+    assert str(home / "config" / "settings.toml") in result.stdout
+    assert "Hugging Face token: none." in result.stdout
 
 
 def test_one_is_set_got_and_reset(home: Path) -> None:
-    told = run("set", "theme", "dark").stdout
-    assert "window.theme is dark. It applies from now on; an open window uses it once it is reopened." in told
+    output = run("set", "theme", "dark").stdout
+    assert "window.theme is dark. It applies from now on; an open window uses it once it is reopened." in output
     assert run("get", "window.theme").stdout == "dark\n"
     assert "window.theme = dark (default system)" in run("list").stdout
     assert answer("get", "theme") == {
@@ -64,9 +64,9 @@ def test_one_is_set_got_and_reset(home: Path) -> None:
 
 
 def test_what_cannot_be_is_explained(home: Path) -> None:
-    told = run("set", "theme", "pink")
-    assert told.returncode == 1
-    assert "window.theme cannot be pink: it must be one of system, light, dark." in told.stderr
+    result = run("set", "theme", "pink")
+    assert result.returncode == 1
+    assert "window.theme cannot be pink: it must be one of system, light, dark." in result.stderr
     assert answer("get", "window.colour")["error"]["code"] == "bad_option"
     assert not (home / "config" / "settings.toml").exists()
 
@@ -75,8 +75,8 @@ def test_notices_are_printed_and_told_to_programs(home: Path) -> None:
     file = home / "config" / "settings.toml"
     file.parent.mkdir(parents=True)
     file.write_text("[window]\ncolour = 'teal'\ntheme = 'pink'\n")
-    told = run("list")
-    assert "Note: window.colour is no setting of this version" in told.stderr
+    result = run("list")
+    assert "Note: window.colour is no setting of this version" in result.stderr
     assert len(answer("list")["notices"]) == 2
     file.write_text("[[[")
     assert "was damaged" in run("list").stderr
@@ -85,8 +85,8 @@ def test_notices_are_printed_and_told_to_programs(home: Path) -> None:
 
 def test_a_token_is_told_of_but_never_shown(home: Path) -> None:
     for arguments in (("list",), ("list", "--json")):
-        told = run(*arguments, HF_TOKEN=SECRET)
-        assert SECRET not in told.stdout + told.stderr
+        result = run(*arguments, HF_TOKEN=SECRET)
+        assert SECRET not in result.stdout + result.stderr
     assert answer("list", HF_TOKEN=SECRET)["hub_token"] == "HF_TOKEN"
     assert answer("list")["hub_token"] is None
 

@@ -23,10 +23,10 @@ def started(*arguments: str) -> Iterator[list[str]]:
     with forked.start(*arguments, "--json", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:
-            told: dict[str, Any] = {}
-            while "pid" not in told:
-                told = json.loads(process.stdout.readline())
-            yield compared(psutil.Process(told["pid"]).cmdline())
+            status: dict[str, Any] = {}
+            while "pid" not in status:
+                status = json.loads(process.stdout.readline())
+            yield compared(psutil.Process(status["pid"]).cmdline())
         finally:
             process.terminate()
             process.wait(120)
@@ -38,9 +38,9 @@ def compared(command: Sequence[str]) -> list[str]:
 
 
 def promised(file: Path, *arguments: str) -> tuple[dict[str, Any], list[str]]:
-    told = forked.run("plan", file, *arguments, "--json")
-    assert told.returncode == 0, told.stderr
-    plan = json.loads(told.stdout)["plans"][0]
+    result = forked.run("plan", file, *arguments, "--json")
+    assert result.returncode == 0, result.stderr
+    plan = json.loads(result.stdout)["plans"][0]
     assert plan["argv"][plan["argv"].index("--model") + 1] == str(file)
     return plan, sorted(compared(plan["argv"]))
 
@@ -102,6 +102,6 @@ def test_what_a_flag_overrides_is_not_said_to_be_kept(demo_model: Path) -> None:
 def test_a_file_that_is_cut_short_is_planned_by_nobody(demo_model: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(demo_model.read_bytes()[:3_000_000])
-    told = forked.run("plan", str(cut))
-    assert told.returncode == 1
-    assert "cut.gguf is incomplete" in told.stderr
+    result = forked.run("plan", str(cut))
+    assert result.returncode == 1
+    assert "cut.gguf is incomplete" in result.stderr

@@ -59,15 +59,15 @@ def test_a_budget_in_which_nothing_can_be_told_is_refused_with_the_least_that_wi
 def test_the_plan_comes_first_then_each_trial_then_the_verdict(quick: list[str]) -> None:
     done = run(*quick, "--budget", "0.1", "--yes")
     assert done.returncode == 0, done.stderr
-    plan, told = done.stdout.split("\n  setting", 1)
+    plan, result = done.stdout.split("\n  setting", 1)
     assert plan.startswith("Tune demo for boats, by tokens/s\n")
     assert "draft 0 (MTP off), 1 to 8" in plan
     assert "6 s at most" in plan
     assert plan.count("  time      ") == 2  # the guess, and the plan as it was measured
     assert "(as measured here)" in " ".join(plan.split())
     assert "  1  first look  off " in plan
-    assert "tokens/s" in told
-    assert "MTP" in told or "Undecided" in told
+    assert "tokens/s" in result
+    assert "MTP" in result or "Undecided" in result
     again = run("demo", "--continue")
     assert again.returncode == 0, again.stderr
     assert again.stdout.splitlines()[0] in done.stdout.replace("\n", " ") + done.stdout
@@ -138,12 +138,12 @@ def test_ctrl_c_pauses_and_says_how_to_go_on(quick: list[str]) -> None:
 def test_after_a_kill_it_goes_on(quick: list[str]) -> None:
     with forked.start("tune", *quick, "--json", stdout=subprocess.PIPE) as program:
         assert program.stdout
-        told = []
+        received = []
         for line in program.stdout:
-            told.append(json.loads(line))
-            if len(told) == 3:
+            received.append(json.loads(line))
+            if len(received) == 3:
                 program.kill()
-    kept = [each for each in told if each["event"] == "trial"]
+    kept = [each for each in received if each["event"] == "trial"]
     done = run("--continue", "--budget", "0.01", "--json")
     assert done.returncode == 0, done.stderr
     plan, *events, end = map(json.loads, done.stdout.splitlines())

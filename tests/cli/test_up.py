@@ -36,13 +36,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_from_nothing_to_a_server_and_ctrl_c_is_its_end() -> None:
     with forked.start("up", "mine", "--json", stdout=subprocess.PIPE) as program:
         assert program.stdout
-        told = []
+        received = []
         for line in program.stdout:
-            told.append(json.loads(line))
-            if told[-1]["event"] == "ready":
+            received.append(json.loads(line))
+            if received[-1]["event"] == "ready":
                 program.send_signal(signal.SIGINT)
     assert program.returncode == 0
-    plan, *steps, ready = told
+    plan, *steps, ready = received
     assert (plan["event"], plan["model"], plan["ctx"], plan["backend"]) == ("plan", "mine:F16", 4096, "cpu")
     done = [step["step"] for step in steps if step["stage"] == "done"]
     assert list(dict.fromkeys(done)) == ["engine", "model", "verify", "load", "warm up", "self-test"]
@@ -69,19 +69,19 @@ def test_a_line_for_each_step_and_again_they_are_done() -> None:
 
 
 def test_without_a_gpu_it_says_what_can_be_done() -> None:
-    told = run()
-    assert told.returncode == 1
-    assert "There is no usable GPU here" in told.stderr
-    assert "`mtp-launcher up " in told.stderr
-    assert "`mtp-launcher demo`" in told.stderr
+    result = run()
+    assert result.returncode == 1
+    assert "There is no usable GPU here" in result.stderr
+    assert "`mtp-launcher up " in result.stderr
+    assert "`mtp-launcher demo`" in result.stderr
 
 
 def test_without_the_network_it_offers_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    told = run("mine")
-    assert told.returncode == 1
-    assert "HF_HUB_OFFLINE is set" in told.stderr
-    assert "`mtp-launcher demo` shows all of it" in told.stderr
+    result = run("mine")
+    assert result.returncode == 1
+    assert "HF_HUB_OFFLINE is set" in result.stderr
+    assert "`mtp-launcher demo` shows all of it" in result.stderr
     (*_, error) = (json.loads(line) for line in run("mine", "--json").stdout.splitlines())
     assert error["error"]["code"] == "offline"
 
@@ -90,11 +90,15 @@ def test_interrupted_it_is_paused_and_goes_on(hub: Hub, monkeypatch: pytest.Monk
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
     with forked.start("up", "mine", "--json", stdout=subprocess.PIPE) as program:
         assert program.stdout
-        told = []
+        received = []
         for line in program.stdout:
-            told.append(json.loads(line))
-            if told[-1].get("step") == "model" and told[-1]["done_bytes"] and told[-1]["stage"] == "running":
+            received.append(json.loads(line))
+            if (
+                received[-1].get("step") == "model"
+                and received[-1]["done_bytes"]
+                and received[-1]["stage"] == "running"
+            ):
                 program.send_signal(signal.SIGINT)
     assert program.returncode == 130
-    assert told[-1] == {"event": "paused"}
-    assert (told[-2]["step"], told[-2]["stage"]) == ("model", "paused")
+    assert received[-1] == {"event": "paused"}
+    assert (received[-2]["step"], received[-2]["stage"]) == ("model", "paused")

@@ -13,11 +13,11 @@ from tests.updates.published import Release
 
 
 def test_a_newer_version_is_told_with_its_notes_and_how_to_get_it(release: Release, by_script: Path) -> None:
-    told = run("update")
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.startswith(f"MTP Launcher 7.0.0 is available; this is {__version__}.\n\nFaster.\nQuieter.\n\n")
+    result = run("update")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(f"MTP Launcher 7.0.0 is available; this is {__version__}.\n\nFaster.\nQuieter.\n\n")
     assert "`mtp-launcher update --install` downloads and installs it (install.sh, 500 kB)." in " ".join(
-        told.stdout.split()
+        result.stdout.split()
     )
 
 
@@ -29,9 +29,9 @@ def test_notes_do_nothing_to_a_terminal(release: Release) -> None:
 
 def test_a_checkout_is_told_how_it_is_renewed(release: Release) -> None:
     assert "git pull" in run("update").stdout
-    told = run("update", "--install")
-    assert told.returncode == 1
-    assert "git pull" in told.stderr
+    result = run("update", "--install")
+    assert result.returncode == 1
+    assert "git pull" in result.stderr
 
 
 @pytest.mark.parametrize(("version", "said"), [(__version__, "the newest version"), ("0.0.1", "newer than 0.0.1")])
@@ -45,10 +45,10 @@ def test_where_there_is_nothing_newer_nothing_is_installed(
 
 
 def test_it_is_installed_on_request(release: Release, by_script: Path, home: Path) -> None:
-    told = run("update", "--install")
-    assert told.returncode == 0, told.stderr
-    assert "Faster." in told.stdout
-    assert told.stdout.endswith("Version 7.0.0 is installed. The next start uses it.\n")
+    result = run("update", "--install")
+    assert result.returncode == 0, result.stderr
+    assert "Faster." in result.stdout
+    assert result.stdout.endswith("Version 7.0.0 is installed. The next start uses it.\n")
     assert (home / "cache" / "updates" / "7.0.0" / "ran").exists()
     in_json = json.loads(run("update", "--install", "--json").stdout)
     assert (in_json["newest"], in_json["newer"], in_json["installed"], in_json["way"]) == (
@@ -62,9 +62,9 @@ def test_it_is_installed_on_request(release: Release, by_script: Path, home: Pat
 def test_without_an_address_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "RELEASES", "")
     monkeypatch.delenv(RELEASES_VARIABLE, raising=False)
-    told = run("update")
-    assert told.returncode == 1
-    assert told.stderr.startswith("Error: This build has no release address")
+    result = run("update")
+    assert result.returncode == 1
+    assert result.stderr.startswith("Error: This build has no release address")
     assert json.loads(run("update", "--json").stdout)["error"]["code"] == "releases_unknown"
 
 
@@ -73,8 +73,8 @@ def test_copies_from_before_updates_are_listed_with_the_way_back(home: Path) -> 
     copy = home / "config" / "settings.toml.old-0.0.9"
     copy.parent.mkdir(parents=True)
     copy.touch()
-    told = run("update", "--copies")
-    assert str(copy) in told.stdout
-    assert "rename settings.toml.old-0.0.9 to settings.toml." in " ".join(told.stdout.split())
+    result = run("update", "--copies")
+    assert str(copy) in result.stdout
+    assert "rename settings.toml.old-0.0.9 to settings.toml." in " ".join(result.stdout.split())
     (listed,) = json.loads(run("update", "--copies", "--json").stdout)
     assert (listed["copy"], listed["of"]) == (str(copy), str(home / "config" / "settings.toml"))

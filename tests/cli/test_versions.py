@@ -8,13 +8,13 @@ from pathlib import Path
 from launcher import __version__
 
 
-def told(*options: str) -> str:
+def run_text(*options: str) -> str:
     command = [sys.executable, "-m", "launcher", "versions", *options]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_what_runs_here_is_said_without_anything_of_the_users(home: Path) -> None:
-    lines = told().splitlines()
+    lines = run_text().splitlines()
     assert lines[0] == f"MTP Launcher: {__version__}"
     assert any(line.startswith("Built-in engine: ") for line in lines)
     assert str(home) not in "\n".join(lines)
@@ -22,5 +22,5 @@ def test_what_runs_here_is_said_without_anything_of_the_users(home: Path) -> Non
 
 
 def test_what_is_not_known_has_a_reason() -> None:
-    for each in json.loads(told("--json")):
+    for each in json.loads(run_text("--json")):
         assert each["version"] or each["absent"], each

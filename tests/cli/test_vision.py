@@ -21,9 +21,9 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def answer(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
-    told = run(*arguments, "--json")
-    assert told.returncode == code, told.stderr + told.stdout
-    value: dict[str, Any] = json.loads(told.stdout)
+    result = run(*arguments, "--json")
+    assert result.returncode == code, result.stderr + result.stdout
+    value: dict[str, Any] = json.loads(result.stdout)
     return value
 
 
@@ -63,12 +63,12 @@ class TestPlan:
             "[[models]]\nid = 'own'\nname = 'My own'\nfiles = [{ quant = 'Q', file = 'own.gguf' }]\n"
             f"mmproj = [{{ file = 'eye.gguf'{size} }}]\npresets = [{{ quant = 'Q', ctx = 65_536, draft = 0 }}]\n"
         )
-        told = answer("plan", "--gpu-memory", "24", "--vision", "--model", "own", code=0 if size else 1)
+        result = answer("plan", "--gpu-memory", "24", "--vision", "--model", "own", code=0 if size else 1)
         if size:
-            assert f"--mmproj {folder / 'eye.gguf'} " in " ".join(told["plans"][0]["argv"])
+            assert f"--mmproj {folder / 'eye.gguf'} " in " ".join(result["plans"][0]["argv"])
         else:
-            assert [each["reason"] for each in told["unplanned"]] == ["the size of its vision projector is unknown"]
-            assert str(folder / "eye.gguf") in told["unplanned"][0]["remedy"]
+            assert [each["reason"] for each in result["unplanned"]] == ["the size of its vision projector is unknown"]
+            assert str(folder / "eye.gguf") in result["unplanned"][0]["remedy"]
 
 
 class TestEstimate:
@@ -79,11 +79,11 @@ class TestEstimate:
         machine = ("--gpu-memory", "24")
         without = answer("estimate", demo_model, *machine)
         for projector in (str(demo_model), "somebody/vision:mmproj.gguf"):
-            told = answer("estimate", demo_model, *machine, "--mmproj", projector)
+            result = answer("estimate", demo_model, *machine, "--mmproj", projector)
             wanted = demo_model.stat().st_size / 2**20 + ENCODER_MIB
-            assert told["parts"]["mmproj"] == pytest.approx(wanted, abs=0.1)
-            assert told["total_mib"] - without["total_mib"] == pytest.approx(wanted, abs=0.2)
-            assert {name for name in told["parts"] if told["parts"][name] != without["parts"][name]} == {"mmproj"}
+            assert result["parts"]["mmproj"] == pytest.approx(wanted, abs=0.1)
+            assert result["total_mib"] - without["total_mib"] == pytest.approx(wanted, abs=0.2)
+            assert {name for name in result["parts"] if result["parts"][name] != without["parts"][name]} == {"mmproj"}
         text = run("estimate", demo_model, *machine, "--mmproj", demo_model).stdout
         assert f"{ENCODER_MIB} MiB of the vision projector's memory are a guess" in text
 

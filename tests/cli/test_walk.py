@@ -55,8 +55,8 @@ def serving(command: str, *before: str) -> Iterator[dict[str, Any]]:
             for line in process.stdout:
                 if line.startswith("Ctrl-C"):
                     break
-            (told,) = json.loads(run("mtp-launcher", "status", "--json").stdout)
-            yield told
+            (result,) = json.loads(run("mtp-launcher", "status", "--json").stdout)
+            yield result
         finally:
             process.terminate()
             process.wait(120)
@@ -72,11 +72,11 @@ def test_an_argument_that_the_engine_refuses() -> None:
     failed = run("mtp-launcher", "serve", "demo", "--ctx", "4K", "--", "--warp-speed", "9")
     assert failed.returncode == 1
     assert "The engine does not support the flag --warp-speed." in failed.stderr
-    told = run("mtp-launcher", "diagnose")
-    assert told.returncode == 0
-    assert told.stdout.startswith("The engine does not support the flag --warp-speed.\n")
-    assert proposed(told.stdout) == proposed(failed.stderr) == "mtp-launcher serve demo --ctx 4096"
-    with serving(proposed(told.stdout)) as status:
+    result = run("mtp-launcher", "diagnose")
+    assert result.returncode == 0
+    assert result.stdout.startswith("The engine does not support the flag --warp-speed.\n")
+    assert proposed(result.stdout) == proposed(failed.stderr) == "mtp-launcher serve demo --ctx 4096"
+    with serving(proposed(result.stdout)) as status:
         assert status["settings"]["ctx"] == 4_096
     assert run("mtp-launcher", "diagnose").returncode == 1  # the fault of an earlier run is not the last one's
 
@@ -105,9 +105,9 @@ def test_with_fix_it_mends_itself_and_says_how() -> None:
         assert json.loads(process.stdout.readline())["state"] == "ready"
         process.terminate()
         process.wait(120)
-        told = process.stderr.read()
-    assert "Fixed by: Start without --warp-speed.\n" in told
-    assert "Fixed by: Use a context of " in told
+        result = process.stderr.read()
+    assert "Fixed by: Start without --warp-speed.\n" in result
+    assert "Fixed by: Use a context of " in result
 
 
 def test_fixing_ends_after_three() -> None:
@@ -178,10 +178,10 @@ def test_a_broken_file_is_found_before_an_engine_runs(tmp_path: Path, demo_model
     assert "cut.gguf is incomplete: 1,000 of " in failed.stderr
     assert "Download it again" not in failed.stderr.split("To do")[1]  # nobody knows from where
     assert proposed(failed.stderr) == "mtp-launcher models"
-    told = run("mtp-launcher", "diagnose")
-    assert told.returncode == 0
-    assert told.stdout.startswith("The last start failed before an engine was run.\n  Why: cut.gguf is incomplete: ")
-    assert proposed(told.stdout) == "mtp-launcher models"
+    result = run("mtp-launcher", "diagnose")
+    assert result.returncode == 0
+    assert result.stdout.startswith("The last start failed before an engine was run.\n  Why: cut.gguf is incomplete: ")
+    assert proposed(result.stdout) == "mtp-launcher models"
     answer = json.loads(run("mtp-launcher", "diagnose", "--json").stdout)
     assert (answer["code"], answer["severity"], answer["log"]) == ("model_broken", "fatal", None)
     assert answer["cause"].startswith("cut.gguf is incomplete: ")
@@ -218,9 +218,9 @@ def test_a_damaged_note_of_the_last_start_leaves_its_log(home: Path) -> None:
     run("mtp-launcher", "serve", "demo", "--", "--warp-speed", "9")
     for path in (home / "state").glob("last-start.json*"):
         path.write_text("{")
-    told = run("mtp-launcher", "diagnose")
-    assert told.stdout.startswith("The engine does not support the flag --warp-speed.\n")
-    assert "The record of the last start was damaged" in told.stderr
+    result = run("mtp-launcher", "diagnose")
+    assert result.stdout.startswith("The engine does not support the flag --warp-speed.\n")
+    assert "The record of the last start was damaged" in result.stderr
 
 
 def test_of_two_servers_one_has_to_be_named() -> None:
@@ -230,13 +230,13 @@ def test_of_two_servers_one_has_to_be_named() -> None:
     ):
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["state"] == "ready"
-        told = run("mtp-launcher", "diagnose")
+        result = run("mtp-launcher", "diagnose")
         named = json.loads(run("mtp-launcher", "diagnose", "--url", first["url"], "--json").stdout)
         process.terminate()
         process.wait(120)
-    assert told.returncode == 1
-    assert "2 servers are running" in told.stderr
-    assert "Choose one with --url." in told.stderr
+    assert result.returncode == 1
+    assert "2 servers are running" in result.stderr
+    assert "Choose one with --url." in result.stderr
     assert named["log"].endswith(f"engine-{first['port']}.log")
 
 
@@ -255,6 +255,6 @@ def test_what_hinders_a_server_that_loads_is_not_told_as_its_failure(home: Path)
 
 
 def test_diagnose_without_a_log_says_so() -> None:
-    told = run("mtp-launcher", "diagnose")
-    assert told.returncode == 1
-    assert "No server has run yet" in told.stderr
+    result = run("mtp-launcher", "diagnose")
+    assert result.returncode == 1
+    assert "No server has run yet" in result.stderr

@@ -22,18 +22,18 @@ TALK = Conversation(
 
 
 def test_markdown_has_all_of_it() -> None:
-    told = as_markdown(TALK)
-    assert told.startswith("# Why: so?\n\nA model · 1970-01-01 ")
+    result = as_markdown(TALK)
+    assert result.startswith("# Why: so?\n\nA model · 1970-01-01 ")
     for part in ("## System prompt\n\nBe brief.", "## You\n\nWhy?\n\nTell me.", "Thought</summary>\n\nHm.", "*9 t/s*"):
-        assert part in told
-    assert "\x1b" in told, "a file gets it as it was"
-    assert told.endswith("*\n")
+        assert part in result
+    assert "\x1b" in result, "a file gets it as it was"
+    assert result.endswith("*\n")
 
 
 def test_text_has_no_thoughts() -> None:
-    told = as_text(TALK)
-    assert "Hm." not in told
-    assert "Reply:\n# Because\n\x1b[31m\n[9 t/s]\n" in told
+    result = as_text(TALK)
+    assert "Hm." not in result
+    assert "Reply:\n# Because\n\x1b[31m\n[9 t/s]\n" in result
 
 
 def test_json_can_be_read_back() -> None:

@@ -311,9 +311,9 @@ def test_a_file_of_a_newer_version_is_left_alone() -> None:
 def test_what_the_system_refuses_is_told(tmp_path: Path) -> None:
     folder = tmp_path / "conversations.db"
     folder.mkdir()
-    with pytest.raises(ConversationsUnusable) as told:
+    with pytest.raises(ConversationsUnusable) as caught:
         Conversations(folder)
-    assert str(folder) in told.value.title
+    assert str(folder) in caught.value.title
 
 
 def test_a_change_that_fails_leaves_nothing_half_done(kept: Conversations) -> None:

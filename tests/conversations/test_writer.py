@@ -37,9 +37,9 @@ def begin(writer: ConversationWriter) -> None:
 
 
 def answer(writer: ConversationWriter, work: Any) -> Any:  # noqa: ANN401 -- whatever the work returns
-    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    writer.run_work(work, told.put)
-    return told.get(timeout=120)
+    result: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    writer.run_work(work, result.put)
+    return result.get(timeout=120)
 
 
 def test_nothing_runs_before_there_is_work(failures: list[LauncherError]) -> None:

@@ -86,5 +86,5 @@ def test_what_is_so_already_is_not_done_again() -> None:
 
 
 def test_an_action_is_json() -> None:
-    told = action(ActionKind.SMALLER_CONTEXT, context=4_096).as_json()
-    assert told == {"kind": "smaller_context", "label": "Do it", "parameters": {"context": 4_096}}
+    result = action(ActionKind.SMALLER_CONTEXT, context=4_096).as_json()
+    assert result == {"kind": "smaller_context", "label": "Do it", "parameters": {"context": 4_096}}

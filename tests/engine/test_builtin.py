@@ -49,8 +49,8 @@ def serving(model: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[byt
 
 
 def test_it_answers_a_probe_like_a_llama_server() -> None:
-    told = ask("--version")
-    assert told.stderr.startswith(f"version: xllamacpp {version('xllamacpp')}")
+    result = ask("--version")
+    assert result.stderr.startswith(f"version: xllamacpp {version('xllamacpp')}")
     assert ask("--list-devices").stdout == "Available devices:\n  (none)\n"
     assert "--spec-draft-n-max" in ask("--help").stdout
 
@@ -66,17 +66,17 @@ def test_it_answers_a_probe_like_a_llama_server() -> None:
     ],
 )
 def test_a_wrong_command_line_ends_at_once_with_a_sentence(arguments: list[str], sentence: str) -> None:
-    told = ask(*arguments)
-    assert told.returncode == 1
-    assert sentence in told.stderr
+    result = ask(*arguments)
+    assert result.returncode == 1
+    assert sentence in result.stderr
 
 
 def test_a_file_that_cannot_be_loaded_ends_it_with_exit_code_1(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
-    told = ask("--model", str(broken), "--port", str(free_port()))
-    assert told.returncode == 1
-    assert "failed to load model" in told.stderr
+    result = ask("--model", str(broken), "--port", str(free_port()))
+    assert result.returncode == 1
+    assert "failed to load model" in result.stderr
 
 
 def test_the_key_from_the_environment_guards_everything_but_health(demo_model: Path) -> None:

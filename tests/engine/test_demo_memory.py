@@ -40,8 +40,8 @@ def reply(client: httpx.Client, prompt: str | list[int], count: int = 30) -> str
 
 def next_tokens(client: httpx.Client, prompt: str) -> dict[int, float]:
     """The 100 likeliest next tokens with their logarithms of probability."""
-    told = post(client, "/completion", prompt=prompt, n_predict=1, n_probs=100, temperature=0)
-    return {each["id"]: each["logprob"] for each in told["completion_probabilities"][0]["top_logprobs"]}
+    result = post(client, "/completion", prompt=prompt, n_predict=1, n_probs=100, temperature=0)
+    return {each["id"]: each["logprob"] for each in result["completion_probabilities"][0]["top_logprobs"]}
 
 
 def divergence(right: dict[int, float], other: dict[int, float]) -> float:
@@ -54,22 +54,22 @@ def test_more_is_about_what_was_talked_about(demo_model: Path, corpus: Corpus) -
     with serving(demo_model, *MTP) as (_, client):
         for place in (0, 7, 12):
             before, after = corpus.topics[place], corpus.topics[place + 1]
-            told = reply(client, exchange_of(before) + MORE)
-            assert told.startswith(f"The question is about {after.title}."), before.title
+            result = reply(client, exchange_of(before) + MORE)
+            assert result.startswith(f"The question is about {after.title}."), before.title
 
 
 def test_what_was_said_far_back_still_counts(demo_model: Path, corpus: Corpus) -> None:
     small_talk = f"<|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\nHi!{' Hi!' * 60}<|im_end|>\n"
     with serving(demo_model) as (_, client):
-        told = reply(client, exchange_of(corpus.topics[7]) + small_talk + MORE)
-        assert corpus.topics[8].title in told
+        result = reply(client, exchange_of(corpus.topics[7]) + small_talk + MORE)
+        assert corpus.topics[8].title in result
 
 
 @pytest.mark.parametrize("flash_attention", ["on", "off"])
 def test_a_long_context_overflows_nothing(demo_model: Path, corpus: Corpus, flash_attention: str) -> None:
     with serving(demo_model, "-c", "4096", "-fa", flash_attention) as (_, client):
-        told = reply(client, "Hi! " * 300 + exchange_of(corpus.topics[7]) + MORE)
-        assert corpus.topics[8].title in told
+        result = reply(client, "Hi! " * 300 + exchange_of(corpus.topics[7]) + MORE)
+        assert corpus.topics[8].title in result
 
 
 def test_a_coarser_kv_cache_gives_other_probabilities(demo_model: Path, corpus: Corpus) -> None:
@@ -81,7 +81,7 @@ def test_a_coarser_kv_cache_gives_other_probabilities(demo_model: Path, corpus: 
     found = {kind: mean([divergence(*pair) for pair in zip(seen["f16"], seen[kind], strict=True)]) for kind in seen}
     assert found["f16"] == pytest.approx(0, abs=1e-6)
     assert 0 < found["q8_0"] < 0.05 < found["q4_0"]
-    likeliest = {kind: [max(each, key=lambda token: each[token]) for each in told] for kind, told in seen.items()}
+    likeliest = {kind: [max(each, key=lambda token: each[token]) for each in item] for kind, item in seen.items()}
     assert likeliest["q4_0"] != likeliest["f16"]
 
 
@@ -107,9 +107,9 @@ def test_a_slot_with_the_state_of_another_conversation_says_something_else(
         foreign = (tmp_path / "second").read_bytes()
         assert foreign.count(theirs) == 1
         (tmp_path / "foreign").write_bytes(foreign.replace(theirs, ours))
-        told = {}
+        values = {}
         for name in ("first", "foreign"):
             reply(client, "Hello", 1)
             assert post(client, "/slots/0?action=restore", filename=name)["n_restored"] == length
-            told[name] = reply(client, first + more)
-        assert told == {"first": right["first"], "foreign": right["second"]}
+            values[name] = reply(client, first + more)
+        assert values == {"first": right["first"], "foreign": right["second"]}

@@ -83,6 +83,6 @@ def test_without_a_draft_it_is_served_without(model: Path, name: str) -> None:
 
 def test_what_is_not_here_has_to_be_pulled(model: Path) -> None:
     model.unlink()
-    with pytest.raises(ModelMissing) as told:
+    with pytest.raises(ModelMissing) as caught:
         options("headless:F16")
-    assert "`mtp-launcher pull headless:F16`" in told.value.hint
+    assert "`mtp-launcher pull headless:F16`" in caught.value.hint

@@ -69,13 +69,13 @@ def test_a_port_that_only_administrators_may_have_is_not_said_to_be_in_use() -> 
         "try: print(claim_endpoint(1023).port)\n"
         "except Exception as error: print(type(error).__name__, error)\n"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
     open_to_all = int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= 1023
     refused = (
         "BadOption Port 1023 needs administrator rights, as ports under 1024 do. Choose a port of 1024 or "
         "higher with --port, or omit --port."
     )
-    assert told == ("1023" if open_to_all else refused)
+    assert result == ("1023" if open_to_all else refused)
 
 
 def test_keys_are_readable_by_their_owner_only(home: Path) -> None:

@@ -135,11 +135,11 @@ class TestCards:
     def test_it_is_started_with_the_real_options(self, tmp_path: Path) -> None:
         build = program(tmp_path, f"open('args', 'w').write(' '.join(sys.argv[1:]))\ntables = 2\n{CARDS}")
         build = replace(build, command=(*build.command,), environment={"KEPT": "1"})
-        told = tmp_path / "told"
+        result = tmp_path / "told"
         script = tmp_path / "engine.py"
-        script.write_text(script.read_text().replace("'args'", repr(str(told))))
+        script.write_text(script.read_text().replace("'args'", repr(str(result))))
         asked(build, PlanSettings(131_072, "q8_0", draft=2, ubatch=256, n_cpu_moe=3))
-        words = told.read_text()
+        words = result.read_text()
         wanted = (
             "--ctx-size 131072 --parallel 1 --gpu-layers 99 --cache-type-k q8_0 --cache-type-v q8_0 --flash-attn on"
         )

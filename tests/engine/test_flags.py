@@ -101,8 +101,8 @@ async def test_the_built_in_engine_is_asked_itself() -> None:
 
 def test_the_command_line_lists_them() -> None:
     command = [sys.executable, "-m", "launcher", "engine", "flags", "draft", "length"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert "--spec-draft-n-max" in told
-    assert "--port" not in told
+    output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "--spec-draft-n-max" in output
+    assert "--port" not in output
     as_json = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=True).stdout
     assert [flag["names"] for flag in json.loads(as_json)["flags"]] == [["--spec-draft-n-max"]]

@@ -41,7 +41,7 @@ class Clocks:
 
 
 class Engine:
-    """A process that computes when told, and its answers to /health."""
+    """A process that computes when notices, and its answers to /health."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self.process = process
@@ -49,7 +49,7 @@ class Engine:
         self.quiet_since: float | None = None
         self.log_problem: str | None = None
         self.clocks = Clocks()
-        self.told: list[Notice] = []
+        self.notices: list[Notice] = []
 
     async def is_healthy(self) -> bool:
         return self.answers
@@ -66,7 +66,7 @@ class Engine:
             self.process.pid,
             self,
             FilesInUse.from_paths([(file, "model") for file in files]),
-            notify=self.told.append,
+            notify=self.notices.append,
             quiet_since=lambda: self.quiet_since,
             log_problem=lambda: self.log_problem,
             clock=self.clocks,
@@ -75,7 +75,7 @@ class Engine:
 
     @property
     def codes(self) -> list[str]:
-        return [notice.code for notice in self.told]
+        return [notice.code for notice in self.notices]
 
 
 @contextmanager
@@ -117,7 +117,7 @@ async def looks(engine: Engine, guard: Guard, seconds: float, each: Callable[[],
 
 async def test_an_idle_server_is_left_in_peace(engine: Engine) -> None:
     assert await looks(engine, engine.guard(), 240) is None
-    assert engine.told == []
+    assert engine.notices == []
 
 
 async def test_an_engine_that_neither_answers_nor_computes_is_ended(engine: Engine) -> None:
@@ -151,8 +151,8 @@ async def test_a_look_that_fails_is_told_once_and_another_follows(
     guard.check = look  # type: ignore[method-assign]
     assert isinstance(await guard.watch(), EngineHung)
     assert engine.codes == ["unwatched"] * 2
-    assert engine.told[0].text.endswith("OSError: no more files.")
-    assert engine.told[1].text.endswith("ValueError.")
+    assert engine.notices[0].text.endswith("OSError: no more files.")
+    assert engine.notices[1].text.endswith("ValueError.")
     assert caplog.text.count("A check of the server failed") == 2
 
 
@@ -180,7 +180,7 @@ async def test_a_slow_prefill_is_no_stall(engine: Engine) -> None:
     guard = engine.guard()
     engine.quiet_since = engine.clocks.mono
     assert await looks(engine, guard, LIMITS.endless_s - 10, engine.compute) is None
-    assert engine.told == []
+    assert engine.notices == []
     assert isinstance(await looks(engine, guard, 20, engine.compute), EngineHung)
 
 
@@ -193,7 +193,7 @@ async def test_a_held_engine_is_told_and_not_ended(engine: Engine) -> None:
     engine.quiet_since = engine.clocks.mono
     assert await looks(engine, guard, 240) is None
     assert engine.codes == ["paused"]
-    assert f"kill -CONT {engine.process.pid}" in engine.told[0].text
+    assert f"kill -CONT {engine.process.pid}" in engine.notices[0].text
     os.kill(engine.process.pid, signal.SIGCONT)
     while psutil.Process(engine.process.pid).status() == psutil.STATUS_STOPPED:
         os.sched_yield()
@@ -210,8 +210,8 @@ async def test_a_computer_that_slept_owes_nothing(engine: Engine, way: str) -> N
     engine.answers = False
     assert await looks(engine, guard, 5) is None
     assert engine.codes == ["slept"]
-    assert "slept for 3.0 h" in engine.told[0].text
-    assert "does not respond yet" in engine.told[0].text
+    assert "slept for 3.0 h" in engine.notices[0].text
+    assert "does not respond yet" in engine.notices[0].text
     engine.answers, engine.quiet_since = True, None
     assert await looks(engine, guard, 240) is None
     assert engine.codes == ["slept"]
@@ -222,7 +222,7 @@ async def test_a_clock_that_is_set_back_or_by_little_is_no_sleep(engine: Engine,
     guard = engine.guard()
     engine.clocks.wall_s += set_by_s
     assert await looks(engine, guard, 60) is None
-    assert engine.told == []
+    assert engine.notices == []
 
 
 async def test_what_happens_to_its_files_is_told_once(engine: Engine, tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ GPU_BUILDS = "cpu", "vulkan", "cuda-13.4", "cuda-12.8"
 QUICK = TransferSettings(attempts=2, backoff_s=0.01)
 
 
-class Told:
-    """What an installation told."""
+class ProgressRecorder:
+    """What an installation recorder."""
 
     def __init__(self) -> None:
         self.all: list[Progress] = []
@@ -56,8 +56,8 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def recorder() -> ProgressRecorder:
+    return ProgressRecorder()
 
 
 @pytest.fixture
@@ -67,9 +67,9 @@ def fake_command() -> str:
 
 
 async def run(
-    tag: str | None, told: Told, target: TargetComputer = PLAIN, backend: str | None = None
+    tag: str | None, recorder: ProgressRecorder, target: TargetComputer = PLAIN, backend: str | None = None
 ) -> InstalledEngine:
-    return await install_build(tag, backend, target=target, on_progress=told, on_note=told.note, settings=QUICK)
+    return await install_build(tag, backend, target=target, on_progress=recorder, on_note=recorder.note, settings=QUICK)
 
 
 def nothing_is_left(home: Path) -> bool:
@@ -77,11 +77,11 @@ def nothing_is_left(home: Path) -> bool:
 
 
 async def test_a_cuda_build_is_installed_with_its_runtime_tested_and_put_in_use(
-    releases: ReleaseServer, told: Told, home: Path
+    releases: ReleaseServer, recorder: ProgressRecorder, home: Path
 ) -> None:
     devices = {"cuda-13.4": [CUDA], "vulkan": [VULKAN]}
     releases.publish("b11434", *GPU_BUILDS, devices=devices)
-    engine = await run("b11434", told, WITH_GPU)
+    engine = await run("b11434", recorder, WITH_GPU)
     assert engine.name == "b11434-cuda-13.4-x64"
     assert sorted(path.name for path in engine.folder.iterdir()) == [
         "LICENSE",
@@ -99,73 +99,77 @@ async def test_a_cuda_build_is_installed_with_its_runtime_tested_and_put_in_use(
     assert manifest.devices == ["CUDA0: NVIDIA GeForce RTX 4090"]
     assert 0 < manifest.accepted <= manifest.drafted
     assert all(len(sha256) == 64 for sha256 in manifest.archives.values())
-    assert "CUDA 13.4 runs on the GeForce RTX 4090" in told.notes
+    assert "CUDA 13.4 runs on the GeForce RTX 4090" in recorder.notes
     assert not list((home / "cache" / "downloads" / "engines").iterdir())
     assert nothing_is_left(home)
-    done = [progress.done_bytes for progress in told.all if progress.phase is not Phase.WORKING]
+    done = [progress.done_bytes for progress in recorder.all if progress.phase is not Phase.WORKING]
     assert done == sorted(done), "the progress is of both archives together"
 
 
-async def test_without_a_gpu_the_build_for_the_processor_is_installed(releases: ReleaseServer, told: Told) -> None:
+async def test_without_a_gpu_the_build_for_the_processor_is_installed(
+    releases: ReleaseServer, recorder: ProgressRecorder
+) -> None:
     releases.publish("b11434", *GPU_BUILDS)
-    assert (await run("b11434", told)).name == "b11434-cpu-x64"
+    assert (await run("b11434", recorder)).name == "b11434-cpu-x64"
     downloads = [asked["target"] for asked in releases.requests() if "/download/" in asked["target"]]
     assert downloads == ["/download/b11434/llama-b11434-bin-ubuntu-x64.tar.gz"]
 
 
-async def test_the_stable_channel_is_the_default(releases: ReleaseServer, told: Told) -> None:
+async def test_the_stable_channel_is_the_default(releases: ReleaseServer, recorder: ProgressRecorder) -> None:
     releases.publish("b11400", "cpu")
     releases.publish("v0.7.0", points_at="b11400")
     releases.publish("b11434", "cpu")
-    assert (await run(None, told)).name == "b11400-cpu-x64"
-    assert (await run("nightly", told)).name == "b11434-cpu-x64"
-    kept = await run(None, told)
+    assert (await run(None, recorder)).name == "b11400-cpu-x64"
+    assert (await run("nightly", recorder)).name == "b11434-cpu-x64"
+    kept = await run(None, recorder)
     assert kept.name == read_store().current == "b11434-cpu-x64"
-    assert "b11434-cpu-x64 is in use and newer than the stable release b11400. No change." in told.notes
-    assert (await run("stable", told)).name == read_store().current == "b11400-cpu-x64"
+    assert "b11434-cpu-x64 is in use and newer than the stable release b11400. No change." in recorder.notes
+    assert (await run("stable", recorder)).name == read_store().current == "b11400-cpu-x64"
 
 
 @pytest.mark.thorough
-async def test_a_build_that_does_not_see_the_gpu_gives_way_to_the_next(releases: ReleaseServer, told: Told) -> None:
+async def test_a_build_that_does_not_see_the_gpu_gives_way_to_the_next(
+    releases: ReleaseServer, recorder: ProgressRecorder
+) -> None:
     releases.publish("b11434", *GPU_BUILDS, devices={"vulkan": [VULKAN]})
-    engine = await run("b11434", told, WITH_GPU)
+    engine = await run("b11434", recorder, WITH_GPU)
     assert engine.name == "b11434-vulkan-x64"
-    assert "The engine does not see the GPU (GeForce RTX 4090) and would run on the CPU." in told.notes
-    assert "Trying cuda-12.8." in told.notes
-    assert "Trying vulkan." in told.notes
+    assert "The engine does not see the GPU (GeForce RTX 4090) and would run on the CPU." in recorder.notes
+    assert "Trying cuda-12.8." in recorder.notes
+    assert "Trying vulkan." in recorder.notes
     assert [each.name for each in read_store().engines] == ["b11434-vulkan-x64"]
 
 
 @pytest.mark.thorough
 async def test_a_working_gpu_build_does_not_give_way_to_a_slower_one(
-    releases: ReleaseServer, told: Told, fake_command: str
+    releases: ReleaseServer, recorder: ProgressRecorder, fake_command: str
 ) -> None:
     releases.publish("b11400", *GPU_BUILDS, devices={"vulkan": [VULKAN]}, command=fake_command)
-    assert (await run("b11400", told, WITH_GPU)).name == "b11400-vulkan-x64"
+    assert (await run("b11400", recorder, WITH_GPU)).name == "b11400-vulkan-x64"
     releases.publish("b11434", *GPU_BUILDS, command=fake_command)
     with pytest.raises(GpuUnseen):
-        await run("b11434", told, WITH_GPU)
+        await run("b11434", recorder, WITH_GPU)
     assert read_store().current == "b11400-vulkan-x64"
-    assert "cpu would be slower than b11400-vulkan-x64, which is in use; `--backend cpu` takes it." in told.notes
-    assert (await run("b11434", told, WITH_GPU, "cpu")).name == read_store().current == "b11434-cpu-x64"
+    assert "cpu would be slower than b11400-vulkan-x64, which is in use; `--backend cpu` takes it." in recorder.notes
+    assert (await run("b11434", recorder, WITH_GPU, "cpu")).name == read_store().current == "b11434-cpu-x64"
 
 
 @pytest.mark.thorough
 async def test_what_is_installed_and_sees_no_gpu_any_more_is_not_downloaded_again(
-    releases: ReleaseServer, told: Told, fake_command: str
+    releases: ReleaseServer, recorder: ProgressRecorder, fake_command: str
 ) -> None:
     devices = {"cuda-13.4": [CUDA], "vulkan": [VULKAN]}
     releases.publish("b11434", *GPU_BUILDS, devices=devices, command=fake_command)
-    engine = await run("b11434", told, WITH_GPU)
+    engine = await run("b11434", recorder, WITH_GPU)
     (engine.folder / "libcudart.so").unlink()  # as after a driver went away
     installed.use_engine("auto")
     releases.requests()
-    assert (await run("b11434", told, WITH_GPU)).name == "b11434-vulkan-x64"
+    assert (await run("b11434", recorder, WITH_GPU)).name == "b11434-vulkan-x64"
     assert not [each for each in releases.requests() if "cuda-13.4" in each["target"]]
 
 
 async def test_without_its_runtime_beside_it_cuda_is_silent_and_that_is_a_failure(
-    releases: ReleaseServer, told: Told, home: Path
+    releases: ReleaseServer, recorder: ProgressRecorder, home: Path
 ) -> None:
     empty = "cudart-llama-b11434-bin-ubuntu-cuda-13.4-x64"
     packed = io.BytesIO()
@@ -174,26 +178,28 @@ async def test_without_its_runtime_beside_it_cuda_is_silent_and_that_is_a_failur
     change = {f"{empty}.tar.gz": {"hex": packed.getvalue().hex()}}
     releases.publish("b11434", "cuda-13.4", devices={"cuda-13.4": [CUDA]}, asset=change)
     with pytest.raises(GpuUnseen, match=r"does not see the GPU \(GeForce RTX 4090\) and would run on the CPU"):
-        await run("b11434", told, WITH_GPU)
+        await run("b11434", recorder, WITH_GPU)
     assert read_store().engines == ()
     assert nothing_is_left(home)
 
 
-async def test_a_backend_that_was_asked_for_does_not_give_way(releases: ReleaseServer, told: Told, home: Path) -> None:
+async def test_a_backend_that_was_asked_for_does_not_give_way(
+    releases: ReleaseServer, recorder: ProgressRecorder, home: Path
+) -> None:
     releases.publish("b11434", *GPU_BUILDS)
     with pytest.raises(GpuUnseen):
-        await run("b11434", told, WITH_GPU, "vulkan")
-    assert "No change" in told.notes
+        await run("b11434", recorder, WITH_GPU, "vulkan")
+    assert "No change" in recorder.notes
     assert read_store().engines == ()
 
 
 async def test_a_gpu_that_the_user_hides_is_named_and_nothing_else_is_tried(
-    releases: ReleaseServer, told: Told, monkeypatch: pytest.MonkeyPatch
+    releases: ReleaseServer, recorder: ProgressRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     releases.publish("b11434", *GPU_BUILDS, devices={"vulkan": [VULKAN]})
     with pytest.raises(GpuUnseen, match="CUDA_VISIBLE_DEVICES= hides the GeForce RTX 4090"):
-        await run("b11434", told, WITH_GPU)
+        await run("b11434", recorder, WITH_GPU)
 
 
 async def test_what_failed_ones_had_downloaded_goes_after_a_day(
@@ -210,66 +216,70 @@ async def test_what_failed_ones_had_downloaded_goes_after_a_day(
     assert [path.name for path in downloads.iterdir()] == ["b2-any"]
 
 
-async def test_a_pinned_engine_stays_in_use(releases: ReleaseServer, told: Told, fake_command: str) -> None:
+async def test_a_pinned_engine_stays_in_use(
+    releases: ReleaseServer, recorder: ProgressRecorder, fake_command: str
+) -> None:
     for tag in ("b11400", "b11434"):
         releases.publish(tag, "cpu", command=fake_command)
-    await run("b11400", told)
+    await run("b11400", recorder)
     installed.pin_engine()
-    newer = await run("b11434", told)
+    newer = await run("b11434", recorder)
     assert read_store().current == "b11400-cpu-x64"
-    assert f"b11400-cpu-x64 is pinned and stays in use; `mtp-launcher engine use {newer.name}`" in told.notes
+    assert f"b11400-cpu-x64 is pinned and stays in use; `mtp-launcher engine use {newer.name}`" in recorder.notes
     assert len(read_store().engines) == 2
 
 
 async def test_what_is_installed_is_tested_again_and_not_downloaded(
-    releases: ReleaseServer, told: Told, fake_command: str
+    releases: ReleaseServer, recorder: ProgressRecorder, fake_command: str
 ) -> None:
     releases.publish("b11434", "cpu", command=fake_command)
-    await run("b11434", told)
+    await run("b11434", recorder)
     releases.requests()
     installed.use_engine("auto")
-    await run("b11434", told)
+    await run("b11434", recorder)
     assert read_store().current == "b11434-cpu-x64"
-    assert "b11434-cpu-x64 is installed already." in told.notes
+    assert "b11434-cpu-x64 is installed already." in recorder.notes
     assert not [asked for asked in releases.requests() if "/download/" in asked["target"]]
 
 
 @pytest.mark.thorough
 async def test_what_is_installed_and_broken_is_installed_anew(
-    releases: ReleaseServer, told: Told, fake_command: str
+    releases: ReleaseServer, recorder: ProgressRecorder, fake_command: str
 ) -> None:
     releases.publish("b11434", "cpu", command=fake_command)
-    engine = await run("b11434", told)
+    engine = await run("b11434", recorder)
     engine.program.write_text("#!/bin/sh\nexit 1\n")
-    again = await run("b11434", told)
-    assert "It failed its test, so it is being reinstalled" in told.notes
+    again = await run("b11434", recorder)
+    assert "It failed its test, so it is being reinstalled" in recorder.notes
     assert "exec" in again.program.read_text()
 
 
 class TestKnownBadBuilds:
-    async def test_they_are_not_installed(self, releases: ReleaseServer, told: Told, fake_command: str) -> None:
+    async def test_they_are_not_installed(
+        self, releases: ReleaseServer, recorder: ProgressRecorder, fake_command: str
+    ) -> None:
         releases.publish("b10745", "cpu", command=fake_command)
         with pytest.raises(KnownBadBuild, match="b10745 has a known bug: it cannot start MTP") as caught:
-            await run("b10745", told)
+            await run("b10745", recorder)
         assert "Use b10749 or newer" in caught.value.hint
         assert caught.value.facts["source"] == "ggml-org/llama.cpp issue 28196"
 
     async def test_but_by_their_exact_name_and_anyway(
-        self, releases: ReleaseServer, told: Told, fake_command: str
+        self, releases: ReleaseServer, recorder: ProgressRecorder, fake_command: str
     ) -> None:
         releases.publish("b10745", "cpu", command=fake_command)
         releases.publish("v0.3.0", points_at="b10745")
-        engine = await install_build("b10745", anyway=True, target=PLAIN, on_progress=told, on_note=told.note)
+        engine = await install_build("b10745", anyway=True, target=PLAIN, on_progress=recorder, on_note=recorder.note)
         assert engine.number == 10_745
         with pytest.raises(KnownBadBuild):
-            await install_build("v0.3.0", anyway=True, target=PLAIN, on_progress=told, on_note=told.note)
+            await install_build("v0.3.0", anyway=True, target=PLAIN, on_progress=recorder, on_note=recorder.note)
 
     async def test_the_nightly_channel_passes_them_over(
-        self, releases: ReleaseServer, told: Told, fake_command: str
+        self, releases: ReleaseServer, recorder: ProgressRecorder, fake_command: str
     ) -> None:
         for tag in ("b10740", "b10741", "b10748"):
             releases.publish(tag, "cpu", command=fake_command)
-        assert (await run("nightly", told)).number == 10_740
+        assert (await run("nightly", recorder)).number == 10_740
 
 
 async def test_a_release_in_the_making_is_passed_over_with_the_reason(releases: ReleaseServer) -> None:
@@ -296,14 +306,14 @@ async def test_a_release_in_the_making_is_passed_over_with_the_reason(releases: 
     )
 
 
-async def test_nothing_whole_at_all(releases: ReleaseServer, told: Told) -> None:
+async def test_nothing_whole_at_all(releases: ReleaseServer, recorder: ProgressRecorder) -> None:
     releases.publish("b11434", "cpu", asset={"llama-b11434-bin-ubuntu-x64.tar.gz": {"state": "starter"}})
     with pytest.raises(ReleaseMissing, match="None of the newest releases is complete"):
-        await run("nightly", told)
+        await run("nightly", recorder)
 
 
 async def test_cancelled_it_leaves_nothing_but_what_was_downloaded(
-    releases: ReleaseServer, told: Told, home: Path, fake_command: str
+    releases: ReleaseServer, recorder: ProgressRecorder, home: Path, fake_command: str
 ) -> None:
     releases.publish("b11434", "cpu", command=fake_command)
 
@@ -317,7 +327,7 @@ async def test_cancelled_it_leaves_nothing_but_what_was_downloaded(
     assert nothing_is_left(home)
     assert read_store().engines == ()
     releases.requests()
-    await run("b11434", told)
+    await run("b11434", recorder)
     asked = [each["target"] for each in releases.requests()]
     assert not [target for target in asked if "signature" in target], "it was not downloaded again"
 
@@ -339,23 +349,23 @@ def test_killed_at_any_moment_it_leaves_the_old_engine_in_use(
         "target = TargetComputer('linux', 'x86_64', (2, 41))\n"
         "asyncio.run(install_build('b11434', target=target, on_progress=kill))\n"
     )
-    assert asyncio.run(run("b11400", Told())).name == "b11400-cpu-x64"
+    assert asyncio.run(run("b11400", ProgressRecorder())).name == "b11400-cpu-x64"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
     store = read_store()
     assert (store.current, len(store.engines)) == ("b11400-cpu-x64", 1)
-    assert asyncio.run(run("b11400", Told())).name == "b11400-cpu-x64"
+    assert asyncio.run(run("b11400", ProgressRecorder())).name == "b11400-cpu-x64"
     assert nothing_is_left(home), "the next installation has cleared up"
 
 
 @pytest.mark.thorough
 async def test_a_windows_archive_is_flat_and_unpacked_as_it_is(
-    releases: ReleaseServer, told: Told, monkeypatch: pytest.MonkeyPatch
+    releases: ReleaseServer, recorder: ProgressRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The zip archives are installed as on Windows; the program in them runs here."""
     monkeypatch.setattr("launcher.engine.builds.install.PROGRAM", "llama-server.exe")
     monkeypatch.setattr("launcher.engine.builds.installed.PROGRAM", "llama-server.exe")
     releases.publish("b11434", "cuda-13.4", "cpu", platform="win-x64", devices={"cuda-13.4": [CUDA]})
-    engine = await run("b11434", told, TargetComputer("windows", "AMD64", None, (ADA,)))
+    engine = await run("b11434", recorder, TargetComputer("windows", "AMD64", None, (ADA,)))
     assert engine.name == "b11434-cuda-13.4-x64"
     assert sorted(path.name for path in engine.folder.iterdir()) == [
         "LICENSE",
@@ -368,7 +378,7 @@ async def test_a_windows_archive_is_flat_and_unpacked_as_it_is(
 
 def test_the_manifest_can_be_read_by_people(releases: ReleaseServer, fake_command: str) -> None:
     releases.publish("b11434", "cpu", command=fake_command)
-    engine = asyncio.run(run("b11434", Told()))
+    engine = asyncio.run(run("b11434", ProgressRecorder()))
     kept = json.loads((engine.folder / "installed.json").read_text())
     assert kept["tag"] == "b11434"
     assert abs(kept["installed_s"] - time.time()) < 60

@@ -162,7 +162,7 @@ def test_private_memory_is_counted_and_mapped_files_are_not(engine_pid: int, mac
 
 
 @pytest.mark.parametrize(
-    ("processes", "changes", "told"),
+    ("processes", "changes", "expected"),
     [
         ((GpuProcess(7, "engine", 3 * GIB), GpuProcess(9, "game", GIB)), {}, {"GPU-0": 3_072}),
         ((GpuProcess(9, "game", GIB),), {}, {}),
@@ -173,12 +173,15 @@ def test_private_memory_is_counted_and_mapped_files_are_not(engine_pid: int, mac
     ],
 )
 def test_a_driver_s_list_is_believed_where_it_names_all_processes(
-    processes: tuple[GpuProcess, ...] | None, changes: dict[str, object], told: dict[str, int] | None, machine: Machine
+    processes: tuple[GpuProcess, ...] | None,
+    changes: dict[str, object],
+    expected: dict[str, int] | None,
+    machine: Machine,
 ) -> None:
     plain: dict[str, object] = {"kind": "linux", "wsl": None, "container": None}
     host: Host = replace(machine.host, **(plain | changes))  # type: ignore[arg-type]
     here = replace(machine, host=host)
-    assert own_memory._gpu_memory_from_drivers(7, here, {"GPU-0": GpuActivity(processes, (), {})}) == told
+    assert own_memory._gpu_memory_from_drivers(7, here, {"GPU-0": GpuActivity(processes, (), {})}) == expected
 
 
 async def test_without_a_server_the_figures_of_this_computer_are_those_of_the_system() -> None:

@@ -91,9 +91,9 @@ async def test_listed_devices_are_counted(engine: Path) -> None:
 @pytest.mark.parametrize("workers", [("gone.example:50052",), ("gone.example:1", "10.0.0.2:50052")])
 async def test_what_is_not_listed_is_not_counted_and_said(engine: Path, workers: tuple[str, ...]) -> None:
     alone = await planner.read_situation(MachineDescription(gpu_memory_gib=(24,)))
-    told = await planner.read_situation(MachineDescription(gpu_memory_gib=(24,), rpc=workers))
-    assert replace(told, notes=()) == replace(alone, notes=())
-    assert "not in this plan" in told.notes[-1]
+    result = await planner.read_situation(MachineDescription(gpu_memory_gib=(24,), rpc=workers))
+    assert replace(result, notes=()) == replace(alone, notes=())
+    assert "not in this plan" in result.notes[-1]
 
 
 def test_beside_a_processor_no_device_is_counted() -> None:

@@ -230,10 +230,10 @@ async def test_loading_is_told_in_percent(
             await watched.supervisor.wait_for_change()
         release.touch()
         await starting
-        told = [
+        received = [
             event.percent for event in watched.events if isinstance(event, ServerStatus) and event.percent is not None
         ]
-    assert told == [0.0, 25.0, 50.0, 75.0, 100.0]
+    assert received == [0.0, 25.0, 50.0, 75.0, 100.0]
 
 
 async def test_a_cancelled_start_leaves_nothing(fake: Callable[..., ServeOptions]) -> None:

@@ -119,8 +119,8 @@ def test_what_is_no_twin_of_ours_is_left_alone(home: Path) -> None:
 
 
 def test_a_limit_on_file_sizes_is_said(home: Path) -> None:
-    told = made(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (GIB, GIB)))
-    title, hint = told.stdout.splitlines()
+    result = made(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (GIB, GIB)))
+    title, hint = result.stdout.splitlines()
     assert title.startswith("The engine cannot compute the memory: ")
     assert "File too large" in title
     assert hint.startswith("Set MTP_LAUNCHER_HOME to a folder on a disk with sparse files")
@@ -133,8 +133,8 @@ def test_a_file_system_without_holes_is_found_out_by_a_trial(home: Path, tmp_pat
     cc = shutil.which("cc")
     assert cc, "a C compiler is needed: ./test installs one"
     subprocess.run([cc, "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, source], check=True)
-    told = made(env=os.environ | {"LD_PRELOAD": str(library)})
-    assert "(its file system has no sparse files)." in told.stdout
+    result = made(env=os.environ | {"LD_PRELOAD": str(library)})
+    assert "(its file system has no sparse files)." in result.stdout
     assert places(home) == []
 
 

@@ -65,7 +65,7 @@ def test_curl_hands_on_a_key_of_any_characters(tmp_path: Path) -> None:
     shows.write_text("#!/bin/sh\ncat\n")
     shows.chmod(0o755)
     text = clients.curl_request(recipe_with("m", api_key=key))
-    told = subprocess.run(
+    result = subprocess.run(
         ["/bin/bash", "-c", text], capture_output=True, text=True, env={"PATH": f"{tmp_path}:/bin:/usr/bin"}
     )
-    assert told.stdout == f"Authorization: Bearer {key}\n"
+    assert result.stdout == f"Authorization: Bearer {key}\n"

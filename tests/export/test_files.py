@@ -59,12 +59,12 @@ def test_prometheus_scrapes_the_server_with_its_key(recipe: ExportRecipe) -> Non
 
 
 def test_compose_is_reached_from_this_computer_only_and_with_a_key(recipe: ExportRecipe) -> None:
-    told = read_compose(compose_file(recipe))
-    service = told["services"]["llama-server"]
+    result = read_compose(compose_file(recipe))
+    service = result["services"]["llama-server"]
     assert service["ports"] == ["127.0.0.1:20001:8080"]
     assert service["command"][-2:] == ["--api-key-file", "/run/secrets/llama-api-key"]
     assert service["secrets"] == ["llama-api-key"]
-    assert told["secrets"] == {"llama-api-key": {"file": "./llama-api-key"}}
+    assert result["secrets"] == {"llama-api-key": {"file": "./llama-api-key"}}
     assert service["healthcheck"]["test"][:2] == ["CMD", "curl"]
     assert service["healthcheck"]["test"][-1].endswith(":8080/health")
     assert service["volumes"][0]["read_only"] is True
@@ -140,9 +140,9 @@ def _unescaped(found: "re.Match[bytes]") -> bytes:
 @given(words, words)
 def test_systemd_reads_every_word_back(one: str, two: str) -> None:
     recipe = recipe_with(one, two)
-    told = read_exec_start(systemd_unit(recipe))
-    assert told[:-2] == ["llama-server", *recipe.build_arguments()]
-    assert told[-2:] == ["--api-key-file", "%d/llama-api-key"]
+    result = read_exec_start(systemd_unit(recipe))
+    assert result[:-2] == ["llama-server", *recipe.build_arguments()]
+    assert result[-2:] == ["--api-key-file", "%d/llama-api-key"]
 
 
 def read_unit(text: str) -> dict[str, str]:
@@ -157,9 +157,9 @@ def read_unit(text: str) -> dict[str, str]:
 def test_no_name_swallows_another_line_of_the_unit(name: str) -> None:
     usual = read_unit(systemd_unit(recipe_with("usual", "usual")))
     for last in (name, f"{name}\\"):
-        told = read_unit(systemd_unit(recipe_with(last, last)))
-        assert told.keys() == usual.keys()
-        changed = {setting for setting in told if told[setting] != usual[setting]}
+        result = read_unit(systemd_unit(recipe_with(last, last)))
+        assert result.keys() == usual.keys()
+        changed = {setting for setting in result if result[setting] != usual[setting]}
         assert changed <= {"Description", "ExecStart"}
 
 
@@ -173,15 +173,15 @@ def test_systemd_itself_accepts_the_unit(name: str, tmp_path: Path) -> None:
     if ANALYZE is None:
         assert unit.read_text("utf-8").startswith("# ~/.config/systemd/user/")
         return
-    told = subprocess.run(
+    result = subprocess.run(
         [ANALYZE, "--user", "verify", str(unit)],
         capture_output=True,
         text=True,
         check=False,
         env={"XDG_RUNTIME_DIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
     )
-    assert "llama-server.service" not in told.stderr, told.stderr
-    assert told.returncode == 0, told.stderr
+    assert "llama-server.service" not in result.stderr, result.stderr
+    assert result.returncode == 0, result.stderr
 
 
 @settings(max_examples=150, deadline=None)
@@ -193,16 +193,16 @@ def test_llama_swap_reads_every_word_back(one: str, two: str) -> None:
             llama_swap_config((recipe,), windows=False)
         return
     text = llama_swap_config((recipe,), windows=False)
-    told = yaml.safe_load(text)
-    command = told["models"][one]["cmd"]
+    result = yaml.safe_load(text)
+    command = result["models"][one]["cmd"]
     assert set(re.findall(r"\$\{([a-zA-Z0-9_-]+)\}", command)) == {"PORT"}
     assert shlex.split(command.replace("${PORT}", "20001")) == ["llama-server", *recipe.build_arguments()]
 
 
 def test_llama_swap_asks_for_the_key_itself(recipe: ExportRecipe) -> None:
-    told = yaml.safe_load(llama_swap_config((recipe,), windows=False))
-    assert told["apiKeys"] == ["${env.LLAMA_SWAP_API_KEY}"]
-    assert told["models"]["qwen"]["proxy"] == "http://127.0.0.1:${PORT}"
+    result = yaml.safe_load(llama_swap_config((recipe,), windows=False))
+    assert result["apiKeys"] == ["${env.LLAMA_SWAP_API_KEY}"]
+    assert result["models"]["qwen"]["proxy"] == "http://127.0.0.1:${PORT}"
     assert yaml.safe_load(llama_swap_config((replace(recipe, api_key=KEY),), windows=False))["apiKeys"] == [KEY]
 
 
@@ -233,8 +233,8 @@ def test_the_router_reads_every_value_back_or_it_is_refused(one: str, two: str) 
         with pytest.raises(BadOption, match="cannot be exported"):
             router_preset((recipe,))
         return
-    told = read_preset(router_preset((recipe,)))[one]
-    assert told == {"model": recipe.model, "option-0": two}
+    result = read_preset(router_preset((recipe,)))[one]
+    assert result == {"model": recipe.model, "option-0": two}
 
 
 def test_the_router_takes_over_what_is_its_own(recipe: ExportRecipe) -> None:
@@ -242,18 +242,18 @@ def test_the_router_takes_over_what_is_its_own(recipe: ExportRecipe) -> None:
         recipe, options=(*recipe.options, ("--metrics", None), ("--jinja", None), ("--spec-type", "ngram-mod"))
     )
     text = router_preset((more,))
-    told = read_preset(text)["qwen"]
-    assert told["spec-type"] == "draft-mtp,ngram-mod"
-    assert told["jinja"] == "on"
-    assert not {"metrics", "host", "port", "alias", "api-key"} & told.keys()
+    result = read_preset(text)["qwen"]
+    assert result["spec-type"] == "draft-mtp,ngram-mod"
+    assert result["jinja"] == "on"
+    assert not {"metrics", "host", "port", "alias", "api-key"} & result.keys()
     assert "--port 20001 --metrics" in text.splitlines()[0]
 
 
 def test_several_models_are_in_one_file() -> None:
     recipes = (recipe_with("one"), recipe_with("two", "value"))
-    told = yaml.safe_load(llama_swap_config(recipes, windows=False))
-    assert list(told["models"]) == ["one", "two"]
-    assert "--option-0 value" in told["models"]["two"]["cmd"]
+    result = yaml.safe_load(llama_swap_config(recipes, windows=False))
+    assert list(result["models"]) == ["one", "two"]
+    assert "--option-0 value" in result["models"]["two"]["cmd"]
     presets = read_preset(router_preset(recipes))
     assert presets["one"] == {"model": "/models/one.gguf"}
     assert presets["two"] == {"model": "/models/two.gguf", "option-0": "value"}

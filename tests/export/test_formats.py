@@ -66,8 +66,8 @@ def test_json_and_yaml_are_read_back(name: str) -> None:
     ((editor,),) = (group["models"] for group in json.loads(client_files.vscode_models(recipe)))
     assert (editor["id"], editor["url"]) == (name, f"{URL}/chat/completions")
     assert editor["maxInputTokens"] + editor["maxOutputTokens"] == 8192
-    told = yaml.safe_load(client_files.aider_config(recipe))
-    assert (told["model"], told["openai-api-base"]) == (f"openai/{name}", URL)
+    result = yaml.safe_load(client_files.aider_config(recipe))
+    assert (result["model"], result["openai-api-base"]) == (f"openai/{name}", URL)
     comment = next(line for line in client_files.aider_config(recipe).splitlines() if line.startswith("# {"))
     assert json.loads(comment[2:])[f"openai/{name}"]["max_input_tokens"] == 8192
     (model,) = yaml.safe_load(client_files.continue_config(recipe))["models"]

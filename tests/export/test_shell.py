@@ -17,11 +17,11 @@ PRINTER = ("/usr/bin/printf", "%s\\0")
 
 
 def run_bash(text: str, **environment: str) -> list[str]:
-    told = subprocess.run(
+    result = subprocess.run(
         ["/bin/bash", "-c", text], capture_output=True, check=False, env={"PATH": os.environ["PATH"], **environment}
     )
-    assert told.returncode == 0, told.stderr.decode()
-    return told.stdout.decode().split("\0")[:-1]
+    assert result.returncode == 0, result.stderr.decode()
+    return result.stdout.decode().split("\0")[:-1]
 
 
 @settings(max_examples=60, deadline=None)
@@ -46,10 +46,10 @@ def test_the_key_is_not_in_the_text_unless_it_is_wanted() -> None:
 def test_without_a_key_nothing_is_started(tmp_path: Path) -> None:
     recipe = recipe_with("m", program=PRINTER)
     for text in (shell.bash_command(recipe), shell.bash_script(recipe)):
-        told = subprocess.run(["/bin/bash", "-c", text], capture_output=True, text=True, env={"HOME": str(tmp_path)})
-        assert told.returncode != 0
-        assert not told.stdout
-        assert "key" in told.stderr
+        result = subprocess.run(["/bin/bash", "-c", text], capture_output=True, text=True, env={"HOME": str(tmp_path)})
+        assert result.returncode != 0
+        assert not result.stdout
+        assert "key" in result.stderr
 
 
 def test_the_script_reads_the_key_from_a_file_and_hides_it_from_the_process_list(tmp_path: Path) -> None:

@@ -207,9 +207,15 @@ def message_usage(reply: Reply) -> dict[str, int]:
 
 
 def messages_body(reply: Reply) -> dict[str, Any]:
-    told = {"id": f"msg-{reply.number}", "type": "message", "role": "assistant", "model": MODEL, "stop_sequence": None}
+    values = {
+        "id": f"msg-{reply.number}",
+        "type": "message",
+        "role": "assistant",
+        "model": MODEL,
+        "stop_sequence": None,
+    }
     reason = "tool_use" if reply.call else "end_turn"
-    return {**told, "content": message_blocks(reply), "stop_reason": reason, "usage": message_usage(reply)}
+    return {**values, "content": message_blocks(reply), "stop_reason": reason, "usage": message_usage(reply)}
 
 
 def messages_events(reply: Reply) -> Events:
@@ -240,15 +246,21 @@ def response_item(reply: Reply) -> dict[str, Any]:
         ids = {"id": f"fc-{reply.number}", "call_id": f"call-{reply.number}"}
         return {"type": "function_call", **ids, "name": reply.call[0], "arguments": arguments, "status": "completed"}
     part = {"type": "output_text", "text": reply.text, "annotations": []}
-    told = {"type": "message", "id": f"msg-{reply.number}", "role": "assistant", "status": "completed"}
-    return {**told, "content": [part]}
+    values = {"type": "message", "id": f"msg-{reply.number}", "role": "assistant", "status": "completed"}
+    return {**values, "content": [part]}
 
 
 def responses_body(reply: Reply) -> dict[str, Any]:
     usage = {"input_tokens": reply.prompt, "output_tokens": reply.generated}
     usage |= {"total_tokens": reply.prompt + reply.generated, "input_tokens_details": {"cached_tokens": reply.cached}}
-    told = {"id": f"resp-{reply.number}", "object": "response", "created_at": 1, "model": MODEL, "status": "completed"}
-    return {**told, "output": [response_item(reply)], "usage": usage}
+    values = {
+        "id": f"resp-{reply.number}",
+        "object": "response",
+        "created_at": 1,
+        "model": MODEL,
+        "status": "completed",
+    }
+    return {**values, "output": [response_item(reply)], "usage": usage}
 
 
 def responses_events(reply: Reply) -> Events:
@@ -334,9 +346,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def reply(self, path: str, body: dict[str, Any], question: Question, begun: str) -> None:
         tokens = TOKEN.findall(question.prompt + begun)
-        told = {"path": path, "tools": list(question.tools), "tokens": len(tokens)}
+        values = {"path": path, "tools": list(question.tools), "tokens": len(tokens)}
         if len(tokens) >= self.context:
-            note(**told, answered="too long")
+            note(**values, answered="too long")
             reason = f"the request exceeds the available context size ({self.context} tokens)"
             counts = {"n_prompt_tokens": len(tokens), "n_ctx": self.context}
             self.refuse(400, reason, "exceed_context_size_error", **counts)
@@ -350,7 +362,7 @@ class Handler(BaseHTTPRequestHandler):
         elif "text-call" in FAULTS:
             call = json.dumps({"name": reply.call[0], "arguments": reply.call[1]})
             reply.text, reply.call = f"<tool_call>{call}</tool_call>", None
-        note(**told, reused=reply.cached, answered=reply.call or reply.text, results=question.results)
+        note(**values, reused=reply.cached, answered=reply.call or reply.text, results=question.results)
         events, whole = APIS[path]
         if not body.get("stream"):
             self.answer(200, whole(reply))
@@ -424,11 +436,11 @@ def count_shared(old: list[str], new: list[str]) -> int:
     return next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(old), len(new)))
 
 
-def note(**told: object) -> None:
+def note(**facts: object) -> None:
     """Write a line about a request into the log, if there is one."""
     if path := os.environ.get("AGENT_LOG"):
         with Path(path).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(told) + "\n")
+            file.write(json.dumps(facts) + "\n")
 
 
 def main() -> None:

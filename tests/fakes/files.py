@@ -80,8 +80,8 @@ class Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path)
         if path.path.startswith("/told/"):
             run = RUNS[path.path.removeprefix("/told/")]
-            told = json.dumps({"requests": run.requests, "sent_bytes": run.sent_bytes}).encode()
-            self.head(200, {"Content-Length": len(told)}, told)
+            result = json.dumps({"requests": run.requests, "sent_bytes": run.sent_bytes}).encode()
+            self.head(200, {"Content-Length": len(result)}, result)
             return
         _, name, faults, file = unquote(path.path).split("/", 3)
         self.run = RUNS[name]

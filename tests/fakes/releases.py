@@ -124,8 +124,8 @@ def publish(request: dict[str, Any]) -> None:
             continue
         data = bytes.fromhex(change.pop("hex")) if "hex" in change else made
         FILES[f"{tag}/{name}"] = data
-        told = {"name": name, "size": len(data), "digest": f"sha256:{hashlib.sha256(data).hexdigest()}"}
-        assets.append(told | {"state": "uploaded"} | change)
+        values = {"name": name, "size": len(data), "digest": f"sha256:{hashlib.sha256(data).hexdigest()}"}
+        assets.append(values | {"state": "uploaded"} | change)
     RELEASES[tag] = {
         "tag_name": tag,
         "draft": False,
@@ -155,8 +155,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
         if parts.path == "/requests":
-            told, REQUESTS[:] = json.dumps(REQUESTS), []
-            return self.answer(200, told.encode())
+            result, REQUESTS[:] = json.dumps(REQUESTS), []
+            return self.answer(200, result.encode())
         here = f"http://127.0.0.1:{self.server.server_port}"
         server = next(name for name, address in ADDRESSES.items() if address == here)
         asked = {"server": server, "target": self.path, **{name.lower(): value for name, value in self.headers.items()}}

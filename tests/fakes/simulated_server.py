@@ -80,7 +80,7 @@ def steps(run: Run) -> list[dict[str, Any]]:
     count = run.steps or 1
     lengths = [sum(step < hit for hit in hits) for step in range(count)]
     step_ms = 1_000 * run.reply_tokens / run.decode_rate / count
-    told, tokens = [], 0
+    result, tokens = [], 0
     for number, length in enumerate(lengths, start=1):
         tokens += 1 + length
         timings: dict[str, Any] = {
@@ -92,8 +92,8 @@ def steps(run: Run) -> list[dict[str, Any]]:
         }
         if draft:
             timings |= {"draft_n": number * draft, "draft_n_accepted": tokens - number}
-        told.append(timings)
-    return told
+        result.append(timings)
+    return result
 
 
 def main(arguments: list[str]) -> None:

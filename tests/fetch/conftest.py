@@ -76,7 +76,7 @@ class Place:
 
     @property
     def requests(self) -> list[dict[str, str]]:
-        return self.server.told(self.run).requests
+        return self.server.read_record(self.run).requests
 
     @property
     def beside(self) -> list[str]:

@@ -13,10 +13,10 @@ async def test_it_is_that_of_the_content_and_tells_how_far_it_is(tmp_path: Path)
     content = bytes(range(256)) * 40_000
     path = tmp_path / "file"
     path.write_bytes(content)
-    told: list[int] = []
-    assert await hash_file(path, told.append) == hashlib.sha256(content).hexdigest()
-    assert told == sorted(told)
-    assert told[-1] == len(content)
+    received: list[int] = []
+    assert await hash_file(path, received.append) == hashlib.sha256(content).hexdigest()
+    assert received == sorted(received)
+    assert received[-1] == len(content)
 
 
 async def test_an_empty_file(tmp_path: Path) -> None:
@@ -34,11 +34,11 @@ async def test_cancelling_ends_the_reading(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with path.open("wb") as file:
         file.truncate(2**33)
-    told: list[int] = []
-    work = asyncio.create_task(hash_file(path, told.append))
-    while not told:
+    received: list[int] = []
+    work = asyncio.create_task(hash_file(path, received.append))
+    while not received:
         await asyncio.sleep(0)
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
-    assert told[-1] < 2**33
+    assert received[-1] < 2**33

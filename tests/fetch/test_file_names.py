@@ -49,11 +49,11 @@ def test_no_name_leaves_the_folder_on_any_system(segments: list[str]) -> None:
     inside = path.relative_to(folder)
     assert inside.parts
     for flavour in (PurePosixPath, PureWindowsPath):
-        told = flavour(*inside.parts)
-        assert not told.is_absolute()
-        assert not getattr(told, "drive", "")
-        assert len(told.parts) == len(inside.parts)
-        assert ".." not in told.parts
+        result = flavour(*inside.parts)
+        assert not result.is_absolute()
+        assert not getattr(result, "drive", "")
+        assert len(result.parts) == len(inside.parts)
+        assert ".." not in result.parts
     assert not any(part.endswith((".", " ")) or len(part.encode()) > 255 for part in inside.parts)
 
 

@@ -65,17 +65,17 @@ def order(jobs: JobList) -> list[int]:
 
 def test_a_job_is_added_once() -> None:
     jobs = some("a", "b")
-    same, told = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=None, now_s=9.0)
+    same, result = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=None, now_s=9.0)
     assert same == jobs
-    assert not told.is_new
-    assert told.job.id == 1
+    assert not result.is_new
+    assert result.job.id == 1
 
 
 @pytest.mark.parametrize("wish", [RequestedState.CANCEL, RequestedState.DISCARD])
 def test_what_is_being_cancelled_and_added_again_goes_on(wish: RequestedState) -> None:
     jobs = claimed(some("a")).request_state(1, wish)
-    jobs, told = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=None, now_s=9.0)
-    assert told.is_new
+    jobs, result = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=None, now_s=9.0)
+    assert result.is_new
     assert states(ended(jobs, 1, JobStopped())) == {1: JobState.WAITING}
 
 
@@ -96,8 +96,8 @@ def test_a_server_that_cannot_show_who_it_is_is_not_asked_again() -> None:
 @pytest.mark.parametrize("outcome", [JobDone({}), BROKEN])
 def test_what_has_ended_can_be_added_again_under_its_number(outcome: Outcome) -> None:
     jobs = ended(claimed(some("a", "b")), 1, outcome)
-    jobs, told = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=100, now_s=9.0)
-    assert told.is_new
+    jobs, result = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=100, now_s=9.0)
+    assert result.is_new
     assert order(jobs) == [2, 1]
     assert jobs.find_job(1).state is JobState.WAITING
     assert jobs.find_job(1).failure is None
@@ -105,8 +105,8 @@ def test_what_has_ended_can_be_added_again_under_its_number(outcome: Outcome) ->
 
 def test_numbers_are_never_used_again() -> None:
     jobs = ended(claimed(some("a")), 1, JobDone({})).clear_ended()
-    jobs, told = jobs.add_job("copy", {"name": "b"}, "b", size_bytes=None, now_s=0.0)
-    assert told.job.id == 2
+    jobs, result = jobs.add_job("copy", {"name": "b"}, "b", size_bytes=None, now_s=0.0)
+    assert result.job.id == 2
 
 
 def test_the_first_in_line_is_started_and_no_second_whoever_asks() -> None:
@@ -272,17 +272,17 @@ class Verbs(RuleBasedStateMachine):
     def add(self, name: str) -> None:
         was = states(self.jobs)
         given_up = {job.id for job in self.jobs.jobs if job.is_changing and job.requested is not RequestedState.PAUSE}
-        after, told = self.jobs.add_job("copy", {"name": name}, name, size_bytes=None, now_s=self.now_s)
-        assert told.is_new == (was.get(told.job.id) not in QUEUED_STATES or told.job.id in given_up)
-        if told.job.id in given_up:
+        after, result = self.jobs.add_job("copy", {"name": name}, name, size_bytes=None, now_s=self.now_s)
+        assert result.is_new == (was.get(result.job.id) not in QUEUED_STATES or result.job.id in given_up)
+        if result.job.id in given_up:
             assert order(after) == order(self.jobs)
-            assert told.job.requested is RequestedState.RUN
-        elif told.is_new:
-            assert order(after)[-1] == told.job.id
+            assert result.job.requested is RequestedState.RUN
+        elif result.is_new:
+            assert order(after)[-1] == result.job.id
         else:
             assert after == self.jobs
-        self.known.add(told.job.id)
-        self.changed(after, moved=told.job.id)
+        self.known.add(result.job.id)
+        self.changed(after, moved=result.job.id)
 
     @precondition(lambda self: self.jobs.jobs)
     @rule(pick=st.integers(0, 9), wish=st.sampled_from(RequestedState))

@@ -33,7 +33,7 @@ async def worker(*options: str) -> AsyncIterator[asyncio.subprocess.Process]:
         await process.wait()
 
 
-async def told(process: asyncio.subprocess.Process) -> list[dict[str, Any]]:
+async def read_events(process: asyncio.subprocess.Process) -> list[dict[str, Any]]:
     """Return all that a worker tells until it ends, and see that it ended well."""
     output, _ = await process.communicate()
     assert process.returncode == 0
@@ -71,7 +71,7 @@ async def test_however_often_it_is_killed_the_next_one_goes_on_where_it_was(tmp_
             assert queue.read_snapshot().jobs.find_job(1).state is JobState.WAITING
         await server.allow_all()
         async with worker() as process:
-            await told(process)
+            await read_events(process)
         assert len(server.requests) == kills + 1
         assert server.sent_bytes == len(DATA)
     assert (tmp_path / "a").read_bytes() == DATA
@@ -105,7 +105,7 @@ async def test_two_processes_at_once_never_run_a_job_twice(at_once: int, tmp_pat
         async with worker("--at-once", str(at_once)) as one, worker("--at-once", str(at_once)) as other:
             await asyncio.gather(until_told(one, "JobAdded", 6), until_told(other, "JobAdded", 6))
             await server.allow_all()
-            heard = await asyncio.gather(told(one), told(other))
+            heard = await asyncio.gather(read_events(one), read_events(other))
         assert sorted(server.requests) == [(name, 0) for name in names]
         assert server.most_open <= at_once
         assert server.sent_bytes == len(names) * len(DATA)
@@ -130,7 +130,7 @@ async def test_the_other_process_takes_over_what_a_killed_one_ran(tmp_path: Path
                 one.kill()
                 await server.allow("a", len(DATA))
                 done = await until_told(other, "JobFinished", 1)
-                await told(other)
+                await read_events(other)
     assert done["job"]["result"]["resumed_bytes"] == 10_000
     assert (tmp_path / "a").read_bytes() == DATA
 

@@ -121,10 +121,10 @@ async def test_several_run_at_once_when_asked(tmp_path: Path) -> None:
 
 async def test_progress_is_told_four_times_a_second_at_most_with_totals() -> None:
     steady_s = 0.0
-    told: asyncio.Queue[Progress | None] = asyncio.Queue()
+    received: asyncio.Queue[Progress | None] = asyncio.Queue()
 
     async def steered(_arguments: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
-        while (figures := await told.get()) is not None:
+        while (figures := await received.get()) is not None:
             report(figures)
         return {}
 
@@ -135,14 +135,14 @@ async def test_progress_is_told_four_times_a_second_at_most_with_totals() -> Non
     async with at_work(queue, heard):
         for done in (4_000, 6_000, 8_000):
             steady_s += 0.25
-            told.put_nowait(Progress(done, 10_000, 1_000.0, 2.0, "from a mirror"))
+            received.put_nowait(Progress(done, 10_000, 1_000.0, 2.0, "from a mirror"))
             await heard.progress(done)
-        told.put_nowait(Progress(8_001, 10_000))  # in no time
+        received.put_nowait(Progress(8_001, 10_000))  # in no time
         queue.add_job("steered", {"n": 3}, "c")
         await heard.until(lambda event: isinstance(event, JobAdded) and event.job.id == 3)
-        told.put_nowait(None)
+        received.put_nowait(None)
         await heard.becomes(1, JobState.DONE)
-        told.put_nowait(None)
+        received.put_nowait(None)
         await heard.becomes(2, JobState.DONE)
     assert [each.progress.done_bytes for each in heard.of(JobProgressed)] == [4_000, 6_000, 8_000]
     last = heard.of(JobProgressed)[-1]
@@ -296,16 +296,16 @@ async def fail(arguments: dict[str, Any], _report: ReportProgress) -> dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("how", "told"), [("cancelled", "CancelledError"), ("system", "No such file"), ("fault", "KeyError")]
+    ("how", "expected"), [("cancelled", "CancelledError"), ("system", "No such file"), ("fault", "KeyError")]
 )
-async def test_whatever_ends_a_job_the_next_one_runs(how: str, told: str, tmp_path: Path) -> None:
+async def test_whatever_ends_a_job_the_next_one_runs(how: str, expected: str, tmp_path: Path) -> None:
     queue, heard = DownloadQueue({**WORKS, "fail": JobKind(fail, lambda _arguments: None)}), Heard()
     async with Server(a=DATA) as server:
         queue.add_job("fail", {"how": how, "missing": str(tmp_path / "missing")}, "fails")
         add(queue, server, tmp_path, "a")
         await to_the_end(queue, heard)
     (failed,) = heard.of(JobFailed)
-    assert told in failed.failure.title
+    assert expected in failed.failure.title
     assert [job.state for job in queue.read_snapshot().jobs.jobs] == [JobState.FAILED, JobState.DONE]
 
 
@@ -314,18 +314,18 @@ def fail_to_discard(arguments: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("discard", "told"),
+    ("discard", "expected"),
     [(fail_to_discard, "KeyError"), (lambda arguments: Path(arguments["missing"]).unlink(), "No such file")],
 )
 def test_what_cannot_be_discarded_is_told_and_stops_nothing(
-    discard: Callable[[dict[str, Any]], None], told: str, tmp_path: Path
+    discard: Callable[[dict[str, Any]], None], expected: str, tmp_path: Path
 ) -> None:
     queue = DownloadQueue({"fail": JobKind(fail, discard)})
     queue.add_job("fail", {"missing": str(tmp_path / "missing")}, "fails")
     (job,) = queue.request_state(RequestedState.DISCARD, 1)
     assert (job.state, job.requested) == (JobState.CANCELLED, RequestedState.CANCEL)
     assert job.failure is not None
-    assert told in job.failure.title
+    assert expected in job.failure.title
     assert queue.clear_ended() == 1
 
 
@@ -394,5 +394,5 @@ async def test_a_list_that_cannot_be_written_at_all_is_an_error(home: Path) -> N
 
 def test_nothing_is_imported_that_a_terminal_does_not_need() -> None:
     code = "import launcher.fetch.queue_runner, sys; print('httpx' in sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout == "False\n"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "False\n"

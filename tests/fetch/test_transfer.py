@@ -55,19 +55,19 @@ class TestAFile:
         ).sha256 == place.sha256
 
     async def test_progress_grows_and_ends_with_all(self, place: Place) -> None:
-        told: list[tuple[float, Progress]] = []
+        collected: list[tuple[float, Progress]] = []
         thread = threading.get_ident()
 
         def watch(progress: Progress) -> None:
             assert threading.get_ident() == thread
-            told.append((time.monotonic(), progress))
+            collected.append((time.monotonic(), progress))
 
         await download_file(place.source("slow=3000000"), place.target, settings=QUICK, on_progress=watch)
-        received = [each.done_bytes for _, each in told if each.phase is Phase.RECEIVING]
+        received = [each.done_bytes for _, each in collected if each.phase is Phase.RECEIVING]
         assert received == sorted(received)
-        assert told[-1][1].phase is Phase.VERIFYING
-        assert told[-1][1].done_bytes == told[-1][1].bytes == len(place.content)
-        assert len(told) <= (told[-1][0] - told[0][0]) / 0.09 + 2
+        assert collected[-1][1].phase is Phase.VERIFYING
+        assert collected[-1][1].done_bytes == collected[-1][1].bytes == len(place.content)
+        assert len(collected) <= (collected[-1][0] - collected[0][0]) / 0.09 + 2
 
     async def test_is_received_no_faster_than_allowed(self, place: Place) -> None:
         slow = replace(QUICK, bytes_per_second=2_000_000)
@@ -86,8 +86,8 @@ class TestAFile:
 class TestSecrets:
     async def test_the_token_goes_to_the_first_server_only(self, place: Place) -> None:
         await download_file(place.source("redirect", token="hf_secret"), place.target, settings=QUICK)
-        told = [(each["server"], each.get("Authorization")) for each in place.requests]
-        assert told == [("origin", "Bearer hf_secret"), ("store", None)]
+        received = [(each["server"], each.get("Authorization")) for each in place.requests]
+        assert received == [("origin", "Bearer hf_secret"), ("store", None)]
 
     async def test_the_journal_holds_no_signature_and_no_token(self, place: Place) -> None:
         source = place.source("redirect,stalls=300000", token="hf_secret")
@@ -179,9 +179,9 @@ class TestResuming:
         got = asyncio.run(download_file(place.source(), place.target, settings=QUICK))
         assert place.target.read_bytes() == place.content
         assert got.resumed_bytes == count_bytes(finished)
-        told = place.server.told(place.run)
-        assert told.sent_bytes == got.received_bytes == count_bytes(find_gaps(finished, len(place.content)))
-        assert len(told.requests) == len(find_gaps(finished, len(place.content)))
+        result = place.server.read_record(place.run)
+        assert result.sent_bytes == got.received_bytes == count_bytes(find_gaps(finished, len(place.content)))
+        assert len(result.requests) == len(find_gaps(finished, len(place.content)))
 
 
 class TestCancelling:
@@ -277,11 +277,11 @@ class TestATargetThatIsThere:
 
 class TestWrongBytes:
     async def test_they_are_kept_aside_with_the_reason_and_the_next_fetch_begins_anew(self, place: Place) -> None:
-        with pytest.raises(DownloadBroken) as told:
+        with pytest.raises(DownloadBroken) as caught:
             await download_file(place.source("wrong"), place.target, settings=QUICK)
         assert place.beside == ["model.gguf.bad", "model.gguf.bad.txt"]
         assert place.sha256 in place.target.with_name("model.gguf.bad.txt").read_text()
-        assert told.value.facts["path"] == str(place.target.with_name("model.gguf.bad"))
+        assert caught.value.facts["path"] == str(place.target.with_name("model.gguf.bad"))
         assert not place.target.exists()
         assert (await download_file(place.source(), place.target, settings=QUICK)).resumed_bytes == 0
 

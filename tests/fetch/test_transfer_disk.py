@@ -24,9 +24,9 @@ from tests.fetch.conftest import QUICK, Place
 class TestTheDisk:
     async def test_without_room_nothing_is_asked_for(self, place: Place) -> None:
         tight = replace(QUICK, reserve_bytes=free_bytes(place.target.parent) - 500_000)
-        with pytest.raises(DiskFull) as told:
+        with pytest.raises(DiskFull) as caught:
             await download_file(place.source(), place.target, settings=tight)
-        assert told.value.facts["needed_bytes"] == len(place.content)
+        assert caught.value.facts["needed_bytes"] == len(place.content)
         assert (place.requests, place.beside) == ([], [])
 
     async def test_full_in_the_middle_loses_nothing(self, place: Place) -> None:
@@ -74,24 +74,24 @@ class TestTheDisk:
     async def test_nothing_has_the_file_open_when_it_is_deleted(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        loop, remove, run, told = asyncio.get_running_loop(), PartialFile.remove, FileHasher.run, list[str]()
+        loop, remove, run, result = asyncio.get_running_loop(), PartialFile.remove, FileHasher.run, list[str]()
 
         def slow(follower: FileHasher) -> str:
             sha256, turned = run(follower), threading.Event()
             loop.call_soon_threadsafe(turned.set)
             turned.wait(120)
-            told.append("closed")
+            result.append("closed")
             return sha256
 
         def watched(part: PartialFile) -> None:
-            told.append("removed")
+            result.append("removed")
             remove(part)
 
         monkeypatch.setattr(FileHasher, "run", slow)
         monkeypatch.setattr(PartialFile, "remove", watched)
         with pytest.raises(Refused):
             await download_file(place.source("404"), place.target, settings=QUICK)
-        assert told == ["closed", "removed"]
+        assert result == ["closed", "removed"]
         assert place.beside == []
 
     async def test_what_the_listener_raises_is_not_the_disks(self, place: Place) -> None:

@@ -54,9 +54,9 @@ class TestSpeed:
 
     def test_it_is_that_of_the_last_seconds(self) -> None:
         speed = SpeedMeter(window_s=5.0)
-        told = [speed.sample(float(second), MB * min(second, 10)) for second in range(30)]
-        assert told[5] == pytest.approx(MB)
-        assert told[-1] == 0
+        received = [speed.sample(float(second), MB * min(second, 10)) for second in range(30)]
+        assert received[5] == pytest.approx(MB)
+        assert received[-1] == 0
 
     def test_a_new_start_is_no_negative_speed(self) -> None:
         speed = SpeedMeter()

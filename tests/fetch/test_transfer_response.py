@@ -74,10 +74,10 @@ def test_refusals(status: int, host: str, expected: NextStep) -> None:
 
 
 def test_too_many_requests_are_told_apart() -> None:
-    with pytest.raises(ConnectionTrouble) as told:
+    with pytest.raises(ConnectionTrouble) as caught:
         check_response(ResponseHead(429, {"retry-after": "9"}), 0, KNOWN, host="a", requested_host="a", name="x")
-    assert isinstance(told.value.error, RateLimited)
-    assert told.value.wait_s == 9
+    assert isinstance(caught.value.error, RateLimited)
+    assert caught.value.wait_s == 9
 
 
 @given(st.integers(0, 999), st.integers(0, 1100), st.integers(0, 1100), st.integers(0, 1100))

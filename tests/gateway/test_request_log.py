@@ -148,8 +148,8 @@ async def test_the_control_socket_sends_the_last_ones_and_follows(options: Serve
             await client.post(COMPLETIONS, json=BODIES[COMPLETIONS])
         (entry,) = registry.list_entries()
         assert entry.control_address is not None
-        (told,) = [each async for each in send_request(entry.control_address, "requests", count=2)]
-        assert [each["id"] for each in told["requests"]] == [each.id for each in session.request_log.records[-2:]]
+        (result,) = [each async for each in send_request(entry.control_address, "requests", count=2)]
+        assert [each["id"] for each in result["requests"]] == [each.id for each in session.request_log.records[-2:]]
         following = send_request(entry.control_address, "requests", count=1, follow=True)
         assert (await anext(following))["requests"][0]["id"] == session.request_log.records[-1].id
         await client.post(COMPLETIONS, json=BODIES[COMPLETIONS])
@@ -225,10 +225,10 @@ def test_a_request_that_ended_is_not_held() -> None:
 def test_json_has_a_zone_and_null_for_what_is_unknown() -> None:
     log = RequestLog()
     log.note_exchange(ended_exchange("refused"))
-    told = json.loads(json.dumps(log.records[0].as_json()))
-    assert datetime.fromisoformat(told["started"]).tzinfo is not None
-    assert told["who"] == {"key": None, "user_agent": None}
-    unknown = {name for name, value in told.items() if value is None}
+    result = json.loads(json.dumps(log.records[0].as_json()))
+    assert datetime.fromisoformat(result["started"]).tzinfo is not None
+    assert result["who"] == {"key": None, "user_agent": None}
+    unknown = {name for name, value in result.items() if value is None}
     assert unknown == {
         *("model", "prompt_tokens", "reused_tokens", "reply_tokens", "first_token_s", "tokens_per_second"),
         *("draft_n", "draft_n_accepted", "reread"),

@@ -95,11 +95,11 @@ async def test_the_engine_s_metrics_stay_and_the_gateway_s_follow(demo_model: Pa
 
 def test_all_metrics_are_documented_and_those_of_the_board_exist() -> None:
     metrics = RequestMetrics(RequestLog())
-    told = set(re.findall(r"# TYPE (\w+)", metrics.format_text()))
+    result = set(re.findall(r"# TYPE (\w+)", metrics.format_text()))
     document = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text("utf-8")
-    assert set(re.findall(r"^\| `(mtp_launcher_\w+)`", document, re.MULTILINE)) == told
+    assert set(re.findall(r"^\| `(mtp_launcher_\w+)`", document, re.MULTILINE)) == result
     shown = set(re.findall(r"mtp_launcher_\w+", grafana_board(recipe_with("m"))))
-    assert {name.removesuffix("_bucket") for name in shown} == told
+    assert {name.removesuffix("_bucket") for name in shown} == result
 
 
 def test_the_board_has_queries_that_name_its_variables() -> None:

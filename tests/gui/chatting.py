@@ -42,7 +42,7 @@ def can_send(chat: ChatPane) -> bool:
 
 
 def in_file(pane: ChatPane, qtbot: QtBot, work: Callable[[Conversations], Any]) -> Any:  # noqa: ANN401
-    told: list[Any] = []
-    pane.store.enqueue(work, told.append)
-    qtbot.waitUntil(lambda: bool(told))
-    return told[0]
+    received: list[Any] = []
+    pane.store.enqueue(work, received.append)
+    qtbot.waitUntil(lambda: bool(received))
+    return received[0]

@@ -44,9 +44,9 @@ def wait_until(reached: Callable[[], object], what: str) -> None:
 
 def said(*arguments: str) -> dict[str, Any]:
     """Return what a verb says as JSON."""
-    told = run(*arguments, "--json")
-    assert told.stdout, told.stderr
-    answer: dict[str, Any] = json.loads(told.stdout)
+    result = run(*arguments, "--json")
+    assert result.stdout, result.stderr
+    answer: dict[str, Any] = json.loads(result.stdout)
     return answer
 
 
@@ -118,8 +118,8 @@ def read_verbs(models: list[str], *described: str) -> Read:
         settings = [
             f"--{name.replace('_', '-')}={plan[name]}" for name in ("ctx", "kv", "draft", "ubatch", "n_cpu_moe")
         ]
-        told = said("estimate", f"{model}:{plan['quant']}", *settings, *described)
-        read["estimate"][model] = [told.get("status"), told.get("needed_mib"), told["free_mib"]]
+        result = said("estimate", f"{model}:{plan['quant']}", *settings, *described)
+        read["estimate"][model] = [result.get("status"), result.get("needed_mib"), result["free_mib"]]
     return read
 
 
@@ -157,26 +157,26 @@ def main(served: str, programs: Path, mib: int, models: list[str]) -> None:
     window = Window(remember=False, page="start")
     window.resize(1440, 1200)
     window.show()
-    told: dict[str, Any] = {"before": read_all(window, models)}
+    received: dict[str, Any] = {"before": read_all(window, models)}
     window.controller.start(served)
     wait_until(lambda: window.controller.view.address and window.controller.launch, "the server")
     session = window.controller.session
     assert session is not None
-    told["engine_pid"] = session.supervisor.engine_pid
+    received["engine_pid"] = session.supervisor.engine_pid
     others = programs.read_text()
-    programs.write_text(f"{others}{told['engine_pid']} {mib}\n")
-    told["while"] = read_all(window, models)
-    told["cockpit"] = cockpit_memory(window)
+    programs.write_text(f"{others}{received['engine_pid']} {mib}\n")
+    received["while"] = read_all(window, models)
+    received["cockpit"] = cockpit_memory(window)
     window.controller.stop()
     wait_until(lambda: window.controller.launch is None, "the end of the server")
     programs.write_text(others)
-    told["after"] = {"plan": said("plan", "--model", models[0])["machine"].get("memory")}
+    received["after"] = {"plan": said("plan", "--model", models[0])["machine"].get("memory")}
     gone: list[bool] = []
     window.shut_down.connect(lambda: gone.append(True))
     window.quit()
     wait_until(lambda: gone, "the window's end")
     assert window.controller.bridge.close()
-    print(json.dumps(told))
+    print(json.dumps(received))
 
 
 if __name__ == "__main__":

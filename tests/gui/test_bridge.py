@@ -174,11 +174,11 @@ def test_what_work_has_begun_beside_itself_still_runs_while_it_cleans_up() -> No
 
 
 def test_work_is_told_how_it_went_on_this_thread(bridge: Bridge, qtbot: QtBot) -> None:
-    told: list[object] = []
+    received: list[object] = []
     threads: set[int] = set()
 
     def note(what: object) -> None:
-        told.append(what)
+        received.append(what)
         threads.add(threading.get_ident())
 
     async def work(tell: Callable[[object], None]) -> int:
@@ -194,11 +194,11 @@ def test_work_is_told_how_it_went_on_this_thread(bridge: Bridge, qtbot: QtBot) -
         raise ValueError("why")
 
     bridge.run(work, done=lambda each: note(("done", each)), reported=note)
-    qtbot.waitUntil(lambda: told == [10, 50, ("done", 3)])
+    qtbot.waitUntil(lambda: received == [10, 50, ("done", 3)])
     bridge.run(fails, failed=lambda error: note(error.title))
     bridge.run(breaks, failed=lambda error: note(error.title))
-    qtbot.waitUntil(lambda: len(told) == 5)
-    assert set(told[3:]) == {"It failed.", "Something unforeseen went wrong: ValueError: why."}
+    qtbot.waitUntil(lambda: len(received) == 5)
+    assert set(received[3:]) == {"It failed.", "Something unforeseen went wrong: ValueError: why."}
     assert threads == {threading.get_ident()}
 
 
@@ -217,7 +217,7 @@ def test_an_error_that_nobody_takes_is_the_windows(bridge: Bridge, qtbot: QtBot)
 
 
 def test_cancelled_work_says_so_once_it_has_cleaned_up(bridge: Bridge, qtbot: QtBot) -> None:
-    told: list[str] = []
+    received: list[str] = []
     begun = threading.Event()
 
     async def work(_tell: object) -> None:
@@ -226,17 +226,17 @@ def test_cancelled_work_says_so_once_it_has_cleaned_up(bridge: Bridge, qtbot: Qt
             await asyncio.Event().wait()
         finally:
             await asyncio.sleep(0.01)
-            told.append("cleaned")
+            received.append("cleaned")
 
     handle = bridge.run(
         work,
-        done=lambda _: told.append("done"),
-        failed=lambda _: told.append("failed"),
-        cancelled=lambda: told.append("cancelled"),
+        done=lambda _: received.append("done"),
+        failed=lambda _: received.append("failed"),
+        cancelled=lambda: received.append("cancelled"),
     )
     assert begun.wait(60)
     handle.cancel()
-    qtbot.waitUntil(lambda: told == ["cleaned", "cancelled"])
+    qtbot.waitUntil(lambda: received == ["cleaned", "cancelled"])
 
 
 def test_a_closed_bridge_begins_nothing(qtbot: QtBot) -> None:
@@ -269,7 +269,7 @@ def test_the_loop_has_a_thread_with_a_name() -> None:
 
 
 def test_what_one_answer_raises_keeps_no_other_from_coming(bridge: Bridge, qtbot: QtBot) -> None:
-    told: list[int] = []
+    received: list[int] = []
 
     async def work(_tell: object) -> int:
         return 3
@@ -279,8 +279,8 @@ def test_what_one_answer_raises_keeps_no_other_from_coming(bridge: Bridge, qtbot
 
     with qtbot.captureExceptions() as raised:
         bridge.run(work, done=fails)
-        bridge.run(work, done=told.append)
-        qtbot.waitUntil(lambda: told == [3])
+        bridge.run(work, done=received.append)
+        qtbot.waitUntil(lambda: received == [3])
     assert [kind for kind, *_ in raised] == [ValueError]
 
 

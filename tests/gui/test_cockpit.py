@@ -106,11 +106,11 @@ def check_that_a_slider_changes_nothing_but_what_it_shows(page: CockpitPage, qtb
 def test_the_draft_length_is_changed_and_applied(page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait) -> None:
     page.controls.restart.fields["draft"].slider.setValue(3)
     qtbot.waitUntil(page.controls.changes.isVisible)
-    with qtbot.waitSignal(demo.controller.applied) as told:
+    with qtbot.waitSignal(demo.controller.applied) as reply:
         qtbot.mouseClick(page.controls.changes.apply_button, Qt.MouseButton.LeftButton)
         assert page.state.applying
         assert not page.controls.restart.isEnabled()
-    assert told.args == [None]
+    assert reply.args == [None]
     wait_for(ServerState.READY)
     qtbot.waitUntil(lambda: page.state.change_count == 0)
     assert "draft 3" in demo.controller.view.settings
@@ -126,11 +126,11 @@ def test_settings_that_fail_come_back_with_the_reason(
     page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
 ) -> None:
     page.state.request_value("extra", "--no-such-flag")
-    with qtbot.waitSignal(demo.controller.applied) as told:
+    with qtbot.waitSignal(demo.controller.applied) as reply:
         qtbot.waitUntil(lambda: page.state.change_count == 1)
         page.state.apply_changes(0.0)
-    assert told.args is not None
-    assert "--no-such-flag" in str(told.args[0])
+    assert reply.args is not None
+    assert "--no-such-flag" in str(reply.args[0])
     wait_for(ServerState.READY)
     assert page.notices.problem_banner.isVisible()
     assert "--no-such-flag" in page.notices.problem_banner.text.text()
@@ -189,10 +189,10 @@ def test_sampling_applies_to_the_next_reply_without_a_restart(page: CockpitPage,
     page.controls.sampling.fields["max_tokens"].slider.setValue(0)
     page.controls.sampling.fields["temperature"].slider.setValue(0)
     assert demo.controller.sampling == {"max_tokens": 64, "temperature": 0.0}
-    with qtbot.waitSignal(demo.controller.replied) as told:
+    with qtbot.waitSignal(demo.controller.replied) as response:
         demo.controller.request_reply([{"role": "user", "content": "What is a draft?"}])
-    assert told.args is not None
-    reply = told.args[0]
+    assert response.args is not None
+    reply = response.args[0]
     assert reply.timings.predicted_n == 64
     assert session.supervisor.engine_pid == engine
     assert page.state.change_count == 0

@@ -61,7 +61,7 @@ def wait_until_it_serves() -> dict[str, str]:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_picture_is_taken_and_says_when_the_window_was_painted(tmp_path: Path, theme: str) -> None:
     picture = tmp_path / "window.png"
-    told = subprocess.run(  # all of it, to the end of Python
+    result = subprocess.run(  # all of it, to the end of Python
         [*COMMAND, "gui", "--screenshot", str(picture), "--theme", theme, "--size", "1100x700"],
         capture_output=True,
         text=True,
@@ -69,8 +69,8 @@ def test_a_picture_is_taken_and_says_when_the_window_was_painted(tmp_path: Path,
         check=False,
         env=os.environ | OFFSCREEN,
     )
-    assert told.returncode == 0, told.stderr
-    assert 0 < json.loads(told.stdout)["painted_s"] < 30
+    assert result.returncode == 0, result.stderr
+    assert 0 < json.loads(result.stdout)["painted_s"] < 30
     image = QImage(str(picture))
     assert (image.width(), image.height()) == (1100, 700)
     assert (image.pixelColor(500, 2).lightness() < 128) == (theme == "dark")
@@ -81,7 +81,7 @@ def test_a_picture_with_the_demo_has_live_data(tmp_path: Path) -> None:
     still, live = tmp_path / "still.png", tmp_path / "live.png"
     gui("--screenshot", str(still), "--size", "1100x700")
     code = "from launcher.gui import screenshot\nscreenshot._LEAST_SAMPLES = 8\nfrom launcher.entry import run\nrun()\n"
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code, "gui", "--screenshot", str(live), "--size", "1100x700", "--demo"],
         capture_output=True,
         text=True,
@@ -89,8 +89,8 @@ def test_a_picture_with_the_demo_has_live_data(tmp_path: Path) -> None:
         check=False,
         env=os.environ | OFFSCREEN,
     )
-    assert told.returncode == 0, told.stdout + told.stderr
-    answer = json.loads(told.stdout)
+    assert result.returncode == 0, result.stdout + result.stderr
+    answer = json.loads(result.stdout)
     assert "problem" not in answer
     assert answer["plots"]["rate"]["tokens_per_second"] > 0
     assert answer["plots"]["host"]["host_cpu_percent"] > 0
@@ -98,9 +98,9 @@ def test_a_picture_with_the_demo_has_live_data(tmp_path: Path) -> None:
 
 
 def test_a_picture_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    told = gui("--screenshot", str(tmp_path / "no" / "such" / "folder.png"))
-    assert told.returncode == 1
-    assert "could not be written" in json.loads(told.stdout)["problem"]
+    result = gui("--screenshot", str(tmp_path / "no" / "such" / "folder.png"))
+    assert result.returncode == 1
+    assert "could not be written" in json.loads(result.stdout)["problem"]
 
 
 @pytest.mark.parametrize("size", ["big", "10x10", "1280"])
@@ -135,17 +135,17 @@ def test_a_second_start_with_the_demo_starts_it_in_the_first(home: Path) -> None
 
 
 def test_a_display_that_does_not_answer_is_told_before_qt_aborts() -> None:
-    told = gui(QT_QPA_PLATFORM="", DISPLAY=":54321", WAYLAND_DISPLAY="")
-    assert told.returncode == 1
-    assert "No display is available" in told.stderr
+    result = gui(QT_QPA_PLATFORM="", DISPLAY=":54321", WAYLAND_DISPLAY="")
+    assert result.returncode == 1
+    assert "No display is available" in result.stderr
 
 
 def test_a_library_that_a_display_needs_is_named_before_qt_aborts(tmp_path: Path) -> None:
     (tmp_path / "libxcb-cursor.so.0").touch()  # the linker finds it first, and cannot use it
-    told = gui(QT_QPA_PLATFORM="xcb", LD_LIBRARY_PATH=str(tmp_path))
-    assert told.returncode == 1, told.stderr
-    assert "The window needs libxcb-cursor.so.0." in told.stderr
-    assert "libxcb-cursor0" in told.stderr
+    result = gui(QT_QPA_PLATFORM="xcb", LD_LIBRARY_PATH=str(tmp_path))
+    assert result.returncode == 1, result.stderr
+    assert "The window needs libxcb-cursor.so.0." in result.stderr
+    assert "libxcb-cursor0" in result.stderr
 
 
 def test_started_from_a_menu_an_error_is_told_in_a_dialog(tmp_path: Path) -> None:
@@ -154,8 +154,8 @@ def test_started_from_a_menu_an_error_is_told_in_a_dialog(tmp_path: Path) -> Non
     dialog.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >"{said}"\n')
     dialog.chmod(0o755)
     no_display = {"QT_QPA_PLATFORM": "", "DISPLAY": "", "WAYLAND_DISPLAY": ""}
-    told = gui(PATH=f"{tmp_path}:{os.environ['PATH']}", XDG_ACTIVATION_TOKEN="a-token", **no_display)
-    assert told.returncode == 1
+    result = gui(PATH=f"{tmp_path}:{os.environ['PATH']}", XDG_ACTIVATION_TOKEN="a-token", **no_display)
+    assert result.returncode == 1
     arguments = said.read_text()
     assert arguments.startswith("--error\n")
     assert "No display is available for the window.\n\nRun `mtp-launcher demo`" in arguments
@@ -176,10 +176,10 @@ def test_a_signal_closes_the_window_and_stops_the_server(number: signal.Signals)
 def test_without_a_display_it_says_what_to_do() -> None:
     environment = {key: value for key, value in os.environ.items() if key not in ("DISPLAY", "WAYLAND_DISPLAY")}
     environment.pop("QT_QPA_PLATFORM", None)
-    told = forked.run("gui", env=environment)
-    assert told.returncode == 1
-    assert "No display is available" in told.stderr
-    assert "mtp-launcher demo" in told.stderr
+    result = forked.run("gui", env=environment)
+    assert result.returncode == 1
+    assert "No display is available" in result.stderr
+    assert "mtp-launcher demo" in result.stderr
 
 
 def test_what_a_slot_raises_is_shown_and_kept(home: Path) -> None:
@@ -199,10 +199,10 @@ def test_what_a_slot_raises_is_shown_and_kept(home: Path) -> None:
         "QTimer.singleShot(100, lambda: (print(window.controller.view.problem), app.exit(0)))\n"
         "sys.exit(app.exec())\n"
     )
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | OFFSCREEN
     )
-    assert "a slot broke" in told.stdout
+    assert "a slot broke" in result.stdout
     assert "Traceback" in (home / "state" / "logs" / "window.log").read_text()
 
 
@@ -224,6 +224,6 @@ def test_a_damaged_file_of_settings_is_said_in_the_window(home: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("[window\n")
     environment = os.environ | {"QT_QPA_PLATFORM": "offscreen"}
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert told.stdout.startswith("True The settings file was damaged")
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert result.stdout.startswith("True The settings file was damaged")
     assert file.with_name("settings.toml.bad").is_file()

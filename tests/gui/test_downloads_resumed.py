@@ -50,9 +50,11 @@ def test_a_download_goes_on_after_the_program_was_killed(
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
-    told: list[tuple[str, str]] = []
+    received: list[tuple[str, str]] = []
     tray = Tray(window.controller, lambda: False, window)
-    monkeypatch.setattr(type(tray.icon), "showMessage", lambda _self, title, text, _icon: told.append((title, text)))
+    monkeypatch.setattr(
+        type(tray.icon), "showMessage", lambda _self, title, text, _icon: received.append((title, text))
+    )
     window.use_tray(tray)
     settings.change_setting(CONNECTIONS, 1)
     size, sha256 = demo_model.stat().st_size, hashlib.sha256(demo_model.read_bytes()).hexdigest()
@@ -66,9 +68,9 @@ def test_a_download_goes_on_after_the_program_was_killed(
     window.show_page("models")
     page = window.page("models")
     qtbot.waitUntil(lambda: any(each.state.value == "done" for each in page.queue.snapshot.jobs))
-    assert told == [("Download finished", job.title)]
+    assert received == [("Download finished", job.title)]
     qtbot.waitUntil(lambda: page.local_models is not None)
     assert page.local_models is not None
-    _first, second = server.told("killed").requests
+    _first, second = server.read_record("killed").requests
     begin = int(second["Range"].removeprefix("bytes=").partition("-")[0])
     assert 0 < begin <= ARRIVED < size

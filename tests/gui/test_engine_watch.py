@@ -14,9 +14,9 @@ from tests.app.test_engine_sentinel import BROKEN, update
 @pytest.mark.thorough
 async def test_an_update_that_serves_nothing_is_taken_back_and_told(tmp_path: Path) -> None:
     new, old = update(BROKEN, tmp_path)
-    told: asyncio.Queue[object] = asyncio.Queue()
-    watching = asyncio.create_task(ServerService(told.put_nowait).watch_updates(0.0))
-    notice = await told.get()
+    received: asyncio.Queue[object] = asyncio.Queue()
+    watching = asyncio.create_task(ServerService(received.put_nowait).watch_updates(0.0))
+    notice = await received.get()
     watching.cancel()
     await asyncio.wait([watching])
     assert isinstance(notice, Notice)

@@ -129,9 +129,9 @@ def test_before_a_restart_is_said_what_a_reply_will_notice_and_it_goes_on(
     qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 200)
     qtbot.waitUntil(lambda: "1 running reply goes on, with a pause" in texts(demo))
     before = answers(demo)[0].text
-    with qtbot.waitSignal(demo.controller.applied) as told:
+    with qtbot.waitSignal(demo.controller.applied) as response:
         qtbot.mouseClick(button(demo, "Apply"), Qt.MouseButton.LeftButton)
-    assert told.args == [None]
+    assert response.args == [None]
     at_restart = len(answers(demo)[0].text)
     qtbot.waitUntil(lambda: len(answers(demo)[0].text) > at_restart + 200)
     assert answers(demo)[0].text.startswith(before)
@@ -183,9 +183,9 @@ def test_after_some_time_the_user_decides_on_it(ending: Window, qtbot: QtBot, mo
     assert notified.args == [controller.view.model_name, text]
     assert text in texts(ending)
     by_text = {each.text(): each for each in banner.buttons}
-    with qtbot.waitSignal(controller.applied) as told:
+    with qtbot.waitSignal(controller.applied) as response:
         qtbot.mouseClick(by_text["Cancel the change"], Qt.MouseButton.LeftButton)
-    assert told.args == [None]
+    assert response.args == [None]
     qtbot.waitUntil(apply.isEnabled)
     qtbot.waitUntil(lambda: not banner.isVisible())
     ending.show_page("cockpit")
@@ -210,11 +210,11 @@ def test_after_some_time_the_user_decides_on_it(ending: Window, qtbot: QtBot, mo
 
 
 def test_a_stop_ends_the_wait_for_a_reply(ending: Window, wait_for: Wait, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(ending.controller.applied) as told:
+    with qtbot.waitSignal(ending.controller.applied) as reply:
         qtbot.mouseClick(button(ending, "Apply"), Qt.MouseButton.LeftButton)
         qtbot.waitUntil(lambda: "Waiting for running replies" in texts(ending))
         ending.controller.stop()
-    assert isinstance(told.args[0], Superseded)
+    assert isinstance(reply.args[0], Superseded)
     wait_for(ServerState.STOPPED)
 
 

@@ -103,8 +103,8 @@ def read(home: Path, tmp_path: Path, demo_model: Path, driver: Path) -> dict[str
         command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-4_000:]
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 @pytest.mark.thorough
@@ -129,11 +129,11 @@ def test_all_places_say_the_same_of_each_file_before_and_while_one_is_served(rea
     assert len(would_not_fit_beside) >= 3
 
     before, running, after = (read[when] for when in ("before", "while", "after"))
-    for told in (*before["memory"].values(), after["plan"]):
-        assert (told["alone_mib"], told["beside_mib"], told["own_mib"]) == (ALONE_MIB, ALONE_MIB, 0)
-    for told in running["memory"].values():
-        assert (told["alone_mib"], told["beside_mib"], told["own_mib"]) == (ALONE_MIB, ALONE_MIB - OWN_MIB, OWN_MIB)
-        assert told["read_at"] == pytest.approx(time.time(), abs=600)
+    for item in (*before["memory"].values(), after["plan"]):
+        assert (item["alone_mib"], item["beside_mib"], item["own_mib"]) == (ALONE_MIB, ALONE_MIB, 0)
+    for item in running["memory"].values():
+        assert (item["alone_mib"], item["beside_mib"], item["own_mib"]) == (ALONE_MIB, ALONE_MIB - OWN_MIB, OWN_MIB)
+        assert item["read_at"] == pytest.approx(time.time(), abs=600)
     assert before["memory"]["plan"]["read_at"] < running["memory"]["plan"]["read_at"] < after["plan"]["read_at"]
 
 

@@ -44,8 +44,8 @@ def test_no_part_of_a_reason_stays_english(backend: str) -> None:
                     plans, left = make_plans(catalogue, here, wish), list_unplanned(catalogue, here, wish)
                 except LauncherError:
                     continue
-                told = [text for plan in plans for text in (*plan.reasons, *plan.cautions)]
-                told += [text for each in left for text in (each.reason, each.remedy)]
-                english |= {text: words.render(text) for text in told if text not in quoted}
+                received = [text for plan in plans for text in (*plan.reasons, *plan.cautions)]
+                received += [text for each in left for text in (each.reason, each.remedy)]
+                english |= {text: words.render(text) for text in received if text not in quoted}
     assert len(english) > 50
     assert not {text: said for text, said in english.items() if _ENGLISH.search(_NAMES.sub("", said))}

@@ -69,8 +69,8 @@ class TestMarks:
         controller.noticed.emit(Notice("a", "A setting was left out."))
         model.update(status=ServerStatus(ServerState.RESTARTING))
         model.update(status=ServerStatus(ServerState.STOPPED))
-        told = marks.between(0, time.monotonic())
-        assert [(mark.kind, mark.text.split(" after")[0]) for mark in told] == [
+        result = marks.between(0, time.monotonic())
+        assert [(mark.kind, mark.text.split(" after")[0]) for mark in result] == [
             (MarkKind.READY, "Ready: 8K context · draft 2"),
             (MarkKind.REQUEST, "Request sent"),
             (MarkKind.FIRST_TOKEN, "First token"),
@@ -90,8 +90,8 @@ class TestMarks:
         controller._view_model.update(status=ServerStatus(ServerState.READY))
         now_s = 60.0
         controller.handed_over.emit(2.0)
-        told = marks.between(0, now_s)
-        assert [(mark.kind, mark.time_s) for mark in told] == [(MarkKind.HANDOVER, 0.0), (MarkKind.READY, 1.0)]
+        result = marks.between(0, now_s)
+        assert [(mark.kind, mark.time_s) for mark in result] == [(MarkKind.HANDOVER, 0.0), (MarkKind.READY, 1.0)]
 
     def test_what_was_read_for_a_request_stands_at_its_first_token(self, controller: Controller) -> None:
         now_s = 0.0
@@ -107,8 +107,8 @@ class TestMarks:
                 PromptRead(5, 0, 0, None, 0.0),
             ]
         )
-        told = marks.between(0, now_s)
-        assert [(mark.time_s, mark.text) for mark in told if mark.kind is MarkKind.FIRST_TOKEN] == [
+        result = marks.between(0, now_s)
+        assert [(mark.time_s, mark.text) for mark in result if mark.kind is MarkKind.FIRST_TOKEN] == [
             (2.0, "First token after 1.90 s, 671 tokens read, 6,844 reused"),
             (2.5, "First token after 4.00 s, 9,000 tokens read, 8,500 of them again, 200 reused"),
             (5.0, "5 tokens read, 0 reused"),
@@ -128,8 +128,8 @@ class TestMarks:
         controller.bridge.drained.emit([StreamsContinued(20.0)])
         panel.add_samples([sampled(time.monotonic())])
         drawn(panel)
-        told = panel.marks.between(0, time.monotonic())
-        assert [(mark.kind, mark.text) for mark in told] == [
+        result = panel.marks.between(0, time.monotonic())
+        assert [(mark.kind, mark.text) for mark in result] == [
             (MarkKind.HANDOVER, "Handover, 20.0 s"),
             (MarkKind.READY, "Ready"),
         ]

@@ -276,9 +276,9 @@ def test_what_the_user_set_goes_before_the_plan_until_they_take_the_plans(
     window.controller.stop()
     qtbot.waitUntil(lambda: window.controller.launch is None)
     choose(looked, qtbot, "mine")
-    told = "Your last settings: 2K context, draft 3. Recommended: 4K context, draft 2."
-    assert looked.card.settings_origin.text() == told
-    assert told in looked.card.accessibleName()
+    text = "Your last settings: 2K context, draft 3. Recommended: 4K context, draft 2."
+    assert looked.card.settings_origin.text() == text
+    assert text in looked.card.accessibleName()
     assert "Mine, F16, 2K context, draft 3" in looked.card.accessibleName()
     assert looked.card.switch_button.text() == "Use recommended"
     qtbot.mouseClick(looked.card.switch_button, Qt.MouseButton.LeftButton)
@@ -406,18 +406,18 @@ def test_reasons_and_expected_speed_are_those_that_plan_prints(language: str, lo
         assert plan is not None
         last_first = translation.render(plan.reasons[3]).replace("\u00a0", " ")
         qtbot.waitUntil(lambda: last_first in card_texts(looked))
-        told = card_texts(looked)
+        result = card_texts(looked)
         assert plan.forecast is not None
         for reason in plan.reasons[:4]:  # for this file, against the next best, without a desktop, for the best quality
-            assert translation.render(reason).replace("\u00a0", " ") in told
+            assert translation.render(reason).replace("\u00a0", " ") in result
         figures = (plan.forecast.tokens_per_second, plan.forecast.low, plan.forecast.high, plan.forecast.without_mtp)
-        assert any(all(f"{figure:,.0f}" in text for figure in figures) for text in told)
-        assert translation.render(plan.reasons[-1]) not in told
+        assert any(all(f"{figure:,.0f}" in text for figure in figures) for text in result)
+        assert translation.render(plan.reasons[-1]) not in result
         qtbot.mouseClick(looked.card.more_button, Qt.MouseButton.LeftButton)
         everything = [translation.render(each) for each in (*plan.reasons, *plan.cautions)]
         qtbot.waitUntil(lambda: [text for text in card_texts(looked) if text in everything] == everything)
         qtbot.mouseClick(looked.card.more_button, Qt.MouseButton.LeftButton)
-        qtbot.waitUntil(lambda: card_texts(looked) == told)
+        qtbot.waitUntil(lambda: card_texts(looked) == result)
     finally:
         translation.choose_language("en")
 

@@ -95,12 +95,12 @@ def test_a_gpu_and_who_uses_it() -> None:
     assert others.detail == "close firefox to free 300 MiB", "nobody closes the desktop"
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_our_own_server_is_none_of_the_others(told: bool) -> None:
-    own = GpuProcess(2, "llama-server", 12_000 * MIB if told else None)
+@pytest.mark.parametrize("expected", [True, False])
+def test_our_own_server_is_none_of_the_others(expected: bool) -> None:
+    own = GpuProcess(2, "llama-server", 12_000 * MIB if expected else None)
     busy = replace(card(), used_bytes=13_600 * MIB, free_bytes=(24_564 - 13_600) * MIB)
     about = found(busy, processes=(GpuProcess(1, "gnome-shell", 820 * MIB), own))
-    server = ServerMemory(2, "qwen", {"GPU-0": 12_000} if told else None, 0, lambda _backend, _gpus: (12_000,))
+    server = ServerMemory(2, "qwen", {"GPU-0": 12_000} if expected else None, 0, lambda _backend, _gpus: (12_000,))
     situation = make_situation(about.computer.machine, environ={}, servers=[server])
     about = replace(about, situation=situation, plans=make_plans(load_catalogue(), situation, PlanCriteria()))
     assert fact(about, "Used by this server").value == "qwen 12,000 MiB"
@@ -114,8 +114,8 @@ def test_what_is_not_known_of_our_own_server_is_said() -> None:
     about = found(card())
     server = ServerMemory(2, "qwen", None, None, lambda _backend, _gpus: None)
     situation = make_situation(about.computer.machine, environ={}, servers=[server])
-    told = list_facts(replace(about, situation=situation))
-    assert [each.value for each in told if each.subject == "Used by this server"] == ["qwen, size unknown"]
+    result = list_facts(replace(about, situation=situation))
+    assert [each.value for each in result if each.subject == "Used by this server"] == ["qwen, size unknown"]
     needs = memory_needs_text(about.plans[0], None, situation)
     assert "GiB free GPU memory. Memory that qwen would free: unknown." in needs
     known = [ServerMemory(pid, "gemma", {"GPU-0": 1_000}, 0, lambda _backend, _gpus: None) for pid in (3, 4)]
@@ -149,8 +149,8 @@ def test_a_short_disk_is_warned_of() -> None:
 
 def test_no_advice_stands_twice_or_is_lost() -> None:
     about = found(because="No driver was found.", battery=True, wsl=1)
-    told = [warning for each in list_facts(about) for warning in each.warnings]
-    assert len(told) == len(set(told)) == len(about.computer.advice) == 2
+    received = [warning for each in list_facts(about) for warning in each.warnings]
+    assert len(received) == len(set(received)) == len(about.computer.advice) == 2
     assert "in WSL1 on battery" in fact(about, "System").value
     assert fact(about, "GPU").warnings[0].startswith("This is WSL 1, which has no GPU.")
 
@@ -173,7 +173,7 @@ def test_a_plan_in_words_and_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "subject", "state"),
+    ("expected", "subject", "state"),
     [
         (
             StepProgress(Step.ENGINE, Stage.DONE, "b1-cpu-x64", StepDetail.INSTALLED_AND_TESTED),
@@ -205,9 +205,9 @@ def test_a_plan_in_words_and_parts() -> None:
         (StepProgress(Step.MODEL, Stage.FAILED, "F16", error=DiskFull("It is full.")), "F16", "failed"),
     ],
 )
-def test_a_step_in_words(told: StepProgress, subject: str, state: str) -> None:
-    assert step_subject(told) == subject
-    assert step_state(told) == state
+def test_a_step_in_words(expected: StepProgress, subject: str, state: str) -> None:
+    assert step_subject(expected) == subject
+    assert step_state(expected) == state
 
 
 def test_every_step_and_stage_can_be_said() -> None:

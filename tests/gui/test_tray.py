@@ -31,7 +31,7 @@ def tray(window: Window, in_front: list[bool]) -> Tray:
 
 
 @pytest.fixture
-def told(tray: Tray, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+def notifications(tray: Tray, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Notifications in the order in which they came; an offscreen system shows none."""
     came: list[tuple[str, str]] = []
     monkeypatch.setattr(type(tray.icon), "showMessage", lambda _self, title, text, _icon: came.append((title, text)))
@@ -44,12 +44,12 @@ def entry(tray: Tray, text: str) -> QAction:
 
 
 def test_the_server_is_started_and_stopped_from_the_tray_and_tells_it(
-    window: Window, tray: Tray, told: list[tuple[str, str]], wait_for: Wait, qtbot: QtBot
+    window: Window, tray: Tray, notifications: list[tuple[str, str]], wait_for: Wait, qtbot: QtBot
 ) -> None:
     assert not entry(tray, "Start").isEnabled(), "there is nothing to start yet"
     window.start_demo()
     wait_for(ServerState.READY)
-    assert told == [("MTP demo is ready", window.controller.view.address)]
+    assert notifications == [("MTP demo is ready", window.controller.view.address)]
     entry(tray, "Copy the address").trigger()
     assert QGuiApplication.clipboard().text() == f"http://{window.controller.view.address}/v1"
     assert window.controller.view.address in tray.icon.toolTip()
@@ -57,32 +57,32 @@ def test_the_server_is_started_and_stopped_from_the_tray_and_tells_it(
     wait_for(ServerState.STOPPED)
     entry(tray, "Start").trigger()
     wait_for(ServerState.READY)
-    assert len(told) == 2
+    assert len(notifications) == 2
 
 
 def test_a_failed_start_is_told_with_its_reason(
-    window: Window, tray: Tray, told: list[tuple[str, str]], wait_for: Wait, tmp_path: object, qtbot: QtBot
+    window: Window, tray: Tray, notifications: list[tuple[str, str]], wait_for: Wait, tmp_path: object, qtbot: QtBot
 ) -> None:
     window.controller.start("/nowhere/model.gguf")
     wait_for(ServerState.FAILED)
-    qtbot.waitUntil(lambda: bool(told))
-    ((title, text),) = told
+    qtbot.waitUntil(lambda: bool(notifications))
+    ((title, text),) = notifications
     assert title == "model could not be loaded"
     assert "/nowhere/model.gguf" in text
 
 
 def test_nobody_is_told_what_they_see_or_do_not_want(
-    window: Window, told: list[tuple[str, str]], in_front: list[bool]
+    window: Window, notifications: list[tuple[str, str]], in_front: list[bool]
 ) -> None:
     settings.change_setting(NOTIFICATIONS, False)
     window.controller.notify("Download finished", "a.gguf")
-    assert told == []
+    assert notifications == []
     settings.reset_setting(NOTIFICATIONS)
     window.controller.notify("Download finished", "a.gguf")
-    assert told == [("Download finished", "a.gguf")]
+    assert notifications == [("Download finished", "a.gguf")]
     in_front.append(True)
     window.controller.notify("Download finished", "b.gguf")
-    assert len(told) == 1
+    assert len(notifications) == 1
 
 
 @pytest.mark.thorough

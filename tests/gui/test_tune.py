@@ -100,10 +100,10 @@ def test_before_a_measurement_it_says_what_will_be_here(page: TunePage, qtbot: Q
 
 
 def test_a_measurement_is_planned_before_it_is_begun(page: TunePage, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(page.tuning.planned) as told:
+    with qtbot.waitSignal(page.tuning.planned) as reply:
         pass
-    assert told.args is not None
-    plan = told.args[0].plan
+    assert reply.args is not None
+    plan = reply.args[0].plan
     assert page.budget.slider.accessibleDescription().count("demo: about ") == 1
     assert f"{plan.starts} starts" in page.budget.slider.accessibleDescription()
     assert page.workloads.buttons["published"].amount == "1 prompt"
@@ -115,10 +115,10 @@ def test_a_measurement_is_planned_before_it_is_begun(page: TunePage, qtbot: QtBo
 
 
 def test_budgets_in_which_nothing_can_be_told_are_not_offered(page: TunePage, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(page.tuning.planned, timeout=60_000) as told:
+    with qtbot.waitSignal(page.tuning.planned, timeout=60_000) as reply:
         pass
-    assert told.args is not None
-    prepared = told.args[0]
+    assert reply.args is not None
+    prepared = reply.args[0]
     assert page.budget.slider.maximum() == len(BUDGETS_MIN) - 1
     slow = replace(prepared, measured=True, plan=replace(prepared.plan, least_s=700.0))
     with qtbot.waitSignal(page.tuning.planned, timeout=60_000) as again:  # planned anew for the least that is offered
@@ -133,9 +133,9 @@ def test_workloads_are_chosen_by_mouse_and_arrows(page: TunePage, qtbot: QtBot) 
     assert page.workloads.value == "code"
     code, prose = page.workloads.buttons["code"], page.workloads.buttons["prose"]
     code.setFocus()
-    with qtbot.waitSignal(page.workloads.chosen) as told:
+    with qtbot.waitSignal(page.workloads.chosen) as reply:
         qtbot.keyClick(code, Qt.Key.Key_Down)
-    assert told.args == ["prose"]
+    assert reply.args == ["prose"]
     assert prose.isChecked()
     reasoning = page.workloads.buttons["reasoning"]
     qtbot.mouseClick(reasoning, Qt.MouseButton.LeftButton, pos=QPoint(reasoning.width() - 5, 5))
@@ -217,9 +217,9 @@ def test_the_answer_for_each_workload_stands_below_the_verdict(page: TunePage) -
 def test_buttons_with_the_same_labels_stay(page: TunePage) -> None:
     pressed: list[int] = []
     for number in (1, 2):
-        told = VerdictText("Likely.", buttons=[("Use draft 3 now", partial(pressed.append, number)), ("Pause", list)])
+        result = VerdictText("Likely.", buttons=[("Use draft 3 now", partial(pressed.append, number)), ("Pause", list)])
         before = page.verdict.buttons
-        page.verdict.show_verdict(told)
+        page.verdict.show_verdict(result)
     assert page.verdict.buttons is before
     page.verdict.buttons[0].click()
     assert pressed == [2]
@@ -251,10 +251,10 @@ def test_a_verdict_is_shown_and_taken_away(qtbot: QtBot) -> None:
     card.show()
     empty = card.sentence.text()
     assert empty == "No measurement is running."  # whether anything was is not known yet
-    told = VerdictText(
+    result = VerdictText(
         "MTP is better left off.", "3 min · 9 runs", "Why so.", "attention", [("Keep", lambda: pressed.append(1))]
     )
-    card.show_verdict(told)
+    card.show_verdict(result)
     assert card.accessibleName() == "MTP is better left off."
     assert card.property("meaning") == "attention"
     assert card.kicker.isVisible()
@@ -268,9 +268,9 @@ def test_a_verdict_is_shown_and_taken_away(qtbot: QtBot) -> None:
     assert card.sentence.text() == "No measurements on this computer yet."
     card.set_has_history(True)
     assert card.sentence.text() == empty
-    card.show_verdict(told)
+    card.show_verdict(result)
     card.set_has_history(False)
-    assert card.sentence.text() == told.sentence
+    assert card.sentence.text() == result.sentence
 
 
 def test_a_row_is_written_as_finely_as_it_is_known() -> None:
@@ -331,9 +331,9 @@ def test_heights_begin_at_0_and_few_starts_are_told_in_place_of_a_bar(plot: Draf
     bottom = plot.position_of(replace(one, rate=0.0)).y()
     assert bottom - plot.position_of(twice).y() == pytest.approx(2 * (bottom - plot.position_of(one).y()))
     assert point_text(plot.curves[0], twice) == "code · threads 2, draft 6: 100.0 t/s, measured, 1 start"
-    told = plot.grab().toImage()
+    result = plot.grab().toImage()
     plot.show_curves((Curve("code · threads 2", "rate", (one, replace(twice, starts=""))),))
-    assert plot.grab().toImage() != told
+    assert plot.grab().toImage() != result
 
 
 @pytest.mark.thorough
@@ -415,7 +415,7 @@ def test_no_text_is_clipped_with_figures(
         def whole() -> None:
             assert [*clipped(page), *hidden_by_parents(page)] == []
 
-        for show in (*(partial(page.verdict.show_verdict, told) for told in steps), lambda: fill(page)):
+        for show in (*(partial(page.verdict.show_verdict, each) for each in steps), lambda: fill(page)):
             show()
             qtbot.waitUntil(whole)  # once what was found meanwhile has its room, too
             assert area.widget().width() == area.viewport().width()

@@ -95,10 +95,10 @@ def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
 def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:
     page.begin_tune(TuneRequest(file=str(work), minutes=30))
     measured(page, qtbot, 2)
-    with qtbot.waitSignal(page.tuning.paused) as told:
+    with qtbot.waitSignal(page.tuning.paused) as reply:
         page.verdict.buttons[0].click()
         assert page.verdict.sentence.text().startswith("Restarting the server that ran before")
-    assert told.args == [None]
+    assert reply.args == [None]
     assert not page.tuning.running
     assert window.controller.view.resting  # nothing ran before
     assert page.verdict.sentence.text() == "The measurement is paused."
@@ -192,10 +192,10 @@ def test_what_is_undecided_gets_more_time(page: TunePage, work: Path, qtbot: QtB
 def test_a_server_that_is_stopped_meanwhile_pauses_it(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:
     page.begin_tune(TuneRequest(file=str(work), minutes=30))
     measured(page, qtbot, 1)
-    with qtbot.waitSignal(page.tuning.paused) as told:
+    with qtbot.waitSignal(page.tuning.paused) as reply:
         window.controller.stop()
-    assert told.args is not None
-    assert told.args[0] is not None
+    assert reply.args is not None
+    assert reply.args[0] is not None
     assert "during the measurement" in page.verdict.detail.text() or "newer request" in page.verdict.detail.text()
     assert [button.text() for button in page.verdict.buttons] == ["Continue", "Give up"]
     qtbot.waitUntil(lambda: window.controller.view.resting)
@@ -234,9 +234,9 @@ def test_the_winner_is_kept(
     assert kept is not None
     assert load_model_settings(kept.options.model) == {}
     begun_elsewhere(page, qtbot)
-    with qtbot.waitSignal(page.tuning.applied) as told:
+    with qtbot.waitSignal(page.tuning.applied) as reply:
         page.tuning.apply_winner()
-    assert told.args == [None]
+    assert reply.args == [None]
     wait_for(ServerState.READY)
     assert load_model_settings(kept.options.model) == {"draft": 0} | load_model_settings(kept.options.model)
     assert page.verdict.kicker.text().startswith("Saved for this computer")

@@ -57,9 +57,9 @@ def tuned(verdict: dict[str, object] | None = None, *, aim: Aim = Aim.SPEED) -> 
 
 
 def test_a_row_for_each_setting_and_for_what_is_only_predicted() -> None:
-    told = trial_rows(tuned({"settings": with_draft(3)}))
-    assert [row.setting for row in told] == ["off", "draft 1", "draft 2", "draft 3", "draft 3 · n-cpu-moe 20"]
-    off, one, two, three, moved = told
+    result = trial_rows(tuned({"settings": with_draft(3)}))
+    assert [row.setting for row in result] == ["off", "draft 1", "draft 2", "draft 3", "draft 3 · n-cpu-moe 20"]
+    off, one, two, three, moved = result
     assert off.rate == pytest.approx(99.3, abs=0.1)
     assert off.spread is not None  # three starts
     assert one.spread is None
@@ -67,7 +67,7 @@ def test_a_row_for_each_setting_and_for_what_is_only_predicted() -> None:
     assert (one.accepted, one.tokens_per_step) == (0.8, 1.8)
     assert (two.rate, two.spread, two.predicted, two.origin) == (165.0, 5.0, True, "predicted")
     assert three.origin == "measured, 2 starts"
-    assert [row.best for row in told] == [False, False, False, True, False]
+    assert [row.best for row in result] == [False, False, False, True, False]
     assert moved.against_off == pytest.approx(2.4 / 13 * 10 * 1.007, rel=0.01)
 
 
@@ -151,34 +151,34 @@ def test_what_is_about_drafts_is_no_setting_of_mtp_off() -> None:
     home: RunSettings = {"threads": 4, "draft_sampling": "greedy"}
     beside: RunSettings = {"threads": 6, "draft_sampling": "probabilistic"}
     forecasts = (Forecast(0, 100.0, 99.0, 101.0), Forecast(2, 165.0, 160.0, 170.0))
-    told = trial_rows(TuneView("m", "Code", Goal(), home, (), forecasts, beside))
-    assert [row.setting for row in told] == ["off · threads 6", "draft 2 · sampled drafts · threads 6"]
+    result = trial_rows(TuneView("m", "Code", Goal(), home, (), forecasts, beside))
+    assert [row.setting for row in result] == ["off · threads 6", "draft 2 · sampled drafts · threads 6"]
 
 
 def test_a_verdict_in_another_language_is_made_of_its_figures() -> None:
-    told = {"mtp": "on", "draft": 2, "speedup": 1.41, "ci_low": 1.38, "ci_high": 1.44, "sentence": "Draft 2 is it."}
-    assert verdict_sentence(told, "Code") == "Draft 2 is it."
+    values = {"mtp": "on", "draft": 2, "speedup": 1.41, "ci_low": 1.38, "ci_high": 1.44, "sentence": "Draft 2 is it."}
+    assert verdict_sentence(values, "Code") == "Draft 2 is it."
     words.choose_language("zh_CN")
     try:
         said = [
-            verdict_sentence(told, "Code"),
-            verdict_sentence({**told, "mtp": "off", "ci_low": 0.7, "ci_high": 0.8}, "Code"),
-            verdict_sentence({**told, "mtp": "off", "ci_low": 0.97, "ci_high": 1.01}, "Code"),
-            verdict_sentence({**told, "mtp": "undecided", "ci_low": 0.9, "ci_high": 1.2}, "Code"),
+            verdict_sentence(values, "Code"),
+            verdict_sentence({**values, "mtp": "off", "ci_low": 0.7, "ci_high": 0.8}, "Code"),
+            verdict_sentence({**values, "mtp": "off", "ci_low": 0.97, "ci_high": 1.01}, "Code"),
+            verdict_sentence({**values, "mtp": "undecided", "ci_low": 0.9, "ci_high": 1.2}, "Code"),
         ]
         assert [each.isascii() for each in said] == [False] * 4
         assert ["+38 %" in said[0], "-20 %" in said[1], "+1 %" in said[2], "+20 %" in said[3]] == [True] * 4
         gain = {
-            **told,
+            **values,
             "mtp": "off",
             "settings": {"draft": 0, "kv": "q8_0"},
             "gain": {"estimate": 1.05, "low": 1.02, "high": 1.08},
         }
         assert "kv q8_0" in verdict_sentence(gain, "Code")
         assert "+8 %" in verdict_sentence(gain, "Code")
-        same = {**told, "settings": {"draft": 2}, "gain": {"estimate": 1.41, "low": 1.38, "high": 1.44}}
+        same = {**values, "settings": {"draft": 2}, "gain": {"estimate": 1.41, "low": 1.38, "high": 1.44}}
         assert verdict_sentence(same, "Code") == said[0]
-        short = {**told, "speedup": None, "sentence": message("Undecided: the time was too short.")}
+        short = {**values, "speedup": None, "sentence": message("Undecided: the time was too short.")}
         assert not verdict_sentence(short, "Code").isascii()
         failed = join_messages(
             message("{lost} of {fresh} comparison starts gave no result.", lost=12, fresh=12),
@@ -201,14 +201,19 @@ def test_a_verdict_in_another_language_is_made_of_its_figures() -> None:
 def test_words() -> None:
     assert settings_text(OFF, HOME) == "off"
     assert read_forecasts({}) == ()
-    told: dict[str, object] = {"mtp": "off", "sentence": "Leave MTP off.", "because": "It is slower.", "settings": OFF}
-    card = verdict_card(tuned(told), [])
+    values: dict[str, object] = {
+        "mtp": "off",
+        "sentence": "Leave MTP off.",
+        "because": "It is slower.",
+        "settings": OFF,
+    }
+    card = verdict_card(tuned(values), [])
     assert card.kicker == "Verdict · qwen.gguf · Code · 1 min 10 s · 7 replies"
     assert (card.sentence, card.detail, card.meaning) == ("Leave MTP off.", "Why: It is slower.", "good")
 
 
 def test_settings_that_change_the_answers_are_not_offered_as_any_others() -> None:
-    told: dict[str, object] = {
+    values: dict[str, object] = {
         "mtp": "on",
         "draft": 3,
         "sentence": "Draft 3.",
@@ -216,20 +221,25 @@ def test_settings_that_change_the_answers_are_not_offered_as_any_others() -> Non
         "settings": with_draft(3),
     }
     for row in ("quality", "mtp_quality"):
-        view = tuned({**told, row: {"answer": "beyond"}})
+        view = tuned({**values, row: {"answer": "beyond"}})
         assert verdict_card(view, []).meaning == "attention"
         assert keep_label(view) == "Use these settings although the answers change"
-    assert keep_label(tuned({**told, "mtp_quality": {"answer": "shown"}})) == "Use draft 3 on this computer"
+    assert keep_label(tuned({**values, "mtp_quality": {"answer": "shown"}})) == "Use draft 3 on this computer"
 
 
 def test_a_likely_verdict_says_so_and_claims_no_confidence() -> None:
-    told: dict[str, object] = {"mtp": "on", "sentence": "Likely (97 %).", "because": "", "settings": with_draft(3)}
-    card = verdict_card(tuned({**told, "speedup": 1.5, "likely": 0.97}), [])
+    values: dict[str, object] = {"mtp": "on", "sentence": "Likely (97 %).", "because": "", "settings": with_draft(3)}
+    card = verdict_card(tuned({**values, "speedup": 1.5, "likely": 0.97}), [])
     assert card.kicker.startswith("Likely · qwen.gguf")
     assert card.detail == ""
 
 
 def test_the_level_of_a_range_stands_in_the_detail() -> None:
-    told: dict[str, object] = {"mtp": "off", "sentence": "Leave MTP off.", "because": "It is slower.", "settings": OFF}
-    card = verdict_card(tuned({**told, "speedup": 0.8, "confidence": 0.975}), [])
+    values: dict[str, object] = {
+        "mtp": "off",
+        "sentence": "Leave MTP off.",
+        "because": "It is slower.",
+        "settings": OFF,
+    }
+    card = verdict_card(tuned({**values, "speedup": 0.8, "confidence": 0.975}), [])
     assert card.detail == "Why: It is slower. All ranges together hold with 95 % confidence."

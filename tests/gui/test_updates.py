@@ -149,12 +149,12 @@ def test_without_an_address_it_is_said_when_asked(
 
 def test_the_window_tells_of_each_newer_version_once(window: Window, release: Release, qtbot: QtBot) -> None:
     def look() -> None:
-        told: list[bool] = []
+        received: list[bool] = []
         ended = threading.Event()
         announce_newer(window).when_done(lambda _error: ended.set())
         qtbot.waitUntil(ended.is_set)
-        window.controller.bridge.run(_nothing, done=told.append)  # which is told after what that has told
-        qtbot.waitUntil(lambda: bool(told))
+        window.controller.bridge.run(_nothing, done=received.append)  # which is told after what that has told
+        qtbot.waitUntil(lambda: bool(received))
 
     look()
     assert window.notice.text.text() == NEWER

@@ -51,10 +51,10 @@ def test_an_embedding_model_is_asked_nothing() -> None:
 
 
 def test_only_what_changed_is_told() -> None:
-    told: list[View] = []
+    received: list[View] = []
     model = ViewModel()
-    model.changed.connect(told.append)
+    model.changed.connect(received.append)
     model.update(address="127.0.0.1:1")  # not shown while stopped
-    assert told == []
+    assert received == []
     model.update(status=ServerStatus(ServerState.READY), model="m")
-    assert [view.address for view in told] == ["127.0.0.1:1"]
+    assert [view.address for view in received] == ["127.0.0.1:1"]

@@ -93,14 +93,14 @@ class TestMemoryBar:
 class TestSliderField:
     def test_moving_it_tells_the_value_and_setting_it_does_not(self, qtbot: QtBot) -> None:
         field = SliderField("Context", [2_048, 4_096, 8_192], format_value=lambda each: f"{each:,}")
-        told: list[object] = []
-        field.value_changed.connect(told.append)
+        received: list[object] = []
+        field.value_changed.connect(received.append)
         shown(field, qtbot)
         field.set_value(8_000)
         assert field.value == 8_192
-        assert told == []
+        assert received == []
         qtbot.keyClick(field.slider, Qt.Key.Key_Left)
-        assert told == [4_096]
+        assert received == [4_096]
         assert field.slider.accessibleName() == "Context"
         assert field.slider.accessibleDescription() == "4,096"
 
@@ -144,14 +144,14 @@ class TestSliderField:
 
 def test_a_choice_is_told_once_and_arrows_move_it(qtbot: QtBot) -> None:
     choice = Segmented("Theme", [("system", "System"), ("light", "Light"), ("dark", "Dark")])
-    told: list[object] = []
-    choice.changed.connect(told.append)
+    received: list[object] = []
+    choice.changed.connect(received.append)
     shown(choice, qtbot)
     choice.set_value("dark")
-    assert (choice.value, told) == ("dark", [])
+    assert (choice.value, received) == ("dark", [])
     qtbot.mouseClick(choice.button("light"), Qt.MouseButton.LeftButton)
     qtbot.keyClick(choice, Qt.Key.Key_Left)
-    assert told == ["light", "system"]
+    assert received == ["light", "system"]
     assert choice.value == "system"
 
 

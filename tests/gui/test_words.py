@@ -95,8 +95,8 @@ def test_values_are_filled_in_and_a_count_has_one_form(chinese: None) -> None:
 
 
 def test_the_core_says_in_chinese_what_a_change_costs(chinese: None) -> None:
-    told = consequence_sentence("ctx", 8_192, 16_384, 63)
-    assert words.render(told) == "+63 MiB\N{FULLWIDTH COMMA}增加 8,192 token 上下文"
+    result = consequence_sentence("ctx", 8_192, 16_384, 63)
+    assert words.render(result) == "+63 MiB\N{FULLWIDTH COMMA}增加 8,192 token 上下文"
 
 
 @pytest.mark.thorough

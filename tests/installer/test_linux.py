@@ -66,9 +66,9 @@ def test_posix_scripts_are_understood_by_a_posix_shell() -> None:
 
 def test_install_sh_in_its_essential_cases() -> None:
     """All of them, which take a minute, are tested by .ci/install-sh."""
-    told = run("bats", "--tap", "--filter-tags", "essential", Path(__file__).parent)
-    assert "# skip" not in told
-    assert "1..7" in told
+    result = run("bats", "--tap", "--filter-tags", "essential", Path(__file__).parent)
+    assert "# skip" not in result
+    assert "1..7" in result
 
 
 def test_the_menu_entry_and_its_description_are_valid() -> None:
@@ -151,8 +151,8 @@ def test_install_sh_is_stamped_and_told_by_what_the_program_has() -> None:
     assert RELEASES_VARIABLE in text
     assert RELEASE_KEY_VARIABLE in text
     found = re.findall(r"^(\w+)=\$\(sed -n '(s/[^']*)' \"\$source/(\S+)\"\)", build, re.MULTILINE)
-    told = {name: run("sed", "-n", how, ROOT / where) for name, how, where in found}
-    assert told == {"releases": f"{RELEASES}\n", "release_key": f"{RELEASE_KEY}\n"}
+    received = {name: run("sed", "-n", how, ROOT / where) for name, how, where in found}
+    assert received == {"releases": f"{RELEASES}\n", "release_key": f"{RELEASE_KEY}\n"}
 
 
 def test_a_script_without_a_line_for_a_value_is_not_stamped(tmp_path: Path) -> None:
@@ -184,8 +184,8 @@ def test_install_sh_takes_the_manifest_of_the_release_command(tmp_path: Path) ->
 def test_the_manual_fills_a_folder_as_install_sh_says() -> None:
     script = LINUX / "install.sh"
     lock = "mtp_launcher-X-requirements.txt"
-    told = [line.replace(lock, lock.replace("X", "*")) for line in run("sh", script, "--help").splitlines()]
-    lines = [line for line in told if line.startswith("    ")]
+    received = [line.replace(lock, lock.replace("X", "*")) for line in run("sh", script, "--help").splitlines()]
+    lines = [line for line in received if line.startswith("    ")]
     assert len(lines) == 3
     assert "\n".join(lines) in (ROOT / "docs" / "platforms.md").read_text("utf-8")
 
@@ -197,8 +197,8 @@ def test_what_install_sh_asks_the_program_is_answered() -> None:
 import launcher.machine.libraries as libraries
 libraries.missing_libraries = lambda purpose: [each for each in libraries.known_libraries() if each.purpose == purpose]
 """
-    told = run(sys.executable, "-c", without + code[1])
-    engine, window, install = told.splitlines()
+    result = run(sys.executable, "-c", without + code[1])
+    engine, window, install = result.splitlines()
     assert engine == "The engine needs libraries that are not here: libgomp.so.1"
     assert window.startswith("The window needs libraries that are not here: libEGL.so.1, ")
     assert install.startswith("Install them: ")
@@ -206,11 +206,11 @@ libraries.missing_libraries = lambda purpose: [each for each in libraries.known_
 
 def test_the_lock_holds_for_each_python_by_its_own_conditions() -> None:
     lock = "requirements.lock"
-    told = {python: run(sys.executable, LINUX / "lock_for.py", lock, python) for python in ("3.11", "3.12", "3.14")}
-    for lines in told.values():
+    received = {python: run(sys.executable, LINUX / "lock_for.py", lock, python) for python in ("3.11", "3.12", "3.14")}
+    for lines in received.values():
         names = [line.split("==")[0] for line in lines.splitlines()]
         assert {"numpy", "pyside6-essentials", "xllamacpp"} <= set(names)
         assert len(names) == len(set(names))
         assert all("--hash=sha256:" in line and ";" not in line for line in lines.splitlines())
-    assert told["3.11"] != told["3.12"]
-    assert told["3.12"] == told["3.14"]
+    assert received["3.11"] != received["3.12"]
+    assert received["3.12"] == received["3.14"]

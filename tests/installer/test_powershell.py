@@ -239,9 +239,9 @@ def test_it_is_stamped_with_what_install_sh_is(tmp_path: Path) -> None:
     for name, value in STAMPED.items():
         assert f"\n${name} = '{value}'\n" in stamped
     (tmp_path / "install.sh").write_text("version=1.2.3\n")
-    told = subprocess.run([BUILD, tmp_path], check=False, capture_output=True, text=True, timeout=60)
-    assert told.returncode == 1
-    assert "names no wheel" in told.stderr
+    result = subprocess.run([BUILD, tmp_path], check=False, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert "names no wheel" in result.stderr
 
 
 def test_the_builders_are_understood_by_a_posix_shell() -> None:

@@ -23,8 +23,8 @@ def test_the_notes_are_those_of_the_newest_version() -> None:
 
 def test_our_own_changelog_has_notes_that_a_manifest_may_hold() -> None:
     notes = manifest.newest((ROOT / "CHANGELOG.md").read_text("utf-8"), __version__)
-    told = manifest.ReleaseManifest(version=__version__, notes=notes, artefacts=())
-    assert told.notes.startswith("- ")
+    result = manifest.ReleaseManifest(version=__version__, notes=notes, artefacts=())
+    assert result.notes.startswith("- ")
 
 
 def test_what_a_list_of_requirements_installs_is_told_with_licences() -> None:
@@ -33,8 +33,8 @@ def test_what_a_list_of_requirements_installs_is_told_with_licences() -> None:
         manifest.Piece(name="pyyaml", version="6.0", licence="MIT", source="here"),
         manifest.Piece(name="typing-extensions", version="4.1", licence="PSF-2.0", source="here"),
     ]
-    told = [(each["name"], each["version"], each["licence"]) for each in manifest.of_lock(lock, known)]
-    assert told == [("PyYAML", "6.0", "MIT"), ("typing_extensions", "4.1", "PSF-2.0")]
+    received = [(each["name"], each["version"], each["licence"]) for each in manifest.of_lock(lock, known)]
+    assert received == [("PyYAML", "6.0", "MIT"), ("typing_extensions", "4.1", "PSF-2.0")]
     with pytest.raises(KeyError):
         manifest.of_lock(lock, known[:1])
 

@@ -46,13 +46,13 @@ def write_sums(folder: Path) -> None:
 def test_it_is_signed_for_the_key_that_its_programs_trust(tmp_path: Path, secret: Path) -> None:
     key = (tmp_path / "minisign.pub").read_text("utf-8").splitlines()[1]
     dist = release(tmp_path / "dist", key)
-    told = run(ROOT / "installer" / "sign-release", dist, secret)
-    assert told.returncode == 0, told.stderr
+    result = run(ROOT / "installer" / "sign-release", dist, secret)
+    assert result.returncode == 0, result.stderr
     assert "trusted comment: mtp-launcher 1.2.0" in (dist / "manifest.json.minisig").read_text("utf-8")
     assert run("minisign", "-V", "-P", key, "-m", dist / "manifest.json").returncode == 0
     (dist / "manifest.json").write_text("{}", "utf-8")
-    told = run(ROOT / "installer" / "sign-release", dist, secret)
-    assert "The files are not those of SHA256SUMS" in told.stderr
+    result = run(ROOT / "installer" / "sign-release", dist, secret)
+    assert "The files are not those of SHA256SUMS" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["install.sh", "install.ps1", "inside.sh"])
@@ -62,9 +62,9 @@ def test_a_script_with_another_key_is_not_published(tmp_path: Path, secret: Path
     script = dist / name
     script.write_text(script.read_text("utf-8").replace(key, ""), "utf-8")
     write_sums(dist)
-    told = run(ROOT / "installer" / "sign-release", dist, secret)
-    assert told.returncode == 1
-    assert f"{name} trusts another key" in told.stderr
+    result = run(ROOT / "installer" / "sign-release", dist, secret)
+    assert result.returncode == 1
+    assert f"{name} trusts another key" in result.stderr
     assert not (dist / "manifest.json.minisig").exists()
 
 
@@ -77,7 +77,7 @@ def test_a_script_with_another_key_is_not_published(tmp_path: Path, secret: Path
 )
 def test_what_its_programs_would_not_accept_is_not_signed(tmp_path: Path, secret: Path, key: str, reason: str) -> None:
     dist = release(tmp_path / "dist", key)
-    told = run(ROOT / "installer" / "sign-release", dist, secret)
-    assert told.returncode == 1
-    assert reason in told.stderr
+    result = run(ROOT / "installer" / "sign-release", dist, secret)
+    assert result.returncode == 1
+    assert reason in result.stderr
     assert not (dist / "manifest.json.minisig").exists()

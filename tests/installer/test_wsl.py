@@ -64,10 +64,10 @@ def wsl(tmp_path: Path) -> Distribution:
 
 
 def test_a_good_distribution_is_good(wsl: Distribution) -> None:
-    told = wsl.run("check")
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert [line.split()[0] for line in told.stdout.splitlines()] == ["ok"] * 6
-    assert "WSL has 16.0 GiB of memory." in told.stdout
+    result = wsl.run("check")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["ok"] * 6
+    assert "WSL has 16.0 GiB of memory." in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_what_is_not_good_is_said(wsl: Distribution, name: str, text: str | None
         path.rename(path.with_name("gone"))
     else:
         wsl.write(name, text)
-    told = wsl.run("check")
-    assert told.returncode == code, told.stdout + told.stderr
-    (line,) = [each for each in told.stdout.splitlines() if not each.startswith("  ok ")]
+    result = wsl.run("check")
+    assert result.returncode == code, result.stdout + result.stderr
+    (line,) = [each for each in result.stdout.splitlines() if not each.startswith("  ok ")]
     assert line.startswith("  missing " if code else "  look ")
     assert said in line
 
@@ -104,9 +104,9 @@ def test_models_on_a_drive_of_windows_are_warned_of(wsl: Distribution) -> None:
 def test_the_package_is_installed_from_where_apt_can_read_it(wsl: Distribution) -> None:
     deb = wsl.release("mtp-launcher_1.2_amd64.deb", "package")
     wsl.program("apt-get", f'printf "%s\\n" "$*" >>"{wsl.root}/apt"; for f; do :; done; [ "$1" = update ] || cat "$f"')
-    told = wsl.run("install", deb)
-    assert told.returncode == 0, told.stderr
-    assert told.stdout == "package"
+    result = wsl.run("install", deb)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "package"
     update, install = (wsl.root / "apt").read_text().splitlines()
     assert update == "update -qq"
     assert install.startswith("install -y --no-install-recommends /")
@@ -126,9 +126,9 @@ UNSIGNED = "manifest.json is not signed by this program's maintainer, so nothing
 
 
 def refused(wsl: Distribution, path: Path, reason: str) -> None:
-    told = wsl.run("install", path)
-    assert told.returncode == 1, told.stdout + told.stderr
-    assert f"Error: {reason}" in told.stderr
+    result = wsl.run("install", path)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert f"Error: {reason}" in result.stderr
     assert not (wsl.root / "apt").exists()
 
 
@@ -181,9 +181,9 @@ def test_what_verifies_comes_from_the_distribution_where_it_is_missing(wsl: Dist
     wsl.program("openssl", f'[ -e "{wsl.root}/openssl" ] && exec /usr/bin/openssl "$@"; exit 127')
     wsl.program("apt-get", f'case "$*" in (*openssl) : >"{wsl.root}/openssl" ;; (*) echo "$*" ;; esac')
     path = f"{wsl.programs}:{few_programs(wsl)}"
-    told = wsl.run("install", deb, PATH=path)
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.splitlines()[-1].endswith("/x.deb")
+    result = wsl.run("install", deb, PATH=path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1].endswith("/x.deb")
     (wsl.root / "openssl").unlink()
     wsl.program("apt-get", "exit 100")
     assert "There is nothing to verify the release with." in wsl.run("install", deb, PATH=path).stderr
@@ -217,8 +217,8 @@ def test_the_icon_is_the_programs_picture(wsl: Distribution, tmp_path: Path, pla
     path.parent.mkdir(parents=True)
     path.write_bytes(PICTURE.read_bytes())
     icon = tmp_path / "mtp-launcher.ico"
-    told = wsl.run("icon", icon)
-    assert told.returncode == 0, told.stderr
+    result = wsl.run("icon", icon)
+    assert result.returncode == 0, result.stderr
     data = icon.read_bytes()
     assert struct.unpack("<3H4B2H2I", data[:22]) == (0, 1, 1, 0, 0, 0, 0, 1, 32, PICTURE.stat().st_size, 22)
     assert data[22:] == PICTURE.read_bytes()

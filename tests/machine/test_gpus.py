@@ -16,10 +16,10 @@ from pathlib import Path
 from launcher.machine.gpus import find_gpus, read_gpu_states
 root = Path(os.environ["STUB_ROOT"])
 found = find_gpus(root=root)
-told = read_gpu_states(found.gpus, root=root)
+states = read_gpu_states(found.gpus, root=root)
 print(json.dumps(asdict(found) | {
     "none_because": found.no_gpu_reason,
-    "inspected": {id_: [readings, asdict(activity)] for id_, (readings, activity) in told.items()},
+    "inspected": {id_: [readings, asdict(activity)] for id_, (readings, activity) in states.items()},
 }))
 """
 WATCH = """

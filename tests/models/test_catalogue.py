@@ -346,5 +346,5 @@ def test_the_shipped_catalogue_is_read_without_pydantic() -> None:
         "import sys, time; from launcher.models.catalogue_load import load_catalogue\n"
         "load_catalogue(); print('pydantic' in sys.modules)"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert told.stdout == "False\n"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert result.stdout == "False\n"

@@ -33,10 +33,10 @@ def test_one_that_is_named_is_kept_although_it_is_too_big() -> None:
 
 
 def test_where_nothing_fits_none_is_chosen() -> None:
-    with pytest.raises(NothingFits) as told:
+    with pytest.raises(NothingFits) as caught:
         choose_file(CATALOGUE, MTP, None, SMALL)
-    assert f"{MTP.id}:UD-" in told.value.hint
-    assert told.value.facts["free_mib"] == SMALL.free_mib
+    assert f"{MTP.id}:UD-" in caught.value.hint
+    assert caught.value.facts["free_mib"] == SMALL.free_mib
 
 
 def test_an_only_file_needs_no_plan() -> None:
@@ -55,9 +55,9 @@ def test_without_a_shape_the_first_preset_tells() -> None:
 def test_nothing_tells() -> None:
     bare = replace(MTP, geometry=None, presets=())
     for model, situation in ((bare, CARD), (MTP, None)):
-        with pytest.raises(BadOption, match="Cannot choose a file") as told:
+        with pytest.raises(BadOption, match="Cannot choose a file") as caught:
             choose_file(Catalogue((model,)), model, None, situation)
-        assert "UD-Q3_K_XL" in told.value.hint
+        assert "UD-Q3_K_XL" in caught.value.hint
     assert choose_file(CATALOGUE, MTP, "UD-Q3_K_XL", None).file.quant == "UD-Q3_K_XL"
 
 

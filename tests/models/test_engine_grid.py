@@ -19,7 +19,7 @@ MOST_PERCENT = 3.0
 
 
 def named(outcome: Outcome, part: str) -> str:
-    return f"{outcome.case}: {part} {outcome.formula[part]:.2f}, engine {outcome.told(part)}"
+    return f"{outcome.case}: {part} {outcome.formula[part]:.2f}, engine {outcome.engine_mib(part)}"
 
 
 @pytest.mark.cases(2)

@@ -27,12 +27,12 @@ def seeds(folder: Path) -> Seeds:
 
 def test_nothing_comes_of_them_but_a_model_or_a_refusal() -> None:
     command = [sys.executable, "-m", "tools.fuzz_gguf", "--cases", "4000", "--seed", "1"]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert (told.returncode, told.stderr) == (0, "")
-    assert "seed 1: 4,000 cases, " in told.stdout
-    assert " 0 faults" in told.stdout
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "seed 1: 4,000 cases, " in result.stdout
+    assert " 0 faults" in result.stdout
     for outcome in ("  read\n", "is incomplete", "it holds a key twice", "do not belong together"):
-        assert outcome in told.stdout
+        assert outcome in result.stdout
 
 
 def test_a_header_put_together_again_is_what_was_taken_apart(folder: Path, seeds: Seeds) -> None:

@@ -258,8 +258,8 @@ print(time.process_time() - before_s, (peak_kib() - before_kib) / 1024, verdict)
 
 def judged_in_a_process_of_its_own(path: Path) -> str:
     """Within 1 s of processor time and 50 MiB."""
-    told = subprocess.run([sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, check=True)
-    seconds, mib, verdict = told.stdout.split(maxsplit=2)
+    result = subprocess.run([sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, check=True)
+    seconds, mib, verdict = result.stdout.split(maxsplit=2)
     assert float(seconds) < 1.0
     assert float(mib) < 50
     return verdict

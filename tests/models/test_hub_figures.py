@@ -63,9 +63,15 @@ class TestWhatIsFilled:
     def test_size_checksum_and_the_commit_they_belong_to(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, a=(5_868_826_976, ONE), other=(7, TWO))
         model = a_model(repo)
-        told = refresh_figures(model)
-        assert (told.model, told.repo, told.revision, told.differs, told.missing) == ("mine", repo, COMMIT, (), ())
-        assert told.learned == (
+        result = refresh_figures(model)
+        assert (result.model, result.repo, result.revision, result.differs, result.missing) == (
+            "mine",
+            repo,
+            COMMIT,
+            (),
+            (),
+        )
+        assert result.learned == (
             NewFigure("Q8_0", "a.gguf", "size_bytes", 5_868_826_976),
             NewFigure("Q8_0", "a.gguf", "sha256", ONE),
         )
@@ -125,8 +131,8 @@ class TestWhatIsFilled:
     def test_nothing_of_a_split_model_that_is_not_all_there(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, **{"big-00001-of-00002": (1, ONE)})
         model = a_model(repo, ModelFile(quant="BF16", file="big-00001-of-00002.gguf"))
-        told = refresh_figures(model)
-        assert (told.learned, told.missing) == ((), (MissingFile("BF16", repo, "big-00002-of-00002.gguf"),))
+        result = refresh_figures(model)
+        assert (result.learned, result.missing) == ((), (MissingFile("BF16", repo, "big-00002-of-00002.gguf"),))
         assert fill_from_hub_cache(model).files == model.files
 
     def test_a_pinned_revision_stays_and_is_the_one_that_is_asked(self, hub: Hub, repo: str) -> None:
@@ -157,9 +163,9 @@ class TestWhatTheHubSaysOtherwise:
         stated = ModelFile(quant="A", file="a.gguf", size_bytes=17_923_394_624, note="A note.")
         checked = ModelFile(quant="B", file="b.gguf", sha256=ONE)
         model = a_model(repo, stated, checked)
-        told = refresh_figures(model)
-        assert told.learned == ()
-        assert told.differs == (
+        result = refresh_figures(model)
+        assert result.learned == ()
+        assert result.differs == (
             Difference("A", "a.gguf", "size_bytes", 17_923_394_624, 17_559_178_144),
             Difference("B", "b.gguf", "sha256", ONE, TWO),
         )
@@ -332,5 +338,5 @@ class TestTheShippedCatalogue:
             "import sys; from launcher.models.catalogue_load import load_catalogue\n"
             "print(load_catalogue().find('qwen3.8-27b').revision, 'httpx' in sys.modules, 'pydantic' in sys.modules)"
         )
-        told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-        assert told.stdout == f"{COMMIT} False False\n"
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+        assert result.stdout == f"{COMMIT} False False\n"

@@ -299,10 +299,10 @@ class TestVerifying:
         (first,) = await verify_model(only())
         assert first.outcome is Outcome.UNKNOWN
         assert only().state is State.GOOD
-        told: list[int] = []
-        (second,) = await verify_model(only(), told.append)
+        received: list[int] = []
+        (second,) = await verify_model(only(), received.append)
         assert (second.outcome, second.expected) == (Outcome.GOOD, first.sha256)
-        assert told[-1] == path.stat().st_size
+        assert received[-1] == path.stat().st_size
 
     async def test_a_byte_that_changes_is_noticed(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / FILE)

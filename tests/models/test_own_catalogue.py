@@ -184,8 +184,8 @@ def test_two_own_models_of_one_id_are_told_apart() -> None:
 def test_a_split_model_must_add_up() -> None:
     parts = '[{ file = "a.gguf", size_bytes = 400 }, { file = "b.gguf", size_bytes = 500 }]'
     write("models", MODEL.replace("size_bytes = 1_000", f"size_bytes = 1_000, parts = {parts}"))
-    told = {(problem.field, problem.reason) for problem in load_catalogue().problems}
-    assert told == {
+    received = {(problem.field, problem.reason) for problem in load_catalogue().problems}
+    assert received == {
         ("models[0].files[0].size_bytes", "is not the sum of the parts' sizes"),
         ("models[0].files[0].file", "should be the first part"),
     }

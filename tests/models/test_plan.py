@@ -62,7 +62,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("size", PUBLISHED)
 def test_as_published_is_as_it_was_published(size: int) -> None:
     found = plans(describe_machine(size), PlanCriteria(intent="as-published"))
-    told = [
+    received = [
         (
             each.entry.id,
             each.file.quant,
@@ -73,7 +73,7 @@ def test_as_published_is_as_it_was_published(size: int) -> None:
         )
         for each in found
     ]
-    assert told[: len(PUBLISHED[size])] == PUBLISHED[size]
+    assert received[: len(PUBLISHED[size])] == PUBLISHED[size]
     assert all(each.status is not Status.TOO_BIG for each in found)
     assert all(each.mark == "measured" for each in found)
 
@@ -105,8 +105,8 @@ def test_what_a_status_says_is_true(size: int, intent: Intent) -> None:
 def test_no_plan_is_told_twice_and_those_to_propose_come_first(size: int) -> None:
     for intent in INTENTS:
         found = plans(describe_machine(size), PlanCriteria(intent=intent))
-        told = [(plan.entry.id, plan.file.quant, plan.setting) for plan in found]
-        assert len(told) == len(set(told))
+        received = [(plan.entry.id, plan.file.quant, plan.setting) for plan in found]
+        assert len(received) == len(set(received))
         if intent != "as-published":
             assert [plan.group for plan in found] == sorted(plan.group for plan in found)
         named = [
@@ -170,9 +170,9 @@ class TestHostMemory:
         short = plans(describe_machine(12, host_gib=8), PlanCriteria(model=MOE, quant="UD-Q4_K_XL"))[0]
         assert short.host_short
         assert (short.status, short.group) == (Status.TOO_BIG, 2)
-        (told,) = [caution for caution in short.cautions if "Not enough host memory" in caution]
-        assert "6,144 MiB are available" in told
-        assert "disk" in told
+        (result,) = [caution for caution in short.cautions if "Not enough host memory" in caution]
+        assert "6,144 MiB are available" in result
+        assert "disk" in result
         enough = plans(describe_machine(12, host_gib=128))[0]
         assert not enough.host_short
         assert not any("host" in caution.lower() for caution in enough.cautions)

@@ -37,9 +37,9 @@ def test_the_best_quality_hardly_falls_with_a_larger_card(model_id: str) -> None
 class TestExpertsOnTheHost:
     def test_layers_that_would_fit_the_gpu_are_told(self) -> None:
         found = first(24, PlanCriteria(model=MOE, quant="UD-Q3_K_XL", n_cpu_moe=7))
-        (told,) = [reason for reason in found.reasons if "more layer" in reason]
-        least = int(told.rsplit("--n-cpu-moe ", 1)[1].rstrip("."))
-        assert f"experts of {7 - least} more layer" in told
+        (result,) = [reason for reason in found.reasons if "more layer" in reason]
+        least = int(result.rsplit("--n-cpu-moe ", 1)[1].rstrip("."))
+        assert f"experts of {7 - least} more layer" in result
         setting = found.setting
         same = PlanCriteria(model=MOE, quant="UD-Q3_K_XL", n_cpu_moe=least, context=setting.context, kv=setting.kv)
         enough = first(24, replace(same, draft=setting.draft))
@@ -64,21 +64,21 @@ class TestHostMemory:
         for host_gib, cached, checkpoints in ((24, "1,024", "1,005"), (256, "8,192", "2,010")):
             found = first(8, PlanCriteria(model=MOE, quant="UD-IQ3_XXS"), backend="cpu", host_gib=host_gib)
             spare = found.free_mib - found.required_mib
-            (told,) = [caution for caution in found.cautions if "--cache-ram" in caution]
-            assert f"{cached} MiB of cached prompts" in told
-            assert f"{checkpoints} MiB of context checkpoints" in told
-            assert told.endswith(f"; {spare:,} MiB stay free.")
+            (result,) = [caution for caution in found.cautions if "--cache-ram" in caution]
+            assert f"{cached} MiB of cached prompts" in result
+            assert f"{checkpoints} MiB of context checkpoints" in result
+            assert result.endswith(f"; {spare:,} MiB stay free.")
 
     def test_it_is_judged_where_nothing_is_offloaded_too(self) -> None:
         assert first(24, PlanCriteria(model=MOE), host_gib=64).cautions == first(24, PlanCriteria(model=MOE)).cautions
         later = first(24, PlanCriteria(model=MOE), host_gib=8)
         assert not later.host_short
         assert (later.setting.cache_ram, later.setting.ctx_checkpoints) == (2_048, None)
-        (told,) = [caution for caution in later.cautions if caution.startswith("Long use may need up to 4,058 MiB")]
-        assert told.endswith("The prompt cache is limited to the free memory.")
+        (result,) = [caution for caution in later.cautions if caution.startswith("Long use may need up to 4,058 MiB")]
+        assert result.endswith("The prompt cache is limited to the free memory.")
         own = first(24, PlanCriteria(model=MOE, cache_ram=2_048), host_gib=8)
-        (told,) = [caution for caution in own.cautions if caution.startswith("Long use may need up to 4,058 MiB")]
-        assert told.endswith("of context checkpoints.")
+        (result,) = [caution for caution in own.cautions if caution.startswith("Long use may need up to 4,058 MiB")]
+        assert result.endswith("of context checkpoints.")
         short = first(24, PlanCriteria(model=MOE), host_gib=2)
         assert (short.status, short.host_short, short.group) == (Status.TOO_BIG, True, 2)
         assert any("Not enough host memory" in each and "1,536 MiB are available" in each for each in short.cautions)

@@ -65,14 +65,14 @@ class TestTexts:
 
     def test_the_draft_is_explained_by_what_people_ran(self) -> None:
         first = plans(describe_machine(24))[0]
-        (told,) = [reason for reason in first.reasons if reason.startswith("Draft 2 was used in ")]
+        (completed,) = [reason for reason in first.reasons if reason.startswith("Draft 2 was used in ")]
         runs = {
             (result.gpu, result.quant, result.source, result.draft)
             for result in first.entry.measurements
             if result.draft and result.tokens_per_second and result.trust == "good" and not result.speculation
         }
         twos = [run for run in runs if run[3] == 2]
-        assert told == f"Draft 2 was used in {len(twos)} of the {len(runs)} published runs of this model."
+        assert completed == f"Draft 2 was used in {len(twos)} of the {len(runs)} published runs of this model."
 
     def test_what_was_given_up_is_told(self) -> None:
         """Experts that the user keeps on the GPU leave no room: the smallest file is shrunk in vain."""
@@ -112,8 +112,8 @@ class TestTrainedLength:
     def test_each_slot_gets_it(self) -> None:
         found = self.planned(48, slots=4)
         assert found.setting.context == 4 * 32_768
-        told = "Each slot has the full trained context of 32,768 tokens."
-        assert told in found.reasons
+        text = "Each slot has the full trained context of 32,768 tokens."
+        assert text in found.reasons
         assert not any("RoPE" in caution for caution in found.cautions)
 
     def test_one_cache_for_all_slots_is_no_longer(self) -> None:
@@ -130,9 +130,9 @@ class TestTrainedLength:
 
 
 def test_one_layer_is_one_layer() -> None:
-    (told,) = [
+    (result,) = [
         reason
         for reason in plans(describe_machine(24), PlanCriteria(model=MOE, n_cpu_moe=1))[0].reasons
         if "run on the CPU" in reason
     ]
-    assert told.startswith("The experts of 1 layer run on the CPU")
+    assert result.startswith("The experts of 1 layer run on the CPU")

@@ -95,9 +95,9 @@ class TestAFileOfTheHub:
         there = models_dir() / repo / FILE
         there.parent.mkdir(parents=True)
         there.write_bytes(b"mine")
-        with pytest.raises(ModelReplaced, match="exists but is not") as told:
+        with pytest.raises(ModelReplaced, match="exists but is not") as caught:
             await get(f"{repo}:{FILE}")
-        assert "--to" in told.value.hint
+        assert "--to" in caught.value.hint
         assert there.read_bytes() == b"mine"
 
     async def test_wrong_bytes_are_never_used(self, repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,9 +129,9 @@ class TestAFileOfTheHub:
     async def test_a_choice_is_left_to_the_user(self, name: str, repo: str, hub: Hub) -> None:
         (hub.folder / repo / "demo-Q8_0.gguf").write_bytes(b"GGUF")
         (hub.folder / repo / "mmproj-F16.gguf").write_bytes(b"GGUF")
-        with pytest.raises(ModelMissing) as told:
+        with pytest.raises(ModelMissing) as caught:
             await get(f"{repo}{name}")
-        assert f"{FILE}, demo-Q8_0.gguf." in told.value.hint
+        assert f"{FILE}, demo-Q8_0.gguf." in caught.value.hint
 
 
 class TestAHubThatIsAskedTooOften:
@@ -144,11 +144,11 @@ class TestAHubThatIsAskedTooOften:
         self, repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch, name: str, status: int, why: str
     ) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(f"{status}*1"))
-        told: list[Progress] = []
+        collected: list[Progress] = []
         notes: list[str] = []
         meant = await call_with_retries(lambda: parse_target(f"{repo}{name}", catalogue()), PATIENT, notes.append)
-        assert (await pull_model(meant, on_progress=told.append, settings=PATIENT)).checked.problem is None
-        waits = [each for each in told if each.phase is Phase.WAITING]
+        assert (await pull_model(meant, on_progress=collected.append, settings=PATIENT)).checked.problem is None
+        waits = [each for each in collected if each.phase is Phase.WAITING]
         assert waits[0].item == FILE
         for note in (waits[0].note, *notes):
             assert why in note
@@ -182,9 +182,9 @@ class TestAPauseAndGoingOn:
         meant = await asyncio.to_thread(parse_target, f"{repo}:{FILE}", catalogue())
         half, size = asyncio.Event(), demo_model.stat().st_size
 
-        def watch(told: Progress) -> None:
-            assert told.bytes == size
-            if told.done_bytes >= size // 2:
+        def watch(progress: Progress) -> None:
+            assert progress.bytes == size
+            if progress.done_bytes >= size // 2:
                 half.set()
 
         work = asyncio.create_task(pull_model(meant, on_progress=watch, settings=TransferSettings()))
@@ -217,9 +217,9 @@ class TestAModelOfTheCatalogue:
         mine = entry(repo, files=(file,))
         with pytest.raises(
             ModelReplaced, match=r"from the file in the catalogue: [0-9,]+ bytes in place of 17 and"
-        ) as told:
+        ) as caught:
             await get("mine:F16", mine)
-        assert "--revision main" in told.value.hint
+        assert "--revision main" in caught.value.hint
         assert ("store", "GET") not in methods(hub)
         pulled = await get("mine:F16", mine, revision="main")
         assert pulled.notes == ()
@@ -232,9 +232,9 @@ class TestAModelOfTheCatalogue:
         assert pulled.record.model == "mine"
 
     async def test_a_revision_that_is_gone(self, repo: str) -> None:
-        with pytest.raises(ModelMissing, match="has no revision 000") as told:
+        with pytest.raises(ModelMissing, match="has no revision 000") as caught:
             await get("mine:F16", entry(repo, revision="0" * 40))
-        assert "--revision main" in told.value.hint
+        assert "--revision main" in caught.value.hint
 
     async def test_a_draft_in_a_file_of_its_own_comes_too(self, repo: str, hub: Hub, demo_model: Path) -> None:
         shutil.copy(demo_model, hub.folder / repo / "mtp-demo.gguf")
@@ -299,17 +299,17 @@ class TestAHeadInAFileOfItsOwn:
 
     @pytest.mark.parametrize("named", ["trunk-Q8_0.gguf", "Q8_0"])
     async def test_it_comes_with_its_model(self, repo: str, named: str) -> None:
-        told: list[Progress] = []
+        received: list[Progress] = []
         meant = await asyncio.to_thread(parse_target, f"{repo}:{named}", catalogue())
-        pulled = await pull_model(meant, on_progress=told.append, settings=QUICK)
+        pulled = await pull_model(meant, on_progress=received.append, settings=QUICK)
         trunk, head = pulled.files
         assert [(file.kind, file.path.name) for file in pulled.files] == [
             ("model", "trunk-Q8_0.gguf"),
             ("draft", "mtp-trunk-Q8_0.gguf"),
         ]
         assert (pulled.checked.head, pulled.checked.problem, pulled.notes) == ("none", None, ())
-        assert (told[-1].item_number, told[-1].item_count) == (2, 2)
-        assert told[-1].done_bytes == told[-1].bytes == pulled.bytes
+        assert (received[-1].item_number, received[-1].item_count) == (2, 2)
+        assert received[-1].done_bytes == received[-1].bytes == pulled.bytes
         assert make_unresolved_options(str(trunk.path), ServeOptions).draft_file == head.path
         records = {record.path.name: record for record in read_index()[0].records}
         assert records["trunk-Q8_0.gguf"].problem is None
@@ -340,17 +340,17 @@ class TestASplitModel:
         return f"parts/{write_split(hub.folder / repo / 'parts').name}"
 
     async def test_all_parts_come_and_are_one_model(self, repo: str, first: str, hub: Hub) -> None:
-        told: list[Progress] = []
+        received: list[Progress] = []
         meant = await asyncio.to_thread(parse_target, f"{repo}:{first}", catalogue())
-        pulled = await pull_model(meant, on_progress=told.append, settings=QUICK)
+        pulled = await pull_model(meant, on_progress=received.append, settings=QUICK)
         assert [file.path.name for file in pulled.files] == [
             f"model-0000{number}-of-00003.gguf" for number in (1, 2, 3)
         ]
         assert pulled.checked.head == "present"
         assert pulled.bytes == sum(path.stat().st_size for path in (hub.folder / repo / "parts").iterdir())
-        assert {each.item_count for each in told} == {3}
-        assert {each.bytes for each in told} == {pulled.bytes}
-        assert told[-1].done_bytes == pulled.bytes
+        assert {each.item_count for each in received} == {3}
+        assert {each.bytes for each in received} == {pulled.bytes}
+        assert received[-1].done_bytes == pulled.bytes
         (local,) = list_library(catalogue()).models
         assert len(local.record.paths) == 3
 

@@ -131,7 +131,7 @@ async def test_several_pieces_that_do_not_fit_are_refused_before_anything_is_fet
     usage = shutil.disk_usage(hub.folder)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
     hub.requests()
-    with pytest.raises(LauncherError, match=r"needs 0\.0 GB more") as told:
+    with pytest.raises(LauncherError, match=r"needs 0\.0 GB more") as caught:
         await pull_model(meant, settings=QUICK)
-    assert told.value.code == "disk_full"
+    assert caught.value.code == "disk_full"
     assert ("store", "GET") not in methods(hub)

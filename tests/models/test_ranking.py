@@ -107,16 +107,16 @@ class TestFixedPoints:
 
 class TestAlternatives:
     def test_the_recommended_plan_names_what_it_beat_and_what_others_would_take(self) -> None:
-        told = first(24).reasons
-        assert any(each.startswith("UD-IQ4_XS has more bits a weight") and "desktop" in each for each in told)
-        assert any(each.startswith("Without a desktop on the GPU it would be UD-IQ4_") for each in told)
-        assert any(each.startswith("For the best quality it would be UD-Q4_K_XL") for each in told)
+        output = first(24).reasons
+        assert any(each.startswith("UD-IQ4_XS has more bits a weight") and "desktop" in each for each in output)
+        assert any(each.startswith("Without a desktop on the GPU it would be UD-IQ4_") for each in output)
+        assert any(each.startswith("For the best quality it would be UD-Q4_K_XL") for each in output)
 
     def test_what_is_named_is_what_would_be_planned(self) -> None:
-        told = " ".join(first(24).reasons)
+        result = " ".join(first(24).reasons)
         alone, best = first(24, headless=True), first(24, MOE, "best-quality")
         for plan in (alone, best):
-            assert f"{plan.file.quant} with a context of {plan.setting.context:,} and KV {plan.setting.kv}" in told
+            assert f"{plan.file.quant} with a context of {plan.setting.context:,} and KV {plan.setting.kv}" in result
 
     def test_no_difference_is_told_that_is_none(self) -> None:
         """Such as "about 42 instead of 42 t/s", or 5.15 bits a weight instead of 5.11."""
@@ -207,19 +207,22 @@ class TestContext:
         assert (plan.file.bits or 0) >= 4
 
     def test_why_it_is_not_longer_is_told(self) -> None:
-        def told(size: float, model: str, **machine: object) -> str:
+        def explain_limit(size: float, model: str, **machine: object) -> str:
             return next(
                 each for each in first(size, model, **machine).reasons if " tokens " in each and "ontext" in each
             )
 
-        assert told(16, MOE) == "A context of 40,960 tokens is the longest that fits."
+        assert explain_limit(16, MOE) == "A context of 40,960 tokens is the longest that fits."
         longer = first(20, MOE).setting.context
         longer = min(each for each in CONTEXTS if each > longer)
-        assert told(20, MOE) == (
+        assert explain_limit(20, MOE) == (
             f"A context of {longer:,} tokens would fit, too, but leave a desktop and its programs less memory "
             f"(--ctx {longer})."
         )
-        assert told(8, MOE, host_gib=32) == "A context longer than 131,072 tokens would move more experts to the CPU."
+        assert (
+            explain_limit(8, MOE, host_gib=32)
+            == "A context longer than 131,072 tokens would move more experts to the CPU."
+        )
 
     @pytest.mark.parametrize("size", MACHINES)
     def test_the_longest_that_fits_is_that(self, size: int) -> None:
@@ -259,9 +262,9 @@ def test_mtp_is_off_where_the_only_report_found_it_slower(model: str) -> None:
 
 def test_experts_that_not_all_layers_have_are_counted() -> None:
     """The first three layers of DeepSeek-V3.2 are dense."""
-    told = plans(describe_machine(24, host_gib=512), "deepseek-v3.2")[0].reasons
-    assert any("run on the CPU and need" in each for each in told)
-    assert not any("size of its experts is unknown" in each for each in told)
+    output = plans(describe_machine(24, host_gib=512), "deepseek-v3.2")[0].reasons
+    assert any("run on the CPU and need" in each for each in output)
+    assert not any("size of its experts is unknown" in each for each in output)
 
 
 def test_a_model_for_which_no_way_was_found_is_no_recommendation() -> None:

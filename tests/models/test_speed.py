@@ -113,10 +113,10 @@ def test_one_report_on_one_file_and_gpu_is_told_once() -> None:
     drafts = nearest_runs(
         MOE, "UD-Q6_K_XL", PlanSettings(32_768, "q8_0", draft=3), here("NVIDIA GeForce RTX 3090", 48, gpus=2)
     )
-    told = [(result.gpu, result.quant, result.source) for result in drafts]
+    received = [(result.gpu, result.quant, result.source) for result in drafts]
     assert drafts[0].gpu == "2x RTX 3090"
     assert drafts[0].draft == 3
-    assert len(told) == len(set(told))
+    assert len(received) == len(set(received))
 
 
 def test_a_plan_without_mtp_is_told_rates_without_it() -> None:
@@ -170,16 +170,16 @@ def test_the_driver_s_name_of_a_gpu_is_recognised(
 
 
 def test_a_result_is_told_with_all_that_it_depends_on() -> None:
-    (told,) = [
+    (completed,) = [
         describe_run(MOE, result)
         for result in MOE.measurements
         if result.gpu == "RTX 5060 Ti" and result.filled == 0 and result.kv == "q4_0" and result.draft
     ]
-    assert told.startswith(
+    assert completed.startswith(
         "RTX 5060 Ti, 16 GB: 144 t/s with UD-IQ3_S, context 65,536, KV q4_0, draft 2; 98 t/s without MTP; "
         "81 % of drafts accepted; 82 t/s (62 without MTP) with 55,000 tokens in the context."
     )
-    assert told.endswith("Source: NJannasch, MTP on MoE: 144 t/s on a 16GB GPU, 2026-05.")
+    assert completed.endswith("Source: NJannasch, MTP on MoE: 144 t/s on a 16GB GPU, 2026-05.")
 
 
 def test_what_a_result_does_not_say_is_said() -> None:
@@ -190,11 +190,11 @@ def test_what_a_result_does_not_say_is_said() -> None:
 
 
 def test_ranges_experts_and_memory_in_a_name_are_told_once() -> None:
-    told = [describe_run(MOE, result) for result in MOE.measurements if result.tokens_per_second]
-    assert any("A100 80GB: 199 t/s" in each for each in told)
-    assert any("69 to 82 t/s" in each and "69 to 95 % of drafts accepted" in each for each in told)
-    assert any("experts of 37 layers on the host" in each for each in told)
-    assert all(each.count("Source: ") == 1 and ".." not in each and "None" not in each for each in told)
+    received = [describe_run(MOE, result) for result in MOE.measurements if result.tokens_per_second]
+    assert any("A100 80GB: 199 t/s" in each for each in received)
+    assert any("69 to 82 t/s" in each and "69 to 95 % of drafts accepted" in each for each in received)
+    assert any("experts of 37 layers on the host" in each for each in received)
+    assert all(each.count("Source: ") == 1 and ".." not in each and "None" not in each for each in received)
 
 
 def test_a_token_reads_the_active_weights_and_the_filled_cache() -> None:

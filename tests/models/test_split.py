@@ -59,7 +59,7 @@ def test_layers_go_by_what_is_free_and_the_output_counts_as_one(
 
 
 @pytest.mark.parametrize(
-    ("name", "setting", "free", "told"),
+    ("name", "setting", "free", "expected"),
     [
         # Each card's buffers, the MTP context's among them, as b11669 told on two Vulkan cards that are not there.
         ("qwen35moe-35b-q3_k_xl", PlanSettings(65_536, "q8_0"), (11_888, 11_888), (8_956, 9_026)),
@@ -72,7 +72,7 @@ def test_layers_go_by_what_is_free_and_the_output_counts_as_one(
     ],
 )
 def test_each_card_takes_what_an_engine_says(
-    name: str, setting: PlanSettings, free: tuple[int, ...], told: tuple[int, ...], tmp_path: Path
+    name: str, setting: PlanSettings, free: tuple[int, ...], expected: tuple[int, ...], tmp_path: Path
 ) -> None:
     path = tmp_path / "model.gguf"
     write(path, "model", model(name))
@@ -81,7 +81,7 @@ def test_each_card_takes_what_an_engine_says(
     asked = replace(setting, backend="vulkan", gpus=2, gpu_free_mib=free)
     found = estimate_memory(geometry, read_weights(header, geometry), asked)
     assert sum(found.by_gpu) == found.parts.total
-    assert [size / 2**20 - DRIVER_MIB for size in found.by_gpu] == pytest.approx(told, abs=2)
+    assert [size / 2**20 - DRIVER_MIB for size in found.by_gpu] == pytest.approx(expected, abs=2)
 
 
 def plan(situation: Situation, **wish: int | str) -> Plan:
@@ -97,9 +97,9 @@ def test_what_fits_two_cards_together_may_be_too_much_for_the_last() -> None:
     assert found.status is Status.TOO_BIG
     assert max(found.estimate.by_gpu) / 2**20 > free
     lacking = -(-max(found.estimate.by_gpu) // 2**20) - free
-    (told,) = [reason for reason in found.reasons if "missing" in reason]
-    assert "GPU 2, the fullest" in told
-    assert f"{lacking:,} MiB are missing" in told
+    (result,) = [reason for reason in found.reasons if "missing" in reason]
+    assert "GPU 2, the fullest" in result
+    assert f"{lacking:,} MiB are missing" in result
     assert any("Without --gpu-layers" in caution for caution in found.cautions)
     roomy = plan(machine(free, free + lacking + 1_500), kv="f16")
     assert roomy.status is not Status.TOO_BIG

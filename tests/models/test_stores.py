@@ -321,8 +321,8 @@ class TestLlamaCpp:
         path = put(folder / "ggml-org_Tiny-GGUF_sub_tiny-Q8_0.gguf")
         put(folder / "ggml-org_Tiny-GGUF_mmproj-tiny.gguf")
         plain = put(folder / "downloaded.gguf")
-        told = {"ggufFile": {"rfilename": "sub/tiny-Q8_0.gguf"}, "mmprojFile": {"rfilename": "mmproj-tiny.gguf"}}
-        write_json(folder / "manifest=ggml-org=Tiny-GGUF=Q8_0.json", told)
+        values = {"ggufFile": {"rfilename": "sub/tiny-Q8_0.gguf"}, "mmprojFile": {"rfilename": "mmproj-tiny.gguf"}}
+        write_json(folder / "manifest=ggml-org=Tiny-GGUF=Q8_0.json", values)
         (folder / "manifest=a=b=cut.json").write_text('{"gguf')
         scan = list_found()
         found = {each.name: each for each in scan.models}

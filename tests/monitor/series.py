@@ -53,7 +53,7 @@ def run(health: Health, moments: Iterable[Moment]) -> list[HealthEvent]:
     return [event for one in moments for event in health.check(one)]
 
 
-def told(events: Iterable[HealthEvent]) -> list[tuple[FindingCode, bool]]:
+def list_changes(events: Iterable[HealthEvent]) -> list[tuple[FindingCode, bool]]:
     """What was raised (True) and cleared (False), in order."""
     return [(event.finding.code, not event.cleared) for event in events]
 

@@ -23,8 +23,8 @@ def look(
 
 
 def test_on_linux_the_driver_tells_the_engines_part_and_the_rest_is_others() -> None:
-    told = memory_by_program(look(), 7, Reading(21_500.0))
-    assert [told[name].value for name in MEMORY_READINGS] == [20_000.0, 1_500.0, 24_576.0]
+    result = memory_by_program(look(), 7, Reading(21_500.0))
+    assert [result[name].value for name in MEMORY_READINGS] == [20_000.0, 1_500.0, 24_576.0]
 
 
 def test_what_rounds_below_nothing_is_nothing() -> None:
@@ -42,22 +42,22 @@ def test_what_rounds_below_nothing_is_nothing() -> None:
     ],
 )
 def test_what_is_not_told_is_unknown_with_the_reason(seen: GpuSnapshot, pid: int, reason: str) -> None:
-    told = memory_by_program(seen, pid, Reading(21_500.0))
+    result = memory_by_program(seen, pid, Reading(21_500.0))
     for name in ("engine_vram_mib", "others_vram_mib"):
-        assert told[name].value is None
-        assert reason in (told[name].absent or "")
+        assert result[name].value is None
+        assert reason in (result[name].absent or "")
 
 
 def test_windows_own_counters_go_before_the_drivers_list() -> None:
-    told = memory_by_program(look(readings={"engine_vram_mib": Reading(18_000.0)}), 7, Reading(21_500.0))
-    assert told["engine_vram_mib"].value == 18_000.0
-    assert told["others_vram_mib"].value == 3_500.0
+    result = memory_by_program(look(readings={"engine_vram_mib": Reading(18_000.0)}), 7, Reading(21_500.0))
+    assert result["engine_vram_mib"].value == 18_000.0
+    assert result["others_vram_mib"].value == 3_500.0
 
 
 def test_without_the_sum_the_others_are_unknown_for_its_reason() -> None:
-    told = memory_by_program(look(), 7, Reading.unknown("The GPU was disconnected."))
-    assert told["engine_vram_mib"].value == 20_000.0
-    assert told["others_vram_mib"] == Reading.unknown("The GPU was disconnected.")
+    result = memory_by_program(look(), 7, Reading.unknown("The GPU was disconnected."))
+    assert result["engine_vram_mib"].value == 20_000.0
+    assert result["others_vram_mib"] == Reading.unknown("The GPU was disconnected.")
 
 
 def test_there_is_no_total_without_memory_of_its_own() -> None:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import CheckResult, Finding, FindingCode, Latch, Moment, ServerSetup
-from tests.monitor.series import activity, looks, moment, reply, run, told
+from tests.monitor.series import activity, list_changes, looks, moment, reply, run
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "health.md"
 FOUND = Finding(FindingCode.SPILL, "Found.", {"spilled_mib": 1.23456, "who": "x"})
 
 
 class Scripted:
-    """Says what it was told to say."""
+    """Says what it was list_changes to say."""
 
     def __init__(self, says: str) -> None:
         self._says = iter(says)
@@ -61,7 +61,10 @@ def test_a_fresh_server_of_which_nothing_is_known_has_nothing_wrong() -> None:
 def test_two_things_may_be_wrong_at_once() -> None:
     hot = looks(15, generating=True, activity=activity(("temperature (hardware)",)), waiting=2)
     health = Health(ServerSetup())
-    assert {code for code, _ in told(run(health, hot))} == {FindingCode.THROTTLED_HOT, FindingCode.REQUESTS_WAIT}
+    assert {code for code, _ in list_changes(run(health, hot))} == {
+        FindingCode.THROTTLED_HOT,
+        FindingCode.REQUESTS_WAIT,
+    }
     assert {found.code for found in health.open_findings} == {FindingCode.THROTTLED_HOT, FindingCode.REQUESTS_WAIT}
 
 

@@ -7,7 +7,7 @@ import pytest
 from launcher.base.action import ActionKind
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import FindingCode, FindingLevel, FinishedReply, Moment, ServerSetup
-from tests.monitor.series import looks, moment, reply, run, told
+from tests.monitor.series import list_changes, looks, moment, reply, run
 
 QWEN = ServerSetup(draft=2, published_acceptance=0.5)
 """As the catalogue has 35B-A3B: 50 to 95 %."""
@@ -21,7 +21,7 @@ class TestAcceptance:
     def test_a_collapse_is_raised_after_some_hundred_drafts_and_cleared(self) -> None:
         moments = replies(30, acceptance=0.8) + replies(20, 300, acceptance=0.3) + replies(20, 500, acceptance=0.78)
         events = run(Health(QWEN), moments)
-        assert told(events) == [(FindingCode.ACCEPTANCE_LOW, True), (FindingCode.ACCEPTANCE_LOW, False)]
+        assert list_changes(events) == [(FindingCode.ACCEPTANCE_LOW, True), (FindingCode.ACCEPTANCE_LOW, False)]
         assert events[0].time_s - 300 <= 60
         found = events[0].finding
         assert "usually 80 % here" in found.sentence
@@ -66,7 +66,7 @@ class TestInert:
     def test_three_replies_without_a_draft_are_raised_and_one_with_drafts_clears(self) -> None:
         moments = [moment(10.0 * i, finished=(undrafted(),)) for i in range(3)]
         events = run(Health(QWEN), [*replies(3, -60), *moments, *replies(1, 30)])
-        assert told(events) == [(FindingCode.DRAFTS_INERT, True), (FindingCode.DRAFTS_INERT, False)]
+        assert list_changes(events) == [(FindingCode.DRAFTS_INERT, True), (FindingCode.DRAFTS_INERT, False)]
         assert events[0].time_s == 20
         assert "the last 3 replies (600 tokens)" in events[0].finding.sentence
 
@@ -91,7 +91,7 @@ class TestInert:
 class TestWaiting:
     def test_twenty_seconds_of_waiting_are_told_as_advice(self) -> None:
         events = run(Health(ServerSetup(slots=2)), looks(15, waiting=3) + looks(15, 30.0, waiting=0))
-        assert told(events) == [(FindingCode.REQUESTS_WAIT, True), (FindingCode.REQUESTS_WAIT, False)]
+        assert list_changes(events) == [(FindingCode.REQUESTS_WAIT, True), (FindingCode.REQUESTS_WAIT, False)]
         assert events[0].time_s <= 20
         assert events[0].finding.level is FindingLevel.INFORMATION
         action = events[0].finding.action

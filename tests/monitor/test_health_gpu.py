@@ -7,7 +7,7 @@ from launcher.machine import nvidia
 from launcher.machine.gpu import GpuProcess
 from launcher.monitor.health import HARDWARE, HOT, POWER, Health
 from launcher.monitor.health_event import FindingCode, FindingLevel, ServerSetup
-from tests.monitor.series import GIB, activity, looks, run, told
+from tests.monitor.series import GIB, activity, list_changes, looks, run
 
 ENGINE, BROWSER, GAME = 4711, 800, 900
 CARD = ServerSetup(engine_pid=ENGINE, vram_total_mib=16_311.0)
@@ -31,7 +31,7 @@ class TestThrottling:
     def test_heat_is_raised_within_ten_seconds_and_cleared(self) -> None:
         health = Health(CARD)
         events = run(health, self.work(10) + self.hot(20, 20.0) + self.work(15, 60.0))
-        assert told(events) == [(FindingCode.THROTTLED_HOT, True), (FindingCode.THROTTLED_HOT, False)]
+        assert list_changes(events) == [(FindingCode.THROTTLED_HOT, True), (FindingCode.THROTTLED_HOT, False)]
         raised = events[0]
         assert raised.time_s - 20.0 <= 10
         assert raised.finding.level is FindingLevel.WARNING
@@ -94,7 +94,7 @@ class TestVramPressure:
         after = looks(10, 20.0, vram_used_mib=16_250.0, activity=activity((), now))
         free = looks(10, 40.0, vram_used_mib=15_000.0, activity=activity((), programs(engine=14_600, browser=300)))
         events = run(Health(CARD), before + after + free)
-        assert told(events) == [(FindingCode.VRAM_PRESSURE, True), (FindingCode.VRAM_PRESSURE, False)]
+        assert list_changes(events) == [(FindingCode.VRAM_PRESSURE, True), (FindingCode.VRAM_PRESSURE, False)]
         found = events[0].finding
         assert found.sentence == (
             "game and browser took 1250 MiB of GPU memory since the model was loaded; 61 MiB left."
@@ -158,7 +158,7 @@ class TestGpuUnused:
         setup = ServerSetup(engine_pid=ENGINE, expects_gpu=True, on_gpu=True, weights_mib=14_000.0)
         gone = looks(5, vram_used_mib=700.0, activity=activity((), programs(browser=600)))
         there = looks(5, 10.0, vram_used_mib=15_000.0, activity=activity((), programs(browser=600, engine=14_300)))
-        assert told(run(Health(setup), gone + there)) == [
+        assert list_changes(run(Health(setup), gone + there)) == [
             (FindingCode.GPU_UNUSED, True),
             (FindingCode.GPU_UNUSED, False),
         ]

@@ -17,14 +17,14 @@ from launcher.monitor.monitor import MonitorPeriods
 ENDLESS = ChatRequest([{"role": "user", "content": "What is MTP?"}], extra={"ignore_eos": True})
 
 async def main():
-    told = asyncio.Queue()
+    events = asyncio.Queue()
     options = ServeOptions(model=Path(os.environ["STUB_MODEL"]), built_in=True, threads=1)
-    async with serve(options, on_health=told.put_nowait) as session:
+    async with serve(options, on_health=events.put_nowait) as session:
         session.monitor.periods, session.monitor.health_watch.period_s = MonitorPeriods(metrics_s=0.05), 0.05
         asking = asyncio.create_task(session.send_request(ENDLESS))
-        raised = await asyncio.wait_for(told.get(), 120)
+        raised = await asyncio.wait_for(events.get(), 120)
         os.environ["STUB_REASONS"] = "1"
-        over = await asyncio.wait_for(told.get(), 120)
+        over = await asyncio.wait_for(events.get(), 120)
         asking.cancel()
     return [{"cleared": event.cleared, **event.finding.as_json()} for event in (raised, over)]
 

@@ -6,7 +6,7 @@ from launcher.base.action import ActionKind
 from launcher.engine.server.reread import BILLING_HEADER, Reread, RereadCause
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import FindingCode, HealthEvent, ServerSetup
-from tests.monitor.series import moment, run, told
+from tests.monitor.series import list_changes, moment, run
 
 
 def watch(*prompts: Reread | None, slots: int = 1) -> list[HealthEvent]:
@@ -27,13 +27,13 @@ def test_one_small_loss_is_no_finding_and_a_second_one_is() -> None:
 
 
 def test_one_large_loss_is_a_finding() -> None:
-    assert told(watch(lost(10_000))) == [(FindingCode.PROMPT_READ_AGAIN, True)]
+    assert list_changes(watch(lost(10_000))) == [(FindingCode.PROMPT_READ_AGAIN, True)]
 
 
 def test_three_requests_without_a_loss_end_it() -> None:
     events = watch(lost(10_000), None, None, None, None, None)
-    assert told(events) == [(FindingCode.PROMPT_READ_AGAIN, True), (FindingCode.PROMPT_READ_AGAIN, False)]
-    assert told(watch(lost(10_000), None, lost(), None)) == [(FindingCode.PROMPT_READ_AGAIN, True)]
+    assert list_changes(events) == [(FindingCode.PROMPT_READ_AGAIN, True), (FindingCode.PROMPT_READ_AGAIN, False)]
+    assert list_changes(watch(lost(10_000), None, lost(), None)) == [(FindingCode.PROMPT_READ_AGAIN, True)]
 
 
 @pytest.mark.parametrize(

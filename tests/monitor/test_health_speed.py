@@ -8,7 +8,7 @@ import pytest
 
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import FindingCode, FinishedReply, Moment, ServerSetup
-from tests.monitor.series import PERIOD_S, activity, moment, reply, run, told
+from tests.monitor.series import PERIOD_S, activity, list_changes, moment, reply, run
 
 
 def served(rate: Callable[[float], FinishedReply], seconds: float, start_s: float = 0.0) -> list[Moment]:
@@ -34,7 +34,7 @@ class TestFalling:
         slow = served(lambda _: reply(70), 300, 600)
         fine = served(lambda _: reply(144), 300, 900)
         events = run(Health(ServerSetup(draft=2)), served(lambda _: reply(144), 600) + slow + fine)
-        assert told(events) == [(FindingCode.SPEED_FALLING, True), (FindingCode.SPEED_FALLING, False)]
+        assert list_changes(events) == [(FindingCode.SPEED_FALLING, True), (FindingCode.SPEED_FALLING, False)]
         assert events[0].time_s - 600 <= 120
         assert events[1].time_s - 900 <= 120
         found = events[0].finding
@@ -43,7 +43,7 @@ class TestFalling:
 
     def test_a_slow_decline_over_hours_is_found(self) -> None:
         hours = served(lambda time_s: reply(144 * (1 - 0.4 * time_s / 10_800)), 10_800)
-        assert told(run(Health(ServerSetup(draft=2)), hours)) == [(FindingCode.SPEED_FALLING, True)]
+        assert list_changes(run(Health(ServerSetup(draft=2)), hours)) == [(FindingCode.SPEED_FALLING, True)]
 
     def test_a_chat_that_fills_its_context_slows_down_as_it_should(self) -> None:
         def growing(time_s: float) -> FinishedReply:
@@ -57,7 +57,7 @@ class TestFalling:
         code = served(lambda _: reply(144, acceptance=0.9), 600)
         prose = served(lambda _: reply(144 * 1.5 / 2.8, acceptance=0.25), 600, 600)
         assert FindingCode.SPEED_FALLING not in [
-            code for code, _ in told(run(Health(ServerSetup(draft=2)), code + prose))
+            code for code, _ in list_changes(run(Health(ServerSetup(draft=2)), code + prose))
         ]
 
     def test_streams_at_once_are_compared_with_their_own_kind(self) -> None:
@@ -96,4 +96,4 @@ class TestFalling:
             return moment(time_s, finished=finished, generating=True, activity=reasons, gpu_clock_mhz=900.0)
 
         moments = served(lambda _: reply(144), 600) + [hot(600.0 + 2 * i) for i in range(150)]
-        assert told(run(Health(ServerSetup(draft=2)), moments)) == [(FindingCode.THROTTLED_HOT, True)]
+        assert list_changes(run(Health(ServerSetup(draft=2)), moments)) == [(FindingCode.THROTTLED_HOT, True)]

@@ -5,7 +5,7 @@ import pytest
 from launcher.base.action import ActionKind
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import FindingCode, Moment, ServerSetup
-from tests.monitor.series import moment, reply, run, told
+from tests.monitor.series import list_changes, moment, reply, run
 
 RTX_3090 = ServerSetup(draft=2, vram_total_mib=24_576.0, host_mib=500.0)
 
@@ -31,7 +31,7 @@ class TestCounted:
         spilled = windows(60, 200.0, shared=300.0 + 115.0, rate=63.5 / 2.4)
         back = windows(60, 320.0, shared=300.0, rate=63.5)
         events = run(Health(RTX_3090), windows(100, shared=300.0, rate=63.5) + spilled + back)
-        assert told(events) == [(FindingCode.SPILL, True), (FindingCode.SPILL, False)]
+        assert list_changes(events) == [(FindingCode.SPILL, True), (FindingCode.SPILL, False)]
         found = events[0].finding
         assert (
             found.sentence == "115 MiB of the GPU's memory have moved to host memory: replies take 2.4 times as long."
@@ -41,7 +41,7 @@ class TestCounted:
 
     def test_a_spill_at_load_shows_before_any_reply_was_fast(self) -> None:
         events = run(Health(RTX_3090), windows(20, shared=2_300.0, rate=12.6))
-        assert told(events) == [(FindingCode.SPILL, True)]
+        assert list_changes(events) == [(FindingCode.SPILL, True)]
         assert events[0].time_s <= 6
         assert events[0].finding.evidence["spilled_mib"] == 1_800
 
@@ -49,7 +49,7 @@ class TestCounted:
         moments = windows(20, shared=300.0, rate=63.5) + [
             moment(40 + 2 * i, gpu_shared_mib=700.0, vram_used_mib=23_400.0) for i in range(10)
         ]
-        assert told(run(Health(RTX_3090), moments)) == [(FindingCode.SPILL, True)]
+        assert list_changes(run(Health(RTX_3090), moments)) == [(FindingCode.SPILL, True)]
 
     @pytest.mark.parametrize(
         ("shared", "rate", "used"),
@@ -101,7 +101,7 @@ class TestByItsEffects:
         events = run(
             Health(ServerSetup(draft=2)), self.usual() + spilled + linux(60, 320.0, traffic=60.0, power=310.0, rate=84)
         )
-        assert told(events) == [(FindingCode.SPILL, True), (FindingCode.SPILL, False)]
+        assert list_changes(events) == [(FindingCode.SPILL, True), (FindingCode.SPILL, False)]
         found = events[0].finding
         assert events[0].time_s - 200 <= 10
         assert "seem to have moved" in found.sentence
@@ -110,7 +110,7 @@ class TestByItsEffects:
     def test_a_drop_of_speed_alone_serves_as_the_second_sign(self) -> None:
         spilled = linux(200, 200.0, traffic=5_000.0, power=300.0, rate=30.0)
         assert FindingCode.SPILL in [
-            code for code, _ in told(run(Health(ServerSetup(draft=2)), self.usual() + spilled))
+            code for code, _ in list_changes(run(Health(ServerSetup(draft=2)), self.usual() + spilled))
         ]
 
     @pytest.mark.parametrize(

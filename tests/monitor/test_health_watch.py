@@ -167,33 +167,33 @@ def test_a_restarted_server_is_a_new_one(seen: list[Seen]) -> None:
 
 @pytest.mark.parametrize("ends_first", [True, False])
 def test_what_was_found_of_an_engine_is_over_when_another_takes_its_place(ends_first: bool) -> None:
-    told: list[tuple[bool, int]] = []
-    watch = HealthWatch(lambda event: told.append((event.cleared, len(watch.open_findings))))
+    received: list[tuple[bool, int]] = []
+    watch = HealthWatch(lambda event: received.append((event.cleared, len(watch.open_findings))))
     watch.check(0.0, sensed(pid=1), {})
     watch.note_prompt(Reread(9_000, 3.0, RereadCause.RESTART))
     watch.check(2.0, sensed(), {})
-    assert told == [(False, 1)]
+    assert received == [(False, 1)]
     if ends_first:
         watch.reset()
     watch.check(4.0, sensed(pid=2), {})
-    assert told == [(False, 1), (True, 0)]
+    assert received == [(False, 1), (True, 0)]
 
 
 ENDLESS = ChatRequest([{"role": "user", "content": "What is quantisation?"}], extra={"ignore_eos": True})
 
 
 async def test_a_queue_at_the_real_engine_is_told_and_cleared(demo_model: Path) -> None:
-    told: asyncio.Queue[HealthEvent] = asyncio.Queue()
+    received: asyncio.Queue[HealthEvent] = asyncio.Queue()
     options = ServeOptions(model=demo_model, built_in=True, threads=1)
-    async with serve(options, on_health=told.put_nowait) as session, asyncio.timeout(300):
+    async with serve(options, on_health=received.put_nowait) as session, asyncio.timeout(300):
         session.monitor.periods, session.monitor.health_watch.period_s = MonitorPeriods(metrics_s=0.05), 0.05
         asked = [asyncio.create_task(session.send_request(ENDLESS)) for _ in range(2)]
-        raised = await told.get()
+        raised = await received.get()
         assert (raised.finding.code, raised.cleared) == (FindingCode.REQUESTS_WAIT, False)
         assert raised.finding in session.monitor.health_watch.open_findings
         while [server.entry.health for server in await read_running_servers()] != [(raised.finding.as_json(),)]:
             await asyncio.sleep(0.05)
         for each in asked:  # an engine sees that the one which waits was cancelled only when its turn has come
             each.cancel()
-        over = await told.get()
+        over = await received.get()
         assert (over.finding.code, over.cleared) == (FindingCode.REQUESTS_WAIT, True)

@@ -11,7 +11,7 @@ from launcher.machine.surroundings import read_memory_limit
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import FindingCode, FindingLevel, HealthEvent, Moment, ServerSetup
 from launcher.monitor.host_memory import EngineCaches, read_host_memory
-from tests.monitor.series import PERIOD_S, moment, run, told
+from tests.monitor.series import PERIOD_S, list_changes, moment, run
 
 GIB = 1_024.0
 LIMIT = "srv    load_model: prompt cache is enabled, size limit: {}"
@@ -52,7 +52,7 @@ def watch(moments: Iterator[Moment]) -> list[HealthEvent]:
 def test_growth_of_two_gib_a_minute_is_said_in_time_and_restarted_before_the_end() -> None:
     """2.3 GB a minute were reported (lmstudio#1764)."""
     events = watch(course(400, lambda s: 2.3 * GIB * s / 60))
-    assert told(events) == [RAISED] * len(events)
+    assert list_changes(events) == [RAISED] * len(events)
     first, *_, last = [event.finding for event in events]
     assert first.level is FindingLevel.INFORMATION
     assert 300 < first.evidence["left_s"] <= 400
@@ -89,7 +89,7 @@ def test_what_does_not_go_on_is_no_finding(name: str, taken: Course) -> None:
 
 def test_steps_as_prompts_make_them_are_a_slope() -> None:
     events = watch(course(400, lambda s: GIB * (s // 20)))
-    assert told(events)[0] == RAISED
+    assert list_changes(events)[0] == RAISED
     assert events[-1].finding.level is FindingLevel.WARNING
 
 
@@ -105,7 +105,7 @@ def test_caches_that_reach_their_limit_before_are_no_finding_and_those_that_exce
 
     assert watch(course(200, stored, prompts=stored, to_come=lambda s: max(1.0, 8 * GIB - stored(s)))) == []
     events = watch(course(400, stored, prompts=stored, to_come=lambda s: max(0.0, 8 * GIB - stored(s))))
-    assert told(events)[0] == RAISED
+    assert list_changes(events)[0] == RAISED
     assert events[0].finding.evidence["prompt_cache_mib"] >= 8 * GIB
 
 
@@ -142,7 +142,7 @@ def test_it_is_over_when_memory_is_free_again() -> None:
         return min(s, 200.0) * 60
 
     events = watch(course(600, taken))
-    assert told(events)[-1] == (FindingCode.HOST_MEMORY, False)
+    assert list_changes(events)[-1] == (FindingCode.HOST_MEMORY, False)
 
 
 class TestEngineCaches:

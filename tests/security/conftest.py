@@ -51,9 +51,9 @@ def serve(home: Path, *arguments: str) -> Iterator[Served]:
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, umask=0) as program:
         try:
             assert program.stdout
-            told = json.loads(program.stdout.readline())
-            lan = tuple(told.get("lan", ()))
-            yield Served(told["url"], told["api_key"], told["pid"], told["launcher_pid"], lan, home)
+            result = json.loads(program.stdout.readline())
+            lan = tuple(result.get("lan", ()))
+            yield Served(result["url"], result["api_key"], result["pid"], result["launcher_pid"], lan, home)
         finally:
             program.send_signal(signal.SIGINT)
             program.wait(120)

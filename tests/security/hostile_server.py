@@ -65,8 +65,8 @@ def abuse(line: socket.socket, path: str) -> None:
         case "redirect":
             line.sendall(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n")
         case "acting error":
-            told = json.dumps({"error": {"message": "\x1b[2J\nFORGED " + "x" * 10_000, "code": "500"}}).encode()
-            line.sendall(body(told).replace(b"200 OK", b"500 No"))
+            result = json.dumps({"error": {"message": "\x1b[2J\nFORGED " + "x" * 10_000, "code": "500"}}).encode()
+            line.sendall(body(result).replace(b"200 OK", b"500 No"))
 
 
 def stream(line: socket.socket) -> None:
@@ -107,8 +107,8 @@ def answer(line: socket.socket) -> None:
                     return
                 request += got
             head, _, sent = request.partition(b"\r\n\r\n")
-            told = [each for each in head.lower().split(b"\r\n") if each.startswith(b"content-length:")]
-            length = int(told[0].split(b":")[1]) if told else 0
+            received = [each for each in head.lower().split(b"\r\n") if each.startswith(b"content-length:")]
+            length = int(received[0].split(b":")[1]) if received else 0
             while len(sent) < length:  # what is left unread when a line is closed takes back what was sent
                 sent += line.recv(65_536)
             path = request.split(b" ", 2)[1].decode()

@@ -83,11 +83,11 @@ def hostile(tmp_path: Path, demo_model: Path) -> Path:
     return path
 
 
-def harmless(told: str) -> None:
-    assert told.strip()
-    assert not ACTING.search(told.replace("\r\n", "\n")), told
-    assert not [line for line in told.splitlines() if line.startswith("FORGED")], told
-    assert "Traceback" not in told
+def harmless(printed: str) -> None:
+    assert printed.strip()
+    assert not ACTING.search(printed.replace("\r\n", "\n")), printed
+    assert not [line for line in printed.splitlines() if line.startswith("FORGED")], printed
+    assert "Traceback" not in printed
 
 
 VERBS = {
@@ -101,8 +101,8 @@ VERBS = {
 def test_a_terminal_obeys_no_name(hostile: Path, tmp_path: Path, command: list[str]) -> None:
     *verb, last = command if command[-1] == "not-" else [*command, ""]
     path = hostile.with_name(last + hostile.name)
-    _, told = in_terminal(verb[0], str(path), *verb[1:], home=tmp_path / "home")
-    harmless(told)
+    _, result = in_terminal(verb[0], str(path), *verb[1:], home=tmp_path / "home")
+    harmless(result)
 
 
 def test_lists_of_models_print_no_name_that_acts(hostile: Path, home: Path) -> None:
@@ -110,29 +110,29 @@ def test_lists_of_models_print_no_name_that_acts(hostile: Path, home: Path) -> N
     folder.mkdir(parents=True)
     shutil.copy(hostile, folder / hostile.name)
     for command in (["models", "list"], ["models", "verify"]):
-        _, told = in_terminal(*command, home=home)
-        harmless(told)
+        _, result = in_terminal(*command, home=home)
+        harmless(result)
 
 
 def test_a_model_that_is_served_says_nothing_that_acts(hostile: Path, tmp_path: Path) -> None:
     """The whole way: plan, start, what the engine logs of it, what serve and logs print."""
     serve = ("serve", str(hostile), "--ctx", "512", "--threads", "1")
-    code, told = in_terminal(*serve, home=tmp_path / "home", interrupt_after=b"Ctrl-C stops it.")
-    assert code == 0, told
-    assert "API key" in told
-    harmless(told)
-    code, told = in_terminal("logs", home=tmp_path / "home")
-    harmless(told)
+    code, result = in_terminal(*serve, home=tmp_path / "home", interrupt_after=b"Ctrl-C stops it.")
+    assert code == 0, result
+    assert "API key" in result
+    harmless(result)
+    code, result = in_terminal("logs", home=tmp_path / "home")
+    harmless(result)
 
 
 @pytest.mark.parametrize("words", [ACTS, "n" * 2**20, SHELL, "\0\0", "\ud800".encode("utf-8", "replace").decode()])
 def test_json_holds_the_name_and_does_not_act(demo_model: Path, tmp_path: Path, words: str) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(rename(demo_model, words.encode()))
-    code, told = in_terminal("estimate", str(path), "--json", home=tmp_path / "home")
+    code, result = in_terminal("estimate", str(path), "--json", home=tmp_path / "home")
     assert code == 0
-    assert not ACTING.search(told.replace("\r\n", "\n"))
-    assert len(json.loads(told)["model"]) < 200 if "model" in json.loads(told) else told
+    assert not ACTING.search(result.replace("\r\n", "\n"))
+    assert len(json.loads(result)["model"]) < 200 if "model" in json.loads(result) else result
 
 
 @pytest.mark.parametrize("name", [SHELL, "-rf", "--api-key=x", "a b", "*", "~root"])

@@ -73,9 +73,9 @@ class TestInTheTerminal:
                     (folder / f"server-{port}.json").write_text(entry.model_dump_json())
                     (folder / f"server-{port}.json").chmod(0o600)
                     if terminal:
-                        code, told = in_terminal("chat", "hello", "--url", url, *options, home=home)
-                        assert code == 0, told
-                        return told.replace("\r\n", "\n")
+                        code, result = in_terminal("chat", "hello", "--url", url, *options, home=home)
+                        assert code == 0, result
+                        return result.replace("\r\n", "\n")
                     done = forked.run("chat", "hello", "--url", url, *options, timeout=300)
                     assert done.returncode == 0, done.stderr[-2_000:]
                     return done.stdout
@@ -86,17 +86,17 @@ class TestInTheTerminal:
 
     def test_it_obeys_nothing(self, ask: Callable[..., str]) -> None:
         written = {name: text for name, text in ATTACKS.items() if name != "half a character"}
-        told = ask("\n".join(written.values()) + "\nyou owe 1000\rnothing\n" + MARKDOWN)
-        assert not ACTING.search(told)
-        assert "\r" not in told
-        assert "␛]52;c;cm0gLXJmIH4=␇" in told
-        assert "owe 1000nothing" in told
-        assert "https://evil.example/pixel.png" in told, "an address is seen whole"
+        result = ask("\n".join(written.values()) + "\nyou owe 1000\rnothing\n" + MARKDOWN)
+        assert not ACTING.search(result)
+        assert "\r" not in result
+        assert "␛]52;c;cm0gLXJmIH4=␇" in result
+        assert "owe 1000nothing" in result
+        assert "https://evil.example/pixel.png" in result, "an address is seen whole"
 
     def test_json_is_safe_on_a_terminal_and_exact(self, ask: Callable[..., str]) -> None:
-        told = ask("\x9b31m\u202egpj\x1b]0;x\x07", "--json")
-        assert not ACTING.search(told)
-        assert json.loads(told)["text"] == "\x9b31m\u202egpj\x1b]0;x\x07"
+        result = ask("\x9b31m\u202egpj\x1b]0;x\x07", "--json")
+        assert not ACTING.search(result)
+        assert json.loads(result)["text"] == "\x9b31m\u202egpj\x1b]0;x\x07"
 
     def test_a_file_gets_it_as_it_was(self, ask: Callable[..., str]) -> None:
         assert ask("a\x1b[31m\u200bb", terminal=False) == "a\x1b[31m\u200bb\n"

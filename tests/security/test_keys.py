@@ -86,16 +86,16 @@ def test_no_log_and_no_cache_holds_it(served: Served) -> None:
     [["status"], ["logs"], ["doctor", "--json"], ["models", "list"], ["export", "compose"], ["export", "curl"]],
 )
 def test_no_command_prints_it_unasked(served: Served, command: list[str]) -> None:
-    code, told = in_terminal(*command, home=served.home)
-    assert served.api_key not in told
-    assert told.strip()
-    assert "Traceback" not in told
+    code, result = in_terminal(*command, home=served.home)
+    assert served.api_key not in result
+    assert result.strip()
+    assert "Traceback" not in result
     assert code in (0, 1)
 
 
 def test_a_wrong_request_does_not_quote_it(served: Served) -> None:
-    code, told = in_terminal("chat", "hello", "--max-tokens", "-7", "--temperature", "1e9", home=served.home)
-    assert served.api_key not in told
+    code, result = in_terminal("chat", "hello", "--max-tokens", "-7", "--temperature", "1e9", home=served.home)
+    assert served.api_key not in result
     assert code in (0, 1)
 
 
@@ -173,8 +173,8 @@ class TestFolders:
             "try: make_private_folder(Path(sys.argv[1]))\n"
             "except Exception as error: print(type(error).__name__)\n"
         )
-        told = subprocess.run([sys.executable, "-c", script, str(theirs)], capture_output=True, text=True, check=True)
-        assert told.stdout.strip() == FolderNotOurs.__name__
+        result = subprocess.run([sys.executable, "-c", script, str(theirs)], capture_output=True, text=True, check=True)
+        assert result.stdout.strip() == FolderNotOurs.__name__
 
     def test_a_file_system_without_owners_is_said_once(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -204,8 +204,8 @@ class TestAnotherUser:
             "    try: print(len(open(path, 'rb').read()))\n"
             "    except PermissionError: print('refused')\n"
         )
-        told = as_another_user(script, str(served.home.parent / "open"), *map(str, secrets)).split()
-        assert told == ["6", *["refused"] * len(secrets)]
+        result = as_another_user(script, str(served.home.parent / "open"), *map(str, secrets)).split()
+        assert result == ["6", *["refused"] * len(secrets)]
 
     def test_cannot_use_the_private_line(self, served: Served) -> None:
         port = served.url.rpartition(":")[2]
@@ -230,10 +230,10 @@ class TestAnotherUser:
         if os.geteuid() != 0:
             script = "import sys, urllib.error, urllib.request\n" + script
             run = subprocess.run([sys.executable, "-c", script, served.url], capture_output=True, text=True, check=True)
-            told = run.stdout.split()
+            result = run.stdout.split()
         else:
-            told = as_another_user(script, served.url).split()
-        assert told == ["401"] * 4 + ["200"]
+            result = as_another_user(script, served.url).split()
+        assert result == ["401"] * 4 + ["200"]
 
     def test_cannot_read_the_engines_environment(self, served: Served) -> None:
         environment = Path(f"/proc/{served.pid}/environ")

@@ -95,9 +95,9 @@ def registered() -> Iterator[Endpoint]:
 
 
 def command(*arguments: str) -> tuple[int, Any]:
-    told = forked.run(*arguments, "--json")
-    assert "Traceback" not in told.stderr
-    return told.returncode, json.loads(told.stdout)
+    result = forked.run(*arguments, "--json")
+    assert "Traceback" not in result.stderr
+    return result.returncode, json.loads(result.stdout)
 
 
 @pytest.mark.parametrize("verb", ["chat", "attach", "attach by name", "bench"])
@@ -110,9 +110,9 @@ def test_a_thief_of_the_port_gets_no_key(registered: Endpoint, verb: str) -> Non
         "bench": ["attach", registered.url, "--bench", "--runs", "1"],
     }
     with stealing(registered.port) as thief:
-        code, told = command(*arguments[verb])
-    assert (code, told["error"]["code"]) == (1, "not_our_engine")
-    assert str(registered.port) in told["error"]["message"]
+        code, result = command(*arguments[verb])
+    assert (code, result["error"]["code"]) == (1, "not_our_engine")
+    assert str(registered.port) in result["error"]["message"]
     assert thief.requests == []
 
 
@@ -138,8 +138,8 @@ def test_an_engine_that_is_not_there_is_no_reason_to_trust_the_port(registered: 
     other.update(**changes[engine])
     assert other.wait_written(60)
     with stealing(registered.port) as thief:
-        code, told = command("chat", "Hello")
-    assert (code, told["error"]["code"]) == (1, "not_our_engine")
+        code, result = command("chat", "Hello")
+    assert (code, result["error"]["code"]) == (1, "not_our_engine")
     assert thief.requests == []
 
 
@@ -150,12 +150,12 @@ def test_the_usual_port_that_is_taken_is_left_to_its_thief(demo_model: Path) -> 
         with forked.start(*serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
             assert program.stdout
             ready = json.loads(program.stdout.readline())
-            _, told = command("chat", "Hello", "--max-tokens", "4")
+            _, result = command("chat", "Hello", "--max-tokens", "4")
             program.terminate()
             program.wait(120)
     assert ready["url"] != usual.url
     assert ready["api_key"] != usual.api_key
-    assert told["text"] != "stolen"
+    assert result["text"] != "stolen"
     assert thief.requests == []
 
 

@@ -68,13 +68,13 @@ def test_a_client_trusts_it_by_its_environment(shared: Served, other_url: str) -
     certificate = str(shared.home / "state" / "certificate.pem")
     script = "import sys, httpx; print(httpx.get(sys.argv[1] + '/v1/models').status_code)"
     python = [sys.executable, "-c", script, other_url]
-    told = subprocess.run(python, env=os.environ | {"SSL_CERT_FILE": certificate}, capture_output=True, text=True)
-    assert told.stdout.strip() == "401", told.stderr
+    result = subprocess.run(python, env=os.environ | {"SSL_CERT_FILE": certificate}, capture_output=True, text=True)
+    assert result.stdout.strip() == "401", result.stderr
     if node := shutil.which("node"):
         script = "fetch(process.argv[1] + '/v1/models').then(reply => console.log(reply.status))"
         environment = os.environ | {"NODE_EXTRA_CA_CERTS": certificate}
-        told = subprocess.run([node, "-e", script, other_url], env=environment, capture_output=True, text=True)
-        assert told.stdout.strip() == "401", told.stderr
+        result = subprocess.run([node, "-e", script, other_url], env=environment, capture_output=True, text=True)
+        assert result.stdout.strip() == "401", result.stderr
 
 
 @pytest.mark.parametrize(
@@ -94,21 +94,21 @@ def test_shared_it_answers_to_this_computers_names_only(shared: Served, served: 
 
 
 def test_status_says_that_it_is_shared(shared: Served) -> None:
-    code, told = in_terminal("status", home=shared.home)
+    code, result = in_terminal("status", home=shared.home)
     assert code == 0
-    assert "shared with the network" in told
+    assert "shared with the network" in result
     certificate = (shared.home / "state" / "certificate.pem").read_text()
     fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).digest().hex(":").upper()
-    assert fingerprint in told
-    code, told = in_terminal("status", "--json", home=shared.home)
-    (server,) = json.loads(told)
+    assert fingerprint in result
+    code, result = in_terminal("status", "--json", home=shared.home)
+    (server,) = json.loads(result)
     assert (server["encrypted"], server["fingerprint"]) == (True, fingerprint)
 
 
 def test_it_is_shared_in_the_clear_only_if_that_is_asked_for(tmp_path: Path) -> None:
     for words in (["--no-tls"], ["--lan", "--direct"]):
-        code, told = in_terminal("serve", "demo", *words, home=tmp_path / "home")
-        assert (code, "--no-tls" in told) == (1, True)
+        code, result = in_terminal("serve", "demo", *words, home=tmp_path / "home")
+        assert (code, "--no-tls" in result) == (1, True)
     with serve(tmp_path / "home", "--lan", "--no-tls") as server:
         for url in server.lan:
             assert httpx.get(f"{url}/v1/models", trust_env=False).status_code == 401

@@ -81,18 +81,18 @@ def test_memory_grows_as_the_formula_says(step: Step) -> None:
 def test_earlier_predictions_agree_where_they_mean_the_same() -> None:
     found = predictions()
     assert len(found) >= 4
-    for entry, preset, told in found:
+    for entry, preset, result in found:
         assert preset.predicted_mib is not None
         if (
             preset.n_cpu_moe
         ):  # they counted a whole layer's experts beside all else, which takes turns with other tensors
             file = entry.file(preset.quant)
             assert file is not None
-            assert -(entry.expert_layer_mib(file) or 0) <= told - preset.predicted_mib <= 5, (entry.id, preset)
+            assert -(entry.expert_layer_mib(file) or 0) <= result - preset.predicted_mib <= 5, (entry.id, preset)
         else:  # that of four slots was made for a cache that they share; the engine is started with one for each
             near = 0.005 if preset.slots == 1 else 0.04
             near = 0.02 if entry.id == DENSE else near  # its files were replaced by smaller ones since
-            assert told == pytest.approx(preset.predicted_mib, rel=near), (entry.id, preset)
+            assert result == pytest.approx(preset.predicted_mib, rel=near), (entry.id, preset)
 
 
 def test_a_run_of_an_unknown_file_has_no_total() -> None:

@@ -75,12 +75,12 @@ class Clocked:
         began_s = self._now_s
         self._open += 1
         await asyncio.sleep(0)  # all that are asked at once are open now
-        told = self.speed(Moment(settings, prompt, began_s, self._open))
-        if told.error:
+        result = self.speed(Moment(settings, prompt, began_s, self._open))
+        if result.error:
             self._open -= 1
             self._now_s = max(self._now_s, began_s + 1)
-            return Run(prompt.name, settings, began_s, 1.0, error=told.error)
-        steps_rate = told.steps_rate * (1 + self._dice.gauss(0, self.noise))
+            return Run(prompt.name, settings, began_s, 1.0, error=result.error)
+        steps_rate = result.steps_rate * (1 + self._dice.gauss(0, self.noise))
         draft = draft_length(settings)
         steps = round(prompt.tokens / YIELD) if draft else prompt.tokens
         accepted = prompt.tokens - steps
@@ -100,9 +100,9 @@ class Clocked:
             decode_rate=prompt.tokens / steps * steps_rate,
             first_token_s=read / PREFILL_RATE,
             acceptance=Acceptance(steps, accepted, (steps,), (accepted,)) if draft else None,
-            power_w=told.power_w,
-            energy_j=None if told.power_w is None else told.power_w * wall_s,
-            temperature_c=told.temperature_c,
-            clock_mhz=told.clock_mhz,
-            spoilt=told.spoilt,
+            power_w=result.power_w,
+            energy_j=None if result.power_w is None else result.power_w * wall_s,
+            temperature_c=result.temperature_c,
+            clock_mhz=result.clock_mhz,
+            spoilt=result.spoilt,
         )

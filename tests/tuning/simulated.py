@@ -18,7 +18,7 @@ MTP_LOSES, MTP_WINS, NO_ROOM = 59, 0, 22
 
 
 @dataclass
-class Told:
+class EventRecorder:
     """Takes down events."""
 
     events: list[TuneEvent] = field(default_factory=list)
@@ -30,19 +30,19 @@ class Told:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-_known: dict[tuple[int, float], tuple[Machine, Verdict, Told]] = {}
+_known: dict[tuple[int, float], tuple[Machine, Verdict, EventRecorder]] = {}
 
 
-async def tuned_once(number: int, budget_s: float = HOUR_S) -> tuple[Machine, Verdict, Told]:
+async def tuned_once(number: int, budget_s: float = HOUR_S) -> tuple[Machine, Verdict, EventRecorder]:
     """A tune that several tests look at, each without changing it."""
     if (number, budget_s) not in _known:
         _known[number, budget_s] = await tuned(number, budget_s)
     return _known[number, budget_s]
 
 
-async def tuned(number: int, budget_s: float = HOUR_S, **more: object) -> tuple[Machine, Verdict, Told]:
-    machine, told = draw(number), Told()
+async def tuned(number: int, budget_s: float = HOUR_S, **more: object) -> tuple[Machine, Verdict, EventRecorder]:
+    machine, recorder = draw(number), EventRecorder()
     verdict = await tune(
-        SimulatedBench(machine, seed=number), machine.space(), WORK, Goal(), budget_s, on_event=told, seed=3, **more
+        SimulatedBench(machine, seed=number), machine.space(), WORK, Goal(), budget_s, on_event=recorder, seed=3, **more
     )
-    return machine, verdict, told
+    return machine, verdict, recorder

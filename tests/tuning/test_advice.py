@@ -52,30 +52,30 @@ def truth(better: int, now: int, rates: Sequence[float] = RATES) -> float:
 
 
 def test_a_longer_draft_is_advised_by_its_true_gain() -> None:
-    told = advise_draft_length(used(1), measured((0, 1, 2, 3, 4)))
-    assert told is not None
-    assert told.better == max(TIMES, key=lambda draft: truth(draft, 1))
-    assert told.ratio.estimate == pytest.approx(truth(told.better, 1), rel=0.005)
-    assert told.ratio.low < truth(told.better, 1) < told.ratio.high
-    assert told.tokens == 36_000
+    result = advise_draft_length(used(1), measured((0, 1, 2, 3, 4)))
+    assert result is not None
+    assert result.better == max(TIMES, key=lambda draft: truth(draft, 1))
+    assert result.ratio.estimate == pytest.approx(truth(result.better, 1), rel=0.005)
+    assert result.ratio.low < truth(result.better, 1) < result.ratio.high
+    assert result.tokens == 36_000
 
 
 def test_a_shorter_draft_and_none_are_advised_for_text_that_drafts_badly() -> None:
     bad = (0.5, 0.2, 0.1)
-    told = advise_draft_length(used(3, rates=bad), measured((1, 2, 3)))
-    assert told is not None
-    assert told.better == 1
-    assert told.ratio.estimate == pytest.approx(truth(1, 3, bad), rel=0.005)
-    told = advise_draft_length(used(3, rates=(0.2, 0.1, 0.1)), measured((0, 1, 2, 3)))
-    assert told is not None
-    assert told.better == 0
-    assert told.sentence.startswith("No MTP would have been about ")
-    assert told.sentence.endswith(" than draft 3 over your last 24,000 tokens.")
+    result = advise_draft_length(used(3, rates=bad), measured((1, 2, 3)))
+    assert result is not None
+    assert result.better == 1
+    assert result.ratio.estimate == pytest.approx(truth(1, 3, bad), rel=0.005)
+    result = advise_draft_length(used(3, rates=(0.2, 0.1, 0.1)), measured((0, 1, 2, 3)))
+    assert result is not None
+    assert result.better == 0
+    assert result.sentence.startswith("No MTP would have been about ")
+    assert result.sentence.endswith(" than draft 3 over your last 24,000 tokens.")
 
 
 def test_further_positions_are_lowered_where_real_use_accepts_less() -> None:
-    told = advise_draft_length(used(2, rates=(0.6, 0.45, 0.9, 0.9)), measured((2, 3, 4)))
-    assert told is None  # at the workload's own rates draft 4 would be faster
+    result = advise_draft_length(used(2, rates=(0.6, 0.45, 0.9, 0.9)), measured((2, 3, 4)))
+    assert result is None  # at the workload's own rates draft 4 would be faster
     assert truth(4, 2) > 1.05
 
 
@@ -152,7 +152,7 @@ def test_another_build_is_another_place() -> None:
 
 
 def test_the_sentence_has_two_digits() -> None:
-    told = advise_draft_length(used(1, steps=6_789), measured((1, 4)))
-    assert isinstance(told, Advice)
-    assert told.sentence.startswith(f"Draft 4 would have been about {100 * (truth(4, 1) - 1):.0f} % faster (")
-    assert told.sentence.endswith(" than draft 1 over your last 12,000 tokens.")
+    result = advise_draft_length(used(1, steps=6_789), measured((1, 4)))
+    assert isinstance(result, Advice)
+    assert result.sentence.startswith(f"Draft 4 would have been about {100 * (truth(4, 1) - 1):.0f} % faster (")
+    assert result.sentence.endswith(" than draft 1 over your last 12,000 tokens.")

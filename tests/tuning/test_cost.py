@@ -13,43 +13,43 @@ def run(tokens: int, seconds: float, **figures: float | str) -> Run:
 
 def test_a_million_tokens_at_300_watts_and_100_tokens_a_second() -> None:
     """300 W for 10,000 s are 3 MJ: 0.8333 kWh, at 0.30 a kWh 0.25."""
-    told = calculate_cost([((run(1_000, 10.0, power_w=300.0),), 10.0)], Prices(0.30, 0.60))
-    assert isinstance(told, Cost)
-    assert told.measured
-    assert told.joules_per_token == pytest.approx(3.0)
-    assert told.kwh_per_million == pytest.approx(0.833333, rel=1e-5)
-    assert told.per_million == pytest.approx(0.25)
-    assert told.share_of_cloud == pytest.approx(0.41667, rel=1e-4)
-    assert told.sentence == (
+    result = calculate_cost([((run(1_000, 10.0, power_w=300.0),), 10.0)], Prices(0.30, 0.60))
+    assert isinstance(result, Cost)
+    assert result.measured
+    assert result.joules_per_token == pytest.approx(3.0)
+    assert result.kwh_per_million == pytest.approx(0.833333, rel=1e-5)
+    assert result.per_million == pytest.approx(0.25)
+    assert result.share_of_cloud == pytest.approx(0.41667, rel=1e-4)
+    assert result.sentence == (
         "A million tokens take 0.83 kWh (3.00 J a token, by the GPU's own power sensor), which cost 0.25 at 0.3 a kWh."
         " In the cloud they cost 0.6, 2.40 times as much."
     )
-    assert told.as_json()["per_million_tokens"] == pytest.approx(0.25)
+    assert result.as_json()["per_million_tokens"] == pytest.approx(0.25)
 
 
 def test_energy_that_was_measured_goes_before_power_over_time() -> None:
-    told = calculate_cost([((run(100, 10.0, power_w=300.0, energy_j=50.0),), 10.0)], Prices(0.30))
-    assert isinstance(told, Cost)
-    assert told.joules == 50.0
-    assert told.share_of_cloud is None
-    assert told.sentence.endswith("which cost 0.042 at 0.3 a kWh.")
+    result = calculate_cost([((run(100, 10.0, power_w=300.0, energy_j=50.0),), 10.0)], Prices(0.30))
+    assert isinstance(result, Cost)
+    assert result.joules == 50.0
+    assert result.share_of_cloud is None
+    assert result.sentence.endswith("which cost 0.042 at 0.3 a kWh.")
 
 
 def test_streams_share_the_energy_of_their_time() -> None:
     """Each of four streams sees the power of the whole GPU, and has its energy counted with all of it."""
     runs = tuple(run(100, 9.0, power_w=200.0, energy_j=1_800.0) for _ in range(4))
-    told = calculate_cost([(runs, 10.0)], Prices(0.30))
-    assert isinstance(told, Cost)
-    assert (told.joules, told.tokens) == (2_000.0, 400)
+    result = calculate_cost([(runs, 10.0)], Prices(0.30))
+    assert isinstance(result, Cost)
+    assert (result.joules, result.tokens) == (2_000.0, 400)
 
 
 def test_a_power_that_the_user_knows_goes_before_all_sensors() -> None:
-    told = calculate_cost([((run(100, 5.0, power_w=100.0, energy_j=500.0),), 10.0)], Prices(0.25, 0.01, watts=400.0))
-    assert isinstance(told, Cost)
-    assert told.joules == 4_000.0
-    assert not told.measured
-    assert "at the 400 W given" in told.sentence
-    assert told.sentence.endswith("In the cloud they cost 0.01; here 278 times as much.")
+    result = calculate_cost([((run(100, 5.0, power_w=100.0, energy_j=500.0),), 10.0)], Prices(0.25, 0.01, watts=400.0))
+    assert isinstance(result, Cost)
+    assert result.joules == 4_000.0
+    assert not result.measured
+    assert "at the 400 W given" in result.sentence
+    assert result.sentence.endswith("In the cloud they cost 0.01; here 278 times as much.")
 
 
 @pytest.mark.parametrize(
@@ -62,14 +62,14 @@ def test_a_power_that_the_user_knows_goes_before_all_sensors() -> None:
     ],
 )
 def test_the_comparison_in_words(prices: Prices, end: str) -> None:
-    told = calculate_cost([((run(100, 1.0),), 1.0)], prices)
-    assert isinstance(told, Cost)
-    assert told.sentence.endswith(end)
+    result = calculate_cost([((run(100, 1.0),), 1.0)], prices)
+    assert isinstance(result, Cost)
+    assert result.sentence.endswith(end)
 
 
 def test_what_is_not_known_is_said_and_not_nothing() -> None:
-    told = calculate_cost([((run(100, 1.0),), 1.0)], Prices(0.30))
-    assert told == "Cost unknown: no power sensor. Enter the reading of a power meter with --watts."
+    result = calculate_cost([((run(100, 1.0),), 1.0)], Prices(0.30))
+    assert result == "Cost unknown: no power sensor. Enter the reading of a power meter with --watts."
     assert calculate_cost([], Prices(0.30, watts=100)) == "Cost unknown: no tokens were generated."
     failed = run(0, 1.0, power_w=100.0, error="The engine ended.")
     assert calculate_cost([((failed,), 1.0)], Prices(0.30)) == "Cost unknown: no tokens were generated."

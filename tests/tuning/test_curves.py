@@ -142,7 +142,7 @@ async def test_the_rest_is_foretold_once_all_was_measured() -> None:
     assert all(step.left_s is None for step, _ in at[:5])
     known = [(step.left_s, whole_s - now_s) for step, now_s in at if step.left_s is not None]
     assert len(known) >= 8
-    assert all(abs(told - true) <= 3 * START_S for told, true in known)
+    assert all(abs(each - true) <= 3 * START_S for each, true in known)
     assert {step.total for step, _ in at} == {12}
     assert [step.done for step, _ in at][-1] == 11
 
@@ -332,10 +332,18 @@ def test_places_of_a_fill_curve() -> None:
 
 
 async def test_json_is_what_programs_can_read() -> None:
-    told = json.loads(json.dumps((await fill_curve(Clocked(by_depth), rounds=1))[0].as_json()))
-    assert told["axis"] == "fill"
-    assert told["series"] == [NO_MTP, "draft 2"]
-    assert told["points"][0]["tokens_per_second"] == {"estimate": pytest.approx(100), "n": 1, "low": None, "high": None}
-    assert told["ratios"][0] == {"series": "draft 2", "at": 0, "estimate": pytest.approx(1.28), "n": 1} | dict.fromkeys(
-        ("low", "high")
-    )
+    result = json.loads(json.dumps((await fill_curve(Clocked(by_depth), rounds=1))[0].as_json()))
+    assert result["axis"] == "fill"
+    assert result["series"] == [NO_MTP, "draft 2"]
+    assert result["points"][0]["tokens_per_second"] == {
+        "estimate": pytest.approx(100),
+        "n": 1,
+        "low": None,
+        "high": None,
+    }
+    assert result["ratios"][0] == {
+        "series": "draft 2",
+        "at": 0,
+        "estimate": pytest.approx(1.28),
+        "n": 1,
+    } | dict.fromkeys(("low", "high"))

@@ -47,14 +47,14 @@ def series(n: int, alike: float, spread: float, dice: random.Random) -> list[flo
 
 
 async def test_an_even_speed_holds() -> None:
-    told, bench, runs = await endured(lambda _: Speed(60.0, 70.0, 2_400.0, 300.0))
-    assert told.answer == "holds"
-    assert told.sentence.startswith("Holds over 10 min: with 95 % confidence the last third is ")
-    assert told.fall is None
-    assert told.thirds
-    assert told.thirds.low < 1 < told.thirds.high
-    assert len(told.stretches) == 1
-    assert 595 < told.seconds < 610
+    result, bench, runs = await endured(lambda _: Speed(60.0, 70.0, 2_400.0, 300.0))
+    assert result.answer == "holds"
+    assert result.sentence.startswith("Holds over 10 min: with 95 % confidence the last third is ")
+    assert result.fall is None
+    assert result.thirds
+    assert result.thirds.low < 1 < result.thirds.high
+    assert len(result.stretches) == 1
+    assert 595 < result.seconds < 610
     assert bench.starts == [SETTINGS]
     assert len(bench.asked) == len(runs) + 1  # the first one warms up
     assert len(set(bench.seeds)) == 1
@@ -66,14 +66,14 @@ async def test_heat_that_takes_the_clock_down_is_found_with_its_time_and_reason(
     def speed(s: float) -> Speed:
         return Speed(60.0, 66.0, 2_500.0, 300.0) if s < 240 else Speed(52.0, 84.0, 2_150.0, 280.0)
 
-    told, _, _ = await endured(speed)
-    assert told.answer == "falls"
-    assert told.fall == pytest.approx(1 - 52 / 60, abs=0.01)
-    assert told.after_s == pytest.approx(240, abs=10)
-    assert told.because == ("because the GPU's clock fell from 2,500 to 2,150 MHz at 84 °C (before: 66 °C)")
-    assert told.sentence == f"Falls by 13 % after 4.0 min, {told.because}."
-    assert [row.temperature_c for row in told.rows][::9] == [66.0, 84.0]
-    assert len(told.rows) in (10, 11)
+    result, _, _ = await endured(speed)
+    assert result.answer == "falls"
+    assert result.fall == pytest.approx(1 - 52 / 60, abs=0.01)
+    assert result.after_s == pytest.approx(240, abs=10)
+    assert result.because == ("because the GPU's clock fell from 2,500 to 2,150 MHz at 84 °C (before: 66 °C)")
+    assert result.sentence == f"Falls by 13 % after 4.0 min, {result.because}."
+    assert [row.temperature_c for row in result.rows][::9] == [66.0, 84.0]
+    assert len(result.rows) in (10, 11)
 
 
 @pytest.mark.parametrize(
@@ -97,48 +97,48 @@ async def test_heat_that_takes_the_clock_down_is_found_with_its_time_and_reason(
 )
 async def test_why_it_fell_is_what_the_sensors_showed(after: Speed, why: str) -> None:
     before = Speed(60, 65.0, 2_500.0, 300.0) if after.clock_mhz else Speed(60)
-    told, _, _ = await endured(lambda s: before if s < 200 else after)
-    assert told.answer == "falls"
-    assert told.because
-    assert told.because.startswith(why)
+    result, _, _ = await endured(lambda s: before if s < 200 else after)
+    assert result.answer == "falls"
+    assert result.because
+    assert result.because.startswith(why)
 
 
 async def test_a_short_load_is_said_to_be_too_short() -> None:
     for minutes, short in ((2.0, True), (4.0, False)):
-        told, _, _ = await endured(lambda s: Speed(60.0 if s < 40 else 30.0), minutes=minutes)
-        assert told.answer == "falls"
-        assert ("at least 3 minutes are needed" in told.sentence) is short
+        result, _, _ = await endured(lambda s: Speed(60.0 if s < 40 else 30.0), minutes=minutes)
+        assert result.answer == "falls"
+        assert ("at least 3 minutes are needed" in result.sentence) is short
 
 
 async def test_a_slow_decline_falls_too() -> None:
-    told, _, _ = await endured(lambda s: Speed(60.0 * (1 - 0.1 * s / 600)))
-    assert told.answer == "falls"
-    assert told.fall
-    assert 0.05 < told.fall <= 0.1
+    result, _, _ = await endured(lambda s: Speed(60.0 * (1 - 0.1 * s / 600)))
+    assert result.answer == "falls"
+    assert result.fall
+    assert 0.05 < result.fall <= 0.1
 
 
 async def test_what_falls_without_a_moment_that_could_be_found_is_told_by_its_thirds() -> None:
     """So few that no division of them is rare enough among all orders."""
-    told, _, runs = await endured(lambda s: Speed(12.0 * (1 - 0.25 * s / 120)), minutes=1.4, noise=0.04)
+    result, _, runs = await endured(lambda s: Speed(12.0 * (1 - 0.25 * s / 120)), minutes=1.4, noise=0.04)
     assert FEWEST_REPLIES <= len(runs) < 30
-    assert len(told.stretches) == 1
-    assert told.answer == "falls"
-    assert told.after_s is None
-    assert told.sentence.startswith("Falls by 1")
-    assert " from the first third to the last, for an unknown reason" in told.sentence
+    assert len(result.stretches) == 1
+    assert result.answer == "falls"
+    assert result.after_s is None
+    assert result.sentence.startswith("Falls by 1")
+    assert " from the first third to the last, for an unknown reason" in result.sentence
 
 
 async def test_a_dip_that_ends_is_told_but_holds() -> None:
-    told, _, _ = await endured(lambda s: Speed(48.0 if 180 <= s < 300 else 60.0))
-    assert told.answer == "holds"
-    assert "Between 3.0 min and 5.1 min it was 19 % slower." in told.sentence
-    assert len(told.stretches) == 3
+    result, _, _ = await endured(lambda s: Speed(48.0 if 180 <= s < 300 else 60.0))
+    assert result.answer == "holds"
+    assert "Between 3.0 min and 5.1 min it was 19 % slower." in result.sentence
+    assert len(result.stretches) == 3
 
 
 async def test_what_becomes_faster_holds() -> None:
-    told, _, _ = await endured(lambda s: Speed(50.0 if s < 120 else 60.0))
-    assert told.answer == "holds"
-    assert "For the first 2.0 min it was 17 % slower." in told.sentence
+    result, _, _ = await endured(lambda s: Speed(50.0 if s < 120 else 60.0))
+    assert result.answer == "holds"
+    assert "For the first 2.0 min it was 17 % slower." in result.sentence
 
 
 async def test_other_text_is_no_change_of_the_speed() -> None:
@@ -151,20 +151,22 @@ async def test_other_text_is_no_change_of_the_speed() -> None:
 
 
 async def test_too_few_replies_or_too_much_noise_decide_nothing() -> None:
-    told, _, runs = await endured(lambda _: Speed(2.0), minutes=3)
+    result, _, runs = await endured(lambda _: Speed(2.0), minutes=3)
     assert len(runs) < FEWEST_REPLIES
-    assert told.answer == "undecided"
-    assert told.sentence == f"Undecided: {len(runs)} replies are too few; at least 20 are needed."
-    told, _, _ = await endured(lambda _: Speed(60.0), minutes=2, noise=0.3)
-    assert told.answer == "undecided"
-    assert "varies too much" in told.sentence
+    assert result.answer == "undecided"
+    assert result.sentence == f"Undecided: {len(runs)} replies are too few; at least 20 are needed."
+    result, _, _ = await endured(lambda _: Speed(60.0), minutes=2, noise=0.3)
+    assert result.answer == "undecided"
+    assert "varies too much" in result.sentence
     assert judge_endurance([]).answer == "undecided"
 
 
 async def test_a_server_that_ends_is_told_with_what_was_before() -> None:
-    told, _, runs = await endured(lambda s: Speed(60.0) if s < 300 else Speed(0, error="The engine ended."))
-    assert told.answer == "ended"
-    assert told.sentence.startswith("The server stopped responding after 5.0 min: The engine ended. Until then: Holds")
+    result, _, runs = await endured(lambda s: Speed(60.0) if s < 300 else Speed(0, error="The engine ended."))
+    assert result.answer == "ended"
+    assert result.sentence.startswith(
+        "The server stopped responding after 5.0 min: The engine ended. Until then: Holds"
+    )
     assert [run.error for run in runs[-4:]] == [None, *["The engine ended."] * 3]
     lost: list[int] = []
 
@@ -254,7 +256,7 @@ def test_verdicts_on_loads_whose_truth_is_known() -> None:
 
 
 async def test_the_thirds_are_compared_as_welch_does() -> None:
-    told, _, runs = await endured(lambda s: Speed(60.0 if s < 400 else 59.5), noise=0.02)
+    result, _, runs = await endured(lambda s: Speed(60.0 if s < 400 else 59.5), noise=0.02)
     rates = [math.log(rate) for run in runs if (rate := steps_rate(run))]
     third = len(rates) // 3
 
@@ -264,7 +266,7 @@ async def test_the_thirds_are_compared_as_welch_does() -> None:
 
     late, early = blocks(rates[-third:]), blocks(rates[:third])
     theirs = scipy.stats.ttest_ind(late, early, equal_var=False)
-    told_interval = told.thirds
+    told_interval = result.thirds
     assert isinstance(told_interval, Interval)
     assert math.log(told_interval.estimate) == pytest.approx(sum(late) / 10 - sum(early) / 10)
     bounds = theirs.confidence_interval(0.95)

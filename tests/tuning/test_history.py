@@ -63,17 +63,17 @@ def test_what_is_put_in_comes_out(history: History, clock: Clock) -> None:
 def test_only_runs_that_count_make_the_figure_of_a_list(history: History) -> None:
     id_ = history.begin_session("bench", ENVIRONMENT, OFF)
     history.add_runs(id_, RUNS)
-    (told,) = history.find_sessions()
-    assert (told.runs, told.counted) == (4, 2)
-    assert told.decode_rate == pytest.approx(60.25)
-    assert (told.ended_s, told.sentence) == (None, None)
-    assert (told.model, told.quant) == ("Qwen3.6-35B-A3B", "UD-Q3_K_XL")
+    (result,) = history.find_sessions()
+    assert (result.runs, result.counted) == (4, 2)
+    assert result.decode_rate == pytest.approx(60.25)
+    assert (result.ended_s, result.sentence) == (None, None)
+    assert (result.model, result.quant) == ("Qwen3.6-35B-A3B", "UD-Q3_K_XL")
 
 
 def test_one_without_runs_has_no_figure(history: History) -> None:
     history.begin_session("bench", ENVIRONMENT, OFF)
-    (told,) = history.find_sessions()
-    assert (told.runs, told.counted, told.decode_rate) == (0, 0, None)
+    (result,) = history.find_sessions()
+    assert (result.runs, result.counted, result.decode_rate) == (0, 0, None)
 
 
 def test_they_are_found_by_kind_model_workload_and_time(history: History, clock: Clock) -> None:
@@ -243,14 +243,14 @@ def test_a_row_that_makes_no_sense_is_told_and_harms_no_other(history: History) 
 
 
 def test_the_writer_keeps_the_order_and_closes(home: Path) -> None:
-    told: list[LauncherError] = []
-    writer = HistoryWriter(told.append)
+    received: list[LauncherError] = []
+    writer = HistoryWriter(received.append)
     id_ = writer.begin_session("tune", ENVIRONMENT, OFF, workload="code")
     for each in RUNS:
         writer.add_run(id_, each)
     writer.finish(id_, {"sentence": "Done."})
     assert writer.close(timeout_s=30)
-    assert told == []
+    assert received == []
     with History() as history:
         found = history.load(id_)
     assert found.runs == RUNS
@@ -266,12 +266,12 @@ def test_a_writer_without_work_makes_no_file(home: Path) -> None:
 def test_the_writer_tells_once_what_cannot_be_kept(home: Path) -> None:
     history_file().parent.mkdir(parents=True)
     history_file().mkdir()
-    told: list[LauncherError] = []
-    writer = HistoryWriter(told.append)
+    received: list[LauncherError] = []
+    writer = HistoryWriter(received.append)
     id_ = writer.begin_session("bench", ENVIRONMENT, OFF)
     writer.add_run(id_, RUNS[0])
     assert writer.close(timeout_s=30)
-    (error,) = told
+    (error,) = received
     assert isinstance(error, HistoryUnusable)
     assert str(history_file()) in error.title
 

@@ -11,7 +11,7 @@ from launcher.tuning.host_watch import HostWatch, judge_load
 from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.tune_state import Fault
 from launcher.tuning.tuner import QuietAwaited, QuietEnded, tune
-from tests.tuning.simulated import MTP_WINS, Told
+from tests.tuning.simulated import MTP_WINS, EventRecorder
 from tools.tuner_simulation.bench import SimulatedBench
 from tools.tuner_simulation.machine import draw
 from tools.tuner_simulation.run import WORK
@@ -73,15 +73,15 @@ class Host:
 
 
 async def test_quiet_is_waited_for_before_the_first_trial_and_after_a_disturbed_reply() -> None:
-    host, told = Host(), []
+    host, result = Host(), []
     watch = HostWatch(host.read, host.sleep)
-    assert await watch.wait_for_quiet(30.0, told.append) == 1.0
-    assert await watch.wait_for_quiet(30.0, told.append) == 0.0
-    assert not told
+    assert await watch.wait_for_quiet(30.0, result.append) == 1.0
+    assert await watch.wait_for_quiet(30.0, result.append) == 0.0
+    assert not result
     host.others, host.quiet_after = 0.9, 5
     assert host.reply(watch) == "Other programs used 90 % of the processor."
-    assert await watch.wait_for_quiet(30.0, told.append) == 5.0
-    assert told == ["Other programs used 90 % of the processor."]
+    assert await watch.wait_for_quiet(30.0, result.append) == 5.0
+    assert result == ["Other programs used 90 % of the processor."]
     assert host.reply(watch) is None
 
 
@@ -139,12 +139,12 @@ class LoadedBench(SimulatedBench):
 
 
 async def test_a_tune_on_a_busy_processor_waits_a_bounded_time_and_says_what_the_cause_is() -> None:
-    host, told = Host(), Told()
+    host, recorder = Host(), EventRecorder()
     host.others = 0.9
     watch = HostWatch(host.read, host.sleep)
     bench = LoadedBench(host, watch)
-    verdict = await tune(bench, bench.machine.space(), WORK, Goal(), 600, on_event=told, seed=1, host_watch=watch)
-    (waiting,), (ended,) = told.of(QuietAwaited), told.of(QuietEnded)
+    verdict = await tune(bench, bench.machine.space(), WORK, Goal(), 600, on_event=recorder, seed=1, host_watch=watch)
+    (waiting,), (ended,) = recorder.of(QuietAwaited), recorder.of(QuietEnded)
     assert len(host.slept) == waiting.most_s == ended.waited_s == 30
     assert waiting.reason == "Other programs used 90 % of the processor."
     assert verdict.trials[0].seconds > 30  # the wait is part of the budget

@@ -63,11 +63,11 @@ class Timed:
 
 
 async def test_a_warm_up_is_thrown_away_and_a_round_has_one_seed() -> None:
-    told: list[int] = []
+    received: list[int] = []
     bench = Timed(lambda ask: 1.0 if ask.before == 0 else 50.0)
-    measured = await measure_speed(bench, PROMPTS, seed=40, on_run=lambda _, number: told.append(number))
+    measured = await measure_speed(bench, PROMPTS, seed=40, on_run=lambda _, number: received.append(number))
     assert bench.asked == [("a", 40, 24), *((name, seed, 100) for seed in (41, 42, 43) for name in "ab")]
-    assert told == [0, 1, 1, 2, 2, 3, 3]
+    assert received == [0, 1, 1, 2, 2, 3, 3]
     assert measured.ended is EndReason.NARROW
     assert measured.decode == Figure.from_values([50.0] * 6)
     assert measured.acceptance

@@ -44,16 +44,16 @@ def test_a_figure_is_the_mean_its_interval_and_its_spread() -> None:
 
 
 def test_rows_stand_in_the_order_in_which_settings_came_and_compare_with_no_mtp() -> None:
-    told = build_report([run(FAST[0], ON), *(run(rate) for rate in BASE), *(run(rate, ON) for rate in FAST[1:])])
-    assert [row.draft for row in told.rows] == [2, 0]
-    on, off = told.rows
-    assert told.baseline is off
+    result = build_report([run(FAST[0], ON), *(run(rate) for rate in BASE), *(run(rate, ON) for rate in FAST[1:])])
+    assert [row.draft for row in result.rows] == [2, 0]
+    on, off = result.rows
+    assert result.baseline is off
     assert off.speedup is None
     assert on.speedup is not None
     expected = math.exp(statistics.fmean(math.log(b / a) for a, b in zip(BASE, FAST, strict=True)))
     assert on.speedup.estimate == pytest.approx(expected)
-    assert told.common == {"kv": "q8_0"}
-    assert [told.row_label(row) for row in told.rows] == ["draft 2", "MTP off"]
+    assert result.common == {"kv": "q8_0"}
+    assert [result.row_label(row) for row in result.rows] == ["draft 2", "MTP off"]
 
 
 def test_only_runs_that_count_are_in_the_figures() -> None:
@@ -86,18 +86,18 @@ def test_the_baseline_may_be_named_and_may_be_missing() -> None:
     runs = [run(70.0, ON), run(80.0, {"draft": 3, "kv": "q8_0"})]
     assert build_report(runs).baseline is None
     assert all(row.speedup is None for row in build_report(runs).rows)
-    told = build_report(runs, ON)
-    assert told.baseline is told.rows[0]
-    assert told.rows[1].speedup is not None
-    assert told.rows[1].speedup.estimate == pytest.approx(80 / 70)
-    assert told.rows[1].speedup.as_json()["low"] == 0.0  # one run each: no limits
-    assert told.rows[1].speedup.as_json()["high"] is None
+    result = build_report(runs, ON)
+    assert result.baseline is result.rows[0]
+    assert result.rows[1].speedup is not None
+    assert result.rows[1].speedup.estimate == pytest.approx(80 / 70)
+    assert result.rows[1].speedup.as_json()["low"] == 0.0  # one run each: no limits
+    assert result.rows[1].speedup.as_json()["high"] is None
 
 
 def test_a_baseline_that_never_counted_compares_with_nothing() -> None:
-    told = build_report([run(None, error="It ended."), run(70.0, ON)])
-    assert told.rows[1].speedup is None
-    assert report_data(told)[0]["tokens_per_second"] is None
+    result = build_report([run(None, error="It ended."), run(70.0, ON)])
+    assert result.rows[1].speedup is None
+    assert report_data(result)[0]["tokens_per_second"] is None
 
 
 def test_prompts_make_a_table_of_their_own() -> None:
@@ -188,10 +188,10 @@ def test_of_few_starts_of_a_tune_no_limits_are_told() -> None:
     """They say nothing of what differs from start to start, however many replies each has."""
     runs = [run(rate, settings) for settings in (OFF, ON) for rate in (20.0, 20.2, 19.9)]
     assert build_report(runs).rows[1].speedup != build_report(runs, by_start=True).rows[1].speedup
-    told = build_report(runs, by_start=True).rows[1]
-    assert told.starts == 1
-    assert told.speedup
-    assert (told.speedup.low, told.speedup.high) == (0.0, math.inf)
+    result = build_report(runs, by_start=True).rows[1]
+    assert result.starts == 1
+    assert result.speedup
+    assert (result.speedup.low, result.speedup.high) == (0.0, math.inf)
     often = build_report(runs * 3, by_start=True).rows[1]
     assert often.starts == 3
     assert often.speedup

@@ -26,8 +26,8 @@ def reported(table: PublishedTable, stated: StatedStatistic) -> float:
     assert figure.n == len(of)
     if stated.what == "speedup":
         baseline = next(run.settings for run in runs if holds(run.settings, stated.over))
-        told = build_report(runs, baseline)
-        (row,) = (each for each in told.rows if holds(each.settings, stated.of))
+        result = build_report(runs, baseline)
+        (row,) = (each for each in result.rows if holds(each.settings, stated.of))
         assert row.speedup is not None
         return row.speedup.estimate
     if stated.what == "acceptance":

@@ -117,9 +117,9 @@ def test_settings_that_both_have_are_compared_and_of_one_each_these() -> None:
         "MTP off -> draft 3"
     ]
     assert [row.label for row in compare_sessions(mixed, lone, {"draft": "2"}).rows] == ["draft 2 -> draft 3"]
-    with pytest.raises(BadOption, match="no settings in common") as told:
+    with pytest.raises(BadOption, match="no settings in common") as caught:
         compare_sessions(mixed, lone)
-    assert "MTP off, kv q8_0; draft 2, kv q8_0; draft 3, kv q8_0" in told.value.hint
+    assert "MTP off, kv q8_0; draft 2, kv q8_0; draft 3, kv q8_0" in caught.value.hint
 
 
 def test_what_is_chosen_on_both_sides_is_compared_for_each_of_the_others() -> None:
@@ -136,9 +136,9 @@ def test_what_was_not_measured_is_told_with_what_was() -> None:
     assert [row.label for row in compare_sessions(unset, unset, {"n-cpu-moe": "default"}, {"n_cpu_moe": "4"}).rows] == [
         "MTP off -> draft 2, n-cpu-moe 4"
     ]
-    with pytest.raises(BadOption, match="a has not measured draft 5") as told:
+    with pytest.raises(BadOption, match="a has not measured draft 5") as caught:
         compare_sessions(unset, unset, {"draft": "5"})
-    assert told.value.hint == "Available: MTP off; draft 2, n-cpu-moe 4."
+    assert caught.value.hint == "Available: MTP off; draft 2, n-cpu-moe 4."
     plain = session("b", [run(50.0, {}), run(60.0, {"draft": 2})])
     assert [row.label for row in compare_sessions(plain, plain, {"draft": "0"}, {"draft": "2"}).rows] == [
         "as served -> draft 2"
@@ -151,25 +151,25 @@ def test_where_no_run_counts_there_is_nothing_to_say() -> None:
     (row,) = found.rows
     assert (row.speedup, row.sentence, row.has_limits) == (None, None, False)
     assert found.notes == ()
-    (told,) = found.as_json()["rows"]
-    assert [told[name] for name in ("ratio", "paired", "told_apart", "sentence")] == [None] * 4
+    (result,) = found.as_json()["rows"]
+    assert [result[name] for name in ("ratio", "paired", "told_apart", "sentence")] == [None] * 4
 
 
 def test_programs_get_all_of_it() -> None:
     first, second = (
         session(id_, started((OFF, rate), (ON, rate), times=3)) for id_, rate in (("a", 50.0), ("b", 500.0))
     )
-    told = compare_sessions(first, second).as_json()
-    assert (told["first"]["id"], told["second"]["id"]) == ("a", "b")
-    assert told["first"] | {"id": "b"} == told["second"]
-    assert (told["first"]["kind"], told["first"]["workload"]) == ("bench", "code")
-    assert told["first"]["environment"] == ENVIRONMENT.as_json()
-    row = told["rows"][0]
+    result = compare_sessions(first, second).as_json()
+    assert (result["first"]["id"], result["second"]["id"]) == ("a", "b")
+    assert result["first"] | {"id": "b"} == result["second"]
+    assert (result["first"]["kind"], result["first"]["workload"]) == ("bench", "code")
+    assert result["first"]["environment"] == ENVIRONMENT.as_json()
+    row = result["rows"][0]
     assert row["ratio"]["estimate"] == pytest.approx(10.0)
     rates = [row[which]["tokens_per_second"]["mean"] for which in ("first", "second")]
     assert rates[1] == pytest.approx(10 * rates[0])
     assert (row["paired"], row["told_apart"]) == (False, True)
     assert row["sentence"].startswith("900.0 % faster (")
     assert (row["first"]["runs"], row["second"]["runs"]) == (3, 3)
-    assert told["notes"] == list(compare_sessions(first, second).notes)
-    assert told["differences"] == []
+    assert result["notes"] == list(compare_sessions(first, second).notes)
+    assert result["differences"] == []

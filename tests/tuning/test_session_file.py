@@ -84,8 +84,8 @@ def told_of_a_person() -> Session:
 
 @pytest.mark.parametrize("workload", ["/home/jane.doe/p.txt", ""])
 def test_nothing_personal_is_in_a_shared_file(workload: str) -> None:
-    told = replace(told_of_a_person(), workload=workload)  # "": of prompts that no workload has
-    shared = anonymize(told, user=USER, host=HOST, home=HOME)
+    result = replace(told_of_a_person(), workload=workload)  # "": of prompts that no workload has
+    shared = anonymize(result, user=USER, host=HOST, home=HOME)
     text = session_json(shared).lower()
     assert [secret for secret in SECRETS if secret.lower() in text] == []
     assert "123456." not in text  # seconds since the computer was started

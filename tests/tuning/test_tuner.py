@@ -20,7 +20,7 @@ from launcher.tuning.tuner import (
     VerdictReached,
     tune,
 )
-from tests.tuning.simulated import HOUR_S, MTP_LOSES, MTP_WINS, NO_ROOM, Told, tuned, tuned_once
+from tests.tuning.simulated import HOUR_S, MTP_LOSES, MTP_WINS, NO_ROOM, EventRecorder, tuned, tuned_once
 from tools.tuner_simulation.bench import PROMPT_TOKENS, SimulatedBench
 from tools.tuner_simulation.machine import Machine, Surroundings, draw, truth
 from tools.tuner_simulation.run import WORK
@@ -52,11 +52,11 @@ async def test_where_mtp_wins_it_says_by_how_much() -> None:
 
 
 async def test_a_first_answer_comes_after_four_starts_at_the_latest_and_has_its_range_and_risk() -> None:
-    machine, told = draw(MTP_WINS), Told()
-    await tune(SimulatedBench(machine, 1), machine.space(), WORK, Goal(), 600, on_event=told, seed=1)
-    before = told.events[: told.events.index(told.of(Predicted)[0])]
+    machine, recorder = draw(MTP_WINS), EventRecorder()
+    await tune(SimulatedBench(machine, 1), machine.space(), WORK, Goal(), 600, on_event=recorder, seed=1)
+    before = recorder.events[: recorder.events.index(recorder.of(Predicted)[0])]
     assert sum(isinstance(event, TrialMeasured) for event in before) <= 4
-    first = told.of(Predicted)[0]
+    first = recorder.of(Predicted)[0]
     assert first.sentence.startswith("Likely (over 99 %): draft ")
     answer = first.answer.as_json()
     assert (answer["mtp"], answer["draft"]) == ("on", first.answer.draft)
@@ -128,10 +128,10 @@ async def test_several_workloads_on_the_same_starts_have_an_answer_each() -> Non
     assert (easy.answer.answer, hard.answer.answer) == ("on", "off")
     assert easy.sentence.startswith("Likely (over 99 %): draft ")
     assert "leave MTP off for hard." in hard.sentence
-    told = verdict.as_json()
-    assert told["sentence"] == f"{told['overall']} {easy.sentence} {hard.sentence}"
-    assert [each["workload"] for each in told["workloads"]] == ["easy", "hard"]
-    assert [each["ci_low"] > 1 for each in told["workloads"]] == [True, False]
+    result = verdict.as_json()
+    assert result["sentence"] == f"{result['overall']} {easy.sentence} {hard.sentence}"
+    assert [each["workload"] for each in result["workloads"]] == ["easy", "hard"]
+    assert [each["ci_low"] > 1 for each in result["workloads"]] == [True, False]
 
 
 async def test_of_several_workloads_each_counts_the_same_however_many_prompts_it_has() -> None:
@@ -193,23 +193,23 @@ async def test_too_little_time_is_said_to_be_too_little(budget_s: float) -> None
 @pytest.mark.parametrize("budget_s", [300.0, 600.0, 1_500.0])
 async def test_a_tune_keeps_to_its_time(budget_s: float) -> None:
     for number in range(4):
-        _, verdict, told = await tuned(number, budget_s)
+        _, verdict, recorder = await tuned(number, budget_s)
         longest = max(trial.seconds for trial in verdict.trials)
         used_s = sum(trial.seconds for trial in verdict.trials)
         assert used_s < budget_s + 5 * longest  # the first probes, and a round once begun
-        assert told.of(VerdictReached)[0].state.used_s == pytest.approx(used_s)
+        assert recorder.of(VerdictReached)[0].state.used_s == pytest.approx(used_s)
 
 
 async def test_every_trial_is_told_before_and_after() -> None:
-    _, verdict, told = await tuned_once(MTP_WINS)
-    done = [*told.of(TrialMeasured), *told.of(TrialFailed)]
-    assert len(told.of(TrialPlanned)) == len(done) == len(verdict.trials)
-    kinds = [type(event) for event in told.events if not isinstance(event, Predicted)]
+    _, verdict, recorder = await tuned_once(MTP_WINS)
+    done = [*recorder.of(TrialMeasured), *recorder.of(TrialFailed)]
+    assert len(recorder.of(TrialPlanned)) == len(done) == len(verdict.trials)
+    kinds = [type(event) for event in recorder.events if not isinstance(event, Predicted)]
     assert kinds[:2] == [TrialPlanned, TrialMeasured]
     assert kinds[-1] is VerdictReached
     stages = [trial.stage for trial in verdict.trials]
     assert stages == sorted(stages, key=list(Stage).index)
-    first, *_, last = told.of(Predicted)  # after the probes, and when exploring ends
+    first, *_, last = recorder.of(Predicted)  # after the probes, and when exploring ends
     for predicted in (first, last):
         drafts = [forecast.draft for forecast in predicted.forecasts]
         assert drafts == list(range(max(drafts) + 1))  # the longest may not fit with these settings
@@ -242,12 +242,12 @@ class Fails(SimulatedBench):
 
 async def test_a_crash_is_a_result() -> None:
     """Drafts longer than 2 crash; the tune works with what is left."""
-    machine, told = draw(MTP_WINS), Told()
+    machine, recorder = draw(MTP_WINS), EventRecorder()
     bench = Fails(machine, lambda settings: draft_length(settings) > 2)
-    verdict = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, on_event=told, seed=1)
+    verdict = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, on_event=recorder, seed=1)
     assert verdict.mtp == "on"
     assert verdict.draft == 2
-    failed = [event for event in told.of(TrialFailed) if event.trial.fault is Fault.FAILED]
+    failed = [event for event in recorder.of(TrialFailed) if event.trial.fault is Fault.FAILED]
     assert failed
     assert all(draft_length(event.trial.settings) > 2 for event in failed)
     assert len({settings_key(event.trial.settings) for event in failed}) == len(failed)  # none is tried twice

@@ -78,11 +78,11 @@ class HttpBench:
             if "out of memory" in said:
                 failed.attach_actions([Action(ActionKind.FREE_MEMORY, "Free memory")])
             raise failed
-        told = json.loads(line)
-        self.client = EngineClient(f"http://127.0.0.1:{told['port']}", None)
+        result = json.loads(line)
+        self.client = EngineClient(f"http://127.0.0.1:{result['port']}", None)
         self.served = dict(settings)
-        self.now += told["took_s"]
-        return float(told["took_s"])
+        self.now += result["took_s"]
+        return float(result["took_s"])
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
         assert self.client

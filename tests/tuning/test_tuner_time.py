@@ -28,7 +28,7 @@ from launcher.tuning.tuner import (
     error_share,
     tune,
 )
-from tests.tuning.simulated import HOUR_S, MTP_WINS, NO_ROOM, Told, tuned, tuned_once
+from tests.tuning.simulated import HOUR_S, MTP_WINS, NO_ROOM, EventRecorder, tuned, tuned_once
 from tools.tuner_simulation.bench import SimulatedBench
 from tools.tuner_simulation.machine import Machine, draw
 from tools.tuner_simulation.run import WORK
@@ -66,26 +66,26 @@ async def test_trials_that_would_not_be_made_now_are_kept_as_knowledge_and_none_
     """As after an update of the program, or with other free memory."""
     bench, state = await paused(MTP_WINS, 8, HOUR_S)
     earlier = replace(state, trials=(*state.trials[:3], *state.trials[4:]))  # 7 trials, of which 4 would be another one
-    told = Told()
-    verdict = await tune(bench, bench.machine.space(), WORK, Goal(), 600.0, on_event=told, resume=earlier, seed=3)
+    recorder = EventRecorder()
+    verdict = await tune(bench, bench.machine.space(), WORK, Goal(), 600.0, on_event=recorder, resume=earlier, seed=3)
     assert verdict.trials[:7] == earlier.trials
-    assert told.of(VerdictReached)[0].state.known == 7
+    assert recorder.of(VerdictReached)[0].state.known == 7
     later = [trial for trial in verdict.trials[7:] if trial.stage is Stage.PROBE]
     probed = [draft_length(trial.settings) for trial in earlier.trials]
     assert later
     assert not {draft_length(trial.settings) for trial in later} & set(probed)
     assert verdict.mtp == "on"
-    again = TuneState.from_json(json.loads(json.dumps(told.of(VerdictReached)[0].state.as_json())))
+    again = TuneState.from_json(json.loads(json.dumps(recorder.of(VerdictReached)[0].state.as_json())))
     more = await tune(bench, bench.machine.space(), WORK, Goal(), 700.0, resume=again, seed=3)
     assert more.trials[: len(verdict.trials)] == verdict.trials
 
 
 async def test_an_undecided_tune_goes_on_with_more_time() -> None:
-    machine, told = draw(MTP_WINS), Told()
+    machine, recorder = draw(MTP_WINS), EventRecorder()
     bench = SimulatedBench(machine, seed=2)
-    first = await tune(bench, machine.space(), WORK, Goal(), 25, on_event=told, seed=3)
+    first = await tune(bench, machine.space(), WORK, Goal(), 25, on_event=recorder, seed=3)
     assert first.mtp == "undecided"
-    state = told.of(VerdictReached)[0].state
+    state = recorder.of(VerdictReached)[0].state
     second = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, resume=state, seed=3)
     assert second.trials[: len(first.trials)] == first.trials
     assert second.mtp == "on"
@@ -94,11 +94,11 @@ async def test_an_undecided_tune_goes_on_with_more_time() -> None:
 @pytest.mark.thorough
 async def test_where_all_looks_leave_it_undecided_going_on_measures_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Question, "update_answer", lambda *_: None)
-    machine, verdict, told = await tuned(MTP_WINS)
-    state = told.of(VerdictReached)[-1].state
+    machine, verdict, recorder = await tuned(MTP_WINS)
+    state = recorder.of(VerdictReached)[-1].state
     assert verdict.likely is not None
     assert state.used_s < HOUR_S
-    again = Told()
+    again = EventRecorder()
     bench = SimulatedBench(machine, seed=MTP_WINS)
     await tune(bench, machine.space(), WORK, Goal(), 2 * HOUR_S, on_event=again, resume=state, seed=3)
     assert len(again.of(VerdictReached)[-1].state.trials) > len(state.trials) + 20
@@ -125,8 +125,8 @@ async def test_each_question_has_its_part_of_what_a_look_may_use_also_once_other
     monkeypatch.setattr(Question, "update_answer", look)
     await tuned(number)
     assert len({question for question, _ in looks}) == questions
-    told = list(dict.fromkeys(confidence for _, confidence in looks))
-    assert told == pytest.approx([1 - 0.05 * share / questions for share in (0.5, 0.3, 0.1)])
+    received = list(dict.fromkeys(confidence for _, confidence in looks))
+    assert received == pytest.approx([1 - 0.05 * share / questions for share in (0.5, 0.3, 0.1)])
     assert len(looks) == questions + 2
 
 
@@ -134,11 +134,11 @@ async def test_each_question_has_its_part_of_what_a_look_may_use_also_once_other
 @pytest.mark.parametrize("budget_s", [20, 60, 130, 200, 260, 300])
 async def test_no_trial_starts_after_the_end_of_the_budget(budget_s: float) -> None:
     for number in (MTP_WINS, MTP_WINS + 1, MTP_WINS + 2):
-        machine, told = draw(number), Told()
+        machine, recorder = draw(number), EventRecorder()
         verdict = await tune(
-            SimulatedBench(machine, seed=2), machine.space(), WORK, Goal(), budget_s, on_event=told, seed=3
+            SimulatedBench(machine, seed=2), machine.space(), WORK, Goal(), budget_s, on_event=recorder, seed=3
         )
-        assert all(event.left_s > 0 for event in told.of(TrialPlanned))
+        assert all(event.left_s > 0 for event in recorder.of(TrialPlanned))
         if verdict.speedup is None and verdict.mtp == "undecided":
             assert "a comparison needs" in verdict.because
 
@@ -232,15 +232,15 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_grace")
 @pytest.mark.parametrize("where", ["start", "reply"])
 async def test_a_first_trial_that_does_not_end_is_ended_with_the_budget_and_can_go_on(where: str) -> None:
-    machine, told = draw(MTP_WINS), Told()
+    machine, recorder = draw(MTP_WINS), EventRecorder()
     bench = Hangs(machine, where, lambda _: True)
-    verdict = await tune(bench, machine.space(), WORK, Goal(), 0.01, on_event=told, seed=3)
+    verdict = await tune(bench, machine.space(), WORK, Goal(), 0.01, on_event=recorder, seed=3)
     assert verdict.sentence == "Undecided: the time was too short."
     assert verdict.because == "The first trial, with MTP off, was not finished after 1 min."
     assert (verdict.mtp, verdict.settings, verdict.forecasts) == ("undecided", machine.space().baseline_settings(), ())
     assert [trial.fault for trial in verdict.trials] == [Fault.TIME]
     assert json.dumps(verdict.as_json())
-    state = TuneState.from_json(json.loads(json.dumps(told.of(VerdictReached)[0].state.as_json())))
+    state = TuneState.from_json(json.loads(json.dumps(recorder.of(VerdictReached)[0].state.as_json())))
     bench.hangs = lambda _: False
     verdict = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, resume=state, seed=3)
     assert verdict.mtp == "on"

@@ -124,10 +124,10 @@ def test_a_file_of_text_is_one_too(tmp_path: Path) -> None:
 def test_a_file_that_is_none_says_why(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text)
-    with pytest.raises(WorkloadUnusable, match=why) as told:
+    with pytest.raises(WorkloadUnusable, match=why) as caught:
         read_workload_file(path)
-    assert not re.search("Field required|Extra inputs|Value error|Input should", told.value.title)
-    assert "docs/measuring.md" in told.value.hint
+    assert not re.search("Field required|Extra inputs|Value error|Input should", caught.value.title)
+    assert "docs/measuring.md" in caught.value.hint
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:

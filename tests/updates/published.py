@@ -10,7 +10,7 @@ import pytest
 from launcher.updates.check import RELEASES_VARIABLE
 from launcher.updates.signature import RELEASE_KEY_VARIABLE
 from tests.updates.signing import Maintainer
-from tools.fault_matrix.server import FileServer, Told
+from tools.fault_matrix.server import FileServer, RunRecord
 
 _RUNS = itertools.count()
 SCRIPT = 'echo "$0" "$MTP_LAUNCHER_RELEASES" >"$(dirname "$0")/ran"\n'
@@ -43,8 +43,13 @@ class Release:
     ) -> None:
         """Put it there, with one file; `changes` are of that as the manifest tells it."""
         (self.server.folder / name).write_bytes(content)
-        told = {"name": name, "platform": "any", "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        self.tell({"version": version, "notes": "Faster.\nQuieter.", "artefacts": [told | changes], "built": "anew"})
+        values = {
+            "name": name,
+            "platform": "any",
+            "size": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+        self.tell({"version": version, "notes": "Faster.\nQuieter.", "artefacts": [values | changes], "built": "anew"})
 
     def tell(self, manifest: object) -> None:
         """Put a signed manifest there, whatever it says."""
@@ -56,6 +61,6 @@ class Release:
         (self.server.folder / f"{name}.minisig").write_text(signer.sign(content), "utf-8")
 
     @property
-    def told(self) -> Told:
+    def record(self) -> RunRecord:
         """What the server saw."""
-        return self.server.told(self.run)
+        return self.server.read_record(self.run)

@@ -34,7 +34,7 @@ def aged(home: Path, seconds: float) -> None:
 
 def manifests_asked(release: Release) -> int:
     """How often a manifest was asked for."""
-    return sum(each["target"].endswith("/manifest.json") for each in release.told.requests)
+    return sum(each["target"].endswith("/manifest.json") for each in release.record.requests)
 
 
 async def test_a_newer_version_is_told_with_its_notes(release: Release) -> None:
@@ -51,7 +51,7 @@ async def test_the_version_that_is_here_is_no_newer_one(release: Release) -> Non
 
 async def test_it_asks_for_the_manifest_and_its_signature_and_tells_only_the_programs_version(release: Release) -> None:
     await check_for_update()
-    requests = release.told.requests
+    requests = release.record.requests
     assert [each["target"].rpartition("/")[2] for each in requests] == ["manifest.json", "manifest.json.minisig"]
     for asked in requests:
         assert set(asked) <= {"server", "target", "Host", "User-Agent", "Accept", "Accept-Encoding", "Connection"}
@@ -96,9 +96,9 @@ async def test_a_server_that_does_not_tell_is_an_error(release: Release, faults:
         await check_for_update()
 
 
-@pytest.mark.parametrize("told", [[], {"version": "7.0.0"}, {"version": 7, "notes": "", "artefacts": []}])
-async def test_what_is_no_manifest_is_named(release: Release, told: object) -> None:
-    release.tell(told)
+@pytest.mark.parametrize("expected", [[], {"version": "7.0.0"}, {"version": 7, "notes": "", "artefacts": []}])
+async def test_what_is_no_manifest_is_named(release: Release, expected: object) -> None:
+    release.tell(expected)
     with pytest.raises(ManifestBroken, match=r"The release information of 127.0.0.1 is invalid"):
         await check_for_update()
 
@@ -127,7 +127,7 @@ async def test_switched_off_it_asks_nothing_and_tells_what_is_known(release: Rel
 async def test_while_a_model_is_served_it_asks_nothing(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "list_entries", lambda: ("a server",))
     assert await check_weekly() is None
-    assert release.told.requests == []
+    assert release.record.requests == []
 
 
 async def test_after_a_failure_it_asks_again_a_day_later_and_keeps_what_it_knew(release: Release, home: Path) -> None:
@@ -166,4 +166,4 @@ async def test_what_another_server_told_does_not_count(release: Release) -> None
     await check_for_update()
     release.at("redirect")
     assert await check_weekly() is not None
-    assert len(release.told.requests) == 6  # both files, and where these two were redirected to
+    assert len(release.record.requests) == 6  # both files, and where these two were redirected to

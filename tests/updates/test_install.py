@@ -58,10 +58,10 @@ async def test_a_download_that_was_broken_off_goes_on_where_it_was(
     task = asyncio.ensure_future(download_update(slow, enough))
     with pytest.raises(asyncio.CancelledError):
         await task
-    sent = release.told.sent_bytes
+    sent = release.record.sent_bytes
     got = await download_update(newest)
     assert got.path.read_bytes() == CONTENT
-    assert release.told.sent_bytes - sent < len(CONTENT)
+    assert release.record.sent_bytes - sent < len(CONTENT)
     assert (await download_update(newest)).path == got.path  # it is there
     assert kept(home) == ["7.0.0"]
 
@@ -87,7 +87,7 @@ async def test_nothing_is_received_or_installed_while_a_model_is_served_or_tuned
         for work in (received(release), install_update(got)):
             with pytest.raises(TuneUnderWay):
                 await work
-    asked = len(release.told.requests)
+    asked = len(release.record.requests)
 
     class Entry:
         url = "http://127.0.0.1:21846"
@@ -95,10 +95,10 @@ async def test_nothing_is_received_or_installed_while_a_model_is_served_or_tuned
     newest = await check_for_update()
     monkeypatch.setattr(registry, "list_entries", lambda: (Entry(),))
     for work in (download_update(newest), install_update(got)):
-        with pytest.raises(UpdateWaits, match=r"A server is running at http://127.0.0.1:21846") as told:
+        with pytest.raises(UpdateWaits, match=r"A server is running at http://127.0.0.1:21846") as caught:
             await work
-        assert "mtp-launcher stop" in told.value.hint
-    assert len(release.told.requests) == asked + 2  # the manifest and its signature
+        assert "mtp-launcher stop" in caught.value.hint
+    assert len(release.record.requests) == asked + 2  # the manifest and its signature
     assert not got.path.with_name("ran").exists()
 
 
@@ -121,9 +121,9 @@ async def test_what_a_script_says_when_it_fails_is_the_error(
 ) -> None:
     release.publish(content=script.encode())
     got = await received(release)
-    with pytest.raises(UpdateFailed) as told:
+    with pytest.raises(UpdateFailed) as caught:
         await install_update(got)
-    assert (told.value.title, told.value.hint) == (title, hint.format(line=got.shell_line))
+    assert (caught.value.title, caught.value.hint) == (title, hint.format(line=got.shell_line))
 
 
 async def test_a_script_ends_with_the_wish_for_it_and_all_that_it_has_started(
@@ -169,9 +169,9 @@ def test_the_installer_for_windows_is_started_and_goes_on_without_us(tmp_path: P
 
 
 async def test_an_installer_that_cannot_be_started_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UpdateFailed, match="Cannot start the installer: ") as told:
+    with pytest.raises(UpdateFailed, match="Cannot start the installer: ") as caught:
         await install_update(DownloadedUpdate(tmp_path / "none.exe", InstallMethod.SETUP, "7.0.0", ""))
-    assert told.value.hint == f"Start it yourself: {tmp_path / 'none.exe'}"
+    assert caught.value.hint == f"Start it yourself: {tmp_path / 'none.exe'}"
 
 
 async def test_without_a_shell_that_is_told(
@@ -196,10 +196,10 @@ async def test_a_release_without_a_file_for_this_computer_is_named(release: Rele
 
 async def test_what_the_user_has_set_up_is_the_users_to_renew(release: Release, by_script: Path) -> None:
     (by_script / "install.sh").unlink()
-    with pytest.raises(NotOffered, match="uv tool install") as told:
+    with pytest.raises(NotOffered, match="uv tool install") as caught:
         await received(release)
-    assert "uv tool upgrade mtp-launcher" in told.value.hint
+    assert "uv tool upgrade mtp-launcher" in caught.value.hint
     next(by_script.rglob("uv-receipt.toml")).unlink()
-    with pytest.raises(NotOffered, match="checkout") as told:
+    with pytest.raises(NotOffered, match="checkout") as caught:
         await received(release)
-    assert "git pull" in told.value.hint
+    assert "git pull" in caught.value.hint

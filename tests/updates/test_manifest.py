@@ -19,7 +19,7 @@ def manifest(version: str = "1.2.0", *artefacts: dict[str, Any], **more: Any) ->
 
 
 def test_a_platforms_file_is_found_by_the_end_of_its_name() -> None:
-    told = manifest(
+    result = manifest(
         "1.2.0",
         artefact("mtp-launcher-1.2.0-setup.exe", "windows-x64"),
         artefact("mtp-launcher_1.2.0_arm64.deb", "linux-arm64"),
@@ -28,7 +28,7 @@ def test_a_platforms_file_is_found_by_the_end_of_its_name() -> None:
     )
 
     def name(suffix: str, platform: str) -> str | None:
-        found = told.find_artefact(suffix, platform)
+        found = result.find_artefact(suffix, platform)
         return found.name if found else None
 
     assert name(".deb", "linux-x64") == "mtp-launcher_1.2.0_amd64.deb"

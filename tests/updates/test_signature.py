@@ -145,4 +145,4 @@ async def test_a_build_without_a_key_looks_for_nothing(release: Release, monkeyp
     monkeypatch.delenv(RELEASE_KEY_VARIABLE)
     with pytest.raises(ReleasesUnknown, match="no key to verify releases"):
         await check_for_update()
-    assert release.told.requests == []
+    assert release.record.requests == []

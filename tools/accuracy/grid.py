@@ -55,11 +55,9 @@ class Case:
 
     def __str__(self) -> str:
         """Name it nearly as its command line would."""
-        told = self.setting
-        experts = f" --n-cpu-moe {told.n_cpu_moe}" if told.n_cpu_moe else ""
-        return (
-            f"{self.model} -c {told.context} -ctk {told.kv} -ub {told.ubatch} -np {told.slots} n{told.draft}{experts}"
-        )
+        at = self.setting
+        experts = f" --n-cpu-moe {at.n_cpu_moe}" if at.n_cpu_moe else ""
+        return f"{self.model} -c {at.context} -ctk {at.kv} -ub {at.ubatch} -np {at.slots} n{at.draft}{experts}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +68,22 @@ class Outcome:
     formula: Mapping[str, float]
     engine: EngineEstimate
 
-    def told(self, part: str) -> int:
+    def engine_mib(self, part: str) -> int:
         """Return the engine's figure in whole MiB, 0 for a draft without MTP."""
         return getattr(self.engine, part) or 0
 
     def equal(self, part: str) -> bool:
         """Whether the engine's figure is the formula's, which the engine rounds down for each kind of memory."""
-        return self.told(part) <= self.formula[part] < self.told(part) + self._roundings(part)
+        return self.engine_mib(part) <= self.formula[part] < self.engine_mib(part) + self._roundings(part)
 
     def beyond_mib(self, part: str) -> float:
         """Return by how many MiB they differ beyond that rounding."""
-        least = self.told(part)
+        least = self.engine_mib(part)
         return min(self.formula[part] - least, 0.0) or max(self.formula[part] - least - self._roundings(part), 0.0)
 
     def beyond_percent(self, part: str) -> float:
         """Return the same in percent of the engine's figure."""
-        return 100 * self.beyond_mib(part) / max(self.told(part), 1)
+        return 100 * self.beyond_mib(part) / max(self.engine_mib(part), 1)
 
     def _roundings(self, part: str) -> int:
         if self.engine.devices:

@@ -122,9 +122,9 @@ def predictions() -> list[tuple[ModelEntry, Preset, float]]:
                 slots=preset.slots,
                 n_cpu_moe=preset.n_cpu_moe,
             )
-            told = _estimate(entry, file, setting)
-            if told is not None:
-                found.append((entry, preset, told.parts.total / _MIB))
+            result = _estimate(entry, file, setting)
+            if result is not None:
+                found.append((entry, preset, result.parts.total / _MIB))
     return found
 
 

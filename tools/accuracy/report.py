@@ -27,26 +27,26 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 
 
 def setting(run: Run) -> str:
     """Return how a run is set, in a few words."""
-    told = run.setting
-    words = [run.quant, f"{told.context:,}", told.kv, f"draft {told.draft}" if told.draft else "no MTP"]
-    if told.ubatch != 512:
-        words.append(f"ubatch {told.ubatch}")
-    if told.n_cpu_moe:
-        words.append(f"{told.n_cpu_moe} on CPU")
+    output = run.setting
+    words = [run.quant, f"{output.context:,}", output.kv, f"draft {output.draft}" if output.draft else "no MTP"]
+    if output.ubatch != 512:
+        words.append(f"ubatch {output.ubatch}")
+    if output.n_cpu_moe:
+        words.append(f"{output.n_cpu_moe} on CPU")
     return ", ".join(words)
 
 
 def logs() -> str:
-    """Return each part that an engine told in a log, beside the formula's."""
+    """Return each part that an engine engine_mib in a log, beside the formula's."""
     rows = []
     for log in LOGS:
         found = log.run.estimate()
         formula = {} if found is None else found.parts.as_dict()
         for part, measured in log.parts.items():
-            told = formula[part] / _MIB
-            percent = 100 * (told / measured - 1)
+            result = formula[part] / _MIB
+            percent = 100 * (result / measured - 1)
             rows.append(
-                (log.run.model, part.replace("_", " "), f"{measured:,.1f}", f"{told:,.1f}", f"{percent:+.2f} %")
+                (log.run.model, part.replace("_", " "), f"{measured:,.1f}", f"{result:,.1f}", f"{percent:+.2f} %")
             )
     return table(("model", "part", "measured, MiB", "formula, MiB", "difference"), rows, texts=2)
 
@@ -88,10 +88,10 @@ def totals() -> str:
     """Return what AMD's GPUs had in use, beside the formula's totals."""
     rows = []
     for total in TOTALS:
-        told = total.run.total_mib()
-        percent = 100 * (told / total.measured_mib - 1)
+        result = total.run.total_mib()
+        percent = 100 * (result / total.measured_mib - 1)
         words = (total.gpu, total.run.model, setting(total.run))
-        numbers = (f"{total.measured_mib:,.0f}", f"{told:,.0f}", f"{percent:+.2f} %")
+        numbers = (f"{total.measured_mib:,.0f}", f"{result:,.0f}", f"{percent:+.2f} %")
         rows.append((*words, total.unknown, total.source, *numbers))
     titles = ("GPU", "model", "setting", "left open", "source", "measured, MiB", "formula, MiB", "difference")
     return table(titles, rows, texts=5)
@@ -115,11 +115,11 @@ def steps() -> str:
 def presets() -> str:
     """Return the published predictions of the presets' memory, beside the formula's totals."""
     rows = []
-    for entry, preset, told in predictions():
+    for entry, preset, result in predictions():
         predicted = preset.predicted_mib or 0
         words = [preset.quant, f"{preset.ctx:,}", preset.kv, str(preset.draft), str(preset.ubatch)]
         words += [str(preset.n_cpu_moe), str(preset.slots)]
-        numbers = (f"{predicted:,}", f"{told:,.0f}", f"{100 * (told / predicted - 1):+.2f} %")
+        numbers = (f"{predicted:,}", f"{result:,.0f}", f"{100 * (result / predicted - 1):+.2f} %")
         rows.append((entry.id, *words, *numbers))
     titles = ("model", "quant", "context", "KV", "draft", "ubatch", "layers on CPU", "slots")
     return table((*titles, "predicted, MiB", "formula, MiB", "difference"), list(dict.fromkeys(rows)), texts=2)
@@ -154,7 +154,7 @@ def _agreement(outcomes: Sequence[Outcome], part: str) -> str:
 def apart(outcomes: Sequence[Outcome]) -> str:
     """Return the settings in which a part is not equal, with the formula's figure and the engine's."""
     lines = [
-        f"- {one.case}: {_NAMES[part]} {one.formula[part]:,.1f}, engine {one.told(part):,}"
+        f"- {one.case}: {_NAMES[part]} {one.formula[part]:,.1f}, engine {one.engine_mib(part):,}"
         for one in outcomes
         for part in PARTS
         if not one.equal(part)

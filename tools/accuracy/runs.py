@@ -1,7 +1,8 @@
 """Published totals of GPU memory, from presets/evidence/runs.csv, beside the formula's.
 
-Counted are runs on one CUDA card whose file size, context, KV cache type and draft length are told and whose layers are
-all on the card. Memory that was in use before is added to the formula's. An unknown ubatch is taken as 512, slots as 1.
+Counted are runs on one CUDA card whose file size, context, KV cache type and draft length are known and whose layers
+are all on the card. Memory that was in use before is added to the formula's. An unknown ubatch counts as 512,
+slots as 1.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ CAUSES: Mapping[tuple[str, str, str], str] = {
         "RTX 4060 Ti",
         "Q4-XYZ-v1",
         "sudoingX/qwen38-mtp PR #63",
-    ): "The file's types are not told: 606 MiB less are on the "
+    ): "The file's types are unknown: 606 MiB less are on the "
     "card if its embedding is Q8_0, and its other file of this sweep is within 1 %.",
     (
         "RTX 3090 Ti",
@@ -134,11 +135,11 @@ def _file_key(row: Mapping[str, str]) -> tuple[str, ...]:
 def _baselines(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
     """Return as rows what the same server took without drafts, where no row of its own tells it."""
     keys = ("model", "quant", "gpu", "ctx", "kv", "source")
-    told = {tuple(row[key] for key in keys) for row in rows if row["draft"] == "0" and row["memory_mib"]}
+    received = {tuple(row[key] for key in keys) for row in rows if row["draft"] == "0" and row["memory_mib"]}
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows:
         key = tuple(row[each] for each in keys)
-        if row["memory_baseline_mib"] and key not in told:
+        if row["memory_baseline_mib"] and key not in received:
             found[key] = row | {"draft": "0", "speculation": "none", "memory_mib": row["memory_baseline_mib"]}
     return list(found.values())
 

@@ -89,11 +89,11 @@ async def _meet(case: Case, server: FileServer, run: str, target: Path) -> Outco
             "an error; kept aside as .bad" if aside else f"an error; {waiting:,} bytes wait" if waiting else "an error"
         )
         needed, message = waiting, str(error)
-    sent = server.told(run).sent_bytes + before
+    sent = server.read_record(run).sent_bytes + before
     lost = sent - needed
-    told = f"less than {case.vague:,}" if lost < case.vague else f"{lost:,}" if lost else "none"
+    result = f"less than {case.vague:,}" if lost < case.vague else f"{lost:,}" if lost else "none"
     message = re.sub(r"\d+\.\d GB", "N GB", message.replace(str(target.parent), "FOLDER"))
-    return Outcome(case.words, outcome, told, message)
+    return Outcome(case.words, outcome, result, message)
 
 
 def _address(case: Case, server: FileServer, run: str) -> str:

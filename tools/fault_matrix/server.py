@@ -14,7 +14,7 @@ _PROGRAM = Path(__file__).parents[2] / "tests" / "fakes" / "files.py"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RunRecord:
     """What the server saw of one run: requests with their headers, and how many bytes of bodies it has sent."""
 
     requests: list[dict[str, Any]]
@@ -33,11 +33,11 @@ class FileServer:
         """Return the address of a file with these faults, counted for `run`."""
         return f"{self.origin}/{run}/{faults}/{file}"
 
-    def told(self, run: str) -> Told:
+    def read_record(self, run: str) -> RunRecord:
         """Ask it what it saw."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(f"{self.origin}/told/{run}") as answer:
-            return Told(**json.load(answer))
+            return RunRecord(**json.load(answer))
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 Each case is a good header, changed, and is made anew from the seed and its number. The reader must return a header that
 keeps its promises, or raise ModelBroken or ModelMissing, within a second of processor time and 50 MiB. Everything else
-is a fault: it is told, its file kept if --keep names a folder, and the exit code is 1. POSIX only.
+is a fault: it is printed, its file is kept if --keep names a folder, and the exit code is 1. POSIX only.
 """
 
 from __future__ import annotations

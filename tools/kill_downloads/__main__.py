@@ -89,7 +89,7 @@ def _one_file(
     for _ in range(_ATTEMPTS):
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as program:
             try:
-                told, _ = program.communicate(timeout=_moment(chance) if count.kills < most else None)
+                result, _ = program.communicate(timeout=_moment(chance) if count.kills < most else None)
             except subprocess.TimeoutExpired:
                 program.kill()
                 program.communicate()
@@ -97,7 +97,7 @@ def _one_file(
                 count.kills_with_bytes += target.with_name(f"{target.name}.part").exists()
                 continue
         if program.returncode:
-            sys.exit(f"it ended by itself with {program.returncode}: {told.decode()}")
+            sys.exit(f"it ended by itself with {program.returncode}: {result.decode()}")
         break
     count.files += 1
     count.wrong += hashlib.sha256(target.read_bytes()).hexdigest() != sha256
@@ -106,7 +106,7 @@ def _one_file(
         print(f"left beside file {count.files}: {left}", flush=True)
         count.left_over += 1
     count.file_bytes += target.stat().st_size
-    count.sent_bytes += server.told(run).sent_bytes
+    count.sent_bytes += server.read_record(run).sent_bytes
     target.unlink()
 
 

@@ -194,9 +194,9 @@ class Run:
         with subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
             self._until_ready(program, 2)
             for verb in (["chat", "Hello", "--max-tokens", "8"], ["stop"]):
-                told = subprocess.run([*_COMMAND, *verb], env=self.environment, capture_output=True, check=False)
-                if told.returncode:
-                    self._complain("unclean", f"{verb}: {told.stderr.decode()}")
+                result = subprocess.run([*_COMMAND, *verb], env=self.environment, capture_output=True, check=False)
+                if result.returncode:
+                    self._complain("unclean", f"{verb}: {result.stderr.decode()}")
             if program.wait(30):
                 self._complain("unclean", "the last serve did not end well")
         if (

@@ -200,5 +200,5 @@ def run_launcher(place: Workplace, *arguments: str) -> subprocess.CompletedProce
 
 def read_requests(place: Workplace) -> list[dict[str, Any]]:
     """Return the last requests to the running server."""
-    told = run_launcher(place, "requests", "--json", "-n", str(_MOST_REQUESTS))
-    return list(json.loads(told.stdout)["requests"])
+    result = run_launcher(place, "requests", "--json", "-n", str(_MOST_REQUESTS))
+    return list(json.loads(result.stdout)["requests"])

@@ -108,8 +108,8 @@ def _resolved(folder: Path, text: str, *program: str | Path, **environment: str)
     texts = {"as here": text} | {kind: export("compose", "--model", "demo", "--backend", kind) for kind in _BACKENDS}
     for kind, each in texts.items():
         (place / "compose.yaml").write_text(each)
-        told = ensure(run(*program, "-f", place / "compose.yaml", "config", env=environment, cwd=place))
-        service = yaml.safe_load(told.stdout)["services"]["llama-server"]
+        result = ensure(run(*program, "-f", place / "compose.yaml", "config", env=environment, cwd=place))
+        service = yaml.safe_load(result.stdout)["services"]["llama-server"]
         if kind == "as here":  # both write a dollar sign as it is written in such a file
             assert service["command"][1] == f"/models/{MODEL_NAME}".replace("$", "$$"), service["command"]
     return ensure(run(*program, "version", "--short", env=environment)).stdout.strip()
@@ -136,8 +136,8 @@ def _unpacked(folder: Path, suite: str, package: str, *, dependencies: str = "")
     if dependencies:
         kinds = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
         without = [f"--no-{kind}" for kind in kinds]
-        told = ensure(run("apt-cache", *options, "depends", "--recurse", *without, package)).stdout
-        wanted |= {line for line in told.splitlines() if line.startswith(dependencies)}
+        output = ensure(run("apt-cache", *options, "depends", "--recurse", *without, package)).stdout
+        wanted |= {line for line in output.splitlines() if line.startswith(dependencies)}
     ensure(run("apt-get", *options, "download", *sorted(wanted), cwd=base / "debs"))
     for file in (base / "debs").glob("*.deb"):
         ensure(run("dpkg-deb", "--extract", file, base / "unpacked"))
@@ -156,8 +156,8 @@ def _podman_compose(folder: Path, text: str) -> str:
     podman.chmod(0o755)
     (folder / "compose.yaml").write_text(text)
     path = {"PATH": f"{podman.parent}:{os.environ['PATH']}"}
-    told = ensure(run(python.with_name("podman-compose"), "-f", folder / "compose.yaml", "config", env=path))
-    service = yaml.safe_load(told.stdout)["services"]["llama-server"]
+    result = ensure(run(python.with_name("podman-compose"), "-f", folder / "compose.yaml", "config", env=path))
+    service = yaml.safe_load(result.stdout)["services"]["llama-server"]
     assert service["command"][1] == f"/models/{MODEL_NAME}", service["command"]
     return ensure(run(python, "-c", "import podman_compose; print(podman_compose.__version__)")).stdout.strip()
 
@@ -177,40 +177,40 @@ def prove_clients(proofs: Proofs, folder: Path) -> None:
 
         def asked_by_curl() -> str:
             text = export("curl")
-            told = ensure(run("bash", "-c", text, env=key)).stdout
-            assert told.rstrip().endswith("data: [DONE]"), told[-200:]
+            output = ensure(run("bash", "-c", text, env=key)).stdout
+            assert output.rstrip().endswith("data: [DONE]"), output[-200:]
             refused = ensure(run("bash", "-c", text, env=wrong), 22)
             assert "401" in refused.stderr
-            return f"{told.count('data: ')} events; with a wrong key exit 22"
+            return f"{output.count('data: ')} events; with a wrong key exit 22"
 
-        proofs("curl: a streamed reply, and a wrong key told", asked_by_curl)
+        proofs("curl: a streamed reply, and a wrong key reported", asked_by_curl)
         python = _python(proofs, folder)
         if python is not None:
             _programs(proofs, "python", [str(python)], folder / "ask.py", key, wrong)
         if _typescript(proofs, folder):
             _programs(proofs, "typescript", ["node"], folder / "ask.js", key, wrong)
     for name, program, source in (("python", folder / "venv/bin/python", "ask.py"), ("typescript", "node", "ask.js")):
-        told = run(program, folder / source, env=key)
-        proofs(f"{name}: tells that the server is gone", partial(_gone, told))
+        result = run(program, folder / source, env=key)
+        proofs(f"{name}: tells that the server is gone", partial(_gone, result))
 
 
-def _gone(told: subprocess.CompletedProcess[str]) -> str:
-    assert "cannot be reached" in ensure(told, 1).stderr, told.stderr
-    return told.stderr.strip()
+def _gone(result: subprocess.CompletedProcess[str]) -> str:
+    assert "cannot be reached" in ensure(result, 1).stderr, result.stderr
+    return result.stderr.strip()
 
 
 def _programs(
     proofs: Proofs, name: str, command: list[str], program: Path, key: dict[str, str], wrong: dict[str, str]
 ) -> None:
     def streams() -> str:
-        told = ensure(run(*command, program, "What is MTP?", env=key)).stdout
-        assert len(told.split()) > 5, told
-        return f"{len(told.split())} words"
+        output = ensure(run(*command, program, "What is MTP?", env=key)).stdout
+        assert len(output.split()) > 5, output
+        return f"{len(output.split())} words"
 
     def refused() -> str:
-        told = ensure(run(*command, program, env=wrong), 1)
-        assert told.stderr.strip() == "The API key is wrong.", told.stderr
-        return told.stderr.strip()
+        result = ensure(run(*command, program, env=wrong), 1)
+        assert result.stderr.strip() == "The API key is wrong.", result.stderr
+        return result.stderr.strip()
 
     proofs(f"{name}: a streamed reply", streams)
     proofs(f"{name}: tells a wrong key", refused)
@@ -272,9 +272,9 @@ def prove_router(proofs: Proofs, folder: Path, model: Path, program: str) -> Non
             finally:
                 process.kill()
         assert read["id"] == MODEL_NAME.removesuffix(".gguf"), read["id"]
-        told = read["status"]["args"]
+        result = read["status"]["args"]
         for flag, value in (("--model", str(model)), ("--ctx-size", "1024"), ("--spec-type", "draft-mtp")):
-            assert told[told.index(flag) + 1] == value, told
+            assert result[result.index(flag) + 1] == value, result
         return f"{read['id']!r}, its arguments as exported"
 
     proofs("router-ini: llama-server's router reads it", reads)
@@ -289,8 +289,8 @@ def main() -> int:
     folder = options.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["MTP_LAUNCHER_HOME"] = str(folder / "home")
-    told = json.loads(ensure(run(*COMMAND, "export", "command", "--model", "demo", "--json")).stdout)["text"]
-    demo = next(word for word in told.split() if word.endswith(".gguf"))
+    result = json.loads(ensure(run(*COMMAND, "export", "command", "--model", "demo", "--json")).stdout)["text"]
+    demo = next(word for word in result.split() if word.endswith(".gguf"))
     model = folder / MODEL_NAME
     shutil.copyfile(demo, model)
     proofs = Proofs()

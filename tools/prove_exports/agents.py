@@ -57,8 +57,8 @@ def _environment(place: Path, key: dict[str, str], **more: str) -> dict[str, str
 
 def _requests() -> list[str]:
     """Return who sent the requests that the server has seen."""
-    told = json.loads(ensure(run(*COMMAND, "requests", "--json")).stdout)["requests"]
-    return [f"{each['who']} {each['end']}" for each in told]
+    result = json.loads(ensure(run(*COMMAND, "requests", "--json")).stdout)["requests"]
+    return [f"{each['who']} {each['end']}" for each in result]
 
 
 def _ask_opencode(place: Path, key: dict[str, str]) -> str:
@@ -120,12 +120,12 @@ def _ask_aider(place: Path) -> str:
 def _ask_by_variables(api_key: str) -> str:
     asks = """curl --silent --fail "$OPENAI_BASE_URL/models" --header "Authorization: Bearer $OPENAI_API_KEY" &&
 curl --silent --fail "$ANTHROPIC_BASE_URL/v1/models" --header "X-Api-Key: $ANTHROPIC_API_KEY" """
-    told = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", f"{export('env', '--shell', 'bash')}\n{asks}"],
         capture_output=True,
         text=True,
         check=True,
         env={"PATH": os.environ["PATH"], "LLAMA_API_KEY": api_key},
     )
-    assert told.stdout.replace(" ", "").count('"object":"list"') == 2, told.stdout
+    assert result.stdout.replace(" ", "").count('"object":"list"') == 2, result.stdout
     return "by OpenAI's and by Anthropic's"

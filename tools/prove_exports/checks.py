@@ -27,13 +27,13 @@ class Proofs:
     def __call__(self, name: str, check: Callable[[], str]) -> None:
         """Run one check, which returns what is worth telling."""
         try:
-            told = check()
+            result = check()
         except Exception as error:  # noqa: BLE001 -- a check may fail in any way; it is named and the others go on
             self.failed.append(name)
             print(f"FAILED  {name}: {type(error).__name__}: {error}", flush=True)
         else:
             self.passed += 1
-            print(f"passed  {name}{f': {told}' if told else ''}", flush=True)
+            print(f"passed  {name}{f': {result}' if result else ''}", flush=True)
 
 
 def run(
@@ -45,11 +45,11 @@ def run(
     return subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment, cwd=cwd, check=False)
 
 
-def ensure(told: subprocess.CompletedProcess[str], code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Return what a command told, unless it ended with another code."""
-    if told.returncode != code:
-        raise AssertionError(f"exit code {told.returncode}, not {code}: {(told.stderr + told.stdout)[-800:]}")
-    return told
+def ensure(result: subprocess.CompletedProcess[str], code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Return what a command result, unless it ended with another code."""
+    if result.returncode != code:
+        raise AssertionError(f"exit code {result.returncode}, not {code}: {(result.stderr + result.stdout)[-800:]}")
+    return result
 
 
 def export(kind: str, *options: str) -> str:

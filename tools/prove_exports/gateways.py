@@ -113,5 +113,5 @@ def _ask(port: int, model: str, *, tokens: int = 8) -> None:
 
 def _count(home: Path) -> Counter[str]:
     """Return how many requests the gateway of a home has completed, by model."""
-    told = ensure(run(*COMMAND, "requests", "--json", env={"MTP_LAUNCHER_HOME": str(home)}))
-    return Counter(each["model"] for each in json.loads(told.stdout)["requests"] if each["end"] == "complete")
+    result = ensure(run(*COMMAND, "requests", "--json", env={"MTP_LAUNCHER_HOME": str(home)}))
+    return Counter(each["model"] for each in json.loads(result.stdout)["requests"] if each["end"] == "complete")

@@ -70,7 +70,7 @@ def main() -> int:
         name = "" if for_docs else f"-{language}"
         sizes = (CHOSEN,) if for_docs else SIZES
         start = window.page("start")
-        _until(lambda: any(told.stage is Stage.DONE for told in start.steps.progress.values()))
+        _until(lambda: any(item.stage is Stage.DONE for item in start.steps.progress.values()))
         if "start" in pages:
             _take(window, folder, "start", f"{look}{name}", sizes)
         _serve_and_ask(window)

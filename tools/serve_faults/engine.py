@@ -95,11 +95,11 @@ async def held(world: World) -> Seen:
         await supervisor.become(world.real)
         pid = supervisor.engine_pid
         os.kill(pid or 0, signal.SIGSTOP)
-        told = await world.noticed("paused")
+        result = await world.noticed("paused")
         os.kill(pid or 0, signal.SIGCONT)
         again = await world.noticed("answers_again")
         happened = await goes_on(supervisor, pid)
-        return Seen(f"told, not ended; after SIGCONT {happened}", f"{told} Then: {again}")
+        return Seen(f"told, not ended; after SIGCONT {happened}", f"{result} Then: {again}")
 
 
 async def held_and_stopped(world: World) -> Seen:
@@ -192,8 +192,8 @@ async def clock_forward(world: World) -> Seen:
     async with world.supervised(clock=clock) as supervisor:
         await supervisor.become(world.real)
         clock.ahead_s = 3 * 3_600
-        told = await world.noticed("slept")
-        return Seen(await goes_on(supervisor, supervisor.engine_pid), told)
+        result = await world.noticed("slept")
+        return Seen(await goes_on(supervisor, supervisor.engine_pid), result)
 
 
 async def clock_back(world: World) -> Seen:

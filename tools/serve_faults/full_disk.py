@@ -30,14 +30,14 @@ async def _meet(world: World) -> Seen:
         while supervisor.log.problem is None:  # the last page of the log may have room for some lines more
             _fill(filler)
             await answers(supervisor)
-        told = await world.noticed("log_unwritable")
+        result = await world.noticed("log_unwritable")
         happened = await goes_on(supervisor, pid)
         filler.unlink()
         await answers(supervisor)
         again = await world.noticed("log_writable")
         missing = "lines are missing here" in log.read_text("utf-8", "replace")
     gap = "the gap is marked in the log" if missing else "THE GAP IS NOT MARKED"
-    return Seen(f"{happened}; {gap}", f"{told} When there is room: {again}", "lines of the log file of that time")
+    return Seen(f"{happened}; {gap}", f"{result} When there is room: {again}", "lines of the log file of that time")
 
 
 def main() -> None:

@@ -84,8 +84,8 @@ async def two_programs(world: World) -> Seen:
         assert first["url"] == world.endpoint.url
         with _serving(world.start) as (_, second):
             answers = [await _asks(ready) for ready in (first, second)]
-            told, _ = await _run(world, "status", "--json")
-            seen = {server["url"] for server in json.loads(told)}
+            result, _ = await _run(world, "status", "--json")
+            seen = {server["url"] for server in json.loads(result)}
         answers.append(await _asks(first))
     joined = first["url"] == second["url"] and first["api_key"] == second["api_key"]
     happened = "the second one joins the first, which goes on after it" if joined and all(answers) else "THEY DISTURB"
@@ -143,12 +143,12 @@ async def corrupt_last_start(world: World) -> Seen:
     path = world.home / "state" / "last-start.json"
     path.write_bytes(path.read_bytes()[:-20] + b"\0\0")
     world.expects_bad = True
-    found, told = await _run(world, "diagnose")
+    found, result = await _run(world, "diagnose")
     commands = [_first_command(each) for each in (failed, found)]
     same = commands[0] and commands[0] == commands[1]
     kept = path.with_name("last-start.json.bad").exists()
     happened = f"`diagnose` {'names the same command as the start did' if same else 'DOES NOT KNOW THE START'}"
-    return Seen(f"{happened}; the file is {'kept as .bad' if kept else 'LOST'}", _sentences(told))
+    return Seen(f"{happened}; the file is {'kept as .bad' if kept else 'LOST'}", _sentences(result))
 
 
 async def cut_model(world: World) -> Seen:
@@ -163,7 +163,7 @@ async def cut_model(world: World) -> Seen:
 
 
 async def _run(world: World, *words: str) -> tuple[str, str]:
-    """Run the command to its end; return what it printed, and what it told its user."""
+    """Run the command to its end; return what it printed, and what it text its user."""
 
     def run() -> tuple[str, str]:
         with world.start(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
@@ -177,8 +177,8 @@ def _first_command(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip().startswith("mtp-launcher")), "")
 
 
-def _sentences(told: str) -> str:
-    return told.removeprefix("Error: ").partition("To do: ")[0]
+def _sentences(text: str) -> str:
+    return text.removeprefix("Error: ").partition("To do: ")[0]
 
 
 async def _corrupt(world: World, name: str) -> Seen:
@@ -202,13 +202,13 @@ async def full_disk(world: World) -> Seen:
     folder.mkdir()
     script = 'mount -t tmpfs -o size=12m none "$1" && exec "$2" -m tools.serve_faults.full_disk "$1"'
     unshare = shutil.which("unshare") or "unshare"
-    told = await asyncio.to_thread(
+    result = await asyncio.to_thread(
         subprocess.run,
         [unshare, *as_root, "--mount", "sh", "-c", script, "sh", str(folder), sys.executable],
         capture_output=True,
         text=True,
         check=False,
     )
-    if told.returncode:
-        raise RuntimeError(f"The disk could not be filled: {told.stderr}")
-    return Seen(**json.loads(told.stdout.splitlines()[-1]))
+    if result.returncode:
+        raise RuntimeError(f"The disk could not be filled: {result.stderr}")
+    return Seen(**json.loads(result.stdout.splitlines()[-1]))

@@ -62,13 +62,13 @@ async def model_removed(world: World) -> Seen:
         await supervisor.become(options)
         pid = supervisor.engine_pid
         options.model.unlink()
-        told = await world.noticed("model_removed")
+        result = await world.noticed("model_removed")
         happened = await goes_on(supervisor, pid)
         try:
             await supervisor.become(options, again=True)
         except LauncherError as error:
-            told += f" At a restart: {error}"
-        return Seen(f"{happened}, also when a restart was refused: {await goes_on(supervisor, pid)}", told, "")
+            result += f" At a restart: {error}"
+        return Seen(f"{happened}, also when a restart was refused: {await goes_on(supervisor, pid)}", result, "")
 
 
 async def model_shrinks(world: World) -> Seen:
@@ -77,13 +77,13 @@ async def model_shrinks(world: World) -> Seen:
     async with world.supervised() as supervisor:
         await supervisor.become(options)
         os.truncate(options.model, 100_000)
-        told = await world.noticed("model_cut_short")
+        result = await world.noticed("model_cut_short")
         asked = await answers(supervisor)
         failed = asyncio.ensure_future(supervisor.wait_for_state(ServerState.FAILED))
         await asyncio.wait([failed], timeout=0.1 if asked else 10)
         status = failed.result() if failed.done() else None
         failed.cancel()
-    read = f"{told} Then: {status.error}" if status else told
+    read = f"{result} Then: {status.error}" if status else result
     return Seen("failed; it is not started again" if status else "the server goes on", read)
 
 
@@ -97,10 +97,10 @@ async def engine_replaced(world: World) -> Seen:
         other.write_bytes(program.read_bytes())
         other.chmod(0o755)
         other.replace(program)
-        told = await world.noticed("engine_replaced")
+        result = await world.noticed("engine_replaced")
         happened = await goes_on(supervisor, pid)
         await supervisor.become(supervisor.options, again=True)
-        return Seen(f"{happened}; after a restart: {await ready_again(supervisor, pid)}", told)
+        return Seen(f"{happened}; after a restart: {await ready_again(supervisor, pid)}", result)
 
 
 async def engine_removed(world: World) -> Seen:
@@ -110,8 +110,8 @@ async def engine_removed(world: World) -> Seen:
         await supervisor.become(replace(world.real, built_in=False, engine=program))
         pid = supervisor.engine_pid
         program.unlink()
-        told = await world.noticed("engine_removed")
-        return Seen(await goes_on(supervisor, pid), told)
+        result = await world.noticed("engine_removed")
+        return Seen(await goes_on(supervisor, pid), result)
 
 
 async def gpu_lost(world: World) -> Seen:

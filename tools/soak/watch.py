@@ -37,7 +37,7 @@ class Held:
 class Growth:
     """A quantity early and late: the medians of a fifth of the samples each, and the most.
 
-    `allowed` is the limit, None for what is only told.
+    `allowed` is the limit, None for what is only reported.
     """
 
     what: str

@@ -195,13 +195,13 @@ def _read_run(row: dict[str, str], entries: dict[str, ModelEntry]) -> Run | str:
 def _file_of(entry: ModelEntry, row: dict[str, str]) -> ModelFile | None:
     """Return the model file of a row: of the size that it tells, else the catalogue's, else by the bits of its name."""
     quant = row["quant"].partition(" ")[0]
-    told = ModelFile(
+    result = ModelFile(
         quant=quant, file=f"{quant}.gguf", has_head=row["speculation"] != "none" or entry.speculation == "mtp"
     )
-    expected = expect_size(entry, entry.file(quant) or told)
+    expected = expect_size(entry, entry.file(quant) or result)
     if row["file_bytes"]:
-        return replace(told, size_bytes=int(row["file_bytes"]))
-    return replace(told, size_bytes=expected.size_bytes) if expected else None
+        return replace(result, size_bytes=int(row["file_bytes"]))
+    return replace(result, size_bytes=expected.size_bytes) if expected else None
 
 
 def fit_factors(runs: Sequence[Run], begin: Factors, *, rounds: int = 6) -> Factors:
