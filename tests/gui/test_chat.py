@@ -71,25 +71,15 @@ def test_another_model_is_asked_for_what_models_are_used_for() -> None:
 
 
 def test_markdown_is_set_and_its_source_is_kept(pane: ChatPane) -> None:
-    source = "# Title\n**bold** and `code`\n- item\n\n```python\nprint(1)\n```\n| a | bb |\n|---|---|\n| ccc | d |\nend"
+    source = (
+        "# Title\n**bold** and `code`\n- item\n\n```python\nprint(1)\n```\n| a | bb |\n|---|---|\n| ccc | d |\n\nend"
+    )
     answer = say(pane, "Why?", source)
     assert answer.text == source
     assert shown(answer) == "Title\nbold and code\n•\titem\nend"
     (code,), (table,) = answer.findChildren(CodeBlock), answer.findChildren(TableBlock)
     assert code.code == "print(1)"
     assert table.edit.toPlainText().split() == ["a", "bb", "ccc", "d"]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 1_000])
-def test_pieces_do_not_matter(pane: ChatPane, size: int) -> None:
-    source = "a **b\nc** *d*\n~~~\nx\n\n~~\n~~~\n1. one\n> quote\n\n---\n|x|\nafter\\*\n"
-    pane.send_question("Why?")
-    for begin in range(0, len(source), size):
-        pane.append_text(source[begin : begin + size], "")
-    pane.finish_reply("", None)
-    answer = pane.column.replies[-1]
-    blocks = [getattr(block, "code", None) or block.edit.toPlainText() for block in answer.body.blocks]  # type: ignore[attr-defined]
-    assert blocks == ["a **b\nc** d", "x\n\n~~", "1.\tone\nquote\n\n", "|x|", "after*\n"]
 
 
 def test_code_is_copied_as_it_is_seen(pane: ChatPane, qapp: QApplication) -> None:

@@ -17,7 +17,7 @@ from launcher.gui.chat.table import TableBlock
 from launcher.gui.chat.text import ReadOnlyText
 
 CODE = "```python\nx = 1\ny = 2\n```\n"
-TABLE = "| a | bb |\n|---|---|\n| ccc | d |\n"
+TABLE = "| a | bb |\n|---|---|\n| ccc | d |\n\n"
 PARAGRAPHS = "".join(f"Paragraph {number} of a long reply. {'word ' * 40}\n\n" for number in range(300))
 LONG = f"Begin.\n{CODE}{TABLE}{PARAGRAPHS}the end"
 

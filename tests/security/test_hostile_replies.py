@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -125,7 +126,7 @@ def texts(pane: QWidget) -> list[ReadOnlyText]:
 
 
 class TestInTheWindow:
-    def test_nothing_is_loaded_and_nothing_is_a_link(
+    def test_nothing_is_loaded_and_links_show_their_address(
         self, pane: ChatPane, qapp: QApplication, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         loaded: list[str] = []
@@ -141,12 +142,28 @@ class TestInTheWindow:
         pane.finish_reply(MARKDOWN)
         qapp.processEvents()
         reply = texts(pane)[-1]
-        assert reply.toPlainText() == MARKDOWN, "it is shown as it was written"
+        first, *tags = reply.toPlainText().split("\n")
+        assert first == "x (https://evil.example/pixel.png?leak=secret) bank (https://evil.example)"
+        assert tags == MARKDOWN.strip().split("\n")[1:], "HTML is shown as it was written"
         inside = reply.document().toHtml()
         assert "&lt;img" in inside
         assert "<img" not in inside
-        assert "<a " not in inside
+        assert set(re.findall('href="([^"]*)"', inside)) == {
+            "https://evil.example/pixel.png?leak=secret",
+            "https://evil.example",
+        }
         assert not loaded
+
+    @pytest.mark.parametrize(
+        "address",
+        ["javascript:alert(1)", "file:///etc/passwd", "//evil.example/share", "data:text/html,x", "smb://evil.example/x",
+         "https://bank.example@evil.example/", "vscode://x", "http://"],
+    )  # fmt: skip
+    def test_only_plain_addresses_of_the_web_are_links(self, pane: ChatPane, address: str) -> None:
+        pane.append_text(f"[bank]({address}) <{address}>", "")
+        pane.finish_reply("")
+        assert address in texts(pane)[-1].toPlainText()
+        assert "href" not in texts(pane)[-1].document().toHtml()
 
     @pytest.mark.parametrize("before", ["", "```\n", "| ", "# **", "> `"])
     def test_it_does_nothing(self, pane: ChatPane, qapp: QApplication, before: str) -> None:
@@ -167,7 +184,24 @@ class TestInTheWindow:
             assert not ACTING.search(qapp.clipboard().text())
 
     @pytest.mark.cases(2)
-    @pytest.mark.parametrize("line", ["*" * 2_000, "**a " * 500, "`a" * 1_000, "_a*b" * 500, "[" * 2_000, "|a" * 1_000])
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "*" * 2_000,
+            "**a " * 500,
+            "`a" * 1_000,
+            "_a*b" * 500,
+            "[" * 2_000,
+            "|a" * 1_000,
+            "[a](" * 500,
+            "$a " * 700,
+            "\\\\[" * 700,
+            "- " * 1_000,
+            "> " * 1_000,
+            "http://" * 280,
+            "&#27;" * 400,
+        ],
+    )
     def test_no_markdown_takes_long(self, pane: ChatPane, qapp: QApplication, line: str) -> None:
         began_s = time.thread_time()
         for part in [line[begin : begin + 20] for begin in range(0, len(line), 20)]:  # as it streams

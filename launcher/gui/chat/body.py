@@ -32,6 +32,8 @@ class Block(QFrame):
 
     grew = Signal()
     """The block's height has changed."""
+    indent = 0
+    """Distance from the body's left edge in pixels, such as that of code within a list."""
 
     @abstractmethod
     def set_width(self, width: int) -> int:
@@ -157,9 +159,9 @@ class Body(QWidget):
         block.setParent(self)
         slot.block = block
         self._built.add(number)
-        height = block.set_width(self.width())
+        height = block.set_width(self.width() - block.indent)
         block.grew.connect(lambda: self._lay_out_from(number))
-        block.move(0, self._tops[number])
+        block.move(block.indent, self._tops[number])
         if height != slot.height:
             self._lay_out_from(number)
         block.show()
@@ -180,8 +182,8 @@ class Body(QWidget):
             slot = self._slots[number]
             self._tops[number] = y
             if slot.block is not None:
-                slot.height = slot.block.set_width(width)
-                slot.block.move(0, y)
+                slot.height = slot.block.set_width(width - slot.block.indent)
+                slot.block.move(slot.block.indent, y)
             y += slot.height + gap
         total = max(y - gap, 0)
         if total != self.height() or self.minimumHeight() != total:

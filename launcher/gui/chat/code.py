@@ -29,7 +29,6 @@ class FramedBlock(Block):
     def __init__(self, name: str, edit: QAbstractScrollArea, *buttons: QPushButton) -> None:
         super().__init__()
         self.setObjectName("code")
-        self._lines: list[str] = [""]
         self._height = 0
         self._ended = False
         edit.setObjectName("code")
@@ -55,19 +54,9 @@ class FramedBlock(Block):
         self._frame_width = margins.left() + margins.right() + 2 * _BORDER
 
     @property
+    @abstractmethod
     def code(self) -> str:
         """The source of the block."""
-        return "\n".join(self._lines)
-
-    def append_text(self, text: str) -> None:
-        """Append source, which may contain line ends."""
-        first, *others = text.split("\n")
-        self._lines[-1] += first
-        self._lines += others
-
-    @abstractmethod
-    def drop_line(self) -> None:
-        """Remove the last line, which turned out to be the closing fence or to belong to another block."""
 
     @abstractmethod
     def end_block(self) -> None:
@@ -87,10 +76,12 @@ class CodeSource:
     text: str
     language: str
     wraps: bool
+    indent: int
 
     def build_block(self, *, coloured: bool) -> "CodeBlock":  # noqa: ARG002 -- code is not coloured by draft step
         """Build the block's widget."""
         block = CodeBlock(self.language, wraps=self.wraps)
+        block.indent = self.indent
         block.append_text(self.text)
         block.end_block()
         return block
@@ -103,6 +94,7 @@ class CodeBlock(FramedBlock):
         self.edit, self.wrap_button = QPlainTextEdit(), QPushButton(tr("Wrap"))
         super().__init__(language or tr("code"), self.edit, self.wrap_button)
         self._language, self._wraps = language, wraps
+        self._lines = [""]
         self._rows: list[int] = []
         """Rows that each line takes when it is wrapped to `_rows_width`; those behind are not counted yet."""
         self._rows_width = 0
@@ -122,10 +114,17 @@ class CodeBlock(FramedBlock):
         self.wrap_button.toggled.connect(self._wrap_lines)
         self._colours = CodeColours(self.edit.document(), language)
 
+    @property
+    def code(self) -> str:
+        """The code of the block."""
+        return "\n".join(self._lines)
+
     def append_text(self, text: str) -> None:
         """Append code, which may contain line ends."""
-        super().append_text(text)
-        ends = text.count("\n")
+        first, *others = text.split("\n")
+        self._lines[-1] += first
+        self._lines += others
+        ends = len(others)
         self._longest = max(self._longest, *self._lines[-ends - 1 :], key=len)
         cursor = QTextCursor(self.edit.document())
         cursor.movePosition(QTextCursor.MoveOperation.End)
@@ -134,6 +133,14 @@ class CodeBlock(FramedBlock):
         self._colours.colour_new_lines()
         if ends or self._wraps or not self._height:
             self.grew.emit()
+
+    def show_code(self, code: str) -> None:
+        """Show code that begins with what is shown already, or other code."""
+        if not code.startswith(self.code):
+            self._lines, self._rows, self._longest = [""], [], ""
+            self.edit.clear()
+            self._colours.restart()
+        self.append_text(code[len(self.code) :])
 
     def drop_line(self) -> None:
         """Remove the last line, which turned out to be the closing fence or to belong to another block."""
@@ -156,7 +163,7 @@ class CodeBlock(FramedBlock):
         """Return the block's content once it is finished, unless part of it is selected."""
         if not self._ended or self.edit.hasFocus() or self.edit.textCursor().hasSelection():
             return None
-        return CodeSource(self.code, self._language, self._wraps)
+        return CodeSource(self.code, self._language, self._wraps, self.indent)
 
     def recolour(self, *, coloured: bool) -> None:  # noqa: ARG002 -- code is not coloured by draft step
         """Colour the code for the current theme."""

@@ -10,168 +10,17 @@ from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 from launcher.base.text import visible_reply
 from launcher.conversations.records import ChatMessage
 from launcher.gui import theme
+from launcher.gui.chat.block_stream import BlockStream
 from launcher.gui.chat.body import Body
-from launcher.gui.chat.code import CodeBlock, CopyButton, FramedBlock
-from launcher.gui.chat.markdown import closes_fence, is_table_row, parse_fence
+from launcher.gui.chat.code import CopyButton
 from launcher.gui.chat.steps import VerificationSteps
 from launcher.gui.chat.style import glyph_icon
-from launcher.gui.chat.table import TableBlock, fits_table
-from launcher.gui.chat.text import ProseBlock
 from launcher.gui.labels import Label
 from launcher.gui.translation import ntr, tr
 from launcher.gui.widgets.blocks import make_caption
 
 if TYPE_CHECKING:
     from launcher.engine.server.client import Delta
-
-# Streamed text, split into blocks.
-
-_LONGEST_LINE = 2_000
-"""Longer lines are broken: Qt's layout time grows with the square of a line's length."""
-_SEGMENT, _LONGEST_SEGMENT = 3_000, 6_000
-"""Characters after which a new prose block begins: at the next blank line, or at any line."""
-
-
-class BlockStream:
-    """Splits streamed text into the blocks of a body. `quiet` text, such as thinking, is prose without Markdown."""
-
-    def __init__(self, body: Body, steps: VerificationSteps | None, *, quiet: bool = False) -> None:
-        self._body, self._steps, self._quiet = body, steps, quiet
-        self._prose: ProseBlock | None = None
-        """The block that grows, if it is prose."""
-        self._code: FramedBlock | None = None
-        """The block that grows, if it is code or a table."""
-        self._fence = ""
-        """The fence that opened the code block; empty for a table."""
-        self._line = ""
-        """The last line so far."""
-        self._offset = 0
-        """Offset of that line in the text, in characters."""
-        self._broken = False
-        """Whether that line continues one that was too long."""
-
-    def append_text(self, text: str) -> None:
-        """Append text."""
-        first, *others = text.split("\n")
-        self._add_to_line(first)
-        for line in others:
-            self._end_line()
-            self._add_to_line(line)
-
-    def end_text(self) -> None:
-        """Mark the text as finished: the last line is complete although no line end came."""
-        line = self._line
-        if self._code is None:
-            return
-        if self._fence and closes_fence(line, self._fence):
-            self._code.drop_line()
-        elif not self._fence and not is_table_row(line):
-            self._code.drop_line()
-            if line:
-                self._begin_prose(self._offset).append_text(line)
-        self._close_code()
-
-    def _add_to_line(self, text: str) -> None:
-        while len(self._line) + len(text) > _LONGEST_LINE:
-            room = _LONGEST_LINE - len(self._line)
-            self._append_to_block(text[:room])
-            text = text[room:]
-            self._break_line()
-        if text:
-            self._append_to_block(text)
-
-    def _append_to_block(self, text: str) -> None:
-        self._line += text
-        if self._code is not None:
-            self._code.append_text(text)
-        else:
-            (self._prose or self._begin_prose()).append_text(text)
-
-    def _break_line(self) -> None:
-        """Start a new display line in the middle of a source line."""
-        self._offset += len(self._line)
-        self._line, self._broken = "", True
-        if self._code is not None:
-            self._code.append_text("\n")
-        else:
-            self._next_line()
-
-    def _end_line(self) -> None:
-        line, is_complete = self._line, not self._broken
-        line_start = self._offset
-        self._offset += len(line) + 1
-        self._line, self._broken = "", False
-        if self._fence and self._code is not None:
-            if is_complete and closes_fence(line, self._fence):
-                self._code.drop_line()
-                self._close_code()
-            else:
-                self._code.append_text("\n")
-        elif self._code is not None:
-            if is_table_row(line):
-                self._code.append_text("\n")
-                self._continue_full_table()
-            else:
-                self._code.drop_line()
-                self._close_code()
-                if line.strip():
-                    self._begin_prose(line_start).append_text(line)
-                    self._next_line()
-        elif is_complete and not self._quiet and (opened := parse_fence(line)):
-            self._fence, language = opened
-            self._begin_code(CodeBlock(language))
-        elif is_complete and not self._quiet and is_table_row(line):
-            self._begin_code(TableBlock() if fits_table(line) else CodeBlock("")).append_text(f"{line}\n")
-        else:
-            self._next_line()
-
-    def _next_line(self) -> None:
-        """Start a line in the current prose block.
-
-        Without one, a block begins with the first line that is not blank: blank lines at its edges would add to the gap
-        between blocks.
-        """
-        if self._prose is None:
-            return
-        most = _SEGMENT if self._prose.ends_blank else _LONGEST_SEGMENT
-        if self._prose.characters > most:
-            if self._prose.ends_blank and self._prose.lines > 1:
-                self._prose.drop_line()
-            self._prose = None
-        else:
-            self._prose.begin_line(self._offset)
-
-    def _begin_prose(self, offset: int | None = None) -> ProseBlock:
-        self._prose = ProseBlock(self._steps, quiet=self._quiet, coloured=self._body.coloured)
-        self._prose.begin_line(self._offset if offset is None else offset)
-        self._body.append(self._prose)
-        return self._prose
-
-    def _begin_code(self, block: FramedBlock) -> FramedBlock:
-        """Start a code block. Its opening line is still in the prose block: remove it, with the blank lines above."""
-        if self._prose is not None:
-            while self._prose.lines > 1:
-                self._prose.drop_line()
-                if not self._prose.ends_blank:
-                    break
-            else:  # nothing but blank lines is above
-                self._body.pop()
-        self._prose, self._code = None, block
-        self._body.append(block)
-        return block
-
-    def _continue_full_table(self) -> None:
-        """Begin another block for the next rows of a long table."""
-        if isinstance(self._code, TableBlock) and self._code.is_full:
-            self._code.drop_line()
-            self._close_code()
-            self._begin_code(TableBlock())
-
-    def _close_code(self) -> None:
-        if self._code is not None:
-            self._code.end_block()
-        self._code, self._fence = None, ""
-
 
 _CHARACTERS_AT_ONCE, _BUSY_S, _PAUSE_MS = 400, 0.008, 8
 """Characters per append, time budget per turn of the event loop, and pause between turns."""

@@ -1,8 +1,7 @@
 """Blocks of prose in a reply, which grow at their end while the reply streams."""
 
-from array import array
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 
 from PySide6.QtCore import Qt
@@ -15,19 +14,24 @@ from PySide6.QtGui import (
     QTextFormat,
     QTextOption,
 )
-from PySide6.QtWidgets import QFrame, QTextEdit, QVBoxLayout
+from PySide6.QtWidgets import QFrame, QVBoxLayout
 
 from launcher.gui import theme
 from launcher.gui.chat.body import Block
-from launcher.gui.chat.markdown import Line, LineKind, Span, SpanStyle, parse_line
+from launcher.gui.chat.links import LinkText
+from launcher.gui.chat.markdown import Line, LineKind, Span, SpanStyle
 from launcher.gui.chat.steps import VerificationSteps
 from launcher.gui.translation import tr
 
-_HEADING_PX = {1: theme.TITLE_PX, 2: theme.SECTION_PX}
+_PROSE_PX = 14
+_HEADING_PX = {1: theme.TITLE_PX, 2: 17, 3: theme.SECTION_PX}
+_FORMULA_FONTS = ("STIX Two Text", "Cambria Math", "DejaVu Serif", "Noto Serif", "serif")
+LEVEL_WIDTH = 24
+"""Width by which the text of a list or a quote is indented, in pixels at 100 % scale."""
 
 
-class ReadOnlyText(QTextEdit):
-    """Read-only text without links and pictures. Formats are set by code, never by HTML.
+class ReadOnlyText(LinkText):
+    """Text of a reply, as high as its content.
 
     `quiet` text, such as the model's thinking, is small and shown as received, without Markdown.
     """
@@ -35,21 +39,20 @@ class ReadOnlyText(QTextEdit):
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__()
         self.setObjectName("reply")
-        self.setReadOnly(True)
-        self.setUndoRedoEnabled(False)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setAccessibleName(tr("Thoughts") if quiet else tr("Reply"))
         self.setTextInteractionFlags(theme.SELECTABLE)
         self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-        self.setFont(theme.font(theme.CAPTION_PX if quiet else theme.BODY_PX))
+        self.setFont(theme.font(theme.CAPTION_PX if quiet else _PROSE_PX))
         self.document().setDocumentMargin(0)
         self.quiet = quiet
 
 
-def set_span_style(form: QTextCharFormat, style: SpanStyle) -> None:
-    """Set a span's style in its format."""
+def set_span_style(form: QTextCharFormat, span: Span) -> None:
+    """Set a span's style and its link in its format."""
+    style = span.style
     if style & SpanStyle.BOLD:
         form.setFontWeight(QFont.Weight.DemiBold)
     if style & SpanStyle.ITALIC:
@@ -57,16 +60,26 @@ def set_span_style(form: QTextCharFormat, style: SpanStyle) -> None:
     if style & SpanStyle.STRUCK:
         form.setFontStrikeOut(True)
     if style & SpanStyle.CODE:
-        form.setFont(theme.monospace())
+        form.setFont(theme.monospace(theme.BODY_PX))
         form.setBackground(theme.colour("raised"))
+    if style & SpanStyle.FORMULA:
+        form.setFontFamilies(list(_FORMULA_FONTS))
+        form.setFontStyleHint(QFont.StyleHint.Serif)
+    if span.link:
+        form.setAnchor(True)
+        form.setAnchorHref(span.link)
+        form.setForeground(theme.colour("accent"))
+        form.setFontUnderline(True)
+    if style & SpanStyle.NOTE:
+        form.setForeground(theme.colour("secondary"))
+        form.setFontUnderline(False)
 
 
 @dataclass(frozen=True, slots=True)
 class ProseSource:
-    """Content of a ProseBlock without its widget: lines of text, and the offset of each in the reply."""
+    """Content of a ProseBlock without its widget."""
 
-    text: str
-    offsets: "array[int]"
+    lines: tuple[Line, ...]
     steps: VerificationSteps | None
     quiet: bool
     wraps = True
@@ -74,20 +87,18 @@ class ProseSource:
     def build_block(self, *, coloured: bool) -> "ProseBlock":
         """Build the block's widget."""
         block = ProseBlock(self.steps, quiet=self.quiet, coloured=coloured)
-        block.show_lines(zip(self.offsets, self.text.split("\n"), strict=True))
+        block.replace_lines(0, self.lines)
         return block
 
 
 class ProseBlock(Block):
-    """Lines of prose. Only the last line is laid out again when text arrives."""
+    """Lines of prose. Only lines that differ are laid out again."""
 
     def __init__(self, steps: VerificationSteps | None, *, quiet: bool = False, coloured: bool = False) -> None:
         super().__init__()
         self.edit = ReadOnlyText(quiet=quiet)
         self._steps, self._coloured = steps, coloured
-        self._lines: list[tuple[int, str]] = []
-        self._plain = True
-        """Whether the last line has no Markdown so far, so that text can be appended without replacing the line."""
+        self._lines: list[Line] = []
         self._height = 0
         self.characters = 0
         layout = QVBoxLayout(self)
@@ -96,60 +107,37 @@ class ProseBlock(Block):
         self.edit.document().documentLayout().documentSizeChanged.connect(self._report_growth)
 
     @property
-    def lines(self) -> int:
+    def line_count(self) -> int:
         """Number of lines."""
         return len(self._lines)
 
-    @property
-    def ends_blank(self) -> bool:
-        """Whether the last line is blank."""
-        return not self._lines[-1][1].strip()
-
-    def begin_line(self, offset: int) -> None:
-        """Start a line at an offset in the reply, in characters."""
-        cursor = self._end_cursor()
-        blank = self._block_format(Line(LineKind.BLANK, 0, ()))
-        if self._lines:
-            cursor.insertBlock(blank, QTextCharFormat())
-        else:
-            cursor.setBlockFormat(blank)
-        self._lines.append((offset, ""))
-        self._plain = True
-
-    def show_lines(self, lines: Iterable[tuple[int, str]]) -> None:
-        """Fill an empty block with lines of (offset, text)."""
+    def replace_lines(self, first: int, lines: Sequence[Line]) -> None:
+        """Show other lines from number `first` on."""
+        while first < len(self._lines) and lines and self._lines[first] == lines[0]:
+            first, lines = first + 1, lines[1:]
+        if not lines and first == len(self._lines):
+            return
         cursor = self._end_cursor()
         cursor.beginEditBlock()
-        for offset, line in lines:
-            if self._lines:
-                cursor.insertBlock()
-            self._lines.append((offset, line))
-            self.characters += len(line)
-            self._replace_line(self._parse_line(line), offset, cursor)
+        if len(lines) == 1 and first == len(self._lines) - 1 and self._append_spans(first, lines[0], cursor):
+            cursor.endEditBlock()
+            return
+        self._cut_lines(max(first, 1), cursor)
+        for number, line in enumerate(lines, first):
+            self.characters += _count_characters(line)
+            if number == 0 and self._lines:
+                self.characters -= _count_characters(self._lines[0])
+                self._lines[0] = line
+            else:
+                if number:
+                    cursor.insertBlock()
+                self._lines.append(line)
+            self._replace_line(line, cursor)
         cursor.endEditBlock()
-        self._plain = False
 
-    def append_text(self, text: str) -> None:
-        """Append to the last line."""
-        offset, before = self._lines[-1]
-        line = before + text
-        self._lines[-1] = offset, line
-        self.characters += len(text)
-        shown = self._parse_line(line)
-        plain = shown.kind is LineKind.PLAIN and len(shown.spans) == 1 and shown.spans[0].text == line
-        if plain and self._plain and before and not self._coloured:
-            self._end_cursor().insertText(text, self._char_format(SpanStyle.NONE, LineKind.PLAIN, 0))
-        else:
-            self._replace_line(shown, offset, self._end_cursor())
-        self._plain = plain
-
-    def drop_line(self) -> None:
-        """Remove the last line, which turned out to belong to another block."""
-        self._lines.pop()
-        cursor = self._end_cursor()
-        cursor.movePosition(QTextCursor.MoveOperation.StartOfBlock, QTextCursor.MoveMode.KeepAnchor)
-        cursor.removeSelectedText()
-        cursor.deletePreviousChar()
+    def cut_lines(self, first: int) -> None:
+        """Remove the lines from number `first` on, which must not be 0."""
+        self._cut_lines(first, self._end_cursor())
 
     def set_width(self, width: int) -> int:
         """Set the width. Returns the height needed, both in pixels."""
@@ -167,8 +155,7 @@ class ProseBlock(Block):
         """Return the block's content, unless part of it is selected."""
         if self.edit.hasFocus() or self.edit.textCursor().hasSelection():
             return None
-        text, offsets = "\n".join(line for _, line in self._lines), array("q", (offset for offset, _ in self._lines))
-        return ProseSource(text, offsets, self._steps, self.edit.quiet)
+        return ProseSource(tuple(self._lines), self._steps, self.edit.quiet)
 
     def recolour(self, *, coloured: bool) -> None:
         """Format all lines again."""
@@ -176,50 +163,68 @@ class ProseBlock(Block):
         self.edit.setUpdatesEnabled(False)
         cursor = QTextCursor(self.edit.document())
         cursor.beginEditBlock()
-        for number, (offset, line) in enumerate(self._lines):
-            line_cursor = QTextCursor(self.edit.document().findBlockByNumber(number))
-            self._replace_line(self._parse_line(line), offset, line_cursor)
+        for number, line in enumerate(self._lines):
+            self._replace_line(line, QTextCursor(self.edit.document().findBlockByNumber(number)))
         cursor.endEditBlock()
         self.edit.setUpdatesEnabled(True)
 
-    def _parse_line(self, line: str) -> Line:
-        return parse_line(line) if not self.edit.quiet else Line(LineKind.PLAIN, 0, (Span(line, 0),))
+    def _append_spans(self, number: int, line: Line, cursor: QTextCursor) -> bool:
+        """Append to the last line what it has in addition, and return whether this is possible."""
+        before = self._lines[number]
+        if self._coloured or not before.spans or replace(line, spans=()) != replace(before, spans=()):
+            return False
+        kept, last = before.spans[:-1], before.spans[-1]
+        if line.spans[: len(kept)] != kept or len(line.spans) == len(kept):
+            return False
+        grown = line.spans[len(kept)]
+        if replace(grown, text="") != replace(last, text="") or not grown.text.startswith(last.text):
+            return False
+        for span in (replace(grown, text=grown.text[len(last.text) :]), *line.spans[len(kept) + 1 :]):
+            cursor.insertText(span.text, self._char_format(span, line))
+        self.characters += _count_characters(line) - _count_characters(before)
+        self._lines[number] = line
+        return True
 
-    def _replace_line(self, line: Line, offset: int, cursor: QTextCursor) -> None:
-        cursor.beginEditBlock()
+    def _cut_lines(self, first: int, cursor: QTextCursor) -> None:
+        if first < len(self._lines):
+            self.characters -= sum(map(_count_characters, self._lines[first:]))
+            del self._lines[first:]
+            cursor.setPosition(self.edit.document().findBlockByNumber(first).position() - 1)
+            cursor.movePosition(QTextCursor.MoveOperation.End, QTextCursor.MoveMode.KeepAnchor)
+            cursor.removeSelectedText()
+
+    def _replace_line(self, line: Line, cursor: QTextCursor) -> None:
         cursor.movePosition(QTextCursor.MoveOperation.StartOfBlock)
         cursor.movePosition(QTextCursor.MoveOperation.EndOfBlock, QTextCursor.MoveMode.KeepAnchor)
         cursor.removeSelectedText()
         cursor.setBlockFormat(self._block_format(line))
         for span in line.spans:
-            form = self._char_format(span.style, line.kind, line.level)
+            form = self._char_format(span, line)
             if not self._coloured or self._steps is None or span.start < 0:
                 cursor.insertText(span.text, form)
                 continue
-            first = offset + span.start
+            first = span.start
             for begin, end, tint in self._steps.split_by_tint(first, first + len(span.text)):
                 stretch = QTextCharFormat(form)
                 if tint is not None:
                     stretch.setBackground(QColor(theme.current().drafted[tint]))
                 cursor.insertText(span.text[begin - first : end - first], stretch)
-        cursor.endEditBlock()
 
     def _block_format(self, line: Line) -> QTextBlockFormat:
         form = QTextBlockFormat()
-        gap = theme.px(18)
         if line.kind is LineKind.BLANK and not self.edit.quiet:
-            form.setLineHeight(theme.px(8), QTextBlockFormat.LineHeightTypes.FixedHeight.value)
+            form.setLineHeight(theme.px(theme.GAP), QTextBlockFormat.LineHeightTypes.FixedHeight.value)
             return form
         form.setLineHeight(132, QTextBlockFormat.LineHeightTypes.ProportionalHeight.value)
+        width = theme.px(LEVEL_WIDTH)
+        form.setLeftMargin(line.level * width)
         if line.kind in (LineKind.BULLET, LineKind.NUMBERED):
-            width = theme.px(18 if line.kind is LineKind.BULLET else 22)
-            form.setLeftMargin(line.level * gap + width)
             form.setTextIndent(-width)
             tab = QTextOption.Tab()
             tab.position = width
             form.setTabPositions([tab])
-        elif line.kind is LineKind.QUOTE:
-            form.setLeftMargin(line.level * gap)
+        elif line.kind is LineKind.FORMULA:
+            form.setLeftMargin((line.level + 1) * width)
         elif line.kind is LineKind.HEADING:
             form.setTopMargin(theme.px(theme.GAP))
             form.setBottomMargin(theme.px(theme.GAP_S))
@@ -227,13 +232,13 @@ class ProseBlock(Block):
             form.setProperty(QTextFormat.Property.BlockTrailingHorizontalRulerWidth, True)
         return form
 
-    def _char_format(self, style: SpanStyle, kind: LineKind, level: int) -> QTextCharFormat:
+    def _char_format(self, span: Span, line: Line) -> QTextCharFormat:
         form = QTextCharFormat()
-        if kind is LineKind.HEADING:
-            form.setFont(theme.font(_HEADING_PX.get(level, theme.BODY_PX), bold=True))
-        if kind is LineKind.QUOTE or self.edit.quiet:
+        if line.kind is LineKind.HEADING:
+            form.setFont(theme.font(_HEADING_PX.get(line.heading, _PROSE_PX), bold=True))
+        if line.quoted or self.edit.quiet:
             form.setForeground(theme.colour("secondary"))
-        set_span_style(form, style)
+        set_span_style(form, span)
         return form
 
     def _end_cursor(self) -> QTextCursor:
@@ -247,3 +252,7 @@ class ProseBlock(Block):
 
     def _needed_height(self) -> int:
         return ceil(self.edit.document().size().height()) + 2 * self.edit.frameWidth()
+
+
+def _count_characters(line: Line) -> int:
+    return sum(len(span.text) for span in line.spans) + 1
