@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
 from launcher.app import autostart, settings, settings_file
 from launcher.app.settings_declared import (
     AT_LOGIN,
+    KEEP,
     LANGUAGE,
     MAX_TOKENS,
     MODELS_FOLDER,
@@ -55,6 +56,7 @@ def show(window: Window, qtbot: QtBot) -> SettingsPage:
 
 
 def control(page: SettingsPage, name: str) -> Any:  # noqa: ANN401 -- each kind has its own
+    page.show_setting(name)
     return page.rows[name].control
 
 
@@ -69,7 +71,7 @@ def test_it_shows_what_is_declared_as_it_stands(page: SettingsPage) -> None:
     assert control(page, TEXT_SCALE).value.text() == "100 %"
     assert control(page, MODELS_FOLDER).line.text() == str(models_dir())
     assert not control(page, AT_LOGIN).box.isChecked()
-    assert not any(row.mark.isVisible() or row.reset_button.isVisible() for row in page.rows.values())
+    assert not any(row.mark.isVisible() or not row.reset_button.isHidden() for row in page.rows.values())
     assert "next time" in page.rows[LANGUAGE]._sentence.text()
     assert page.path.full_text == str(settings_file.settings_path())
 
@@ -250,9 +252,35 @@ def test_it_is_searched(page: SettingsPage, qtbot: QtBot) -> None:
     page.search.setText("no such thing")
     assert page.no_match.isVisible()
     assert "no such thing" in page.no_match.text()
+    page.search.setText("theme")
+    assert [name for name, row in page.rows.items() if row.isVisible()] == [THEME]
     page.search.clear()
-    assert all(row.isVisible() for row in page.rows.values())
+    assert {row.setting.group for row in page.rows.values() if row.isVisible()} == {"Window"}
     assert not page.no_match.isVisible()
+
+
+def test_a_section_is_shown_at_a_time_and_chosen_by_mouse_or_keys(page: SettingsPage, qtbot: QtBot) -> None:
+    def shown() -> list[str]:
+        return [name for name, card in page.cards.items() if card.isVisible()]
+
+    buttons = {each.text(): each for each in page.sections.findChildren(QPushButton)}
+    assert list(buttons) == list(page.cards)
+    assert shown() == ["Window"]
+    assert not page.sharing.isVisible()
+    qtbot.mouseClick(buttons["Server"], Qt.MouseButton.LeftButton)
+    assert shown() == ["Server"]
+    assert page.sharing.isVisible()
+    buttons["Server"].setFocus()
+    qtbot.keyClick(buttons["Server"], Qt.Key.Key_Down)
+    assert shown() == ["Chat"]
+    page.search.setText("theme")
+    assert shown() == ["Window"]
+    assert [text for text, each in buttons.items() if each.isVisible()] == ["Window"]
+    qtbot.mouseClick(buttons["Window"], Qt.MouseButton.LeftButton)
+    assert page.search.text() == ""
+    assert all(each.isVisible() for each in buttons.values())
+    page.show_setting(KEEP)
+    assert shown() == ["Chat"]
 
 
 def test_a_token_is_told_of_but_never_shown(page: SettingsPage) -> None:

@@ -15,6 +15,7 @@ from pytestqt.qtbot import QtBot
 
 from launcher.app import settings_file
 from launcher.app.session_host import SessionHost
+from launcher.app.settings_declared import APPLY
 from launcher.app.sharing import shared_urls
 from launcher.engine.server.state import ServerState
 from launcher.gateway.certificate import certificate_path, read_fingerprint
@@ -34,6 +35,7 @@ def open_card(window: Window, qtbot: QtBot) -> SharingCard:
     window.show_page("settings")
     page: SettingsPage = window.page("settings")
     qtbot.waitUntil(lambda: bool(page.path.full_text))
+    page.show_setting(APPLY)
     return page.sharing
 
 

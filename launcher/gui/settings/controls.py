@@ -77,7 +77,7 @@ class PathLine(QLineEdit):
 
 _SETTLED_MS = 300
 """Milliseconds without a change after which a value is stored."""
-_DECIMALS, _TEXT_HEIGHT = 2, 84
+_DECIMALS, _TEXT_HEIGHT, _MOST_STEPS = 2, 84, 200
 _NUMBER = re.compile(r"-?[\d,.]+")
 
 
@@ -186,12 +186,15 @@ class SwitchControl(SettingControl):
 
 
 class NumberBox(QDoubleSpinBox):
-    """Number field. One step below the minimum it shows `none_text`, for no number. The wheel scrolls the page."""
+    """Number field. The wheel scrolls the page.
+
+    With a `none_text` the field shows it one step below the minimum, for no number.
+    """
 
     def __init__(self, setting: Setting, none_text: str) -> None:
         super().__init__()
         self.setDecimals(0 if setting.whole else _DECIMALS)
-        self.setRange(setting.least - setting.step, setting.most)
+        self.setRange(setting.least - (setting.step if none_text else 0), setting.most)
         self.setSingleStep(setting.step)
         self.setSpecialValueText(none_text)
         self.setSuffix(f" {setting.unit}" if setting.unit else "")
@@ -224,12 +227,12 @@ class NumberBox(QDoubleSpinBox):
         event.ignore()
 
 
-class NumberOrNoneControl(SettingControl):
-    """A number, or a word for no number."""
+class NumberFieldControl(SettingControl):
+    """A number to type, or a word for no number where the setting has one."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        self._none_value, none_label = setting.choices[0]
+        self._none_value, none_label = setting.choices[0] if setting.choices else ("", "")
         self._shown: AppSettingValue = self._none_value
         self.box = NumberBox(setting, tr(none_label))
         self.box.setMinimumWidth(theme.px(140))
@@ -354,9 +357,9 @@ _CONTROLS: dict[str, type[SettingControl]] = {
 
 
 def make_control(setting: Setting) -> SettingControl:
-    """Return a control for a setting's kind."""
-    if setting.kind == "number" and setting.choices:
-        return NumberOrNoneControl(setting)
+    """Return a control for a setting's kind. A number that a slider could not hit is typed."""
+    if setting.kind == "number" and (setting.choices or (setting.most - setting.least) / setting.step > _MOST_STEPS):
+        return NumberFieldControl(setting)
     return _CONTROLS[setting.kind](setting)
 
 

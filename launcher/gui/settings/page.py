@@ -1,12 +1,21 @@
-"""The Settings page: all declared settings by group, with search and reset."""
+"""The Settings page: the declared settings in sections, with search and reset."""
 
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from PySide6.QtCore import QCoreApplication, Qt, Slot
-from PySide6.QtGui import QKeySequence, QShortcut
-from PySide6.QtWidgets import QApplication, QFrame, QHBoxLayout, QLineEdit, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtGui import QKeySequence, QResizeEvent, QShortcut
+from PySide6.QtWidgets import (
+    QApplication,
+    QBoxLayout,
+    QFrame,
+    QHBoxLayout,
+    QLineEdit,
+    QScrollArea,
+    QVBoxLayout,
+    QWidget,
+)
 
 from launcher.app import settings
 from launcher.app.settings import SettingsSnapshot, SettingState
@@ -18,15 +27,20 @@ from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.labels import ElidedLabel, Label, display_path
 from launcher.gui.settings.controls import SettingRow
+from launcher.gui.settings.sections import SectionList
 from launcher.gui.settings.sharing import SharingCard
 from launcher.gui.translation import tr
 from launcher.gui.widgets import Banner, Card, PageHead
 from launcher.gui.widgets.blocks import make_caption
 
-_WIDEST = 920
-"""Maximum width of the page's content, in pixels."""
+_WIDEST, _NARROW = 920, 640
+"""In pixels: maximum width of the settings; page width below which the sections are above them, not beside."""
+_GROUPS = tuple(dict.fromkeys(setting.group for setting in SETTINGS))
+"""The sections, in display order."""
 _TOKEN_GROUP = settings.find_setting(MODELS_FOLDER).group
-"""The card that also shows where the hub's token comes from."""
+"""The section that also shows where the hub's token comes from."""
+_SHARING_GROUP = settings.find_setting(APPLY).group
+"""The section with the card for sharing."""
 _T = TypeVar("_T")
 
 
@@ -40,10 +54,12 @@ class SettingsPage(QWidget):
         """Held on the core's thread during a write, so that writes happen in the order of the user's changes."""
         self.rows: dict[str, SettingRow] = {}
         self.cards: dict[str, Card] = {}
+        self.sections = SectionList({group: tr(group) for group in _GROUPS})
+        self.sections.chosen.connect(self._handle_section)
         self.search = QLineEdit()
         self.search.setPlaceholderText(tr("Search settings"))
         self.search.setAccessibleName(tr("Search settings"))
-        self.search.setToolTip(tr("Shows settings that contain all of these words (Ctrl+F)"))
+        self.search.setToolTip(tr("Shows settings of all sections that contain all of these words (Ctrl+F)"))
         self.search.setClearButtonEnabled(True)
         self.search.setMinimumWidth(theme.px(120))
         self.search.textChanged.connect(self.filter_rows)
@@ -84,21 +100,55 @@ class SettingsPage(QWidget):
         )
         run(lambda _report: asyncio.to_thread(settings.hub_token_source), done=self._show_token)
 
+    def show_setting(self, name: str) -> None:
+        """Show the section of a setting, scrolled to it."""
+        while self.build_next_part():
+            pass
+        self.search.clear()
+        self.show_section(settings.find_setting(name).group)
+        self._area.ensureWidgetVisible(self.rows[name])
+
+    def show_section(self, group: str) -> None:
+        """Show a section, from its top."""
+        self.sections.set_value(group)
+        self.filter_rows(self.search.text())
+        self._area.verticalScrollBar().setValue(0)
+
+    @Slot(str)
+    def _handle_section(self, group: str) -> None:
+        """Show the section that the user chose, which ends a search."""
+        self.search.clear()
+        self.show_section(group)
+
     def filter_rows(self, text: str) -> None:
-        """Show only the settings that contain all words of a text."""
+        """Show the settings of all sections that contain all words of a text, or without words those of one section."""
         words = text.casefold().split()
         for row in self.rows.values():
             row.setVisible(row.matches(words))
         token = tr("Hugging Face token").casefold()
         self.token.setVisible(all(word in token for word in words))
+        found = set()
         for group, card in self.cards.items():
-            visible_rows = [row for row in self.rows.values() if row.setting.group == group and not row.isHidden()]
-            card.setVisible(bool(visible_rows) or (group == _TOKEN_GROUP and not self.token.isHidden()))
-            for row in visible_rows:
-                row.line.setVisible(row is not visible_rows[0])
-        self.sharing.setVisible(self.sharing.matches(words))
+            matching = [row for row in self.rows.values() if row.setting.group == group and not row.isHidden()]
+            for row in matching:
+                row.line.setVisible(row is not matching[0])
+            if matching or (group == _TOKEN_GROUP and not self.token.isHidden()):
+                found.add(group)
+            card.setVisible(group in found and (bool(words) or group == self.sections.value))
+        shares = self.sharing.matches(words)
+        self.sharing.setVisible(shares and (bool(words) or self.sections.value == _SHARING_GROUP))
+        found |= {_SHARING_GROUP} if shares else set()
+        self.sections.mark_found(found if words else None)
         self.no_match.setText(tr("No setting matches “{text}”.", text=text.strip()))
-        self.no_match.setVisible(all(card.isHidden() for card in (*self.cards.values(), self.sharing)))
+        self.no_match.setVisible(not found)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """Put the sections beside the settings, or above them on a narrow page."""
+        super().resizeEvent(event)
+        narrow = event.size().width() < theme.px(_NARROW)
+        across, down = QBoxLayout.Direction.LeftToRight, QBoxLayout.Direction.TopToBottom
+        self._columns.setDirection(down if narrow else across)
+        self.sections.set_narrow(narrow=narrow)
 
     def change_setting(self, name: str, value: AppSettingValue) -> None:
         """Store a value for a setting."""
@@ -182,20 +232,27 @@ class SettingsPage(QWidget):
         area.setWidget(inner)
         area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)  # needed at 200 % text scale
         area.setAccessibleName(tr("Settings"))
+        self._area = area
         head = PageHead(tr("Settings"), tr("These settings also apply to the command line."))
         head.add_widget(self.search)
-        head.setMaximumWidth(theme.px(_WIDEST) - theme.px(theme.GAP))
-        self.banner.setMaximumWidth(theme.px(_WIDEST) - theme.px(theme.GAP))
+        self._columns = QBoxLayout(QBoxLayout.Direction.LeftToRight)
+        self._columns.setSpacing(theme.px(theme.GAP_L))
+        self._columns.addWidget(self.sections)
+        self._columns.addWidget(area, 1)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(*(theme.px(theme.GAP_XL),) * 4)
         layout.setSpacing(theme.px(theme.GAP_L))
-        for widget in (head, self.banner, area):
+        for widget in (head, self.banner):
+            widget.setMaximumWidth(theme.px(_WIDEST + theme.GAP) + self.sections.sizeHint().width())
             layout.addWidget(widget)
-        for group in dict.fromkeys(setting.group for setting in SETTINGS):
+        layout.addLayout(self._columns, 1)
+        for group in _GROUPS:
             yield True
             self.cards[group] = self._make_card(group)
             column.addWidget(self.cards[group])
-            if group == settings.find_setting(APPLY).group:
+            self.cards[group].setVisible(group == self.sections.value)
+            if group == _SHARING_GROUP:
+                self.sharing.hide()
                 column.addWidget(self.sharing)
         yield True
         column.addWidget(self.no_match)
