@@ -83,7 +83,7 @@ SETTINGS = (
         mark("Language of the window. Untranslated texts appear in English."),
         "choice",
         VALUE_SYSTEM,
-        "next window",
+        "now",
         ((VALUE_SYSTEM, mark("Same as system")), *LANGUAGES.items()),
     ),
     Setting(
@@ -103,7 +103,7 @@ SETTINGS = (
         mark("Size of all text; the layout follows."),
         "number",
         100,
-        "next window",
+        "now",
         least=80,
         most=200,
         step=5,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from PySide6.QtCore import QEvent, QLibraryInfo, QLocale, QObject, QSocketNotifier, Qt, QTimer, QTranslator
+from PySide6.QtCore import QEvent, QObject, QSocketNotifier, Qt, QTimer
 from PySide6.QtWidgets import QApplication
 
 from launcher.app import settings
@@ -20,7 +20,7 @@ from launcher.base.errors import LauncherError
 from launcher.base.files import make_private_folder
 from launcher.base.paths import check_writable, state_dir
 from launcher.base.units import process_age_s
-from launcher.gui import theme, translation
+from launcher.gui import appearance, theme
 from launcher.gui.single import SingleInstance
 from launcher.gui.tray import make_icon
 from launcher.gui.updates import announce_newer
@@ -60,8 +60,7 @@ def run_window(options: argparse.Namespace) -> int:
     application.setOrganizationName("mtp-launcher")
     application.setDesktopFileName("mtp-launcher")
     application.setStyle("Fusion")
-    translation.choose_language(options.language)
-    _translate_qt(application)
+    appearance.choose_language(application, options.language)
     theme.set_scale(options.scale or 100)
     theme.set_motion(None if settings.stored_value(MOTION) == VALUE_SYSTEM else False)
     theme.choose_theme(options.theme)
@@ -147,15 +146,6 @@ def warn_about_folders(window: Window) -> None:
             window.notice.show_message(str(error), "attention")
 
     window.controller.bridge.run(check_folders, failed=show_warning)
-
-
-def _translate_qt(application: QApplication) -> None:
-    """Install Qt's own translations (file dialog, context menus) for the chosen language, if Qt has them."""
-    if translation.chosen_language() != "en":
-        translator = QTranslator(application)
-        folder = QLibraryInfo.path(QLibraryInfo.LibraryPath.TranslationsPath)
-        if translator.load(QLocale(translation.chosen_language()), "qtbase", "_", folder):
-            application.installTranslator(translator)
 
 
 def _on_first_paint(window: Window, options: argparse.Namespace, file: Path | None, picture: Path | None) -> None:

@@ -53,6 +53,10 @@ class Bridge(QObject):
         super().__init__(parent)
         self._runtime: Runtime | None = None
         self._closed = False
+        self._page_work: set[WorkHandle[None]] = set()
+        """Work for the pages, which ends with them."""
+        self._awaited_work: set[object] = set()
+        """Work with a `cancelled` callback whose last callback was not called yet."""
         self._events: deque[object] = deque()
         self._calls: deque[_Call] = deque()
         self._timer = QTimer(self)
@@ -87,13 +91,15 @@ class Bridge(QObject):
         failed: Callable[[LauncherError], object] | None = None,
         reported: Callable[[Any], object] | None = None,
         cancelled: Callable[[], object] | None = None,
+        outlives_pages: bool = False,
     ) -> WorkHandle[None]:
         """Run `work(report_progress)` on the core's thread; the callbacks given here run on the GUI thread, in order.
 
         `reported` gets each value that the work passes to `report_progress`, `done` its return value. An error goes to
         `failed`, else to the window's error banner. If the work is cancelled by its handle, only `cancelled` is called,
         once the work has cleaned up. Work that ends in spite of a cancellation still calls `done` or `failed` if
-        `cancelled` was given; otherwise nothing is called. After `close` no work is run and no callback called.
+        `cancelled` was given; otherwise nothing is called. After `close` no work is run and no callback called. Work
+        that does not outlive the pages is cancelled by `cancel_page_work`.
         """
         if self._closed:
             return _cancelled_handle()
@@ -113,6 +119,8 @@ class Bridge(QObject):
                 call_on_gui(reported, value)
 
         async def run_and_report() -> None:
+            if cancelled is not None:
+                self._awaited_work.add(run_and_report)
             try:
                 result = await work(report_progress)
             except asyncio.CancelledError:
@@ -128,9 +136,25 @@ class Bridge(QObject):
             else:
                 if done is not None:
                     call_on_gui(done, result)
+            finally:
+                if cancelled is not None:
+                    self.post(_Call(self._awaited_work.discard, run_and_report))
 
         handle = self._runtime.submit(run_and_report())
+        if cancelled is None and not outlives_pages:
+            self._page_work.add(handle)
+            handle.when_done(lambda _error: self._page_work.discard(handle))
         return handle
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether work with a `cancelled` callback runs: what the user has started and can stop, such as a tune."""
+        return bool(self._awaited_work)
+
+    def cancel_page_work(self) -> None:
+        """Cancel the work for the pages, which are about to be deleted: none of its callbacks is called any more."""
+        for handle in list(self._page_work):
+            handle.cancel()
 
     def close(self) -> bool:
         """End the core's thread and all work on it. Returns whether it ended in time."""

@@ -19,7 +19,7 @@ from launcher.engine.server.state import (
     ServerStatus,
     StreamsContinued,
 )
-from launcher.gui.bridge import Bridge, Ended, wrap_unexpected_error
+from launcher.gui.bridge import Bridge, Ended, Work, wrap_unexpected_error
 from launcher.gui.chat.footer import format_footer
 from launcher.gui.core_events import (
     DeltaReceived,
@@ -165,15 +165,15 @@ class Controller(QObject):
 
     def attach_running(self) -> None:
         """Take over the server that an earlier window has left when it crashed, if there is one."""
-        self.bridge.run(lambda _report: self._service.attach(), failed=lambda _: None)
+        self._run(lambda _report: self._service.attach(), failed=lambda _: None)
 
     def watch_updates(self, check_s: float = 60.0) -> None:
         """Compare updated engines with those before them while nothing is served, checking every `check_s`."""
-        self.bridge.run(lambda _report: self._service.watch_updates(check_s), failed=lambda _: None)
+        self._run(lambda _report: self._service.watch_updates(check_s), failed=lambda _: None)
 
     def set_visible(self, visible: bool) -> None:
         """Tell the core whether the user can see the window."""
-        self.bridge.run(lambda _report: self._service.set_visible(visible))
+        self._run(lambda _report: self._service.set_visible(visible))
 
     def stop(self) -> None:
         """Stop the server."""
@@ -187,7 +187,7 @@ class Controller(QObject):
 
     def stop_model(self, name: str) -> None:
         """Unload one of the models at the server's address."""
-        self.bridge.run(lambda _report: self._service.stop_model(name), failed=self.show_problem)
+        self._run(lambda _report: self._service.stop_model(name), failed=self.show_problem)
 
     def apply_settings(
         self, changes: "Mapping[str, Value]", *, drain_s: float, extra: Sequence[str] | None = None
@@ -199,7 +199,7 @@ class Controller(QObject):
         """
         self._request_number += 1
         self._view_model.update(problem=None)
-        self.bridge.run(
+        self._run(
             lambda _report: self._service.apply_settings(dict(changes), drain_s, extra),
             done=self.applied.emit,
             failed=self.applied.emit,
@@ -211,7 +211,7 @@ class Controller(QObject):
         async def work(_report: object) -> None:
             self._service.answer_drain(answer)
 
-        self.bridge.run(work)
+        self._run(work)
 
     def set_shared(
         self, shared: bool, ended: Callable[[LauncherError | None], object], *, encrypted: bool = True
@@ -221,7 +221,12 @@ class Controller(QObject):
         If `encrypted`, other computers must use TLS. `ended` is called with the error, or None.
         """
         self._view_model.update(problem=None)
-        self.bridge.run(lambda _report: self._service.set_shared(shared, encrypted=encrypted), done=ended, failed=ended)
+        self._run(
+            lambda _report: self._service.set_shared(shared, encrypted=encrypted),
+            done=ended,
+            failed=ended,
+            cancelled=lambda: None,
+        )
 
     def apply_fix(self, action: "Action") -> None:
         """Apply the fix that a diagnosis or a health finding suggests."""
@@ -245,7 +250,7 @@ class Controller(QObject):
         """
         self._request_number += 1
         self._view_model.update(problem=None)
-        return self.bridge.run(
+        return self._run(
             lambda report: work(self._service.open_session(), self._service.served_name, report),
             reported=reported,
             done=done,
@@ -273,7 +278,7 @@ class Controller(QObject):
 
     def change_setting(self, name: str, value: "settings_file.AppSettingValue") -> None:
         """Store another value for an app setting."""
-        self.bridge.run(
+        self._run(
             lambda _report: asyncio.to_thread(settings.change_setting, name, value),
             done=lambda stored: self.apply_setting(stored.setting.name, stored.value),
             failed=self.show_problem,
@@ -319,6 +324,14 @@ class Controller(QObject):
         """Show an error that belongs to no server."""
         self._view_model.update(problem=error)
 
+    def _run(self, work: Work[_T], **callbacks: Any) -> "WorkHandle[None]":  # noqa: ANN401 -- those of Bridge.run
+        """Run work that does not end with the pages."""
+        return self.bridge.run(work, outlives_pages=True, **callbacks)
+
+    def refresh_view(self) -> None:
+        """Derive the view anew, in the present language."""
+        self._view_model.update()
+
     def _request_state(self, work: Callable[[], Awaitable[_T]], done: Callable[[_T], object] | None = None) -> None:
         """Request another state of the server. The outcome is reported only if no newer request was made."""
         self._request_number += 1
@@ -327,7 +340,7 @@ class Controller(QObject):
         def if_newest(callback: Callable[[Any], object]) -> Callable[[Any], object]:
             return lambda result: callback(result) if number == self._request_number else None
 
-        self.bridge.run(
+        self._run(
             lambda _report: work(), done=None if done is None else if_newest(done), failed=if_newest(self._show_failure)
         )
 
@@ -428,7 +441,7 @@ class Controller(QObject):
         self.launched.emit(event.launch)
         if event.note:  # a measurement on this machine may disagree
             launch = event.launch
-            self.bridge.run(
+            self._run(
                 lambda _report: self._service.read_tuning_note(launch),
                 done=lambda note: self._handle_note(launch, note),
             )

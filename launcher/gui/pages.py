@@ -18,9 +18,12 @@ class PageSpec:
     """A page: name, title in the rail, keyboard shortcut, and class as "module:Class".
 
     The class is a QWidget that takes the controller. Optional methods: `on_shown()`, `on_hidden()` and, if building
-    takes long, `build_next_part() -> bool`, which runs the next build step and returns False when none is left. `needs`
-    lists modules that `on_shown()` imports on another thread. They are imported in advance, because an import on
-    another thread, too, delays the page's painting (by 0.1 s for Tune).
+    takes long, `build_next_part() -> bool`, which runs the next build step and returns False when none is left. When
+    pages are built anew, in another language or text size, `hand_over()` returns what the next page, whose class then
+    takes it as `kept`, goes on with: what cannot be read again, but no widgets.
+
+    `needs` lists modules that `on_shown()` imports on another thread. They are imported in advance, because an import
+    on another thread, too, delays the page's painting (by 0.1 s for Tune).
     """
 
     name: str
@@ -36,10 +39,11 @@ class PageSpec:
             import_module(name)
             yield name
 
-    def build(self, controller: "Controller") -> "QWidget":
-        """Build the page."""
+    def build(self, controller: "Controller", kept: object = None) -> "QWidget":
+        """Build the page. `kept` is what its predecessor has handed over; None without one."""
         module, _, name = self.factory.partition(":")
-        page: QWidget = getattr(import_module(module), name)(controller)
+        factory = getattr(import_module(module), name)
+        page: QWidget = factory(controller) if kept is None else factory(controller, kept)
         return page
 
 

@@ -17,15 +17,24 @@ _translations: list[gettext.NullTranslations] = [gettext.NullTranslations()]
 
 def choose_language(language: str | None) -> None:
     """Choose a language such as "zh_CN", or the system's if None. Without translations for it, texts are English."""
-    languages = [language] if language else _system_languages()
-    # A user who prefers English to Chinese gets English, which has no translations.
-    before_english = list(takewhile(lambda each: each.partition("_")[0] not in ("en", "C", "POSIX"), languages))
-    _translations[0] = gettext.translation(DOMAIN, shipped_file("resources", "locale"), before_english, fallback=True)
+    _translations[0] = _find_translations(language)
 
 
 def chosen_language() -> str:
     """Return the current language, such as "zh_CN"."""
     return _translations[0].info().get("language", "en")
+
+
+def find_language(language: str | None) -> str:
+    """Return the language that `choose_language` would make the current one."""
+    return _find_translations(language).info().get("language", "en")
+
+
+def _find_translations(language: str | None) -> gettext.NullTranslations:
+    languages = [language] if language else _system_languages()
+    # A user who prefers English to Chinese gets English, which has no translations.
+    before_english = list(takewhile(lambda each: each.partition("_")[0] not in ("en", "C", "POSIX"), languages))
+    return gettext.translation(DOMAIN, shipped_file("resources", "locale"), before_english, fallback=True)
 
 
 def tr(text: str, /, **values: object) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QEvent, QMimeData, QSize, Qt, QTimer, QUrl, Signal, Slot
+from PySide6.QtCore import QCoreApplication, QEvent, QMimeData, QSize, Qt, QTimer, QUrl, Signal, Slot
 from PySide6.QtGui import (
     QCloseEvent,
     QDesktopServices,
@@ -18,10 +18,20 @@ from PySide6.QtGui import (
     QShowEvent,
     QWindowStateChangeEvent,
 )
-from PySide6.QtWidgets import QFileDialog, QGridLayout, QMainWindow, QPushButton, QScrollArea, QStackedWidget, QWidget
+from PySide6.QtWidgets import (
+    QApplication,
+    QFileDialog,
+    QGridLayout,
+    QMainWindow,
+    QPushButton,
+    QScrollArea,
+    QStackedWidget,
+    QWidget,
+)
 
 from launcher.app import settings
-from launcher.app.settings_declared import CLOSE, VALUE_ASK, VALUE_QUIT, VALUE_TRAY
+from launcher.app.settings_declared import CLOSE, LANGUAGE, TEXT_SCALE, VALUE_ASK, VALUE_QUIT, VALUE_TRAY
+from launcher.app.settings_file import AppSettingValue
 from launcher.base.text import one_line
 from launcher.engine.server.state import (
     ADDRESS_CHANGED,
@@ -31,6 +41,7 @@ from launcher.engine.server.state import (
     NO_HEAD,
     Notice,
 )
+from launcher.gui import appearance
 from launcher.gui.controller import Controller
 from launcher.gui.core_events import DrainAnswer
 from launcher.gui.pages import PAGES
@@ -93,6 +104,8 @@ _SMALLEST = (940, 520)
 _FIRST_PAGE = "start"
 _LONGEST_NAME = 500
 """Characters of a pasted name or link."""
+_LOOK_PAUSE_MS = 500
+"""Time between two looks at whether the pages can be built anew."""
 _PREBUILD_PAUSE_MS = 200
 """Pause between two steps of building pages in advance, in which the user's actions are handled."""
 
@@ -127,17 +140,35 @@ class Window(QMainWindow):
         self._pages: dict[str, QWidget] = {}
         self._specs = {spec.name: spec for spec in PAGES}
         self._page_name = self._previous_name = ""
+        self._kept: dict[str, object] = {}
+        """What pages have handed over to those that are built in their place."""
+        self._changed_look: dict[str, AppSettingValue] = {}
+        """New values of settings for which the pages are to be built anew."""
         self._prebuild_steps = self._prebuild_pages()
+        self._build_body()
+        self._connect_signals()
+        geometry = open_window_settings().value("window/geometry") if remember else None
+        if geometry is not None:
+            self.restoreGeometry(geometry)
+        last = str(open_window_settings().value("window/page", _FIRST_PAGE)) if remember else _FIRST_PAGE
+        self.show_page(page or last)
+        self._body.setFocus()  # no button has the focus before Tab moves it
+
+    def _build_body(self) -> None:
+        """Build all but the pages."""
         self.rail = Rail([spec for spec in self._specs.values() if spec.in_rail])
+        self.rail.chosen.connect(self.show_page)
         self.chip = self.rail.chip
+        self.controller.view_changed.connect(self.chip.show_view)
         self.notice, self.drain_banner = Banner(), Banner()
+        self.notice.closed.connect(self._stop_asking)
         self._stack = QStackedWidget()
         area = QScrollArea()  # for large text in a small window: scroll rather than cut
         area.setWidgetResizable(True)
         area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         area.setWidget(PageContainer(self._stack))
-        body = QWidget()
-        layout = QGridLayout(body)
+        self._body = QWidget()
+        layout = QGridLayout(self._body)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
         layout.addWidget(self.rail, 0, 0, 3, 1)
@@ -145,16 +176,53 @@ class Window(QMainWindow):
             layout.addWidget(widget, row, 1)
         layout.setColumnStretch(1, 1)
         layout.setRowStretch(2, 1)
-        self.setCentralWidget(body)
+        self.setCentralWidget(self._body)
         self.drop = DropTarget(self, _drop_hint, lambda data: self.plan_model(_named_model(data)))
-        self._connect_signals()
+        self._show_launch(self.controller.launch)
         self.chip.show_view(self.controller.view)
-        geometry = open_window_settings().value("window/geometry") if remember else None
-        if geometry is not None:
-            self.restoreGeometry(geometry)
-        last = str(open_window_settings().value("window/page", _FIRST_PAGE)) if remember else _FIRST_PAGE
-        self.show_page(page or last)
-        body.setFocus()  # no button has the focus before Tab moves it
+
+    def _change_look(self) -> None:
+        """Apply what was changed, and build everything anew with it, as soon as no page waits for anything.
+
+        A reply, a tune or a download that the user has started is shown by its page until it has ended.
+        """
+        if not self._changed_look or not self.isEnabled():
+            return
+        inputs = self.controller.inputs
+        if inputs.replying or self.controller.bridge.is_awaited or not self.drain_banner.isHidden():
+            text = tr("This applies once the reply, measurement or download that you have started has ended.")
+            if self.notice.isHidden():
+                self.notice.show_message(text, "information")
+            QTimer.singleShot(_LOOK_PAUSE_MS, self, self._change_look)
+            return
+        changed, self._changed_look = self._changed_look, {}
+        self._notify_page("on_hidden")
+        self.controller.bridge.cancel_page_work()
+        for name, page in self._pages.items():
+            if hasattr(page, "hand_over") and not self._build_next_part(name):
+                self._kept[name] = page.hand_over()
+        built, self._pages = list(self._pages), {}
+        self.drop.deleteLater()
+        self._body.deleteLater()
+        # Else the style sheet would be worked out for all that is left behind.
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
+        application = QApplication.instance()
+        if isinstance(application, QApplication):
+            for setting, value in changed.items():
+                appearance.apply_setting(application, setting, value)
+        self._build_body()
+        self._asking_to_close = False
+        self.controller.refresh_view()
+        name, self._page_name = self._page_name, ""
+        for each in built:
+            if each in self._kept:
+                self.page(each)
+        self.show_page(name)
+        self.rail.fit_width(self.width())
+        if self.tray is not None:
+            self._renew_tray(self.tray)
+        self._prebuild_steps = self._prebuild_pages()
+        QTimer.singleShot(_PREBUILD_PAUSE_MS, self, self.prebuild_next)
 
     @property
     def page_name(self) -> str:
@@ -176,7 +244,7 @@ class Window(QMainWindow):
         """Start building a page, or run its next build step. Returns False if it is complete."""
         page = self._pages.get(name)
         if page is None:
-            page = self._pages[name] = self._specs[name].build(self.controller)
+            page = self._pages[name] = self._specs[name].build(self.controller, self._kept.pop(name, None))
             self._stack.addWidget(page)
         else:
             build_next_part = getattr(page, "build_next_part", None)
@@ -287,6 +355,15 @@ class Window(QMainWindow):
         tray.window_requested.connect(self.bring_to_front)
         tray.quit_requested.connect(self.quit)
 
+    def _renew_tray(self, old: Tray) -> None:
+        """Replace the tray icon by one with a menu in the present language."""
+        was_shown = old.icon.isVisible()
+        old.icon.hide()
+        old.deleteLater()
+        tray = Tray(self.controller, self.isActiveWindow, self)
+        self.use_tray(tray)
+        tray.icon.setVisible(was_shown)
+
     def open_file(self, path: Path) -> None:
         """Serve a GGUF file."""
         self.controller.start(str(path))
@@ -383,7 +460,6 @@ class Window(QMainWindow):
 
     def _connect_signals(self) -> None:
         controller = self.controller
-        controller.view_changed.connect(self.chip.show_view)
         controller.launched.connect(self._show_launch)
         controller.noticed.connect(self._show_notice)
         controller.drain_asked.connect(self._ask_to_wait)
@@ -393,8 +469,6 @@ class Window(QMainWindow):
         controller.file_requested.connect(self._choose_file)
         controller.link_requested.connect(_open_link)
         controller.setting_changed.connect(self._handle_setting)
-        self.rail.chosen.connect(self.show_page)
-        self.notice.closed.connect(self._stop_asking)
         for spec in self._specs.values():
             if spec.in_rail:
                 QShortcut(spec.key, self, lambda name=spec.name: self.show_page(name))
@@ -408,9 +482,17 @@ class Window(QMainWindow):
         self._asking_to_close = False
 
     @Slot(str, object)
-    def _handle_setting(self, name: str, _value: object) -> None:
+    def _handle_setting(self, name: str, value: AppSettingValue) -> None:
+        application = QApplication.instance()
         if name == CLOSE:
             self._chosen_close = ""
+        elif name in (LANGUAGE, TEXT_SCALE):
+            self._changed_look.pop(name, None)
+            if appearance.needs_new_widgets(name, value):
+                self._changed_look[name] = value
+                QTimer.singleShot(0, self, self._change_look)  # not before the widget that was changed is done
+        elif isinstance(application, QApplication):
+            appearance.apply_setting(application, name, value)
 
     @Slot(object)
     def _show_launch(self, launch: "Launch | None") -> None:

@@ -18,7 +18,7 @@ from launcher.gui.window import Window
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 for wait in (QtBot.waitUntil, QtBot.waitSignal, QtBot.waitSignals, QtBot.waitActive, QtBot.waitExposed):
-    wait.__kwdefaults__["timeout"] = 15_000  # what is tested comes in its time, however busy this machine is
+    wait.__kwdefaults__["timeout"] = 180_000  # what is tested comes in its time, however busy this machine is
 
 
 @pytest.fixture(autouse=True)

@@ -466,11 +466,12 @@ _LEAST_WIDTH = 280
 class ChatFrame(QFrame):
     """Widgets of the chat pane. ChatPane connects them."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: ChatStore | None = None) -> None:
         super().__init__()
         self.setObjectName("card")
         self.setMinimumWidth(theme.px(_LEAST_WIDTH))
-        self.store = ChatStore(self)
+        self.store = ChatStore() if store is None else store
+        self.store.setParent(self)
         self.column, self.prompt, self.banner = TurnColumn(), Prompt(), Banner()
         self.conversation_list = ConversationList(self.store)
         self.compare_bar, self.editing_bar, self.prompts = CompareBar(), EditingBar(), PromptsBar()

@@ -1,6 +1,7 @@
 """The chat pane: conversation, prompt, stored conversations, and the comparison of two settings."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from launcher.base.errors import LauncherError
 from launcher.base.prompts import read_prompts
 from launcher.conversations.records import Conversation, MessageEnding, make_title
 from launcher.gui import theme
-from launcher.gui.chat.chat_store import reply_settings
+from launcher.gui.chat.chat_store import ChatStore, reply_settings
 from launcher.gui.chat.column import Turn
 from launcher.gui.chat.compare import CompareBar, ComparisonRestarts, ReplyPair, format_values
 from launcher.gui.chat.conversation import OpenConversation
@@ -111,11 +112,21 @@ class SettingsComparison(QObject):
         self.finished.emit()
 
 
+@dataclass(frozen=True, slots=True)
+class KeptChat:
+    """What one chat pane leaves to the next: the stored conversations, the open one, and what was typed."""
+
+    store: ChatStore
+    conversation_id: str | None
+    system: str
+    typed: str
+
+
 class ChatPane(ChatFrame):
     """The chat: sends questions through the controller, and shows and stores the conversation."""
 
-    def __init__(self, controller: Controller) -> None:
-        super().__init__()
+    def __init__(self, controller: Controller, kept: KeptChat | None = None) -> None:
+        super().__init__(None if kept is None else kept.store)
         self._controller = controller
         self._theme = theme.current()
         self.conversation = OpenConversation(self.store)
@@ -128,6 +139,18 @@ class ChatPane(ChatFrame):
         self.system.show_text(self.conversation.system)
         self._connect_signals()
         self._show_view(controller.view)
+        if kept is not None:
+            self.conversation.system = kept.system
+            self.system.show_text(kept.system)
+            self.prompt.setPlainText(kept.typed)
+            if kept.conversation_id is not None:
+                self.open_conversation(kept.conversation_id)
+
+    def hand_over(self) -> KeptChat:
+        """Leave the conversation to the next pane. This one must be deleted then."""
+        self.system.commit_edit()
+        self.store.setParent(None)
+        return KeptChat(self.store, self.conversation.id, self.conversation.system, self.prompt.toPlainText())
 
     @property
     def messages(self) -> list[dict[str, str]]:

@@ -1,6 +1,7 @@
 """The Cockpit page: sliders on the left, plots in the middle, chat on the right, in layouts; notices above them."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,14 +22,14 @@ from PySide6.QtWidgets import (
 from launcher.base.errors import LauncherError, Superseded
 from launcher.base.text import make_visible
 from launcher.gui import theme
-from launcher.gui.chat.pane import ChatPane
+from launcher.gui.chat.pane import ChatPane, KeptChat
 from launcher.gui.cockpit.controls import ControlsPane
 from launcher.gui.cockpit.panes import HidePaneButton, PaneLayout, PaneSplitter, PaneTab
 from launcher.gui.cockpit.requests import RequestStrip
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
 from launcher.gui.labels import ElidedLabel, Label, set_tooltip
-from launcher.gui.plots.panel import PlotPanel
+from launcher.gui.plots.panel import KeptPlots, PlotPanel
 from launcher.gui.service import DEMO
 from launcher.gui.translation import mark, render, tr
 from launcher.gui.viewmodel import View, is_away, state_name
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from launcher.base.action import Action
     from launcher.engine.server.state import ModelStatus
     from launcher.gui.widgets.blocks import ButtonAction
+    from launcher.models.server_settings import Value
     from launcher.monitor.health_event import Finding, FindingCode
 
 # Export of the running setup as text for other tools, shown before it is copied.
@@ -449,12 +451,22 @@ _NARROW_WIDTH, _LOW_HEIGHT, _TITLE_WIDTH, _ROOM_FOR_TABS = 360, 560, 260, 480
 width that title and subtitle need beside the buttons; page width from which hidden panes have tabs."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeptCockpit:
+    """What one Cockpit leaves to the next: the chat, the plots, and settings that were requested but not applied."""
+
+    chat: KeptChat
+    plots: KeptPlots
+    requested: "dict[str, Value]"
+
+
 class CockpitPage(QWidget):
     """The page, built in parts: see PageSpec."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, kept: KeptCockpit | None = None) -> None:
         super().__init__()
         self._controller = controller
+        self._kept = kept
         self._hides_subtitle = False
         """Whether there is no room for a subtitle."""
         self._steps = self._build()
@@ -465,13 +477,14 @@ class CockpitPage(QWidget):
         return next(self._steps, False)
 
     def _build(self) -> Iterator[bool]:
-        controller = self._controller
+        controller, kept, self._kept = self._controller, self._kept, None
         self._layout = QVBoxLayout(self)
         self._layout.setSpacing(theme.px(theme.GAP_M))
         self.state = SettingsState(controller, self)
-        self.chat = ChatPane(controller)
+        self.state.requested.update(kept.requested if kept is not None else {})
+        self.chat = ChatPane(controller, None if kept is None else kept.chat)
         yield True
-        self.plots = PlotPanel(controller)
+        self.plots = PlotPanel(controller, None if kept is None else kept.plots)
         yield True
         self.controls, self.memory = ControlsPane(self.state, controller), MemoryCard(self.state)
         yield True
@@ -503,6 +516,10 @@ class CockpitPage(QWidget):
         self._show_layout()
         self.show_view(controller.view)
         yield True
+
+    def hand_over(self) -> KeptCockpit:
+        """Leave chat, plots and requested settings to the next page. This one must be deleted then."""
+        return KeptCockpit(self.chat.hand_over(), self.plots.hand_over(), dict(self.state.requested))
 
     def on_shown(self) -> None:
         """Read the machine's memory and draw the plots, now that the page is visible."""

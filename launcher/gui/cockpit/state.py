@@ -55,8 +55,8 @@ class SettingsState(QObject):
         controller.launched.connect(self._handle_launch)
         controller.applied.connect(self._handle_applied)
         controller.fixing.connect(self._handle_fix)
-        controller.setting_changed.connect(lambda _name, _value: self.sampling_changed.emit())
-        controller.closed.connect(lambda: self._handle_launch(None))  # so that results of pending reads are ignored
+        controller.setting_changed.connect(self.sampling_changed)
+        controller.closed.connect(self._forget_launch)  # so that results of pending reads are ignored
         if controller.launch is not None:
             self._handle_launch(controller.launch)
 
@@ -140,6 +140,10 @@ class SettingsState(QObject):
         except LauncherError as error:
             self.problem = error
         self.previewed.emit()
+
+    @Slot()
+    def _forget_launch(self) -> None:
+        self._handle_launch(None)
 
     @Slot(object)
     def _handle_launch(self, launch: "Launch | None") -> None:

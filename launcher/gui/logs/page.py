@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -316,13 +317,22 @@ _LEAST_HIGHLIGHT_LENGTH = 8
 """Characters that a cause's line must have to be highlighted; a shorter text would occur in other lines, too."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeptLogs:
+    """What one Logs page leaves to the next: lines of this window's server, the listed sources, and the chosen one."""
+
+    own_lines: list[ParsedLine]
+    sources: tuple[LogSource, ...]
+    source: LogSource
+
+
 class LogsPage(QWidget):
     """The page. It collects the lines of this window's server from the moment it is built, even while hidden."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, kept: KeptLogs | None = None) -> None:
         super().__init__()
         self._controller = controller
-        self._sources_listed = False
+        self._sources_listed = kept is not None
         self._own_lines: list[ParsedLine] = []
         """Lines of this window's server; the same list as that of the model while they are shown."""
         self._cause: Cause | None = None
@@ -343,9 +353,18 @@ class LogsPage(QWidget):
         if controller.session is not None:
             session = controller.session
             controller.bridge.run(lambda _report: read_earlier_lines(session), done=self._prepend_lines)
+        elif kept is not None:
+            self._prepend_lines(kept.own_lines)
+        if kept is not None and kept.source.kind is not SourceKind.OURS:
+            self.bar.show_sources(kept.sources, kept.source)
+            self.choose_source(kept.source)
         self.lines.set_still(still=True)
         self._show_view(controller.view)
         self._show_count()
+
+    def hand_over(self) -> KeptLogs:
+        """Leave the lines and the chosen source to the next page."""
+        return KeptLogs(self._own_lines, self.bar.other_sources, self.source)
 
     def on_shown(self) -> None:
         """Resume showing lines and list the available sources."""

@@ -78,6 +78,10 @@ class MarkLog:
         controller.prompt_read.connect(self.record_prompt)
         controller.launched.connect(self.record_launch)
 
+    def notify(self, added: Callable[[], object]) -> None:
+        """Call `added` after each mark from now on."""
+        self._added = added
+
     def __len__(self) -> int:
         return len(self._marks)
 

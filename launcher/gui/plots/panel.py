@@ -270,17 +270,32 @@ _NARROW_WIDTH = 620
 """Width in pixels below which the texts beside the plots have less room."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeptPlots:
+    """What one plot panel leaves to the next: the samples and marks of an hour, and the time span that is shown."""
+
+    samples: Samples | None
+    unstored: list[MonitorSnapshot]
+    latest: MonitorSnapshot | None
+    throttled: tuple[float, str] | None
+    server_start_s: float
+    span: TimeSpan
+    marks: MarkLog
+
+
 class PlotPanel(QWidget):
     """All plots of the controller's samples. Keeps one hour, and draws only while visible and after a change."""
 
     exported = Signal(str)
     """The path of a written file."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, kept: KeptPlots | None = None) -> None:
         super().__init__()
         self._controller = controller
         self.samples: Samples | None = None
-        self.span = TimeSpan()
+        self._kept_samples = None if kept is None else kept.samples
+        """Samples to go on with once the plot library is loaded."""
+        self.span = TimeSpan() if kept is None else kept.span
         self.rows = {plot.name: PlotRow(plot) for plot in PLOTS}
         self._unstored: list[MonitorSnapshot] = []
         """Samples received before the plot library is loaded."""
@@ -299,7 +314,11 @@ class PlotPanel(QWidget):
         self._timer.setSingleShot(True)
         self._timer.setInterval(_TICK_MS)
         self._timer.timeout.connect(self.draw_if_due)
-        self.marks = MarkLog(controller, self.schedule_drawing)
+        self.marks = MarkLog(controller, self.schedule_drawing) if kept is None else kept.marks
+        if kept is not None:
+            self._unstored, self._latest = kept.unstored, kept.latest
+            self._throttled, self._server_start_s = kept.throttled, kept.server_start_s
+            self.marks.notify(self.schedule_drawing)
         self.plot_cursor = PlotCursor(self.span, self.marks, tuple(self.rows.values()))
         self.head = PlotHead()
         self._build()
@@ -310,6 +329,14 @@ class PlotPanel(QWidget):
         self.references = RateReferences(controller, self)
         self.references.changed.connect(self._show_references)
         self.references.request_references(controller.launch)
+
+    def hand_over(self) -> KeptPlots:
+        """Leave samples and marks to the next panel. This one must be deleted then."""
+        self.marks.notify(lambda: None)
+        samples = self._kept_samples if self.samples is None else self.samples
+        return KeptPlots(
+            samples, self._unstored, self._latest, self._throttled, self._server_start_s, self.span, self.marks
+        )
 
     @Slot()
     def _show_references(self) -> None:
@@ -472,7 +499,7 @@ class PlotPanel(QWidget):
         from launcher.gui.plots.samples import Samples
 
         self._attaching = True
-        self.samples = Samples()
+        self.samples = Samples() if self._kept_samples is None else self._kept_samples
         for row in self.rows.values():
             chart = Chart(row.plot, row.least_height)
             row.attach_chart(chart)

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
-from PySide6.QtCore import QCoreApplication, Qt, Slot
+from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QKeySequence, QResizeEvent, QShortcut
 from PySide6.QtWidgets import (
-    QApplication,
     QBoxLayout,
     QFrame,
     QHBoxLayout,
@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
 
 from launcher.app import settings
 from launcher.app.settings import SettingsSnapshot, SettingState
-from launcher.app.settings_declared import APPLY, MODELS_FOLDER, MOTION, SETTINGS, THEME, VALUE_SYSTEM, Setting
+from launcher.app.settings_declared import APPLY, MODELS_FOLDER, SETTINGS, Setting
 from launcher.app.settings_file import AppSettingValue
 from launcher.base.errors import LauncherError
 from launcher.base.paths import explain_os_error
@@ -44,11 +44,21 @@ _SHARING_GROUP = settings.find_setting(APPLY).group
 _T = TypeVar("_T")
 
 
+@dataclass(frozen=True, slots=True)
+class KeptPlace:
+    """Where the user was on the page: the section, the search, and the setting whose control had the focus."""
+
+    section: str
+    search: str
+    focused: str
+
+
 class SettingsPage(QWidget):
     """Page generated from launcher.app.settings_declared.SETTINGS."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, kept: KeptPlace | None = None) -> None:
         super().__init__()
+        self._kept = kept
         self._controller = controller
         self._write_lock = asyncio.Lock()
         """Held on the core's thread during a write, so that writes happen in the order of the user's changes."""
@@ -89,6 +99,19 @@ class SettingsPage(QWidget):
     def build_next_part(self) -> bool:
         """Build the next part of the page. Returns False when none is left."""
         return next(self._build_steps, False)
+
+    def hand_over(self) -> KeptPlace:
+        """Leave the place on the page to the next one."""
+        focused = self.focusWidget()
+        names = (name for name, row in self.rows.items() if focused is not None and row.isAncestorOf(focused))
+        return KeptPlace(self.sections.value, self.search.text(), next(names, ""))
+
+    def _go_back_to(self, kept: KeptPlace) -> None:
+        self.sections.set_value(kept.section)
+        self.search.setText(kept.search)
+        self.filter_rows(kept.search)
+        if kept.focused:
+            self._area.ensureWidgetVisible(self.rows[kept.focused])
 
     def on_shown(self) -> None:
         """Read all settings: the file may have been edited."""
@@ -176,14 +199,7 @@ class SettingsPage(QWidget):
 
     def _show_changed(self, state: SettingState) -> None:
         self._show_state(state)
-        name, value = state.setting.name, state.value
-        if name == THEME:
-            theme.choose_theme(None if value == VALUE_SYSTEM else str(value))
-        elif name == MOTION:
-            theme.set_motion(None if value == VALUE_SYSTEM else False)
-        if name in (THEME, MOTION):
-            _apply_theme()
-        self._controller.apply_setting(name, value)
+        self._controller.apply_setting(state.setting.name, state.value)
 
     @Slot(str, object)
     def _handle_setting(self, name: str, value: AppSettingValue) -> None:
@@ -202,6 +218,10 @@ class SettingsPage(QWidget):
     def _show_settings(self, snapshot: SettingsSnapshot) -> None:
         for state in snapshot.states:
             self._show_state(state)
+        if self._kept is not None and self._kept.focused:  # controls get the focus only now: they are enabled
+            controls = self.rows[self._kept.focused].control.findChildren(QWidget)
+            next(each for each in controls if each.focusPolicy() & Qt.FocusPolicy.TabFocus).setFocus()
+        self._kept = None
         self.path.setText(display_path(snapshot.path))
         self._path_line.show()
         if snapshot.notices:
@@ -259,6 +279,8 @@ class SettingsPage(QWidget):
         column.addWidget(self._path_line)
         column.addStretch(1)  # else the cards would share the rest of the height
         self.filter_rows(self.search.text())
+        if self._kept is not None:
+            self._go_back_to(self._kept)
         yield True
 
     def _make_card(self, group: str) -> Card:
@@ -327,9 +349,3 @@ def _explain_errors(work: Callable[[], _T]) -> _T:
         return work()
     except OSError as error:
         raise explain_os_error(error) from error
-
-
-def _apply_theme() -> None:
-    application = QCoreApplication.instance()
-    if isinstance(application, QApplication):
-        theme.apply_theme(application, theme.current())

@@ -96,8 +96,8 @@ class SharingCard(Card):
         self.body.addLayout(top)
         self.body.addWidget(self._question_panel)
         self.body.addWidget(self._shared_panel)
-        controller.launched.connect(lambda _launch: self.show_state())
-        controller.view_changed.connect(lambda _view: self._show_switch())
+        controller.launched.connect(self.show_state)
+        controller.view_changed.connect(self._show_switch)
         self.show_state()
 
     def matches(self, words: list[str]) -> bool:
@@ -124,6 +124,7 @@ class SharingCard(Card):
         else:
             self.addresses.setText("")
 
+    @Slot()
     def _show_switch(self) -> None:
         is_serving = self._controller.launch is not None or self._controller.view.unloaded
         is_asking = not self._question_panel.isHidden()
