@@ -1,4 +1,4 @@
-"""What the benchmarks share: a home of their own, models, the command, one kind of request."""
+"""Helpers of the benchmarks: a home of their own, models, the command, one kind of request."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What all tests share: a home of their own, the demo model, engines, and the proof that nothing is left running."""
+"""Fixtures of all tests: a home for each, the demo model, engines, and a check that nothing is left running."""
 
 import gc
 import importlib.util

@@ -1,4 +1,4 @@
-"""What each home of a test would ask for again, though it is the same in all: the built-in engine's probe, the demo.
+"""Caches over all tests for what is the same in each home: the built-in engine's probe, the demo.
 
 A probe starts two programs and unpacking takes memory and time, hundreds of times in a run of all tests. Programs that
 tests start by themselves still do both, and tests/engine proves both.

@@ -1,4 +1,4 @@
-"""What a benchmark starts ends with it, however that ends."""
+"""A benchmark's child processes end with it, also after a failure."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What goes into the Windows setup program: CPython's embeddable files, Windows wheels less what is never used."""
+"""Contents of the Windows setup program: CPython's embeddable files, Windows wheels less what is never used."""
 
 import hashlib
 import os

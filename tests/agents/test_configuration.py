@@ -1,4 +1,4 @@
-"""What each agent gets for a session: variables, files, command."""
+"""The configuration of each agent for a session: variables, files, command."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which terminal is opened, and with what: the terminals here are scripts that write down how they were called."""
+"""Opening a terminal. The terminals here are scripts that record how they were called."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""How fast attached servers are: the real engine by its own clock, others by the wall's, and what is not told."""
+"""Speed of attached servers: by the engine's own clock where it has one, else by ours; unknown figures."""
 
 import asyncio
 import json

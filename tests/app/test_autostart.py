@@ -1,4 +1,4 @@
-"""Serving from login on: what is written, that it is read back as it was, and that off removes it."""
+"""Autostart at login: the entry that is written and read back, and its removal."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The report about a failure: what it holds, and what it must not."""
+"""The bug report: its contents, and the secrets that are left out."""
 
 from pathlib import Path
 

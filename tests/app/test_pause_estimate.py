@@ -1,4 +1,4 @@
-"""How long streams would pause at a restart: by the figures of a real model's file, and on the real engine."""
+"""Estimates of the pause at a restart, for a real model's figures and on the real engine."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What other settings would cost: against the estimate itself, on described machines, and on the real engine."""
+"""Previews of other settings: beside the estimate itself, on described machines, and on the real engine."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A session in a process of its own, on the real engine: it outlives its owner, and not by long."""
+"""A session in a process of its own, on the real engine: it goes on without its owner, for a limited time."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A session: one server for a face, started and stopped as often as it likes, at whatever moment."""
+"""A server session: one server that is started and stopped repeatedly, at any moment."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The program's settings: what is kept, what a person wrote by hand, and what goes before the file."""
+"""App settings: kept values, values written by hand, and what overrides the file."""
 
 import argparse
 import os

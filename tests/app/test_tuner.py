@@ -1,4 +1,4 @@
-"""A tune of a real model on a session: it is kept, continued, ended as it was found, or as it was won."""
+"""A tune of a real model on a session: kept, continued, and ended with the earlier or the better settings."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Which settings a tune tries: by the model, the machine, the engine and the prompts."""
+"""The settings that a tune tries, by the model, the machine, the engine and the prompts."""
 
 from collections.abc import Collection
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The private line between programs: who gets an answer, and who does not."""
+"""Control sockets between programs: who gets an answer, and who does not."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Processes told apart from later ones with the same pid."""
+"""A process is distinguished from a later one with the same pid."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Where files are looked for and written, in a checkout and in an installed wheel."""
+"""Folders of the program's files, in a checkout and in an installed wheel."""
 
 import os
 import platform

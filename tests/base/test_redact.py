@@ -1,4 +1,4 @@
-"""What a bug report must not hold, and what it must keep."""
+"""Secrets are removed from a bug report, and all else is kept."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What `bench` says of servers beside each other."""
+"""The text of `bench` for several servers."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is shown of models whose drafts are not in their file, and of those without recurrent states."""
+"""Output for models with a draft model in another file, and for models without recurrent states."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What `mtp-launcher gui` does before Qt: which display Qt is to use, and who sees its errors."""
+"""`mtp-launcher gui` before it loads Qt: the choice of a display, and where its errors are shown."""
 
 import argparse
 import io

@@ -1,4 +1,4 @@
-"""What every verb that answers does alike: closed and full outputs, empty values, a home that cannot be used."""
+"""Output of all verbs: closed and full pipes and files, empty values, a home that cannot be used."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What `plan` promises is what starts, by `serve` and by `up`, on the real built-in engine."""
+"""`serve` and `up` start the settings that `plan` has recommended, on the real built-in engine."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What a tune prints, in words for people who do not know it."""
+"""The text of a tune, in words for people who do not know its terms."""
 
 import shlex
 from types import SimpleNamespace

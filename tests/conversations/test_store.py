@@ -1,4 +1,4 @@
-"""Conversations in their file."""
+"""The file of conversations: contents, search, deletion, damage."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Which build suits which computer, as a table over many."""
+"""The choice of an engine build, for a table of computers."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What the demo model remembers in the built-in engine: its replies follow from the KV cache and from a slot's file.
+"""The built-in engine's KV cache and slot files: the demo model's replies depend on them.
 
 So a test elsewhere that gets a KV type or a slot wrong gets other text.
 """

@@ -1,4 +1,4 @@
-"""What lack of memory leads to, with values: the context, the layers and the kinds that can help."""
+"""Fixes for a lack of memory, with values: context, layers, and KV cache types."""
 
 from dataclasses import replace
 from pathlib import Path

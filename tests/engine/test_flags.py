@@ -1,4 +1,4 @@
-"""What a build's --help tells of its flags: llama-server's own layout, and argparse's."""
+"""Flags are read from a build's --help, in llama-server's layout and in argparse's."""
 
 import json
 import subprocess

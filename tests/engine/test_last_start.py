@@ -1,4 +1,4 @@
-"""When models were used, as it is kept."""
+"""The record of when models were last used."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is checked before a process is started, and the command that comes out."""
+"""Checks before a process is started, and the command that is made."""
 
 import os
 from collections.abc import Callable

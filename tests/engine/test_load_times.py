@@ -1,4 +1,4 @@
-"""What a restart costs: timed by what a supervisor tells, kept by model and engine."""
+"""Times of restarts: measured from a supervisor's events, kept by model and engine."""
 
 from dataclasses import replace
 from pathlib import Path

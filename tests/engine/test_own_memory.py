@@ -1,4 +1,4 @@
-"""What our own running servers have of this computer's memory: from the registry, the drivers, and the formula."""
+"""Memory of our own running servers: from the registry, the drivers, and the formula."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""When a crash is followed by a restart, by a clock that the test moves."""
+"""The decision to restart after a crash, by a clock that the test moves."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a supervisor does about an engine that fails while it serves."""
+"""A supervisor with an engine that fails while it serves."""
 
 import asyncio
 import os

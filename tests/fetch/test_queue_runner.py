@@ -1,4 +1,4 @@
-"""A queue that is worked: real bytes over loopback, in this process."""
+"""The download queue's runner, with real bytes over loopback in this process."""
 
 import asyncio
 import subprocess

@@ -1,4 +1,4 @@
-"""What a server's answer means, without a server."""
+"""The meaning of a server's response, without a server."""
 
 import email.utils
 import time

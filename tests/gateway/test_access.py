@@ -1,4 +1,4 @@
-"""What the gateway refuses and lets pass, byte for byte over sockets, before an engine that records what reaches it.
+"""Requests that the gateway refuses and passes, over sockets, before an engine that records all it receives.
 
 The attempts are those of the table in docs/security.md, with the answers that it promises.
 """

@@ -1,4 +1,4 @@
-"""How a request gets to its model, and what an alias adds to it."""
+"""Requests find their model, and an alias adds its settings."""
 
 import asyncio
 from typing import Any

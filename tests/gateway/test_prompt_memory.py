@@ -1,4 +1,4 @@
-"""Why a prompt was read again: by hashes of requests, and on the real built-in engine."""
+"""Reasons why a prompt was read again: by hashes of requests, and on the real built-in engine."""
 
 import asyncio
 import json

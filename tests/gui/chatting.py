@@ -1,4 +1,4 @@
-"""What tests of the chat share: questions and replies without an engine, and what the file keeps of them."""
+"""Helpers of the chat's tests: questions and replies without an engine, and what the file keeps of them."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""How far apart colours are, for eyes that see all of them and for those that do not; how well text stands out.
+"""Distances between colours, also for colour-blind eyes, and the contrast of text.
 
 CIEDE2000: G. Sharma, W. Wu, E. N. Dalal, "The CIEDE2000 Color-Difference Formula: Implementation Notes, Supplementary
 Test Data, and Mathematical Observations", Color Research and Application 30 (2005), equations 2 to 22.

@@ -1,4 +1,4 @@
-"""What a person does with the window, from start to end, on the real engine."""
+"""A user's ways through the window, from start to end, on the real engine."""
 
 import os
 import signal

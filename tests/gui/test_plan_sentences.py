@@ -1,4 +1,4 @@
-"""What plans say of themselves is said wholly in the language that is shown."""
+"""All sentences of plans are shown in the language of the window."""
 
 import re
 from collections.abc import Iterator

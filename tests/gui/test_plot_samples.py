@@ -1,4 +1,4 @@
-"""What is kept for the plots, what of it can be seen, and which stretch of time that is."""
+"""Samples for the plots: which are kept, which are visible, and the time that is shown."""
 
 import math
 

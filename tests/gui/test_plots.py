@@ -1,4 +1,4 @@
-"""What the plots show of samples, and when they draw."""
+"""Plots of samples, and the moments at which they are drawn."""
 
 import asyncio
 import time

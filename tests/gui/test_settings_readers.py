@@ -1,4 +1,4 @@
-"""What is chosen in the settings is what the window does: each setting with who reads it, on the real engine."""
+"""The window does what its settings say: each setting with the part that reads it, on the real engine."""
 
 from collections.abc import Callable
 from pathlib import Path

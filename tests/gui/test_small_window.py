@@ -1,4 +1,4 @@
-"""Where text is large or the window small nothing is scrolled sideways but a table's text and a log's lines."""
+"""With large text or in a small window nothing scrolls sideways but a table's text and a log's lines."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext

@@ -1,4 +1,4 @@
-"""What the Start page says: of computers that are only described, of plans, of steps."""
+"""Sentences of the Start page: described computers, plans, steps."""
 
 from dataclasses import replace
 from pathlib import Path

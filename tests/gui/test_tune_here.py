@@ -1,4 +1,4 @@
-"""What the Tune page knows already: tuned settings, whether they still hold, and advice from use."""
+"""Results on the Tune page: tuned settings, whether they still hold, and advice from use."""
 
 from collections.abc import Callable
 from dataclasses import replace

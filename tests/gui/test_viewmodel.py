@@ -1,4 +1,4 @@
-"""What the cockpit shows is derived by pure functions."""
+"""The Cockpit's view is derived by pure functions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What installs the program on Linux: scripts, menu entry, icon, lists. In real systems: .ci/deb, .ci/install-sh."""
+"""Installation on Linux: scripts, menu entry, icon, lists. In real systems: .ci/deb, .ci/install-sh."""
 
 import importlib.util
 import re

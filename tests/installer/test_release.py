@@ -1,4 +1,4 @@
-"""What a release says of itself. The builds themselves: .ci/release."""
+"""The manifest of a release. The builds themselves: .ci/release."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the machine's tests share: a stand-in for the NVIDIA driver's library, and trees like those of real kernels."""
+"""Fixtures of the machine's tests: a stand-in for the NVIDIA driver, and trees like those of real kernels."""
 
 import json
 import os

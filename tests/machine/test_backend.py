@@ -1,4 +1,4 @@
-"""Which engine build suits which GPU."""
+"""The choice of an engine build for a GPU."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the engine's --list-devices says beside what the drivers say."""
+"""The devices of an engine's --list-devices, matched with those of the drivers."""
 
 from dataclasses import replace
 from typing import NamedTuple

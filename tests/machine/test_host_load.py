@@ -1,4 +1,4 @@
-"""What the kernel tells of the load of the processor, in files of a folder, and from real programs."""
+"""The load of the processor, read from a kernel's files in a folder, and from real programs."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""What other programs take of the processor."""
+"""Processor time of other programs."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What is sampled of this host and of a process, by the real psutil."""
+"""Samples of this host and of a process, by the real psutil."""
 
 import os
 import subprocess

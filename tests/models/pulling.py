@@ -1,4 +1,4 @@
-"""What the tests of pulling share: the demo model in a repository of the fake hub, and in caches."""
+"""Helpers of the tests of downloads: the demo model in a repository of the fake hub, and in caches."""
 
 import asyncio
 import hashlib

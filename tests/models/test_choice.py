@@ -1,4 +1,4 @@
-"""Which file of a model is got when the user leaves that open."""
+"""The choice of a model's file when the user names none."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""How a user writes what is to be pulled."""
+"""Parsing what a user wants to download."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is advised where an estimate does not fit: each advice fits."""
+"""Advice where an estimate does not fit: with each piece of advice it fits."""
 
 from dataclasses import replace
 from pathlib import Path

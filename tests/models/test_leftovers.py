@@ -1,4 +1,4 @@
-"""What downloads leave, and folders of the user's."""
+"""Leftovers of downloads, and folders of the user's."""
 
 import os
 import shutil

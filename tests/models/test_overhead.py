@@ -1,4 +1,4 @@
-"""What driver and process take of a GPU: published runs, and cards without any."""
+"""GPU memory of driver and process: in published runs, and on cards without any."""
 
 import pytest
 

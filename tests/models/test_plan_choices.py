@@ -1,4 +1,4 @@
-"""What plans choose and say: the best quality of each size, caches, host memory, and what a user fixes needlessly."""
+"""Choices of plans: the best quality of each size, caches, host memory, and needless settings of the user."""
 
 import json
 from dataclasses import replace

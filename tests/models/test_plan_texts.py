@@ -1,4 +1,4 @@
-"""What plans say: reasons and cautions that hold, and marks that a setting deserves."""
+"""Sentences of plans: reasons and cautions that hold, and the marks of a setting."""
 
 from dataclasses import replace
 from functools import cache

@@ -1,4 +1,4 @@
-"""What a plan has to fit into: this machine read from a system's files, or one that is described."""
+"""The memory that a plan has to fit into, on this machine (read from files) and on a described one."""
 
 import struct
 from dataclasses import replace

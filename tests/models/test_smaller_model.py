@@ -1,4 +1,4 @@
-"""What is proposed where a model is too big for a machine."""
+"""Suggestions where a model is too big for a machine."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What was measured nearest to a plan, and the limit that memory bandwidth sets."""
+"""Published measurements near a plan, and the limit that memory bandwidth sets."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What plans leave out because something is not known, and what they say about it."""
+"""Plans without what is unknown, and their sentences about it."""
 
 from dataclasses import replace
 from pathlib import Path

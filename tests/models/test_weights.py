@@ -1,4 +1,4 @@
-"""Where weights go: tensor by tensor from headers, and by a family's rules until those are read."""
+"""Placement of weights: by tensors of a header, and by a family's rules until it is read."""
 
 from dataclasses import replace
 from pathlib import Path

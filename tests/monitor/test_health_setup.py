@@ -1,4 +1,4 @@
-"""What is known of a server from its start."""
+"""Facts about a server that are known from its start."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the detectors get to see, and that their events arrive."""
+"""The detectors' input, and the events that they raise."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How often the monitor samples, and that its detectors look as often whatever it does."""
+"""Periods of the monitor's samples and of its health checks."""
 
 import asyncio
 import os

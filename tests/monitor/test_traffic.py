@@ -1,4 +1,4 @@
-"""What other clients do, from /metrics as llama-server wrote it."""
+"""Requests of other clients, measured from /metrics as llama-server wrote it."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the attacks share: a real server of the real program, a terminal, another user."""
+"""Fixtures of the attacks: a real server of the real program, a terminal, another user."""
 
 import fcntl
 import json

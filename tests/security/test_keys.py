@@ -1,4 +1,4 @@
-"""Where the key is, and where it must not be."""
+"""API keys are in the places that need them, and in no others."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What the accuracy tables are made of: published measurements, differences beyond rounding, and the tables."""
+"""The accuracy tables: published measurements, differences beyond rounding, and their text."""
 
 from __future__ import annotations
 

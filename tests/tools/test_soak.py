@@ -1,4 +1,4 @@
-"""What the long proof calls growth."""
+"""The soak test's definition of growth."""
 
 from collections import Counter
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What spoils a reply, and what is only the way a machine is."""
+"""Disturbances that spoil a reply, beside the usual state of a machine."""
 
 import pytest
 

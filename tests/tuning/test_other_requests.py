@@ -1,4 +1,4 @@
-"""Whether others were served meanwhile, by counters that are known."""
+"""Requests of others during a measurement, recognised by the engine's counters."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What is learned from trials: effects of settings, noise, memory that is too small."""
+"""Learning from trials: effects of settings, noise, memory that is too small."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What may be tried, and what fits."""
+"""The space of settings: which may be tried, and which fit."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What pairs answer, and which questions are still worth an answer."""
+"""Questions that pairs of starts answer, and the choice of the next one."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What is copied when another version of the program starts for the first time."""
+"""Copies of files that are made when another version starts for the first time."""
 
 import logging
 from pathlib import Path

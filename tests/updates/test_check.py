@@ -1,4 +1,4 @@
-"""Whether there is a newer version: asked over HTTP, kept, and asked by itself no more than once a week."""
+"""The check for a newer version: over HTTP, kept, and by itself no more than once a week."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""How the program was installed, told by what lies around it."""
+"""The installation method is recognised by the files around the program."""
 
 from pathlib import Path
 

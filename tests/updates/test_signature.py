@@ -1,4 +1,4 @@
-"""What is signed by the maintainer, and what is not and therefore never used."""
+"""Files that the maintainer has signed are used, all others are refused."""
 
 import json
 import shutil

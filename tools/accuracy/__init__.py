@@ -1,1 +1,1 @@
-"""How right the memory formula is: against published measurements, published predictions, and a real engine."""
+"""Accuracy of the memory formula: beside published measurements, published predictions, and a real engine."""

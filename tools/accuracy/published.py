@@ -1,4 +1,4 @@
-"""What people measured and what was predicted before, beside the formula; weights by the catalogue's rules."""
+"""Published measurements and earlier predictions beside the formula; weights by the catalogue's rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is fitted: the output matrix (a softmax regression) and the draft head's linear guess of a lag code."""
+"""Fits the output matrix (a softmax regression) and the draft head's linear guess of a lag code."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How often the diagnosis names the first cause: logs that failing engines wrote, and the score on them."""
+"""Score of the diagnosis: how often it names the first cause in logs of engines that failed."""

@@ -1,4 +1,4 @@
-"""What is done to a good header: changes of what its parts say, and of its bytes."""
+"""Changes of a good header: of its fields' values, and of its bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether agents that send late system messages work with a chat template that refuses them."""
+"""Proves that agents with late system messages work with a chat template that refuses them."""
 
 import subprocess
 from pathlib import Path

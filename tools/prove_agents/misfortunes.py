@@ -1,4 +1,4 @@
-"""What an agent makes of bad luck: too long a prompt, a context that is outgrown, an engine that ends in a reply."""
+"""Agents with bad luck: too long a prompt, a context that is outgrown, an engine that ends in a reply."""
 
 import json
 import os

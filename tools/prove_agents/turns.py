@@ -1,4 +1,4 @@
-"""What an agent does in a usual session: a file read by a tool, and three turns with a restart before the last."""
+"""A usual session of an agent: it reads a file by a tool, then three turns with a restart before the last."""
 
 import asyncio
 import datetime

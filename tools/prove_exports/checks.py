@@ -1,4 +1,4 @@
-"""What all checks share: running commands, servers that run for a block, and the count of what passed."""
+"""Helpers of all checks: running commands, servers for the time of a block, and a count of passed checks."""
 
 import json
 import os

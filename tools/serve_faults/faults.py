@@ -1,4 +1,4 @@
-"""The faults in order: in words, with which engine, and how each is met."""
+"""Table of the faults: description, engine, and the function that causes each."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a process holds at a moment, and whether that grew."""
+"""Readings of a process's resources, and whether they grew."""
 
 import statistics
 import time

@@ -1,4 +1,4 @@
-"""What the models are made of: metadata and tensors of the families, as llama.cpp asks for them.
+"""Geometry of the models: metadata and tensors of the families, as llama.cpp asks for them.
 
 The names and shapes are those that src/models/*.cpp of llama.cpp (build 11434) creates; the numbers are the ones that
 the engine prints for the published files, whose tensor counts these have too: 753 with the MTP head and 733 without

@@ -1,1 +1,1 @@
-"""How far the speed forecasts are off: against published runs, each forecast without its own source and card."""
+"""Accuracy of the speed forecasts: beside published runs, each forecast without its own source and card."""
