@@ -21,7 +21,7 @@ def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401 -- mkdocs is no pa
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:  # noqa: ANN401 -- as above
-    """Lead links to folders to a page, and turn links to files that the site lacks into words."""
+    """Point links to folders to a page, and replace links to files that the site lacks by their text."""
     return re.sub(r"\[([^]]+)\]\(\.\./[^)]+\)", r"\1", markdown.replace("](decisions/)", "](decisions/index.md)"))
 
 

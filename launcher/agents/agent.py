@@ -15,7 +15,7 @@ Api = Literal["chat", "responses", "messages"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallContext:
-    """How an agent manages with less context: variables that make its prompt shorter."""
+    """Settings of an agent for less context: variables that shorten its prompt."""
 
     least_context: int
     environment: Mapping[str, str]

@@ -13,9 +13,9 @@ from launcher.base.paths import shipped_file
 from launcher.engine.server.client import EngineClient
 
 PURPOSE = "agent-check"
-"""What the requests of the check say that they are for: `requests` lists them under this name."""
+"""Purpose that the check's requests carry; `mtp-launcher requests` lists them under it."""
 _ROOM_TOKENS = 64
-"""Tokens that may be read again in each turn beside the new ones: an engine keeps its checkpoints that far apart."""
+"""Tokens beside the new ones that a turn may read again, because an engine's checkpoints are that far apart."""
 _REPLY_TOKENS, _LAST_REPLY_TOKENS = 512, 48
 _RULES = 160
 """Number of repetitions of the rule in the system prompt, which makes it as long as a small agent's: 3,500 tokens."""
@@ -64,7 +64,7 @@ class _Findings:
 
 
 async def check_server(client: EngineClient, agent: Agent | None = None, *, model: str | None = None) -> Verdict:
-    """Return the verdict on a server, for one agent or for any. It takes three or four short requests.
+    """Return the verdict on a server, for one agent or for any. Sends three or four short requests.
 
     Raises Unreachable, and Refused if the server takes no chat request at all.
     """
@@ -104,7 +104,7 @@ async def check_server(client: EngineClient, agent: Agent | None = None, *, mode
 
 
 def _load_texts() -> Any:  # noqa: ANN401 -- as in resources/agent-check.json
-    """Return what the check says to the model."""
+    """Return the texts of the check's requests."""
     return json.loads(shipped_file("resources", "agent-check.json").read_text(encoding="utf-8"))
 
 
@@ -190,7 +190,7 @@ def _read_again(before: _Turn, after: _Turn) -> bool:
 
 
 def _reused_share(before: _Turn, after: _Turn) -> float | None:
-    """Return which share of the earlier prompt a turn did not read again; None if the server does not tell."""
+    """Return which share of the earlier prompt a turn did not read again; None if the server does not report it."""
     if after.cached is None or not before.prompt_tokens:
         return None
     return min(1.0, after.cached / min(before.prompt_tokens, after.prompt_tokens))
@@ -199,7 +199,7 @@ def _reused_share(before: _Turn, after: _Turn) -> float | None:
 async def _explain_rereading(
     client: EngineClient, messages: Sequence[Mapping[str, Any]], texts: Mapping[str, Any]
 ) -> str:
-    """Return why the prompt was read again, as far as the chat template tells."""
+    """Return why the prompt was read again, as far as the chat template shows it."""
     lost = message("The prompt is read again in each turn.")
     try:
         prompts = [

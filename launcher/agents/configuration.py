@@ -75,10 +75,10 @@ def make_configuration(
     sessions: Path,
     arguments: Sequence[str] = (),
 ) -> AgentConfiguration:
-    """Return what the agent gets in this session. Nothing is written.
+    """Return the configuration of an agent for one session. Nothing is written.
 
     `program` are the words that start it, `folder` is where its files will be, `sessions` where it may keep its
-    conversations, `arguments` are the user's own. Check the context before.
+    conversations, `arguments` are the user's own. The context must have been checked.
 
     Placeholders: <url>, <key>, <model>, <context> (tokens per slot), <output> (tokens of the longest reply), <compact>
     (tokens at which the agent should sum its conversation up), <folder>, <sessions>. A text that is nothing but a

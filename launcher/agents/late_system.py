@@ -53,7 +53,7 @@ async def takes_late_system(client: EngineClient) -> bool | None:
 async def find_refusal(client: EngineClient, agent: Agent, model: str) -> TemplateRefuses | None:
     """Return the error if a server's chat template refuses what the agent sends, with what helps; None if it does not.
 
-    `model` is the name in it.
+    `model` is the name that it shows.
     """
     if not agent.late_system or await takes_late_system(client) is not False:
         return None

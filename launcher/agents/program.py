@@ -1,4 +1,4 @@
-"""The agent's own program: where it is, and which version."""
+"""Finds an agent's program and its version."""
 
 import asyncio
 import os

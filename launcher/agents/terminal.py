@@ -30,7 +30,7 @@ _TERMINALS = (
     ("wezterm", "start", "--cwd", ".", "--"),
     ("xterm", "-e"),
 )
-"""Terminals of Linux desktops, each with what stands before a command; what the user or the system chose goes first."""
+"""Terminals of Linux desktops, with their arguments before a command. The choice of the user or system comes first."""
 _FAILURE_S = 0.5
 """Seconds in which a terminal that cannot open, such as one without a display, has ended with an error."""
 _POLL_S = 0.05
@@ -70,7 +70,7 @@ def open_terminal(command: Sequence[str], folder: Path, prompt: str) -> None:
 
 
 def _list_terminals() -> Iterator[tuple[str, ...]]:
-    """Yield the terminals that are installed, the user's own first, with what stands before a command."""
+    """Yield the terminals that are installed, the user's own first, with their arguments before a command."""
     named = os.environ.get("TERMINAL", "")
     arguments = {name: rest for name, *rest in _TERMINALS}
     for words in ((named, *arguments.get(Path(named).name, ["-e"])), *_TERMINALS):

@@ -29,7 +29,7 @@ class Stage(StrEnum):
 
 
 class StepDetail(StrEnum):
-    """Detail of a step that its stage does not tell.
+    """Detail of a step beside its stage.
 
     ENGINE has INSTALLED_AND_TESTED, FOUND, BUILT_IN; MODEL has HERE, RECEIVED; VERIFY has VERIFIED, WITHOUT_SUM; LOAD
     and WARM_UP have SERVED; SELF_TEST has ANSWERED, WRITES_NONE. ASKING and ELSEWHERE belong to a download of MODEL or

@@ -34,8 +34,8 @@ async def find_server_to_join() -> ServerEntry | None:
     if entry is None or entry.control_address is None:
         return None
     with suppress(LauncherError, TimeoutError):
-        async with asyncio.timeout(_ANSWER_S), aclosing(send_request(entry.control_address, "status")) as told:
-            await anext(told)
+        async with asyncio.timeout(_ANSWER_S), aclosing(send_request(entry.control_address, "status")) as answers:
+            await anext(answers)
         return entry
     return None
 
@@ -56,8 +56,8 @@ async def join_server(entry: ServerEntry, request: StartRequest) -> AsyncGenerat
     if address is None:
         return
     fields = {"start": _REQUEST.dump_python(request, mode="json")}
-    async with aclosing(send_request(address, "join", **fields)) as told:
-        async for value in told:
+    async with aclosing(send_request(address, "join", **fields)) as answers:
+        async for value in answers:
             yield value
 
 

@@ -18,7 +18,7 @@ LIMIT_KEY = "power_limit_w"
 _SHARES = (1.0, 0.85, 0.7, 0.55)
 """Limits to try, as shares of the highest one known."""
 _NEAR_W = 10.0
-"""Limits nearer than this to a measured one tell nothing new."""
+"""Limits nearer than this to a measured one are not tried."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ class RemoteControl:
     async def _handle_request(self, verb: str, fields: Mapping[str, Any]) -> AsyncGenerator[Any]:
         match verb:
             case "status":
-                # The entry's fields are called "note" because programs of older versions look for that.
+                # The entry's fields are called "note" because older versions of the program read that name.
                 yield status_data(self._session.supervisor) | {"note": self._entry_fields()}
             case "stop" if isinstance(name := fields.get("model"), str):
                 yield {"stopped": await self._session.stop_model(name, drain_s=_parse_drain_s(fields))}

@@ -31,8 +31,8 @@ async def join_running_server(entry: ServerEntry, model: str, options: argparse.
     states = StateLine()
     ready: Mapping[str, Any] | None = None
     try:
-        async with aclosing(join_server(entry, await asyncio.to_thread(_make_request, model, options))) as told:
-            async for value in told:
+        async with aclosing(join_server(entry, await asyncio.to_thread(_make_request, model, options))) as answers:
+            async for value in answers:
                 if "ready" in value:
                     ready = value["ready"]
                     await asyncio.to_thread(save_last_model, model)

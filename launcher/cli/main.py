@@ -50,7 +50,7 @@ VERBS = {
     "curve": "measure the speed by context fill, context size or number of parallel requests",
     "quality": "judge how quants, KV cache types and MTP change a model's answers",
     "endure": "keep a model busy for minutes, and check whether its speed holds",
-    "prove": "check on this machine what is only claimed, and write a report to send",
+    "prove": "check the documented claims on this machine, and write a report to send",
     "attach": "inspect and watch a server that another program started",
     "export": "export a server for other tools: shell, containers, clients, coding agents, proxies",
     "diagnose": "find out from its log why an engine failed",
@@ -231,7 +231,7 @@ def _build_parser(arguments: list[str]) -> argparse.ArgumentParser:
 
 
 def build_full_parser() -> argparse.ArgumentParser:
-    """Build the parser with the options of every verb, as documents need it; it takes half a second."""
+    """Build the parser with the options of every verb, as generated documents need it; it takes half a second."""
     return _build_parser(["--help", *VERBS])
 
 

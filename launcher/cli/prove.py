@@ -1,4 +1,4 @@
-"""`mtp-launcher prove`: check on this machine what is only claimed, and write a report to send."""
+"""`mtp-launcher prove`: check the documented claims on this machine, and write a report to send."""
 
 from __future__ import annotations
 

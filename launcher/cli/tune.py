@@ -199,7 +199,7 @@ async def _draw_tune(prepared: PreparedTune, options: argparse.Namespace) -> Non
 
 
 def _check_budget(prepared: PreparedTune) -> None:
-    """Raise BadOption for a budget in which nothing can be told."""
+    """Raise BadOption for a budget that is too short for any result."""
     from math import ceil
 
     from launcher.base.errors import BadOption

@@ -192,15 +192,15 @@ def _sent_key(request: web.Request) -> str:
 
 
 def is_page_path(path: str) -> bool:
-    """Return whether a path is one of the engine's web page. It is asked for without a key, by us and of the engine."""
+    """Return whether a path is one of the engine's web page, which needs no key, here and at the engine."""
     return _PAGE_PATH.fullmatch(path) is not None
 
 
 def check_path(method: str, path: str) -> None:
     """Raise Refusal unless requests of `method` to `path` pass through.
 
-    The path is compared as it was sent: no other way to write one of them is accepted. What is not listed stays with
-    the gateway, such as loading models or LoRA adapters, changing properties, and saving slots.
+    The path is compared as it was sent, so another spelling of a listed path is refused. What is not listed never
+    reaches the engine, such as loading models or LoRA adapters, changing properties, and saving slots.
     """
     if method == "POST" and path in GENERATING_PATHS | QUICK_PATHS:
         return

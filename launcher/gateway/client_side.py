@@ -1,4 +1,4 @@
-"""Gates as their supervisors see them, and the address of all, whose HTTP server is loaded while an engine starts."""
+"""Connects supervisors with the gateway: a gate for each model, and the address that all of them share."""
 
 import asyncio
 import hashlib
@@ -44,7 +44,7 @@ class GateClientSide:
 
     @property
     def last_handover(self) -> "HandoverReport | None":
-        """What the last handover meant for the clients."""
+        """Report of the last handover; None before the first."""
         return self.gate.report if self.gate else None
 
     @property
@@ -124,7 +124,7 @@ class GatewayClientSide(GateClientSide):
         self._gateway: Gateway | None = None
         self._opening: asyncio.Task[Gateway] | None = None
         self.make_router: Callable[[Gateway], ModelRouter] | None = None
-        """Returns what finds the gate of a request; None if all take the same."""
+        """Makes the router that finds the gate of a request; None if there is only one gate."""
 
     def engine_starts(self) -> None:
         """Load the HTTP server, which takes as long as a small model, while the engine loads its model."""
@@ -168,7 +168,7 @@ class GatewayClientSide(GateClientSide):
         return gateway
 
     async def _read_certificate(self, names: Collection[str]) -> "ContextFor":
-        """Return what makes the TLS contexts. Raises what explain_os_error returns if no certificate can be kept."""
+        """Return the maker of TLS contexts. Raises what explain_os_error returns if no certificate can be kept."""
         from launcher.gateway.certificate import load_authority
 
         try:
@@ -204,18 +204,18 @@ class GatewayClientSide(GateClientSide):
             raise failure
 
     def set_measurement_key(self, key: str | None) -> None:
-        """Let the requests of a measurement in with a key of their own: see Gateway.set_measurement_key."""
+        """Accept a measurement's requests with a key of their own. See Gateway.set_measurement_key."""
         if self._gateway is not None:
             self._gateway.set_measurement_key(key)
 
     def change_keys(self, endpoint: Endpoint) -> None:
-        """Let clients in with the keys of `endpoint`, which has the same address, and with no others."""
+        """Accept the keys of `endpoint`, which has the same address, and no others."""
         self._endpoint = endpoint
         if self._gateway is not None:
             self._gateway.set_keys(endpoint.keys)
 
     async def close(self) -> None:
-        """Give the address up."""
+        """Close the gateway and free its address."""
         if self._opening is not None:
             await asyncio.wait([self._opening])
         if self._gateway is not None:
@@ -236,7 +236,7 @@ def _clear_folder(folder: Path) -> bool:
 
 
 def _load_modules() -> None:
-    import launcher.gateway.gateway  # noqa: F401 -- loaded in a thread, for it takes some tenths of a second
+    import launcher.gateway.gateway  # noqa: F401 -- in a thread, because it takes some tenths of a second
 
 
 def _listen(endpoint: Endpoint) -> socket.socket:

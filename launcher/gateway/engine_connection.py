@@ -91,7 +91,7 @@ def _send_at_once(connection: socket.socket, data: bytes) -> int:
     """Send what fits into the buffers, so that the engine begins while we prepare for its reply; return how much."""
     try:
         return connection.send(data)
-    except OSError:  # full, or the connection has ended, which is met again
+    except OSError:  # full, or the connection has ended, which the next write reports
         return 0
 
 

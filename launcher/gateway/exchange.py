@@ -1,4 +1,4 @@
-"""One client's request and what has become of it: state, delivered text and figures."""
+"""One client's request and its progress: state, delivered text and figures."""
 
 import asyncio
 import itertools
@@ -14,7 +14,7 @@ CHAT_PATHS = frozenset({"/v1/chat/completions", "/chat/completions"})
 COMPLETIONS_PATH = "/v1/completions"
 MESSAGES_PATH = "/v1/messages"
 _LEAST_READ = 32
-"""Tokens of a prompt from which on the time for reading them tells a speed."""
+"""Fewest prompt tokens whose reading time gives a speed."""
 _numbers = itertools.count(1)
 
 

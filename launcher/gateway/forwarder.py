@@ -289,8 +289,8 @@ class Forwarder:
         return parse_event(frame) if self._must_read(frame) else None
 
     def _must_read(self, frame: bytes) -> bool:
-        told = (b'"timings"', b'"usage"', b'"error"')
-        return self._may_go_on or not self._delivered or any(name in frame for name in told)
+        names = (b'"timings"', b'"usage"', b'"error"')
+        return self._may_go_on or not self._delivered or any(name in frame for name in names)
 
     async def _may_cut(self, link: EngineLink, event: dict[str, Any]) -> bool:
         part = read_part(event)
@@ -341,12 +341,12 @@ class Forwarder:
             if begins_reply(event):
                 return False
             raise RepeatDiffers
-        said, repeated = part.content if text.content else part.reasoning, self._repeated
-        if not said or not (repeated.startswith(said) or said.startswith(repeated)):
+        new_text, repeated = part.content if text.content else part.reasoning, self._repeated
+        if not new_text or not (repeated.startswith(new_text) or new_text.startswith(repeated)):
             raise RepeatDiffers
-        self._repeated = repeated[len(said) :]
+        self._repeated = repeated[len(new_text) :]
         drop_text(event, len(repeated))
-        return len(said) <= len(repeated)
+        return len(new_text) <= len(repeated)
 
     def _note_part(self) -> None:
         """Record that a part of the reply is delivered now, and the gap that a handover made before it."""

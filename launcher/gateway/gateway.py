@@ -118,13 +118,13 @@ class Gateway:
             gate.close()
 
     def set_keys(self, keys: Mapping[str, str]) -> None:
-        """Let requests with these keys in from now on. Those of a name that is gone end, even within a reply."""
+        """Accept these keys from now on. Requests with a key whose name is gone end, even within a reply."""
         self.access.keys = dict(keys)
         for gate in self.router.gates:
             gate.revoke_keys(self.access.open_keys)
 
     def set_measurement_key(self, key: str | None) -> None:
-        """Let the requests of a measurement in with this key, and with None no more. They give way to all others."""
+        """Accept a measurement's requests with this key, or none any more (None). They give way to all others."""
         self.access.measurement_key = key
         if key is None:
             self._end_measurements()

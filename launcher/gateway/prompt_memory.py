@@ -1,4 +1,4 @@
-"""Finds out why an engine has read a prompt again. No text is kept, only hashes of the parts of prompts."""
+"""Finds out why an engine has read a prompt again. Keeps hashes of the parts of prompts, and no text."""
 
 import json
 from collections import deque
@@ -12,12 +12,12 @@ from launcher.gateway.exchange import Exchange
 
 _REMEMBERED = 32
 _LEAST_TOKENS = 1_024
-"""Fewer tokens that are read again are no loss worth a word: engines keep checkpoints so far apart."""
+"""Fewest tokens read again that are reported, because engines keep checkpoints about that far apart."""
 _LEAST_SHARE = 0.2
 _MOST_BYTES = 4 << 20
 """Larger requests, such as those with images, are left out: hashing them would hold up the others."""
 _SAME_AGENT_SHARE = 0.5
-"""Share of a prompt that reappears behind a change, from which it counts as the same conversation."""
+"""Share of an earlier prompt that must reappear after a change if both are to count as one conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +76,16 @@ class PromptMemory:
             return None
         earlier = max(known, key=lambda each: _count_same_start(each, prompt))
         characters, place = _count_same_start(earlier, prompt), ""
-        like = max(
+        similar = max(
             (each for each in known if each.client == prompt.client),
             key=lambda each: _count_same_anywhere(each, prompt),
             default=None,
         )
-        if like is not None and _count_same_anywhere(like, prompt) > max(
-            characters, _SAME_AGENT_SHARE * like.characters
+        if similar is not None and _count_same_anywhere(similar, prompt) > max(
+            characters, _SAME_AGENT_SHARE * similar.characters
         ):
-            earlier, characters = like, _count_same_anywhere(like, prompt)
-            place = _find_change(like, prompt)
+            earlier, characters = similar, _count_same_anywhere(similar, prompt)
+            place = _find_change(similar, prompt)
         lost = int(total * characters / prompt.characters) - reused
         if lost < least:
             return None

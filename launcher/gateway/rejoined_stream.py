@@ -10,7 +10,7 @@ _IDENTITY = ("id", "created", "model", "system_fingerprint")
 
 
 class RejoinedStream:
-    """Rewrites what further engines send, so that the stream begins once, keeps its ID and has the counts of the whole.
+    """Rewrites the streams of further engines, so that the client sees one beginning, one ID and the counts of all.
 
     The formats are those of OpenAI's chat completions and completions, and of Anthropic's messages.
     """

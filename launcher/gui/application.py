@@ -31,7 +31,7 @@ _PREBUILD_AFTER_MS = 1_000
 _UPDATE_CHECK_AFTER_MS = 10_000
 """Delay after the first paint until the check for a newer release."""
 _COLLECT_PERIOD_MS = 1_000
-"""Time between two looks at what garbage there is. A reply at 100 tokens/s leaves 1 to 2 ms of work in it."""
+"""Time between two checks for garbage. A reply at 100 tokens/s leaves 1 to 2 ms of work in it."""
 
 
 class FirstPaint(QObject):

@@ -208,7 +208,7 @@ def _describe_error(schema: type[BaseModel], detail: ErrorDetails) -> str:
         return "is missing"
     if kind in {"unexpected_keyword_argument", "extra_forbidden"}:
         near = get_close_matches(str(detail["loc"][-1]), _field_names(schema), n=1)
-        return "is no field that is known here" + (f"; did you mean {near[0]}?" if near else "")
+        return "is an unknown field" + (f"; did you mean {near[0]}?" if near else "")
     if kind == "too_short":
         return "has no entries"
     reason = re.sub(r"^(Input|String|Tuple) should", "should", detail["msg"])

@@ -78,7 +78,7 @@ _NO_REPLY = message("No reply is being generated.")
 _NO_DRAFTS = message("No tokens were drafted.")
 _FEW_DRAFTS = message("Too few drafts yet.")
 _LEAST_DRAFTED = 24
-"""Drafted tokens of a running reply from which on its acceptance is shown: of the first few it jumps from 0 to 100 %."""
+"""Drafted tokens of a running reply from which its acceptance is shown: that of the first few jumps from 0 to 100 %."""
 _ENGINE_STARTS = (ServerState.RESTARTING, ServerState.LOADING, ServerState.WARMING_UP)
 """States in which no token of a reply can come, though the reply may go on later."""
 

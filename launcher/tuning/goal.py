@@ -69,7 +69,7 @@ class Goal:
         return -math.log(value) if self.is_time else math.log(value)
 
     def value_from_score(self, score: float) -> float:
-        """Return the value that has this score; the inverse of `score`."""
+        """Return the value that has this score; the inverse of `run_score`."""
         return math.exp(-score if self.is_time else score)
 
     def step_cost(self, run: Run) -> float | None:

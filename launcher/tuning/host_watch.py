@@ -24,8 +24,8 @@ _FEWEST, _MOST = 5, 40
 """The usual load is the median over the last replies: at least so many, and at most so many."""
 _SHORTEST_S = 0.2
 """Least seconds of a reply whose load is judged: the kernel counts processor time in steps of 10 ms."""
-_LOOK_S = 1.0
-"""Seconds between two looks while waiting for quiet."""
+_READING_S = 1.0
+"""Seconds between two readings of the load while waiting for quiet."""
 _QUIET = HostLoad(0.0, 0.0, throttled=0.0)
 
 
@@ -76,21 +76,21 @@ class HostWatch:
     async def wait_for_quiet(self, most_s: float, on_busy: Callable[[Message], object]) -> float:
         """Wait until nothing else keeps the processor busy, at most `most_s`, and return the seconds.
 
-        It only looks before the first trial and after a disturbed reply, because a look takes a second. `on_busy` is
-        called once, with the reason, if the first look finds it busy.
+        The load is read only before the first trial and after a disturbed reply, because that takes a second. `on_busy`
+        is called once, with the reason, if it is busy at the first reading.
         """
         if not self._may_be_busy:
             return 0.0
         waited_s, before, load = 0.0, self.read(), None
-        while before is not None and waited_s + _LOOK_S <= most_s:
-            await self._sleep(_LOOK_S)
-            waited_s += _LOOK_S
+        while before is not None and waited_s + _READING_S <= most_s:
+            await self._sleep(_READING_S)
+            waited_s += _READING_S
             earlier, before = before, self.read()
             load = measure_load(earlier, before)
             found = None if load is None else judge_load(load, _QUIET)
             if found is None:
                 break
-            if waited_s == _LOOK_S:
+            if waited_s == _READING_S:
                 on_busy(found)
         self._may_be_busy, self._accepted = False, load or self._accepted
         return waited_s

@@ -81,7 +81,7 @@ def best_passes(start_s: float, run_s: float, noise: float, start_noise: float, 
 class TrialPlan:
     """Expected effort of a tune: starts by stage, runs, and seconds, of which `starting_s` are spent on starts.
 
-    `least_s` are the seconds of the first trials: with less, nothing can be told.
+    `least_s` are the seconds of the first trials: with less there is no result.
     """
 
     probe: int

@@ -184,13 +184,13 @@ def _accept_keys(content: bytes) -> None:
     """Keep a verified statement about keys. Raises SignatureWrong if it is an old one, or names no key."""
     kept = _kept_statement()
     try:
-        told = KeysStatement.model_validate_json(content)
-        for text in told.keys:
+        statement = KeysStatement.model_validate_json(content)
+        for text in statement.keys:
             PublicKey.from_text(text)
     except (ValidationError, ValueError, IndexError) as error:
         raise SignatureWrong(_NOT_SIGNED, _REMEDY) from error
-    if kept is not None and told.number <= kept.number:
+    if kept is not None and statement.number <= kept.number:
         raise SignatureWrong(_NOT_SIGNED, _REMEDY)
     make_private_folder(_keys_file().parent)
-    trusted = _TrustedKeys(number=told.number, keys=told.keys, root=release_key())
+    trusted = _TrustedKeys(number=statement.number, keys=statement.keys, root=release_key())
     write_atomically(_keys_file(), trusted.model_dump_json().encode())

@@ -126,7 +126,7 @@ MODEL_FAULTS = [
     ('id = "mine"', 'id = "demo"', 2, "models[0].id", 'the catalogue has a model "demo" already'),
     ("size_bytes = 1_000", 'size_bytes = "big"', 7, "models[0].files[0].size_bytes", 'valid integer, not "big"'),
     ("size_bytes = 1_000", "size_bytes = 0", 7, "models[0].files[0].size_bytes", "greater than or equal to 1, not 0"),
-    ("size_bytes = 1_000", "size = 1", 7, "models[0].files[0].size", "is no field that is known here"),
+    ("size_bytes = 1_000", "size = 1", 7, "models[0].files[0].size", "is an unknown field"),
     ("size_bytes = 1_000", 'sha256 = "abc"', 7, "models[0].files[0].sha256", "should have at least 64 characters"),
     ("size_bytes = 1_000", f'sha256 = "{"Z" * 64}"', 7, "models[0].files[0].sha256", "lower-case hexadecimal"),
     ('quant = "Q8_0"', 'quant = "q4_k_m"', 8, "models[0].files[1].quant", "q4_k_m is there twice"),

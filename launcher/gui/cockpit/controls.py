@@ -240,7 +240,7 @@ async def _read_flags(build: "EngineBuild") -> "tuple[Flag, ...]":
 # The box of pending changes.
 
 _OUTLOOK_MS = 1_000
-"""Time between two looks at the requests that a restart would meet."""
+"""Milliseconds between two readings of what a restart would mean for running requests."""
 
 
 class ChangesBox(QFrame):
@@ -342,13 +342,13 @@ class ChangesBox(QFrame):
         self._show_outlook()
 
     def showEvent(self, event: QShowEvent) -> None:  # noqa: N802 -- Qt's name
-        """Say from now on what a restart would mean for the requests that run."""
+        """Show from now on what a restart would mean for the running requests."""
         super().showEvent(event)
         self._request_outlook()
         self._outlook_timer.start()
 
     def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802 -- Qt's name
-        """Ask no more, because nobody sees it."""
+        """Stop reading it, because nobody sees it."""
         super().hideEvent(event)
         self._outlook_timer.stop()
 
@@ -362,7 +362,7 @@ class ChangesBox(QFrame):
 
     @Slot()
     def _show_outlook(self) -> None:
-        """Show what running requests would notice of a restart. While it is made, the state says more."""
+        """Show what clients would notice of a restart, unless one is being made."""
         preview, outlook = self._state.preview, self._outlook
         shows = preview is not None and outlook is not None and not self._state.applying
         self._outlook_label.setVisible(shows)
@@ -456,7 +456,7 @@ def _missing_memory_text(preview: "Preview") -> str:
 
 
 _SIMPLE_SETTINGS = ("ctx", "draft")
-"""Settings that need a restart and are shown to everybody. Of the others, only thinking is."""
+"""Settings with a restart that Simple mode shows. Of those without a restart it shows only thinking."""
 
 
 class RestartFields(QWidget):

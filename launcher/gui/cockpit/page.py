@@ -444,9 +444,9 @@ _PANE_LAYOUTS = {
     "adjust": PaneLayout("plots", {"sliders": 352}),
     "chat": PaneLayout("chat", {"plots": 480}),
 }
-_LEAST_PLOTS_HEIGHT, _REQUESTS_HEIGHT, _HIGH_ENOUGH = 300, 190, 700
-"""In pixels: heights of the plots at least and of the requests at first; page height from which these are shown."""
-_NARROW_WIDTH, _LOW_HEIGHT, _TITLE_WIDTH, _ROOM_FOR_TABS = 360, 560, 260, 480
+_LEAST_PLOTS_HEIGHT, _REQUESTS_HEIGHT, _REQUESTS_FROM_HEIGHT = 300, 190, 700
+"""In pixels: least height of the plots, first height of the requests, page height from which requests are shown."""
+_NARROW_WIDTH, _LOW_HEIGHT, _TITLE_WIDTH, _TABS_FROM_WIDTH = 360, 560, 260, 480
 """In pixels: page width below which the margins shrink; page height below which legend and subtitle may be left out;
 width that title and subtitle need beside the buttons; page width from which hidden panes have tabs."""
 
@@ -531,7 +531,7 @@ class CockpitPage(QWidget):
         super().resizeEvent(event)
         cramped = self.width() < theme.px(_NARROW_WIDTH)
         for tab in self.tabs.values():
-            tab.allow(self.width() >= theme.px(_ROOM_FOR_TABS))
+            tab.set_allowed(self.width() >= theme.px(_TABS_FROM_WIDTH))
         side, end = theme.px(theme.GAP if cramped else theme.GAP_XL), theme.px(theme.GAP_L)
         self._layout.setContentsMargins(side, end, side, end)
         self._show_layout()
@@ -568,8 +568,8 @@ class CockpitPage(QWidget):
     def _show_launch(self, launch: object) -> None:
         """Focus the prompt when a server is ready."""
         self.show_view(self._controller.view)
-        asks = self.panes.is_shown("chat") and not self.controls.isAncestorOf(self.focusWidget())
-        if launch is not None and self.isVisible() and asks:
+        may_focus = self.panes.is_shown("chat") and not self.controls.isAncestorOf(self.focusWidget())
+        if launch is not None and self.isVisible() and may_focus:
             QTimer.singleShot(0, self.chat.prompt, self.chat.prompt.setFocus)
 
     def _show_texts(self, view: View) -> None:
@@ -591,7 +591,7 @@ class CockpitPage(QWidget):
         """Show what belongs to the layout: the memory beside the sliders that change it."""
         self.switches.set_value(self.panes.layout_name)
         self.memory.setVisible(self.panes.layout_name == "adjust")
-        has_room = self.height() >= theme.px(_HIGH_ENOUGH)
+        has_room = self.height() >= theme.px(_REQUESTS_FROM_HEIGHT)
         self.requests.setVisible(self.panes.layout_name == "watch" and has_room)
 
     def _make_pane_row(self) -> QHBoxLayout:

@@ -16,7 +16,7 @@ from launcher.gui.window_settings import open_window_settings
 _SAVE_AFTER_MS = 500
 """Milliseconds without a move after which the widths are saved."""
 _TAB_WIDTH, _GLYPH = 36, 16
-_ENOUGH = 600
+_MAIN_WIDTH = 600
 """Width in pixels that the main pane gets before those beside it have their usual width."""
 
 
@@ -89,7 +89,7 @@ class PaneSplitter(QSplitter):
         return not self._panes[name].isHidden()
 
     def can_show(self, name: str) -> bool:
-        """Return whether a pane has a meaning now."""
+        """Return whether a pane may be shown, which depends on the state of the server."""
         return name not in self._suppressed
 
     def show_pane(self, name: str, *, shown: bool) -> None:
@@ -103,7 +103,7 @@ class PaneSplitter(QSplitter):
         self._save_state()
 
     def set_suppressed(self, names: set[str]) -> None:
-        """Set the panes that are hidden whatever the user chose, because they have no meaning now."""
+        """Set the panes that are hidden whatever the user chose, such as the sliders before a server was started."""
         if names != self._suppressed:
             self._suppressed = names
             self.fit_panes()
@@ -134,7 +134,7 @@ class PaneSplitter(QSplitter):
         room = self.width() - self.handleWidth() * (len(shown) - 1)
         widths = {each: max(self._widths[each], self._least[each]) for each in shown if each != main}
         for each in widths:  # the main pane is the widest where there is little room
-            missing = min(theme.px(_ENOUGH), room // 2) - (room - sum(widths.values()))
+            missing = min(theme.px(_MAIN_WIDTH), room // 2) - (room - sum(widths.values()))
             widths[each] = max(widths[each] - max(missing, 0), self._least[each])
         widths[main] = max(room - sum(widths.values()), self._least[main])
         self.setSizes([widths.get(each, 0) for each in self._panes])
@@ -199,14 +199,14 @@ class PaneTab(QAbstractButton):
         panes.fitted.connect(self.show_state)
         self.show_state()
 
-    def allow(self, allowed: bool) -> None:
-        """Show the tab while its pane is hidden, or never, where there is no room for it."""
+    def set_allowed(self, allowed: bool) -> None:
+        """Set whether there is room for the tab."""
         self._allowed = allowed
         self.show_state()
 
     @Slot()
     def show_state(self) -> None:
-        """Show the tab only while its pane is hidden."""
+        """Show the tab while its pane is hidden, if there is room for it."""
         is_hidden = not self._panes.is_shown(self._name) and self._panes.can_show(self._name)
         self.setVisible(self._allowed and is_hidden)
 

@@ -1,4 +1,4 @@
-"""Requests of all clients, below the plots: who asks, how much of the prompt was reused, how fast the reply is."""
+"""Requests of all clients, below the plots: client, reused share of the prompt, speed of the reply, and more."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -133,7 +133,7 @@ class RequestStrip(Card):
         """Show the requests. The chosen one stays chosen."""
         records = self.feed.records
         chosen = self._chosen_id()
-        self._summary.setText(_summarize(records) if records else tr("No request yet."))
+        self._summary.setText(_summarize_requests(records) if records else tr("No request yet."))
         if not self.isVisible():
             return
         self.rows.show_rows(records)
@@ -162,10 +162,10 @@ class RequestStrip(Card):
         record = next((each for each in self.feed.records if each["id"] == chosen), None)
         self._details.setVisible(record is not None)
         if record is not None:
-            self._details.setText(_describe(record))
+            self._details.setText(_describe_request(record))
 
 
-def _summarize(records: list[Record]) -> str:
+def _summarize_requests(records: list[Record]) -> str:
     writing = sum(record["end"] is None for record in records)
     read = sum(record["prompt_tokens"] or 0 for record in records)
     reused = sum(record["reused_tokens"] or 0 for record in records)
@@ -176,7 +176,7 @@ def _summarize(records: list[Record]) -> str:
     return " · ".join(parts)
 
 
-def _describe(record: Record) -> str:
+def _describe_request(record: Record) -> str:
     parts = [record["path"], record["model"] or UNKNOWN, record["started"][11:19]]
     if record["reply_tokens"] is not None:
         parts.append(ntr("1 token written", "{n} tokens written", record["reply_tokens"]))
@@ -188,31 +188,31 @@ def _describe(record: Record) -> str:
     return " · ".join(parts)
 
 
-def _who(record: Record) -> Cell:
+def _client_cell(record: Record) -> Cell:
     who = record["who"]
     agent = (who["user_agent"] or "").partition(" (")[0].partition("/")[0]
     return Cell(one_line(agent or who["key"] or UNKNOWN, _MAX_NAME), tip=who["user_agent"] or "")
 
 
-def _key(record: Record) -> Cell:
+def _key_cell(record: Record) -> Cell:
     return Cell(one_line(record["who"]["key"] or UNKNOWN, _MAX_NAME))
 
 
-def _count(value: float | None, text: str) -> Cell:
+def _number_cell(value: float | None, text: str) -> Cell:
     return Cell(UNKNOWN if value is None else text.format(value), dim=value is None)
 
 
-def _reuse(record: Record) -> Cell:
+def _reuse_cell(record: Record) -> Cell:
     read, reused = record["prompt_tokens"], record["reused_tokens"]
-    return _count(100 * (reused or 0) / read if read else None, "{:.0f} %")
+    return _number_cell(100 * (reused or 0) / read if read else None, "{:.0f} %")
 
 
-def _acceptance(record: Record) -> Cell:
+def _acceptance_cell(record: Record) -> Cell:
     drafted, accepted = record["draft_n"], record["draft_n_accepted"]
-    return _count(100 * (accepted or 0) / drafted if drafted else None, "{:.0f} %")
+    return _number_cell(100 * (accepted or 0) / drafted if drafted else None, "{:.0f} %")
 
 
-def _state(record: Record) -> Cell:
+def _state_cell(record: Record) -> Cell:
     end, handovers = record["end"], record["handovers"]
     if end is not None:
         good = end == "complete"
@@ -226,12 +226,12 @@ def _state(record: Record) -> Cell:
 
 def _request_columns() -> list[Column[Record]]:
     return [
-        Column(tr("Who"), "", _who),
-        Column(tr("Key"), "", _key),
-        Column(tr("Prompt, tokens"), "", lambda each: _count(each["prompt_tokens"], "{:,}"), right=True),
-        Column(tr("Reused"), "", _reuse, right=True),
-        Column(tr("First token"), "", lambda each: _count(each["first_token_s"], "{:.2f} s"), right=True),
-        Column(tr("Tokens/s"), "", lambda each: _count(each["tokens_per_second"], "{:.1f}"), right=True),
-        Column(tr("Accepted"), "", _acceptance, right=True),
-        Column(tr("State"), "", _state),
+        Column(tr("Who"), "", _client_cell),
+        Column(tr("Key"), "", _key_cell),
+        Column(tr("Prompt, tokens"), "", lambda each: _number_cell(each["prompt_tokens"], "{:,}"), right=True),
+        Column(tr("Reused"), "", _reuse_cell, right=True),
+        Column(tr("First token"), "", lambda each: _number_cell(each["first_token_s"], "{:.2f} s"), right=True),
+        Column(tr("Tokens/s"), "", lambda each: _number_cell(each["tokens_per_second"], "{:.1f}"), right=True),
+        Column(tr("Accepted"), "", _acceptance_cell, right=True),
+        Column(tr("State"), "", _state_cell),
     ]

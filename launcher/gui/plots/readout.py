@@ -137,8 +137,8 @@ class ReadOut(QWidget):
         self.value.setEnabled(reading.value is not None)  # dim a value that is not live
         self._show_caption()
         set_tooltip(self, why)
-        said = "" if self._small and not why else change or why
-        self.value.setAccessibleName(" ".join(filter(None, [f"{title}:", text, unit, said])))
+        spoken = "" if self._small and not why else change or why
+        self.value.setAccessibleName(" ".join(filter(None, [f"{title}:", text, unit, spoken])))
 
     def show_aside(self, text: str, tip: str = "") -> None:
         """Show lines below the change."""
