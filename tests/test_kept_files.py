@@ -239,8 +239,8 @@ def test_whatever_happens_to_a_kept_file_the_program_goes_on_and_says_so_once(
         bad = path.with_name(f"{path.name}.bad")
         assert os.path.lexists(bad), fault
         assert bad.is_dir() == (fault == "a folder"), fault
-        said = [record.getMessage() for record in caplog.records if str(bad) in record.getMessage()]
-        assert len(said) == (name != "downloads"), fault  # whose damage is handed to who looks at the queue
+        received = [record.getMessage() for record in caplog.records if str(bad) in record.getMessage()]
+        assert len(received) == (name != "downloads"), fault  # whose damage is handed to who looks at the queue
         kind.read(at)
         kind.make(at)
         assert kind.read(at) == whole, fault

@@ -39,9 +39,9 @@ def text_of(node: ast.AST) -> str | None:
 
 
 def is_sentence(text: str) -> bool:
-    said = text.strip()
-    begins = said[:1].isupper() or said[:1] in ("{", "`")
-    return begins and " " in said and said.endswith((".", "!", "?")) and not STATEMENT.match(said)
+    output = text.strip()
+    begins = output[:1].isupper() or output[:1] in ("{", "`")
+    return begins and " " in output and output.endswith((".", "!", "?")) and not STATEMENT.match(output)
 
 
 def plain_sentences(tree: ast.Module) -> Iterator[ast.AST]:

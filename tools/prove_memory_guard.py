@@ -222,7 +222,7 @@ async def run_once(
     folder: Path, chance: random.Random, limit: Limit | None, *, guarded: bool, engine: Path | None, kernel: bool
 ) -> Outcome:
     """Serve the demo and send prompts until an engine was killed or the room is used up; without a limit one prompt."""
-    from launcher.app.memory_guard import RESTARTED
+    from launcher.app.memory_guard import GUARD_RESTARTED_ENGINE
     from launcher.app.session import ServerSession
     from launcher.engine.demo import unpack_demo_model
     from launcher.engine.serve_options import ServeOptions
@@ -231,7 +231,7 @@ async def run_once(
     outcome = Outcome()
 
     def count_event(event: ServerEvent) -> None:
-        outcome.handovers += isinstance(event, Notice) and event.code == RESTARTED
+        outcome.handovers += isinstance(event, Notice) and event.code == GUARD_RESTARTED_ENGINE
 
     session = ServerSession(on_event=count_event, memory_guard=guarded)
     if not kernel:

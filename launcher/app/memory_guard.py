@@ -23,9 +23,9 @@ from launcher.monitor.host_memory import EngineCaches, HostMemoryDetector, read_
 if TYPE_CHECKING:
     from launcher.app.model_pool import ModelPool
 
-RESTARTED = "memory_guard"
+GUARD_RESTARTED_ENGINE = "memory_guard"
 """Notice code: the engine was restarted because host memory was nearly used up."""
-FOUND = "host_memory"
+MODEL_FILLS_MEMORY = "host_memory"
 """Notice code: the engine of a model beside the main one has nearly used up host memory."""
 _LONGEST_DRAIN_S = 10.0
 _PERIOD_S = 2.0
@@ -94,7 +94,7 @@ class MemoryGuard:
                 "Host memory was nearly used up: the engine was restarted, which freed {freed:,} MiB.",
                 freed=max(0, before_mib - after_mib),
             )
-        self._notify(Notice(RESTARTED, text))
+        self._notify(Notice(GUARD_RESTARTED_ENGINE, text))
 
 
 class _PooledServer:
@@ -179,7 +179,7 @@ class PoolMemoryGuard:
                 self._watched[name] = _WatchedModel(supervisor, guard)
             found = await self._watched[name].check(self._clock(), root)
             if found is not None:
-                self._notify(Notice(FOUND, message("{model}: {finding}", model=name, finding=found)))
+                self._notify(Notice(MODEL_FILLS_MEMORY, message("{model}: {finding}", model=name, finding=found)))
 
 
 def _agreed_by_setting() -> bool:

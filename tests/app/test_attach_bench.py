@@ -164,9 +164,11 @@ def test_options_that_mean_nothing_together(arguments: list[str], code: int) -> 
 
 
 @pytest.mark.usefixtures("forked_commands")
-@pytest.mark.parametrize(("host", "said"), [("127.0.0.1:9", "tune is already running"), ("nowhere.invalid", "invalid")])
-def test_nothing_on_this_computer_is_measured_beside_a_tune(host: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("host", "expected"), [("127.0.0.1:9", "tune is already running"), ("nowhere.invalid", "invalid")]
+)
+def test_nothing_on_this_computer_is_measured_beside_a_tune(host: str, expected: str) -> None:
     with hold_tune_lock():
         result = forked.run("attach", f"http://{host}", "--bench")
     assert result.returncode == 1
-    assert said in result.stderr
+    assert expected in result.stderr

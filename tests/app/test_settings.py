@@ -157,7 +157,7 @@ def test_a_damaged_file_is_set_aside_with_a_notice(file: Path, caplog: pytest.Lo
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         ('theme = "pink"', "it must be one of system, light, dark"),
         ("text_scale = 500", "it must be a whole number from 80 to 200"),
@@ -165,10 +165,10 @@ def test_a_damaged_file_is_set_aside_with_a_notice(file: Path, caplog: pytest.Lo
         ("text_scale = 1979-05-27", "it must be a whole number from 80 to 200"),
     ],
 )
-def test_a_value_that_cannot_be_is_said_and_not_used(file: Path, line: str, said: str) -> None:
+def test_a_value_that_cannot_be_is_said_and_not_used(file: Path, line: str, expected: str) -> None:
     file.write_text(f"[window]\n{line}\n")
     look = settings.read_app_settings()
-    assert said in look.notices[0]
+    assert expected in look.notices[0]
     assert not any(each.changed for each in look.states if each.setting.stored)
     assert line in file.read_text()
 

@@ -102,12 +102,13 @@ async def test_a_wrong_token_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [b"\n", b"{}\n", b"[]\n", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xfe\n", b"{" * 5_000 + b"\n", b"[" * 2_000_000]
+    "sent",
+    [b"\n", b"{}\n", b"[]\n", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xfe\n", b"{" * 5_000 + b"\n", b"[" * 2_000_000],
 )
-async def test_what_is_no_request_gets_no_answer(tmp_path: Path, said: bytes) -> None:
+async def test_what_is_no_request_gets_no_answer(tmp_path: Path, sent: bytes) -> None:
     async with listening(tmp_path) as (program, address, _):
         reader, writer = await asyncio.open_unix_connection(address.path)
-        writer.write(said)
+        writer.write(sent)
         with suppress(ConnectionError):
             assert await reader.read() == b""
         writer.close()

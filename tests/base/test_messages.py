@@ -75,11 +75,11 @@ def test_a_count_chooses_the_form(n: int, english: str, german: str) -> None:
 
 
 def test_the_window_may_say_it_otherwise() -> None:
-    said = message("Take another --port.", window="Choose another port in Settings.")
-    assert said == "Take another --port."
-    assert said.render(gettext.NullTranslations()) == "Choose another port in Settings."
-    assert said.render(German()) == "Wähle einen anderen Port in den Einstellungen."
-    assert said.render(German(), window=False) == "Take another --port."
+    text = message("Take another --port.", window="Choose another port in Settings.")
+    assert text == "Take another --port."
+    assert text.render(gettext.NullTranslations()) == "Choose another port in Settings."
+    assert text.render(German()) == "Wähle einen anderen Port in den Einstellungen."
+    assert text.render(German(), window=False) == "Take another --port."
 
 
 def test_messages_are_joined_without_the_empty_ones() -> None:
@@ -100,7 +100,7 @@ def test_an_error_is_a_message_and_so_is_what_quotes_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "original",
     [
         taken("{a}"),
         plural_message("{n} file", "{n} files", 2),
@@ -110,14 +110,14 @@ def test_an_error_is_a_message_and_so_is_what_quotes_it() -> None:
         Message("somebody else's {text}"),
     ],
 )
-def test_it_goes_whole_through_copies_and_json(said: Message) -> None:
-    files = {"sentence": said, "more": [said, "plain"], "deep": {"why": said, "count": 3}}
+def test_it_goes_whole_through_copies_and_json(original: Message) -> None:
+    files = {"sentence": original, "more": [original, "plain"], "deep": {"why": original, "count": 3}}
     read = restore_messages(json.loads(json.dumps(add_message_data(files))))
     assert read == files
-    for other in (copy.deepcopy(said), pickle.loads(pickle.dumps(said)), read["sentence"], read["deep"]["why"]):
-        assert other == said
+    for other in (copy.deepcopy(original), pickle.loads(pickle.dumps(original)), read["sentence"], read["deep"]["why"]):
+        assert other == original
         rendered = other.render(German()) if isinstance(other, Message) else other
-        assert rendered == said.render(German())
+        assert rendered == original.render(German())
 
 
 def test_json_keeps_its_keys_and_gains_one() -> None:

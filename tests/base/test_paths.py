@@ -88,10 +88,10 @@ def test_in_a_wheel_the_shipped_files_lie_inside_the_package(tmp_path: Path) -> 
     ):
         shutil.copy(ROOT / "launcher" / name, package / name)
     script = "from launcher.base.paths import shipped_file; print(shipped_file('presets', 'demo.toml'))"
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120
     )
-    assert said.stdout.strip() == str(package / "_data" / "presets" / "demo.toml")
+    assert output.stdout.strip() == str(package / "_data" / "presets" / "demo.toml")
 
 
 def test_a_process_knows_its_age() -> None:

@@ -89,13 +89,13 @@ def test_on_a_terminal_all_is_asked_about(two: tuple[str, str], typed: str, left
     command = [*forked.COMMAND, "chats", "delete", "all"]
     with subprocess.Popen(command, stdin=terminal, stderr=terminal, stdout=subprocess.PIPE) as program:
         os.close(terminal)
-        said = b""
-        while not said.endswith(b"[y/N] "):
-            said += os.read(controlling, 1_000)
+        result = b""
+        while not result.endswith(b"[y/N] "):
+            result += os.read(controlling, 1_000)
         os.write(controlling, typed.encode())
         program.communicate(timeout=60)
     os.close(controlling)
-    assert said == b"Delete all conversations? [y/N] "
+    assert result == b"Delete all conversations? [y/N] "
     assert program.returncode == (1 if left else 0)
     assert len(answer("list")["conversations"]) == left
 

@@ -255,9 +255,9 @@ def test_an_agent_that_the_system_does_not_run_is_to_be_installed_again(home: Pa
 def test_a_wrong_command_is_explained_in_two_lines(home: Path, opencode: Path) -> None:
     done = run("code", "opencode", "run", "hi")
     assert done.returncode == 2
-    said = done.stderr.splitlines()
-    assert "unrecognized arguments: run hi; what is meant for the agent comes after --" in said[0]
-    assert said[1:] == ["`mtp-launcher code --help` shows the usage."]
+    output = done.stderr.splitlines()
+    assert "unrecognized arguments: run hi; what is meant for the agent comes after --" in output[0]
+    assert output[1:] == ["`mtp-launcher code --help` shows the usage."]
     both = run("code", "opencode", "--model", "demo", "--print", "--server-only")
     assert both.returncode == 1
     assert "cannot be combined" in both.stderr
@@ -276,9 +276,9 @@ def test_a_fix_is_a_command_of_the_same_verb(home: Path, opencode: Path) -> None
 def test_an_option_that_leaves_too_little_context_is_named(home: Path, opencode: Path, option: tuple[str, ...]) -> None:
     done = run("code", "opencode", "--model", "demo", "--print", *option)
     assert done.returncode == 1
-    said = " ".join(done.stderr.split())
-    assert f"Leave out {' '.join(option)}: without that, a request has" in said
-    assert "download" not in said
+    output = " ".join(done.stderr.split())
+    assert f"Leave out {' '.join(option)}: without that, a request has" in output
+    assert "download" not in output
 
 
 @pytest.mark.parametrize(

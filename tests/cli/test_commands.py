@@ -253,8 +253,8 @@ def test_bad_models_end_with_one_sentence(tmp_path: Path, demo_model: Path, head
 @pytest.mark.parametrize("words", [[], ["--draft", "0"]])
 def test_a_model_without_a_head_is_served_with_mtp_off(headless_model: Path, words: list[str]) -> None:
     with served("--model", str(headless_model), *words) as (_, ready):
-        said = [notice["text"] for notice in ready.get("notices", [])]
-        assert said == ([] if words else ["headless.gguf has no MTP head, so MTP is off."])
+        received = [notice["text"] for notice in ready.get("notices", [])]
+        assert received == ([] if words else ["headless.gguf has no MTP head, so MTP is off."])
         reply = answer("chat", "Hello", "--max-tokens", "8")  # hardly trained, it may end a reply at any token
         assert 1 <= reply["predicted_n"] <= 8
         assert (reply["draft_n"], reply["acceptance"]) == (0, None)

@@ -166,7 +166,7 @@ def wait_for_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         (["curve", "demo", "--fill", "0", "--streams", "1"], 2, "not allowed with"),
         (["curve", "demo", "--fill", "many"], 2, "not a number of tokens"),
@@ -184,10 +184,10 @@ def wait_for_runs() -> None:
         (["endure", "nothing.gguf"], 1, "nothing.gguf"),
     ],
 )
-def test_what_cannot_be_measured_is_said(arguments: list[str], code: int, said: str) -> None:
+def test_what_cannot_be_measured_is_said(arguments: list[str], code: int, expected: str) -> None:
     done = run_command(*arguments)
     assert done.returncode == code, done.stderr
-    assert said in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
 
 

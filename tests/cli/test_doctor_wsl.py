@@ -42,9 +42,9 @@ def test_it_is_copied_on_request(wsl: Path) -> None:
     result = run("doctor", "--copy-wslconfig")
     assert result.returncode == 0, result.stderr
     assert wsl.read_bytes() == b"[wsl2]\r\nmemory=24GB\r\n"
-    said = " ".join(result.stdout.split())
-    assert "memory=24GB: WSL has 16.0 GiB now" in said
-    assert "wsl --shutdown" in said
+    output = " ".join(result.stdout.split())
+    assert "memory=24GB: WSL has 16.0 GiB now" in output
+    assert "wsl --shutdown" in output
     assert json.loads(run("doctor", "--copy-wslconfig", "--json").stdout)["text"].startswith("[wsl2]")
 
 

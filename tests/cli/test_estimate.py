@@ -113,8 +113,8 @@ class TestJson:
     )
     def test_a_context_beyond_the_trained_one_is_said(self, options: list[str], too_long: bool, sparse: Path) -> None:
         warnings = answer(sparse, "--gpu-memory", "24", "--kv", "Q8_0", "--ctx", *options)["warnings"]
-        said = "The context is longer than the 262,144 tokens that the model was trained for."
-        assert warnings == ([said] if too_long else [])
+        text = "The context is longer than the 262,144 tokens that the model was trained for."
+        assert warnings == ([text] if too_long else [])
 
     def test_experts_on_the_host(self, sparse: Path) -> None:
         plain, moved = (answer(sparse, "--gpu-memory", "24", "--n-cpu-moe", count) for count in ("0", "20"))
@@ -165,9 +165,9 @@ class TestText:
         result = answer(sparse, "--gpu-memory", "24", "--ask-engine", *options)
         more = round(result["engine"]["model_mib"] - result["parts"]["weights"])
         text = " ".join(run(sparse, "--gpu-memory", "24", "--ask-engine", *options).stdout.split())
-        said = text.split("It computes by cpu, and these figures are for cuda: its weights are ")[1]
-        assert int(said.split()[0].replace(",", "")) == pytest.approx(more, abs=1)
-        assert said.startswith(f"{said.split()[0]} MiB more, because {what} in host memory beside a GPU;")
+        completed = text.split("It computes by cpu, and these figures are for cuda: its weights are ")[1]
+        assert int(completed.split()[0].replace(",", "")) == pytest.approx(more, abs=1)
+        assert completed.startswith(f"{completed.split()[0]} MiB more, because {what} in host memory beside a GPU;")
         same = run(sparse, "--backend", "cpu", "--host-memory", "64", "--ask-engine").stdout
         assert "It computes by" not in same
 
@@ -217,7 +217,7 @@ class TestAskEngine:
         assert "too far apart: believe the engine." in " ".join(text.split())
 
     @pytest.mark.parametrize(
-        ("body", "code", "said"),
+        ("body", "code", "expected"),
         [
             (
                 "print('projected to use 1 MiB', flush=True); time.sleep(60)",
@@ -230,13 +230,13 @@ class TestAskEngine:
         ids=["silent", "dying", "failing"],
     )
     def test_an_engine_that_is_of_no_use_leaves_the_formula(
-        self, body: str, code: str, said: str, sparse: Path, tmp_path: Path, home: Path
+        self, body: str, code: str, expected: str, sparse: Path, tmp_path: Path, home: Path
     ) -> None:
         engine = program(tmp_path / "engine", body)
         result = answer(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", engine, code=1)
         assert result["engine"] is None
         assert result["engine_error"]["code"] == code
-        assert said in result["engine_error"]["message"]
+        assert expected in result["engine_error"]["message"]
         assert result["difference_percent"] is None
         assert result["total_mib"] > 16_000
         text = run(sparse, "--gpu-memory", "24", "--engine", engine)

@@ -163,7 +163,7 @@ class TestExtra:
 
     @pytest.mark.cases(2)
     @pytest.mark.parametrize(
-        ("words", "said"),
+        ("words", "expected"),
         [
             (["-c", "8"], "Your own -c is not counted in these figures, and can change the memory. --ctx before"),
             (["--cache_type-k=f16", "-ctv", "f16"], "Your own --cache_type-k and -ctv are not counted"),
@@ -173,13 +173,15 @@ class TestExtra:
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else None,
     )
-    def test_those_that_change_the_memory_are_said_to_be_uncounted(self, words: list[str], said: str | None) -> None:
+    def test_those_that_change_the_memory_are_said_to_be_uncounted(
+        self, words: list[str], expected: str | None
+    ) -> None:
         plain, plan = first("--gpu-memory", "24"), first("--gpu-memory", "24", extra=words)
         assert plan["required_mib"] == plain["required_mib"]
         more = plan["cautions"][len(plain["cautions"]) :]
-        assert (len(more), said is None or said in more[0]) == (0 if said is None else 1, True)
+        assert (len(more), expected is None or expected in more[0]) == (0 if expected is None else 1, True)
         text = " ".join(run("--gpu-memory", "24", "--", *words).stdout.split())
-        assert (said or "not counted") in text or said is None
+        assert (expected or "not counted") in text or expected is None
 
     def test_a_word_without_the_sign_is_wrong_usage(self) -> None:
         assert run("qwen3.5-9b-mtp", "--gpu-memory", "24", "something").returncode == 2
@@ -237,8 +239,8 @@ class TestText:
         path.write_text(f'[[models]]\nid = "mine"\nname = "Mine"\nrepo = "a/b"\nfiles = [{file}]\n', "utf-8")
         result = run("--model", "mine", "--gpu-memory", "16")
         assert result.returncode == 1
-        said = " ".join(result.stdout.split())
-        assert "Not planned: mine Q8_0: its layout is unknown. `mtp-launcher models mine --refresh`" in said
+        output = " ".join(result.stdout.split())
+        assert "Not planned: mine Q8_0: its layout is unknown. `mtp-launcher models mine --refresh`" in output
 
     def test_a_host_that_is_short_is_said_first(self) -> None:
         described = "--model", MOE, "--quant", "UD-Q4_K_M", "--gpu-memory", "12", "--host-memory", "8"

@@ -79,9 +79,9 @@ def test_a_hub_that_is_asked_too_often_is_waited_for_and_that_is_said(
     result = run("pull", f"{REPO}:F16")
     assert result.returncode == 0, result.stderr
     assert result.stdout == f"{target}\n"
-    said = [line for line in result.stderr.splitlines() if "received too many requests. Next try in" in line]
-    assert said[0].startswith("Waiting: 127.0.0.1 received")  # for the listing
-    assert len(said) > 1  # and for the file
+    collected = [line for line in result.stderr.splitlines() if "received too many requests. Next try in" in line]
+    assert collected[0].startswith("Waiting: 127.0.0.1 received")  # for the listing
+    assert len(collected) > 1  # and for the file
 
 
 class TestWhatIsSaid:

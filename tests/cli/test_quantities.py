@@ -69,6 +69,6 @@ def test_the_option_is_named_with_an_example(option: str, capsys: pytest.Capture
     with pytest.raises(SystemExit) as ended:
         parser.parse_args([option, "much"])
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert f'argument {option}: "much" is not' in said
-    assert "; write it like " in said
+    output = capsys.readouterr().err
+    assert f'argument {option}: "much" is not' in output
+    assert "; write it like " in output

@@ -37,9 +37,9 @@ def test_they_are_listed_with_what_they_may_be(home: Path) -> None:
     result = run()
     assert result.returncode == 0
     assert "window.theme = system" in result.stdout
-    said = " ".join(result.stdout.split())
-    assert "One of system, light, dark." in said
-    assert "A whole number from 80 to 200 %." in said
+    output = " ".join(result.stdout.split())
+    assert "One of system, light, dark." in output
+    assert "A whole number from 80 to 200 %." in output
     assert str(home / "config" / "settings.toml") in result.stdout
     assert "Hugging Face token: none." in result.stdout
 

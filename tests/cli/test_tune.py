@@ -42,7 +42,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return forked.run("bench", *arguments, "--runs", "1", timeout=240)
 
 
-def test_a_budget_in_which_nothing_can_be_told_is_refused_with_the_least_that_will_do(quick: list[str]) -> None:
+def test_a_budget_too_short_for_a_result_is_refused_with_the_least_sufficient_one(quick: list[str]) -> None:
     quick[quick.index("none")] = "n-cpu-moe"
     done = run(*quick, "--budget", "0.001", "--yes")
     assert done.returncode == 1
@@ -123,9 +123,9 @@ def test_ctrl_c_pauses_and_says_how_to_go_on(quick: list[str]) -> None:
                 beside = bench("demo")
                 second = run(*quick, "--yes")
                 again.send_signal(signal.SIGINT)
-        said = again.stderr.read()
+        output = again.stderr.read()
     assert any(line.startswith("  done      ") for line in lines)
-    assert "Resume with `mtp-launcher tune --continue`." in said
+    assert "Resume with `mtp-launcher tune --continue`." in output
     assert beside.returncode == 1
     assert "tune is already running" in beside.stderr
     assert second.returncode == 1
@@ -160,7 +160,7 @@ def test_after_a_kill_it_goes_on(quick: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["--continue"], "no tune to resume"),
         (["demo", "--continue", "--apply"], "no tune to resume"),
@@ -173,10 +173,10 @@ def test_after_a_kill_it_goes_on(quick: list[str]) -> None:
         ([], "No model was loaded before"),
     ],
 )
-def test_what_cannot_be_is_explained(arguments: list[str], said: str) -> None:
+def test_impossible_tunes_are_explained(arguments: list[str], expected: str) -> None:
     done = run(*arguments)
     assert done.returncode == 1
-    assert said in done.stderr
+    assert expected in done.stderr
 
 
 @pytest.mark.parametrize("wrong", [["--budget", "0"], ["--goal", "fame"], ["--mix", "4K"], ["--budget", "nan"]])

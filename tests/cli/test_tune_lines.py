@@ -16,35 +16,35 @@ from launcher.cli.tune import (
 )
 
 
-@pytest.mark.parametrize(("restart_s", "said"), [(0.2, "6 starts of less than 1 s"), (8.7, "6 starts of 9 s")])
-def test_a_start_never_takes_no_time(restart_s: float, said: str) -> None:
-    assert said in describe_duration(prepared_at(100.0, restart_s))
+@pytest.mark.parametrize(("restart_s", "expected"), [(0.2, "6 starts of less than 1 s"), (8.7, "6 starts of 9 s")])
+def test_a_start_never_takes_no_time(restart_s: float, expected: str) -> None:
+    assert expected in describe_duration(prepared_at(100.0, restart_s))
 
 
 def test_a_rate_is_written_in_full() -> None:
-    said = [
+    received = [
         describe_duration(prepared_at(rate, 1.0)).rpartition(" at ")[2] for rate in (1_199.6, 96.44, 8.125, 123_456.0)
     ]
-    assert said == [f"{rate} tokens/s" for rate in ("1,200", "96.4", "8.12", "123,000")]
+    assert received == [f"{rate} tokens/s" for rate in ("1,200", "96.4", "8.12", "123,000")]
 
 
 def test_what_is_to_be_typed_next_is_one_word_a_shell() -> None:
     path = "/home/jane/My models/a.gguf"
-    for said in (
+    for each in (
         describe_more_time(path),
         describe_saving(path, applied=False),
         describe_saving(path, applied=True),
     ):
-        verb = shlex.split(said.split("`")[1])
+        verb = shlex.split(each.split("`")[1])
         assert path in verb
     assert describe_saving("demo", applied=True) == "Saved: `mtp-launcher serve demo` uses these settings."
 
 
 def test_the_command_for_a_likely_answer_is_one_that_can_be_typed() -> None:
     settings = {"draft": 3, "kv": "f16", "moe_cache_mib": 1_024, "draft_sampling": "probabilistic"}
-    said = describe_early_use("demo", settings, {"kv": "f16", "moe_cache_mib": 0, "draft_sampling": "greedy"})
+    output = describe_early_use("demo", settings, {"kv": "f16", "moe_cache_mib": 0, "draft_sampling": "greedy"})
     command = "mtp-launcher serve demo --draft 3 --moe-cache-mib 1024 --draft-sampling probabilistic"
-    assert said == f"To use what is likely the best now: `{command}`."
+    assert output == f"To use what is likely the best now: `{command}`."
     typed = build_full_parser().parse_args(shlex.split(command)[1:])
     assert (typed.draft, typed.moe_cache_mib, typed.draft_sampling) == (3, 1_024, "probabilistic")
 

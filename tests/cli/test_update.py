@@ -34,13 +34,13 @@ def test_a_checkout_is_told_how_it_is_renewed(release: Release) -> None:
     assert "git pull" in result.stderr
 
 
-@pytest.mark.parametrize(("version", "said"), [(__version__, "the newest version"), ("0.0.1", "newer than 0.0.1")])
+@pytest.mark.parametrize(("version", "expected"), [(__version__, "the newest version"), ("0.0.1", "newer than 0.0.1")])
 def test_where_there_is_nothing_newer_nothing_is_installed(
-    release: Release, by_script: Path, home: Path, version: str, said: str
+    release: Release, by_script: Path, home: Path, version: str, expected: str
 ) -> None:
     release.publish(version)
     for arguments in ((), ("--install",)):
-        assert run("update", *arguments).stdout == f"This is {__version__}, {said}.\n"
+        assert run("update", *arguments).stdout == f"This is {__version__}, {expected}.\n"
     assert not (home / "cache").exists()
 
 

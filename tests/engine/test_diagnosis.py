@@ -72,11 +72,11 @@ def test_every_signature_has_an_example() -> None:
 
 
 def test_no_pattern_is_there_in_vain() -> None:
-    said = {text: "\n".join(parse_line(raw).text for raw in text.split("\n")) for text in TEXTS}
+    values = {text: "\n".join(parse_line(raw).text for raw in text.split("\n")) for text in TEXTS}
     for fault in fault_signatures():
         own = [example["text"] for example in EXAMPLES if example["code"] == fault.code]
         for pattern in fault.patterns:
-            matched = [text for text in own if pattern.regex.search(said[text])]
+            matched = [text for text in own if pattern.regex.search(values[text])]
             assert matched, (fault.code, pattern.regex.pattern)
             assert all(pattern.needle in text for text in matched), (fault.code, pattern.regex.pattern)
 

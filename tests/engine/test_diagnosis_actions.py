@@ -103,19 +103,19 @@ def test_what_ended_leads_to_what_can_be_done(launch: Launch) -> None:
 
 
 def test_only_a_flag_of_the_users_own_can_be_left_out(launch: Launch) -> None:
-    said = ["error: invalid argument: --warp-speed"]
-    ours = [action.kind for action in suggest_fixes(1, said, launch)]
+    received = ["error: invalid argument: --warp-speed"]
+    ours = [action.kind for action in suggest_fixes(1, received, launch)]
     assert ours == [ActionKind.OTHER_ENGINE_BUILD]
     options = replace(launch.options, extra=("--warp-speed", "9", "--jinja"))
-    first = suggest_fixes(1, said, replace(launch, options=options))[0]
+    first = suggest_fixes(1, received, replace(launch, options=options))[0]
     assert apply_action(first, options).extra == ("--jinja",)
 
 
 def test_a_first_request_that_memory_did_not_hold_is_told_so(launch: Launch) -> None:
-    said = ["0.00.365.677 E srv  update_slots: decode() failed: std::bad_alloc"]
-    error = explain_refusal(Refused("The server refused the request: decode() failed: std::bad_alloc."), said)
+    received = ["0.00.365.677 E srv  update_slots: decode() failed: std::bad_alloc"]
+    error = explain_refusal(Refused("The server refused the request: decode() failed: std::bad_alloc."), received)
     assert error.title.startswith("The host ran out of memory during a reply.")
-    attach_fixes(error, launch.options, launch, said)
+    attach_fixes(error, launch.options, launch, received)
     assert error.actions[0].parameters == {"context": 229_376}
     other = Refused("The server refused the request: no.")
     assert explain_refusal(other, ["0.00.365.677 I srv  update_slots: all slots are idle"]) is other
@@ -124,18 +124,18 @@ def test_a_first_request_that_memory_did_not_hold_is_told_so(launch: Launch) -> 
 def test_a_context_beyond_the_training_is_the_first_to_go(launch: Launch) -> None:
     options = replace(launch.options, context=3_000_000)
     beyond = replace(launch, options=options, context=3_000_000)
-    said = ["ggml_gallocr_reserve_n_impl: failed to allocate CPU buffer of size 3077595200"]
-    first, second = suggest_fixes(1, said, beyond)
+    received = ["ggml_gallocr_reserve_n_impl: failed to allocate CPU buffer of size 3077595200"]
+    first, second = suggest_fixes(1, received, beyond)
     assert (first.kind, dict(first.parameters)) == (ActionKind.SMALLER_CONTEXT, {"context": 262_144})
     assert second.kind is ActionKind.SMALLER_UBATCH
-    assert suggest_fixes(1, said, launch)[0].kind is ActionKind.SMALLER_UBATCH
+    assert suggest_fixes(1, received, launch)[0].kind is ActionKind.SMALLER_UBATCH
 
 
 def test_what_was_free_is_taken_from_the_list_of_devices(launch: Launch) -> None:
     devices = ["0.00.001.343 I cmn  common_param:   - CUDA0   : NVIDIA GeForce RTX 3090 (24125 MiB, 17000 MiB free)"]
     weights = ["0.00.900.000 I load_tensors:        CUDA0 model buffer size = 15000.00 MiB"]
-    said = [*devices, *weights, *TOO_MUCH.split("\n")[1:]]
-    context = by_kind(suggest_fixes(1, said, launch))[ActionKind.SMALLER_CONTEXT].parameters["context"]
+    received = [*devices, *weights, *TOO_MUCH.split("\n")[1:]]
+    context = by_kind(suggest_fixes(1, received, launch))[ActionKind.SMALLER_CONTEXT].parameters["context"]
     assert needed_mib(launch, int(context)) <= 17_000 < needed_mib(launch, 262_144)
 
 

@@ -123,8 +123,8 @@ def test_stop_writes_the_exit_line_and_sends_sigterm() -> None:
         assert engine.keeper.stdout is not None
         assert engine.keeper.stdout.readline() == b"up\n"
         engine.tell("stop")
-        said = {engine.keeper.stdout.readline(), engine.keeper.stdout.readline()}
-        assert said == {b"term\n", b"got cmd_router_to_child:exit\n"}
+        received = {engine.keeper.stdout.readline(), engine.keeper.stdout.readline()}
+        assert received == {b"term\n", b"got cmd_router_to_child:exit\n"}
 
 
 @pytest.mark.parametrize("stubborn", [False, True], ids=["obedient", "ignores SIGTERM"])

@@ -43,9 +43,9 @@ async def read_events(process: asyncio.subprocess.Process) -> list[dict[str, Any
 async def until_told(process: asyncio.subprocess.Process, event: str, job_id: int) -> dict[str, Any]:
     assert process.stdout is not None
     async for line in process.stdout:
-        heard: dict[str, Any] = json.loads(line)
-        if heard["event"] == event and heard["job"]["id"] == job_id:
-            return heard
+        received: dict[str, Any] = json.loads(line)
+        if received["event"] == event and received["job"]["id"] == job_id:
+            return received
     raise AssertionError(f"it ended without {event}")
 
 
@@ -105,13 +105,13 @@ async def test_two_processes_at_once_never_run_a_job_twice(at_once: int, tmp_pat
         async with worker("--at-once", str(at_once)) as one, worker("--at-once", str(at_once)) as other:
             await asyncio.gather(until_told(one, "JobAdded", 6), until_told(other, "JobAdded", 6))
             await server.allow_all()
-            heard = await asyncio.gather(read_events(one), read_events(other))
+            received = await asyncio.gather(read_events(one), read_events(other))
         assert sorted(server.requests) == [(name, 0) for name in names]
         assert server.most_open <= at_once
         assert server.sent_bytes == len(names) * len(DATA)
     if at_once == 1:
         assert [name for name, _ in server.requests] == list(names)
-    for events in heard:  # whoever did it, both tell it
+    for events in received:  # whoever did it, both tell it
         assert {each["job"]["id"] for each in events if each["event"] == "JobFinished"} == {1, 2, 3, 4, 5, 6}
     assert all((tmp_path / name).read_bytes() == DATA for name in names)
 

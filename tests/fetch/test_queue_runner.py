@@ -90,15 +90,15 @@ def add(queue: DownloadQueue, server: Server, folder: Path, *names: str) -> None
 
 
 async def test_jobs_run_one_after_the_other_in_their_order(tmp_path: Path) -> None:
-    queue, heard = DownloadQueue(WORKS), Heard()
+    queue, result = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA, b=DATA[1:], c=DATA[2:]) as server:
         add(queue, server, tmp_path, "a", "b", "c")
         queue.move_job(3, "first")
-        await to_the_end(queue, heard)
+        await to_the_end(queue, result)
         assert server.requests == [("c", 0), ("a", 0), ("b", 0)]
         assert server.most_open == 1
-    assert [each.job.id for each in heard.of(JobAdded)] == [3, 1, 2]
-    assert [each.job.id for each in heard.of(JobFinished)] == [3, 1, 2]
+    assert [each.job.id for each in result.of(JobAdded)] == [3, 1, 2]
+    assert [each.job.id for each in result.of(JobFinished)] == [3, 1, 2]
     for index, name in enumerate("abc"):
         assert (tmp_path / name).read_bytes() == DATA[index:]
     job = queue.read_snapshot().jobs.find_job(1)
@@ -107,15 +107,15 @@ async def test_jobs_run_one_after_the_other_in_their_order(tmp_path: Path) -> No
 
 
 async def test_several_run_at_once_when_asked(tmp_path: Path) -> None:
-    queue, heard = DownloadQueue(WORKS), Heard()
+    queue, result = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA, b=DATA, c=DATA) as server:
         await asyncio.gather(*(server.allow(name, 100) for name in "abc"))
         add(queue, server, tmp_path, "a", "b", "c")
-        async with at_work(queue, heard, at_once=2):
+        async with at_work(queue, result, at_once=2):
             await asyncio.gather(server.reached("a", 100), server.reached("b", 100))
             assert server.most_open == 2
             await server.allow_all()
-            await heard.becomes(3, JobState.DONE)
+            await result.becomes(3, JobState.DONE)
         assert server.most_open == 2
 
 
@@ -129,43 +129,43 @@ async def test_progress_is_told_four_times_a_second_at_most_with_totals() -> Non
         return {}
 
     works = {"steered": JobKind(steered, lambda _arguments: None)}
-    queue, heard = DownloadQueue(works, clock=QueueClock(steady_s=lambda: steady_s)), Heard()
+    queue, result = DownloadQueue(works, clock=QueueClock(steady_s=lambda: steady_s)), Heard()
     queue.add_job("steered", {"n": 1}, "a", size_bytes=10_000)
     queue.add_job("steered", {"n": 2}, "b", size_bytes=5_000)
-    async with at_work(queue, heard):
+    async with at_work(queue, result):
         for done in (4_000, 6_000, 8_000):
             steady_s += 0.25
             received.put_nowait(Progress(done, 10_000, 1_000.0, 2.0, "from a mirror"))
-            await heard.progress(done)
+            await result.progress(done)
         received.put_nowait(Progress(8_001, 10_000))  # in no time
         queue.add_job("steered", {"n": 3}, "c")
-        await heard.until(lambda event: isinstance(event, JobAdded) and event.job.id == 3)
+        await result.until(lambda event: isinstance(event, JobAdded) and event.job.id == 3)
         received.put_nowait(None)
-        await heard.becomes(1, JobState.DONE)
+        await result.becomes(1, JobState.DONE)
         received.put_nowait(None)
-        await heard.becomes(2, JobState.DONE)
-    assert [each.progress.done_bytes for each in heard.of(JobProgressed)] == [4_000, 6_000, 8_000]
-    last = heard.of(JobProgressed)[-1]
+        await result.becomes(2, JobState.DONE)
+    assert [each.progress.done_bytes for each in result.of(JobProgressed)] == [4_000, 6_000, 8_000]
+    last = result.of(JobProgressed)[-1]
     assert last.job.id == 1
     assert last.progress == Progress(8_000, 10_000, 1_000.0, 2.0, "from a mirror")
     assert last.totals == QueueTotals(jobs=2, left_bytes=7_000, bytes_per_second=1_000.0, seconds_left=7.0)
 
 
 async def test_pausing_keeps_what_came_and_resuming_goes_on_there(tmp_path: Path) -> None:
-    queue, heard = DownloadQueue(WORKS), Heard()
+    queue, result = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA, b=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a", "b")
-        async with at_work(queue, heard):
+        async with at_work(queue, result):
             await server.reached("a", 10_000)
             (asked,) = queue.request_state(RequestedState.PAUSE, 1)
             assert asked.is_changing
-            await heard.becomes(1, JobState.PAUSED)
-            await heard.becomes(2, JobState.DONE)
+            await result.becomes(1, JobState.PAUSED)
+            await result.becomes(2, JobState.DONE)
             assert part_of(server.job("a", tmp_path)).stat().st_size == 10_000
             await server.allow_all()
             queue.request_state(RequestedState.RUN, 1)
-            await heard.becomes(1, JobState.DONE)
+            await result.becomes(1, JobState.DONE)
         assert server.requests == [("a", 0), ("b", 0), ("a", 10_000)]
     assert (tmp_path / "a").read_bytes() == DATA
 
@@ -179,32 +179,32 @@ DownloadQueue({}).request_state(RequestedState(sys.argv[1]), int(sys.argv[2]))
 
 
 async def test_another_process_pauses_what_runs_here(tmp_path: Path) -> None:
-    queue, heard = DownloadQueue(WORKS), Heard()
+    queue, result = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
-        async with at_work(queue, heard):
+        async with at_work(queue, result):
             await server.reached("a", 10_000)
             asking = await asyncio.create_subprocess_exec(sys.executable, "-c", ASK, "pause", "1")
             assert await asking.wait() == 0
-            await heard.becomes(1, JobState.PAUSED)
-            states = [(each.job.state, each.job.is_changing) for each in heard.of(JobChanged)]
+            await result.becomes(1, JobState.PAUSED)
+            states = [(each.job.state, each.job.is_changing) for each in result.of(JobChanged)]
             assert (JobState.RUNNING, True) in states or states[-1] == (JobState.PAUSED, False)
             await server.left("a")
 
 
 async def test_cancelling_removes_the_part_only_on_request(tmp_path: Path) -> None:
-    queue, heard = DownloadQueue(WORKS), Heard()
+    queue, result = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA, b=DATA) as server:
         await server.allow("a", 10_000)
         await server.allow("b", 10_000)
         add(queue, server, tmp_path, "a", "b")
-        async with at_work(queue, heard):
+        async with at_work(queue, result):
             await server.reached("a", 10_000)
             queue.request_state(RequestedState.CANCEL, 1)
             await server.reached("b", 10_000)
             queue.request_state(RequestedState.DISCARD, 2)
-            await heard.becomes(2, JobState.CANCELLED)
+            await result.becomes(2, JobState.CANCELLED)
         assert part_of(server.job("a", tmp_path)).exists()
         assert not part_of(server.job("b", tmp_path)).exists()
         queue.request_state(RequestedState.DISCARD, 1)
@@ -214,18 +214,18 @@ async def test_cancelling_removes_the_part_only_on_request(tmp_path: Path) -> No
 
 
 async def test_the_end_of_the_program_leaves_jobs_that_wait_and_the_next_one_goes_on(tmp_path: Path) -> None:
-    queue, heard = DownloadQueue(WORKS), Heard()
+    queue, result = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
-        async with at_work(queue, heard) as task:
+        async with at_work(queue, result) as task:
             await server.reached("a", 10_000)
         assert task.cancelled()
         await server.left("a")
         job = queue.read_snapshot().jobs.find_job(1)
         assert (job.state, job.requested, job.owner) == (JobState.WAITING, RequestedState.RUN, None)
         await server.allow_all()
-        await to_the_end(DownloadQueue(WORKS), heard)
+        await to_the_end(DownloadQueue(WORKS), result)
         assert server.requests == [("a", 0), ("a", 10_000)]
     assert (tmp_path / "a").read_bytes() == DATA
 
@@ -247,20 +247,20 @@ async def test_ended_at_whatever_moment_it_leaves_jobs_that_wait(turns: int, tmp
 
 async def test_a_server_that_is_away_is_tried_again_by_itself(tmp_path: Path) -> None:
     now_s = 1_000.0
-    queue, heard = DownloadQueue(WORKS, clock=QueueClock(calendar_s=lambda: now_s)), Heard()
+    queue, result = DownloadQueue(WORKS, clock=QueueClock(calendar_s=lambda: now_s)), Heard()
     async with Server(a=DATA) as server:
         add(queue, server, tmp_path, "a")
     assert server._server is not None
     await server._server.wait_closed()
-    async with at_work(queue, heard):
-        await heard.until(lambda event: isinstance(event, JobChanged) and event.job.retry_at_s is not None)
+    async with at_work(queue, result):
+        await result.until(lambda event: isinstance(event, JobChanged) and event.job.retry_at_s is not None)
         waits = queue.read_snapshot().jobs.find_job(1)
         assert (waits.state, waits.retry_at_s) == (JobState.WAITING, 1_015.0)
         assert waits.failure is not None
         assert waits.failure.title == "The server did not answer."
         async with server:
             now_s = 1_015.0
-            await heard.becomes(1, JobState.DONE)
+            await result.becomes(1, JobState.DONE)
     assert (tmp_path / "a").read_bytes() == DATA
 
 
@@ -272,18 +272,18 @@ async def write_to_a_full_disk(arguments: dict[str, Any], report: ReportProgress
 
 
 async def test_a_full_disk_holds_the_queue_until_it_is_resumed(tmp_path: Path) -> None:
-    queue, heard = DownloadQueue({**WORKS, "write": JobKind(write_to_a_full_disk, lambda _arguments: None)}), Heard()
+    queue, result = DownloadQueue({**WORKS, "write": JobKind(write_to_a_full_disk, lambda _arguments: None)}), Heard()
     async with Server(a=DATA) as server:
         queue.add_job("write", {"space": str(tmp_path / "space")}, "write")
         add(queue, server, tmp_path, "a")
-        await to_the_end(queue, heard)
-        (held,) = heard.of(QueueHeld)
+        await to_the_end(queue, result)
+        (held,) = result.of(QueueHeld)
         assert held.reason is not None
         assert held.reason.code == "disk_full"
         assert not server.requests
         (tmp_path / "space").touch()
         queue.request_state_of_all(RequestedState.RUN, [JobState.WAITING, JobState.PAUSED])
-        await to_the_end(queue, heard)
+        await to_the_end(queue, result)
     assert {job.state for job in queue.read_snapshot().jobs.jobs} == {JobState.DONE}
 
 
@@ -299,12 +299,12 @@ async def fail(arguments: dict[str, Any], _report: ReportProgress) -> dict[str, 
     ("how", "expected"), [("cancelled", "CancelledError"), ("system", "No such file"), ("fault", "KeyError")]
 )
 async def test_whatever_ends_a_job_the_next_one_runs(how: str, expected: str, tmp_path: Path) -> None:
-    queue, heard = DownloadQueue({**WORKS, "fail": JobKind(fail, lambda _arguments: None)}), Heard()
+    queue, result = DownloadQueue({**WORKS, "fail": JobKind(fail, lambda _arguments: None)}), Heard()
     async with Server(a=DATA) as server:
         queue.add_job("fail", {"how": how, "missing": str(tmp_path / "missing")}, "fails")
         add(queue, server, tmp_path, "a")
-        await to_the_end(queue, heard)
-    (failed,) = heard.of(JobFailed)
+        await to_the_end(queue, result)
+    (failed,) = result.of(JobFailed)
     assert expected in failed.failure.title
     assert [job.state for job in queue.read_snapshot().jobs.jobs] == [JobState.FAILED, JobState.DONE]
 
@@ -330,58 +330,58 @@ def test_what_cannot_be_discarded_is_told_and_stops_nothing(
 
 
 async def test_a_listener_hears_what_is_done_to_the_list(tmp_path: Path) -> None:
-    queue, heard = DownloadQueue(WORKS), Heard()
+    queue, result = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA, b=DATA, c=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a", "b", "c")
-        async with at_work(queue, heard):
+        async with at_work(queue, result):
             await server.reached("a", 10_000)
             queue.move_job(3, 2)
-            reordered = await heard.until(lambda event: isinstance(event, QueueReordered))
+            reordered = await result.until(lambda event: isinstance(event, QueueReordered))
             assert reordered == QueueReordered((1, 3, 2))
             queue.request_state(RequestedState.CANCEL, 2)
-            await heard.becomes(2, JobState.CANCELLED)
+            await result.becomes(2, JobState.CANCELLED)
             assert queue.clear_ended() == 1
-            gone = await heard.until(lambda event: isinstance(event, JobRemoved))
+            gone = await result.until(lambda event: isinstance(event, JobRemoved))
             assert isinstance(gone, JobRemoved)
             assert gone.job.id == 2
 
 
 async def test_a_list_that_cannot_be_written_loses_nothing(tmp_path: Path, home: Path) -> None:
-    queue, heard = DownloadQueue(WORKS), Heard()
+    queue, result = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
         file = home / "state" / "downloads" / "queue.json"
-        async with at_work(queue, heard):
+        async with at_work(queue, result):
             await server.reached("a", 10_000)
             kept = file.parent.rename(tmp_path / "kept")
             file.parent.write_text("in its place")
-            await heard.until(lambda event: isinstance(event, QueueNotice))
+            await result.until(lambda event: isinstance(event, QueueNotice))
             await server.allow_all()
             await server.left("a")
-            assert not heard.of(JobFinished)
+            assert not result.of(JobFinished)
             file.parent.unlink()
             kept.rename(file.parent)
-            await heard.becomes(1, JobState.DONE)
-        (notice,) = heard.of(QueueNotice)
+            await result.becomes(1, JobState.DONE)
+        (notice,) = result.of(QueueNotice)
         assert "Cannot write the download list" in notice.text
 
 
 async def test_a_list_that_is_damaged_under_way_is_set_aside_and_said(tmp_path: Path, home: Path) -> None:
-    queue, heard = DownloadQueue(WORKS), Heard()
+    queue, result = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA, b=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
-        async with at_work(queue, heard):
+        async with at_work(queue, result):
             await server.reached("a", 10_000)
             (home / "state" / "downloads" / "queue.json").write_text("{")
-            notice = await heard.until(lambda event: isinstance(event, QueueNotice))
+            notice = await result.until(lambda event: isinstance(event, QueueNotice))
             assert isinstance(notice, QueueNotice)
             assert "queue.json.bad" in notice.text
             await server.left("a")
             add(queue, server, tmp_path, "b")
-            await heard.until(lambda event: isinstance(event, JobFinished))
+            await result.until(lambda event: isinstance(event, JobFinished))
         assert (tmp_path / "b").read_bytes() == DATA
 
 

@@ -1,4 +1,4 @@
-"""Streams on their way through the gateway: when clients get what, and in which form."""
+"""Streams through the gateway: when their parts are passed on, and in which form."""
 
 import asyncio
 import json

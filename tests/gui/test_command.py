@@ -149,14 +149,14 @@ def test_a_library_that_a_display_needs_is_named_before_qt_aborts(tmp_path: Path
 
 
 def test_started_from_a_menu_an_error_is_told_in_a_dialog(tmp_path: Path) -> None:
-    said, dialog = tmp_path / "said", tmp_path / "zenity"
-    os.mkfifo(said)
-    dialog.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >"{said}"\n')
+    completed, dialog = tmp_path / "said", tmp_path / "zenity"
+    os.mkfifo(completed)
+    dialog.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >"{completed}"\n')
     dialog.chmod(0o755)
     no_display = {"QT_QPA_PLATFORM": "", "DISPLAY": "", "WAYLAND_DISPLAY": ""}
     result = gui(PATH=f"{tmp_path}:{os.environ['PATH']}", XDG_ACTIVATION_TOKEN="a-token", **no_display)
     assert result.returncode == 1
-    arguments = said.read_text()
+    arguments = completed.read_text()
     assert arguments.startswith("--error\n")
     assert "No display is available for the window.\n\nRun `mtp-launcher demo`" in arguments
 

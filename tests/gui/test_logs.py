@@ -255,8 +255,8 @@ def test_what_came_before_the_page_was_there_is_shown_once(demo: Window, qtbot: 
     page = demo.page("logs")
     qtbot.waitUntil(lambda: len(page.lines.all_lines) > 5)
     qtbot.wait(100)
-    said = [line.text for line in session.supervisor.log.lines_since(0)]
-    assert [line.text for line in page.lines.all_lines][: len(said)] == said
+    received = [line.text for line in session.supervisor.log.lines_since(0)]
+    assert [line.text for line in page.lines.all_lines][: len(received)] == received
 
 
 def test_another_servers_lines_go_on_after_a_look_at_another_page(

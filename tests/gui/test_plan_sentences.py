@@ -48,4 +48,4 @@ def test_no_part_of_a_reason_stays_english(backend: str) -> None:
                 received += [text for each in left for text in (each.reason, each.remedy)]
                 english |= {text: words.render(text) for text in received if text not in quoted}
     assert len(english) > 50
-    assert not {text: said for text, said in english.items() if _ENGLISH.search(_NAMES.sub("", said))}
+    assert not {text: item for text, item in english.items() if _ENGLISH.search(_NAMES.sub("", item))}

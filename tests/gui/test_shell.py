@@ -164,7 +164,7 @@ def test_what_is_shortened_is_whole_in_its_tip(qtbot: QtBot) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "said"),
+    ("gpus", "expected"),
     [
         ((("NVIDIA GeForce RTX 4090", 24_564, False),), "RTX 4090 · 24 GB"),
         ((("NVIDIA H100 80GB HBM3", 81_559, False),) * 2, "2 × H100 80GB HBM3 · 80 GB"),  # noqa: RUF001
@@ -174,13 +174,13 @@ def test_what_is_shortened_is_whole_in_its_tip(qtbot: QtBot) -> None:
         ((), "no GPU"),
     ],
 )  # fmt: skip
-def test_the_rail_names_the_gpus(window: Window, gpus: tuple[tuple[str, int | None, bool], ...], said: str) -> None:
+def test_the_rail_names_the_gpus(window: Window, gpus: tuple[tuple[str, int | None, bool], ...], expected: str) -> None:
     found = [
         Gpu("other", at, name, str(at), memory_bytes=mib and mib * 2**20, unified=unified)
         for at, (name, mib, unified) in enumerate(gpus)
     ]
     window.rail.show_gpus(DetectedGpus(tuple(found), {"nvidia": "No NVIDIA driver is installed."}, (), ()))
-    assert window.rail._gpus.text() == said
+    assert window.rail._gpus.text() == expected
     assert all(name in window.rail._gpus.toolTip() for name, _, _ in gpus)
 
 

@@ -61,13 +61,13 @@ def test_what_cannot_be_found_out_says_why(card: TunedSettingsCard, qtbot: QtBot
     card.show_state(TunedState(match_tuned_settings(TUNED, NEWER)))
     save_last_model("qwen3.6-35b-a3b-mtp")  # which was here then
     card.refresh()
-    said = "qwen3.6-35b-a3b-mtp is not on this computer yet. Download it first, on Models."
-    qtbot.waitUntil(lambda: card.tuned.text() == said)
+    text = "qwen3.6-35b-a3b-mtp is not on this computer yet. Download it first, on Models."
+    qtbot.waitUntil(lambda: card.tuned.text() == text)
     assert not card.measure.isVisible()
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "expected"),
     [
         (match_tuned_settings(TUNED, NEWER), "Measure again. The driver was 580.82 and is 590.1."),
         (
@@ -81,10 +81,10 @@ def test_what_cannot_be_found_out_says_why(card: TunedSettingsCard, qtbot: QtBot
     ],
 )
 def test_what_is_to_be_measured_again_says_why_and_offers_it(
-    card: TunedSettingsCard, qtbot: QtBot, found: TunedMatch, said: str
+    card: TunedSettingsCard, qtbot: QtBot, found: TunedMatch, expected: str
 ) -> None:
     card.show_state(TunedState(found))
-    assert card.changed.text() == said
+    assert card.changed.text() == expected
     with qtbot.waitSignal(card.measure_requested):
         card.measure.click()
     card.show_state(TunedState())

@@ -136,8 +136,8 @@ def test_what_the_machine_did_meanwhile() -> None:
     assert machine_text(TuneView("m", "Code", Goal(), HOME, (hot, loaded))).endswith(
         "\nother programs: 63 % of the processor"
     )
-    said = machine_text(TuneView("m", "Code", Goal(), HOME, (hot, spoilt)))
-    assert said == "68 to 73 °C\nclock 2,600 to 2,640 MHz\n1 reply was repeated: Another program came."
+    output = machine_text(TuneView("m", "Code", Goal(), HOME, (hot, spoilt)))
+    assert output == "68 to 73 °C\nclock 2,600 to 2,640 MHz\n1 reply was repeated: Another program came."
 
 
 def test_runs_of_the_history_are_trials_again() -> None:
@@ -160,14 +160,16 @@ def test_a_verdict_in_another_language_is_made_of_its_figures() -> None:
     assert verdict_sentence(values, "Code") == "Draft 2 is it."
     words.choose_language("zh_CN")
     try:
-        said = [
+        received = [
             verdict_sentence(values, "Code"),
             verdict_sentence({**values, "mtp": "off", "ci_low": 0.7, "ci_high": 0.8}, "Code"),
             verdict_sentence({**values, "mtp": "off", "ci_low": 0.97, "ci_high": 1.01}, "Code"),
             verdict_sentence({**values, "mtp": "undecided", "ci_low": 0.9, "ci_high": 1.2}, "Code"),
         ]
-        assert [each.isascii() for each in said] == [False] * 4
-        assert ["+38 %" in said[0], "-20 %" in said[1], "+1 %" in said[2], "+20 %" in said[3]] == [True] * 4
+        assert [each.isascii() for each in received] == [False] * 4
+        assert ["+38 %" in received[0], "-20 %" in received[1], "+1 %" in received[2], "+20 %" in received[3]] == [
+            True
+        ] * 4
         gain = {
             **values,
             "mtp": "off",
@@ -177,7 +179,7 @@ def test_a_verdict_in_another_language_is_made_of_its_figures() -> None:
         assert "kv q8_0" in verdict_sentence(gain, "Code")
         assert "+8 %" in verdict_sentence(gain, "Code")
         same = {**values, "settings": {"draft": 2}, "gain": {"estimate": 1.41, "low": 1.38, "high": 1.44}}
-        assert verdict_sentence(same, "Code") == said[0]
+        assert verdict_sentence(same, "Code") == received[0]
         short = {**values, "speedup": None, "sentence": message("Undecided: the time was too short.")}
         assert not verdict_sentence(short, "Code").isascii()
         failed = join_messages(

@@ -54,10 +54,10 @@ class TestMemoryBar:
         weights = QColor(theme.current().memory[0])
         assert sum(each == weights for each in row) == pytest.approx(1_000 * 15_904 / 24_564, abs=4)
         assert bar.missing == 0
-        said = bar.accessibleName()
-        assert "weights 15,904 MiB, KV 2,720 MiB, other programs 1,120 MiB" in said
-        assert "free 4,820 of 24,564 MiB" in said
-        assert "state" not in said, "a part of nothing is not shown"
+        output = bar.accessibleName()
+        assert "weights 15,904 MiB, KV 2,720 MiB, other programs 1,120 MiB" in output
+        assert "free 4,820 of 24,564 MiB" in output
+        assert "state" not in output, "a part of nothing is not shown"
 
     def test_what_does_not_fit_is_drawn_past_the_edge_and_counted(self, qtbot: QtBot) -> None:
         bar = MemoryBar()

@@ -104,8 +104,8 @@ def test_every_setting_can_be_translated() -> None:
     known = {message.id for message in template()}
     names = set(LANGUAGES.values())
     for each in SETTINGS:
-        said = {each.title, each.sentence, each.group, *(shown for _, shown in each.choices)} - names - {""}
-        assert said <= known, each.name
+        result = {each.title, each.sentence, each.group, *(shown for _, shown in each.choices)} - names - {""}
+        assert result <= known, each.name
 
 
 class Asked(gettext.GNUTranslations):
@@ -115,11 +115,11 @@ class Asked(gettext.GNUTranslations):
     absent: set[str]
 
     def gettext(self, message: str) -> str:
-        said = super().gettext(message)
+        output = super().gettext(message)
         self.asked.add(message)
         if message not in self._catalog:  # type: ignore[attr-defined]
             self.absent.add(message)
-        return said
+        return output
 
 
 @pytest.fixture

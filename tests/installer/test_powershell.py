@@ -143,15 +143,15 @@ def test_it_verifies_the_release_as_install_sh_does() -> None:
     install = function("Install-Program")
     assert install.index("Assert-Order") < install.index("Test-Version")
     text = SH.read_text("utf-8").replace("install.sh", "install.ps1")
-    for said in (
+    for each in (
         "manifest.json is not signed by this program's maintainer, so nothing of this release is used.",
         "The release that was signed is made of other files than this install.ps1 tells.",
         "This build has no key to verify releases with.",
         "no address that a release may come from.",
         ", which is older.",
     ):
-        assert said in text
-        assert said in INSTALL.read_text("ascii")
+        assert each in text
+        assert each in INSTALL.read_text("ascii")
     assert RELEASE_KEY_VARIABLE in INSTALL.read_text("ascii")
 
 

@@ -83,16 +83,16 @@ def test_an_installed_copy_knows_that_setup_brought_it(tmp_path: Path) -> None:
 
 def test_it_says_everything_in_both_languages() -> None:
     words = (HERE / "words.nsh").read_text("utf-8")
-    said = {
+    values = {
         (name, language): text for name, language, text in re.findall(r'LangString (\w+) \$\{(\w+)\} "(.*)"', words)
     }
-    names = {name for name, _ in said}
-    assert set(said) == {(name, language) for name in names for language in ("EN", "ZH")}
+    names = {name for name, _ in values}
+    assert set(values) == {(name, language) for name in names for language in ("EN", "ZH")}
     scripts = "".join((HERE / name).read_text("utf-8") for name in ("setup.nsi", "uninstall.nsh"))
     used = set(re.findall(r"\$\((\w+)\)", scripts))
     assert used == names
     for name in names:
-        english, chinese = (re.findall(r"\$\{?\w+\}?", said[name, language]) for language in ("EN", "ZH"))
+        english, chinese = (re.findall(r"\$\{?\w+\}?", values[name, language]) for language in ("EN", "ZH"))
         assert set(english) == set(chinese), name
 
 

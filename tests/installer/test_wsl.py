@@ -71,7 +71,7 @@ def test_a_good_distribution_is_good(wsl: Distribution) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "code", "said"),
+    ("name", "text", "code", "expected"),
     [
         ("proc/sys/kernel/osrelease", "4.4.0-19041-Microsoft\n", 1, "wsl --set-version"),
         ("mnt/wslg", None, 1, "wsl --update"),
@@ -83,7 +83,7 @@ def test_a_good_distribution_is_good(wsl: Distribution) -> None:
         ("home/me/.config/mtp-launcher/settings.toml", '[models]\nfolder = "/mnt/d/m"\n', 0, "a drive of Windows"),
     ],
 )
-def test_what_is_not_good_is_said(wsl: Distribution, name: str, text: str | None, code: int, said: str) -> None:
+def test_what_is_not_good_is_said(wsl: Distribution, name: str, text: str | None, code: int, expected: str) -> None:
     path = wsl.root / name
     if text is None:
         path.rename(path.with_name("gone"))
@@ -93,7 +93,7 @@ def test_what_is_not_good_is_said(wsl: Distribution, name: str, text: str | None
     assert result.returncode == code, result.stdout + result.stderr
     (line,) = [each for each in result.stdout.splitlines() if not each.startswith("  ok ")]
     assert line.startswith("  missing " if code else "  look ")
-    assert said in line
+    assert expected in line
 
 
 def test_models_on_a_drive_of_windows_are_warned_of(wsl: Distribution) -> None:

@@ -143,36 +143,36 @@ class TestUndriven:
 class TestWatch:
     def test_a_laptops_gpu_is_left_alone_until_an_engine_runs(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nvidia", status="suspended", control="auto")
-        said = asked(WATCH, driver, root)
+        readings = asked(WATCH, driver, root)
         alone = {name: [None, LEFT_ALONE] for name in READINGS}
-        temperatures = [readings["gpu_temperature_c"] for readings, _ in said["samples"]]
+        temperatures = [readings["gpu_temperature_c"] for readings, _ in readings["samples"]]
         assert temperatures == [[None, LEFT_ALONE], [61, None], [61, None], [None, LEFT_ALONE], [61, None]]
-        assert said["samples"][0][0] == said["samples"][3][0] == alone
-        assert [count for _, count in said["samples"]] == [0, 1, 1, 0, 1]  # an open library would keep it awake
-        assert said["open"] == 0
+        assert readings["samples"][0][0] == readings["samples"][3][0] == alone
+        assert [count for _, count in readings["samples"]] == [0, 1, 1, 0, 1]  # an open library would keep it awake
+        assert readings["open"] == 0
 
     def test_a_gpu_that_lights_a_display_never_sleeps_and_is_always_read(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nvidia", control="auto")
-        said = asked(WATCH, driver, root)
-        assert {readings["gpu_temperature_c"][0] for readings, _ in said["samples"]} == {61}
+        readings = asked(WATCH, driver, root)
+        assert {readings["gpu_temperature_c"][0] for readings, _ in readings["samples"]} == {61}
 
     def test_without_power_management_it_is_always_read(self, driver: Path, root: Path) -> None:
-        said = asked(WATCH, driver, root, nvmlDeviceGetDisplayActive=3)
-        assert {readings["gpu_temperature_c"][0] for readings, _ in said["samples"]} == {61}
-        assert said["open"] == 0
+        readings = asked(WATCH, driver, root, nvmlDeviceGetDisplayActive=3)
+        assert {readings["gpu_temperature_c"][0] for readings, _ in readings["samples"]} == {61}
+        assert readings["open"] == 0
 
     def test_an_amd_card_is_watched_too(self, no_driver: Path, root: Path) -> None:
         pci_card(root, "0000:03:00.0", AMD, "amdgpu", AMD_FILES)
-        said = asked(WATCH, no_driver, root)
-        assert {tuple(readings["gpu_temperature_c"]) for readings, _ in said["samples"]} == {(44.0, None)}
+        readings = asked(WATCH, no_driver, root)
+        assert {tuple(readings["gpu_temperature_c"]) for readings, _ in readings["samples"]} == {(44.0, None)}
 
     def test_without_a_gpu_each_reading_says_why(self, no_driver: Path, root: Path) -> None:
-        said = asked(WATCH, no_driver, root)
+        readings = asked(WATCH, no_driver, root)
         reason = "No NVIDIA driver is installed."
-        assert said["samples"][1][0] == {name: [None, reason] for name in READINGS}
+        assert readings["samples"][1][0] == {name: [None, reason] for name in READINGS}
 
     def test_the_larger_of_two_is_the_one_that_an_engine_would_use(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:00:02.0", INTEL, "i915")
         write(root / "sys/bus/pci/devices/0000:00:02.0", {"drm/card0/gt_act_freq_mhz": "300"})
-        said = asked(WATCH, driver, root)
-        assert said["samples"][1][0]["gpu_clock_mhz"] == [2520, None]
+        readings = asked(WATCH, driver, root)
+        assert readings["samples"][1][0]["gpu_clock_mhz"] == [2520, None]

@@ -34,10 +34,10 @@ def test_missing_is_what_the_linker_does_not_find_and_the_purpose_needs(tmp_path
     resources = tmp_path / "launcher" / "_data" / "resources"
     resources.mkdir(parents=True)
     (resources / "system-libraries.txt").write_text(LIST)
-    said = subprocess.run(
+    readings = subprocess.run(
         [sys.executable, "-c", LOOK], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120
     )
-    assert json.loads(said.stdout) == {
+    assert json.loads(readings.stdout) == {
         "engine": ["libno-such-engine.so.9"],
         "window": ["libno-such-window.so.1"],
         "test": [],

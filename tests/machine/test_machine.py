@@ -23,8 +23,8 @@ print(json.dumps({
 
 def test_reading_it_loads_little(driver: Path, root: Path) -> None:
     pci_card(root, "0000:01:00.0", (0x10DE, 0x2684), "nvidia")
-    said = asked(READ, driver, root)
-    assert (said["names"], said["because"], said["loaded"]) == (["NVIDIA Stub 24GB"], None, [])
+    readings = asked(READ, driver, root)
+    assert (readings["names"], readings["because"], readings["loaded"]) == (["NVIDIA Stub 24GB"], None, [])
 
 
 def test_this_computer_is_read_as_it_is_now(root: Path) -> None:

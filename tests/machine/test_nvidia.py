@@ -43,15 +43,15 @@ RTX_4090 = (0x10DE, 0x2684)
 
 def look(folder: Path | None, root: Path = Path("/nowhere"), **answers: object) -> dict[str, Any]:
     """Return what Nvml says in a process that finds the library of `folder`."""
-    said: dict[str, Any] = asked(LOOK, folder, root, **answers)
-    return said
+    readings: dict[str, Any] = asked(LOOK, folder, root, **answers)
+    return readings
 
 
 class TestNoCard:
     def test_no_library_means_no_driver(self, no_driver: Path) -> None:
-        said = look(no_driver)
-        assert said["no_gpu_reason"] == "No NVIDIA driver is installed."
-        assert said["gpus"] == []
+        readings = look(no_driver)
+        assert readings["no_gpu_reason"] == "No NVIDIA driver is installed."
+        assert readings["gpus"] == []
 
     @pytest.mark.parametrize(
         ("code", "reason"),
@@ -63,28 +63,32 @@ class TestNoCard:
         ],
     )
     def test_a_driver_that_does_not_start_says_why(self, driver: Path, code: int, reason: str) -> None:
-        said = look(driver, nvmlInitWithFlags=code)
-        assert (said["no_gpu_reason"], said["gpus"], said["still_open"]) == (reason, [], 0)
+        readings = look(driver, nvmlInitWithFlags=code)
+        assert (readings["no_gpu_reason"], readings["gpus"], readings["still_open"]) == (reason, [], 0)
 
     def test_a_driver_without_a_card(self, driver: Path) -> None:
-        said = look(driver, GPUS=0)
-        assert (said["no_gpu_reason"], said["gpus"], said["still_open"]) == ("The NVIDIA driver lists no GPU.", [], 0)
+        readings = look(driver, GPUS=0)
+        assert (readings["no_gpu_reason"], readings["gpus"], readings["still_open"]) == (
+            "The NVIDIA driver lists no GPU.",
+            [],
+            0,
+        )
 
     def test_a_driver_that_cannot_count(self, driver: Path) -> None:
-        said = look(driver, nvmlDeviceGetCount_v2=NO_PERMISSION)
-        assert said["no_gpu_reason"] == "The NVIDIA driver answered: Insufficient Permissions."
+        readings = look(driver, nvmlDeviceGetCount_v2=NO_PERMISSION)
+        assert readings["no_gpu_reason"] == "The NVIDIA driver answered: Insufficient Permissions."
 
     def test_the_only_card_is_lost(self, driver: Path) -> None:
-        said = look(driver, LOST=0)
-        assert (said["no_gpu_reason"], said["gpus"], said["still_open"]) == (LOST, [], 0)
-        assert said["failures"] == [f"NVIDIA GPU 0: {LOST}"]
+        readings = look(driver, LOST=0)
+        assert (readings["no_gpu_reason"], readings["gpus"], readings["still_open"]) == (LOST, [], 0)
+        assert readings["failures"] == [f"NVIDIA GPU 0: {LOST}"]
 
 
 class TestCards:
     def test_a_card_is_described(self, driver: Path) -> None:
-        said = look(driver)
-        assert (said["no_gpu_reason"], said["failures"]) == (None, [])
-        assert said["gpus"] == [
+        readings = look(driver)
+        assert (readings["no_gpu_reason"], readings["failures"]) == (None, [])
+        assert readings["gpus"] == [
             {
                 "vendor": "nvidia",
                 "index": 0,
@@ -166,21 +170,21 @@ class TestCards:
         assert {name for name, value in gpu.items() if value is None} == unknown
 
     def test_memory_that_nothing_tells_is_unknown_and_not_nothing(self, driver: Path) -> None:
-        said = look(driver, nvmlDeviceGetMemoryInfo=NOT_SUPPORTED, nvmlDeviceGetMemoryInfo_v2=NOT_SUPPORTED)
+        readings = look(driver, nvmlDeviceGetMemoryInfo=NOT_SUPPORTED, nvmlDeviceGetMemoryInfo_v2=NOT_SUPPORTED)
         memory = {"memory_bytes", "used_bytes", "free_bytes", "reserved_bytes"}
-        assert said["gpus"][0]["absent"] == dict.fromkeys(memory, UNSUPPORTED)
-        assert said["readings"]["0"]["vram_used_mib"] == [None, UNSUPPORTED]
+        assert readings["gpus"][0]["absent"] == dict.fromkeys(memory, UNSUPPORTED)
+        assert readings["readings"]["0"]["vram_used_mib"] == [None, UNSUPPORTED]
 
     def test_what_an_old_driver_cannot_be_asked_is_unknown_alone(self, old_driver: Path) -> None:
-        said = look(old_driver, REASONS=4)
-        readings = said["readings"]["0"]
+        readings = look(old_driver, REASONS=4)
+        readings = readings["readings"]["0"]
         assert readings.pop("gpu_power_w") == [None, TOO_OLD]
         assert readings["vram_used_mib"] == [6144, None]  # it counts what it reserves as used
         assert all(absent is None for _, absent in readings.values())
-        (gpu,) = said["gpus"]
+        (gpu,) = readings["gpus"]
         assert gpu["absent"] == {"reserved_bytes": TOO_OLD}
         assert (gpu["used_bytes"], gpu["free_bytes"]) == (6 * GIB, 18 * GIB)
-        assert said["activity"]["0"]["throttled_by"] == ["power limit"]
+        assert readings["activity"]["0"]["throttled_by"] == ["power limit"]
 
     def test_a_card_without_a_name_is_still_a_card(self, driver: Path) -> None:
         (gpu,) = look(driver, nvmlDeviceGetName=NOT_SUPPORTED, nvmlDeviceGetUUID=NOT_SUPPORTED)["gpus"]
@@ -196,17 +200,17 @@ class TestCards:
 
 class TestLost:
     def test_a_card_lost_while_it_is_watched_is_unknown_in_everything(self, driver: Path) -> None:
-        said = look(driver)
-        assert said["lost"]["0"] == {name: [None, LOST] for name in READINGS}
-        (gpu,) = said["gpus_with_one_lost"]
+        readings = look(driver)
+        assert readings["lost"]["0"] == {name: [None, LOST] for name in READINGS}
+        (gpu,) = readings["gpus_with_one_lost"]
         assert gpu["memory_bytes"] is None
         assert gpu["absent"]["memory_bytes"] == LOST
 
     def test_the_second_card_goes_on_without_the_first(self, driver: Path) -> None:
-        said = look(driver, GPUS=2, LOST=0)
-        assert (said["no_gpu_reason"], said["failures"]) == (None, [f"NVIDIA GPU 0: {LOST}"])
-        assert [(gpu["id"], gpu["index"], gpu["absent"]) for gpu in said["gpus"]] == [("GPU-one", 1, {})]
-        assert said["readings"]["1"]["gpu_use_percent"] == [87, None]
+        readings = look(driver, GPUS=2, LOST=0)
+        assert (readings["no_gpu_reason"], readings["failures"]) == (None, [f"NVIDIA GPU 0: {LOST}"])
+        assert [(gpu["id"], gpu["index"], gpu["absent"]) for gpu in readings["gpus"]] == [("GPU-one", 1, {})]
+        assert readings["readings"]["1"]["gpu_use_percent"] == [87, None]
 
 
 class TestTraffic:
@@ -238,33 +242,33 @@ class TestActivity:
         assert process == {"pid": 1, "name": None, "used_bytes": 4 * GIB}
 
     def test_one_list_of_programs_is_better_than_none(self, driver: Path) -> None:
-        said = look(driver, PROCESSES=1, nvmlDeviceGetGraphicsRunningProcesses_v3=NOT_SUPPORTED)["activity"]["0"]
-        assert [each["pid"] for each in said["processes"]] == [1]
-        assert said["absent"] == {}
+        result = look(driver, PROCESSES=1, nvmlDeviceGetGraphicsRunningProcesses_v3=NOT_SUPPORTED)["activity"]["0"]
+        assert [each["pid"] for each in result["processes"]] == [1]
+        assert result["absent"] == {}
 
     def test_as_under_wsl_a_driver_may_list_no_programs_and_no_use(self, driver: Path) -> None:
-        said = look(
+        readings = look(
             driver,
             nvmlDeviceGetComputeRunningProcesses_v3=NOT_SUPPORTED,
             nvmlDeviceGetGraphicsRunningProcesses_v3=NOT_SUPPORTED,
             nvmlDeviceGetUtilizationRates=NOT_SUPPORTED,
             nvmlDeviceGetCurrentClocksEventReasons=NOT_SUPPORTED,
         )
-        assert said["activity"]["0"] == {
+        assert readings["activity"]["0"] == {
             "processes": None,
             "throttled_by": None,
             "absent": {"processes": UNSUPPORTED, "throttled_by": UNSUPPORTED},
         }
-        assert said["readings"]["0"]["gpu_use_percent"] == [None, UNSUPPORTED]
-        assert said["readings"]["0"]["gpu_temperature_c"] == [61, None]
+        assert readings["readings"]["0"]["gpu_use_percent"] == [None, UNSUPPORTED]
+        assert readings["readings"]["0"]["gpu_temperature_c"] == [61, None]
 
 
 class TestSubsystem:
     def test_wsls_library_is_found_where_windows_puts_it(self, driver: Path, root: Path) -> None:
         write(root, {"usr/lib/wsl/lib/libnvidia-ml.so.1": (driver / SONAME).read_bytes()})
-        said = look(None, root)
-        assert said["no_gpu_reason"] is None
-        assert said["gpus"][0]["name"] == "NVIDIA Stub 24GB"
+        readings = look(None, root)
+        assert readings["no_gpu_reason"] is None
+        assert readings["gpus"][0]["name"] == "NVIDIA Stub 24GB"
 
 
 class TestSleep:
@@ -272,9 +276,9 @@ class TestSleep:
         pci_card(root, FIRST, RTX_4090, "nvidia", status="suspended", control="auto", kind="0x030200")
         write(root, {"sys/module/nvidia/version": "580.65.06"})
         write(root, {"usr/share/misc/pci.ids": "10de  NVIDIA Corporation\n\t2684  AD102 [GeForce RTX 4090]"})
-        said = look(driver, root, TOUCHED=tmp_path / "touched")
-        assert (said["no_gpu_reason"], said["opened"], said["still_open"]) == (None, False, 0)
-        (gpu,) = said["gpus"]
+        readings = look(driver, root, TOUCHED=tmp_path / "touched")
+        assert (readings["no_gpu_reason"], readings["opened"], readings["still_open"]) == (None, False, 0)
+        (gpu,) = readings["gpus"]
         known = {name: value for name, value in gpu.items() if value is not None and name != "absent"}
         assert known == {
             "vendor": "nvidia",
@@ -288,14 +292,14 @@ class TestSleep:
             "asleep": True,
         }
         assert gpu["absent"] == {name: ASLEEP for name, value in gpu.items() if value is None}
-        assert said["readings"]["0"] == {name: [None, ASLEEP] for name in READINGS}
-        assert said["activity"]["0"]["absent"] == {"processes": ASLEEP, "throttled_by": ASLEEP}
+        assert readings["readings"]["0"] == {name: [None, ASLEEP] for name in READINGS}
+        assert readings["activity"]["0"]["absent"] == {"processes": ASLEEP, "throttled_by": ASLEEP}
         assert not (tmp_path / "touched").exists()
 
     def test_it_is_woken_when_that_is_asked_for(self, driver: Path, root: Path, tmp_path: Path) -> None:
         pci_card(root, FIRST, RTX_4090, "nvidia", status="suspended", control="auto")
-        said = look(driver, root, WAKE=1, TOUCHED=tmp_path / "touched")
-        assert [(gpu["id"], gpu["asleep"], gpu["memory_bytes"]) for gpu in said["gpus"]] == [
+        readings = look(driver, root, WAKE=1, TOUCHED=tmp_path / "touched")
+        assert [(gpu["id"], gpu["asleep"], gpu["memory_bytes"]) for gpu in readings["gpus"]] == [
             ("GPU-zero", False, 24 * GIB)
         ]
         assert (tmp_path / "touched").read_text().split() == ["0"]
@@ -303,7 +307,7 @@ class TestSleep:
     def test_beside_one_that_sleeps_only_the_other_is_touched(self, driver: Path, root: Path, tmp_path: Path) -> None:
         pci_card(root, FIRST, RTX_4090, "nvidia", status="suspended", control="auto")
         pci_card(root, SECOND, RTX_4090, "nvidia")
-        said = look(driver, root, GPUS=2, TOUCHED=tmp_path / "touched")
-        assert [(gpu["bus_id"], gpu["asleep"]) for gpu in said["gpus"]] == [(SECOND, False), (FIRST, True)]
-        assert len({gpu["index"] for gpu in said["gpus"]}) == 2
+        readings = look(driver, root, GPUS=2, TOUCHED=tmp_path / "touched")
+        assert [(gpu["bus_id"], gpu["asleep"]) for gpu in readings["gpus"]] == [(SECOND, False), (FIRST, True)]
+        assert len({gpu["index"] for gpu in readings["gpus"]}) == 2
         assert set((tmp_path / "touched").read_text().split()) == {"1"}

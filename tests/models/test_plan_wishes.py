@@ -121,15 +121,15 @@ def test_a_quantisation_may_be_any_model_s() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "said", "meant"),
+    ("wish", "expected", "meant"),
     [
         (PlanCriteria(model="qwen3.6-35b"), 'no model "qwen3.6-35b"', "qwen3.6-35b-a3b-mtp"),
         (PlanCriteria(model=MOE, quant="UD-Q3_KXL"), f"{MOE} has no UD-Q3_KXL", "UD-Q3_K_XL"),
         (PlanCriteria(quant="UD-Q3_KXL"), "No model has UD-Q3_KXL", "UD-Q3_K_XL"),
     ],
 )
-def test_an_unknown_name_is_answered_with_those_alike(wish: PlanCriteria, said: str, meant: str) -> None:
-    with pytest.raises(ModelUnknown, match=said) as wrong:
+def test_an_unknown_name_is_answered_with_those_alike(wish: PlanCriteria, expected: str, meant: str) -> None:
+    with pytest.raises(ModelUnknown, match=expected) as wrong:
         plans(describe_machine(24), wish)
     assert meant in wrong.value.hint
 

@@ -186,18 +186,20 @@ class Counting(EngineClient):
         return "llamacpp:requests_processing 0\n"
 
 
-@pytest.mark.parametrize("said", ["0.26.000.000 I slot launch_slot_: id  0 | task 7 | processing task", None])
-async def test_counters_are_asked_for_seldom_while_the_log_tells_of_no_work(tmp_path: Path, said: str | None) -> None:
-    periods_s = {"metrics_s": 0.01, "metrics_rest_s": NEVER_S if said else 0.2}
+@pytest.mark.parametrize("log_line", ["0.26.000.000 I slot launch_slot_: id  0 | task 7 | processing task", None])
+async def test_counters_are_asked_for_seldom_while_the_log_tells_of_no_work(
+    tmp_path: Path, log_line: str | None
+) -> None:
+    periods_s = {"metrics_s": 0.01, "metrics_rest_s": NEVER_S if log_line else 0.2}
     async with watching(tmp_path, **periods_s) as watched, Counting(watched.server.log) as client:
         watched.server.counters = client
         async with asyncio.timeout(60):
             await client.asked.get()
             began_s = time.monotonic()
-            if said:
-                watched.server.log.add(said)
+            if log_line:
+                watched.server.log.add(log_line)
             await client.asked.get()
-    assert said or time.monotonic() - began_s > 0.19
+    assert log_line or time.monotonic() - began_s > 0.19
 
 
 class NotingWatch(HealthWatch):

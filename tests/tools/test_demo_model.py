@@ -110,8 +110,8 @@ class TestNetwork:
         self, corpus: text.Corpus, trunk: Trunk, tokenizer: Tokenizer
     ) -> None:
         older, newer = (text.exchange_of(corpus.topics[place]) for place in (3, 9))
-        said = older + newer + text.prompt_of("Tell me more.")
-        ids = np.array(tokenizer.encode(said))
+        result = older + newer + text.prompt_of("Tell me more.")
+        ids = np.array(tokenizer.encode(result))
         assert trunk.remembered(ids)[-1].argmax() == 9
         assert trunk.memory(ids)[-1].argmax() == network.BACKGROUND
 

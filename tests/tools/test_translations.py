@@ -71,8 +71,8 @@ def test_every_value_stays_in_the_sentence(catalog: Catalog) -> None:
     checked = 0
     for message in catalog:
         ids = (message.id,) if isinstance(message.id, str) else message.id
-        said = (message.string,) if isinstance(message.string, str) else message.string
-        for text in said if ids[-1] else ():
+        result = (message.string,) if isinstance(message.string, str) else message.string
+        for text in result if ids[-1] else ():
             assert not text or set(placeholders(text)) <= set(placeholders(ids[-1])), ids[-1]
             checked += 1
     assert checked >= len(catalog)

@@ -294,18 +294,18 @@ async def test_streams_share_one_server_and_are_asked_at_once() -> None:
     assert four.rate_per_stream == pytest.approx(100 / 2.2)
     assert four.rate.estimate == pytest.approx(640 / (0.02 + 160 * 2.2 / 100), rel=1e-3)
     assert rate_of_point(CurveAxis.STREAMS, found[2]) == pytest.approx(four.rate.estimate)
-    said = summarize_curve(curve)
-    assert said[-2].startswith("No MTP: 4 streams together are 1.8")
-    assert said[0].startswith("Draft 2 is faster than no MTP at any number of streams: 1.2")
+    sentences = summarize_curve(curve)
+    assert sentences[-2].startswith("No MTP: 4 streams together are 1.8")
+    assert sentences[0].startswith("Draft 2 is faster than no MTP at any number of streams: 1.2")
 
 
 async def test_what_a_curve_says() -> None:
-    said = summarize_curve((await fill_curve(Clocked(by_depth)))[0])
+    sentences = summarize_curve((await fill_curve(Clocked(by_depth)))[0])
     against = (
         "Draft 2 is faster than no MTP with 0 and 10,000 tokens in the context (1.28 times, 1.03 times); slower than no"
         " MTP with 40,000 tokens in the context (0.80 times)."
     )
-    assert said == [
+    assert sentences == [
         against,
         "No MTP keeps 50 % of its speed from 0 to 40,000 tokens.",
         "Draft 2 keeps 31 % of its speed from 0 to 40,000 tokens.",

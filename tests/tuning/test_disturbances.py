@@ -24,8 +24,8 @@ def test_a_clock_that_falls_spoils_until_it_is_the_usual_one() -> None:
     marks, hot = DisturbanceJudge(), look(held_back=("temperature (driver)",))
     assert all(marks.find_disturbance(look(), look(), 2_600.0) is None for _ in range(6))
     assert marks.find_disturbance(look(), hot, 2_590.0) is None  # it costs nothing
-    said = marks.find_disturbance(look(), hot, 1_800.0)
-    assert said == "The GPU was throttled (temperature (driver)): 1800 MHz instead of the usual 2600 MHz."
+    disturbance = marks.find_disturbance(look(), hot, 1_800.0)
+    assert disturbance == "The GPU was throttled (temperature (driver)): 1800 MHz instead of the usual 2600 MHz."
     assert marks.find_disturbance(look(), look(), 1_800.0) is None  # idle clocks and the like are no throttling
     judged = [marks.find_disturbance(hot, hot, 1_800.0) for _ in range(12)]
     assert judged[0] is not None
@@ -64,5 +64,5 @@ def test_who_comes_onto_the_gpu_spoils_the_reply_in_which_they_come() -> None:
 
 @pytest.mark.parametrize(("before", "after", "spoilt"), [(500, 600, False), (500, 700, True), (None, 700, False)])
 def test_memory_that_others_take_spoils(before: float | None, after: float, spoilt: bool) -> None:
-    said = DisturbanceJudge().find_disturbance(look(others_mib=before), look(others_mib=after), None)
-    assert (said is not None) is spoilt
+    disturbance = DisturbanceJudge().find_disturbance(look(others_mib=before), look(others_mib=after), None)
+    assert (disturbance is not None) is spoilt

@@ -20,7 +20,7 @@ QUIET = HostLoad(0.05, 0.0, 0.02, 0.0, 4_700.0, 0.5)
 
 
 @pytest.mark.parametrize(
-    ("load", "said"),
+    ("load", "expected"),
     [
         (QUIET, None),
         (HostLoad(0.6, 0.0, 0.5), "Other programs used 60 % of the processor."),
@@ -34,8 +34,8 @@ QUIET = HostLoad(0.05, 0.0, 0.02, 0.0, 4_700.0, 0.5)
         (HostLoad(0.0, 0.0, cap_mhz=3_400.0), "The processor was throttled."),
     ],
 )
-def test_what_disturbs_a_reply(load: HostLoad, said: str | None) -> None:
-    assert judge_load(load, QUIET) == said
+def test_what_disturbs_a_reply(load: HostLoad, expected: str | None) -> None:
+    assert judge_load(load, QUIET) == expected
 
 
 def test_what_is_always_so_disturbs_nothing() -> None:

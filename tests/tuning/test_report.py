@@ -213,7 +213,7 @@ def test_nothing_is_compared_with_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "said"),
+    ("ratio", "expected"),
     [
         (Interval(1.41, 1.38, 1.44, 8), "41.0 % faster (38.0 to 44.0 %)"),
         (Interval(0.763, 0.75, 0.78, 8), "23.7 % slower (22.0 to 25.0 %)"),
@@ -223,8 +223,8 @@ def test_nothing_is_compared_with_nothing() -> None:
         (Interval(1.469, 0.0, math.inf, 2), "1.47 times as fast (too few runs for limits)"),
     ],
 )
-def test_a_ratio_in_words(ratio: Interval, said: str) -> None:
-    assert describe_speedup(ratio) == said
+def test_a_ratio_in_words(ratio: Interval, expected: str) -> None:
+    assert describe_speedup(ratio) == expected
 
 
 def tuned(rates: Sequence[tuple[RunSettings, float]]) -> list[Run]:

@@ -118,11 +118,11 @@ def test_one_goes_to_another_machine_and_is_not_believed(home: Path, tmp_path: P
 
 def test_prompts_and_file_of_the_users_own_are_not_named_to_others(home: Path) -> None:
     own = replace(ENVIRONMENT, model=replace(MODEL, file="for-my-divorce.gguf"))
-    said = {
+    values = {
         "workload": "divorce",
         "sentence": "Draft 2 is 41 % faster than no MTP for divorce: 70 against 50 tokens/s.",
     }
-    preset = TunedSettings(settings=dict(ON), evidence=Evidence(mtp="on", environment=own, **said))
+    preset = TunedSettings(settings=dict(ON), evidence=Evidence(mtp="on", environment=own, **values))
     assert "divorce" not in preset.export_text()
     assert "for own prompts: 70 against 50" in preset.export_text()
     assert kept().export_text().count("code") == 2  # what comes with the program is

@@ -71,11 +71,11 @@ class HttpBench:
         assert self.process.stderr
         line = await asyncio.to_thread(self.process.stdout.readline)
         if not line:
-            said = (await asyncio.to_thread(self.process.stderr.read)).decode()
+            output = (await asyncio.to_thread(self.process.stderr.read)).decode()
             await self.stop()
             self.now += 5.0
-            failed = EngineFailed("The engine ended while it loaded.", said)
-            if "out of memory" in said:
+            failed = EngineFailed("The engine ended while it loaded.", output)
+            if "out of memory" in output:
                 failed.attach_actions([Action(ActionKind.FREE_MEMORY, "Free memory")])
             raise failed
         result = json.loads(line)

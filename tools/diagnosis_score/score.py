@@ -34,5 +34,5 @@ def judge(folder: Path) -> Iterator[Judged]:
     labels = tomllib.loads((folder / "labels.toml").read_text("utf-8"))
     for name, label in labels.items():
         found = diagnose_log(read_log(folder / name), exit_code=label["exit_code"])
-        said, title = (found.code, found.title) if found else (None, "")
-        yield Judged(name, tuple(label["codes"]), said, title)
+        result, title = (found.code, found.title) if found else (None, "")
+        yield Judged(name, tuple(label["codes"]), result, title)

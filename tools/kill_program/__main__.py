@@ -78,11 +78,11 @@ class Run:
             self._look_for_orphans(phase, killed_s, work)
             if work is not None:
                 work.wait()
-            said = program.stderr.read().decode("utf-8", "replace") if program.stderr else ""
+            result = program.stderr.read().decode("utf-8", "replace") if program.stderr else ""
         self.count.kills[phase] += 1
         self._look_at_files(phase)
-        if "Traceback" in said:
-            self._complain("unclean", f"{phase}: {said}")
+        if "Traceback" in result:
+            self._complain("unclean", f"{phase}: {result}")
 
     def _reach(self, phase: str, program: "subprocess.Popen[bytes]", draft: int) -> "subprocess.Popen[bytes] | None":
         """Wait until the program is in a phase, and for a random while more."""
@@ -121,8 +121,8 @@ class Run:
         line = program.stdout.readline()
         ready: dict[str, Any] = json.loads(line) if line else {}
         if ready.get("state") != "ready":
-            said = program.stderr.read().decode("utf-8", "replace") if program.stderr else ""
-            self._complain("unclean", f"it did not start: {line!r} {said}")
+            result = program.stderr.read().decode("utf-8", "replace") if program.stderr else ""
+            self._complain("unclean", f"it did not start: {line!r} {result}")
             return {}
         if self.address not in (None, (ready["url"], ready["api_key"])):
             self._complain("lost", f"the address was {self.address}, now {ready['url']}")

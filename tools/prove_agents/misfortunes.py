@@ -38,8 +38,8 @@ def send_overlong_prompt(place: Workplace) -> str:
         return f"goes on: {len(place.read_log())} requests in {_LIMIT_S} s"
     (place.folder / "overlong.txt").write_text(ended.output)
     printed = ended.agent_output.replace(question.strip(), "").lower()
-    said = "says so" if any(word in printed for word in ("context", "too long", "too large")) else "silent"
-    return f"exit code {ended.code}, {said}, {len(place.read_log())} requests"
+    result = "says so" if any(word in printed for word in ("context", "too long", "too large")) else "silent"
+    return f"exit code {ended.code}, {result}, {len(place.read_log())} requests"
 
 
 def outgrow_context(place: Workplace) -> str:

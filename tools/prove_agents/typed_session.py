@@ -21,9 +21,9 @@ _CONTROL = re.compile(
 )
 _RULE = "────"
 """Begins the frame of the line in which one types, below the conversation."""
-_WHICH_TERMINAL, _A_TERMINAL = b"\x1b[c", b"\x1b[?62;c"
+_TERMINAL_QUERY, _TERMINAL_REPLY = b"\x1b[c", b"\x1b[?62;c"
 _QUIET_S, _SHOWING_S = 1.0, 5.0
-"""A screen that has not changed for the first of these is drawn; one with something that moves, after the second."""
+"""Seconds without a change after which a screen counts as drawn, and the longest wait for one that keeps moving."""
 _LIMIT_S = 300.0
 _TRIES = 3
 _ENTER, _CTRL_C = b"\r", b"\x03"
@@ -75,7 +75,7 @@ class TypedSession:
 
     @property
     def output(self) -> str:
-        """All that it printed, with control characters."""
+        """All output of the agent, with control characters."""
         return self._output.decode(errors="replace")
 
     def _press(self, keys: bytes) -> None:
@@ -91,8 +91,8 @@ class TypedSession:
             except OSError:  # the other end is closed
                 return
             self._output += data
-            if _WHICH_TERMINAL in data:
-                os.write(self._leader, _A_TERMINAL)
+            if _TERMINAL_QUERY in data:
+                os.write(self._leader, _TERMINAL_REPLY)
 
 
 @contextmanager

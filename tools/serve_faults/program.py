@@ -72,10 +72,10 @@ async def _killed(world: World, *, with_keeper: bool) -> Seen:
         left = await world.left_running()
     with _serving(world.start) as (program, again):
         same = (again.get("url"), again.get("api_key")) == (ready["url"], ready["api_key"])
-        said = _said(program)
+        output = _said(program)
     gone = "the engine ended with it, in less than 2 s" if not left else f"LEFT RUNNING: {left}"
     happened = f"{gone}; the next start has {'the same address and key' if same else 'ANOTHER ADDRESS'}"
-    return Seen(happened, said or "Nothing", "the rest of the reply")
+    return Seen(happened, output or "Nothing", "the rest of the reply")
 
 
 async def two_programs(world: World) -> Seen:
@@ -118,13 +118,13 @@ async def _read_only(world: World, *names: str) -> Seen:
     try:
         with _serving(start) as (program, ready):
             answered = "url" in ready and await _asks(ready)
-            said = _said(program)
+            result = _said(program)
     finally:
         for folder in folders:
             folder.chmod(0o700)
     if error := ready.get("error"):
-        said = f"{said} {error['message']} {error['hint']}"
-    return Seen("ready, answers" if answered else "not started; nothing runs", said)
+        result = f"{result} {error['message']} {error['hint']}"
+    return Seen("ready, answers" if answered else "not started; nothing runs", result)
 
 
 async def corrupt_settings(world: World) -> Seen:
@@ -188,11 +188,11 @@ async def _corrupt(world: World, name: str) -> Seen:
     world.expects_bad = True
     with _serving(world.start) as (program, ready):
         answered = await _asks(ready)
-        said = _said(program)
+        output = _said(program)
     bad = path.with_name(f"{name}.bad")
     kept = bad.exists() and bad.read_bytes() == content
     happened = f"{'ready' if answered else 'NOT READY'}; the file is {'kept as .bad' if kept else 'LOST'}"
-    return Seen(happened, said)
+    return Seen(happened, output)
 
 
 async def full_disk(world: World) -> Seen:
