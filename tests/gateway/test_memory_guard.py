@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from launcher.app import settings
-from launcher.app.memory_guard import FOUND, RESTARTED, PoolMemoryGuard
+from launcher.app.memory_guard import GUARD_RESTARTED_ENGINE, MODEL_FILLS_MEMORY, PoolMemoryGuard
 from launcher.app.session import ServerSession
 from launcher.app.settings_declared import MEMORY_GUARD, VALUE_RESTART
 from launcher.base.paths import models_dir
@@ -138,7 +138,7 @@ async def test_the_engine_is_replaced_in_time_and_its_stream_goes_on(demo_model:
         while not server.notices:
             await stream.wait_for_parts(stream.parts + 1)
         (notice,) = server.notices
-        assert notice.code == RESTARTED
+        assert notice.code == GUARD_RESTARTED_ENGINE
         assert server.session.supervisor.engine_pid not in (engine, None)
         stream.most_parts = stream.parts + 20
         await reading
@@ -210,5 +210,7 @@ async def test_a_model_beside_the_main_one_is_guarded_too(
         assert (session.pool.supervisors_beside["second"].engine_pid != engines[0]) is bool(agreed)
     finally:
         await session.stop()
-    assert [each.code for each in notices] == ([FOUND, RESTARTED] if agreed else [FOUND])
+    assert [each.code for each in notices] == (
+        [MODEL_FILLS_MEMORY, GUARD_RESTARTED_ENGINE] if agreed else [MODEL_FILLS_MEMORY]
+    )
     assert notices[0].text.startswith("second: Host memory will be used up")
