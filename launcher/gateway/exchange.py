@@ -12,6 +12,8 @@ from launcher.gateway.frames import ReplyPart
 
 CHAT_PATHS = frozenset({"/v1/chat/completions", "/chat/completions"})
 COMPLETIONS_PATH = "/v1/completions"
+TOO_LONG = "too long"
+"""The end of a request whose prompt is longer than the context. The engine has read nothing of it."""
 MESSAGES_PATH = "/v1/messages"
 _LEAST_READ = 32
 """Fewest prompt tokens whose reading time gives a speed."""
@@ -213,6 +215,20 @@ class Exchange:
     def may_go_on(self) -> bool:
         """Whether the reply is a stream in a format that the gateway can continue with another engine."""
         return self.streams and (self.path in CHAT_PATHS or self.path in (COMPLETIONS_PATH, MESSAGES_PATH))
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the engine has answered with an error."""
+        return self.end in ("error", TOO_LONG)
+
+    def note_error(self, error: object) -> None:
+        """Record that the engine has answered with an error, which is an object in all three APIs."""
+        self.end = "error"
+        if isinstance(error, Mapping) and error.get("type") == "exceed_context_size_error":
+            self.end = TOO_LONG
+            tokens = error.get("n_prompt_tokens")
+            if isinstance(tokens, int) and self.figures.prompt_tokens is None:
+                self.figures.prompt_tokens = tokens
 
     def note_whole_reply(self, generating_s: float | None) -> None:
         """Record that a whole reply has come, and that the engine took `generating_s` for it after the first token."""

@@ -241,7 +241,7 @@ class Forwarder:
         exchange = self.exchange
         timings, usage = find_object(data, "timings"), find_object(data, "usage")
         if status >= 400:
-            exchange.end = "error"
+            exchange.note_error(find_object(data, "error"))
         elif timings is not None:
             exchange.figures.add_timings(timings)
         elif usage is not None:
@@ -317,7 +317,7 @@ class Forwarder:
         if has_timings:
             exchange.figures.add_timings(event["timings"], continuation.tokens_before if continuation else 0)
         if event.get("error"):
-            exchange.end = "error"
+            exchange.note_error(event["error"])
         if not self._may_go_on:
             self._note_part()
             passed: bytes | None = frame

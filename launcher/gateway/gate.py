@@ -68,7 +68,7 @@ class HandoverReport:
 
         A stream that the new engine refuses, because its context is too small, was cut, too.
         """
-        refused = any(each.gap_open and each.end == "error" for each in self.continued)
+        refused = any(each.gap_open and each.has_failed for each in self.continued)
         return "cut" if self.cut or refused else "drained" if self.drained else "seamless"
 
     async def wait_for_streams(self) -> None:

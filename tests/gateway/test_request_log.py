@@ -111,6 +111,23 @@ async def test_an_error_of_the_engine_is_one(options: ServeOptions) -> None:
         assert (record.end, record.first_token_s, record.prompt_tokens) == ("error", None, None)
 
 
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_prompt_that_is_longer_than_the_context_is_one_that_was_not_read(
+    options: ServeOptions, path: str
+) -> None:
+    body = {**BODIES[path]}
+    name = next(name for name in ("messages", "prompt", "input") if name in body)
+    long = "How does bread rise? " * 2_000
+    body[name] = [{"role": "user", "content": long}] if name == "messages" else long
+    async with logging_requests(options) as (session, client):
+        for streams in (True, False):
+            await client.post(path, json={**body, "stream": streams})
+            record = await last_record(session)
+            assert (record.end, record.reused_tokens, record.reread) == ("too long", None, None)
+            assert record.prompt_tokens is not None
+            assert record.prompt_tokens > 10_000
+
+
 def test_counts_are_found_in_the_formats_of_all_apis() -> None:
     embedding = b'{"model":"e","usage":{"prompt_tokens":7,"total_tokens":7},"data":[{"embedding":[' + b"0.5," * 99_999
     figures = ReplyFigures()
