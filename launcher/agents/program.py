@@ -131,7 +131,7 @@ def _read_shim(path: Path) -> tuple[str, ...] | None:
 
 
 async def read_version(program: tuple[str, ...]) -> str | None:
-    """Return the version that the program prints; None if it prints none within 20 s."""
+    """Return the version that the program prints; None if it prints none within 20 s, or fails."""
     try:
         process = await asyncio.create_subprocess_exec(
             *program,
@@ -152,6 +152,8 @@ async def read_version(program: tuple[str, ...]) -> str | None:
         if process.returncode is None:
             process.kill()
             await process.wait()
+    if process.returncode != 0:  # what it prints then may hold the version of Node
+        return None
     for output in printed:  # pi prints it on standard error
         if found := _VERSION.search(output.decode(errors="replace")):
             return found[0]

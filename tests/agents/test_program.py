@@ -92,3 +92,12 @@ def test_the_script_that_a_shim_of_npm_starts_is_started_by_itself(
     shim.write_text(f"@ECHO off\n{line}\n")
     expected = None if words is None else (*words[:-1], str(tmp_path / words[-1]))
     assert _read_shim(shim) == expected
+
+
+@pytest.mark.parametrize(("ending", "version"), [("exit 0", "0.74.2"), ("exit 1", None)])
+async def test_a_program_that_fails_prints_no_version_of_its_own(
+    tmp_path: Path, ending: str, version: str | None
+) -> None:
+    """Node names its version when a script does not load."""
+    path = write_program(tmp_path, "pi", f"#!/bin/sh\necho 0.74.2 >&2\n{ending}\n")
+    assert await read_version((str(path),)) == version
