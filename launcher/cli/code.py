@@ -10,9 +10,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.cli.agent_summary import summarize_requests
 from launcher.cli.key_options import add_key_options, read_api_key
 from launcher.cli.layout import wrap_text
 from launcher.cli.machine_options import add_engine_option, add_setting_option, given_settings, make_serve_options
@@ -22,6 +24,7 @@ from launcher.models.server_settings import ROWS
 if TYPE_CHECKING:
     from launcher.agents.agent import Agent
     from launcher.agents.configuration import AgentConfiguration, AgentServer
+    from launcher.app.coding import RunningServer
     from launcher.app.session import ServerSession
     from launcher.app.start_settings import ResolvedStart
     from launcher.base.action import Action
@@ -100,8 +103,13 @@ async def run(options: argparse.Namespace) -> Result | int:
     if running is not None:
         if not options.own_template:
             await check_template(agent, running.server)
+        began = datetime.now().astimezone()
         code = await _run_with_server(agent, running.server, program, options)
-        if not options.no_check and not options.server_only:
+        if options.server_only:
+            return code
+        if running.entry is not None:
+            await _sum_up_since(began, agent, running)
+        if not options.no_check:
             which = f" --url {options.url}" if options.url else ""
             _say(f"Is it ready for {agent.title}? `mtp-launcher agent-check --agent {agent.name}{which}` checks that.")
         return code
@@ -218,9 +226,11 @@ async def _run_with_own_server(
         if not options.own_template:
             await check_template(agent, server)
         code = await _run_with_server(agent, server, program, options, session)
-        if sentence := _sum_up(session):
-            _say(sentence)
-            if not options.no_check and not options.server_only:
+        if not options.server_only:
+            records = [each.as_json() for each in session.request_log.records if each.has_ended]
+            for line in summarize_requests(records, agent.title, server.context, "choose a larger context, --ctx N"):
+                _say(line)
+            if records and not options.no_check:
                 await _check_server(agent, server)
         return code
     finally:
@@ -294,7 +304,8 @@ async def _run_with_server(
         version = await read_version(program)
         if version is not None and version not in agent.versions:
             tried = " and ".join(agent.versions)
-            _say(f"Version {version} of {agent.title} was not tried with this program; {tried} was, {agent.tried}.")
+            were = "was" if len(agent.versions) == 1 else "were"
+            _say(f"Version {version} of {agent.title} was not tried with this program; {tried} {were}, {agent.tried}.")
         return await _run_program(agent, configuration)
 
 
@@ -368,18 +379,22 @@ def _interrupts_handled(handle: Callable[[], object]) -> Iterator[None]:
     yield
 
 
-def _sum_up(session: ServerSession) -> str:
-    """Return what the agent's requests were like; "" if there were none."""
-    records = [each for each in session.request_log.records if each.prompt_tokens]
-    if not records:
-        return ""
-    read = sum(each.prompt_tokens or 0 for each in records)
-    reused = sum(each.reused_tokens or 0 for each in records)
-    drafted = sum(each.drafted or 0 for each in records)
-    accepted = sum(each.accepted or 0 for each in records)
-    drafts = f", {100 * accepted / drafted:.0f} % of drafts accepted" if drafted else ""
-    requests = "1 request" if len(records) == 1 else f"{len(records)} requests"
-    return f"{requests}, {100 * reused / read:.0f} % of the prompts' tokens reused{drafts}."
+async def _sum_up_since(began: datetime, agent: Agent, running: RunningServer) -> None:
+    """Say what the requests to a running server since then were like."""
+    from launcher.app.running_servers import read_requests
+    from launcher.base.errors import LauncherError
+    from launcher.gateway.request_log import MOST_REMEMBERED
+
+    url = running.server.url
+    try:
+        records = [each async for each in read_requests(url, count=MOST_REMEMBERED, follow=False)]
+    except LauncherError as error:
+        _say(str(error))
+        return
+    sent = [each for each in records if datetime.fromisoformat(each["started"]) >= began]
+    remedy = "give the server a larger context, `mtp-launcher restart --set ctx=N`"
+    for line in summarize_requests(sent, agent.title, running.server.context, remedy):
+        _say(line)
 
 
 def _say(text: str) -> None:

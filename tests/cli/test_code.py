@@ -25,11 +25,15 @@ if "--version" in sys.argv:
 config = json.load(open(os.environ["OPENCODE_CONFIG"]))
 options = config["provider"]["mtp"]["options"]
 body = {{"model": config["model"].removeprefix("mtp/"), "max_tokens": 8,
-        "messages": [{{"role": "user", "content": "Hello."}}], "tools": [{{"type": "function", "function": {{
+        "messages": [{{"role": "user", "content": "Hello. " * int(os.environ.get("HELLOS", 1))}}],
+        "tools": [{{"type": "function", "function": {{
             "name": "read", "parameters": {{"type": "object", "required": ["path"], "properties": {{}}}}}}}}]}}
 request = urllib.request.Request(options["baseURL"] + "/chat/completions", json.dumps(body).encode(),
     {{"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["LLAMA_API_KEY"]}})
-reply = json.load(urllib.request.urlopen(request, timeout=120))
+try:
+    reply = json.load(urllib.request.urlopen(request, timeout=120))
+except urllib.error.HTTPError:
+    sys.exit(0)  # some agents end silently at a prompt that is too long
 print("reply", json.dumps(reply["choices"][0]["message"])[:60], "arguments", sys.argv[1:], flush=True)
 print("folder", os.path.dirname(os.environ["OPENCODE_CONFIG"]), flush=True)
 if "wait" in sys.argv:
@@ -61,9 +65,7 @@ def test_the_agent_gets_a_server_of_its_own_and_its_exit_code_is_ours(home: Path
     assert not folder.exists()
     assert "context 32,768" in ended.stderr
     assert "0.0.1 of opencode was not tried" in " ".join(ended.stderr.split())
-    assert re.search(
-        r"^1 request, \d+ % of the prompts' tokens reused, \d+ % of drafts accepted\.$", ended.stderr, re.M
-    )
+    assert re.search(r"^1 request: \d+ prompt tokens read, \d reused, \d+ % of drafts accepted\.$", ended.stderr, re.M)
     assert "Checking" not in ended.stderr
     assert json.loads(forked.run("status", "--json").stdout) == []
 
@@ -209,6 +211,23 @@ def test_a_running_server_is_used_and_checked(home: Path, opencode: Path) -> Non
     assert data.keys() == {"ready", "tool_call", "reuse_turn2", "reuse_turn3", "acceptance", "sentence"}
     assert data["ready"]
     assert data["acceptance"] == 0.7
+
+
+def test_a_prompt_that_is_too_long_is_said_though_the_agent_is_silent(
+    home: Path, opencode: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HELLOS", "30000")
+    ended = forked.run("code", "opencode", "--model", "demo", "--no-check")
+    said = " ".join(ended.stderr.split())
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert re.search(r"A prompt was refused as too long: \d+,\d{3} tokens, and the context has 32,768\.", said)
+    assert "Begin a new conversation, or choose a larger context, --ctx N." in said
+    with forked.start("serve", "demo", "--ctx", "32768", "--json", stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        ended = forked.run("code", "opencode", "--no-check")
+        server.terminate()
+    assert "give the server a larger context, `mtp-launcher restart --set ctx=N`." in " ".join(ended.stderr.split())
 
 
 def test_print_starts_and_writes_nothing_and_hides_the_key(home: Path, opencode: Path) -> None:
