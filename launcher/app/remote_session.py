@@ -23,7 +23,6 @@ from launcher.app.session_json import (
     models_from_json,
     options_from_json,
     options_to_json,
-    reread_from_json,
 )
 from launcher.base.action import Action
 from launcher.base.control import send_request
@@ -38,6 +37,7 @@ from launcher.engine.server.chat_server import ChatServer
 from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.logs import LogBook
+from launcher.engine.server.reread import Reread
 from launcher.engine.server.state import (
     SERVING,
     Listener,
@@ -532,7 +532,7 @@ class RemoteSession:
         for each in sent.get("events", ()):
             self._handle_event(event_from_json(restore_messages(each)))
         for each in sent.get("prompts", ()):
-            self.monitor.health_watch.note_prompt(reread_from_json(each))
+            self.monitor.health_watch.note_prompt(Reread.from_json(each) if each else None)
         if "status" in state:
             self._handle_event(event_from_json(state["status"]))
         if state.get("server", self) is None:

@@ -40,6 +40,7 @@ from launcher.engine.server.launch import Launch, api_model_name, check_model
 from launcher.engine.server.load_times import LoadTimer, save_load_time
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.registry import ServedModel
+from launcher.engine.server.reread import DroppedPrompts
 from launcher.engine.server.state import (
     ADDRESS_CHANGED,
     SERVING,
@@ -118,7 +119,8 @@ class ServerSession:
         self._on_health = on_health
         self._port, self._may_change_port = port, port is None
         self.shared = shared
-        self.request_log = RequestLog(self._served_model)
+        self._dropped_prompts = DroppedPrompts()
+        self.request_log = RequestLog(self._served_model, self._count_dropped_prompts)
         self.request_log.add_listener(self._note_request)
         self._request_keeping = RequestKeeping(self.request_log)
         self._direct = direct
@@ -420,8 +422,13 @@ class ServerSession:
         """Return the command that applies an action, or the link to open; neither when only the user can do it."""
         return command_for(action, self._start_to_fix(action))
 
+    def _count_dropped_prompts(self, model: str | None) -> int:
+        beside = self.pool.supervisors_beside if self.pool is not None and model is not None else {}
+        supervisor = beside.get(model or "", self._supervisor)
+        return self._dropped_prompts.count_until_now(supervisor.log) if supervisor is not None else 0
+
     def _note_request(self, record: RequestRecord) -> None:
-        if self._is_watched and record.has_ended and record.prompt_tokens:
+        if self._is_watched and record.has_ended and record.reused_tokens is not None:
             self.monitor.health_watch.note_prompt(record.reread)
         if record.has_ended and record.prompt_tokens and record.reused_tokens is not None:
             first_token = record.started_s + (record.first_token_s or 0.0)

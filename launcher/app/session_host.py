@@ -33,7 +33,6 @@ from launcher.app.session_json import (
     models_to_json,
     options_from_json,
     options_to_json,
-    reread_to_json,
 )
 from launcher.app.use_counting import UseCounting
 from launcher.base.control import ControlAddress, ControlServer
@@ -90,8 +89,8 @@ class OwnerStream:
 
     def add_request(self, record: RequestRecord) -> None:
         """Pass on what of a request's prompt was read again, for the owner's health checks, if it has ended."""
-        if record.has_ended and record.prompt_tokens:
-            self._prompts.append(reread_to_json(record.reread))
+        if record.has_ended and record.reused_tokens is not None:
+            self._prompts.append(record.reread.as_json() if record.reread else None)
         self._wake.set()
 
     def mark(self) -> int:

@@ -12,7 +12,6 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch, check_model
 from launcher.engine.server.process import EngineCommand
-from launcher.engine.server.reread import Reread, RereadCause
 from launcher.engine.server.state import (
     EngineStarted,
     ModelsChanged,
@@ -152,16 +151,6 @@ def models_to_json(models: tuple[ModelStatus, ...]) -> list[Json]:
 def models_from_json(data: Iterable[Mapping[str, Any]]) -> ModelsChanged:
     """Return the event for the models that `models_to_json` described."""
     return ModelsChanged(tuple(ModelStatus(**{**each, "state": ServerState(each["state"])}) for each in data))
-
-
-def reread_to_json(reread: Reread | None) -> Json | None:
-    """Return a report of prompt tokens that were read again, as a JSON object."""
-    return None if reread is None else {**asdict(reread), "cause": reread.cause.value}
-
-
-def reread_from_json(data: Mapping[str, Any] | None) -> Reread | None:
-    """Return what `reread_to_json` described."""
-    return None if data is None else Reread(**{**data, "cause": RereadCause(data["cause"])})
 
 
 def error_to_json(error: LauncherError) -> Json:

@@ -18,6 +18,7 @@ class ActionKind(StrEnum):
     MORE_EXPERTS_ON_CPU = "more_experts_on_cpu"
     ONE_SLOT = "one_slot"
     MORE_SLOTS = "more_slots"
+    LARGER_CACHE = "larger_cache"
     SHORTER_DRAFT = "shorter_draft"
     IMPROVE_COOLING = "improve_cooling"
     PLUG_IN = "plug_in"
@@ -43,8 +44,8 @@ class ActionKind(StrEnum):
 class Action:
     """A suggested fix: its kind, the label of its button and the values it needs.
 
-    In `parameters`, `context` and `ubatch` are in tokens, `n_cpu_moe` is a number of layers, and `link` is a URL to
-    open.
+    In `parameters`, `context` and `ubatch` are in tokens, `cache_ram` is in MiB, `n_cpu_moe` is a number of layers, and
+    `link` is a URL to open.
     """
 
     kind: ActionKind

@@ -35,6 +35,7 @@ class _Prompt:
     model: str | None
     client: tuple[str, str]
     engine: int
+    dropped: int
 
     @property
     def characters(self) -> int:
@@ -52,15 +53,21 @@ class PromptMemory:
         """Record that an engine was started, which knows no prompt unless slots were restored."""
         self._engine += 1
 
-    def note_prompt(self, exchange: Exchange) -> Reread | None:
-        """Record a request that has ended; return what the engine read again, None if that is little or unknown."""
+    def note_prompt(self, exchange: Exchange, *, dropped: int = 0) -> Reread | None:
+        """Record a request that has ended; return what the engine read again, None if that is little or unknown.
+
+        `dropped` counts the prompts that the engine has dropped from its cache in host memory until now. A request
+        whose prompt the engine refused, or may not have read, is not remembered.
+        """
         if (
             exchange.body is None
+            or exchange.figures.reused_tokens is None
             or len(exchange.raw) > _MOST_BYTES
             or not (parts := tuple(_split_prompt(exchange.body)))
         ):
             return None
-        prompt = _Prompt(parts, exchange.served_by, (exchange.key_name, exchange.user_agent), self._engine)
+        client = exchange.key_name, exchange.user_agent
+        prompt = _Prompt(parts, exchange.served_by, client, self._engine, dropped)
         found = self._find_reread(prompt, exchange)
         self._prompts.append(prompt)
         return found
@@ -90,15 +97,17 @@ class PromptMemory:
         if lost < least:
             return None
         lost = min(lost, total - reused)
-        cause = self._find_cause(earlier, place, reused, is_last=earlier is known[0])
+        cause = self._find_cause(prompt, earlier, place, reused, is_last=earlier is known[0])
         return Reread(lost, _estimate_seconds(exchange, lost, total - reused), cause, place)
 
-    def _find_cause(self, earlier: _Prompt, place: str, reused: int, *, is_last: bool) -> RereadCause:
+    def _find_cause(self, prompt: _Prompt, earlier: _Prompt, place: str, reused: int, *, is_last: bool) -> RereadCause:
         if earlier.engine != self._engine and not (place and reused):  # what is reused was restored
             return RereadCause.RESTART
         if place:
             return RereadCause.CHANGED_PREFIX
-        return RereadCause.CHECKPOINT if is_last else RereadCause.OTHER_CLIENT
+        if is_last:
+            return RereadCause.CHECKPOINT
+        return RereadCause.CACHE_LIMIT if prompt.dropped > earlier.dropped else RereadCause.OTHER_CLIENT
 
 
 def _split_prompt(body: Mapping[str, Any]) -> Iterator[_Part]:

@@ -89,11 +89,16 @@ class RequestLog:
     """The last requests of a server, those in progress included. Belongs to the gateway's asyncio loop.
 
     `read_model` returns the name of the model that serves a request which begins now, where the request does not have
-    it.
+    it. `count_dropped` returns how many prompts the engine of a model (None: the only one) has dropped from its cache.
     """
 
-    def __init__(self, read_model: Callable[[], str | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        read_model: Callable[[], str | None] = lambda: None,
+        count_dropped: Callable[[str | None], int] = lambda _: 0,
+    ) -> None:
         self._read_model = read_model
+        self._count_dropped = count_dropped
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
         self._open: dict[Exchange, tuple[str, str | None]] = {}
@@ -122,7 +127,8 @@ class RequestLog:
             self._open[exchange] = f"{self._prefix}-{next(self._numbers)}", exchange.served_by or self._read_model()
         record = _make_record(exchange, *self._open[exchange])
         if record.has_ended:
-            record = replace(record, reread=self._prompts.note_prompt(exchange))
+            dropped = self._count_dropped(exchange.served_by)
+            record = replace(record, reread=self._prompts.note_prompt(exchange, dropped=dropped))
             del self._open[exchange]
             self._ended.append(record)
         for listener in tuple(self._listeners):

@@ -7,7 +7,7 @@ from statistics import median
 
 from launcher.base.action import Action, ActionKind
 from launcher.base.messages import join_messages, message, plural_message
-from launcher.engine.server.reread import BILLING_HEADER, Reread, RereadCause
+from launcher.engine.server.reread import Reread, RereadCause
 from launcher.machine.gpu import GpuProcess
 from launcher.monitor.health_event import (
     CheckResult,
@@ -185,7 +185,7 @@ class RereadPromptsDetector:
     """Detects prompts that the engine reads although it has read most of them before."""
 
     def __init__(self, setup: ServerSetup) -> None:
-        self._slots = setup.slots
+        self._slots, self._cache_mib = setup.slots, setup.cache_mib
         self._last: deque[Reread | None] = deque(maxlen=_LAST_PROMPTS)
 
     def check(self, moment: Moment) -> CheckResult:
@@ -210,35 +210,22 @@ class RereadPromptsDetector:
         )
         return Finding(
             FindingCode.PROMPT_READ_AGAIN,
-            join_messages(sentence, self._explain_cause(last)),
+            join_messages(sentence, last.explanation),
             evidence,
-            self._suggest_fix(last),
+            self._suggest_fix(last, moment),
         )
 
-    def _explain_cause(self, last: Reread) -> str:
+    def _suggest_fix(self, last: Reread, moment: Moment) -> Action | None:
+        host_left_mib = moment.value("host_memory_left_mib") or 0.0
         match last.cause:
-            case RereadCause.CHANGED_PREFIX:
-                if last.place != BILLING_HEADER:
-                    return message("The client changed an early part of its prompt ({place}).", place=last.place)
-                return message(
-                    "Claude Code changed its header {header} in front of the prompt. `mtp-launcher code claude` turns"
-                    " it off.",
-                    window="Claude Code changed its header {header} in front of the prompt."
-                    " CLAUDE_CODE_ATTRIBUTION_HEADER=0 turns it off.",
-                    header=BILLING_HEADER,
-                )
-            case RereadCause.RESTART:
-                return message("The engine was restarted in between and could not take its slots over.")
             case RereadCause.OTHER_CLIENT:
-                return message("Another conversation had the slot in between.")
-            case _:
-                return message("The engine's checkpoints or its prompt cache did not reach back far enough.")
-
-    def _suggest_fix(self, last: Reread) -> Action | None:
-        if last.cause is not RereadCause.OTHER_CLIENT:
-            return None
-        slots = 2 * self._slots
-        return Action(ActionKind.MORE_SLOTS, message("Use {slots} slots", slots=slots), {"slots": slots})
+                slots = 2 * self._slots
+                return Action(ActionKind.MORE_SLOTS, message("Use {slots} slots", slots=slots), {"slots": slots})
+            case RereadCause.CACHE_LIMIT if 0 < self._cache_mib < host_left_mib / 2:
+                larger = 2 * self._cache_mib
+                label = message("Allow {mib:,} MiB of prompt cache", mib=larger)
+                return Action(ActionKind.LARGER_CACHE, label, {"cache_ram": larger})
+        return None
 
 
 # GPU problems: throttling, other programs in its memory, and a model that does not run on it.

@@ -99,6 +99,8 @@ class ServerSetup:
 
     draft: int = 0
     slots: int = 1
+    cache_mib: int = 0
+    """Limit of the engine's prompt cache in host memory."""
     engine_pid: int | None = None
     on_gpu: bool | None = None
     """Whether the engine put layers of the model on a GPU, by its log."""

@@ -18,6 +18,7 @@ from launcher.machine.host_load import OtherProgramsLoad
 from launcher.machine.surroundings import read_on_battery
 from launcher.machine.sysfs import ROOT
 from launcher.models.catalogue_load import load_catalogue
+from launcher.models.memory import effective_value
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import Finding, FinishedReply, HealthEvent, Moment, ServerSetup
 from launcher.monitor.host_memory import EngineCaches, read_host_memory
@@ -108,6 +109,7 @@ def read_setup(launch: Launch, engine_pid: int, log: Iterable[str], snapshot: Gp
     return ServerSetup(
         draft=launch.options.draft,
         slots=launch.options.slots,
+        cache_mib=effective_value("cache_ram", launch.options.cache_ram),
         engine_pid=engine_pid,
         on_gpu=bool(on_gpus) if weights else None,
         expects_gpu=False if offload_chosen else has_gpu_backend(launch.build),

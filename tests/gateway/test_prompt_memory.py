@@ -11,7 +11,7 @@ import pytest
 
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.reread import BILLING_HEADER, Reread, RereadCause
-from launcher.gateway.exchange import Exchange, ReplyFigures
+from launcher.gateway.exchange import TOO_LONG, Exchange, ReplyFigures
 from launcher.gateway.prompt_memory import PromptMemory
 from tests.gateway.test_handover import serving
 
@@ -121,8 +121,25 @@ def test_unknown_figures_short_prompts_and_new_conversations_are_no_loss() -> No
     assert memory.note_prompt(Exchange("/v1/models", b"", None)) is None
 
 
-def test_two_clients_of_one_slot_are_seen_on_the_engine(demo_model: Path) -> None:
-    options = ServeOptions(demo_model, built_in=True, threads=1, context=8192, alias="demo", cache_ram=0)
+def test_what_was_refused_was_not_read() -> None:
+    memory = PromptMemory()
+    refused = replace(ended(chat(3), 0), figures=ReplyFigures(prompt_tokens=tokens(chat(3))), end=TOO_LONG)
+    assert memory.note_prompt(refused) is None
+    assert note(memory, chat(1)) is None
+
+
+def test_a_full_prompt_cache_is_the_cause_if_the_engine_dropped_prompts_since_then() -> None:
+    memory = PromptMemory()
+    memory.note_prompt(ended(chat(1), 0), dropped=3)
+    memory.note_prompt(ended({"messages": [{"role": "user", "content": "Write a title."}]}, 0, "other/2"), dropped=4)
+    found = memory.note_prompt(ended(chat(3), 0), dropped=4)
+    assert found is not None
+    assert found.cause is RereadCause.CACHE_LIMIT
+
+
+@pytest.mark.parametrize(("cache_mib", "cause"), [(0, RereadCause.OTHER_CLIENT), (1, RereadCause.CACHE_LIMIT)])
+def test_two_clients_of_one_slot_are_seen_on_the_engine(demo_model: Path, cache_mib: int, cause: RereadCause) -> None:
+    options = ServeOptions(demo_model, built_in=True, threads=1, context=8192, alias="demo", cache_ram=cache_mib)
 
     async def talk() -> list[Reread | None]:
         async with serving(options) as (session, client):
@@ -137,7 +154,7 @@ def test_two_clients_of_one_slot_are_seen_on_the_engine(demo_model: Path) -> Non
     first, second, third = asyncio.run(talk())
     assert (first, second) == (None, None)
     assert third is not None
-    assert third.cause is RereadCause.OTHER_CLIENT
+    assert third.cause is cause
 
 
 def test_the_prompts_of_idle_slots_outlive_a_handover(demo_model: Path) -> None:

@@ -1,17 +1,23 @@
 """Prompts that are read again: when that is a finding, what it says, and when it is over."""
 
+from pathlib import Path
+
 import pytest
 
 from launcher.base.action import ActionKind
+from launcher.engine.diagnosis.actions import apply_action
+from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.reread import BILLING_HEADER, Reread, RereadCause
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import FindingCode, HealthEvent, ServerSetup
 from tests.monitor.series import list_changes, moment, run
 
 
-def watch(*prompts: Reread | None, slots: int = 1) -> list[HealthEvent]:
-    moments = [moment(2.0 * number, prompts=(prompt,)) for number, prompt in enumerate(prompts)]
-    return run(Health(ServerSetup(slots=slots)), moments)
+def watch(*prompts: Reread | None, slots: int = 1, left_mib: float | None = None) -> list[HealthEvent]:
+    moments = [
+        moment(2.0 * number, prompts=(prompt,), host_memory_left_mib=left_mib) for number, prompt in enumerate(prompts)
+    ]
+    return run(Health(ServerSetup(slots=slots, cache_mib=8_192)), moments)
 
 
 def lost(tokens: int = 2_000, cause: RereadCause = RereadCause.CHECKPOINT, place: str = "") -> Reread:
@@ -42,7 +48,8 @@ def test_three_requests_without_a_loss_end_it() -> None:
         (RereadCause.CHANGED_PREFIX, "(system 1)"),
         (RereadCause.RESTART, "restarted in between"),
         (RereadCause.OTHER_CLIENT, "Another conversation"),
-        (RereadCause.CHECKPOINT, "checkpoints"),
+        (RereadCause.CACHE_LIMIT, "prompt cache in host memory was full"),
+        (RereadCause.CHECKPOINT, "checkpoint"),
     ],
 )
 def test_each_cause_is_said(cause: RereadCause, words: str) -> None:
@@ -52,6 +59,17 @@ def test_each_cause_is_said(cause: RereadCause, words: str) -> None:
     assert (action is not None) == (cause is RereadCause.OTHER_CLIENT)
     if action is not None:
         assert (action.kind, action.parameters) == (ActionKind.MORE_SLOTS, {"slots": 4})
+
+
+@pytest.mark.parametrize(("left_mib", "cache_mib"), [(17_000, 16_384), (16_000, None), (None, None)])
+def test_a_larger_prompt_cache_is_proposed_where_host_memory_has_room(
+    left_mib: float | None, cache_mib: int | None
+) -> None:
+    (event,) = watch(lost(10_000, RereadCause.CACHE_LIMIT), left_mib=left_mib)
+    action = event.finding.action
+    assert (action.parameters if action else None) == (cache_mib and {"cache_ram": cache_mib})
+    if action is not None:
+        assert apply_action(action, ServeOptions(Path("model.gguf"))).cache_ram == cache_mib
 
 
 def test_claude_codes_header_is_named_with_its_cure() -> None:

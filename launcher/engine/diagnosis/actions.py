@@ -114,6 +114,10 @@ def _add_slots(values: Values, options: ServeOptions, _context: int | None) -> S
     return replace(options, slots=int(values.get("slots", 2 * options.slots)))
 
 
+def _enlarge_cache(values: Values, options: ServeOptions, _context: int | None) -> ServeOptions | None:
+    return replace(options, cache_ram=int(values["cache_ram"]))
+
+
 def _shorten_draft(values: Values, options: ServeOptions, _context: int | None) -> ServeOptions | None:
     return replace(options, draft=int(values.get("draft", max(options.draft - 1, 0))))
 
@@ -169,6 +173,7 @@ _CHANGES = {
     ActionKind.MORE_EXPERTS_ON_CPU: _move_experts,
     ActionKind.ONE_SLOT: _use_one_slot,
     ActionKind.MORE_SLOTS: _add_slots,
+    ActionKind.LARGER_CACHE: _enlarge_cache,
     ActionKind.SHORTER_DRAFT: _shorten_draft,
     ActionKind.REMOVE_FLAG: _remove_flag,
     ActionKind.REPLACE_FLAG: _replace_flag,

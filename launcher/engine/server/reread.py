@@ -1,10 +1,20 @@
 """Parts of prompts that an engine reads although it has read them before."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from launcher.base.messages import message
+from launcher.engine.server.logs import LogBook
 
 BILLING_HEADER = "x-anthropic-billing-header"
 """A line that Claude Code writes in front of its prompt, and that differs from session to session."""
+
+_DROPPED = re.compile(r"removing oldest entry|exceeds cache size limit")
+"""What llama.cpp logs when it drops an old prompt from its cache, or does not keep one that exceeds the limit."""
 
 
 class RereadCause(Enum):
@@ -16,8 +26,10 @@ class RereadCause(Enum):
     """The engine was started since then, without the slot's state."""
     OTHER_CLIENT = "other client"
     """Another conversation used the slot in between."""
+    CACHE_LIMIT = "cache limit"
+    """Another conversation used the slot in between, and the engine's prompt cache in host memory was full."""
     CHECKPOINT = "checkpoint"
-    """The engine's last checkpoint, or its prompt cache, did not reach back far enough."""
+    """The engine's last checkpoint did not reach back far enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +44,56 @@ class Reread:
     cause: RereadCause
     place: str = ""
 
+    @property
+    def explanation(self) -> str:
+        """The cause in a sentence."""
+        match self.cause:
+            case RereadCause.CHANGED_PREFIX:
+                if self.place != BILLING_HEADER:
+                    return message("The client changed an early part of its prompt ({place}).", place=self.place)
+                return message(
+                    "Claude Code changed its header {header} in front of the prompt. `mtp-launcher code claude` turns"
+                    " it off.",
+                    window="Claude Code changed its header {header} in front of the prompt."
+                    " CLAUDE_CODE_ATTRIBUTION_HEADER=0 turns it off.",
+                    header=BILLING_HEADER,
+                )
+            case RereadCause.RESTART:
+                return message("The engine was restarted in between and could not take its slots over.")
+            case RereadCause.OTHER_CLIENT:
+                return message("Another conversation had the slot in between.")
+            case RereadCause.CACHE_LIMIT:
+                return message(
+                    "Another conversation had the slot in between, and the engine's prompt cache in host memory was"
+                    " full. A larger one: `mtp-launcher restart --set cache-ram=MIB`.",
+                    window="Another conversation had the slot in between, and the engine's prompt cache in host memory"
+                    " was full.",
+                )
+            case RereadCause.CHECKPOINT:
+                return message("The engine's last checkpoint did not reach back far enough.")
+
     def as_json(self) -> dict[str, object]:
         """Return it with the keys of docs/json.md."""
         seconds = None if self.seconds is None else round(self.seconds, 2)
         return {"tokens": self.tokens, "seconds": seconds, "cause": self.cause.value, "place": self.place or None}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Reread":
+        """Return what `as_json` described."""
+        return cls(data["tokens"], data["seconds"], RereadCause(data["cause"]), data["place"] or "")
+
+
+class DroppedPrompts:
+    """Counts the prompts that engines dropped because their prompt caches in host memory were full, by their logs."""
+
+    def __init__(self) -> None:
+        self._counts: WeakKeyDictionary[LogBook, tuple[int, int]] = WeakKeyDictionary()
+        """For each log the lines that were read, and the drops in them."""
+
+    def count_until_now(self, log: LogBook) -> int:
+        """Return how many prompts the engine of a log, and those before it, have dropped."""
+        read, dropped = self._counts.get(log, (0, 0))
+        until = log.line_count
+        dropped += sum(_DROPPED.search(line.text) is not None for line in log.lines_since(read))
+        self._counts[log] = until, dropped
+        return dropped

@@ -8,10 +8,11 @@ from PySide6.QtWidgets import QHeaderView
 
 from launcher.base.errors import LauncherError
 from launcher.base.text import one_line
+from launcher.engine.server.reread import Reread
 from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.labels import UNKNOWN, ElidedLabel
-from launcher.gui.translation import mark, ntr, tr
+from launcher.gui.translation import mark, ntr, render, tr
 from launcher.gui.widgets import Card
 from launcher.gui.widgets.row_table import RowTable
 from launcher.gui.widgets.rows import Cell, Column, TableRows
@@ -30,6 +31,7 @@ _ENDS: Mapping[str, str] = {
     "client left": mark("client left"),
     "refused": mark("refused"),
     "error": mark("failed"),
+    "too long": mark("prompt too long"),
     "cut": mark("cut off by a restart"),
     "engine ended": mark("engine ended"),
 }
@@ -167,8 +169,9 @@ class RequestStrip(Card):
 
 def _summarize_requests(records: list[Record]) -> str:
     writing = sum(record["end"] is None for record in records)
-    read = sum(record["prompt_tokens"] or 0 for record in records)
-    reused = sum(record["reused_tokens"] or 0 for record in records)
+    known = [record for record in records if record["reused_tokens"] is not None]
+    read = sum(record["prompt_tokens"] or 0 for record in known)
+    reused = sum(record["reused_tokens"] for record in known)
     parts = [ntr("1 in progress", "{n} in progress", writing)] if writing else []
     parts.append(ntr("1 request", "{n} requests", len(records)))
     if read:
@@ -185,6 +188,7 @@ def _describe_request(record: Record) -> str:
     reread = record["reread"]
     if reread:
         parts.append(tr("{tokens:,} tokens read again", tokens=reread["tokens"]))
+        parts.append(render(Reread.from_json(reread).explanation))
     return " · ".join(parts)
 
 
@@ -204,7 +208,7 @@ def _number_cell(value: float | None, text: str) -> Cell:
 
 def _reuse_cell(record: Record) -> Cell:
     read, reused = record["prompt_tokens"], record["reused_tokens"]
-    return _number_cell(100 * (reused or 0) / read if read else None, "{:.0f} %")
+    return _number_cell(100 * reused / read if read and reused is not None else None, "{:.0f} %")
 
 
 def _acceptance_cell(record: Record) -> Cell:
