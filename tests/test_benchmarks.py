@@ -28,7 +28,7 @@ def test_a_child_ends_with_the_benchmark(how: str) -> None:
     assert not alive
 
 
-def test_a_child_that_fails_is_told() -> None:
+def test_a_child_that_fails_is_reported() -> None:
     code = (
         "from benchmarks.workplace import child, read_result\n"
         'with child("window_child", "nothing") as process: read_result(process, 30)'

@@ -59,7 +59,7 @@ def _configure_add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what", nargs="*", metavar="MODEL", help="a model as `pull` takes it: ID[:QUANT], REPO:FILE, URL"
     )
-    parser.add_argument("--to", type=Path, metavar="DIR", help="the folder to put them in (default: that for models)")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="folder for the files (default: the models folder)")
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit, in place of the catalogue's")
     parser.add_argument("--sha256", metavar="HEX", help="the SHA-256 that the file must have")
     parser.add_argument("--vision", action="store_true", help="with the models' vision projectors")

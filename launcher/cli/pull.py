@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="ID[:QUANT] | REPO:FILE | URL",
         help="a model of the catalogue, a file on the hub (OWNER/NAME:FILE.gguf), or an address with --sha256",
     )
-    parser.add_argument("--to", type=Path, metavar="DIR", help="the folder to put it in (default: that for models)")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="folder for the file (default: the models folder)")
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit, in place of the catalogue's")
     parser.add_argument("--sha256", metavar="HEX", help="the SHA-256 that the file must have")
     parser.add_argument("--vision", action="store_true", help="also download the model's vision projector")

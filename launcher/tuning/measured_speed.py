@@ -156,8 +156,8 @@ def round_rate(runs: Sequence[Run], prompts: Sequence[Prompt]) -> float | None:
     return statistics.fmean(rates.values()) if len(rates) == len(prompts) else None
 
 
-def _is_narrow(rounds: Sequence[float], width: float) -> bool:
-    if len(rounds) < 2:
+def _is_narrow(rates: Sequence[float], width: float) -> bool:
+    if len(rates) < 2:
         return False
-    interval = rate_interval(rounds)
+    interval = rate_interval(rates)
     return interval.half_width <= width * interval.estimate

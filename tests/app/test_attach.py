@@ -165,7 +165,7 @@ class TestOffers:
         assert name.isprintable()
         assert len(name) <= 401
 
-    async def test_the_key_goes_by_header_and_a_wrong_one_is_told(self) -> None:
+    async def test_the_key_goes_by_header_and_a_wrong_one_is_reported(self) -> None:
         refused = reply({"error": {"message": "Invalid API Key", "code": 401}}, "401 Unauthorized")
         async with serving({}, default=refused) as (url, asked):
             with pytest.raises(Refused, match="rejected the API key") as error:
@@ -245,7 +245,7 @@ async def test_a_strange_server_is_an_error_in_a_sentence(kind: str, monkeypatch
         ("a number", "its answer is not a list of models; its answer is not that of llama-server"),
     ],
 )
-async def test_what_a_server_answered_that_is_none_is_told(kind: str, why: str) -> None:
+async def test_what_a_server_answered_that_is_none_is_reported(kind: str, why: str) -> None:
     more: dict[str, Answer] = {
         "a message": reply({"error": {"message": "out of cheese"}}, "500 Oops"),
         "secret redirect": b"HTTP/1.1 302 Found\r\nLocation: http://u:pw@127.0.0.1:1/v1?key=x\r\n"
@@ -372,7 +372,7 @@ class TestWatching:
             await looked(url.replace("http:", "https:"))  # which is asked as a server elsewhere is
         assert error.value.hint == "Check the address, and whether the server runs."
 
-    async def test_a_server_that_goes_away_is_told(self) -> None:
+    async def test_a_server_that_goes_away_is_reported(self) -> None:
         async with serving({"/v1/models": MODELS, "/health": reply({})}) as (url, _):
             server = AttachedServer(parse_address(url))
             await server.detect_features()

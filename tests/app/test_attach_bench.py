@@ -74,7 +74,7 @@ async def test_another_server_is_measured_by_the_wall_and_its_token_counts() -> 
     assert {"max_tokens", "temperature", "seed"} < bodies[0].keys() <= STANDARD
 
 
-async def test_a_reply_without_an_end_is_told_for_what_it_is() -> None:
+async def test_a_reply_without_an_end_is_reported_for_what_it_is() -> None:
     async def endless(writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
         while True:
@@ -112,7 +112,7 @@ async def test_a_server_that_refuses_to_count_is_asked_without() -> None:
     assert not [each for each in bodies[1:] if b"stream_options" in each]
 
 
-async def test_what_it_refuses_otherwise_is_told() -> None:
+async def test_what_it_refuses_otherwise_is_reported() -> None:
     with pytest.raises(Refused, match="too long"):
         await measured(reply({"error": {"message": "the prompt is too long"}}, "413 Too Large"))
 

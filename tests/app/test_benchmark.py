@@ -79,7 +79,7 @@ async def test_acceptance_and_tokens_are_the_engines_own_counts_exactly(demo_mod
     assert kept.result["acceptance"] == found.acceptance.rate
 
 
-async def test_what_does_not_fit_is_told_and_kept_as_a_failure(demo_model: Path) -> None:
+async def test_what_does_not_fit_is_reported_and_kept_as_a_failure(demo_model: Path) -> None:
     session = ServerSession()
     options = ServeOptions(model=demo_model, built_in=True, threads=1, context=512)
     try:

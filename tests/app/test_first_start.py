@@ -164,7 +164,7 @@ async def test_a_file_without_a_published_checksum_is_not_called_verified(
     assert recorder.last(Step.VERIFY).detail is StepDetail.WITHOUT_SUM
 
 
-async def test_what_is_done_is_said_as_done_and_not_done_again(
+async def test_what_is_done_is_reported_as_done_and_not_done_again(
     mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, hub: Hub
 ) -> None:
     await start(mine, session, recorder)
@@ -235,7 +235,7 @@ async def test_a_server_that_another_launcher_runs_has_to_be_stopped_first(
 
 class TestBeforeAnythingLarge:
     @pytest.mark.usefixtures("hub")
-    async def test_a_gated_model_is_told(
+    async def test_a_gated_model_is_reported(
         self, home: Path, releases: ReleaseServer, session: ServerSession, recorder: StepRecorder
     ) -> None:
         releases.publish("b11400", "cpu")
@@ -247,7 +247,7 @@ class TestBeforeAnythingLarge:
         assert recorder.last(Step.MODEL).error is refused.value
         assert not [asked for asked in releases.requests() if "/download/" in asked["target"]]
 
-    async def test_a_full_disk_is_told(
+    async def test_a_full_disk_is_reported(
         self, mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def full(folders: list[Path]) -> tuple[Disk, ...]:
@@ -260,7 +260,7 @@ class TestBeforeAnythingLarge:
         assert not models_dir().exists()
 
     @pytest.mark.usefixtures("mine")
-    async def test_an_engine_that_cannot_be_had_is_told_before_the_model_comes(
+    async def test_an_engine_that_cannot_be_had_is_reported_before_the_model_comes(
         self, session: ServerSession, recorder: StepRecorder, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("MTP_LAUNCHER_GITHUB_API", releases.with_faults("limited"))

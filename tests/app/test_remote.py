@@ -41,7 +41,7 @@ async def served(
         await session.stop()
 
 
-async def test_a_status_is_told_by_the_program_itself(options: ServeOptions) -> None:
+async def test_a_status_is_reported_by_the_program_itself(options: ServeOptions) -> None:
     async with served(options) as session:
         (result,) = await running_servers.read_running_servers()
         assert (result.state, result.entry.settings["ctx"], result.entry.settings["draft"]) == ("ready", 1_024, 2)
@@ -208,7 +208,7 @@ async def test_two_sessions_never_share_a_port_or_a_key_and_see_each_other(optio
             await session.stop()
 
 
-async def test_a_state_folder_that_cannot_be_written_is_said_and_it_serves(
+async def test_a_state_folder_that_cannot_be_written_is_reported_and_it_serves(
     options: ServeOptions, home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (home / "cache").mkdir(parents=True)

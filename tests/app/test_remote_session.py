@@ -154,7 +154,7 @@ async def test_it_serves_like_a_session_of_this_process(options: ServeOptions) -
 
 
 @pytest.mark.thorough
-async def test_a_stream_goes_on_over_a_restart_and_its_pause_is_told(options: ServeOptions) -> None:
+async def test_a_stream_goes_on_over_a_restart_and_its_pause_is_reported(options: ServeOptions) -> None:
     seen: list[ServerEvent] = []
     async with remote(seen) as session:
         await session.start(options)

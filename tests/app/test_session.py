@@ -226,7 +226,7 @@ async def test_a_port_that_another_program_takes_first_is_exchanged_for_another(
         assert ServerState.FAILED not in thief.states
 
 
-async def test_another_address_than_the_last_time_is_told_with_its_reason(options: ServeOptions) -> None:
+async def test_another_address_than_the_last_time_is_reported_with_its_reason(options: ServeOptions) -> None:
     usual = claim_endpoint(None).port
     events: list[ServerEvent] = []
     mine = ServerSession(on_event=events.append)
@@ -234,10 +234,10 @@ async def test_another_address_than_the_last_time_is_told_with_its_reason(option
         await mine.start(options)
         address = mine.supervisor.endpoint.url
         await mine.stop()
-    (result,) = [event for event in events if isinstance(event, Notice)]
-    assert result.code == "address_changed"
-    assert f"Port {usual} is in use by another program" in result.text
-    assert address in result.text
+    (notice,) = [event for event in events if isinstance(event, Notice)]
+    assert notice.code == "address_changed"
+    assert f"Port {usual} is in use by another program" in notice.text
+    assert address in notice.text
 
 
 async def test_a_port_that_was_asked_for_is_not_exchanged(options: ServeOptions) -> None:

@@ -160,13 +160,13 @@ async def test_a_crash_carries_its_actions_to_the_listener(
     monkeypatch.setenv("FAKE_FAULTS", "dies-loading")
     with pytest.raises(LauncherError) as failed:
         await session.start(replace(options, engine=fake_engine))
-    (result,) = [
+    (failure,) = [
         event.error for event in events if isinstance(event, ServerStatus) and event.state is ServerState.FAILED
     ]
-    assert result is failed.value
-    smaller = next(each for each in result.actions if each.kind is ActionKind.SMALLER_CONTEXT)
+    assert failure is failed.value
+    smaller = next(each for each in failure.actions if each.kind is ActionKind.SMALLER_CONTEXT)
     assert smaller.parameters == {"context": 2_048}
-    assert result.facts["actions"] == [each.as_json() for each in result.actions]
+    assert failure.facts["actions"] == [each.as_json() for each in failure.actions]
     await session.stop()
 
 

@@ -165,7 +165,7 @@ def test_a_damaged_file_is_set_aside_with_a_notice(file: Path, caplog: pytest.Lo
         ("text_scale = 1979-05-27", "it must be a whole number from 80 to 200"),
     ],
 )
-def test_a_value_that_cannot_be_is_said_and_not_used(file: Path, line: str, expected: str) -> None:
+def test_a_value_that_cannot_be_is_reported_and_not_used(file: Path, line: str, expected: str) -> None:
     file.write_text(f"[window]\n{line}\n")
     look = settings.read_app_settings()
     assert expected in look.notices[0]

@@ -50,7 +50,9 @@ def test_a_gpu_that_shares_memory_is_left_out_beside_one_of_its_own(demo_model: 
         ([replace(CARD, memory_bytes=2**20)], "larger than the GPU's memory"),
     ],
 )
-def test_without_one_gpu_whose_bandwidth_is_told_it_is_unknown(demo_model: Path, gpus: list[Gpu], reason: str) -> None:
+def test_without_one_gpu_whose_bandwidth_is_reported_it_is_unknown(
+    demo_model: Path, gpus: list[Gpu], reason: str
+) -> None:
     limit = limit_on_gpus(launch_of(demo_model), gpus)
     assert limit.value is None
     assert reason in (limit.absent or "")

@@ -413,7 +413,7 @@ class TestPlansWithWhatTheUserSet:
         assert found.is_kept_plan(found.kept_plan)
         assert not found.is_kept_plan(plan)
 
-    def test_what_does_not_fit_any_more_is_told_and_the_rest_is_taken(self, own: Path) -> None:
+    def test_what_does_not_fit_any_more_is_reported_and_the_rest_is_taken(self, own: Path) -> None:
         plans, (found,) = self.kept({"ctx": 262_144, "draft": 3}, own, this(8.0))
         assert found.kept_plan is not None
         assert found.kept_plan.setting.draft == 3

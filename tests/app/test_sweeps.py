@@ -121,7 +121,7 @@ async def test_a_context_is_swept_by_its_size(session: ServerSession, subject: S
 
 
 @pytest.mark.thorough
-async def test_cancelled_what_was_measured_is_told_and_kept(session: ServerSession, subject: SweepModel) -> None:
+async def test_cancelled_what_was_measured_is_reported_and_kept(session: ServerSession, subject: SweepModel) -> None:
     found: list[RoundPoint] = []
     ids: list[str] = []
 

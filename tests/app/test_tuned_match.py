@@ -110,7 +110,7 @@ async def test_a_model_that_cannot_be_read_is_for_the_start_to_tell(demo_model: 
     assert await find_tuned_match(ServeOptions(tmp_path / "none.gguf")) is None
 
 
-async def test_another_driver_is_told_another_gpu_is_not_used(demo_model: Path) -> None:
+async def test_another_driver_is_reported_another_gpu_is_not_used(demo_model: Path) -> None:
     now = await here(demo_model)
     gpu = GpuFacts("RTX 4090", "nvidia", 2**34, "580")
     preset = tuned(replace(now, gpus=(gpu,)), demo_model)

@@ -113,7 +113,7 @@ def test_what_is_tried_reaches_the_engine() -> None:
         (40_000, ["kv", "threads"]),
     ],
 )
-def test_no_two_settings_differ_in_nothing_that_the_engine_is_told(free_mib: int, vary: list[str] | None) -> None:
+def test_no_two_settings_differ_in_nothing_that_the_engine_is_reported(free_mib: int, vary: list[str] | None) -> None:
     basis = described(free_mib=free_mib)
     received = [
         tuple(server_arguments(change_settings(basis.options, settings), LLAMA_SERVER, gpu=True))

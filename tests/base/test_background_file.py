@@ -44,7 +44,9 @@ def test_nobody_waits_for_the_disk_and_the_newest_content_counts(tmp_path: Path,
     assert (tmp_path / "file").read_bytes() == b"99"
 
 
-def test_what_cannot_be_written_is_tried_again_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_written_is_tried_again_and_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = tmp_path / "folder"
     folder.write_text("in the way")
     file = BackgroundFile(folder / "file", "The file", retry_s=0.01)

@@ -84,7 +84,9 @@ async def test_an_error_comes_as_what_it_is(tmp_path: Path) -> None:
         )
 
 
-async def test_a_fault_of_the_program_is_told_and_it_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_fault_of_the_program_is_reported_and_it_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with listening(tmp_path) as (_, address, _server):
         with pytest.raises(LauncherError, match="ZeroDivisionError"):
             await answers(address, "fail")
@@ -123,7 +125,7 @@ async def test_an_answer_ends_when_who_asked_has_left(tmp_path: Path) -> None:
         await asyncio.wait_for(program.left.wait(), 120)
 
 
-async def test_who_asks_is_told_when_the_program_ends(tmp_path: Path) -> None:
+async def test_who_asks_is_reported_when_the_program_ends(tmp_path: Path) -> None:
     async with listening(tmp_path) as (_, address, server):
         waiting = send_request(address, "wait")
         assert await anext(waiting) == {"heard": None}

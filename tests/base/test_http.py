@@ -125,7 +125,7 @@ class TestAnswers:
             await client.get_json("/props")
             assert "authorization: bearer s3cret\r\n" in server.head.lower()
 
-    async def test_without_a_key_nothing_is_said_about_one(self) -> None:
+    async def test_without_a_key_nothing_is_reported_about_one(self) -> None:
         async with talking(reply("{}")) as (server, client):
             await client.get_json("/props")
             assert "authorization" not in server.head.lower()
@@ -136,7 +136,7 @@ class TestAnswers:
             assert "s3cret" not in server.head
 
     @pytest.mark.parametrize("status", ["200 OK", "503 Service Unavailable", "401 Unauthorized"])
-    async def test_the_status_is_told_whatever_it_is(self, status: str) -> None:
+    async def test_the_status_is_reported_whatever_it_is(self, status: str) -> None:
         async with talking(reply("{}", status)) as (_, client):
             assert await client.get_status("/health", timeout_s=PATIENCE_S) == int(status[:3])
 
@@ -179,7 +179,7 @@ class TestRefusals:
                 await client.get_text("/metrics")
             assert refused.value.status == 502
 
-    async def test_an_error_that_is_only_a_text_is_told(self) -> None:
+    async def test_an_error_that_is_only_a_text_is_reported(self) -> None:
         async with talking(reply('{"error":"oops"}', "502 Bad Gateway")) as (_, client):
             with pytest.raises(Refused, match="refused the request: oops"):
                 await client.get_text("/metrics")

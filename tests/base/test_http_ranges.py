@@ -151,7 +151,7 @@ class TestRefusals:
             ("503", "HTTP status 503"),
         ],
     )
-    def test_what_is_wrong_is_said(self, hub: Hub, fault: str, what: str) -> None:
+    def test_what_is_wrong_is_reported(self, hub: Hub, fault: str, what: str) -> None:
         with reader(hub, fault) as file, pytest.raises(Refused, match=rf"127\.0\.0\.1 .*{what}") as refused:
             read_in_steps(file, MIB)
         if fault.isdecimal():

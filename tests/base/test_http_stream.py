@@ -119,7 +119,7 @@ class TestTls:
         with pytest.raises(Untrusted, match=r"a secure connection to localhost: Hostname mismatch"):
             RangeStream(serving(whole, tls=True).url.replace("127.0.0.1", "localhost")).open(0)
 
-    def test_files_that_cannot_be_read_are_told(
+    def test_files_that_cannot_be_read_are_reported(
         self, serving: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
@@ -157,7 +157,7 @@ def test_a_reader_is_woken(serving: Callable[..., Server]) -> None:
     woken(serving(silent).url)
 
 
-def test_silence_is_told(serving: Callable[..., Server]) -> None:
+def test_silence_is_reported(serving: Callable[..., Server]) -> None:
     stream = RangeStream(serving(silent).url, silence_s=0.05)
     stream.open(None)
     view = memoryview(bytearray(100_000))
@@ -185,7 +185,7 @@ def test_a_name_and_a_password_in_the_address_are_sent_to_it(serving: Callable[.
     assert b"Authorization: Basic bWU6cGFzcyB3b3Jk\r\n" in server.heads[0]
 
 
-def test_a_socks_proxy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socks_proxy_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "socks5://proxy.invalid:1080")
     with pytest.raises(BadOption, match=r"proxy\.invalid uses socks5"):
         RangeStream("http://hub.invalid/").open(0)
@@ -213,7 +213,7 @@ def test_without_them_those_that_come_along_serve(
 
 
 @pytest.mark.parametrize("location", ["http://[oops", "http://exa mple\x01.org/", "http://a:b/", "ftp://a/b"])
-def test_a_redirect_to_what_is_no_address_is_told(serving: Callable[..., Server], location: str) -> None:
+def test_a_redirect_to_what_is_no_address_is_reported(serving: Callable[..., Server], location: str) -> None:
     def redirect(connection: socket.socket, _head: bytes) -> None:
         connection.sendall(f"HTTP/1.1 302 x\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
 

@@ -44,7 +44,7 @@ def test_the_copy_that_a_program_can_read_is_found(tmp_path: Path) -> None:
     assert find_readable_version_copy(path, up_to=10) == version_copy_path(path, "v10")
 
 
-def test_going_back_is_told(tmp_path: Path) -> None:
+def test_going_back_is_reported(tmp_path: Path) -> None:
     assert restore_instructions(tmp_path / "settings.toml.old-0.1.0") == (
         "Close this program, move settings.toml away, and rename settings.toml.old-0.1.0 to settings.toml."
     )

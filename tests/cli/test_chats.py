@@ -100,7 +100,7 @@ def test_on_a_terminal_all_is_asked_about(two: tuple[str, str], typed: str, left
     assert len(answer("list")["conversations"]) == left
 
 
-def test_one_that_is_not_there_is_told(two: tuple[str, str]) -> None:
+def test_one_that_is_not_there_is_reported(two: tuple[str, str]) -> None:
     result = answer("show", "zzz")
     assert result["error"]["code"] == "conversation_missing"
     assert run("delete", "aaa", "zzz").returncode == 1

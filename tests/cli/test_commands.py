@@ -206,7 +206,7 @@ def test_a_second_serve_loads_its_model_at_the_first_until_it_ends(demo_model: P
 
 
 @pytest.mark.thorough
-def test_several_servers_run_side_by_side_and_are_told_apart() -> None:
+def test_several_servers_run_side_by_side_and_are_distinguished() -> None:
     with served("--model", "demo") as (_, first), served("--model", "demo", "--port", find_port()) as (_, second):
         assert first["url"] != second["url"]
         assert len(answer("status")) == 2

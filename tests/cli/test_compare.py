@@ -54,7 +54,7 @@ def test_settings_of_one_are_compared_in_pairs(two: tuple[str, str]) -> None:
     assert row["ratio"]["high"] < 1
 
 
-def test_what_cannot_be_compared_is_told(two: tuple[str, str]) -> None:
+def test_what_cannot_be_compared_is_reported(two: tuple[str, str]) -> None:
     for words, what in (
         (("aaa", "bbb:draft=2,kv=q8_0"), ""),
         (("aaa:draft=5", "bbb"), "has not measured draft 5. "),

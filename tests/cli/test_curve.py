@@ -122,7 +122,7 @@ def test_an_interrupted_curve_shows_what_was_measured(work: str) -> None:
 
 
 @pytest.mark.thorough
-def test_load_that_holds_or_not_is_told_with_its_rows(work: str) -> None:
+def test_load_that_holds_or_not_is_reported_with_its_rows(work: str) -> None:
     done = run_command("endure", "demo", "--minutes", "0.05", "--draft", "1", "--json", "--workload", work, *SHORT)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -184,7 +184,7 @@ def wait_for_runs() -> None:
         (["endure", "nothing.gguf"], 1, "nothing.gguf"),
     ],
 )
-def test_what_cannot_be_measured_is_said(arguments: list[str], code: int, expected: str) -> None:
+def test_what_cannot_be_measured_is_reported(arguments: list[str], code: int, expected: str) -> None:
     done = run_command(*arguments)
     assert done.returncode == code, done.stderr
     assert expected in done.stderr

@@ -141,7 +141,7 @@ def test_a_gpu_that_only_the_engine_names_is_listed(
         ),
     ],
 )
-def test_an_engine_that_sees_something_else_is_told(
+def test_an_engine_that_sees_something_else_is_reported(
     driver: Path, engine_on_path: Callable[[str, str], Path], devices: str, title: str
 ) -> None:
     program = engine_on_path("0.7.0 (build 11669, commit Debian)", devices)
@@ -163,7 +163,7 @@ def test_an_engine_that_sees_something_else_is_told(
         ("0.6.0-dev (build 0, commit unknown)", None, None),
     ],
 )
-def test_an_engine_that_is_too_old_is_told(
+def test_an_engine_that_is_too_old_is_reported(
     driver: Path, engine_on_path: Callable[[str, str], Path], version: str, title: str | None, blocks: str | None
 ) -> None:
     program = engine_on_path(version, STUB_DEVICE)

@@ -55,7 +55,7 @@ def test_elsewhere_there_is_nothing_to_copy(monkeypatch: pytest.MonkeyPatch) -> 
     assert result.stderr.startswith("Error: This is not WSL 2")
 
 
-def test_where_all_is_well_that_is_said(wsl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_all_is_well_that_is_reported(wsl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = psutil.virtual_memory()._replace(total=2 * GIB)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     assert suggest_wsl_memory(2 * GIB) == 2

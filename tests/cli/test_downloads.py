@@ -175,7 +175,7 @@ def test_two_commands_work_one_queue(server: FileServer, checksum: str) -> None:
     assert server.read_record("two").sent_bytes == 3 * server.folder.joinpath("a.gguf").stat().st_size
 
 
-def test_a_failed_one_is_told_and_tried_again_and_the_next_is_done(server: FileServer, checksum: str) -> None:
+def test_a_failed_one_is_reported_and_tried_again_and_the_next_is_done(server: FileServer, checksum: str) -> None:
     add(server.url("fails", "404*1", "a.gguf"), checksum)
     add(server.url("fails", "none", "b.gguf"), checksum)
     worked = run("run")
@@ -225,7 +225,7 @@ def test_a_disk_that_is_full_is_an_error_with_what_to_do(server: FileServer, che
     assert "Error: " in result.stderr
 
 
-def test_a_damaged_list_is_set_aside_and_said(home: Path, server: FileServer, checksum: str) -> None:
+def test_a_damaged_list_is_set_aside_and_reported(home: Path, server: FileServer, checksum: str) -> None:
     add(server.url("damaged", "none", "a.gguf"), checksum)
     file = home / "state" / "downloads" / "queue.json"
     file.write_text("{")
@@ -250,7 +250,7 @@ def test_a_damaged_list_is_set_aside_and_said(home: Path, server: FileServer, ch
         (["fly"], 2, "invalid choice"),
     ],
 )
-def test_what_cannot_be_meant_is_told(arguments: list[str], code: int, why: str) -> None:
+def test_what_cannot_be_meant_is_reported(arguments: list[str], code: int, why: str) -> None:
     result = run(*arguments)
     assert result.returncode == code
     assert why in result.stderr

@@ -111,7 +111,9 @@ class TestJson:
     @pytest.mark.parametrize(
         ("options", "too_long"), [(["256K"], False), (["512K"], True), (["512K", "--slots", "2"], False)]
     )
-    def test_a_context_beyond_the_trained_one_is_said(self, options: list[str], too_long: bool, sparse: Path) -> None:
+    def test_a_context_beyond_the_trained_one_is_reported(
+        self, options: list[str], too_long: bool, sparse: Path
+    ) -> None:
         warnings = answer(sparse, "--gpu-memory", "24", "--kv", "Q8_0", "--ctx", *options)["warnings"]
         text = "The context is longer than the 262,144 tokens that the model was trained for."
         assert warnings == ([text] if too_long else [])
@@ -135,12 +137,12 @@ class TestText:
         assert table["GPU memory free"] == "23,764"
         assert max(map(len, lines)) <= 110
 
-    def test_what_is_missing_is_said(self, sparse: Path) -> None:
+    def test_what_is_missing_is_reported(self, sparse: Path) -> None:
         output = run(sparse, "--gpu-memory", "8", "--n-cpu-moe", "0").stdout
         assert "too few" in output.split("GPU memory free")[1].splitlines()[0]
         assert "too few" not in run(sparse, "--gpu-memory", "24").stdout
 
-    def test_what_one_of_several_gpus_lacks_is_said(self, sparse: Path) -> None:
+    def test_what_one_of_several_gpus_lacks_is_reported(self, sparse: Path) -> None:
         cards = (22_000, 4_000)
         setting = PlanSettings(context=32_768, backend="cuda", gpus=2, gpu_free_mib=cards, tensor_split="1,1")
         found = estimate_by_formula(read_source(str(sparse)), setting)
@@ -337,7 +339,7 @@ class TestCutShort:
             file.truncate(sparse.stat().st_size - 2_000_000_000)
         return path
 
-    def test_it_is_said_and_the_figures_are_those_of_the_whole(self, cut: Path, sparse: Path) -> None:
+    def test_it_is_reported_and_the_figures_are_those_of_the_whole(self, cut: Path, sparse: Path) -> None:
         whole, result = (answer(path, "--gpu-memory", "24") for path in (sparse, cut))
         assert (whole["warnings"], result["parts"]) == ([], whole["parts"])
         (warning,) = result["warnings"]
@@ -352,7 +354,7 @@ class TestCutShort:
         result = answer(cut, "--gpu-memory", "24", "--ask-engine", code=1)
         assert (result["engine"], result["engine_error"]["code"], len(result["warnings"])) == (None, "model_broken", 1)
 
-    def test_of_the_hub_s_file_that_is_said(self, hub: Hub, demo_model: Path) -> None:
+    def test_of_the_hub_s_file_that_is_reported(self, hub: Hub, demo_model: Path) -> None:
         folder = hub.folder / "somebody" / "cut"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "demo.gguf").write_bytes(demo_model.read_bytes()[:-1_000])
@@ -420,7 +422,7 @@ class TestUsage:
 
 
 class TestAdvice:
-    def test_what_would_fit_is_said(self, sparse: Path) -> None:
+    def test_what_would_fit_is_reported(self, sparse: Path) -> None:
         small = (sparse, "--gpu-memory", "12", "--host-memory", "64", "--n-cpu-moe", "0", *LONG)
         result = answer(*small)
         assert result["status"] == "TOO BIG"

@@ -136,7 +136,7 @@ def test_a_gateway_of_others_needs_its_key(served: dict[str, Any], tmp_path: Pat
         (("router-ini", "--ctx", "4096"), "--ctx needs --model"),
     ],
 )
-def test_what_cannot_be_exported_is_told(arguments: tuple[str, ...], reason: str) -> None:
+def test_what_cannot_be_exported_is_reported(arguments: tuple[str, ...], reason: str) -> None:
     done = run("export", *arguments)
     assert done.returncode == 1
     assert reason in done.stderr
@@ -255,14 +255,14 @@ class TestAttach:
     def test_one_of_ours_needs_no_key(self, served: dict[str, Any]) -> None:
         assert "llama-server" in run_text("attach", served["url"], "--once")
 
-    def test_a_wrong_key_and_none_are_told(self, served: dict[str, Any], tmp_path: Path) -> None:
+    def test_a_wrong_key_and_none_are_reported(self, served: dict[str, Any], tmp_path: Path) -> None:
         other = {"MTP_LAUNCHER_HOME": str(tmp_path / "other"), "THE_KEY": "wrong-key"}
         refused = run("attach", served["url"], "--once", "--api-key-env", "THE_KEY", **other)
         assert "rejected the API key" in refused.stderr
         assert "wrong-key" not in refused.stderr
         assert "--api-key-env" in run("attach", served["url"], "--once", **other).stderr
 
-    def test_a_variable_that_is_not_set_is_told(self) -> None:
+    def test_a_variable_that_is_not_set_is_reported(self) -> None:
         assert "holds no API key" in run("attach", "http://127.0.0.1:1", "--api-key-env", "NOT_SET").stderr
 
     @pytest.mark.parametrize(("url", "warned"), [("http://192.0.2.1:1", True), ("http://127.0.0.1:1", False)])
@@ -288,7 +288,7 @@ class TestAttach:
         assert (again["url"], again["api_key"]) == (served["url"], served["api_key"])
 
 
-def test_what_cannot_be_written_or_read_is_told_and_nothing_is_made(tmp_path: Path) -> None:
+def test_what_cannot_be_written_or_read_is_reported_and_nothing_is_made(tmp_path: Path) -> None:
     nowhere = tmp_path / "misspelled" / "x"
     refused = run("export", "script", "--model", "demo", "--out", str(nowhere))
     assert (refused.returncode, f"There is no folder {nowhere.parent}." in refused.stderr) == (1, True)

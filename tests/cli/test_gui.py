@@ -31,8 +31,8 @@ def displays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         yield
 
 
-def chosen(monkeypatch: pytest.MonkeyPatch, wsl: int | None) -> str | None:
-    """Return what Qt is told, on WSL of that version, when the window is opened."""
+def read_chosen_platform(monkeypatch: pytest.MonkeyPatch, wsl: int | None) -> str | None:
+    """Return the platform that is set for Qt when the window is opened, on this version of WSL."""
     monkeypatch.setattr(surroundings, "wsl_version", lambda: wsl)
     received: list[str | None] = []
 
@@ -49,18 +49,18 @@ def test_in_wsl_the_window_goes_by_x11(
     displays: None, monkeypatch: pytest.MonkeyPatch, wsl: int | None, platform: str | None
 ) -> None:
     monkeypatch.setenv(PLATFORM, "")  # so that it is put back
-    assert chosen(monkeypatch, wsl) == platform
+    assert read_chosen_platform(monkeypatch, wsl) == platform
 
 
 def test_what_the_user_sets_holds_in_wsl_too(displays: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PLATFORM, "offscreen")
-    assert chosen(monkeypatch, 2) == "offscreen"
+    assert read_chosen_platform(monkeypatch, 2) == "offscreen"
 
 
 def test_without_x11_wayland_is_left_to_qt_in_wsl_too(displays: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PLATFORM, "")
     monkeypatch.delenv("DISPLAY")
-    assert chosen(monkeypatch, 2) is None
+    assert read_chosen_platform(monkeypatch, 2) is None
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_without_x11_wayland_is_left_to_qt_in_wsl_too(displays: None, monkeypatc
         ({"GIO_LAUNCHED_DESKTOP_FILE_PID": "1", "DESKTOP_STARTUP_ID": "id"}, False),  # the terminal's own
     ],
 )
-def test_who_started_it_is_told_by_the_environment(environment: dict[str, str], *, expected: bool) -> None:
+def test_who_started_it_is_recognised_by_the_environment(environment: dict[str, str], *, expected: bool) -> None:
     with redirect_stderr(io.StringIO()):
         assert error_dialog.is_started_from_menu(environment) is expected
 

@@ -86,7 +86,7 @@ def test_of_a_tune_the_winners_speed_is_listed(two: tuple[str, str]) -> None:
         ]
 
 
-def test_a_file_with_another_models_name_inside_is_told_by_its_own(home: Path) -> None:
+def test_a_file_with_another_models_name_inside_is_recognised_by_its_own(home: Path) -> None:
     with History() as history:
         facts = ModelFacts("MTP demo", file="slow4.gguf")
         history.begin_session("bench", replace(ENVIRONMENT, model=facts), OFF, workload="code", id="ccc0000003")
@@ -145,7 +145,7 @@ def test_they_are_deleted(two: tuple[str, str]) -> None:
         assert history.load_use("place") == ()
 
 
-def test_a_damaged_file_is_told(home: Path, two: tuple[str, str]) -> None:
+def test_a_damaged_file_is_reported(home: Path, two: tuple[str, str]) -> None:
     file = home / "data" / "history" / "history.db"
     file.write_bytes(b"damaged " * 1_000)
     result = run("history")

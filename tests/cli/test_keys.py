@@ -76,7 +76,7 @@ def test_one_is_replaced_for_good() -> None:
         (["keys", "list", "laptop"], "keys list` takes no name"),
     ],
 )
-def test_it_is_said_what_is_missing(arguments: list[str], words: str) -> None:
+def test_it_is_reported_what_is_missing(arguments: list[str], words: str) -> None:
     first = claim_endpoint(None)
     claim_endpoint(None, taken=frozenset({first.port}))
     ports = {"FIRST": str(first.port), "UNUSED": "9"}

@@ -61,7 +61,7 @@ def test_the_list_for_programs() -> None:
     assert models["gemma-4-31b"]["draft"]["file"] == "mtp-gemma-4-31B-it.gguf"
 
 
-def test_one_model_is_told_with_its_sources() -> None:
+def test_one_model_is_reported_with_its_sources() -> None:
     result = run("qwen3.6-35b-a3b-mtp")
     assert (result.returncode, result.stderr) == (0, "")
     text = result.stdout
@@ -78,7 +78,7 @@ def test_one_model_is_told_with_its_sources() -> None:
     assert f"{runs} published runs" in words
 
 
-def test_what_is_said_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_reported_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = run("qwen3.6-35b-a3b-mtp").stdout
     figures = sorted(wide.split())
     for columns in (60, 80, 120):
@@ -108,7 +108,7 @@ def test_a_model_that_is_not_there() -> None:
     assert "qwen3.6-35b-a3b" in error["facts"]["near"]
 
 
-def test_a_bad_file_of_the_users_is_told_beside_the_list(bad_file: Path) -> None:
+def test_a_bad_file_of_the_users_is_reported_beside_the_list(bad_file: Path) -> None:
     result = run()
     assert result.returncode == 0
     assert result.stderr == f"Left out: {bad_file}:4: models[0].files: has no entries\n"
@@ -117,7 +117,7 @@ def test_a_bad_file_of_the_users_is_told_beside_the_list(bad_file: Path) -> None
     assert problem == {"file": str(bad_file), "line": 4, "field": "models[0].files", "reason": "has no entries"}
 
 
-def test_a_small_model_of_the_users_is_told_with_what_is_known(home: Path) -> None:
+def test_a_small_model_of_the_users_is_reported_with_what_is_known(home: Path) -> None:
     path = home / "config" / "models" / "mine.toml"
     path.parent.mkdir(parents=True)
     path.write_text('[[models]]\nid = "mine"\nname = "Mine"\nfiles = [{ quant = "Q8_0", file = "a.gguf" }]\n', "utf-8")
@@ -154,7 +154,7 @@ class TestRefresh:
                 path.write_text(pointer)
         (folder / self.GONE).unlink()
 
-    def test_what_came_of_it_is_told(self) -> None:
+    def test_what_came_of_it_is_reported(self) -> None:
         result = run("qwen3.8-27b", "--refresh")
         assert (result.returncode, result.stderr) == (0, "")
         head, *lines = result.stdout.splitlines()
@@ -266,7 +266,7 @@ class TestRefresh:
         assert "demo is not from the hub" in result.stderr
         assert answer("no-such", "--refresh", code=1)["error"]["code"] == "model_unknown"
 
-    def test_what_is_wrong_for_all_is_said_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_is_wrong_for_all_is_reported_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         result = run("--refresh")
         assert (result.returncode, result.stdout) == (1, "")

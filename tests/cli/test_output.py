@@ -86,7 +86,7 @@ class TestHome:
         [PLAN, ["estimate", "x.gguf"], ["models"], ["status"], ["stop"], ["chat", "hi"], ["serve", "--model", "demo"]],
         ids=" ".join,
     )
-    def test_a_file_in_its_place_is_told_by_every_verb(self, arguments: list[str], tmp_path: Path) -> None:
+    def test_a_file_in_its_place_is_reported_by_every_verb(self, arguments: list[str], tmp_path: Path) -> None:
         blocked = tmp_path / "file"
         blocked.touch()
         result = run(*arguments, MTP_LAUNCHER_HOME=str(blocked))

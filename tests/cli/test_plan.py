@@ -229,7 +229,7 @@ class TestText:
         assert [text in memory("cuda", *own) for text in (unread, guess)] == [False, False]
         assert [text in memory("metal", *own) for text in (unread, guess)] == [False, True]
 
-    def test_where_nobody_measured_that_is_said(self) -> None:
+    def test_where_nobody_measured_that_is_reported(self) -> None:
         assert "no similar run was published" in run("--gpu-memory", "80").stdout
 
     def test_what_cannot_be_planned_says_what_to_do(self, home: Path) -> None:
@@ -242,7 +242,7 @@ class TestText:
         output = " ".join(result.stdout.split())
         assert "Not planned: mine Q8_0: its layout is unknown. `mtp-launcher models mine --refresh`" in output
 
-    def test_a_host_that_is_short_is_said_first(self) -> None:
+    def test_a_host_that_is_short_is_reported_first(self) -> None:
         described = "--model", MOE, "--quant", "UD-Q4_K_M", "--gpu-memory", "12", "--host-memory", "8"
         assert answer(*described, code=1)["plans"][0]["host_short"]
         result = " ".join(run(*described).stdout.split())
@@ -359,7 +359,7 @@ class TestThisMachine:
         assert run(LD_LIBRARY_PATH=driver, STUB_GPUS="2").stdout.startswith("2 x NVIDIA Stub 24GB (cuda)")
 
 
-def test_what_is_wrong_in_a_file_of_the_user_s_is_told_and_the_rest_is_planned(home: Path) -> None:
+def test_what_is_wrong_in_a_file_of_the_user_s_is_reported_and_the_rest_is_planned(home: Path) -> None:
     folder = home / "config" / "models"
     folder.mkdir(parents=True)
     (folder / "mine.toml").write_text('[[models]]\nid = "mine"\nname = "Mine"\nfiles = []\n')

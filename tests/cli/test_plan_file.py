@@ -106,7 +106,7 @@ def test_a_file_of_the_hub_that_is_here(demo_model: Path) -> None:
     assert first("someone/Demo-GGUF:demo-F16.gguf", *CARD)["path"] == str(path)
 
 
-def test_what_is_not_here_or_is_no_model_is_told(tmp_path: Path) -> None:
+def test_what_is_not_here_or_is_no_model_is_reported(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
     for name, code in (
@@ -176,10 +176,10 @@ class TestOnTheHub:
             ("someone/nothing", "refused"),
         ],
     )
-    def test_what_is_not_there_is_told(self, name: str, code: str) -> None:
+    def test_what_is_not_there_is_reported(self, name: str, code: str) -> None:
         assert answer(name, *CARD, code=1)["error"]["code"] == code
 
-    def test_no_network_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_network_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
         assert answer("someone/Planned-GGUF", *CARD, code=1)["error"]["code"] == "unreachable"
 

@@ -70,7 +70,7 @@ def test_what_is_no_setting_is_not_taken_in(home: Path, tmp_path: Path, settings
     assert load_tuned_settings() == ()
 
 
-def test_what_is_not_there_is_told(home: Path, tmp_path: Path) -> None:
+def test_what_is_not_there_is_reported(home: Path, tmp_path: Path) -> None:
     kept()
     measured(environment=replace(ENVIRONMENT, model=replace(MODEL, name="Another")))
     for words, what in (

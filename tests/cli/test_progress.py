@@ -27,7 +27,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> _Screen:
     return screen
 
 
-def test_why_it_waits_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_it_waits_is_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     bar = ProgressBar()
     bar.show_progress("Downloading", 1, 10)
     bar.show_progress("Waiting", 1, 10, note="The server did not answer. Again in 2 s.")
@@ -63,13 +63,13 @@ def test_a_narrow_terminal_drops_whole_fields(monkeypatch: pytest.MonkeyPatch) -
     assert screen.getvalue().rstrip().endswith("… 50 %")
 
 
-def test_what_is_missing_is_told_where_rounding_would_hide_it() -> None:
+def test_what_is_missing_is_reported_where_rounding_would_hide_it() -> None:
     assert format_done_bytes(8_612_000, 8_640_000) == "all but 28 kB of 8.6 MB"
     assert format_done_bytes(8_640_000, 8_640_000) == "8.6 MB of 8.6 MB"
     assert format_done_bytes(5, None) == "5 bytes"
 
 
-def test_programs_are_told_at_once_why_it_waits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_programs_are_reported_at_once_why_it_waits(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = Reporter(as_json=True)
     for note in ("", WHY, WHY, ""):
         reporter.show_progress("a.gguf", Progress(5, 10, note=note), {"event": "progress"})

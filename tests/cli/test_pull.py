@@ -72,7 +72,7 @@ def mine(home: Path) -> str:
     return "mine"
 
 
-def test_a_hub_that_is_asked_too_often_is_waited_for_and_that_is_said(
+def test_a_hub_that_is_asked_too_often_is_waited_for_and_that_is_reported(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, target: Path
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("429*1"))

@@ -47,7 +47,7 @@ def test_what_is_none(read: Callable[[str], float], text: str) -> None:
 
 
 @pytest.mark.parametrize("words", [["serve", "--port"], ["serve", "--slots"], ["keys", "--port"], ["stop", "--drain"]])
-def test_a_number_that_is_none_is_told_in_words(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_number_that_is_none_is_reported_in_words(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*words, "80x"], lambda _: 0)
     assert ended.value.code == 2

@@ -137,7 +137,7 @@ def test_a_wrong_setting_is_answered_with_the_right_one() -> None:
     assert json.loads(run("logs", "--json").stdout)["error"]["code"] == "server_not_found"
 
 
-def test_a_damaged_list_of_settings_is_said_and_kept(home: Path) -> None:
+def test_a_damaged_list_of_settings_is_reported_and_kept(home: Path) -> None:
     (home / "state").mkdir(parents=True)
     (home / "state" / "model-settings.json").write_text("{")
     with served() as (process, ready):
@@ -198,7 +198,7 @@ def test_a_server_whose_program_is_held_says_so_and_can_be_stopped() -> None:
         assert process.wait(120) == 0  # it was let go on, and not killed
 
 
-def test_a_program_that_a_debugger_holds_is_told_with_its_pid(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_that_a_debugger_holds_is_reported_with_its_pid(capsys: pytest.CaptureFixture[str]) -> None:
     with served() as (process, _), debugged(process.pid):
         assert main(["stop"], lambda _: 0) == 1
         output = capsys.readouterr().err

@@ -83,7 +83,7 @@ def test_notices_are_printed_and_told_to_programs(home: Path) -> None:
     assert file.with_name("settings.toml.bad").exists()
 
 
-def test_a_token_is_told_of_but_never_shown(home: Path) -> None:
+def test_a_token_is_reported_of_but_never_shown(home: Path) -> None:
     for arguments in (("list",), ("list", "--json")):
         result = run(*arguments, HF_TOKEN=SECRET)
         assert SECRET not in result.stdout + result.stderr

@@ -12,7 +12,7 @@ from tests.cli.in_process import run
 from tests.updates.published import Release
 
 
-def test_a_newer_version_is_told_with_its_notes_and_how_to_get_it(release: Release, by_script: Path) -> None:
+def test_a_newer_version_is_reported_with_its_notes_and_how_to_get_it(release: Release, by_script: Path) -> None:
     result = run("update")
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(f"MTP Launcher 7.0.0 is available; this is {__version__}.\n\nFaster.\nQuieter.\n\n")
@@ -27,7 +27,7 @@ def test_notes_do_nothing_to_a_terminal(release: Release) -> None:
     assert json.loads(run("update", "--json").stdout)["notes"] == "\x1b]0;title\x07new"
 
 
-def test_a_checkout_is_told_how_it_is_renewed(release: Release) -> None:
+def test_a_checkout_is_reported_how_it_is_renewed(release: Release) -> None:
     assert "git pull" in run("update").stdout
     result = run("update", "--install")
     assert result.returncode == 1
@@ -59,7 +59,7 @@ def test_it_is_installed_on_request(release: Release, by_script: Path, home: Pat
     )
 
 
-def test_without_an_address_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_address_that_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "RELEASES", "")
     monkeypatch.delenv(RELEASES_VARIABLE, raising=False)
     result = run("update")

@@ -13,7 +13,7 @@ def run_text(*options: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_what_runs_here_is_said_without_anything_of_the_users(home: Path) -> None:
+def test_what_runs_here_is_reported_without_anything_of_the_users(home: Path) -> None:
     lines = run_text().splitlines()
     assert lines[0] == f"MTP Launcher: {__version__}"
     assert any(line.startswith("Built-in engine: ") for line in lines)

@@ -207,7 +207,7 @@ def test_a_file_of_a_newer_kind_is_not_to_be_downloaded_again(tmp_path: Path) ->
         ("https://evil.example/x.gguf", "`mtp-launcher pull https://evil.example/x.gguf`"),
     ],
 )
-def test_a_model_that_is_not_here_is_told_with_how_to_get_one(model: str, sentence: str) -> None:
+def test_a_model_that_is_not_here_is_reported_with_how_to_get_one(model: str, sentence: str) -> None:
     failed = run("mtp-launcher", "serve", model)
     assert model in failed.stderr.splitlines()[0]
     assert sentence in failed.stderr

@@ -52,7 +52,7 @@ def test_the_ending_names_the_format(name: str, write: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "a.pdf", ".md"])
-def test_an_ending_that_names_none_is_told(name: str) -> None:
+def test_an_ending_that_names_none_is_reported(name: str) -> None:
     with pytest.raises(BadOption):
         find_writer(PurePath(name))
 

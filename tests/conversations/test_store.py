@@ -308,7 +308,7 @@ def test_a_file_of_a_newer_version_is_left_alone() -> None:
     assert not list(conversations_path().parent.glob("*.bad"))
 
 
-def test_what_the_system_refuses_is_told(tmp_path: Path) -> None:
+def test_what_the_system_refuses_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "conversations.db"
     folder.mkdir()
     with pytest.raises(ConversationsUnusable) as caught:

@@ -102,21 +102,21 @@ def test_a_kill_loses_nothing_that_another_program_could_read() -> None:
         assert kept.read_conversation("c").messages[1].text.startswith(seen)
 
 
-def test_what_fails_is_told_and_the_rest_goes_on(writer: ConversationWriter, failures: list[LauncherError]) -> None:
+def test_what_fails_is_reported_and_the_rest_goes_on(writer: ConversationWriter, failures: list[LauncherError]) -> None:
     writer.run_work(lambda kept: kept.add_question("no such one", None, "Why?"))
     begin(writer)
     assert len(answer(writer, lambda kept: kept.list_all())) == 1
     assert [error.code for error in failures] == ["conversation_missing"]
 
 
-def test_what_nobody_foresaw_is_told_too(writer: ConversationWriter, failures: list[LauncherError]) -> None:
+def test_what_nobody_foresaw_is_reported_too(writer: ConversationWriter, failures: list[LauncherError]) -> None:
     writer.run_work(lambda kept: [][len(kept.list_all())])
     begin(writer)
     assert len(answer(writer, lambda kept: kept.list_all())) == 1
     assert "IndexError" in str(failures[0])
 
 
-def test_a_file_that_cannot_be_opened_is_told_each_time_and_may_come_back(
+def test_a_file_that_cannot_be_opened_is_reported_each_time_and_may_come_back(
     tmp_path: Path, failures: list[LauncherError]
 ) -> None:
     path = tmp_path / "file"

@@ -73,7 +73,7 @@ def test_a_context_that_was_left_open_is_the_one_that_ran() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_done_is_said(wanted: Action) -> None:
+def test_what_cannot_be_done_is_reported(wanted: Action) -> None:
     with pytest.raises(ActionImpossible):
         apply_action(wanted, OPTIONS)
 

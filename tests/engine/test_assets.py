@@ -126,7 +126,7 @@ def test_the_builds_for_a_computer_in_their_order(system, machine, glibc, gpu, b
         ("other", "x86_64", NONE),
     ],
 )
-def test_where_no_build_runs_that_is_said(system, machine, glibc) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
+def test_where_no_build_runs_that_is_reported(system, machine, glibc) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
     with pytest.raises(EngineUnfit, match=r"no build for|needs glibc") as caught:
         choose_builds(TargetComputer(system, machine, glibc), NAMES)
     assert "engine add PATH" in caught.value.hint

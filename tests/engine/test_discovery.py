@@ -58,7 +58,7 @@ async def test_engines_on_path_in_usual_places_and_the_users_own_are_found_once(
     assert not found["built-in"].current
 
 
-async def test_a_program_that_does_not_work_is_told_and_crashes_nothing(
+async def test_a_program_that_does_not_work_is_reported_and_crashes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").mkdir()
@@ -84,7 +84,7 @@ async def test_a_program_is_asked_once(fake_engine: Path, tmp_path: Path, monkey
     assert asked.read_text() == times
 
 
-async def test_backends_are_told_by_the_plug_ins_beside_the_program(
+async def test_backends_are_recognised_by_the_plug_ins_beside_the_program(
     fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = put(fake_engine, tmp_path / "a")

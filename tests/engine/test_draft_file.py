@@ -66,7 +66,7 @@ async def test_the_draft_is_passed_in_the_engines_own_words(model: Path) -> None
     assert given["--spec-draft-n-max"] == "3"
 
 
-async def test_an_engine_that_cannot_take_one_is_told(model: Path) -> None:
+async def test_an_engine_that_cannot_take_one_is_reported(model: Path) -> None:
     shutil.copy(model, model.with_name("mtp-model.gguf"))
     with pytest.raises(EngineUnsuitable, match="--spec-draft-model"):
         await launch.prepare_launch(options("drafted"), ENDPOINT)

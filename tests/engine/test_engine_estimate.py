@@ -101,7 +101,7 @@ class TestTheRealEngine:
         assert not verdict.engine.draft_context_mib
         assert left_behind(home) == []
 
-    def test_a_model_without_a_formula_is_told_by_the_engine_alone(self, tmp_path: Path) -> None:
+    def test_a_model_without_a_formula_is_reported_by_the_engine_alone(self, tmp_path: Path) -> None:
         path = tmp_path / "model.gguf"
         made = model("gemma3-12b-q4_k")
         write(path, "model", replace(made, metadata=made.metadata | {"shortconv.l_cache": 4}))

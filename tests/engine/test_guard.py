@@ -136,7 +136,7 @@ async def test_what_an_engines_children_compute_counts(wrapped: Engine) -> None:
     assert isinstance(await looks(wrapped, guard, 60), EngineHung)
 
 
-async def test_a_look_that_fails_is_told_once_and_another_follows(
+async def test_a_look_that_fails_is_reported_once_and_another_follows(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     outcomes = [OSError("no more files"), OSError("no more files"), None, ValueError(), EngineHung("It hung.")]
@@ -184,7 +184,7 @@ async def test_a_slow_prefill_is_no_stall(engine: Engine) -> None:
     assert isinstance(await looks(engine, guard, 20, engine.compute), EngineHung)
 
 
-async def test_a_held_engine_is_told_and_not_ended(engine: Engine) -> None:
+async def test_a_held_engine_is_reported_and_not_ended(engine: Engine) -> None:
     guard = engine.guard()
     os.kill(engine.process.pid, signal.SIGSTOP)
     while psutil.Process(engine.process.pid).status() != psutil.STATUS_STOPPED:
@@ -225,7 +225,7 @@ async def test_a_clock_that_is_set_back_or_by_little_is_no_sleep(engine: Engine,
     assert engine.notices == []
 
 
-async def test_what_happens_to_its_files_is_told_once(engine: Engine, tmp_path: Path) -> None:
+async def test_what_happens_to_its_files_is_reported_once(engine: Engine, tmp_path: Path) -> None:
     names = ("removed", "replaced", "shrunk", "same")
     paths = {name: tmp_path / name for name in names}
     for path in paths.values():
@@ -251,7 +251,7 @@ async def test_only_a_file_that_was_cut_short_explains_a_crash(tmp_path: Path) -
     assert files.find_exit_cause() is None
 
 
-async def test_a_log_that_cannot_be_written_is_told_once(engine: Engine) -> None:
+async def test_a_log_that_cannot_be_written_is_reported_once(engine: Engine) -> None:
     guard = engine.guard()
     engine.log_problem = "No space left on device"
     assert await looks(engine, guard, 60) is None

@@ -25,7 +25,7 @@ def engine(port: int = 23_456, program: str = STUBBORN) -> Iterator[ProcessId]:
         process.kill()
 
 
-def test_it_is_ended_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_ended_and_that_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     with engine() as left:
         assert end_orphaned_engine(left, 23_456, hash_command(left.pid))
         assert not left.is_running()

@@ -49,7 +49,7 @@ def test_waiting_after_a_crash_is_not_counted() -> None:
     )
 
 
-def test_what_failed_or_never_loaded_has_no_time_and_a_time_is_told_once() -> None:
+def test_what_failed_or_never_loaded_has_no_time_and_a_time_is_reported_once() -> None:
     assert (
         timed(
             (0.0, ServerStatus(ServerState.LOADING)),

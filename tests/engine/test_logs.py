@@ -53,7 +53,7 @@ def test_the_last_lines_may_lie_in_the_file_before(tmp_path: Path) -> None:
     assert read_last_lines(tmp_path / "engine.log", 0) == []
 
 
-def test_a_full_disk_is_told_and_what_it_cost_is_written_down(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_what_it_cost_is_written_down(tmp_path: Path) -> None:
     """/dev/full refuses every write as a full disk does (full(4))."""
     path = tmp_path / "engine.log"
     path.symlink_to("/dev/full")

@@ -210,7 +210,7 @@ def test_without_requests_left_the_kept_answer_is_used_and_its_age_told(
 
 
 @pytest.mark.parametrize("fault", ["500", "503"])
-def test_a_server_out_of_order_is_told_and_the_kept_answer_used(
+def test_a_server_out_of_order_is_reported_and_the_kept_answer_used(
     fault: str, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(API_VARIABLE, releases.with_faults(fault))

@@ -89,7 +89,7 @@ async def test_listed_devices_are_counted(engine: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [("gone.example:50052",), ("gone.example:1", "10.0.0.2:50052")])
-async def test_what_is_not_listed_is_not_counted_and_said(engine: Path, workers: tuple[str, ...]) -> None:
+async def test_what_is_not_listed_is_not_counted_and_reported(engine: Path, workers: tuple[str, ...]) -> None:
     alone = await planner.read_situation(MachineDescription(gpu_memory_gib=(24,)))
     result = await planner.read_situation(MachineDescription(gpu_memory_gib=(24,), rpc=workers))
     assert replace(result, notes=()) == replace(alone, notes=())

@@ -108,7 +108,7 @@ async def test_a_gpu_that_is_listed_is_enough(
     assert (await run_self_test(fake_engine, backend=backend, gpu=gpu)).notes == ()
 
 
-async def test_a_hidden_gpu_is_told_by_the_variable(fake_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hidden_gpu_is_recognised_by_the_variable(fake_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(GpuUnseen, match="CUDA_VISIBLE_DEVICES= hides the GeForce RTX 4090") as caught:
         await run_self_test(fake_engine, backend="cuda", gpu=ADA)

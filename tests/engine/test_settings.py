@@ -96,7 +96,7 @@ def test_what_was_chosen_is_kept_for_each_model(home: Path) -> None:
 @pytest.mark.parametrize(
     "damage", ["", "{", "\0\0", '{"models": []}', '{"models": {"x": {"ctx": "many"}}}', '{"models": {"x": {"y": 1}}}']
 )
-def test_a_damaged_list_is_kept_and_said(home: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_list_is_kept_and_reported(home: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     kept(home).parent.mkdir(parents=True)
     for count, before in ((1, {}), (2, {"draft": 1})):  # the second time there is a copy
         kept(home).write_text(damage)
@@ -130,7 +130,7 @@ def test_a_list_that_cannot_be_read_is_not_written_over(home: Path, caplog: pyte
     assert "The list of models' settings was damaged" in caplog.text
 
 
-def test_a_folder_that_cannot_be_written_is_said_and_no_more(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_cannot_be_written_is_reported_and_no_more(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     home.mkdir()
     (home / "state").write_text("in the way")
     save_model_settings(MODEL, {"draft": 1})

@@ -219,7 +219,7 @@ async def test_its_log_is_kept_in_memory_and_in_a_file(options: ServeOptions) ->
     assert "draft-mtp" in watched.supervisor.log.path.read_text()
 
 
-async def test_loading_is_told_in_percent(
+async def test_loading_is_reported_in_percent(
     fake: Callable[..., ServeOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = tmp_path / "release"

@@ -207,7 +207,7 @@ async def test_an_engine_without_a_first_reply_is_a_failure(fake: Callable[..., 
         assert supervisor.process is None
 
 
-async def test_an_engine_that_is_held_is_told_and_goes_on(options: ServeOptions) -> None:
+async def test_an_engine_that_is_held_is_reported_and_goes_on(options: ServeOptions) -> None:
     quick = GuardLimits(period_s=0.05, asleep_s=60.0)
     async with supervised(limits=quick) as (supervisor, events):
         await supervisor.become(options)

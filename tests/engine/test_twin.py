@@ -118,7 +118,7 @@ def test_what_is_no_twin_of_ours_is_left_alone(home: Path) -> None:
     assert elsewhere.exists()
 
 
-def test_a_limit_on_file_sizes_is_said(home: Path) -> None:
+def test_a_limit_on_file_sizes_is_reported(home: Path) -> None:
     result = made(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (GIB, GIB)))
     title, hint = result.stdout.splitlines()
     assert title.startswith("The engine cannot compute the memory: ")

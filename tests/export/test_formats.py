@@ -82,7 +82,7 @@ def test_names_that_a_program_would_replace_are_refused() -> None:
         client_files.continue_config(recipe_with("${{ secrets.X }}"))
 
 
-def test_an_unknown_context_is_left_out_and_said() -> None:
+def test_an_unknown_context_is_left_out_and_reported() -> None:
     recipe = recipe_with("m")
     for kind in ("aider", "codex", "continue", "opencode", "vscode"):
         text = render_export(FORMATS[kind], recipe).lower()

@@ -120,7 +120,7 @@ def test_a_kind_that_is_not_known_here_is_left_to_who_knows_it() -> None:
     assert some("a").claim_due(US, {"other"}, at_once=1, now_s=0.0) == some("a")
 
 
-def test_a_running_job_is_asked_and_what_it_is_told_apart() -> None:
+def test_a_running_job_is_asked_and_what_it_is_distinguished() -> None:
     jobs = claimed(some("a")).request_state(1, RequestedState.PAUSE)
     assert jobs.find_job(1).state is JobState.RUNNING
     assert jobs.find_job(1).is_changing
@@ -240,7 +240,7 @@ def test_clearing() -> None:
     assert order(jobs.clear_ended(failed=True)) == [3]
 
 
-def test_an_unknown_number_is_told() -> None:
+def test_an_unknown_number_is_reported() -> None:
     with pytest.raises(JobUnknown, match="Download 7 not found"):
         some("a").request_state(7, RequestedState.RUN)
 

@@ -119,7 +119,7 @@ async def test_several_run_at_once_when_asked(tmp_path: Path) -> None:
         assert server.most_open == 2
 
 
-async def test_progress_is_told_four_times_a_second_at_most_with_totals() -> None:
+async def test_progress_is_reported_four_times_a_second_at_most_with_totals() -> None:
     steady_s = 0.0
     received: asyncio.Queue[Progress | None] = asyncio.Queue()
 
@@ -317,7 +317,7 @@ def fail_to_discard(arguments: dict[str, Any]) -> None:
     ("discard", "expected"),
     [(fail_to_discard, "KeyError"), (lambda arguments: Path(arguments["missing"]).unlink(), "No such file")],
 )
-def test_what_cannot_be_discarded_is_told_and_stops_nothing(
+def test_what_cannot_be_discarded_is_reported_and_stops_nothing(
     discard: Callable[[dict[str, Any]], None], expected: str, tmp_path: Path
 ) -> None:
     queue = DownloadQueue({"fail": JobKind(fail, discard)})
@@ -368,7 +368,7 @@ async def test_a_list_that_cannot_be_written_loses_nothing(tmp_path: Path, home:
         assert "Cannot write the download list" in notice.text
 
 
-async def test_a_list_that_is_damaged_under_way_is_set_aside_and_said(tmp_path: Path, home: Path) -> None:
+async def test_a_list_that_is_damaged_under_way_is_set_aside_and_reported(tmp_path: Path, home: Path) -> None:
     queue, result = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA, b=DATA) as server:
         await server.allow("a", 10_000)

@@ -101,7 +101,7 @@ class TestTheDisk:
         with pytest.raises(BrokenPipeError):
             await download_file(place.source(), place.target, settings=QUICK, on_progress=gone)
 
-    async def test_a_file_in_place_of_the_folder_is_told(self, place: Place) -> None:
+    async def test_a_file_in_place_of_the_folder_is_reported(self, place: Place) -> None:
         place.target.write_bytes(b"")
         with pytest.raises(TargetUnusable):
             await download_file(place.source(), place.target / "model.gguf", settings=QUICK)

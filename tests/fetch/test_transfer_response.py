@@ -73,7 +73,7 @@ def test_refusals(status: int, host: str, expected: NextStep) -> None:
     assert judged(status, host=host) is expected
 
 
-def test_too_many_requests_are_told_apart() -> None:
+def test_too_many_requests_are_distinguished() -> None:
     with pytest.raises(ConnectionTrouble) as caught:
         check_response(ResponseHead(429, {"retry-after": "9"}), 0, KNOWN, host="a", requested_host="a", name="x")
     assert isinstance(caught.value.error, RateLimited)

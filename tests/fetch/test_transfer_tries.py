@@ -92,17 +92,17 @@ class TestTrying:
         assert len(place.requests) == 7 > QUICK.attempts
 
     @pytest.mark.parametrize("status", [401, 403, 404, 410])
-    async def test_a_refusal_is_told_at_once(self, place: Place, status: int) -> None:
+    async def test_a_refusal_is_reported_at_once(self, place: Place, status: int) -> None:
         with pytest.raises(Refused) as caught:
             await download_file(place.source(f"{status}"), place.target, settings=QUICK)
         assert (caught.value.status, len(place.requests)) == (status, 1)
 
-    async def test_what_has_arrived_is_told_with_the_error(self, place: Place) -> None:
+    async def test_what_has_arrived_is_reported_with_the_error(self, place: Place) -> None:
         with pytest.raises(LauncherError) as caught:
             await download_file(place.source("503,after=1,drops=300000"), place.target, settings=QUICK)
         assert "300,000 of 1,000,000 bytes" in caught.value.hint
 
     @pytest.mark.parametrize("url", ["nonsense", "ftp://example.org/x", "http://", "http://[::1", "http://a:b/"])
-    async def test_what_is_no_address_is_told(self, place: Place, url: str) -> None:
+    async def test_what_is_no_address_is_reported(self, place: Place, url: str) -> None:
         with pytest.raises(BadOption):
             await download_file(DownloadSource(url), place.target, settings=QUICK)

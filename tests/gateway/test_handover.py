@@ -319,7 +319,7 @@ async def test_settings_that_fail_bring_the_old_ones_back_and_the_stream_goes_on
         check_same_words(cut, await read_whole(client, cut.most_parts))
 
 
-async def test_a_stream_that_the_new_context_cannot_hold_was_cut_and_is_told(options: ServeOptions) -> None:
+async def test_a_stream_that_the_new_context_cannot_hold_was_cut_and_is_reported(options: ServeOptions) -> None:
     async with serving(options) as (session, client):
         cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut))

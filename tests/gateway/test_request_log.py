@@ -165,8 +165,8 @@ async def test_the_control_socket_sends_the_last_ones_and_follows(options: Serve
             await client.post(COMPLETIONS, json=BODIES[COMPLETIONS])
         (entry,) = registry.list_entries()
         assert entry.control_address is not None
-        (result,) = [each async for each in send_request(entry.control_address, "requests", count=2)]
-        assert [each["id"] for each in result["requests"]] == [each.id for each in session.request_log.records[-2:]]
+        (answer,) = [each async for each in send_request(entry.control_address, "requests", count=2)]
+        assert [each["id"] for each in answer["requests"]] == [each.id for each in session.request_log.records[-2:]]
         following = send_request(entry.control_address, "requests", count=1, follow=True)
         assert (await anext(following))["requests"][0]["id"] == session.request_log.records[-1].id
         await client.post(COMPLETIONS, json=BODIES[COMPLETIONS])

@@ -173,7 +173,7 @@ def test_what_work_has_begun_beside_itself_still_runs_while_it_cleans_up() -> No
     assert cleaned.is_set()
 
 
-def test_work_is_told_how_it_went_on_this_thread(bridge: Bridge, qtbot: QtBot) -> None:
+def test_work_is_reported_how_it_went_on_this_thread(bridge: Bridge, qtbot: QtBot) -> None:
     received: list[object] = []
     threads: set[int] = set()
 

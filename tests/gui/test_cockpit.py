@@ -69,7 +69,7 @@ def check_that_the_sliders_stand_where_the_server_is(page: CockpitPage) -> None:
     assert page.note.heightForWidth(page.note.width()) <= page.note.height()
 
 
-def test_what_a_tune_of_this_machine_found_is_said_in_place_of_the_usual_note(
+def test_what_a_tune_of_this_machine_found_is_reported_in_place_of_the_usual_note(
     window: Window, wait_for: Wait, qtbot: QtBot
 ) -> None:
     model = unpack_demo_model()
@@ -417,7 +417,7 @@ def check_that_the_text_of_an_earlier_choice_is_never_shown_under_another(page: 
 
 
 @pytest.mark.thorough
-def test_what_failed_to_be_applied_is_said_until_something_else_runs(
+def test_what_failed_to_be_applied_is_reported_until_something_else_runs(
     page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
 ) -> None:
     with qtbot.waitSignal(demo.controller.applied):

@@ -97,7 +97,7 @@ def test_a_picture_with_the_demo_has_live_data(tmp_path: Path) -> None:
     assert QImage(str(live)) != QImage(str(still))
 
 
-def test_a_picture_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_picture_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     result = gui("--screenshot", str(tmp_path / "no" / "such" / "folder.png"))
     assert result.returncode == 1
     assert "could not be written" in json.loads(result.stdout)["problem"]
@@ -134,7 +134,7 @@ def test_a_second_start_with_the_demo_starts_it_in_the_first(home: Path) -> None
         assert wait_until_it_serves()["model"] == "demo"
 
 
-def test_a_display_that_does_not_answer_is_told_before_qt_aborts() -> None:
+def test_a_display_that_does_not_answer_is_reported_before_qt_aborts() -> None:
     result = gui(QT_QPA_PLATFORM="", DISPLAY=":54321", WAYLAND_DISPLAY="")
     assert result.returncode == 1
     assert "No display is available" in result.stderr
@@ -148,7 +148,7 @@ def test_a_library_that_a_display_needs_is_named_before_qt_aborts(tmp_path: Path
     assert "libxcb-cursor0" in result.stderr
 
 
-def test_started_from_a_menu_an_error_is_told_in_a_dialog(tmp_path: Path) -> None:
+def test_started_from_a_menu_an_error_is_reported_in_a_dialog(tmp_path: Path) -> None:
     completed, dialog = tmp_path / "said", tmp_path / "zenity"
     os.mkfifo(completed)
     dialog.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >"{completed}"\n')

@@ -116,7 +116,7 @@ def long_context(home: Path) -> None:
     save_model_settings(unpack_demo_model(), {"ctx": 131_072})
 
 
-def test_before_a_restart_is_said_what_a_reply_will_notice_and_it_goes_on(
+def test_before_a_restart_is_reported_what_a_reply_will_notice_and_it_goes_on(
     long_context: None, demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, charts: None
 ) -> None:
     endless(demo, monkeypatch)
@@ -235,7 +235,7 @@ def test_a_reply_can_be_stopped_with_escape_and_another_asked(
     assert len(answers(demo)) == 2
 
 
-def test_another_address_than_the_last_time_is_said(window: Window, wait_for: Wait) -> None:
+def test_another_address_than_the_last_time_is_reported(window: Window, wait_for: Wait) -> None:
     usual = claim_endpoint(None).port
     with socket.create_server(("127.0.0.1", usual)):
         window.start_demo()
@@ -268,7 +268,7 @@ def test_other_settings_from_the_command_line_are_shown(demo: Window, wait_for: 
     assert demo.controller.view.can_ask
 
 
-def test_an_engine_killed_under_us_is_told_and_started_again(demo: Window, qtbot: QtBot) -> None:
+def test_an_engine_killed_under_us_is_reported_and_started_again(demo: Window, qtbot: QtBot) -> None:
     killed = engine_of(demo)
     shown: dict[str, str] = {}  # by state: a state may have passed before the next look at the window
     demo.controller.view_changed.connect(lambda view: shown.update({view.state_text: texts(demo)}))
@@ -325,7 +325,7 @@ def test_a_file_that_cannot_be_served_is_explained_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize("what", ["missing", "junk", "empty", "cut"])
-def test_a_bad_file_of_a_second_start_is_told_with_what_helps_and_taken_away(
+def test_a_bad_file_of_a_second_start_is_reported_with_what_helps_and_taken_away(
     window: Window, wait_for: Wait, qtbot: QtBot, tmp_path: Path, demo_model: Path, what: str
 ) -> None:
     file = tmp_path / f"{what}.gguf"
@@ -348,7 +348,7 @@ def test_a_bad_file_of_a_second_start_is_told_with_what_helps_and_taken_away(
     qtbot.waitUntil(problem.isVisible)
 
 
-def test_a_file_without_a_head_is_served_with_mtp_off_and_that_is_said(
+def test_a_file_without_a_head_is_served_with_mtp_off_and_that_is_reported(
     window: Window, wait_for: Wait, qtbot: QtBot, headless_model: Path
 ) -> None:
     window.open_file(headless_model)

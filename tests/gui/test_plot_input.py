@@ -313,7 +313,9 @@ class TestExport:
         }
         assert blue.rgb() in colours
 
-    def test_a_folder_that_is_not_there_is_said_in_place(self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path) -> None:
+    def test_a_folder_that_is_not_there_is_reported_in_place(
+        self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path
+    ) -> None:
         fill(panel)
         panel.export_csv(tmp_path / "missing")
         qtbot.waitUntil(lambda: "could not be written" in panel.head._text.text())

@@ -266,7 +266,7 @@ def test_when_nothing_runs_no_number_looks_like_now(
     assert said(panel.rows["temperature"]) == "Temperature: 71 °C"
 
 
-def test_throttling_is_said_with_its_reason_and_for_five_minutes_after(panel: PlotPanel) -> None:
+def test_throttling_is_reported_with_its_reason_and_for_five_minutes_after(panel: PlotPanel) -> None:
     start_s = fill(panel, 60)
     hot = sampled(start_s + 61)
     panel.add_samples([MonitorSnapshot(hot.time_s, hot.readings, None, GpuActivity((), ("power limit",), {}))])

@@ -198,7 +198,7 @@ def test_without_a_folder_for_its_state_the_window_opens_all_the_same(home: Path
     assert acquire_instance_lock() is None
 
 
-def test_a_folder_that_cannot_be_written_is_told(window: Window, qtbot: QtBot, home: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(window: Window, qtbot: QtBot, home: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
     home.joinpath("config").write_text("what should be a folder is a file")
     warn_about_folders(window)

@@ -321,7 +321,7 @@ def test_pause_keeps_what_arrived_and_resume_goes_on(
     assert int(asked["Range"].removeprefix("bytes=").split("-")[0]) > 0
 
 
-def test_a_step_that_fails_is_told_and_tried_again(
+def test_a_step_that_fails_is_reported_and_tried_again(
     mine: None, looked: StartPage, qtbot: QtBot, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose(looked, qtbot, "mine")

@@ -110,7 +110,7 @@ def test_our_own_server_is_none_of_the_others(expected: bool) -> None:
     assert "of 22.4 GiB GPU memory that is free once the running server stops; 10.7 GiB free now." in needs
 
 
-def test_what_is_not_known_of_our_own_server_is_said() -> None:
+def test_what_is_not_known_of_our_own_server_is_reported() -> None:
     about = found(card())
     server = ServerMemory(2, "qwen", None, None, lambda _backend, _gpus: None)
     situation = make_situation(about.computer.machine, environ={}, servers=[server])
@@ -235,7 +235,7 @@ def test_of_plans_that_no_column_tells_apart_the_first_is_shown() -> None:
     assert _drop_duplicates((*plans, shorter)) == (*plans, shorter)
 
 
-def test_who_computed_the_memory_is_said() -> None:
+def test_who_computed_the_memory_is_reported() -> None:
     plan = make_plans(load_catalogue(hub_figures=False), describe_machine((24,)), PlanCriteria("qwen3.5-9b-mtp"))[0]
     assert "header" in memory_needs_text(plan, None)
     assert memory_needs_text(replace(plan, engine="built-in 1"), None).endswith("Computed by the engine, built-in 1.")

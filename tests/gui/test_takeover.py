@@ -50,7 +50,9 @@ def test_without_a_left_server_a_window_starts_no_process(window: Window, qtbot:
     assert window.controller.session is None
 
 
-def test_a_killed_server_process_is_told_and_another_one_started(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
+def test_a_killed_server_process_is_reported_and_another_one_started(
+    demo: Window, wait_for: Wait, qtbot: QtBot
+) -> None:
     session = demo.controller.session
     assert session is not None
     killed = session.process

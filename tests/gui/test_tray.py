@@ -60,7 +60,7 @@ def test_the_server_is_started_and_stopped_from_the_tray_and_tells_it(
     assert len(notifications) == 2
 
 
-def test_a_failed_start_is_told_with_its_reason(
+def test_a_failed_start_is_reported_with_its_reason(
     window: Window, tray: Tray, notifications: list[tuple[str, str]], wait_for: Wait, tmp_path: object, qtbot: QtBot
 ) -> None:
     window.controller.start("/nowhere/model.gguf")
@@ -71,7 +71,7 @@ def test_a_failed_start_is_told_with_its_reason(
     assert "/nowhere/model.gguf" in text
 
 
-def test_nobody_is_told_what_they_see_or_do_not_want(
+def test_nobody_is_reported_what_they_see_or_do_not_want(
     window: Window, notifications: list[tuple[str, str]], in_front: list[bool]
 ) -> None:
     settings.change_setting(NOTIFICATIONS, False)

@@ -325,7 +325,7 @@ def test_points_lie_where_their_figures_are(plot: DraftPlot) -> None:
     )
 
 
-def test_heights_begin_at_0_and_few_starts_are_told_in_place_of_a_bar(plot: DraftPlot) -> None:
+def test_heights_begin_at_0_and_few_starts_are_reported_in_place_of_a_bar(plot: DraftPlot) -> None:
     one, twice = Point("off", 50.0, 1.0), Point("draft 6", 100.0, starts="1 start")
     plot.show_curves((Curve("code · threads 2", "rate", (one, twice)),))
     bottom = plot.position_of(replace(one, rate=0.0)).y()

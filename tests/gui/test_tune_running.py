@@ -262,7 +262,7 @@ def test_a_measurement_is_exported(
         assert part in path.read_text("utf-8")
 
 
-def test_what_cannot_be_measured_is_said(page: TunePage, tmp_path: Path, qtbot: QtBot) -> None:
+def test_what_cannot_be_measured_is_reported(page: TunePage, tmp_path: Path, qtbot: QtBot) -> None:
     with qtbot.waitSignal(page.tuning.failed):
         page.begin_tune(TuneRequest(file=str(tmp_path / "none.toml")))
     assert page.verdict.kicker.text() == "Not measured"

@@ -96,7 +96,7 @@ def test_debians_package_is_left_to_the_user(
     assert QGuiApplication.clipboard().text() == card.command_line.text()
 
 
-def test_what_goes_wrong_is_said_and_can_be_tried_again(
+def test_what_goes_wrong_is_reported_and_can_be_tried_again(
     card: UpdatesCard, release: Release, by_script: Path, qtbot: QtBot
 ) -> None:
     reach(qtbot, card, NEWER)
@@ -112,7 +112,7 @@ def test_what_goes_wrong_is_said_and_can_be_tried_again(
     reach(qtbot, card, "has no manifest.json")
 
 
-def test_where_there_is_none_that_is_said(card: UpdatesCard, release: Release, qtbot: QtBot, home: Path) -> None:
+def test_where_there_is_none_that_is_reported(card: UpdatesCard, release: Release, qtbot: QtBot, home: Path) -> None:
     reach(qtbot, card, "In a checkout: `git pull`")
     assert not card.install_button.isVisible()
     (home / "state" / "updates.json").unlink()  # else an older one is refused
@@ -135,7 +135,7 @@ def test_an_older_version_than_is_known_is_refused_and_the_known_one_stays_offer
     reach(qtbot, card, "has no manifest.json")
 
 
-def test_without_an_address_it_is_said_when_asked(
+def test_without_an_address_it_is_reported_when_asked(
     window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "RELEASES", "")

@@ -50,7 +50,7 @@ def test_an_embedding_model_is_asked_nothing() -> None:
     assert "/v1/embeddings" in derive_view(ready).prompt_hint
 
 
-def test_only_what_changed_is_told() -> None:
+def test_only_what_changed_is_reported() -> None:
     received: list[View] = []
     model = ViewModel()
     model.changed.connect(received.append)

@@ -104,7 +104,7 @@ class TestSliderField:
         assert field.slider.accessibleName() == "Context"
         assert field.slider.accessibleDescription() == "4,096"
 
-    def test_what_changed_is_said_and_the_hint_with_it(self) -> None:
+    def test_what_changed_is_reported_and_the_hint_with_it(self) -> None:
         field = SliderField("Draft length", range(9))
         field.show_hint("largest that fits: 8")
         field.show_changed("2")
@@ -142,7 +142,7 @@ class TestSliderField:
         assert field.value == 4
 
 
-def test_a_choice_is_told_once_and_arrows_move_it(qtbot: QtBot) -> None:
+def test_a_choice_is_reported_once_and_arrows_move_it(qtbot: QtBot) -> None:
     choice = Segmented("Theme", [("system", "System"), ("light", "Light"), ("dark", "Dark")])
     received: list[object] = []
     choice.changed.connect(received.append)

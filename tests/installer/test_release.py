@@ -27,7 +27,7 @@ def test_our_own_changelog_has_notes_that_a_manifest_may_hold() -> None:
     assert result.notes.startswith("- ")
 
 
-def test_what_a_list_of_requirements_installs_is_told_with_licences() -> None:
+def test_what_a_list_of_requirements_installs_is_reported_with_licences() -> None:
     lock = "PyYAML==6.0 \\\n    --hash=sha256:00\ntyping_extensions==4.1 ; os_name == 'nt' \\\n    --hash=sha256:11"
     known = [
         manifest.Piece(name="pyyaml", version="6.0", licence="MIT", source="here"),

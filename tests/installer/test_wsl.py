@@ -83,7 +83,7 @@ def test_a_good_distribution_is_good(wsl: Distribution) -> None:
         ("home/me/.config/mtp-launcher/settings.toml", '[models]\nfolder = "/mnt/d/m"\n', 0, "a drive of Windows"),
     ],
 )
-def test_what_is_not_good_is_said(wsl: Distribution, name: str, text: str | None, code: int, expected: str) -> None:
+def test_what_is_not_good_is_reported(wsl: Distribution, name: str, text: str | None, code: int, expected: str) -> None:
     path = wsl.root / name
     if text is None:
         path.rename(path.with_name("gone"))
@@ -199,7 +199,7 @@ def few_programs(wsl: Distribution) -> Path:
     return folder
 
 
-def test_what_cannot_be_installed_is_said(wsl: Distribution) -> None:
+def test_what_cannot_be_installed_is_reported(wsl: Distribution) -> None:
     assert "There is no" in wsl.run("install", wsl.root / "none.deb").stderr
     wsl.program("id", "echo 1000")
     assert "wsl -u root" in wsl.run("install", wsl.write("x.deb", "")).stderr

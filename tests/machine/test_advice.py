@@ -89,7 +89,7 @@ class TestWsl:
         assert advice.title == f"{CONFIG} line 2: WSL has no setting wsl2.gpuMemory and ignores it."
         assert "does not limit the GPU's memory" in advice.hint
 
-    def test_outside_wsl_2_nothing_is_said_of_it(self) -> None:
+    def test_outside_wsl_2_nothing_is_reported_of_it(self) -> None:
         assert list_advice(machine(HOST, GPU), settings("[wsl2]\ngpuMemory=8GB\n")) == ()
 
     def test_wsl_1_has_no_gpu(self) -> None:
@@ -165,7 +165,7 @@ class TestCards:
         assert "asleep" in advice.title
         assert "--wake" in advice.hint
 
-    def test_a_lost_gpu_is_told(self) -> None:
+    def test_a_lost_gpu_is_reported(self) -> None:
         lost = replace(machine(HOST, GPU), failures=("NVIDIA GPU 1: The GPU stopped answering.",))
         assert titles(list_advice(lost)) == ["NVIDIA GPU 1: The GPU stopped answering."]
 

@@ -48,7 +48,7 @@ class TestAgreement:
         ],
         ids=["CUDA", "no maker", "two backends", "RADV", "ROCm", "other name", "SYCL", "BLAS", "nothing"],
     )
-    def test_nothing_is_said(self, gpus: list[Gpu], devices: list[Device]) -> None:
+    def test_nothing_is_reported(self, gpus: list[Gpu], devices: list[Device]) -> None:
         assert find_disagreements(gpus, devices, {}) == ()
 
     def test_two_cards_of_one_name_are_told_apart_by_their_memory(self) -> None:
@@ -216,5 +216,5 @@ class TestMerge:
             (Device("Vulkan0", "Adreno (TM) 750", 16384, 16000), "other"),
         ],
     )
-    def test_the_maker_is_told_by_backend_and_name(self, device: Device, vendor: Vendor) -> None:
+    def test_the_maker_is_recognised_by_backend_and_name(self, device: Device, vendor: Vendor) -> None:
         assert [each.vendor for each in merge_engine_gpus([], [device])] == [vendor]

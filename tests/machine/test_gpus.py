@@ -78,7 +78,7 @@ class TestFind:
         assert found["none_because"] == "No NVIDIA driver is installed."
         assert set(found["absent"]) == {"nvidia", "amd", "intel"}
 
-    def test_a_lost_card_is_told_beside_one_that_answers(self, driver: Path, root: Path) -> None:
+    def test_a_lost_card_is_reported_beside_one_that_answers(self, driver: Path, root: Path) -> None:
         found = find(driver, root, GPUS=2, LOST=1)
         assert [gpu["id"] for gpu in found["gpus"]] == ["GPU-zero"]
         assert found["failures"] == ["NVIDIA GPU 1: The GPU stopped answering: restart the computer."]

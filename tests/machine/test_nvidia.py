@@ -123,7 +123,7 @@ class TestCards:
             "gpu_use_percent": [87, None],
         }
 
-    def test_two_cards_are_told_apart(self, driver: Path) -> None:
+    def test_two_cards_are_distinguished(self, driver: Path) -> None:
         gpus = look(driver, GPUS=2)["gpus"]
         assert [(gpu["index"], gpu["id"], gpu["bus_id"]) for gpu in gpus] == [
             (0, "GPU-zero", FIRST),
@@ -214,7 +214,7 @@ class TestLost:
 
 
 class TestTraffic:
-    def test_what_crosses_pcie_is_told_in_mib(self, driver: Path) -> None:
+    def test_what_crosses_pcie_is_reported_in_mib(self, driver: Path) -> None:
         traffic = look(driver)["slow_readings"]["0"]
         assert traffic == {"pcie_received_mib_s": [2000.0, None], "pcie_sent_mib_s": [1_024_000 / 2**20, None]}
 
@@ -227,7 +227,7 @@ class TestActivity:
     def test_idle_holds_nothing_back(self, driver: Path) -> None:
         assert look(driver)["activity"]["0"] == {"processes": [], "throttled_by": [], "absent": {}}
 
-    def test_what_holds_the_clocks_back_is_said_in_words(self, driver: Path) -> None:
+    def test_what_holds_the_clocks_back_is_reported_in_words(self, driver: Path) -> None:
         activity = look(driver, REASONS=0x1 | 0x4 | 0x40)["activity"]["0"]
         assert activity["throttled_by"] == ["power limit", "temperature (hardware)"]
 

@@ -123,7 +123,7 @@ class TestBus:
 
 
 class TestAmd:
-    def test_host_memory_that_a_card_uses_is_told_and_that_of_a_shared_one_is_not(self, root: Path) -> None:
+    def test_host_memory_that_a_card_uses_is_reported_and_that_of_a_shared_one_is_not(self, root: Path) -> None:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD)
         pci_card(root, "0000:c4:00.0", (0x1002, PHOENIX), "amdgpu", APU)
         source = amd(root)

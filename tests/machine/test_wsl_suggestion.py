@@ -111,7 +111,7 @@ def test_it_goes_to_the_clipboard_as_windows_reads_it(tmp_path: Path, text: str,
     assert got.read_bytes() == expected
 
 
-def test_a_clipboard_that_cannot_be_reached_is_told(tmp_path: Path) -> None:
+def test_a_clipboard_that_cannot_be_reached_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ClipboardUnreachable, match=r"The clipboard of Windows cannot be reached") as caught:
         copy_to_clipboard(WslconfigSuggestion("", ()), tmp_path / "clip.exe")
     assert "interop" in caught.value.hint

@@ -48,7 +48,7 @@ def test_mounts_of_every_linux_are_known() -> None:
 
 
 @pytest.mark.parametrize("below", ["", "models"])
-async def test_a_file_in_its_place_is_told_by_the_option_or_the_variable(
+async def test_a_file_in_its_place_is_recognised_by_the_option_or_the_variable(
     below: str, repo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "afile"
@@ -61,7 +61,7 @@ async def test_a_file_in_its_place_is_told_by_the_option_or_the_variable(
     assert file.read_text() == "mine"
 
 
-async def test_a_folder_that_the_system_refuses_is_told_by_the_variable(
+async def test_a_folder_that_the_system_refuses_is_recognised_by_the_variable(
     repo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(MODELS_VARIABLE, "/proc/models")

@@ -275,7 +275,7 @@ class TestCompleteness:
         check_complete(read_header(whole))
 
     @pytest.mark.parametrize("missing", [1, 1_000_000])
-    def test_a_cut_file_is_told_with_what_is_missing(self, whole: Path, missing: int) -> None:
+    def test_a_cut_file_is_reported_with_what_is_missing(self, whole: Path, missing: int) -> None:
         needed = read_header(whole).needed_bytes
         with whole.open("r+b") as file:
             file.truncate(needed - missing)

@@ -207,7 +207,7 @@ class TestPartsThatDoNotBelongTogether:
             (a_count_that_is_none, "they hold 3 tensors in place of an unknown number"),
         ],
     )
-    def test_it_is_said(self, first: Path, do: Callable[[Path], None], why: str) -> None:
+    def test_it_is_reported(self, first: Path, do: Callable[[Path], None], why: str) -> None:
         do(first)
         with pytest.raises(ModelBroken, match=re.escape(f"do not belong together: {why}.")):
             read_model(first)

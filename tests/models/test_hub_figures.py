@@ -158,7 +158,7 @@ class TestWhatIsFilled:
 
 
 class TestWhatTheHubSaysOtherwise:
-    def test_the_catalogue_stays_and_it_is_said(self, hub: Hub, repo: str) -> None:
+    def test_the_catalogue_stays_and_it_is_reported(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, a=(17_559_178_144, ONE), b=(20, TWO))
         stated = ModelFile(quant="A", file="a.gguf", size_bytes=17_923_394_624, note="A note.")
         checked = ModelFile(quant="B", file="b.gguf", sha256=ONE)

@@ -97,7 +97,7 @@ def test_a_quantisation_is_planned_exactly() -> None:
 
 
 @pytest.mark.usefixtures("repository")
-def test_what_it_does_not_have_is_said() -> None:
+def test_what_it_does_not_have_is_reported() -> None:
     with pytest.raises(ModelMissing) as missing:
         select_hub_model(f"{REPO}:Q5_K_M", load_catalogue())
     assert missing.value.facts["files"] == ["IQ2_M", "Q4_K_M", "Q8_0"]
@@ -163,7 +163,7 @@ def test_a_repository_of_the_catalogue_is_its_entry_without_a_request(hub: Hub) 
 
 
 @pytest.mark.usefixtures("repository")
-def test_without_a_network_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network_the_reason_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(Offline):
         select_hub_model(REPO, Catalogue(()))

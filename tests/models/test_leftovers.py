@@ -34,7 +34,7 @@ def part(target: Path, *, arrived: int = 60_000, whole: int = 100_000) -> Path:
     return part_path(target)
 
 
-def test_an_unfinished_file_is_told_with_what_has_arrived() -> None:
+def test_an_unfinished_file_is_reported_with_what_has_arrived() -> None:
     target = models_dir() / "o" / "r" / "m.gguf"
     path = part(target)
     (left,) = find_leftovers()

@@ -87,7 +87,7 @@ class TestAnotherModelUnderItsName:
         folder = no_caches / f"models--{self.NINE.repo.replace('/', '--')}" / "snapshots" / ("b" * 40)
         return put(folder / file.file)
 
-    def test_it_is_not_the_model_and_that_is_said(self, lying: Path) -> None:
+    def test_it_is_not_the_model_and_that_is_reported(self, lying: Path) -> None:
         for _ in range(2):  # the second time it is in the index
             named = find_named(self.NAME, self.SHIPPED)
             assert named is not None
@@ -228,7 +228,7 @@ class TestWhatIsHere:
         assert found is not None
         assert found.path == path
 
-    def test_the_kinds_are_told_apart(self, put: Callable[[Path], Path]) -> None:
+    def test_the_kinds_are_distinguished(self, put: Callable[[Path], Path]) -> None:
         for name in ("mmproj-F16.gguf", "mtp-demo.gguf", "demo.gguf"):
             put(models_dir() / REPO / name)
         kinds = {local.path.name: local.record.kind for local in list_library(NOTHING).models}

@@ -153,7 +153,7 @@ MODEL_FAULTS = [
 @pytest.mark.parametrize(
     ("text", "instead", "line", "field", "reason"), MODEL_FAULTS, ids=[f[1] or f[0] for f in MODEL_FAULTS]
 )
-def test_a_fault_is_told_by_line_and_field_and_the_rest_still_loads(
+def test_a_fault_is_recognised_by_line_and_field_and_the_rest_still_loads(
     text: str, instead: str, line: int, field: str, reason: str
 ) -> None:
     assert MODEL.count(text) == 1
@@ -175,7 +175,7 @@ def test_one_bad_model_does_not_take_its_neighbours_along() -> None:
     assert catalogue.find("mine")
 
 
-def test_two_own_models_of_one_id_are_told_apart() -> None:
+def test_two_own_models_of_one_id_are_distinguished() -> None:
     write("models", MODEL, "a.toml")
     write("models", MODEL, "b.toml")
     assert only_problem(load_catalogue())[:3] == ("b.toml", 2, "models[0].id")
@@ -233,7 +233,7 @@ def test_a_file_that_cannot_be_read_is_a_problem() -> None:
     assert "cannot be read" in only_problem(load_catalogue())[3]
 
 
-def test_a_fault_in_a_text_of_many_lines_is_told_where_it_begins() -> None:
+def test_a_fault_in_a_text_of_many_lines_is_reported_where_it_begins() -> None:
     text = 'a = 1\n\n# c\nb.c = """\none\ntwo\n"""\nd = [\n  1,\n  [2,\n   3],\n  { e = 4 },\n]\n[f."g h"]\n"i" = 5\n'
     assert find_line(text, ("b", "c")) == 4
     assert find_line(text, ("d",)) == 8
@@ -322,7 +322,7 @@ def test_a_geometry_of_the_user_s() -> None:
         ("window_layers", 50, "should be at most the 48 layers of attention"),
     ],
 )
-def test_a_geometry_that_cannot_be_is_told_by_line(field: str, value: int, reason: str) -> None:
+def test_a_geometry_that_cannot_be_is_recognised_by_line(field: str, value: int, reason: str) -> None:
     text = with_geometry(**{field: value})
     write("models", text)
     problem = load_catalogue().problems[0]

@@ -102,7 +102,7 @@ def test_what_a_status_says_is_true(size: int, intent: Intent) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_no_plan_is_told_twice_and_those_to_propose_come_first(size: int) -> None:
+def test_no_plan_is_reported_twice_and_those_to_propose_come_first(size: int) -> None:
     for intent in INTENTS:
         found = plans(describe_machine(size), PlanCriteria(intent=intent))
         received = [(plan.entry.id, plan.file.quant, plan.setting) for plan in found]
@@ -166,13 +166,13 @@ class TestHostMemory:
         assert first.entry.id != MOE
         assert first.status in (Status.FITS, Status.TIGHT)
 
-    def test_what_happens_when_it_is_short_is_said(self) -> None:
+    def test_what_happens_when_it_is_short_is_reported(self) -> None:
         short = plans(describe_machine(12, host_gib=8), PlanCriteria(model=MOE, quant="UD-Q4_K_XL"))[0]
         assert short.host_short
         assert (short.status, short.group) == (Status.TOO_BIG, 2)
-        (result,) = [caution for caution in short.cautions if "Not enough host memory" in caution]
-        assert "6,144 MiB are available" in result
-        assert "disk" in result
+        (caution_text,) = [caution for caution in short.cautions if "Not enough host memory" in caution]
+        assert "6,144 MiB are available" in caution_text
+        assert "disk" in caution_text
         enough = plans(describe_machine(12, host_gib=128))[0]
         assert not enough.host_short
         assert not any("host" in caution.lower() for caution in enough.cautions)

@@ -35,11 +35,11 @@ def test_the_best_quality_hardly_falls_with_a_larger_card(model_id: str) -> None
 
 
 class TestExpertsOnTheHost:
-    def test_layers_that_would_fit_the_gpu_are_told(self) -> None:
+    def test_layers_that_would_fit_the_gpu_are_reported(self) -> None:
         found = first(24, PlanCriteria(model=MOE, quant="UD-Q3_K_XL", n_cpu_moe=7))
-        (result,) = [reason for reason in found.reasons if "more layer" in reason]
-        least = int(result.rsplit("--n-cpu-moe ", 1)[1].rstrip("."))
-        assert f"experts of {7 - least} more layer" in result
+        (sentence,) = [reason for reason in found.reasons if "more layer" in reason]
+        least = int(sentence.rsplit("--n-cpu-moe ", 1)[1].rstrip("."))
+        assert f"experts of {7 - least} more layer" in sentence
         setting = found.setting
         same = PlanCriteria(model=MOE, quant="UD-Q3_K_XL", n_cpu_moe=least, context=setting.context, kv=setting.kv)
         enough = first(24, replace(same, draft=setting.draft))
@@ -52,7 +52,7 @@ class TestExpertsOnTheHost:
         found = first(12, PlanCriteria(model=MOE, quant=best.file.quant, n_cpu_moe=best.setting.n_cpu_moe))
         assert not any("more layer" in reason for reason in found.reasons)
 
-    def test_more_layers_than_there_are_is_said(self) -> None:
+    def test_more_layers_than_there_are_is_reported(self) -> None:
         found = first(24, PlanCriteria(model=MOE, n_cpu_moe=1_000))
         assert found.setting.n_cpu_moe == 41
         assert any("--n-cpu-moe 1000 is reduced to 41" in reason for reason in found.reasons)
@@ -64,26 +64,26 @@ class TestHostMemory:
         for host_gib, cached, checkpoints in ((24, "1,024", "1,005"), (256, "8,192", "2,010")):
             found = first(8, PlanCriteria(model=MOE, quant="UD-IQ3_XXS"), backend="cpu", host_gib=host_gib)
             spare = found.free_mib - found.required_mib
-            (result,) = [caution for caution in found.cautions if "--cache-ram" in caution]
-            assert f"{cached} MiB of cached prompts" in result
-            assert f"{checkpoints} MiB of context checkpoints" in result
-            assert result.endswith(f"; {spare:,} MiB stay free.")
+            (sentence,) = [caution for caution in found.cautions if "--cache-ram" in caution]
+            assert f"{cached} MiB of cached prompts" in sentence
+            assert f"{checkpoints} MiB of context checkpoints" in sentence
+            assert sentence.endswith(f"; {spare:,} MiB stay free.")
 
     def test_it_is_judged_where_nothing_is_offloaded_too(self) -> None:
         assert first(24, PlanCriteria(model=MOE), host_gib=64).cautions == first(24, PlanCriteria(model=MOE)).cautions
         later = first(24, PlanCriteria(model=MOE), host_gib=8)
         assert not later.host_short
         assert (later.setting.cache_ram, later.setting.ctx_checkpoints) == (2_048, None)
-        (result,) = [caution for caution in later.cautions if caution.startswith("Long use may need up to 4,058 MiB")]
-        assert result.endswith("The prompt cache is limited to the free memory.")
+        (sentence,) = [caution for caution in later.cautions if caution.startswith("Long use may need up to 4,058 MiB")]
+        assert sentence.endswith("The prompt cache is limited to the free memory.")
         own = first(24, PlanCriteria(model=MOE, cache_ram=2_048), host_gib=8)
-        (result,) = [caution for caution in own.cautions if caution.startswith("Long use may need up to 4,058 MiB")]
-        assert result.endswith("of context checkpoints.")
+        (sentence,) = [caution for caution in own.cautions if caution.startswith("Long use may need up to 4,058 MiB")]
+        assert sentence.endswith("of context checkpoints.")
         short = first(24, PlanCriteria(model=MOE), host_gib=2)
         assert (short.status, short.host_short, short.group) == (Status.TOO_BIG, True, 2)
         assert any("Not enough host memory" in each and "1,536 MiB are available" in each for each in short.cautions)
 
-    def test_how_it_is_counted_is_said(self) -> None:
+    def test_how_it_is_counted_is_reported(self) -> None:
         for backend in ("cuda", "cpu"):
             notes = describe_machine(24, host_gib=32, backend=backend).notes  # type: ignore[arg-type]
             assert "The plan uses up to 24,576 MiB of 32 GiB host memory and leaves a quarter to the system." in notes

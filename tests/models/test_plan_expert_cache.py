@@ -44,7 +44,7 @@ def test_it_replaces_the_experts_on_the_card_where_that_is_faster() -> None:
     assert any("in this order: expert cache, " in reason for reason in cached.reasons)
 
 
-def test_an_engine_without_one_is_told_what_one_could_do() -> None:
+def test_an_engine_without_one_is_reported_what_one_could_do() -> None:
     without, cached = plan(machine(has_expert_cache=False)), plan(machine())
     assert without.forecast is not None
     assert cached.forecast is not None

@@ -36,7 +36,7 @@ class TestTexts:
         return found
 
     @pytest.mark.thorough
-    def test_each_is_a_sentence_and_none_is_told_twice(self) -> None:
+    def test_each_is_a_sentence_and_none_is_reported_twice(self) -> None:
         for plan in self.every():
             texts = [*plan.reasons, *plan.cautions]
             assert len(texts) == len(set(texts))
@@ -65,16 +65,16 @@ class TestTexts:
 
     def test_the_draft_is_explained_by_what_people_ran(self) -> None:
         first = plans(describe_machine(24))[0]
-        (completed,) = [reason for reason in first.reasons if reason.startswith("Draft 2 was used in ")]
+        (sentence,) = [reason for reason in first.reasons if reason.startswith("Draft 2 was used in ")]
         runs = {
             (result.gpu, result.quant, result.source, result.draft)
             for result in first.entry.measurements
             if result.draft and result.tokens_per_second and result.trust == "good" and not result.speculation
         }
         twos = [run for run in runs if run[3] == 2]
-        assert completed == f"Draft 2 was used in {len(twos)} of the {len(runs)} published runs of this model."
+        assert sentence == f"Draft 2 was used in {len(twos)} of the {len(runs)} published runs of this model."
 
-    def test_what_was_given_up_is_told(self) -> None:
+    def test_what_was_given_up_is_reported(self) -> None:
         """Experts that the user keeps on the GPU leave no room: the smallest file is shrunk in vain."""
         first = plans(describe_machine(8), PlanCriteria(model=MOE, n_cpu_moe=0))[0]
         assert first.status is Status.TOO_BIG
@@ -130,9 +130,9 @@ class TestTrainedLength:
 
 
 def test_one_layer_is_one_layer() -> None:
-    (result,) = [
+    (sentence,) = [
         reason
         for reason in plans(describe_machine(24), PlanCriteria(model=MOE, n_cpu_moe=1))[0].reasons
         if "run on the CPU" in reason
     ]
-    assert result.startswith("The experts of 1 layer run on the CPU")
+    assert sentence.startswith("The experts of 1 layer run on the CPU")

@@ -107,7 +107,7 @@ class TestAFileOfTheHub:
         assert not (models_dir() / repo / FILE).exists()
         assert read_index()[0].records == []
 
-    async def test_what_is_no_gguf_is_told(self, repo: str, hub: Hub) -> None:
+    async def test_what_is_no_gguf_is_reported(self, repo: str, hub: Hub) -> None:
         (hub.folder / repo / "page.gguf").write_bytes(b"<html>")
         with pytest.raises(ModelBroken):
             await get(f"{repo}:page.gguf")
@@ -115,7 +115,7 @@ class TestAFileOfTheHub:
         assert record.problem
 
     @pytest.mark.usefixtures("hub")
-    async def test_a_gated_repository_is_told_apart(self) -> None:
+    async def test_a_gated_repository_is_distinguished(self) -> None:
         with pytest.raises(Refused, match="is gated"):
             await get("gated/model:x.gguf")
         with pytest.raises(Refused, match="denies access"):
@@ -140,7 +140,7 @@ class TestAHubThatIsAskedTooOften:
         ("name", "status", "why"),
         [(f":{FILE}", 503, "HTTP status 503"), (":F16", 429, "received too many requests")],
     )
-    async def test_its_first_answer_is_waited_out_and_told(
+    async def test_its_first_answer_is_waited_out_and_reported(
         self, repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch, name: str, status: int, why: str
     ) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(f"{status}*1"))
@@ -156,7 +156,7 @@ class TestAHubThatIsAskedTooOften:
         assert bool(notes) == (name == ":F16")  # for that the listing is asked for first
 
     @pytest.mark.parametrize("status", [429, 503])
-    async def test_in_the_end_it_is_told_as_an_error(
+    async def test_in_the_end_it_is_reported_as_an_error(
         self, repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch, status: int
     ) -> None:
         meant = await asyncio.to_thread(parse_target, f"{repo}:{FILE}", catalogue())
@@ -245,7 +245,7 @@ class TestAModelOfTheCatalogue:
         assert find_companion(mine, draft) == pulled.files[1].path
         assert [each.record.kind for each in list_library(catalogue(mine)).models] == ["model", "draft"]
 
-    async def test_a_projector_that_is_none_is_told_and_none_is_pulled_unasked(self, repo: str, hub: Hub) -> None:
+    async def test_a_projector_that_is_none_is_reported_and_none_is_pulled_unasked(self, repo: str, hub: Hub) -> None:
         shutil.copy(hub.folder / repo / FILE, hub.folder / repo / "mmproj-F16.gguf")
         mine = entry(repo, mmproj=(CompanionFile(file="mmproj-F16.gguf"),))
         assert len((await get("mine:F16", mine)).files) == 1

@@ -118,7 +118,7 @@ class TestAlternatives:
         for plan in (alone, best):
             assert f"{plan.file.quant} with a context of {plan.setting.context:,} and KV {plan.setting.kv}" in result
 
-    def test_no_difference_is_told_that_is_none(self) -> None:
+    def test_no_difference_is_reported_that_is_none(self) -> None:
         """Such as "about 42 instead of 42 t/s", or 5.15 bits a weight instead of 5.11."""
         for size in MACHINES:
             for plan in plans(describe_machine(size, host_gib=32), MOE):
@@ -206,7 +206,7 @@ class TestContext:
         assert plan.setting.context >= 65_536
         assert (plan.file.bits or 0) >= 4
 
-    def test_why_it_is_not_longer_is_told(self) -> None:
+    def test_why_it_is_not_longer_is_reported(self) -> None:
         def explain_limit(size: float, model: str, **machine: object) -> str:
             return next(
                 each for each in first(size, model, **machine).reasons if " tokens " in each and "ontext" in each

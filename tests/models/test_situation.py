@@ -155,7 +155,7 @@ class TestThisMachine:
         by_vulkan = make_situation(machine(host, *cards), backend="vulkan", environ=environ)
         assert (by_vulkan.gpus, by_vulkan.free_mib) == (1, 24 * 1_024)
 
-    def test_cuda_counts_from_the_fastest_unless_it_is_told_otherwise(self, host: Host) -> None:
+    def test_cuda_counts_from_the_fastest_unless_it_is_reported_otherwise(self, host: Host) -> None:
         slow = replace(nvidia(0, free=8 * GIB), memory_bandwidth_gb_s=272.0)
         both = machine(host, slow, nvidia(1, free=20 * GIB))
         assert make_situation(both, environ={"CUDA_VISIBLE_DEVICES": "0"}).free_mib == 20 * 1_024

@@ -106,7 +106,7 @@ def test_what_is_not_llama_cpp_or_not_trusted_is_never_named() -> None:
                 assert result.tokens_per_second is not None
 
 
-def test_one_report_on_one_file_and_gpu_is_told_once() -> None:
+def test_one_report_on_one_file_and_gpu_is_reported_once() -> None:
     found = nearest_runs(MOE, "UD-IQ3_S", PlanSettings(65_536, "q4_0"), here("NVIDIA GeForce RTX 5060 Ti", 15.9))
     assert gpus(found).count("RTX 5060 Ti") == 1
     assert found[0].filled == 0
@@ -119,7 +119,7 @@ def test_one_report_on_one_file_and_gpu_is_told_once() -> None:
     assert len(received) == len(set(received))
 
 
-def test_a_plan_without_mtp_is_told_rates_without_it() -> None:
+def test_a_plan_without_mtp_is_reported_rates_without_it() -> None:
     off = PlanSettings(65_536, "q4_0", draft=0)
     found = nearest_runs(MOE, "UD-IQ3_S", off, here("NVIDIA GeForce RTX 5060 Ti", 15.9))
     assert comparable_rate(found[0], off) == 98
@@ -169,27 +169,27 @@ def test_the_driver_s_name_of_a_gpu_is_recognised(
     assert _same_gpu(result, here(driver, gigabytes, gpus=count)) is same
 
 
-def test_a_result_is_told_with_all_that_it_depends_on() -> None:
-    (completed,) = [
+def test_a_result_is_reported_with_all_that_it_depends_on() -> None:
+    (sentence,) = [
         describe_run(MOE, result)
         for result in MOE.measurements
         if result.gpu == "RTX 5060 Ti" and result.filled == 0 and result.kv == "q4_0" and result.draft
     ]
-    assert completed.startswith(
+    assert sentence.startswith(
         "RTX 5060 Ti, 16 GB: 144 t/s with UD-IQ3_S, context 65,536, KV q4_0, draft 2; 98 t/s without MTP; "
         "81 % of drafts accepted; 82 t/s (62 without MTP) with 55,000 tokens in the context."
     )
-    assert completed.endswith("Source: NJannasch, MTP on MoE: 144 t/s on a 16GB GPU, 2026-05.")
+    assert sentence.endswith("Source: NJannasch, MTP on MoE: 144 t/s on a 16GB GPU, 2026-05.")
 
 
-def test_what_a_result_does_not_say_is_said() -> None:
+def test_what_a_result_does_not_say_is_reported() -> None:
     result = next(result for result in MOE.measurements if result.source == "carteakey")
     assert describe_run(MOE, result) == (
         "RTX 4070, 12 GB: 67 t/s with quant unknown, draft length unknown; 51 t/s without MTP. Source: carteakey."
     )
 
 
-def test_ranges_experts_and_memory_in_a_name_are_told_once() -> None:
+def test_ranges_experts_and_memory_in_a_name_are_reported_once() -> None:
     received = [describe_run(MOE, result) for result in MOE.measurements if result.tokens_per_second]
     assert any("A100 80GB: 199 t/s" in each for each in received)
     assert any("69 to 82 t/s" in each and "69 to 95 % of drafts accepted" in each for each in received)

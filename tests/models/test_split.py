@@ -97,9 +97,9 @@ def test_what_fits_two_cards_together_may_be_too_much_for_the_last() -> None:
     assert found.status is Status.TOO_BIG
     assert max(found.estimate.by_gpu) / 2**20 > free
     lacking = -(-max(found.estimate.by_gpu) // 2**20) - free
-    (result,) = [reason for reason in found.reasons if "missing" in reason]
-    assert "GPU 2, the fullest" in result
-    assert f"{lacking:,} MiB are missing" in result
+    (sentence,) = [reason for reason in found.reasons if "missing" in reason]
+    assert "GPU 2, the fullest" in sentence
+    assert f"{lacking:,} MiB are missing" in sentence
     assert any("Without --gpu-layers" in caution for caution in found.cautions)
     roomy = plan(machine(free, free + lacking + 1_500), kv="f16")
     assert roomy.status is not Status.TOO_BIG
@@ -118,7 +118,7 @@ def test_a_status_holds_for_each_card(first: int, second: int, draft: int) -> No
         assert spare >= found.margin_mib / 2 - 1
 
 
-def test_free_memory_that_is_told_is_shared_like_what_was_found() -> None:
+def test_free_memory_that_is_reported_is_shared_like_what_was_found() -> None:
     cards = (replace(CARD, free_bytes=8_000 * 2**20), replace(CARD, index=1, id="GPU-1", free_bytes=4_000 * 2**20))
     found = make_situation(Machine(read_host(), cards, None, {}, (), ()), free_mib=18_000)
     assert (found.free_mib, found.gpu_free_mib) == (18_000, (12_000, 6_000))

@@ -299,7 +299,7 @@ class TestJan:
         assert {name: each.path for name, each in by_name().items()} == {"cortex.so/tiny/1b": model, "older": old}
         assert find_named("tiny:1b", NOTHING) is not None
 
-    def test_its_settings_name_the_folder_and_a_lost_file_is_told(self, user: Path, put: Put) -> None:
+    def test_its_settings_name_the_folder_and_a_lost_file_is_reported(self, user: Path, put: Put) -> None:
         write_json(user / ".local" / "share" / "Jan" / "settings.json", {"data_folder": str(user / "d")})
         yml = user / "d" / "llamacpp" / "models" / "gone" / "model.yml"
         yml.parent.mkdir(parents=True)

@@ -89,7 +89,7 @@ class TestInert:
 
 
 class TestWaiting:
-    def test_twenty_seconds_of_waiting_are_told_as_advice(self) -> None:
+    def test_twenty_seconds_of_waiting_are_reported_as_advice(self) -> None:
         events = run(Health(ServerSetup(slots=2)), looks(15, waiting=3) + looks(15, 30.0, waiting=0))
         assert list_changes(events) == [(FindingCode.REQUESTS_WAIT, True), (FindingCode.REQUESTS_WAIT, False)]
         assert events[0].time_s <= 20

@@ -54,7 +54,7 @@ class TestThrottling:
         (event,) = run(Health(CARD), self.work(3, -10.0) + warm)
         assert (event.finding.code, event.finding.level) == (FindingCode.THROTTLED_HOT, FindingLevel.INFORMATION)
 
-    def test_the_hardwares_own_slowdown_is_told_from_heat(self) -> None:
+    def test_the_hardwares_own_slowdown_is_reported_from_heat(self) -> None:
         brake = self.work(20, 20.0, reasons=("hardware slowdown", "power brake"), gpu_clock_mhz=700.0)
         (event,) = run(Health(CARD), self.work(10) + brake)
         assert event.finding.code is FindingCode.THROTTLED_HARDWARE
@@ -102,7 +102,7 @@ class TestVramPressure:
         assert found.action is not None
         assert found.action.kind is ActionKind.FREE_MEMORY
 
-    def test_where_no_program_tells_its_memory_it_is_inferred_and_said(self) -> None:
+    def test_where_no_program_tells_its_memory_it_is_inferred_and_reported(self) -> None:
         hidden = activity((), programs(engine=None, game=None))
         before = looks(10, vram_used_mib=15_000.0, activity=hidden)
         (event,) = run(Health(CARD), before + looks(10, 20.0, vram_used_mib=16_250.0, activity=hidden))

@@ -52,7 +52,7 @@ def test_three_requests_without_a_loss_end_it() -> None:
         (RereadCause.CHECKPOINT, "checkpoint"),
     ],
 )
-def test_each_cause_is_said(cause: RereadCause, words: str) -> None:
+def test_each_cause_is_reported(cause: RereadCause, words: str) -> None:
     (event,) = watch(lost(10_000, cause, "system 1"), slots=2)
     assert words in event.finding.sentence
     action = event.finding.action

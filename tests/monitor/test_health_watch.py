@@ -182,7 +182,7 @@ def test_what_was_found_of_an_engine_is_over_when_another_takes_its_place(ends_f
 ENDLESS = ChatRequest([{"role": "user", "content": "What is quantisation?"}], extra={"ignore_eos": True})
 
 
-async def test_a_queue_at_the_real_engine_is_told_and_cleared(demo_model: Path) -> None:
+async def test_a_queue_at_the_real_engine_is_reported_and_cleared(demo_model: Path) -> None:
     received: asyncio.Queue[HealthEvent] = asyncio.Queue()
     options = ServeOptions(model=demo_model, built_in=True, threads=1)
     async with serve(options, on_health=received.put_nowait) as session, asyncio.timeout(300):

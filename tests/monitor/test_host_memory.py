@@ -49,7 +49,7 @@ def watch(moments: Iterator[Moment]) -> list[HealthEvent]:
     return run(Health(ServerSetup()), moments)
 
 
-def test_growth_of_two_gib_a_minute_is_said_in_time_and_restarted_before_the_end() -> None:
+def test_growth_of_two_gib_a_minute_is_reported_in_time_and_restarted_before_the_end() -> None:
     """2.3 GB a minute were reported (lmstudio#1764)."""
     events = watch(course(400, lambda s: 2.3 * GIB * s / 60))
     assert list_changes(events) == [RAISED] * len(events)
@@ -128,7 +128,7 @@ def test_a_restart_that_frees_less_than_is_left_is_not_urgent() -> None:
         ("other_programs", course(250, lambda _s: 0.0, others=lambda s: 60.0 * s), "Other programs take it."),
     ],
 )
-def test_each_cause_is_said(cause: str, moments: Iterator[Moment], words: str) -> None:
+def test_each_cause_is_reported(cause: str, moments: Iterator[Moment], words: str) -> None:
     finding = watch(moments)[-1].finding
     assert finding.evidence["cause"] == cause
     assert finding.sentence.endswith(words)

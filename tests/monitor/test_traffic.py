@@ -66,7 +66,7 @@ class TestReading:
         counters = parse_counters(without)
         assert counters == Counters(283.0, 0.129618, 0, 0, 0, (), 0, 37.0 + 57.0, 0)
 
-    def test_requests_under_way_are_told(self) -> None:
+    def test_requests_under_way_are_reported(self) -> None:
         text = REAL.replace("requests_processing 0", "requests_processing 3")
         assert parse_counters(text).processing == 3
 

@@ -140,7 +140,7 @@ class TestFolders:
         assert state.stat().st_mode & 0o777 == 0o700
         assert (state / "endpoints.json").stat().st_mode & 0o777 == 0o600
 
-    def test_what_was_open_is_mended_and_said(self, home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_what_was_open_is_mended_and_reported(self, home: Path, caplog: pytest.LogCaptureFixture) -> None:
         before = claim_endpoint(None)
         state, keys = home / "state", home / "state" / "endpoints.json"
         state.chmod(0o755)
@@ -176,7 +176,7 @@ class TestFolders:
         result = subprocess.run([sys.executable, "-c", script, str(theirs)], capture_output=True, text=True, check=True)
         assert result.stdout.strip() == FolderNotOurs.__name__
 
-    def test_a_file_system_without_owners_is_said_once(
+    def test_a_file_system_without_owners_is_reported_once(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """As a Windows drive in WSL: chmod does nothing there."""

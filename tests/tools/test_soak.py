@@ -42,7 +42,7 @@ def test_what_rises_evenly_has_grown(name: str, least: float) -> None:
     assert grown(name, least / 2) == set()
 
 
-def test_the_engines_memory_is_told_and_not_judged() -> None:
+def test_the_engines_memory_is_reported_and_not_judged() -> None:
     text, good = report(30.0, 1, samples("engine_rss", 100.0), Counter(), [])
     assert good
     (row,) = (line for line in text.splitlines() if "engine: resident memory" in line)

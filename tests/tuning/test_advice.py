@@ -102,7 +102,7 @@ def test_the_best_length_is_left_alone() -> None:
         (used(1), [replace(run, spoilt="Too hot.") for run in measured((1, 4))]),
     ],
 )
-def test_nothing_is_said_where_it_is_not_known(counts: UseCounts, runs: Sequence[Run]) -> None:
+def test_nothing_is_reported_where_it_is_not_known(counts: UseCounts, runs: Sequence[Run]) -> None:
     assert advise_draft_length(used(1), measured((1, 4))) is not None
     assert advise_draft_length(counts, runs) is None
 

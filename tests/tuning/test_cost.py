@@ -67,7 +67,7 @@ def test_the_comparison_in_words(prices: Prices, end: str) -> None:
     assert result.sentence.endswith(end)
 
 
-def test_what_is_not_known_is_said_and_not_nothing() -> None:
+def test_what_is_not_known_is_reported_and_not_nothing() -> None:
     result = calculate_cost([((run(100, 1.0),), 1.0)], Prices(0.30))
     assert result == "Cost unknown: no power sensor. Enter the reading of a power meter with --watts."
     assert calculate_cost([], Prices(0.30, watts=100)) == "Cost unknown: no tokens were generated."

@@ -117,7 +117,7 @@ async def test_a_slow_decline_falls_too() -> None:
     assert 0.05 < result.fall <= 0.1
 
 
-async def test_what_falls_without_a_moment_that_could_be_found_is_told_by_its_thirds() -> None:
+async def test_what_falls_without_a_moment_that_could_be_found_is_recognised_by_its_thirds() -> None:
     """So few that no division of them is rare enough among all orders."""
     result, _, runs = await endured(lambda s: Speed(12.0 * (1 - 0.25 * s / 120)), minutes=1.4, noise=0.04)
     assert FEWEST_REPLIES <= len(runs) < 30
@@ -128,7 +128,7 @@ async def test_what_falls_without_a_moment_that_could_be_found_is_told_by_its_th
     assert " from the first third to the last, for an unknown reason" in result.sentence
 
 
-async def test_a_dip_that_ends_is_told_but_holds() -> None:
+async def test_a_dip_that_ends_is_reported_but_holds() -> None:
     result, _, _ = await endured(lambda s: Speed(48.0 if 180 <= s < 300 else 60.0))
     assert result.answer == "holds"
     assert "Between 3.0 min and 5.1 min it was 19 % slower." in result.sentence
@@ -161,7 +161,7 @@ async def test_too_few_replies_or_too_much_noise_decide_nothing() -> None:
     assert judge_endurance([]).answer == "undecided"
 
 
-async def test_a_server_that_ends_is_told_with_what_was_before() -> None:
+async def test_a_server_that_ends_is_reported_with_what_was_before() -> None:
     result, _, runs = await endured(lambda s: Speed(60.0) if s < 300 else Speed(0, error="The engine ended."))
     assert result.answer == "ended"
     assert result.sentence.startswith(

@@ -131,7 +131,7 @@ def test_an_id_may_be_cut_short(history: History) -> None:
             history.resolve_id(text)
 
 
-def test_what_is_not_there_is_told(history: History) -> None:
+def test_what_is_not_there_is_reported(history: History) -> None:
     with pytest.raises(ResultMissing):
         history.load("nothing")
     with pytest.raises(ResultMissing):
@@ -231,7 +231,7 @@ def test_a_newer_file_is_left_alone(home: Path) -> None:
     assert not list(history_file().parent.glob("*.bad"))
 
 
-def test_a_row_that_makes_no_sense_is_told_and_harms_no_other(history: History) -> None:
+def test_a_row_that_makes_no_sense_is_reported_and_harms_no_other(history: History) -> None:
     id_ = history.begin_session("bench", ENVIRONMENT, OFF)
     good = history.begin_session("bench", ENVIRONMENT, OFF)
     with sqlite3.connect(history.path) as db:

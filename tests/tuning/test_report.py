@@ -184,7 +184,7 @@ def test_no_limit_of_an_amount_lies_below_nothing() -> None:
     assert few.high > 2
 
 
-def test_of_few_starts_of_a_tune_no_limits_are_told() -> None:
+def test_of_few_starts_of_a_tune_no_limits_are_reported() -> None:
     """They say nothing of what differs from start to start, however many replies each has."""
     runs = [run(rate, settings) for settings in (OFF, ON) for rate in (20.0, 20.2, 19.9)]
     assert build_report(runs).rows[1].speedup != build_report(runs, by_start=True).rows[1].speedup

@@ -73,7 +73,7 @@ def test_a_curve_of_fills_is_paired_by_fill() -> None:
     assert found.ratio.estimate == pytest.approx((144 / 94 * 123 / 84 * 94 / 69 * 82 / 62) ** 0.25)
 
 
-def test_a_table_that_is_not_there_is_told() -> None:
+def test_a_table_that_is_not_there_is_reported() -> None:
     assert published_table("published:olares-one/stacks").session.kind == KIND
     with pytest.raises(ResultMissing, match="no published table nothing"):
         published_table("published:nothing")

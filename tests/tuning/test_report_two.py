@@ -76,7 +76,7 @@ def test_limits_take_three_starts_of_each(times: int, limits: bool) -> None:
     assert any("different times" in note for note in compare_sessions(often, few).notes)
 
 
-def test_the_tunes_own_verdict_is_told_beside_its_own_settings_only() -> None:
+def test_the_tunes_own_verdict_is_reported_beside_its_own_settings_only() -> None:
     runs = started((OFF, 50.0), (ON, 75.0), times=3)
     tune, other = session("a", runs, "tune", sentence="Draft 2 it is."), session("b", runs, "tune", sentence="Or not.")
     assert compare_sessions(tune, tune, {"draft": "0"}, {"draft": "2"}).notes[0].endswith("It says: Draft 2 it is.")
@@ -88,7 +88,7 @@ def test_the_tunes_own_verdict_is_told_beside_its_own_settings_only() -> None:
         assert not any("It says" in note for note in compare_sessions(first, second).notes)
 
 
-def test_what_differs_is_told_prompts_first() -> None:
+def test_what_differs_is_reported_prompts_first() -> None:
     runs = started((OFF, 50.0), times=3)
     other = replace(session("b", runs, workload="prose"), environment=replace(ENVIRONMENT, cpu=None))
     assert compare_sessions(session("a", runs), other).differences == (
@@ -131,7 +131,7 @@ def test_what_is_chosen_on_both_sides_is_compared_for_each_of_the_others() -> No
     ]
 
 
-def test_what_was_not_measured_is_told_with_what_was() -> None:
+def test_what_was_not_measured_is_reported_with_what_was() -> None:
     unset = session("a", [run(50.0, {"draft": 0, "n_cpu_moe": None}), run(60.0, {"draft": 2, "n_cpu_moe": 4})])
     assert [row.label for row in compare_sessions(unset, unset, {"n-cpu-moe": "default"}, {"n_cpu_moe": "4"}).rows] == [
         "MTP off -> draft 2, n-cpu-moe 4"

@@ -217,7 +217,7 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
         read_session_file(file)
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ResultMissing):
         read_session_file(tmp_path / "nothing.json")
     with pytest.raises(ResultUnreadable, match="cannot be read"):

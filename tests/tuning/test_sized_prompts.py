@@ -65,7 +65,7 @@ async def test_other_vocabularies_are_hit_as_well_and_soon(pattern: str, tokens:
     assert asked < 40
 
 
-async def test_what_cannot_be_hit_is_told() -> None:
+async def test_what_cannot_be_hit_is_reported() -> None:
     async def count(text: str) -> int:
         return 2 * len(text)
 

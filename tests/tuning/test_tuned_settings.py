@@ -223,7 +223,7 @@ def test_mtp_off_is_confirmed_by_drafts_that_are_no_faster(home: Path) -> None:
         assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()
 
 
-def test_differences_are_told_by_what_they_mean() -> None:
+def test_differences_are_recognised_by_what_they_mean() -> None:
     newer = replace(ENVIRONMENT, engine="b12000-cuda", gpus=(replace(ENVIRONMENT.gpus[0], driver="590.1"),))
     assert ENVIRONMENT.differences(ENVIRONMENT) == ()
     assert ENVIRONMENT.identity_differences(newer) == ()

@@ -200,7 +200,7 @@ async def test_a_tune_keeps_to_its_time(budget_s: float) -> None:
         assert recorder.of(VerdictReached)[0].state.used_s == pytest.approx(used_s)
 
 
-async def test_every_trial_is_told_before_and_after() -> None:
+async def test_every_trial_is_reported_before_and_after() -> None:
     _, verdict, recorder = await tuned_once(MTP_WINS)
     done = [*recorder.of(TrialMeasured), *recorder.of(TrialFailed)]
     assert len(recorder.of(TrialPlanned)) == len(done) == len(verdict.trials)

@@ -205,7 +205,7 @@ class Disturbed(SimulatedBench):
         return replace(await super().run(prompt, seed=seed), spoilt=OTHER_REQUESTS_SEEN if self.others else None)
 
 
-async def test_where_too_few_starts_can_be_compared_that_is_said_and_not_that_time_was_short() -> None:
+async def test_where_too_few_starts_can_be_compared_that_is_reported_and_not_that_time_was_short() -> None:
     machine = draw(MTP_WINS)
     bench = Disturbed(machine, seed=2)
 

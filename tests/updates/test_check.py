@@ -37,7 +37,7 @@ def manifests_asked(release: Release) -> int:
     return sum(each["target"].endswith("/manifest.json") for each in release.record.requests)
 
 
-async def test_a_newer_version_is_told_with_its_notes(release: Release) -> None:
+async def test_a_newer_version_is_reported_with_its_notes(release: Release) -> None:
     newest = await check_for_update()
     assert (newest.manifest.version, newest.is_newer) == ("7.0.0", True)
     assert newest.manifest.notes == "Faster.\nQuieter."

@@ -168,13 +168,13 @@ def test_the_installer_for_windows_is_started_and_goes_on_without_us(tmp_path: P
     assert ended.read_text() == "0\n"  # as a double click starts it
 
 
-async def test_an_installer_that_cannot_be_started_is_told(tmp_path: Path) -> None:
+async def test_an_installer_that_cannot_be_started_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UpdateFailed, match="Cannot start the installer: ") as caught:
         await install_update(DownloadedUpdate(tmp_path / "none.exe", InstallMethod.SETUP, "7.0.0", ""))
     assert caught.value.hint == f"Start it yourself: {tmp_path / 'none.exe'}"
 
 
-async def test_without_a_shell_that_is_told(
+async def test_without_a_shell_that_is_reported(
     release: Release, by_script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     got = await received(release)

@@ -19,7 +19,7 @@ from launcher.updates.install_method import InstallMethod, find_install_method
         ([], InstallMethod.SOURCE),
     ],
 )
-def test_it_is_told_by_what_lies_around_it(tmp_path: Path, files: list[str], expected: InstallMethod) -> None:
+def test_it_is_recognised_by_what_lies_around_it(tmp_path: Path, files: list[str], expected: InstallMethod) -> None:
     data = tmp_path / "opt" / "resources"
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ HEADLESS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {
 
 
 class Reuse(NamedTuple):
-    """What a turn's first prompt reused, in tokens: of the last prompt and reply before it.
+    """Tokens of the last prompt and reply that the first prompt of a turn reused.
 
     `lost` are those that it had in common with earlier prompts, and read again. A chat template that leaves earlier
     thinking out has the reply read again.
@@ -79,7 +79,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Whether all of it is as it should be."""
+        """Whether the file was read, all exit codes are 0, and enough was reused."""
         reused = len(self.turns) == len(_LATER_QUESTIONS) and all(share >= _LEAST_REUSE for share in self.reuse)
         return self.read_file and not any(self.codes) and reused
 
