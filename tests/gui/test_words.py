@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import QTranslator
 from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
@@ -17,9 +16,8 @@ from launcher.app.preview import consequence_sentence
 from launcher.app.settings_declared import SETTINGS
 from launcher.base.messages import LANGUAGES
 from launcher.engine.server.state import ServerState
-from launcher.gui import theme
+from launcher.gui import appearance, theme
 from launcher.gui import translation as words
-from launcher.gui.application import _translate_qt
 from launcher.gui.plots.quantities import PLOTS
 from launcher.gui.window import Window
 from tests.gui.test_accessible import cut_on_pages, show
@@ -169,13 +167,12 @@ def test_the_pages_are_chinese_and_nothing_is_cut(chinese: None, qtbot: QtBot, q
 
 
 def test_qts_own_words_follow(chinese: None, qapp: QApplication) -> None:
-    _translate_qt(qapp)
-    (translator,) = qapp.findChildren(QTranslator)
     try:
+        appearance.choose_language(qapp, "zh_CN")
         assert QApplication.translate("QPlatformTheme", "Cancel") == "取消"
     finally:
-        assert qapp.removeTranslator(translator)
-        translator.deleteLater()
+        appearance.choose_language(qapp, "en")
+    assert QApplication.translate("QPlatformTheme", "Cancel") == "Cancel"
 
 
 @pytest.mark.parametrize(
