@@ -56,7 +56,9 @@ def keep_answer(*, agreed: bool) -> None:
 
 async def read_headers(plans: Sequence[Plan]) -> LauncherError | None:
     """Read the headers of the plans' files on the hub in parallel; return the first error. Headers read are kept."""
-    results = await asyncio.gather(*(asyncio.to_thread(_read_header, plan) for plan in plans), return_exceptions=True)
+    results = await asyncio.gather(
+        *(asyncio.to_thread(read_file_header, plan.entry, plan.file) for plan in plans), return_exceptions=True
+    )
     for each in results:
         if isinstance(each, BaseException) and not isinstance(each, LauncherError | OSError):
             raise each
@@ -79,14 +81,16 @@ def _failed_recently() -> bool:
         return False
 
 
-def _read_header(plan: Plan) -> None:
-    """Read a file's header. If the catalogue lacks the file's checksum, by which the header is kept, ask the hub."""
+def read_file_header(entry: ModelEntry, file: ModelFile) -> None:
+    """Read a file's header. If the catalogue lacks the file's checksum, by which the header is kept, ask the hub.
+
+    Raises the errors of requests to the hub, and OSError if the header cannot be kept.
+    """
     from launcher.fetch.hub import HubFile
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.gguf_remote import read_remote_model
     from launcher.models.hub_figures import refresh_figures
 
-    entry, file = plan.entry, plan.file
     if _first_sha256(file) is None:
         listed = load_catalogue(hub_figures=False)
         if any(each.id == entry.id for each in listed.models):

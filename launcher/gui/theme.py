@@ -32,6 +32,7 @@ class Theme:
     window: str
     card: str
     raised: str
+    selected: str
     border: str
     control: str
     text: str
@@ -65,6 +66,7 @@ LIGHT = Theme(
     window="#F4F6F8",
     card="#FFFFFF",
     raised="#EEF1F4",
+    selected="#E7F1FB",
     border="#D9DFE5",
     control="#7A8794",
     text="#14191E",
@@ -96,6 +98,7 @@ DARK = Theme(
     window="#101418",
     card="#171C21",
     raised="#1F262C",
+    selected="#1A2B3A",
     border="#2B333B",
     control="#6F7C88",
     text="#E7EBEF",

@@ -50,7 +50,7 @@ from launcher.gui.service import DEMO
 from launcher.gui.translation import ntr, render, tr
 from launcher.gui.tray import Tray
 from launcher.gui.widgets.banner import Banner
-from launcher.gui.widgets.drop_target import DropTarget
+from launcher.gui.widgets.drop_target import DropTarget, dropped_models
 from launcher.gui.window_settings import open_window_settings
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Window(QMainWindow):
         layout.setColumnStretch(1, 1)
         layout.setRowStretch(2, 1)
         self.setCentralWidget(self._body)
-        self.drop = DropTarget(self, _drop_hint, lambda data: self.plan_model(_named_model(data)))
+        self.drop = DropTarget(self, _drop_hint, self._take_dropped)
         self._show_launch(self.controller.launch)
         self.chip.show_view(self.controller.view)
 
@@ -524,12 +524,31 @@ class Window(QMainWindow):
         self.drain_banner.show_message(text, "attention", [cut, cancel])
         self.controller.notification_requested.emit(self.controller.view.model_name, text)
 
+    def _take_dropped(self, data: QMimeData) -> None:
+        """Plan for the model that was dropped, or list several models and folders on Models."""
+        name = _named_model(data)
+        if name:
+            self.plan_model(name)
+            return
+        self.show_page("models")
+        for path in dropped_models(data):
+            self.page("models").add_place(path)
+
     @Slot()
     def _paste(self) -> None:
-        """Plan for the model that the clipboard names; a text field that has the focus pastes by itself."""
+        """Plan for the model that the clipboard names; a text field that has the focus pastes by itself.
+
+        On Models it is shown there, as are addresses of files from elsewhere, whose checksum is asked for.
+        """
         data = QGuiApplication.clipboard().mimeData()
-        if data is not None:
-            self.plan_model(_named_model(data))
+        if data is None:
+            return
+        name = _named_model(data)
+        if name and self._page_name != "models":
+            self.plan_model(name)
+        elif link := name or _named_address(data):
+            self.show_page("models")
+            self.page("models").add_link(link)
 
     @Slot()
     def _choose_file(self) -> None:
@@ -553,9 +572,18 @@ def _open_link(url: str) -> None:
 
 
 def _drop_hint(data: QMimeData) -> str:
-    """Return the hint for dragged data, or "" unless it names a single model."""
+    """Return the hint for dragged data, or "" unless it names models or folders."""
     name = _named_model(data)
-    return tr("Drop {name} to see its plan", name=one_line(Path(name).name)) if name else ""
+    if name:
+        return tr("Drop {name} to see its plan", name=one_line(Path(name).name))
+    return tr("Drop them to list them on Models. They are not moved") if dropped_models(data) else ""
+
+
+def _named_address(data: QMimeData) -> str:
+    """Return the address of a GGUF file in pasted data, with a checksum if one follows it; else ""."""
+    text = data.text().strip()
+    is_address = text.startswith("https://") and text.split()[0].partition("?")[0].lower().endswith(".gguf")
+    return text if is_address and len(text) <= _LONGEST_NAME and len(text.split()) <= 2 else ""
 
 
 def _named_model(data: QMimeData) -> str:

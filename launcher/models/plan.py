@@ -312,7 +312,11 @@ def _name_estimate(entry: ModelEntry, file: ModelFile) -> str:
     """Return the sentence on the command that reads a file's header."""
     source = shlex.quote(estimate_argument(entry, file))
     if entry.repo:
-        return message("`mtp-launcher estimate {source}` reads its header.", source=source)
+        return message(
+            "`mtp-launcher estimate {source}` reads its header.",
+            window="Models can look it up on Hugging Face.",
+            source=source,
+        )
     return message("`mtp-launcher estimate {source}` explains the problem.", source=source)
 
 
@@ -320,7 +324,7 @@ def _name_refresh(entry: ModelEntry) -> str:
     """Return the sentence on the command that asks the hub about a model's files."""
     return message(
         "`mtp-launcher models {id} --refresh` updates it from Hugging Face.",
-        window="In a terminal, `mtp-launcher models {id} --refresh` updates it from Hugging Face.",
+        window="Models can look it up on Hugging Face.",
         id=entry.id,
     )
 

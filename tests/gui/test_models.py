@@ -1,4 +1,4 @@
-"""The Models page: what lies here, what is done with it, and the downloads, on the real library and queue."""
+"""The Models page: models here, in the catalogue and on the hub, and the downloads, on the real library and queue."""
 
 import hashlib
 import json
@@ -9,29 +9,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 
+from launcher.app import settings
 from launcher.app.first_steps import Stage, Step, StepDetail
+from launcher.app.model_library import LibraryModel, ModelShelf, name_local, read_shelf
 from launcher.app.planner import MachineDescription
+from launcher.app.settings_declared import SEARCH_HUB, VALUE_ON
 from launcher.base.paths import models_dir
 from launcher.engine.server.state import ServerState
 from launcher.fetch import journal
 from launcher.fetch.journal import DownloadIdentity, Stretch
 from launcher.fetch.partial_file import journal_path, part_path
+from launcher.gui.models.list_view import Columns
 from launcher.gui.models.page import ModelsPage
-from launcher.gui.models.queries import read_offers
-from launcher.gui.models.table import ModelTable
-from launcher.gui.models.text import display_name, offer_size, place_text
-from launcher.gui.widgets.rows import Cell, Column
+from launcher.gui.models.row_text import Row
+from launcher.gui.models.search import BEST, BY_NAME, FASTEST, LAST_USED, NEWEST, SMALLEST, sort_models
+from launcher.gui.models.text import place_text, without_flags
 from launcher.gui.window import Window
+from launcher.models.library import LocalModel
 from launcher.runtime import WorkHandle
 from tests.conftest import Hub
 from tests.gui.dragging import dropped
 
 FIRST_PAGE = "about"
 FILE = "demo-F16.gguf"
+CARD = MachineDescription(gpu="RTX 4090", host_memory_gib=64)
 
 
 @pytest.fixture(autouse=True)
@@ -50,14 +56,19 @@ def put(demo_model: Path) -> Callable[..., Path]:
     return copy
 
 
-@pytest.fixture
-def open_page(window: Window, qtbot: QtBot) -> Callable[[], ModelsPage]:
-    """Show the page when the test has laid out its files."""
+OpenPage = Callable[..., ModelsPage]
 
-    def show() -> ModelsPage:
-        window.show_page("models")
+
+@pytest.fixture
+def open_page(window: Window, qtbot: QtBot) -> OpenPage:
+    """Show the page when the test has laid out its files; all models are planned when it returns, unless `waits`."""
+
+    def show(machine: MachineDescription | None = None, *, waits: bool = False) -> ModelsPage:
         page: ModelsPage = window.page("models")
-        qtbot.waitUntil(lambda: page.local_models is not None)
+        page.machine = machine
+        window.resize(1440, 900)
+        window.show_page("models")
+        qtbot.waitUntil(lambda: page.shelf is not None and (not waits or page.shelf.is_complete))
         return page
 
     return show
@@ -67,50 +78,148 @@ def press(qtbot: QtBot, button: object) -> None:
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
 
 
+def files_here(page: ModelsPage) -> list[LocalModel]:
+    """Return the files on this computer that the list has."""
+    return [file.local for model in page.list.models for file in model.files if file.local is not None]
+
+
 def names(page: ModelsPage) -> list[str]:
-    return [local.path.name for local in page.table.rows]
+    return sorted(local.path.name for local in files_here(page))
 
 
-def test_with_nothing_here_it_says_what_to_do(open_page: Callable[[], ModelsPage], qtbot: QtBot) -> None:
+def choose_file(page: ModelsPage, name: str) -> None:
+    """Select the row of a file on this computer."""
+    for model in page.list.models:
+        for file in model.files:
+            if file.local is not None and file.local.path.name == name:
+                page.list.choose(model.key, file.key if len(model.files) > 1 else None)
+                return
+    raise AssertionError(f"{name} is not listed")
+
+
+def facts(page: ModelsPage) -> dict[str, str]:
+    """Return what the details say of a file, by name."""
+    page.details.header_fold.setChecked(True)
+    found = {}
+    for grid in (page.details.grid, page.details.header_grid):
+        texts = [grid.itemAt(at).widget().text() for at in range(grid.count())]
+        found |= dict(zip(texts[::2], texts[1::2], strict=True))
+    return found
+
+
+def row_of(page: ModelsPage, key: str) -> Row:
+    return page.list.tree.row_at(page.list.tree.find(key))
+
+
+def click_row(page: ModelsPage, qtbot: QtBot, key: str, place: QPoint | None = None) -> None:
+    """Click a row, at its name or at a place of the viewport."""
+    index = page.list.tree.find(key)
+    page.list.scrollTo(index)
+    where = place or page.list.visualRect(index).topLeft() + QPoint(80, 10)
+    qtbot.mouseClick(page.list.viewport(), Qt.MouseButton.LeftButton, pos=where)
+
+
+def press_row_button(page: ModelsPage, qtbot: QtBot, key: str, file_key: str | None = None) -> None:
+    """Click the button that is painted in a row."""
+    index = page.list.tree.find(key, file_key)
+    page.list.scrollTo(index)
+    button = page.list.pressable(index)
+    assert button is not None
+    qtbot.mouseClick(page.list.viewport(), Qt.MouseButton.LeftButton, pos=button.center())
+
+
+def choose_filter(page: ModelsPage, qtbot: QtBot, value: str) -> None:
+    press(qtbot, page.search.filter.button(value))
+
+
+def test_with_nothing_here_it_says_what_to_do(open_page: OpenPage, qtbot: QtBot) -> None:
     page = open_page()
+    assert page.list.models  # of the catalogue
+    choose_filter(page, qtbot, "here")
     assert page.empty.isVisible()
-    assert not page.details.isVisible()
+    assert page.details.title.text() == "No model is chosen"
     press(qtbot, page.empty.buttons[0])
-    qtbot.waitUntil(lambda: len(page.offers.table.rows) > 10)
-    assert page.offers.isVisible()
-    offer = page.offers.table.row
-    assert offer is not None
-    assert page.offers.download_button.isEnabled() != offer.downloaded
-    assert page.offers.reason.text() == offer.reason
+    assert page.list.isVisible()
+    assert len(page.list.models) > 10
+    assert page.search.filter.value == "all"
+
+
+def test_each_model_has_its_best_file_for_the_card_first(open_page: OpenPage, qtbot: QtBot) -> None:
+    page = open_page(CARD, waits=True)
+    first = page.list.models[0]
+    row = row_of(page, first.key)
+    assert row.tag == "recommended"
+    assert row.fit == "FITS"
+    assert row.action == "download"
+    assert row.speed.isdecimal()
+    assert row.quant == first.best.quant  # type: ignore[union-attr]
+    too_big = [model.first.is_too_big for model in page.list.models if model.first]
+    assert too_big == sorted(too_big)
+    for model in page.list.models:
+        if model.is_built_in or model.first is None or model.first.plan is None:
+            continue
+        groups = [each.plan.group for each in model.files if each.plan is not None]
+        assert groups == sorted(groups), model.key
+    assert page.details.title.text() == first.name
+    assert page.details.badge.text() == "FITS"
+    assert page.details.speed.text() == row.speed
+    assert page.details.download_and_start.isVisible()
+    assert not page.details.start.isVisible()
+    assert "Why this file" in [label.text() for label in page.details.findChildren(QLabel) if label.isVisible()]
+
+
+def test_the_other_quants_are_behind_the_arrow_and_planned_when_it_is_pressed(
+    open_page: OpenPage, qtbot: QtBot
+) -> None:
+    page = open_page(CARD, waits=True)
+    model = next(each for each in page.list.models if not each.is_planned and len(each.files) > 6)
+    index = page.list.tree.find(model.key)
+    page.list.scrollTo(index)
+    rect = page.list.visualRect(index)
+    click_row(page, qtbot, model.key, QPoint(page.list.viewport().width() - 12, rect.center().y()))
+    assert page.list.isExpanded(page.list.tree.find(model.key))
+    planned = lambda: next(each for each in page.list.models if each.key == model.key).is_planned  # noqa: E731
+    qtbot.waitUntil(planned)
+    assert page.list.isExpanded(page.list.tree.find(model.key))
+    opened = next(each for each in page.list.models if each.key == model.key)
+    rows = [page.list.tree.row_at(page.list.tree.find(model.key, each.key)) for each in opened.files]
+    assert rows[0].note == "best for this card"
+    assert all(row.fit for row in rows)
+    assert {row.fit for row in rows} > {"FITS"}
+    qtbot.keyClick(page.list, Qt.Key.Key_Down)
+    page.list.choose(model.key, opened.files[1].key)
+    assert page.details.subtitle.text().startswith(opened.files[1].quant)
+    page.list.choose(model.key)
+    qtbot.keyClick(page.list, Qt.Key.Key_Space)
+    assert not page.list.isExpanded(page.list.tree.find(model.key))
 
 
 def test_files_are_listed_with_what_is_known(
-    open_page: Callable[[], ModelsPage], put: Callable[..., Path], headless_model: Path, qtbot: QtBot
+    open_page: OpenPage, put: Callable[..., Path], headless_model: Path, qtbot: QtBot
 ) -> None:
     put(models_dir() / "owner" / "Demo-GGUF" / FILE)
     shutil.copy(headless_model, models_dir() / "plain-Q8_0.gguf")
     (models_dir() / "broken.gguf").write_bytes(b"GGUF")
     page = open_page()
-    qtbot.waitUntil(lambda: len(page.table.rows) == 3)
-    cells = {
-        local.path.name: [page.table._rows.columns[at].cell(local).text for at in (1, 3, 4)]
-        for local in page.table.rows
-    }
-    assert cells[FILE] == ["F16", "yes", "not verified"]
-    assert cells["plain-Q8_0.gguf"] == ["Q8_0", "no", "not verified"]
-    assert cells["broken.gguf"][2] == "unreadable"
-    assert page.table.row is not None
-    page.table.choose_row(next(local for local in page.table.rows if local.path.name == FILE))
-    qtbot.waitUntil(lambda: page.details.badge.isVisible())
+    qtbot.waitUntil(lambda: len(files_here(page)) == 3)
+    choose_file(page, "broken.gguf")
+    qtbot.waitUntil(lambda: "unreadable" in page.details.subtitle.text())
+    choose_file(page, "plain-Q8_0.gguf")
+    qtbot.waitUntil(lambda: facts(page).get("MTP head") == "no")
+    assert "Q8_0" in page.details.subtitle.text()
+    choose_file(page, FILE)
+    qtbot.waitUntil(lambda: page.details.badge.isVisible() and "Architecture" in facts(page))
     assert page.details.badge.text() in ("FITS", "TIGHT", "TOO BIG")
-    said = [page.details.grid.itemAt(at).widget().text() for at in range(page.details.grid.count())]
-    assert "Architecture" in said
-    assert "qwen35moe" in said
-    assert "not computed yet; use Verify" in said
+    said = facts(page)
+    assert said["Architecture"] == "qwen35moe"
+    assert said["SHA-256"] == "not computed yet; use Verify"
+    assert said["Last used"] == "never"
+    assert said["MTP head"] == "yes"
+    assert said["State"] == "not verified"
 
 
 def test_another_programs_model_is_listed_planned_and_left_to_it(
-    open_page: Callable[[], ModelsPage], put: Callable[..., Path], tmp_path: Path, window: Window, qtbot: QtBot
+    open_page: OpenPage, put: Callable[..., Path], tmp_path: Path, window: Window, qtbot: QtBot
 ) -> None:
     store = tmp_path / ".ollama" / "models"
     put(store / "blobs" / f"sha256-{'a' * 64}")
@@ -119,12 +228,13 @@ def test_another_programs_model_is_listed_planned_and_left_to_it(
     layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{'a' * 64}", "size": 1}
     manifest.write_text(json.dumps({"layers": [layer]}))
     page = open_page()
-    qtbot.waitUntil(lambda: len(page.table.rows) == 1)
-    (local,) = page.table.rows
-    assert (display_name(local), place_text(local)) == ("tiny:1b", "Ollama")
-    assert page.local_models is not None
-    assert page.local_models.stores[store] == ("Ollama", "")
-    page.table.choose_row(local)
+    (local,) = files_here(page)
+    assert (name_local(local), place_text(local)) == ("tiny:1b", "Ollama")
+    model = next(each for each in page.list.models if each.is_here)
+    assert row_of(page, model.key).tile == "Ol"
+    assert page.shelf is not None
+    assert page.shelf.local.stores[store] == ("Ollama", ())
+    page.list.choose(model.key)
     assert page.details.start.isVisible()
     assert not page.details.delete.isVisible()
     start = window.page("start")
@@ -138,72 +248,93 @@ def test_another_programs_model_is_listed_planned_and_left_to_it(
     assert start.steps.progress[Step.VERIFY].detail is StepDetail.WITHOUT_SUM
 
 
-def test_what_is_offered_begins_with_what_is_recommended(
-    open_page: Callable[[], ModelsPage], window: Window, qtbot: QtBot
-) -> None:
-    page = open_page()
-    page.show_view(1)
-    qtbot.waitUntil(lambda: len(page.offers.table.rows) > 10)
-    offers = page.offers.table.rows
-    assert page.offers.table.row is offers[0]
-    assert offers[0].fit != "TOO BIG"
-    unknown = [offer for offer in offers if not offer.is_size_known]
-    assert unknown
-    assert all(offer_size(offer).startswith("about ") or offer.bytes is None for offer in unknown)
-
-
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("free_mib", [5_500, 10_500, 48_000])
-async def test_what_has_room_is_offered_before_what_has_not(free_mib: int) -> None:
-    offers = (await read_offers(MachineDescription(free_mib=free_mib, backend="cpu"))).offers
-    models = list(dict.fromkeys(offer.model for offer in offers))
-    has_room = {offer.model for offer in offers if offer.fit != "TOO BIG"}
-    assert 0 < len(has_room) < len(models)
-    assert models[: len(has_room)] == [model for model in models if model in has_room]
-    for model in models:
-        fits = [offer.fit != "TOO BIG" for offer in offers if offer.model == model]
-        assert fits == sorted(fits, reverse=True)
+async def test_what_has_room_comes_before_what_has_not(free_mib: int, home: Path) -> None:
+    shelf: ModelShelf | None = None
+    async for each in read_shelf(MachineDescription(free_mib=free_mib, backend="cpu")):
+        shelf = each
+    assert shelf is not None
+    assert shelf.is_complete
+    models = [each for each in sort_models(list(shelf.models), BEST) if each.first and each.first.plan]
+    too_big = [each.first.is_too_big for each in models if each.first]
+    assert 0 < sum(too_big) < len(models)
+    assert too_big == sorted(too_big)
 
 
-def test_downloads_stay_together_where_no_file_is_shown(
-    open_page: Callable[[], ModelsPage], window: Window, qtbot: QtBot
-) -> None:
-    window.resize(1440, 900)
-    page = open_page()
-    page.show_view(1)
-    page.queue.add_download("qwen3.5-9b-mtp:Q4_K_M")
-    qtbot.waitUntil(lambda: page.downloads.isVisible() and bool(page.downloads.rows))
-    qtbot.waitUntil(lambda: page.downloads.height() < 300)
+async def test_models_are_sorted_by_what_they_mean(home: Path, demo_model: Path) -> None:
+    target = models_dir() / "own" / "Tiny-GGUF" / FILE
+    target.parent.mkdir(parents=True)
+    shutil.copy(demo_model, target)
+    shelf = [each async for each in read_shelf(CARD)][-1]
+    models = list(shelf.models)
+
+    def speeds(order: str) -> list[float]:
+        plans = [each.first.plan for each in sort_models(models, order) if each.first and each.first.plan]
+        return [plan.forecast.tokens_per_second for plan in plans if plan.forecast and plan.group < 2]
+
+    assert speeds(FASTEST) == sorted(speeds(FASTEST), reverse=True)
+    sizes = [each.first.size_bytes for each in sort_models(models, SMALLEST) if each.first and each.first.size_bytes]
+    assert sizes == sorted(sizes)
+    by_name = [each.name.casefold() for each in sort_models(models, BY_NAME)]
+    assert by_name == sorted(by_name)
+    assert sort_models(models, NEWEST)[0].is_here
+    assert len(sort_models(models, LAST_USED)) == len(models)
+
+
+async def test_plans_are_kept_while_the_memory_is_the_same(home: Path) -> None:
+    shelf = [each async for each in read_shelf(CARD)][-1]
+    again = [each async for each in read_shelf(CARD, shelf)]
+    assert all(
+        each.files[0].plan is before.files[0].plan for each, before in zip(again[0].models, shelf.models, strict=True)
+    )
+    assert len(again) == 3  # known, read, complete: nothing was planned anew
+    other = [each async for each in read_shelf(MachineDescription(gpu="RTX 3060"), shelf)][-1]
+    assert other.situation != shelf.situation
+    plans = [
+        (each.files[0].plan, before.files[0].plan) for each, before in zip(other.models, shelf.models, strict=True)
+    ]
+    assert not any(one is two for one, two in plans if one is not None)
+
+
+def test_downloads_take_one_line_at_the_bottom(open_page: OpenPage, window: Window, qtbot: QtBot) -> None:
+    page = open_page(CARD)
+    for name in ("qwen3.5-9b-mtp:Q4_K_M", "qwen3.5-9b-mtp:Q6_K"):
+        page.queue.add_download(name)
+    qtbot.waitUntil(lambda: page.downloads.isVisible() and len(page.downloads.rows) == 2)
+    qtbot.waitUntil(lambda: page.downloads.height() <= 60)
+    press(qtbot, page.downloads.open_button)
+    qtbot.waitUntil(lambda: 60 < page.downloads.height() <= 60 + 2 * 44 + 4)
+    press(qtbot, page.downloads.open_button)
+    qtbot.waitUntil(lambda: page.downloads.height() <= 60)
 
 
 def test_verifying_shows_how_far_it_is_and_what_came_of_it(
-    open_page: Callable[[], ModelsPage], put: Callable[..., Path], qtbot: QtBot
+    open_page: OpenPage, put: Callable[..., Path], qtbot: QtBot
 ) -> None:
     path = put(models_dir() / "mine.gguf")
     page = open_page()
-    qtbot.waitUntil(lambda: names(page) == ["mine.gguf"])
+    choose_file(page, "mine.gguf")
     press(qtbot, page.details.verify)
     assert page.details.progress.isVisible()
     assert page.details.verify.text() == "Stop verifying"
     qtbot.waitUntil(lambda: page.banner.isVisible())
     assert "SHA-256 was saved" in page.banner.text.text()
     assert not page.details.progress.isVisible()
-    qtbot.waitUntil(lambda: page.table.rows[0].state.value == "good")
+    qtbot.waitUntil(lambda: files_here(page)[0].state.value == "good")
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    grid = page.details.grid
-    qtbot.waitUntil(lambda: any(sha256 in grid.itemAt(at).widget().toolTip() for at in range(grid.count())))
+    qtbot.waitUntil(lambda: facts(page).get("SHA-256", "").startswith(sha256[:16]))
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     press(qtbot, page.details.verify)
     qtbot.waitUntil(lambda: "is damaged or was changed" in page.banner.text.text())
-    qtbot.waitUntil(lambda: page.table.rows[0].state.value == "damaged")
-    assert not page.details.start.isEnabled()
+    qtbot.waitUntil(lambda: files_here(page)[0].state.value == "damaged")
+    qtbot.waitUntil(lambda: not page.details.start.isEnabled())
 
 
-def test_deleting_takes_a_second_press(
-    open_page: Callable[[], ModelsPage], put: Callable[..., Path], qtbot: QtBot
-) -> None:
+def test_deleting_takes_a_second_press(open_page: OpenPage, put: Callable[..., Path], qtbot: QtBot) -> None:
     path = put(models_dir() / "mine.gguf")
     page = open_page()
-    qtbot.waitUntil(lambda: names(page) == ["mine.gguf"])
+    choose_file(page, "mine.gguf")
     press(qtbot, page.details.delete)
     assert path.exists()
     assert page.details.delete.text() == "Press again to free 8.6 MB"
@@ -211,30 +342,32 @@ def test_deleting_takes_a_second_press(
     assert page.details.delete.text() == "Delete"
     press(qtbot, page.details.delete)
     press(qtbot, page.details.delete)
-    qtbot.waitUntil(lambda: page.empty.isVisible())
+    qtbot.waitUntil(lambda: not files_here(page))
     assert not path.exists()
     assert "8.6 MB freed" in page.banner.text.text()
 
 
 def test_what_is_served_is_not_deleted_and_its_use_is_kept(
-    open_page: Callable[[], ModelsPage], put: Callable[..., Path], window: Window, qtbot: QtBot
+    open_page: OpenPage, put: Callable[..., Path], window: Window, qtbot: QtBot
 ) -> None:
     path = put(models_dir() / "mine.gguf")
     page = open_page()
-    qtbot.waitUntil(lambda: names(page) == ["mine.gguf"])
+    choose_file(page, "mine.gguf")
     press(qtbot, page.details.start)
     assert window.page_name == "cockpit"
     qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY)
     window.show_page("models")
-    last = page.table._rows.columns[6].cell
-    qtbot.waitUntil(lambda: last(page.table.rows[0]).text != "never")
+    qtbot.waitUntil(lambda: any(model.used_s for model in page.list.models))
+    qtbot.waitUntil(lambda: page.details.start.text() == "Open the chat")
     page.delete_selected()
     qtbot.waitUntil(lambda: "uses this file" in page.banner.text.text())
     assert path.exists()
+    press(qtbot, page.details.start)
+    assert window.page_name == "cockpit"
 
 
 def test_a_file_and_a_folder_that_are_dropped_are_listed(
-    open_page: Callable[[], ModelsPage], put: Callable[..., Path], tmp_path: Path, qtbot: QtBot
+    open_page: OpenPage, put: Callable[..., Path], tmp_path: Path, qtbot: QtBot
 ) -> None:
     file, other = put(tmp_path / "one.gguf"), put(tmp_path / "more" / "two.gguf")
     page = open_page()
@@ -242,15 +375,28 @@ def test_a_file_and_a_folder_that_are_dropped_are_listed(
     assert not dropped(page, tmp_path / "x.txt")
     assert dropped(page, file)
     qtbot.waitUntil(lambda: names(page) == ["one.gguf"])
+    qtbot.waitUntil(lambda: page.details.title.text() == "one")
     assert dropped(page, other.parent)
     qtbot.waitUntil(lambda: set(names(page)) == {"one.gguf", "two.gguf"})
-    page.show_view(2)
+    press(qtbot, page.folders_button)
     press(qtbot, page.folders.remove_buttons[other.parent])
     qtbot.waitUntil(lambda: names(page) == ["one.gguf"])
     assert other.exists()
+    qtbot.keyClick(page, Qt.Key.Key_Escape)
+    assert page.list.isVisible()
 
 
-def test_what_downloads_left_is_shown_and_deleted(open_page: Callable[[], ModelsPage], qtbot: QtBot) -> None:
+def test_folders_and_several_files_are_taken_anywhere_in_the_window(
+    open_page: OpenPage, put: Callable[..., Path], tmp_path: Path, window: Window, qtbot: QtBot
+) -> None:
+    one, two = put(tmp_path / "a" / "one.gguf"), put(tmp_path / "b" / "two.gguf")
+    assert dropped(window, one.parent, two)
+    assert window.page_name == "models"
+    page: ModelsPage = window.page("models")
+    qtbot.waitUntil(lambda: names(page) == ["one.gguf", "two.gguf"])
+
+
+def test_what_downloads_left_is_shown_and_deleted(open_page: OpenPage, qtbot: QtBot) -> None:
     target = models_dir() / "m.gguf"
     target.parent.mkdir(parents=True)
     part_path(target).write_bytes(b"x" * 60_000)
@@ -258,7 +404,7 @@ def test_what_downloads_left_is_shown_and_deleted(open_page: Callable[[], Models
         journal_path(target), DownloadIdentity("https://hub.example/x", 100_000), [Stretch(0, 60_000, 60_000)]
     )
     page = open_page()
-    page.show_view(2)
+    press(qtbot, page.folders_button)
     button = page.folders.delete_buttons[part_path(target)]
     press(qtbot, button)
     assert part_path(target).exists()
@@ -267,46 +413,166 @@ def test_what_downloads_left_is_shown_and_deleted(open_page: Callable[[], Models
     qtbot.waitUntil(lambda: not page.folders.delete_buttons)
 
 
+REPO = "window/Demo-GGUF"
+
+
 @pytest.fixture
 def repo(hub: Hub, demo_model: Path) -> Iterator[str]:
     folder = hub.folder / "window" / "Demo-GGUF"
     folder.mkdir(parents=True)
     shutil.copy(demo_model, folder / FILE)
-    yield "window/Demo-GGUF"
+    yield REPO
     shutil.rmtree(folder)
 
 
-def test_a_download_goes_through_the_queue_into_the_library(
-    open_page: Callable[[], ModelsPage], repo: str, window: Window, qtbot: QtBot
+def test_a_link_is_shown_with_its_files_and_got_from_its_row(
+    open_page: OpenPage, repo: str, window: Window, hub: Hub, qtbot: QtBot
 ) -> None:
-    page = open_page()
+    page = open_page(CARD)
     told: list[str] = []
     window.controller.notification_requested.connect(lambda _title, text: told.append(text))
-    page.show_view(1)
-    page.offers.address.setText(f"{repo}:{FILE}")
-    press(qtbot, page.offers.add_button)
+    QGuiApplication.clipboard().setText(f"{hub.url}/{repo}/blob/main/{FILE}")
+    window._paste()
+    assert window.page_name == "models"
+    qtbot.waitUntil(lambda: page.details.subtitle.text().startswith("F16"))
+    model = page.list.model_row
+    assert model is not None
+    assert model.repo == repo
+    assert page.details.badge.text() == "FITS"
+    press_row_button(page, qtbot, model.key)
+    row = row_of(page, model.key)
+    assert row.fraction is not None  # at once, before the queue has it
+    assert page.downloads.isVisible()
+    assert page.downloads.title.full_text == f"{repo}:{FILE}"
     qtbot.waitUntil(lambda: names(page) == [FILE])
     assert told == [f"{repo}:{FILE}"]
     assert "verified" in page.banner.text.text()
     (job,) = page.queue.snapshot.jobs
     assert job.state.value == "done"
-    assert page.downloads.isVisible()
     press(qtbot, page.downloads.clear_button)
     qtbot.waitUntil(lambda: not page.downloads.isVisible())
+    (button,) = page.banner.buttons
+    assert button.text() == "Start"
+    assert sum(1 for each in page.list.models if each.repo == repo) == 1
+    press(qtbot, button)
+    qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY)
 
 
-def test_a_download_that_cannot_be_says_why(open_page: Callable[[], ModelsPage], hub: Hub, qtbot: QtBot) -> None:
+def test_an_address_is_typed_and_downloaded(open_page: OpenPage, repo: str, qtbot: QtBot) -> None:
+    page = open_page(CARD)
+    press(qtbot, page.add_button)
+    assert page.add_card.isVisible()
+    assert not page.add_card.add_button.isEnabled()
+    qtbot.keyClicks(page.add_card.address, f"{repo}:{FILE}")
+    press(qtbot, page.add_card.add_button)
+    qtbot.waitUntil(lambda: names(page) == [FILE])
+    qtbot.keyClick(page.add_card.address, Qt.Key.Key_Escape)
+    assert not page.add_card.isVisible()
+
+
+def test_an_address_from_elsewhere_asks_for_its_checksum(open_page: OpenPage, window: Window, qtbot: QtBot) -> None:
+    page = open_page()
+    window.show_page("about")
+    QGuiApplication.clipboard().setText("https://files.example/some/model.gguf")
+    window._paste()
+    assert window.page_name == "models"
+    assert page.add_card.address.text() == "https://files.example/some/model.gguf"
+    assert "SHA-256" in page.add_card.hint.text()
+    assert page.add_card.hint.isVisible()
+    assert not page.add_card.show_button.isEnabled()
+
+
+def test_a_download_starts_its_model_if_that_was_asked_for(
+    open_page: OpenPage, repo: str, window: Window, qtbot: QtBot
+) -> None:
+    page = open_page(CARD)
+    page.show_hub_model(repo)
+    qtbot.waitUntil(lambda: page.details.download_and_start.isVisible() and page.details.title.text() == "MTP demo")
+    press(qtbot, page.details.download_and_start)
+    qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY)
+    assert window.page_name == "cockpit"
+    assert window.controller.launch is not None
+    assert window.controller.launch.options.model.name == FILE
+
+
+def test_the_hub_is_searched_when_the_user_allows_it(open_page: OpenPage, repo: str, hub: Hub, qtbot: QtBot) -> None:
+    page = open_page(CARD)
+    hub.requests()
+    qtbot.keyClicks(page.search.field, "window demo")
+    qtbot.waitUntil(page.hub_line.isVisible)
+    assert [each.text() for each in page.hub_line.buttons] == ["Search once", "Always", "Never"]
+    assert hub.requests() == []  # nothing is sent before that
+    assert page.nothing.isVisible()
+    press(qtbot, page.hub_line.buttons[1])
+    qtbot.waitUntil(lambda: "1 found" in page.hub_line.text.text())
+    assert settings.stored_value(SEARCH_HUB) == VALUE_ON
+    (model,) = page.list.models
+    assert model.found is not None
+    assert row_of(page, model.key).action == "files"
+    press_row_button(page, qtbot, model.key)
+    qtbot.waitUntil(lambda: bool(page.list.models) and bool(page.list.models[0].files))
+    assert page.list.models[0].repo == repo
+    assert page.details.badge.text() == "FITS"
+    page.search.field.clear()
+    qtbot.keyClicks(page.search.field, "no such words")
+    qtbot.waitUntil(lambda: page.hub_line.text.text() == "Nothing found on Hugging Face.")
+    assert page.nothing.isVisible()
+    qtbot.keyClick(page.search.field, Qt.Key.Key_Escape)
+    assert page.search.text == ""
+    assert len(page.list.models) > 10
+
+
+def test_a_hub_that_does_not_answer_is_tried_again(
+    open_page: OpenPage, repo: str, hub: Hub, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = open_page(CARD)
+    settings.change_setting(SEARCH_HUB, VALUE_ON)
+    monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("503"))
+    qtbot.keyClicks(page.search.field, "demo")
+    qtbot.waitUntil(lambda: "HTTP status 503" in page.hub_line.text.text())
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    press(qtbot, page.hub_line.buttons[0])
+    qtbot.waitUntil(lambda: "found on Hugging Face" in page.hub_line.text.text())
+
+
+def test_without_a_network_it_says_where_it_searched(
+    open_page: OpenPage, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    page = open_page()
+    qtbot.keyClicks(page.search.field, "qwen")
+    qtbot.waitUntil(lambda: "there is no network" in page.hub_line.text.text())
+    assert page.list.models
+    assert all("qwen" in each.name.casefold() or "qwen" in each.key for each in page.list.models)
+    assert page.hub_line.buttons == []
+
+
+def test_a_download_that_cannot_be_says_why(open_page: OpenPage, hub: Hub, qtbot: QtBot) -> None:
     page = open_page()
     page.queue.add_download("nobody/Nothing-GGUF:x.gguf")
+    assert page.downloads.isVisible()
+    assert page.downloads.title.full_text == "nobody/Nothing-GGUF:x.gguf"
     qtbot.waitUntil(lambda: any(job.state.value == "failed" for job in page.queue.snapshot.jobs))
     (job,) = page.queue.snapshot.jobs
-    row = page.downloads.rows[job.id]
-    assert row.toggle.text() == "Try again"
-    assert row.progress_text.text()
+    assert page.downloads.rows[job.id].toggle.text() == "Try again"
+    assert page.downloads.rows[job.id].progress_text.full_text
+    assert page.downloads.toggle.text() == "Try again"
+    assert page.downloads.problem.full_text
+    press(qtbot, page.downloads.cancel)
+    qtbot.waitUntil(lambda: page.queue.snapshot.jobs[0].state.value == "cancelled")
+
+
+def test_what_cannot_be_added_is_not_left_as_if_it_were(open_page: OpenPage, hub: Hub, qtbot: QtBot) -> None:
+    page = open_page()
+    page.queue.add_download("nobody/Nothing-GGUF:Q4_K_M")
+    assert page.downloads.isVisible()
+    qtbot.waitUntil(lambda: not page.downloads.isVisible())
+    assert page.banner.isVisible()
+    assert "nobody/Nothing-GGUF" in page.banner.text.text()
 
 
 def test_a_queue_that_was_left_goes_on_with_the_window(
-    repo: str, home: Path, window: Window, qtbot: QtBot, open_page: Callable[[], ModelsPage]
+    repo: str, home: Path, window: Window, qtbot: QtBot, open_page: OpenPage
 ) -> None:
     """As after a crash, or an `add` on the command line."""
     import asyncio
@@ -323,41 +589,62 @@ def test_a_queue_that_was_left_goes_on_with_the_window(
     assert states[first.id] == "paused"
     row = page.downloads.rows[first.id]
     assert row.toggle.text() == "Resume"
+    press(qtbot, page.downloads.open_button)
     press(qtbot, row.cancel)
     qtbot.waitUntil(lambda: page.queue.snapshot.jobs[0].state.value == "cancelled")
 
 
-def test_a_table_sorts_by_what_a_cell_means(qtbot: QtBot) -> None:
-    columns: tuple[Column[int], ...] = (
-        Column("Number", "", lambda row: Cell(f"{row:,}", row)),
-        Column("Word", "", lambda row: Cell("FITS" if row > 5 else "TOO BIG", badge=True)),
-    )
-    table: ModelTable[int] = ModelTable("Numbers", columns)
-    qtbot.addWidget(table)
-    table.resize(300, 200)
-    table.show()
-    table.show_rows([10, 9, 1_000], lambda row: row)
-    assert table.list_shown_rows() == [10, 9, 1_000]
-    table.sortByColumn(0, Qt.SortOrder.AscendingOrder)
-    assert table.list_shown_rows() == [9, 10, 1_000]
-    table.choose_row(1_000)
-    table.show_rows([1, 1_000], lambda row: row)
-    assert table.row == 1_000
-    opened: list[int] = []
-    table.opened.connect(opened.append)
-    qtbot.keyClick(table, Qt.Key.Key_Return)
-    assert opened == [1_000]
+def test_a_narrow_page_has_the_details_in_a_drawer(open_page: OpenPage, window: Window, qtbot: QtBot) -> None:
+    page = open_page(CARD)
+    window.resize(1000, 640)
+    qtbot.waitUntil(lambda: not page.details.isVisible())
+    click_row(page, qtbot, page.list.models[1].key)
+    assert page.details.isVisible()
+    assert page.details.title.text() == page.list.models[1].name
+    qtbot.keyClick(page.list, Qt.Key.Key_Escape)
+    assert not page.details.isVisible()
+    assert page.list.hasFocus()
+    qtbot.keyClick(page.list, Qt.Key.Key_Down)
+    assert not page.details.isVisible()
 
 
-def test_a_files_name_is_never_html(
-    put: Callable[..., Path], open_page: Callable[[], ModelsPage], window: Window
-) -> None:
+def test_columns_go_one_after_the_other() -> None:
+    shown = [tuple(Columns.for_width(width).places) for width in (900, 700, 580, 500, 300)]
+    assert shown[0] == ("fit", "file", "speed", "context", "size")
+    assert [len(each) for each in shown] == sorted((len(each) for each in shown), reverse=True)
+    assert shown[-1] == ("fit",)
+
+
+def test_no_sentence_of_the_page_names_a_command(open_page: OpenPage, window: Window) -> None:
+    """A user of the window has no terminal."""
+    page = open_page(MachineDescription(gpu="RTX 3060"), waits=True)
+    said = []
+    for model in page.list.models:
+        page.list.choose(model.key)
+        said += [label.text() for label in page.findChildren(QLabel)]
+        said += [button.text() + button.toolTip() for button in page.findChildren(QPushButton)]
+        row = row_of(page, model.key)
+        said += [row.sentence, row.tip]
+    assert [text for text in said if "`" in text or " --" in text or "(--" in text or "erminal" in text] == []
+    assert without_flags("It fits (--ctx 4096), slower.") == "It fits, slower."
+
+
+def test_a_screen_reader_hears_a_row_as_a_sentence(open_page: OpenPage) -> None:
+    page = open_page(CARD, waits=True)
+    model: LibraryModel = page.list.models[0]
+    heard = page.list.tree.data(page.list.tree.find(model.key), Qt.ItemDataRole.AccessibleTextRole)
+    for part in (model.name, "recommended", "FITS", "t/s", "GB", "Download"):
+        assert part in heard
+
+
+def test_a_files_name_is_never_html(put: Callable[..., Path], open_page: OpenPage, window: Window) -> None:
     put(models_dir() / "a <img src='x.png'> b.gguf")
-    table = open_page().table
-    tips = [table.model().index(0, at).data(Qt.ItemDataRole.ToolTipRole) for at in range(table.model().columnCount())]
-    tips += [label.toolTip() for label in window.page("models").details.findChildren(QLabel)]
-    assert any("img src" in tip for tip in tips)
-    assert not any("<img" in tip for tip in tips)
+    page = open_page()
+    choose_file(page, "a <img src='x.png'> b.gguf")
+    tip = page.list.tree.data(page.list.currentIndex(), Qt.ItemDataRole.ToolTipRole)
+    tips = [tip, *(label.toolTip() for label in page.details.findChildren(QLabel))]
+    assert any("img src" in each for each in tips)
+    assert not any("<img" in each for each in tips)
 
 
 def ends(handle: WorkHandle[Any]) -> threading.Event:
@@ -368,17 +655,18 @@ def ends(handle: WorkHandle[Any]) -> threading.Event:
 
 
 def test_what_came_of_a_verification_that_was_stopped_is_not_said(
-    put: Callable[..., Path], open_page: Callable[[], ModelsPage], qtbot: QtBot
+    put: Callable[..., Path], open_page: OpenPage, qtbot: QtBot
 ) -> None:
     put(models_dir() / "one.gguf")
     put(models_dir() / "two.gguf")
     page = open_page()
+    choose_file(page, "one.gguf")
     page.verify_selected()
     handle = page.verifying.handle
     assert handle is not None
     assert ends(handle).wait(60)  # it has ended, and this thread has not heard of it
     page.verify_selected()
-    page.table.selectRow(1)
+    choose_file(page, "two.gguf")
     page.verify_selected()
     second = page.verifying.handle
     assert second is not None

@@ -5,13 +5,13 @@ from contextlib import nullcontext
 
 import pytest
 from PySide6.QtCore import QPoint
-from PySide6.QtWidgets import QScrollArea
+from PySide6.QtWidgets import QHeaderView, QScrollArea
 from pytestqt.qtbot import QtBot
 
 from launcher.gui import theme
-from launcher.gui.models.table import ModelTable
 from launcher.gui.rail import PageButton
-from launcher.gui.widgets.rows import Cell, Column
+from launcher.gui.widgets.row_table import RowTable
+from launcher.gui.widgets.rows import Cell, Column, TableRows
 from launcher.gui.window import Window
 
 FIRST_PAGE = "about"
@@ -57,11 +57,15 @@ def test_columns_make_way_and_come_back(qtbot: QtBot, window: Window) -> None:
     columns: list[Column[str]] = [
         Column(title, "", lambda row: Cell(row), spare=spare) for title, spare in (("A", 0), ("B", 2), ("C", 1))
     ]
-    table: ModelTable[str] = ModelTable("Things", columns)
+    table = RowTable("Things")
     qtbot.addWidget(table)
+    rows = TableRows(columns, table)
+    table.setModel(rows)
+    table.horizontalHeader().setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
     table.resize(900, 300)
     table.show()
-    table.show_rows(["a text of some length, which needs its room"])
+    rows.show_rows(["a text of some length, which needs its room"])
+    table.show_columns()
 
     def shown() -> str:
         return "".join(each.title for at, each in enumerate(columns) if not table.isColumnHidden(at))

@@ -105,7 +105,7 @@ def test_our_own_server_is_none_of_the_others(expected: bool) -> None:
     about = replace(about, situation=situation, plans=make_plans(load_catalogue(), situation, PlanCriteria()))
     assert fact(about, "Used by this server").value == "qwen 12,000 MiB"
     assert (fact(about, "Used by others").value, fact(about, "Used by others").detail) == ("gnome-shell 820 MiB", "")
-    assert round(memory_totals(about)[1] / MIB) == 1_600
+    assert round(memory_totals(about.situation)[1] / MIB) == 1_600
     needs = memory_needs_text(about.plans[0], None, situation)
     assert "of 22.4 GiB GPU memory that is free once the running server stops; 10.7 GiB free now." in needs
 
@@ -135,7 +135,7 @@ def test_two_gpus_are_numbered_and_planned_for_together() -> None:
     subjects = [each.subject for each in list_facts(about)]
     assert subjects[:2] == ["GPU 1", "GPU 2"]
     assert "over 2 GPUs" in plan_title(about.plans[0])
-    total, others = memory_totals(about)
+    total, others = memory_totals(about.situation)
     assert round(total / MIB) == 2 * 24_564
     assert round(others / MIB) == 2 * 1_600
 

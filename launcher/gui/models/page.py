@@ -1,4 +1,4 @@
-"""The Models page: local files and their actions, the catalogue, folders and the download queue."""
+"""The Models page: models here, in the catalogue and on the hub in one list, with their details and the downloads."""
 
 from __future__ import annotations
 
@@ -6,32 +6,54 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QMimeData, QSize, Qt, QUrl, Slot
-from PySide6.QtGui import QDesktopServices, QResizeEvent
-from PySide6.QtWidgets import QFileDialog, QGridLayout, QScrollArea, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtCore import QMimeData, Qt, QTimer, QUrl, Slot
+from PySide6.QtGui import QDesktopServices, QKeyEvent, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QStackedWidget, QVBoxLayout, QWidget
 
+from launcher.app import settings
+from launcher.app.model_library import (
+    LibraryFile,
+    LibraryModel,
+    ModelShelf,
+    find_recommended,
+    name_local,
+)
+from launcher.app.settings_declared import SEARCH_HUB, VALUE_OFF, VALUE_ON
 from launcher.base.errors import LauncherError
 from launcher.base.paths import find_existing_parent
+from launcher.fetch.hub_cache import is_hub_offline
 from launcher.gui import theme
-from launcher.gui.models.cards import DetailCard, FoldersPanel, OffersPanel, QueueCard, Verification
-from launcher.gui.models.columns import file_columns
-from launcher.gui.models.queries import LocalModels, delete_model, read_details, read_local_models, read_offers
+from launcher.gui.labels import Label
+from launcher.gui.models.detail import DetailPanel, Serving
+from launcher.gui.models.downloads_bar import DownloadsBar
+from launcher.gui.models.folders import FoldersPanel
+from launcher.gui.models.list_view import LibraryList, ListHead, paint_tile
+from launcher.gui.models.queries import delete_model, read_figures
 from launcher.gui.models.queue_controller import QueueController
-from launcher.gui.models.table import ModelTable
-from launcher.gui.models.text import count_files, display_name, format_size
+from launcher.gui.models.row_text import TILE_ORDER, Download, Row, describe_file, describe_model, store_tile, tile_name
+from launcher.gui.models.search import BEST, HERE, AddCard, HubLine, SearchLine, filter_models, sort_models
+from launcher.gui.models.text import format_size
+from launcher.gui.models.verification import Verification
 from launcher.gui.translation import ntr, render, tr
-from launcher.gui.widgets import Banner, Card, DropTarget, EmptyState, PageHead, Segmented
+from launcher.gui.widgets import Banner, Card, DropTarget, EmptyState, PageHead
+from launcher.gui.widgets.drop_target import dropped_models
 
 if TYPE_CHECKING:
+    from launcher.app.planner import MachineDescription
     from launcher.fetch.jobs import Job
     from launcher.gui.controller import Controller
     from launcher.models.leftovers import Leftover
     from launcher.models.library import LocalModel
     from launcher.runtime import WorkHandle
 
-_SIDE_WIDTH, _NARROW, _CRAMPED = 388, 940, 620
-"""In pixels: width of the details; page widths below which they go below the table, and margins shrink."""
-_FILES, _OFFERS, _FOLDERS = range(3)
+_DETAIL_WIDTH, _WIDE_DETAIL_WIDTH = 336, 560
+"""Width of the details on usual and on wide pages, in pixels."""
+_NARROW, _WIDE, _CRAMPED = 900, 1_800, 620
+"""Page widths in pixels below which the details are a drawer, above which they are wider, and margins shrink."""
+_SEARCH_PAUSE_MS = 400
+"""After the last key, before the hub is asked."""
+_LEAST_SEARCH = 2
+"""Characters from which the hub is asked."""
 
 
 class ModelsPage(QWidget):
@@ -40,61 +62,104 @@ class ModelsPage(QWidget):
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
-        self.local_models: LocalModels | None = None
-        self._used: dict[str, float] = {}
-        """Time of the last use by path. The table's columns read it, so it is updated in place."""
+        self.machine: MachineDescription | None = None
+        """The machine to plan for; None is this computer."""
+        self.shelf: ModelShelf | None = None
+        """The models of the catalogue and of this computer, as far as they are read."""
+        self.from_hub: tuple[LibraryModel, ...] = ()
+        """Models on the hub: found by the search, or named by a link."""
+        self._searched = ""
+        """The words for which the hub was asked last."""
+        self._downloads: dict[str, Download] = {}
+        """Downloads by what they get."""
+        self._start_after: set[str] = set()
+        """Titles of the downloads whose files are to be started once they are here."""
+        self._recommended = ""
         self._path_to_select: Path | None = None
-        self._listing: WorkHandle[None] | None = None
-        self._details_reading: WorkHandle[None] | None = None
+        self._key_to_select = ""
+        self._is_drawer_open = False
+        self._reading: WorkHandle[None] | None = None
+        self._searching: WorkHandle[None] | None = None
+        self._figures_reading: WorkHandle[None] | None = None
+        self._figures_of = ""
         self.verifying = Verification(controller.bridge, self)
         self.banner = Banner()
         self.queue = QueueController(controller, self)
-        self.table: ModelTable[LocalModel] = ModelTable(tr("Models on this computer"), file_columns(self._used))
-        self.details = DetailCard(
-            self.start_selected, self.plan_selected, self.verify_selected, self.delete_selected, self.show_in_folder
-        )
-        self.downloads = QueueCard(self.queue)
-        self.offers = OffersPanel(self.queue.add_download)
+        self.search = SearchLine()
+        self.list = LibraryList(self._describe_row)
+        self.hub_line = HubLine()
+        self.details = DetailPanel()
+        self.downloads = DownloadsBar(self.queue)
         self.folders = FoldersPanel(self.add_folder, self._remove_folder, self._remove_leftover, self._open_folder)
+        self.add_card = AddCard(self.show_hub_model, self.queue.add_download, self.choose_file, self.add_folder)
+        self._search_timer = QTimer(self)
+        self._search_timer.setSingleShot(True)
+        self._search_timer.setInterval(_SEARCH_PAUSE_MS)
         self._lay_out()
         self.drop = DropTarget(self, _drop_hint, self._add_dropped)
         self._connect_signals()
         self.queue.refresh()
 
     def on_shown(self) -> None:
-        """Read the model folders, the queue and, if visible, the catalogue."""
+        """Read the models and the queue."""
         self.refresh()
         self.queue.refresh()
-        if self._views.value == _OFFERS:
-            self._read_offers()
 
     @Slot()
     def refresh(self) -> None:
-        """Read the model folders again. Cancels a read in progress."""
-        if self._listing is not None:
-            self._listing.cancel()
-        run = self._controller.bridge.run
-        self._listing = run(lambda _report: read_local_models(), done=self._show_models, failed=self._show_error)
+        """Read the models again. Cancels a read in progress."""
+
+        async def work(report: object) -> None:
+            from launcher.app.model_library import read_shelf
+            from launcher.app.planner import MachineDescription
+
+            assert callable(report)  # noqa: S101 -- for the type checker
+            async for shelf in read_shelf(machine or MachineDescription(), known):
+                report(shelf)
+
+        if self._reading is not None:
+            self._reading.cancel()
+        machine, known = self.machine, self.shelf
+        self._reading = self._controller.bridge.run(work, reported=self._show_shelf, failed=self._show_read_failure)
+
+    # What the user does with the selected model.
+
+    @property
+    def selected(self) -> tuple[LibraryModel, LibraryFile | None] | None:
+        """The selected model with the file that is meant: the selected one, else the model's first."""
+        model = self.list.model_row
+        return None if model is None else (model, self.list.file_row or model.first)
+
+    @Slot(object, object)
+    def act_on_row(self, model: LibraryModel, file: LibraryFile | None) -> None:
+        """Do what the button of a row says: start what is here, get what is not."""
+        file = file or model.first
+        if file is None:
+            self.show_hub_model(model.repo)
+        elif model.is_built_in or file.is_usable:
+            if file.is_model:
+                self._start(model, file)
+        elif file.download_id and (file.download_id not in self._downloads or not self._is_getting(file)):
+            self._download(file)
 
     @Slot()
     def start_selected(self) -> None:
-        """Serve the selected file."""
-        local = self.table.row
-        if local is None:
-            return
-        self._controller.start(_model_name(local))
-        self._controller.show_page("cockpit")
+        """Serve the selected file, or open the chat if it is served."""
+        selected = self.selected
+        if selected is not None and selected[1] is not None:
+            self._start(selected[0], selected[1])
 
     @Slot()
     def plan_selected(self) -> None:
-        """Show the plan of the selected file."""
-        if self.table.row is not None:
-            self._controller.show_plan(_model_name(self.table.row))
+        """Show the plan of the selected file on the Start page."""
+        selected = self.selected
+        if selected is not None and selected[1] is not None:
+            self._controller.show_plan(_start_name(selected[0], selected[1]))
 
     @Slot()
     def verify_selected(self) -> None:
         """Verify the selected file, or stop verifying."""
-        local = self.table.row
+        local = self._selected_local
         if self.verifying.local is not None:
             self.verifying.stop()
         elif local is not None:
@@ -103,20 +168,74 @@ class ModelsPage(QWidget):
 
     @Slot()
     def delete_selected(self) -> None:
-        """Delete the selected file. The card has asked for confirmation."""
-        local = self.table.row
+        """Delete the selected file. The panel has asked for confirmation."""
+        local = self._selected_local
         if local is not None:
             self._controller.bridge.run(
                 lambda _report: delete_model(local),
-                done=lambda freed: self._show_deleted(display_name(local), freed),
+                done=lambda freed: self._show_deleted(name_local(local), freed),
                 failed=self._show_error,
             )
 
     @Slot()
     def show_in_folder(self) -> None:
         """Open the folder of the selected file."""
-        if self.table.row is not None:
-            self._open_folder(self.table.row.path.parent)
+        if self._selected_local is not None:
+            self._open_folder(self._selected_local.path.parent)
+
+    @Slot()
+    def download_selected(self, *, then_start: bool = False) -> None:
+        """Get the selected file; with `then_start` start it once it is here."""
+        selected = self.selected
+        if selected is not None and selected[1] is not None and selected[1].download_id:
+            if then_start:
+                self._start_after.add(selected[1].download_id)
+            self._download(selected[1])
+
+    @Slot()
+    def look_up_selected(self) -> None:
+        """Read from the hub what the plan of the selected file lacks."""
+        selected = self.selected
+        if selected is None or selected[1] is None:
+            return
+        model, file = selected[0], selected[1]
+
+        async def work(_report: object) -> None:
+            from launcher.app.model_library import look_up
+
+            await look_up(model, file)
+
+        self.details.look_up.setEnabled(False)
+        self.banner.show_message(tr("Asking Hugging Face about {name} ...", name=model.name), "information")
+        self._controller.bridge.run(
+            work, done=lambda _none: self._show_looked_up(model), failed=self._show_look_up_failure
+        )
+
+    def show_hub_model(self, name: str) -> None:
+        """Read the files of a model on the hub, by its name or link, and select it in the list."""
+        situation = self.shelf.situation if self.shelf is not None else None
+
+        async def work(_report: object) -> LibraryModel:
+            from launcher.app.model_library import read_hub_model
+
+            return await read_hub_model(name, situation)
+
+        self.hub_line.show_state(tr("Reading the files of {name} on Hugging Face ...", name=name))
+        if self._searching is not None:
+            self._searching.cancel()
+        self._searching = self._controller.bridge.run(
+            work, done=self._show_hub_model, failed=lambda error: self._show_hub_failure(error, name)
+        )
+
+    # Files, folders and links.
+
+    @Slot()
+    def choose_file(self) -> None:
+        """Let the user choose a model file, which is then listed."""
+        kinds = f"{tr('Models')} (*.gguf);;{tr('All files')} (*)"
+        name, _ = QFileDialog.getOpenFileName(self, tr("Choose a model"), "", kinds)
+        if name:
+            self.add_place(Path(name))
 
     @Slot()
     def add_folder(self) -> None:
@@ -141,94 +260,162 @@ class ModelsPage(QWidget):
             work, done=lambda added: self._show_added(path, is_new=added[0], store=added[1]), failed=self._show_error
         )
 
-    def _add_dropped(self, data: QMimeData) -> None:
-        for path in _dropped_models(data):
-            self.add_place(path)
+    def add_link(self, text: str) -> None:
+        """Take a pasted link: show the files of a model on the hub, or ask for the checksum of another address."""
+        from launcher.models.hub_model import parse_hub_name
+
+        if parse_hub_name(text) is None:
+            self._show_adding(shows=True)
+            self.add_card.show_address(text)
+        else:
+            self.show_hub_model(text)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
+        """Esc goes back to the list: from the folders, the links and the drawer."""
+        if event.key() == Qt.Key.Key_Escape and self._stack.currentIndex() == 1:
+            self.show_folders(shows=False)
+        elif event.key() == Qt.Key.Key_Escape and self.add_card.isVisible():
+            self._show_adding(shows=False)
+        elif event.key() == Qt.Key.Key_Escape and self._is_drawer_open and not self._is_beside:
+            self._set_drawer(is_open=False)
+        else:
+            super().keyPressEvent(event)
+
+    def show_folders(self, *, shows: bool) -> None:
+        """Show the model folders in place of the list, or the list."""
+        self.folders_button.setChecked(shows)
+        self._stack.setCurrentIndex(1 if shows else 0)
+        self.search.setVisible(not shows)
+
+    # Layout.
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Put the details beside the table, or below it on a narrow page."""
+        """Put the details beside the list, or into a drawer on a narrow page."""
         super().resizeEvent(event)
         self._arrange()
 
     def _lay_out(self) -> None:
-        self._head = PageHead(tr("Models"), tr("Scanning for models ..."))
-        options = [(_FILES, tr("On this computer")), (_OFFERS, tr("Download")), (_FOLDERS, tr("Folders"))]
-        self._views = Segmented(tr("View"), options)
+        self._head = PageHead(tr("Models"), tr("Looking for models ..."), beside=True)
+        self.folders_button = self._head.add_button(
+            tr("Folders"), lambda: self.show_folders(shows=self.folders_button.isChecked())
+        )
+        self.folders_button.setCheckable(True)
+        self.folders_button.setToolTip(tr("Folders in which models are found, and unfinished downloads"))
+        self.add_button = self._head.add_button(
+            tr("Add file or link"), lambda: self._show_adding(shows=self.add_button.isChecked())
+        )
+        self.add_button.setCheckable(True)
+        self._make_list()
+        content = QWidget()
+        content.setObjectName("plain")
+        self._content = QHBoxLayout(content)
+        self._content.setContentsMargins(0, 0, 0, 0)
+        self._content.setSpacing(theme.px(theme.GAP_L))
+        self._content.addWidget(self._list_card, 1)
+        self._content.addWidget(self.details)
+        self._stack = QStackedWidget()
+        self._stack.addWidget(content)
+        self._stack.addWidget(self.folders)
+        self._column = QVBoxLayout(self)
+        self._column.setSpacing(theme.px(theme.GAP_M))
+        for widget in (self._head, self.banner, self.add_card, self.search):
+            self._column.addWidget(widget)
+        self._column.addWidget(self._stack, 1)
+        self._column.addWidget(self.downloads)
+        self._is_beside: bool | None = None
+        """Whether the details are beside the list, not a drawer; None before the first layout."""
+        self._arrange()
+        QWidget.setTabOrder(self.search.order, self.list)
+
+    def _make_list(self) -> None:
         self.empty = EmptyState(
             tr("No models are on this computer yet"),
             tr(
                 "Download a model that fits, add your models folder, or drop a .gguf file here. Models of "
                 "Ollama, LM Studio, Jan, llama.cpp and the Hugging Face cache are found automatically."
             ),
-            ((tr("Download one"), lambda: self.show_view(_OFFERS)), (tr("Add a folder …"), self.add_folder)),
+            ((tr("Show what fits"), self._show_all), (tr("Add a folder …"), self.add_folder)),
         )
-        card = Card()
-        card.body.setContentsMargins(*(theme.px(theme.GAP),) * 4)
-        card.body.addWidget(self.table)
-        self._files = _CurrentPageStack()
-        self._files.addWidget(self.empty)
-        self._files.addWidget(card)
-        self._stack = _CurrentPageStack()
-        for widget in (self._files, self.offers, self.folders):
-            self._stack.addWidget(widget)
-        content = QWidget()
-        content.setObjectName("plain")
-        self._grid = QGridLayout(content)
-        self._grid.setSpacing(theme.px(theme.GAP_L))
-        self._grid.addWidget(self._head, 0, 0, 1, 2)
-        self._grid.addWidget(self.banner, 1, 0, 1, 2)
-        self._grid.addWidget(self._views, 2, 0, 1, 2)
-        self._side = QWidget()
-        self._side.setObjectName("plain")
-        side = QVBoxLayout(self._side)
-        side.setContentsMargins(0, 0, 0, 0)
-        side.setSpacing(theme.px(theme.GAP_L))
-        side.addWidget(self.downloads)
-        side.addWidget(self.details, 1)
-        side.addStretch()  # keeps the downloads together where no file is shown
-        self._is_beside: bool | None = None
-        """Whether the side column is beside the table, not below it; None before the first layout."""
-        area = QScrollArea()
-        area.setWidget(content)
-        area.setWidgetResizable(True)
-        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)  # needed at 200 % text scale
-        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.addWidget(area)
-        self._arrange()
-        previous: QWidget = self.table  # focus order: the table first, then the switch above it
-        for value, _ in options:
-            QWidget.setTabOrder(previous, self._views.button(value))
-            previous = self._views.button(value)
+        self.nothing = EmptyState(
+            tr("Nothing found"),
+            tr("No model of the catalogue or on this computer has these words."),
+            ((tr("Clear the search"), self.search.field.clear),),
+        )
+        self.looking = Label(tr("Looking for models ..."))
+        self.looking.setObjectName("secondary")
+        self.looking.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self._head_line = ListHead(self.list)
+        rows = QWidget()
+        rows.setObjectName("plain")
+        column = QVBoxLayout(rows)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(0)
+        column.addWidget(self._head_line)
+        column.addWidget(self.list, 1)
+        self._rows = QStackedWidget()
+        for widget in (self.looking, rows, self.empty, self.nothing):
+            self._rows.addWidget(widget)
+        self._legend = _Legend()
+        self._list_card = Card()
+        self._list_card.body.setContentsMargins(1, 1, 1, 1)
+        self._list_card.body.setSpacing(0)
+        self._list_card.body.addWidget(self._rows, 1)
+        self._list_card.body.addWidget(self.hub_line)
+        self._list_card.body.addWidget(self._legend)
 
     def _arrange(self) -> None:
         edge = theme.px(theme.GAP if self.width() < theme.px(_CRAMPED) else theme.GAP_XL)
-        self._grid.setContentsMargins(edge, edge, edge, edge)
-        is_beside = self.width() >= theme.px(_NARROW)
-        if is_beside != self._is_beside:
-            self._is_beside = is_beside
-            if is_beside:
-                self._grid.addWidget(self._stack, 3, 0)
-                self._grid.addWidget(self._side, 3, 1)
-            else:
-                self._grid.addWidget(self._stack, 3, 0, 1, 2)
-                self._grid.addWidget(self._side, 4, 0, 1, 2)
-            self._grid.setColumnStretch(0, 1)
-            self._grid.setRowStretch(3, 1 if is_beside else 0)
-            self._grid.setRowStretch(4, 0 if is_beside else 1)
-            self._side.setMaximumWidth(theme.px(_SIDE_WIDTH) if is_beside else theme.NO_MAXIMUM)
-        self._show_side()
+        self._column.setContentsMargins(edge, theme.px(theme.GAP_L), edge, theme.px(theme.GAP_L))
+        self._is_beside = self.width() >= theme.px(_NARROW)
+        wide = self.width() >= theme.px(_WIDE)
+        self.details.setFixedWidth(theme.px(_WIDE_DETAIL_WIDTH if wide else _DETAIL_WIDTH))
+        self._show_drawer()
+
+    def _show_drawer(self) -> None:
+        """Show the details if there is room, or if the user has opened them."""
+        self.details.setVisible(bool(self._is_beside) or self._is_drawer_open)
+        self.details.close_button.setVisible(not self._is_beside)
+
+    def _set_drawer(self, *, is_open: bool) -> None:
+        self._is_drawer_open = is_open
+        self._show_drawer()
+        if not is_open:
+            self.list.setFocus()
+
+    def _show_adding(self, *, shows: bool) -> None:
+        self.add_button.setChecked(shows)
+        self.add_card.setVisible(shows)
+        if shows:
+            self.add_card.address.setFocus()
+
+    def _show_all(self) -> None:
+        self.search.filter.set_value("all")
+        self._show_rows()
 
     def _connect_signals(self) -> None:
-        self._views.changed.connect(self.show_view)
-        self.table.chosen.connect(self._show_file)
-        self.table.opened.connect(lambda _local: self.start_selected())
+        self.search.changed.connect(self._handle_search)
+        self.search.field.left_down.connect(self._enter_list)
+        self.search.field.returnPressed.connect(self._handle_search_entered)
+        self._search_timer.timeout.connect(self._search_hub_if_allowed)
+        self.list.chosen.connect(self._show_selected)
+        self.list.acted.connect(self.act_on_row)
+        self.list.opened.connect(self._plan_all_files)
+        self.list.pressed_row.connect(lambda: self._set_drawer_open())
+        details = self.details
+        details.start_pressed.connect(self.start_selected)
+        details.download_pressed.connect(lambda: self.download_selected())
+        details.download_and_start_pressed.connect(lambda: self.download_selected(then_start=True))
+        details.plan_pressed.connect(self.plan_selected)
+        details.verify_pressed.connect(self.verify_selected)
+        details.delete_confirmed.connect(self.delete_selected)
+        details.folder_pressed.connect(self.show_in_folder)
+        details.look_up_pressed.connect(self.look_up_selected)
+        details.files_pressed.connect(self._show_files_of_selected)
+        details.close_pressed.connect(lambda: self._set_drawer(is_open=False))
         self.queue.finished.connect(self._show_downloaded)
-        self.queue.added.connect(
-            lambda title: self.banner.show_message(tr("{title} is in the queue.", title=title), "information")
-        )
-        self.queue.changed.connect(lambda _line: self._show_side())
+        self.queue.added.connect(self._handle_added)
+        self.queue.adding_changed.connect(self._handle_queue)
+        self.queue.changed.connect(lambda _view: self._handle_queue())
         self.queue.noticed.connect(lambda text: self.banner.show_message(text, "attention"))
         self.queue.failed.connect(self._show_error)
         self.verifying.progressed.connect(self._show_verifying)
@@ -236,88 +423,356 @@ class ModelsPage(QWidget):
         self.verifying.failed.connect(self._show_error)
         self.verifying.ended.connect(lambda: self.details.show_progress(None, 0))
         self._controller.launched.connect(self._handle_launch)
+        self._controller.view_changed.connect(lambda _view: self._show_details())
+        self._controller.setting_changed.connect(self._handle_setting)
+
+    def _set_drawer_open(self) -> None:
+        if not self._is_beside:
+            self._set_drawer(is_open=True)
+
+    # What is shown.
+
+    def _describe_row(self, model: LibraryModel, file: LibraryFile | None) -> Row:
+        if file is not None:
+            return describe_file(model, file, self._downloads)
+        return describe_model(model, self._downloads, recommended=model.key == self._recommended)
+
+    def _show_shelf(self, shelf: ModelShelf) -> None:
+        is_first = self.shelf is None
+        self.shelf = shelf
+        recommended = find_recommended(shelf.models) if shelf.situation is not None else None
+        self._recommended = recommended.key if recommended is not None else ""
+        self._show_rows()
+        self._select_wanted()
+        if (
+            is_first
+            and shelf.models
+            and self._rows.currentIndex() == 1
+            and not self.isAncestorOf(self.focusWidget() or self)
+        ):
+            self.list.setFocus()
+        self.folders.show_folders(shelf.local)
+        self._show_subtitle(shelf)
+        if shelf.local.notice:
+            self.banner.show_message(shelf.local.notice, "attention")
+
+    def _show_subtitle(self, shelf: ModelShelf) -> None:
+        here = [each for each in shelf.models if each.is_here]
+        total = sum(each.local.record.bytes for model in here for each in model.files if each.local is not None)
+        parts = [ntr("1 model here", "{n} models here", len(here)) if here else tr("No models here yet")]
+        if here:
+            parts.append(format_size(total))
+        parts.append(tr("{size} free on the disk", size=format_size(shelf.local.free_bytes)))
+        if shelf.local.leftovers:
+            size = format_size(sum(each.bytes for each in shelf.local.leftovers))
+            parts.append(tr("unfinished downloads: {size}", size=size))
+        if shelf.problem:
+            parts.append(render(shelf.problem))
+        elif not shelf.is_complete and shelf.situation is not None:
+            planned = sum(1 for each in shelf.models if any(file.plan or file.lack for file in each.files))
+            parts.append(tr("checking what fits: {count} of {all}", count=planned, all=len(shelf.models)))
+        self._head.show_subtitle(" · ".join(parts))
+
+    def _show_rows(self) -> None:
+        """Show the rows that the search and the filter let through, in the chosen order."""
+        if self.shelf is None:
+            return
+        known = {each.repo.casefold() for each in self.shelf.models if each.repo}
+        keys = {each.key for each in self.shelf.models}
+        extra = [each for each in self.from_hub if each.key not in keys and each.repo.casefold() not in known]
+        text, shown = self.search.text, str(self.search.filter.value)
+        order = str(self.search.order.currentData() or BEST)
+        models = filter_models(list(self.shelf.models), text, shown)
+        models = sort_models(models, order, by_fit=self.shelf.is_complete)
+        if shown != HERE:
+            found = [each for each in extra if each.found is not None]  # the hub has matched their words
+            named = filter_models([each for each in extra if each.found is None], text, shown)
+            models += sort_models([*named, *found], order) if order != BEST else [*named, *found]
+        self.list.show_models(models)
+        self._legend.show_tiles(self.list.models)
+        if models:
+            self._rows.setCurrentIndex(1)
+        elif text:
+            self._rows.setCurrentIndex(3)
+        else:
+            self._rows.setCurrentIndex(2)
+        if not models:
+            self._show_selected(None, None)
+
+    def _select_wanted(self) -> None:
+        """Select the file that was added or dropped, or the model that was named by a link, once it is listed."""
+        if self._path_to_select is not None:
+            for model in self.list.models:
+                for file in model.files:
+                    if file.local is not None and file.local.path == self._path_to_select:
+                        self._path_to_select = None
+                        self.list.choose(model.key, file.key if len(model.files) > 1 else None)
+                        return
+        if self._key_to_select and self.list.choose(self._key_to_select):
+            self._key_to_select = ""
+
+    @Slot(object, object)
+    def _show_selected(self, _model: LibraryModel | None, _file: LibraryFile | None) -> None:
+        self._show_details()
+        local = self._selected_local
+        verified = self.verifying.local
+        if local is None or verified is None or verified.path != local.path:
+            self.details.show_progress(None, 0)
+        path = str(local.path) if local is not None else ""
+        if path == self._figures_of:
+            return
+        self._figures_of = path
+        if self._figures_reading is not None:
+            self._figures_reading.cancel()  # another row is selected now
+        if local is not None:
+            self._figures_reading = self._controller.bridge.run(
+                lambda _report: read_figures(local),
+                done=lambda figures: self.details.show_figures(path, figures),
+                failed=self._show_error,
+            )
+
+    def _show_details(self) -> None:
+        selected = self.selected
+        if selected is None:
+            self.details.show_nothing()
+            return
+        model, file = selected
+        download = self._downloads.get(file.download_id) if file is not None and file.local is None else None
+        situation = self.shelf.situation if self.shelf is not None else None
+        launch = self._controller.launch
+        serving = Serving(str(launch.options.model) if launch is not None else "", self._controller.view.resting)
+        self.details.show_model(model, file, situation, download, serving)
+
+    @property
+    def _selected_local(self) -> LocalModel | None:
+        selected = self.selected
+        return selected[1].local if selected is not None and selected[1] is not None else None
 
     @Slot(object)
-    def show_view(self, view: int) -> None:
-        """Show the local files, the catalogue or the folders."""
-        self._views.set_value(view)
-        self._stack.setCurrentIndex(view)
-        self._stack.updateGeometry()
-        self._show_side()
-        if view == _OFFERS:
-            self._read_offers()
+    def _plan_all_files(self, model: LibraryModel) -> None:
+        """Plan all files of a model: its rows are open."""
+        situation = self.shelf.situation if self.shelf is not None else None
+        if situation is None or model.is_planned:
+            return
+
+        async def work(_report: object) -> LibraryModel:
+            from launcher.app.model_library import plan_files
+
+            return await plan_files(model, situation)
+
+        self._controller.bridge.run(work, done=self._replace_model, failed=self._show_error)
+
+    def _replace_model(self, model: LibraryModel) -> None:
+        if self.shelf is not None:
+            self.shelf = self.shelf.with_model(model)
+        self.from_hub = tuple(model if each.key == model.key else each for each in self.from_hub)
+        self._show_rows()
+
+    # The search.
+
+    @Slot()
+    def _handle_search(self) -> None:
+        self.from_hub = tuple(each for each in self.from_hub if each.found is None)
+        self._show_rows()
+        self._search_timer.start()
+        if len(self.search.text) < _LEAST_SEARCH:
+            self.hub_line.show_state("")
+
+    @Slot()
+    def _handle_search_entered(self) -> None:
+        """Open the link or the name in the field; else go to the list."""
+        from launcher.models.hub_model import parse_hub_name
+
+        text = self.search.text
+        if "/" in text and parse_hub_name(text) is not None:
+            self.show_hub_model(text)
+        elif "://" in text:
+            self.add_link(text)
+        elif not self.list.models:
+            self._search_hub()
+        else:
+            self._enter_list()
+
+    def _enter_list(self) -> None:
+        if self.list.models:
+            self.list.setFocus()
+
+    @Slot()
+    def _search_hub_if_allowed(self) -> None:
+        """Ask the hub if the user has allowed it, else say how to."""
+        text = self.search.text
+        if len(text) < _LEAST_SEARCH or self.search.filter.value == HERE:
+            self.hub_line.show_state("")
+            return
+        allowed = settings.stored_value(SEARCH_HUB)
+        if is_hub_offline():
+            self.hub_line.show_state(tr("Only the catalogue and this computer were searched: there is no network."))
+        elif allowed == VALUE_ON:
+            self._search_hub()
+        elif allowed == VALUE_OFF:
+            self.hub_line.show_state(
+                tr("The search on Hugging Face is off."), ((tr("Allow it once"), self._search_hub),)
+            )
+        else:
+            self.hub_line.show_state(
+                tr("Search on Hugging Face, too? The words of the search are sent there."),
+                (
+                    (tr("Search once"), self._search_hub),
+                    (tr("Always"), lambda: self._allow_search(VALUE_ON)),
+                    (tr("Never"), lambda: self._allow_search(VALUE_OFF)),
+                ),
+            )
+
+    def _allow_search(self, answer: str) -> None:
+        self._controller.change_setting(SEARCH_HUB, answer)
+        self.hub_line.show_state("")
+
+    @Slot(str, object)
+    def _handle_setting(self, name: str, _value: object) -> None:
+        if name == SEARCH_HUB:
+            self._search_hub_if_allowed()
+
+    def _search_hub(self) -> None:
+        text = self.search.text
+
+        async def work(_report: object) -> tuple[LibraryModel, ...]:
+            from launcher.app.model_library import search_hub
+
+            return await search_hub(text)
+
+        self._searched = text
+        self.hub_line.show_state(tr("Searching Hugging Face ..."))
+        if self._searching is not None:
+            self._searching.cancel()
+        self._searching = self._controller.bridge.run(
+            work, done=self._show_found, failed=lambda error: self._show_hub_failure(error, "")
+        )
+
+    def _show_found(self, found: tuple[LibraryModel, ...]) -> None:
+        named = tuple(each for each in self.from_hub if each.found is None)
+        self.from_hub = (*named, *(each for each in found if each.key not in {one.key for one in named}))
+        self._show_rows()
+        count = len(found)
+        text = ntr("1 found on Hugging Face", "{n} found on Hugging Face", count)
+        self.hub_line.show_state(text if count else tr("Nothing found on Hugging Face."))
+
+    def _show_hub_failure(self, error: LauncherError, name: str) -> None:
+        """Say why the hub gave no answer. `name` is the model that was asked about, "" for a search."""
+        again = (lambda: self.show_hub_model(name)) if name else self._search_hub
+        self.hub_line.show_state(render(str(error)), ((tr("Try again"), again),))
+
+    def _show_hub_model(self, model: LibraryModel) -> None:
+        self.hub_line.show_state("")
+        if self.shelf is not None and any(each.key == model.key for each in self.shelf.models):
+            self.shelf = self.shelf.with_model(model)
+        else:
+            others = tuple(each for each in self.from_hub if each.repo.casefold() != model.repo.casefold())
+            self.from_hub = (model, *others)
+        keys = {each.key for each in self.list.models}
+        if model.key not in keys:
+            self.search.filter.set_value("all")
+            if not any(each.repo.casefold() == model.repo.casefold() for each in self.list.models if model.repo):
+                self.search.field.clear()
+        self._key_to_select = model.key
+        self._show_adding(shows=False)
+        self.show_folders(shows=False)
+        self._show_rows()
+        self._select_wanted()
+        index = self.list.tree.find(model.key)
+        if index.isValid():
+            self.list.setExpanded(index, True)
+            self.list.scrollTo(index)
+        self.list.setFocus()
+        self._set_drawer_open()
+
+    @Slot()
+    def _show_files_of_selected(self) -> None:
+        if self.list.model_row is not None:
+            self.show_hub_model(self.list.model_row.repo)
+
+    # Downloads.
+
+    def _is_getting(self, file: LibraryFile) -> bool:
+        download = self._downloads.get(file.download_id)
+        return download is not None and download.is_active
+
+    def _start(self, model: LibraryModel, file: LibraryFile) -> None:
+        launch = self._controller.launch
+        if launch is not None and file.local is not None and launch.options.model == file.local.path:
+            self._controller.open_chat()
+            return
+        self._controller.start(_start_name(model, file))
+        self._controller.show_page("cockpit")
+
+    def _download(self, file: LibraryFile) -> None:
+        download = self._downloads.get(file.download_id)
+        if download is not None and download.job is not None and download.job.state.value in ("failed", "cancelled"):
+            self.queue.request_state("run", download.job.id)
+        else:
+            self.queue.add_download(file.download_id)
+
+    def _handle_queue(self) -> None:
+        """Show the downloads in the rows of their files."""
+        view = self.queue.snapshot
+        downloads = {job.title: Download(job, view.progress_by_id.get(job.id)) for job in view.jobs}
+        downloads |= {target: Download() for target in self.queue.adding}
+        changed = {name for name in {*downloads, *self._downloads} if downloads.get(name) != self._downloads.get(name)}
+        self._downloads = downloads
+        if not changed:
+            return
+        for model in self.list.models:
+            if any(each.download_id in changed for each in model.files):
+                self.list.tree.forget_row(model.key)
+        selected = self.selected
+        if selected is not None and selected[1] is not None and selected[1].download_id in changed:
+            self._show_details()
+
+    @Slot(object)
+    def _handle_added(self, job: Job) -> None:
+        if not any(each.download_id == job.title for model in self.list.models for each in model.files):
+            self.banner.show_message(tr("{title} is in the queue.", title=job.title), "information")
+
+    @Slot(object)
+    def _show_downloaded(self, job: Job) -> None:
+        self._controller.notify(tr("Download finished"), job.title)
+        path = (job.result or {}).get("path")
+        if path and job.title in self._start_after:
+            self._start_after.discard(job.title)
+            self._controller.start(str(path))
+            self._controller.show_page("cockpit")
+            return
+        buttons = []
+        if path:
+            self._path_to_select = Path(path)
+            buttons = [(tr("Start"), lambda: self._start_path(Path(path)))]
+        text = tr("{title} was downloaded and verified.", title=job.title)
+        self.banner.show_message(text, "good", buttons)
+        self.refresh()
+
+    def _start_path(self, path: Path) -> None:
+        self.banner.clear()
+        self._controller.start(str(path))
+        self._controller.show_page("cockpit")
+
+    # What became of it.
 
     @Slot(object)
     def _handle_launch(self, _launch: object) -> None:
         """Read the free memory again: a server has started or stopped."""
         if self.isVisible():
             self.refresh()
-            if self._views.value == _OFFERS:
-                self._read_offers()
-
-    def _read_offers(self) -> None:
-        self._controller.bridge.run(
-            lambda _report: read_offers(), done=self.offers.show_offers, failed=self._show_error
-        )
-
-    def _show_side(self) -> None:
-        self.details.setVisible(self._views.value == _FILES and bool(self.table.rows))
-        has_side = not self.details.isHidden() or not self.downloads.isHidden()
-        self._side.setVisible(has_side)
-        two_columns = has_side and self._is_beside
-        self._grid.setColumnMinimumWidth(1, theme.px(_SIDE_WIDTH) if two_columns else 0)
-        self._grid.setHorizontalSpacing(theme.px(theme.GAP_L) if two_columns else 0)
-
-    def _show_models(self, models: LocalModels) -> None:
-        is_first = self.local_models is None
-        self.local_models = models
-        self._used.clear()
-        self._used.update(models.used)
-        self.table.show_rows(models.files, lambda local: local.path)
-        to_select = next((local for local in models.files if local.path == self._path_to_select), None)
-        if to_select is not None:
-            self._path_to_select = None
-            self.table.choose_row(to_select)
-        self._files.setCurrentIndex(1 if models.files else 0)
-        if is_first and models.files:
-            self.table.setFocus()
-        self.folders.show_folders(models)
-        total_bytes = sum(local.record.bytes for local in models.files)
-        parts = [count_files(len(models.files)), format_size(total_bytes)] if models.files else [tr("No files yet")]
-        parts.append(tr("{size} free", size=format_size(models.free_bytes)))
-        if models.leftovers:
-            leftover_bytes = sum(each.bytes for each in models.leftovers)
-            count = ntr("1 file", "{n} files", len(models.leftovers))
-            parts.append(tr("{count} unfinished downloads, {size}", count=count, size=format_size(leftover_bytes)))
-        self._head.show_subtitle(" · ".join(parts))
-        if models.notice:
-            self.banner.show_message(models.notice, "attention")
-        self._show_side()
-
-    @Slot(object)
-    def _show_file(self, local: LocalModel | None) -> None:
-        self.details.show_file(local)
-        verified = self.verifying.local
-        if local is None or verified is None or verified.path != local.path:
-            self.details.show_progress(None, 0)
-        if self._details_reading is not None:
-            self._details_reading.cancel()  # another row is selected now
-        if local is not None:
-            self._details_reading = self._controller.bridge.run(
-                lambda _report: read_details(local),
-                done=lambda details: self.details.show_details(local, details),
-                failed=self._show_error,
-            )
+        self._show_details()
 
     @Slot(object, float)
     def _show_verifying(self, done: int, speed: float) -> None:
-        verified, shown = self.verifying.local, self.details.local
+        verified, shown = self.verifying.local, self._selected_local
         if verified is not None and shown is not None and shown.path == verified.path:
             self.details.show_progress(done, verified.record.bytes, speed)
 
     @Slot(str, str)
     def _show_verified(self, text: str, meaning: str) -> None:
         self.banner.show_message(text, meaning)
+        self._figures_of = ""
         self.refresh()
 
     def _show_deleted(self, name: str, freed: int) -> None:
@@ -331,6 +786,27 @@ class ModelsPage(QWidget):
             text = tr("{name} is already in the list.", name=path.name)
         self.banner.show_message(f"{text} {render(store)}".rstrip(), "good" if is_new else "information")
         self.refresh()
+
+    def _show_looked_up(self, model: LibraryModel) -> None:
+        self.details.look_up.setEnabled(True)
+        self.banner.clear()
+        if self.shelf is not None:  # plan it anew
+            files = tuple(LibraryFile(each.entry, each.file, each.local) for each in model.files)
+            self.shelf = self.shelf.with_model(LibraryModel(model.key, model.name, files, model.entry))
+        self.refresh()
+
+    def _show_look_up_failure(self, error: LauncherError) -> None:
+        self.details.look_up.setEnabled(True)
+        self._show_error(error)
+
+    def _show_read_failure(self, error: LauncherError) -> None:
+        self.banner.show_message(str(error), "bad", [(tr("Try again"), self.refresh)])
+        if self.shelf is None:
+            self.looking.setText(tr("The models could not be read."))
+
+    def _add_dropped(self, data: QMimeData) -> None:
+        for path in dropped_models(data):
+            self.add_place(path)
 
     def _remove_folder(self, path: Path) -> None:
         async def work(_report: object) -> bool:
@@ -350,12 +826,6 @@ class ModelsPage(QWidget):
             work, done=lambda freed: self._show_deleted(leftover.path.name, freed), failed=self._show_error
         )
 
-    @Slot(object)
-    def _show_downloaded(self, job: Job) -> None:
-        self._controller.notify(tr("Download finished"), job.title)
-        self.banner.show_message(tr("{title} was downloaded and verified.", title=job.title), "good")
-        self.refresh()
-
     def _open_folder(self, folder: Path) -> None:
         QDesktopServices.openUrl(QUrl.fromLocalFile(str(find_existing_parent(folder))))
 
@@ -363,22 +833,59 @@ class ModelsPage(QWidget):
         self.banner.show_message(str(error), "bad")
 
 
-class _CurrentPageStack(QStackedWidget):
-    """Stack as large as its visible page only."""
+class _Legend(QWidget):
+    """The line under the list that says what the letters of the tiles stand for."""
 
-    def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
-        """Return the visible page's size."""
-        current = self.currentWidget()
-        return current.sizeHint() if current else QSize()
+    def __init__(self) -> None:
+        super().__init__()
+        self._tiles: list[str] = []
+        self.setFixedHeight(theme.px(40))
+        self.setFont(theme.font(theme.CAPTION_PX))
 
-    def minimumSizeHint(self) -> QSize:  # noqa: N802
-        """Return the visible page's minimum size."""
-        current = self.currentWidget()
-        return current.minimumSizeHint() if current else QSize()
+    def show_tiles(self, models: list[LibraryModel]) -> None:
+        """Show the tiles of these models."""
+        found = set()
+        for model in models:
+            first = model.first
+            local = first.local if first is not None else None
+            found.add(store_tile(local) if local is not None else "M" if model.is_built_in else "")
+        self._tiles = [each for each in TILE_ORDER if each in found]
+        self.setAccessibleName(
+            ", ".join(f"{each}: {tile_name(each)}" if each else tile_name(each) for each in self._tiles)
+        )
+        self.update()
+
+    def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802 -- Qt's name
+        """Paint the tiles with their meanings, as many as there is room for."""
+        side, left = theme.px(20), theme.px(theme.GAP_L)
+        with QPainter(self) as painter:
+            painter.setPen(theme.colour("border"))
+            painter.drawLine(0, 0, self.width(), 0)
+            metrics = self.fontMetrics()
+            for tile in self._tiles:
+                text = tile_name(tile)
+                wide = metrics.horizontalAdvance(text)
+                if left + side + wide > self.width() - theme.px(theme.GAP_L):
+                    break
+                box = self.rect().adjusted(left, 0, 0, 0)
+                box.setWidth(side + theme.px(4))
+                box.setTop((self.height() - side) // 2)
+                box.setHeight(side)
+                paint_tile(painter, box, tile)
+                painter.setPen(theme.colour("secondary"))
+                painter.setFont(self.font())
+                words = self.rect().adjusted(left + side + theme.px(12), 0, 0, 0)
+                painter.drawText(words, int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft), text)
+                left += side + wide + theme.px(12 + 20)
 
 
-def _model_name(local: LocalModel) -> str:
+def _start_name(model: LibraryModel, file: LibraryFile) -> str:
     """Return the name by which a file is planned and started."""
+    if model.is_built_in:
+        return "demo"
+    local = file.local
+    if local is None:
+        return file.download_id
     if local.record.model and local.record.quant:
         return local.record.label
     return local.stored.name if local.stored else str(local.path)
@@ -386,10 +893,4 @@ def _model_name(local: LocalModel) -> str:
 
 def _drop_hint(data: QMimeData) -> str:
     """Return the hint shown while data is dragged over the page, or "" if it is refused."""
-    return tr("Drop the file to add it to the list. It is not moved") if _dropped_models(data) else ""
-
-
-def _dropped_models(data: QMimeData) -> list[Path]:
-    """Return the dragged GGUF files and folders, or none if anything else is among them."""
-    paths = [Path(url.toLocalFile()) for url in data.urls() if url.isLocalFile()]
-    return paths if paths and all(path.is_dir() or path.suffix.lower() == ".gguf" for path in paths) else []
+    return tr("Drop the file to add it to the list. It is not moved") if dropped_models(data) else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Signal
@@ -34,8 +34,10 @@ class QueueController(QObject):
 
     changed = Signal(object)
     """QueueView."""
-    added = Signal(str)
-    """The title of the job that was added."""
+    added = Signal(object)
+    """Job: it was added."""
+    adding_changed = Signal()
+    """A download is being added, or no longer: see `adding`."""
     finished = Signal(object)
     """Job: it is done and its files are stored."""
     noticed = Signal(str)
@@ -48,6 +50,8 @@ class QueueController(QObject):
         self._controller = controller
         self._running: WorkHandle[None] | None = None
         self.snapshot = QueueView()
+        self.adding: list[str] = []
+        """What is being added: the user must see at once that a click was heard, and the hub is asked first."""
 
     def refresh(self) -> None:
         """Read the queue, and run it if a job is waiting."""
@@ -69,7 +73,14 @@ class QueueController(QObject):
             name, _, sha256 = target.partition(" ")
             return await add_pull(name, sha256=sha256.strip() or None)
 
-        self._controller.bridge.run(work, done=self._handle_added, failed=self.failed.emit)
+        if target not in self.adding:
+            self.adding.append(target)
+            self.adding_changed.emit()
+            self._controller.bridge.run(
+                work,
+                done=lambda added: self._handle_added(target, added),
+                failed=lambda error: self._handle_refused(target, error),
+            )
 
     def request_state(self, state: str, *job_ids: int) -> None:
         """Request a state for jobs: run, pause, cancel, or discard (cancel and delete the received data)."""
@@ -109,10 +120,19 @@ class QueueController(QObject):
 
         self._controller.bridge.run(work, done=self._handle_snapshot, failed=self.failed.emit)
 
-    def _handle_added(self, added: AddedJob) -> None:
-        self.added.emit(added.job.title)
+    def _handle_added(self, target: str, added: AddedJob) -> None:
+        self.adding.remove(target)
+        others = [job for job in self.snapshot.jobs if job.id != added.job.id]
+        self.snapshot = replace(self.snapshot, jobs=(*others, added.job))
+        self.added.emit(added.job)
+        self.changed.emit(self.snapshot)
         self.refresh()
         self.run_queue()
+
+    def _handle_refused(self, target: str, error: LauncherError) -> None:
+        self.adding.remove(target)
+        self.adding_changed.emit()
+        self.failed.emit(error)
 
     def _handle_snapshot(self, snapshot: QueueView) -> None:
         self.snapshot = QueueView(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -9,15 +10,15 @@ from PySide6.QtCore import QDateTime, QLocale
 
 from launcher.gui.duration import format_duration
 from launcher.gui.labels import UNKNOWN
-from launcher.gui.translation import ntr, render, tr
+from launcher.gui.translation import render, tr
 
 if TYPE_CHECKING:
     from launcher.base.progress import Progress
     from launcher.fetch.jobs import Job
-    from launcher.gui.models.queries import CatalogueOffer
     from launcher.models.leftovers import Leftover
     from launcher.models.library import LocalModel
 
+_FLAGS = re.compile(r"\s*[(\uff08]--[^()\uff08\uff09]*[)\uff09]")
 _UNITS = (("GB", 2, 10**9), ("MB", 1, 10**6), ("kB", 0, 10**3))
 
 
@@ -31,12 +32,6 @@ def format_size(n_bytes: int | None) -> str:
     return tr("{count} bytes", count=n_bytes)
 
 
-def offer_size(offer: CatalogueOffer) -> str:
-    """Return the size of a download, as text."""
-    size = format_size(offer.bytes)
-    return size if offer.is_size_known or offer.bytes is None else tr("about {size}", size=size)
-
-
 def format_date(time_s: float | None) -> str:
     """Return a time as text: the time of day if it is today, else the date. `time_s` is since the epoch."""
     if time_s is None:
@@ -45,14 +40,6 @@ def format_date(time_s: float | None) -> str:
     if moment.date() == QDateTime.currentDateTime().date():
         return QLocale().toString(moment.time(), QLocale.FormatType.ShortFormat)
     return QLocale().toString(moment.date(), QLocale.FormatType.ShortFormat)
-
-
-def display_name(local: LocalModel) -> str:
-    """Return a file's display name."""
-    if local.record.model or local.stored is None:
-        return local.record.model or local.path.stem
-    name = local.stored.name
-    return name.rpartition("/")[2][: -len(".gguf")] if name.lower().endswith(".gguf") else name  # as LM Studio has it
 
 
 def quant_text(local: LocalModel) -> str:
@@ -115,6 +102,13 @@ def leftover_text(leftover: Leftover) -> str:
     )
 
 
+def job_percent(job: Job, progress: Progress | None) -> float | None:
+    """Return how much of a download has arrived, in per cent; None if that is unknown."""
+    done = progress.done_bytes if progress is not None else job.done_bytes
+    size = (progress.bytes if progress is not None else None) or job.bytes
+    return 100 * (done or 0) / size if size else None
+
+
 def job_text(job: Job, progress: Progress | None) -> str:
     """Return a download's progress, as text."""
     if job.is_changing:
@@ -149,6 +143,6 @@ def _progress_text(done: int, total: int | None) -> str:
     return tr("{done} of {whole}", done=format_size(done), whole=format_size(total)) if total else format_size(done)
 
 
-def count_files(count: int) -> str:
-    """Return a number of files, as text."""
-    return ntr("1 file", "{n} files", count)
+def without_flags(text: str) -> str:
+    """Return a reason of a plan without the flags of the command line that it names in brackets."""
+    return _FLAGS.sub("", text)

@@ -283,7 +283,7 @@ class PlanCard(Card):
             memory_needs_text(plan, answer, result.situation),
             plan.entry.id,
         )
-        total, others = memory_totals(result)
+        total, others = memory_totals(result.situation)
         self._show_settings_origin(result.find_own_settings(plan), plan)
         is_unified = result.situation is not None and result.situation.unified
         self.bar.show_parts(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from launcher.app.start_settings import KeptPlan
     from launcher.base.progress import Progress
     from launcher.engine.settings import Settings
-    from launcher.gui.start.queries import EngineAnswer, PlanResult
+    from launcher.gui.start.queries import EngineAnswer
     from launcher.models.plan import Plan
     from launcher.models.situation import Situation
 
@@ -190,9 +190,8 @@ def memory_parts(plan: Plan) -> list[tuple[str, str, int]]:
     ]
 
 
-def memory_totals(result: PlanResult) -> tuple[int, int]:
+def memory_totals(situation: Situation | None) -> tuple[int, int]:
     """Return the total bytes of the memory that plans use, and the bytes in use by others."""
-    situation = result.situation
     if situation is None:
         return 0, 0
     free = situation.free_mib * _MIB

@@ -1,6 +1,7 @@
 """Drop target: a frame over a page with a hint on what happens to the dragged file."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from PySide6.QtCore import QEvent, QMimeData, QObject, QRectF, Qt
 from PySide6.QtGui import QColor, QDropEvent, QPainter, QPaintEvent, QPen
@@ -70,3 +71,9 @@ class DropTarget(QWidget):
             painter.setFont(theme.font(theme.SECTION_PX, bold=True))
             flags = Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap
             painter.drawText(frame.adjusted(gap, gap, -gap, -gap), flags, self._hint)
+
+
+def dropped_models(data: QMimeData) -> list[Path]:
+    """Return the dragged GGUF files and folders, or none if anything else is among them."""
+    paths = [Path(url.toLocalFile()) for url in data.urls() if url.isLocalFile()]
+    return paths if paths and all(path.is_dir() or path.suffix.lower() == ".gguf" for path in paths) else []

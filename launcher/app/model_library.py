@@ -1,0 +1,580 @@
+"""The models that a user can start or get: of the catalogue, of this computer and of the hub, each with its files.
+
+Each file is planned for one machine, and the best one for it comes first. Reading is done in steps, so that a list can
+be shown before all is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.base.errors import LauncherError
+from launcher.base.messages import join_messages, message
+
+if TYPE_CHECKING:
+    from launcher.app.planner import MachineDescription
+    from launcher.fetch.hub import FoundRepo
+    from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
+    from launcher.models.leftovers import Leftover
+    from launcher.models.library import LocalModel
+    from launcher.models.plan import Plan
+    from launcher.models.situation import Situation
+
+_BATCH_S = 0.5
+"""Seconds of planning after which the plans so far are passed on."""
+_FIRST_PLANNED = 30
+"""Models on this computer that are planned before the rest: there may be hundreds in other programs' folders."""
+_SAME_MEMORY = 0.01
+"""Share of the free memory by which it may differ for earlier plans to stay valid."""
+_UNRANKED = 1_000
+"""Place of a file that was not compared with the model's other files."""
+_NAME_ENDINGS = (" with MTP head", " with draft file", " (built in)")
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryFile:
+    """One file of a model, on this computer (`local`) or not, and the plan for it.
+
+    `entry` and `file` describe a file that can be planned; they are None for a local file whose header was not read
+    yet, and for drafts and projectors. `rank` is its place among the model's files for this machine. `lack` is a
+    message that says why there is no plan. `size_bytes` is an estimate unless `is_size_known`.
+    """
+
+    entry: ModelEntry | None = None
+    file: ModelFile | None = None
+    local: LocalModel | None = None
+    plan: Plan | None = None
+    rank: int = _UNRANKED
+    lack: str = ""
+    size_bytes: int | None = None
+    is_size_known: bool = True
+
+    @property
+    def quant(self) -> str:
+        """The quantisation; empty if it is unknown."""
+        if self.file is not None:
+            return self.file.quant
+        return (self.local.record.quant or "") if self.local is not None else ""
+
+    @property
+    def key(self) -> str:
+        """A text that identifies the file among those of its model."""
+        return str(self.local.path) if self.local is not None else self.download_id
+
+    @property
+    def download_id(self) -> str:
+        """The name by which it can be downloaded: ID:QUANT or OWNER/NAME:FILE; empty if it cannot be."""
+        if self.entry is None or self.file is None or self.entry.repo is None:
+            return ""
+        if self.entry.id == self.entry.repo:  # described by the hub, not by the catalogue
+            return f"{self.entry.repo}:{self.file.file}"
+        return f"{self.entry.id}:{self.file.quant}"
+
+    @property
+    def is_model(self) -> bool:
+        """Whether it can be started, unlike a draft or a projector."""
+        return self.local is None or self.local.record.kind == "model"
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is on this computer and not known to be damaged."""
+        return self.local is not None and self.local.state.value not in ("damaged", "missing")
+
+    @property
+    def is_too_big(self) -> bool:
+        """Whether it is known not to fit."""
+        return self.plan is not None and self.plan.group == 2
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryModel:
+    """A model with its files.
+
+    `entry` is the catalogue's or the hub's; None for a model of which only local files are known. `found` is what the
+    hub's search said of it, until its files are read. `used_s` and `changed_s` are when a file of it was last used,
+    and when the newest file came or changed, in seconds since 1970.
+    """
+
+    key: str
+    name: str
+    files: tuple[LibraryFile, ...] = ()
+    entry: ModelEntry | None = None
+    found: FoundRepo | None = None
+    used_s: float | None = None
+    changed_s: float | None = None
+
+    @property
+    def best(self) -> LibraryFile | None:
+        """The file that suits this machine best, here or not; None if nothing is known of any."""
+        planned = [each for each in self.files if each.is_model]
+        return min(planned, key=_place_of_file, default=None)
+
+    @property
+    def first(self) -> LibraryFile | None:
+        """The file to show for the model: the best one that is here and fits, else the best one."""
+        here = [each for each in self.files if each.is_model and each.is_usable and not each.is_too_big]
+        return min(here, key=_place_of_file, default=None) or self.best or next(iter(self.files), None)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether a file of it is on this computer."""
+        return any(each.local is not None for each in self.files)
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it is the demo, which is a part of the program."""
+        return self.entry is not None and self.entry.id == "demo"
+
+    @property
+    def repo(self) -> str:
+        """Its repository on the hub; empty if it is unknown."""
+        if self.found is not None:
+            return self.found.repo
+        if self.entry is not None:
+            return self.entry.repo or ""
+        return next((_origin(each.local) for each in self.files if each.local and _origin(each.local)), "")
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether each of its files was planned, or has a reason why not."""
+        return self.found is None and all(each.plan or each.lack or not each.is_model for each in self.files)
+
+    def with_file(self, changed: LibraryFile) -> LibraryModel:
+        """Return the model with a file replaced, by its key."""
+        files = tuple(changed if each.key == changed.key else each for each in self.files)
+        return replace(self, files=_order_files(files))
+
+
+@dataclass(frozen=True, slots=True)
+class LocalState:
+    """What lies on this computer beside the models.
+
+    `folders` are those that the user added, and whether each exists now. `stores` has the folders of other programs:
+    the program, and messages on what cannot be used there. `free_bytes` is the free space on the disk of `own_folder`,
+    in which downloads are saved. `notice` is a message if the library's file was damaged.
+    """
+
+    own_folder: Path
+    free_bytes: int | None
+    leftovers: tuple[Leftover, ...] = ()
+    folders: Mapping[Path, bool] = field(default_factory=dict)
+    stores: Mapping[Path, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    notice: str | None = None
+    files: tuple[LocalModel, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShelf:
+    """All models of the catalogue and of this computer, as far as they are read.
+
+    `situation` is the machine that they are planned for; None until it is read, and if it cannot be read: then
+    `problem` says why. `is_complete`: all models are planned.
+    """
+
+    models: tuple[LibraryModel, ...]
+    local: LocalState
+    situation: Situation | None = None
+    problem: str = ""
+    is_complete: bool = False
+
+    def with_model(self, changed: LibraryModel) -> ModelShelf:
+        """Return the shelf with a model replaced, by its key."""
+        return replace(self, models=tuple(changed if each.key == changed.key else each for each in self.models))
+
+
+async def read_shelf(machine: MachineDescription, known: ModelShelf | None = None) -> AsyncIterator[ModelShelf]:
+    """Yield the models of the catalogue and of this computer, planned for `machine`, again whenever more is known.
+
+    Plans of `known` are kept for files that are the same if the free memory is nearly the same. Raises OSError if the
+    library cannot be written.
+    """
+    from launcher.app.planner import read_situation
+    from launcher.models.catalogue_load import load_catalogue
+
+    catalogue = await asyncio.to_thread(load_catalogue)
+    shelf = await asyncio.to_thread(_read_files, catalogue)
+    if known is not None and known.situation is not None:
+        yield replace(_keep_plans(shelf, known), situation=known.situation)
+    else:
+        yield shelf
+    try:
+        situation = await read_situation(machine)
+    except LauncherError as error:
+        yield replace(shelf, problem=error.message, is_complete=True)
+        return
+    shelf = replace(shelf, situation=situation)
+    if known is not None and known.situation is not None and _is_same_memory(known.situation, situation):
+        shelf = _keep_plans(shelf, known)
+    yield shelf
+    since_s = time.monotonic()
+    here = [each for each in shelf.models if each.is_here]
+    others = [each for each in shelf.models if not each.is_here]
+    for model in (*here[:_FIRST_PLANNED], *others, *here[_FIRST_PLANNED:]):
+        if not any(each.plan or each.lack for each in model.files):
+            shelf = shelf.with_model(await _plan_model(model, catalogue, situation))
+            if time.monotonic() - since_s > _BATCH_S:
+                yield shelf
+                since_s = time.monotonic()
+    yield replace(shelf, is_complete=True)
+
+
+async def plan_files(model: LibraryModel, situation: Situation) -> LibraryModel:
+    """Return a model with a plan for each of its files, or the reason why there is none."""
+    from launcher.models.catalogue_load import load_catalogue
+
+    return await _plan_model(model, await asyncio.to_thread(load_catalogue), situation, every=True)
+
+
+async def search_hub(text: str) -> tuple[LibraryModel, ...]:
+    """Return the repositories on the hub that match `text`. Their files are not read. Raises the hub's errors."""
+    from launcher.fetch.hub import search_repos
+
+    found = await asyncio.to_thread(search_repos, text)
+    return tuple(
+        LibraryModel(
+            each.repo.casefold(),
+            each.repo.partition("/")[2].removesuffix("-GGUF"),
+            (),
+            None,
+            each,
+            None,
+            each.modified_s,
+        )
+        for each in found
+    )
+
+
+async def read_hub_model(name: str, situation: Situation | None) -> LibraryModel:
+    """Return the model that a name or link on the hub means, with its files planned.
+
+    The listing and one header are read from the hub unless the model is in the catalogue or on this computer. Raises
+    BadOption for other texts, and the errors of `select_hub_model`.
+    """
+    from launcher.app.named_plans import select_named
+    from launcher.models.catalogue_load import load_catalogue
+
+    catalogue = await asyncio.to_thread(load_catalogue)
+    selection = await select_named(name, catalogue)
+    shelf = await asyncio.to_thread(_read_files, catalogue)
+    entry = selection.entry
+    if selection.path is not None:
+        paths = (selection.path, selection.path.absolute())
+        model = next(
+            (each for each in shelf.models for file in each.files if file.local and file.local.path in paths), None
+        )
+    else:
+        model = next((each for each in shelf.models if each.entry is not None and each.entry.id == entry.id), None)
+    if model is None:
+        model = LibraryModel(entry.id.casefold(), entry.name, _list_files(entry, {}), entry)
+    return model if situation is None else await _plan_model(model, selection.catalogue, situation, every=True)
+
+
+async def look_up(model: LibraryModel, file: LibraryFile) -> None:
+    """Read from the hub what a plan lacks: the listed sizes of a model of the catalogue, and a file's header.
+
+    Raises the errors of requests to the hub, and OSError if they cannot be kept.
+    """
+    from launcher.app.hub_headers import read_file_header
+
+    if model.entry is not None and file.file is not None:
+        await asyncio.to_thread(read_file_header, model.entry, file.file)
+
+
+def _read_files(catalogue: Catalogue) -> ModelShelf:
+    """Return all models without plans: those of the catalogue by preference, then others on this computer by name."""
+    from launcher.app.downloads import download_queue
+    from launcher.base.paths import find_existing_parent, models_dir
+    from launcher.engine.server.last_start import load_last_uses
+    from launcher.fetch.jobs import QUEUED_STATES
+    from launcher.models.added_places import read_added_places
+    from launcher.models.leftovers import find_leftovers
+    from launcher.models.library import list_library
+
+    library = list_library(catalogue)
+    used = load_last_uses()
+    of_entries: dict[str, list[LocalModel]] = {}
+    others: dict[str, list[LocalModel]] = {}
+    for local in library.models:
+        if local.record.model is not None:
+            of_entries.setdefault(local.record.model, []).append(local)
+        else:
+            others.setdefault((_origin(local) or str(local.path)).casefold(), []).append(local)
+    models = []
+    short_names = Counter(_short_name(each.name) for each in catalogue.models)
+    for entry in sorted(catalogue.models, key=lambda each: (each.id == "demo", each.preference)):
+        found = of_entries.pop(entry.id, [])
+        if entry.repo is None and entry.id != "demo":
+            paths = {Path(each.file) for each in entry.files}
+            found += [each for group in others.values() for each in group if each.path in paths]
+            others = {key: rest for key, group in others.items() if (rest := [e for e in group if e.path not in paths])}
+        models.append(
+            LibraryModel(
+                entry.id.casefold(),
+                _short_name(entry.name) if short_names[_short_name(entry.name)] == 1 else entry.name,
+                _list_files(entry, _by_quant(found)),
+                entry,
+                None,
+                *_times(found, used),
+            )
+        )
+    for model_id, group in of_entries.items():  # of an entry that is gone from the catalogue
+        others.setdefault(model_id.casefold(), []).extend(group)
+    for key, group in sorted(others.items(), key=lambda each: _name_group(each[1]).casefold()):
+        files = tuple(LibraryFile(local=each, size_bytes=each.record.bytes) for each in group)
+        models.append(LibraryModel(key, _name_group(group), files, None, None, *_times(group, used)))
+    queued = {
+        path
+        for job in download_queue().read_snapshot().jobs.jobs
+        if job.state in QUEUED_STATES
+        for paths in job.arguments.get("targets", ())
+        for path in paths
+    }
+    folders = {path: path.exists() for path in read_added_places()}
+    own_folder = models_dir()
+    state = LocalState(
+        own_folder,
+        shutil.disk_usage(find_existing_parent(own_folder)).free,
+        tuple(each for each in find_leftovers() if str(each.target) not in queued),
+        folders,
+        {
+            store.path: (
+                store.store.title,
+                tuple(each.reason for each in library.problems if each.store is store.store),
+            )
+            for store in library.stores
+            if store.path not in folders
+        },
+        library.notice,
+        library.models,
+    )
+    return ModelShelf(tuple(models), state)
+
+
+def _by_quant(found: Iterable[LocalModel]) -> dict[str, list[LocalModel]]:
+    groups: dict[str, list[LocalModel]] = {}
+    for local in found:
+        groups.setdefault((local.record.quant or "").casefold() if local.record.kind == "model" else "", []).append(
+            local
+        )
+    return groups
+
+
+def _list_files(entry: ModelEntry, found: dict[str, list[LocalModel]]) -> tuple[LibraryFile, ...]:
+    """Return the files of an entry, those on this computer with their places; then drafts and projectors."""
+    from launcher.models.file_size import expect_size
+
+    files = []
+    left = dict(found)
+    for file in entry.files:
+        size = expect_size(entry, file)
+        locals_: Sequence[LocalModel | None] = left.pop(file.quant.casefold(), ()) or (None,)
+        for local in locals_:
+            if local is not None:
+                files.append(LibraryFile(entry, file, local, size_bytes=local.record.bytes))
+            elif not file.withdrawn:
+                known = size.size_bytes if size else None
+                files.append(LibraryFile(entry, file, size_bytes=known, is_size_known=file.size_bytes is not None))
+    files += [LibraryFile(local=each, size_bytes=each.record.bytes) for group in left.values() for each in group]
+    return tuple(files)
+
+
+def _times(found: Iterable[LocalModel], used: Mapping[str, float]) -> tuple[float | None, float | None]:
+    """Return when the files were last used, and when the newest of them came or changed."""
+    uses, changes = [], []
+    for local in found:
+        if str(local.path) in used:
+            uses.append(used[str(local.path)])
+        if local.record.received_s is not None:
+            changes.append(local.record.received_s)
+        else:
+            try:
+                changes.append(local.path.stat().st_mtime)
+            except OSError:
+                continue
+    return max(uses, default=None), max(changes, default=None)
+
+
+def _origin(local: LocalModel) -> str:
+    """Return the repository of a local file; empty if it is unknown."""
+    return local.record.repo or (local.stored.repo if local.stored else None) or ""
+
+
+def _name_group(group: Sequence[LocalModel]) -> str:
+    """Return the name of a model of which these local files are known."""
+    first = group[0]
+    if len(group) > 1 and _origin(first):
+        return _origin(first).partition("/")[2].removesuffix("-GGUF")
+    return name_local(first)
+
+
+def name_local(local: LocalModel) -> str:
+    """Return the name of a local file for users: of its own program, else of the file."""
+    if local.stored is None:
+        return local.record.model or _without_quant(local.path.stem, local.record.quant)
+    name = local.stored.name
+    if name.lower().endswith(".gguf"):  # as LM Studio has it
+        return _without_quant(name.rpartition("/")[2][: -len(".gguf")], local.record.quant)
+    return name
+
+
+def _without_quant(stem: str, quant: str | None) -> str:
+    """Return a file's name without the quantisation at its end, which is shown beside it."""
+    shorter = stem.removesuffix(quant or "").rstrip("-._")
+    return shorter or stem
+
+
+def _short_name(name: str) -> str:
+    for ending in _NAME_ENDINGS:
+        name = name.removesuffix(ending)
+    return name
+
+
+async def _plan_model(
+    model: LibraryModel, catalogue: Catalogue, situation: Situation, *, every: bool = False
+) -> LibraryModel:
+    """Return a model with plans for its best files and those on this computer; with `every` for all of its files."""
+    if model.entry is not None:
+        model = await asyncio.to_thread(_plan_entry, model, catalogue, situation, every=every)
+    files = [
+        await _plan_local(each, catalogue, situation) if each.local is not None and each.is_model else each
+        for each in model.files
+    ]
+    return replace(model, files=_order_files(files))
+
+
+def _plan_entry(model: LibraryModel, catalogue: Catalogue, situation: Situation, *, every: bool) -> LibraryModel:
+    from launcher.models.catalogue import Catalogue
+    from launcher.models.plan import PlanCriteria, list_unplanned, make_plans
+
+    entry = model.entry
+    assert entry is not None  # noqa: S101 -- for the type checker
+    if entry.id == "demo":
+        return replace(
+            model, files=tuple(replace(each, lack=message("It is a part of the program.")) for each in model.files)
+        )
+    if all(each.id != entry.id for each in catalogue.models):
+        catalogue = Catalogue((entry,))
+    try:
+        ranked = make_plans(catalogue, situation, PlanCriteria(entry.id))
+    except LauncherError as error:
+        return replace(model, files=tuple(replace(each, lack=error.message) for each in model.files))
+    plans: dict[str, tuple[int, Plan]] = {}
+    for place, each_plan in enumerate(ranked):
+        plans.setdefault(each_plan.file.quant, (place, each_plan))
+    files = []
+    for each in model.files:
+        if each.file is None:
+            files.append(each)
+            continue
+        plan: Plan | None
+        rank, plan = plans.get(each.quant, (_UNRANKED, None))
+        lack = ""
+        if plan is None and (every or not plans):
+            criteria = PlanCriteria(entry.id, quant=each.quant)
+            plan = next(iter(make_plans(catalogue, situation, criteria)), None)
+            if plan is None:
+                unplanned = next(iter(list_unplanned(catalogue, situation, criteria)), None)
+                lack = message("Cannot tell whether it fits.")
+                if unplanned is not None:
+                    lack = join_messages(
+                        message("Cannot tell whether it fits: {reason}.", reason=unplanned.reason), unplanned.remedy
+                    )
+        files.append(replace(each, plan=plan, rank=rank, lack=lack))
+    return replace(model, files=_order_files(files))
+
+
+async def _plan_local(file: LibraryFile, catalogue: Catalogue, situation: Situation) -> LibraryFile:
+    """Return a file on this computer with the plan by which Start would start it."""
+    from launcher.app.start_settings import plan_for_start
+    from launcher.models.geometry import read_geometry
+    from launcher.models.gguf import read_model
+    from launcher.models.locate import select_file
+
+    local = file.local
+    assert local is not None  # noqa: S101 -- for the type checker
+    try:
+        name = None if local.stored is None or local.record.model else name_local(local)
+        selection = await asyncio.to_thread(select_file, local.path, catalogue, name)
+        plan = await plan_for_start(selection, situation)
+        if plan is None:
+            read_geometry(await asyncio.to_thread(read_model, local.path))  # raises the reason if it is unsupported
+            return replace(file, plan=None, lack=message("Cannot tell whether it fits."))
+    except LauncherError as error:
+        return replace(file, plan=None, lack=error.message)
+    except OSError as error:
+        return replace(file, plan=None, lack=str(error))
+    return replace(file, entry=selection.entry, file=selection.file or selection.entry.files[0], plan=plan, lack="")
+
+
+def _place_of_file(file: LibraryFile) -> tuple[int, int, bool, int]:
+    """Return the place of a file among those of its model: what fits, in the order of the ranking, then the larger."""
+    group = 3 if file.plan is None else file.plan.group
+    offloads = file.plan is not None and file.plan.setting.n_cpu_moe > 0
+    return group, file.rank, offloads, -(file.size_bytes or 0)
+
+
+def _order_files(files: Iterable[LibraryFile]) -> tuple[LibraryFile, ...]:
+    return tuple(sorted(files, key=lambda each: (not each.is_model, *_place_of_file(each))))
+
+
+def place_of_model(model: LibraryModel, *, by_fit: bool = True) -> tuple[int, bool, int, str]:
+    """Return a model's place, the best for this machine first: what is here, then what is recommended; too big last.
+
+    Without `by_fit` what is too big keeps its place: while models are still being planned, they should not jump.
+    """
+    first = model.first
+    group = 3 if first is None or (first.plan is None and not model.is_built_in) else 1
+    if first is not None and first.plan is not None:
+        group = first.plan.group
+    preference = model.entry.preference if model.entry is not None else 0
+    if model.is_built_in:
+        preference = _UNRANKED
+    return group if by_fit else 0, not model.is_here, preference, model.name.casefold()
+
+
+def find_recommended(models: Iterable[LibraryModel]) -> LibraryModel | None:
+    """Return the model of the catalogue that plans put first, if one fits."""
+    fitting = [
+        each
+        for each in models
+        if each.entry is not None and each.best is not None and each.best.plan is not None and each.best.plan.group == 0
+    ]
+    return min(fitting, key=lambda each: each.entry.preference if each.entry else 0, default=None)
+
+
+def _is_same_memory(before: Situation, now: Situation) -> bool:
+    """Return whether plans for one situation hold for the other."""
+    near = abs(before.free_mib - now.free_mib) <= _SAME_MEMORY * max(before.free_mib, now.free_mib)
+
+    def without_memory(situation: Situation) -> Situation:
+        return replace(situation, free_mib=0, read_at=None, host_mib=None, gpu_free_mib=(), by_device_now_mib=())
+
+    return near and without_memory(before) == without_memory(now)
+
+
+def _keep_plans(shelf: ModelShelf, known: ModelShelf) -> ModelShelf:
+    """Return a shelf with the plans of an earlier one, for the files that are the same."""
+    earlier = {each.key: each for each in known.models}
+
+    def keep(model: LibraryModel) -> LibraryModel:
+        before = earlier.get(model.key)
+        if before is None:
+            return model
+        plans = {each.key: each for each in before.files}
+        files = []
+        for each in model.files:
+            old = plans.get(each.key)
+            if old is not None and old.size_bytes == each.size_bytes:
+                each = replace(each, entry=each.entry or old.entry, file=each.file or old.file)
+                each = replace(each, plan=old.plan, rank=old.rank, lack=old.lack)
+            files.append(each)
+        return replace(model, files=_order_files(files))
+
+    return replace(shelf, models=tuple(keep(each) for each in shelf.models))

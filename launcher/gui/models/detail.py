@@ -1,0 +1,597 @@
+"""Details of the selected model or file: what to do with it, its speed, its memory, and what is known of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, QTimer, Signal
+from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
+
+from launcher.gui import theme
+from launcher.gui.duration import format_duration
+from launcher.gui.labels import Label, display_path, set_tooltip
+from launcher.gui.models.row_text import Download, download_text
+from launcher.gui.models.text import (
+    file_state,
+    format_date,
+    format_size,
+    head_state,
+    place_text,
+    quant_text,
+    without_flags,
+)
+from launcher.gui.start.text import evidence_text, format_tokens, memory_parts, memory_totals, unknown_memory_text
+from launcher.gui.translation import ntr, render, tr
+from launcher.gui.widgets import Badge, Card, MemoryBar, ProgressLine, ReadAge
+from launcher.gui.widgets.blocks import make_button, make_caption
+from launcher.gui.widgets.flow import FlowLayout, clear_layout
+
+if TYPE_CHECKING:
+    from launcher.app.model_library import LibraryFile, LibraryModel
+    from launcher.gui.models.queries import FileFigures
+    from launcher.models.memory import PlanSettings
+    from launcher.models.plan import Plan
+    from launcher.models.situation import Situation
+    from launcher.models.speed import SpeedForecast
+
+_CONFIRM_MS = 6_000
+"""Milliseconds in which a second press of Delete confirms."""
+_HASH_CHARACTERS = 16
+_PATHS_SHOWN = 3
+"""Parts of a split file whose paths are shown."""
+_FACT_NAME_WIDTH = 92
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What the server does: the path of the file that it serves, and whether it rests."""
+
+    path: str = ""
+    rests: bool = True
+
+
+class SpeedRange(QWidget):
+    """A line on which the expected speed is a ring, its range thick, and the speed without drafts a dashed mark."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._forecast: SpeedForecast | None = None
+        self._drafts = False
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        self.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+
+    def show_forecast(self, forecast: SpeedForecast, *, drafts: bool) -> None:
+        """Show a forecast. `drafts`: the plan uses them."""
+        self._forecast, self._drafts = forecast, drafts
+        words = [self._range_text(forecast)]
+        if drafts:
+            words.append(self._without_text(forecast))
+        self.setAccessibleName(", ".join(words))
+        self.update()
+
+    def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
+        """Return the usual size."""
+        return QSize(theme.px(200), theme.px(38))
+
+    def minimumSizeHint(self) -> QSize:  # noqa: N802
+        """Return the smallest size."""
+        return QSize(theme.px(120), theme.px(38))
+
+    def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
+        """Paint the line and the words below it."""
+        forecast = self._forecast
+        if forecast is None:
+            return
+        top = 1.15 * max(forecast.high, forecast.without_mtp)
+        line, width = theme.px(10), float(self.width())
+
+        def place(rate: float) -> float:
+            return min(rate / top, 1.0) * width if top else 0.0
+
+        with QPainter(self) as painter:
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            painter.setPen(QPen(theme.colour("border"), theme.px(4), Qt.PenStyle.SolidLine, Qt.PenCapStyle.RoundCap))
+            painter.drawLine(QPointF(2, line), QPointF(width - 2, line))
+            painter.setPen(QPen(theme.colour("rate"), theme.px(6), Qt.PenStyle.SolidLine, Qt.PenCapStyle.RoundCap))
+            painter.drawLine(QPointF(place(forecast.low), line), QPointF(place(forecast.high), line))
+            painter.setPen(QPen(theme.colour("rate"), theme.px(2)))
+            painter.setBrush(theme.colour("card"))
+            painter.drawEllipse(QPointF(place(forecast.tokens_per_second), line), theme.px(5), theme.px(5))
+            painter.setFont(self.font())
+            metrics = QFontMetrics(self.font())
+            text = self._range_text(forecast)
+            wide = metrics.horizontalAdvance(text)
+            left = min(max(place(forecast.tokens_per_second) - wide / 2, 0.0), width - wide)
+            below = QRectF(0, theme.px(20), width, theme.px(18))
+            painter.setPen(theme.colour("text"))
+            painter.drawText(QRectF(left, below.top(), wide + 2, below.height()), Qt.AlignmentFlag.AlignLeft, text)
+            if not self._drafts:
+                return
+            at = place(forecast.without_mtp)
+            painter.setPen(QPen(theme.colour("secondary"), theme.px(2), Qt.PenStyle.DotLine))
+            painter.drawLine(QPointF(at, theme.px(2)), QPointF(at, theme.px(18)))
+            without = self._without_text(forecast)
+            needs = metrics.horizontalAdvance(without)
+            start = min(max(at - needs / 2, 0.0), left - needs - theme.px(theme.GAP))
+            if start >= 0:
+                painter.setPen(theme.colour("secondary"))
+                rect = QRectF(start, below.top(), needs + 2, below.height())
+                painter.drawText(rect, Qt.AlignmentFlag.AlignLeft, without)
+
+    @staticmethod
+    def _range_text(forecast: SpeedForecast) -> str:
+        return tr("{low:,.0f} to {high:,.0f}", low=forecast.low, high=forecast.high)
+
+    @staticmethod
+    def _without_text(forecast: SpeedForecast) -> str:
+        return tr("without drafts {rate:,.0f}", rate=forecast.without_mtp)
+
+
+class DetailPanel(Card):
+    """Details of a model or file. Delete takes two presses: the first shows how much space becomes free."""
+
+    start_pressed = Signal()
+    download_pressed = Signal()
+    download_and_start_pressed = Signal()
+    plan_pressed = Signal()
+    verify_pressed = Signal()
+    delete_confirmed = Signal()
+    folder_pressed = Signal()
+    look_up_pressed = Signal()
+    files_pressed = Signal()
+    close_pressed = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body.setContentsMargins(0, 0, 0, 0)
+        self._model: LibraryModel | None = None
+        self._file: LibraryFile | None = None
+        self._figures: FileFigures | None = None
+        self._confirming = False
+        self._confirm_timer = QTimer(self)
+        self._confirm_timer.setSingleShot(True)
+        self._confirm_timer.setInterval(_CONFIRM_MS)
+        self._confirm_timer.timeout.connect(self._cancel_confirmation)
+        self._make_top()
+        self._make_sections()
+        self._lay_out()
+        self.show_nothing()
+
+    @property
+    def file(self) -> LibraryFile | None:
+        """The file shown."""
+        return self._file
+
+    def _make_top(self) -> None:
+        self.title, self.subtitle, self.fit, self.note = Label(), Label(), Label(), Label()
+        self.title.setFont(theme.font(theme.TITLE_PX, bold=True))
+        for label in (self.title, self.subtitle, self.fit, self.note):
+            label.setWordWrap(True)
+            label.setTextInteractionFlags(theme.SELECTABLE)
+        for label in (self.subtitle, self.fit):
+            label.setObjectName("secondary")
+        self.close_button = make_button(tr("Close"), self.close_pressed.emit)
+        self.close_button.setObjectName("quiet")
+        self.close_button.hide()
+        self.badge, self.age = Badge(), ReadAge()
+        self.start = make_button(tr("Start"), self.start_pressed.emit, primary=True)
+        self.download_and_start = make_button(
+            tr("Download and start"), self.download_and_start_pressed.emit, primary=True
+        )
+        self.download = make_button(tr("Download"), self.download_pressed.emit)
+        self.files = make_button(tr("Show files"), self.files_pressed.emit, primary=True)
+        self.files.setToolTip(tr("Read the list of its files from Hugging Face, and the header of one: a few MB"))
+        self.look_up = make_button(tr("Look it up on Hugging Face"), self.look_up_pressed.emit)
+        self.look_up.setToolTip(tr("Read the size and the header of this file there: about 10 MB"))
+        self.plan = make_button(tr("Show its plan"), self.plan_pressed.emit)
+        self.plan.setToolTip(tr("Show the settings, memory and speed to expect, before it is loaded"))
+        self.verify = make_button(tr("Verify"), self.verify_pressed.emit)
+        self.verify.setToolTip(tr("Read the whole file and compare its SHA-256 with the published one"))
+        self.folder = make_button(tr("Show in folder"), self.folder_pressed.emit)
+        self.folder.setToolTip(tr("Open its folder"))
+        self.delete = make_button(tr("Delete"), self._press_delete)
+        self.progress = ProgressLine(tr("Verifying"))
+        self.progress_text = make_caption()
+        self.downloading = make_caption()
+
+    def _make_sections(self) -> None:
+        self.speed = Label()
+        self.speed.setFont(theme.font(theme.READOUT_PX, bold=True, tabular=True))
+        self.speed_range = SpeedRange()
+        self.speed_source = make_caption()
+        self.memory = MemoryBar()
+        self.why, self.caution = make_caption(), make_caption()
+        self._facts_holder, self.grid = _make_grid()
+        self.header_fold = make_button(tr("More about the file"), self._toggle_header)
+        self.header_fold.setObjectName("fold")
+        self.header_fold.setCheckable(True)
+        self._header_holder, self.header_grid = _make_grid()
+        self._header_holder.hide()
+
+    def _lay_out(self) -> None:
+        head = QHBoxLayout()
+        head.addWidget(self.title, 1)
+        head.addWidget(self.close_button, alignment=Qt.AlignmentFlag.AlignTop)
+        fit = QHBoxLayout()
+        fit.setSpacing(theme.px(theme.GAP))
+        fit.addWidget(self.badge, alignment=Qt.AlignmentFlag.AlignTop)
+        fit.addWidget(self.fit, 1)
+        actions = FlowLayout(gap=theme.px(theme.GAP))
+        actions.add(self.start, wide=True)
+        actions.add(self.download_and_start, wide=True)
+        actions.add(self.files, wide=True)
+        for button in (self.download, self.plan, self.look_up):
+            actions.add(button)
+        unit = Label(tr("t/s"))
+        unit.setObjectName("secondary")
+        unit.setFont(theme.font(theme.SECTION_PX))
+        value = QHBoxLayout()
+        value.setSpacing(theme.px(6))
+        value.addWidget(self.speed, alignment=Qt.AlignmentFlag.AlignBottom)
+        value.addWidget(unit, 1, alignment=Qt.AlignmentFlag.AlignBottom)
+        # Delete comes last because its text grows when it asks for confirmation.
+        tools = FlowLayout(gap=theme.px(theme.GAP))
+        for button in (self.verify, self.folder, self.delete):
+            tools.add(button)
+        top = _Section(
+            head, self.subtitle, fit, self.note, actions, self.downloading, self.progress, self.progress_text
+        )
+        self._speed_section = _Section(make_caption(tr("Expected speed")), value, self.speed_range, self.speed_source)
+        memory_head = QHBoxLayout()
+        memory_head.addWidget(_make_heading(tr("Memory")), 1)
+        memory_head.addWidget(self.age)
+        self._memory_section = _Section(memory_head, self.memory)
+        self._why_section = _Section(_make_heading(tr("Why this file")), self.why, self.caution)
+        self._facts_section = _Section(self._facts_holder, self.header_fold, self._header_holder, tools)
+        content = QWidget()
+        content.setObjectName("plain")
+        column = QVBoxLayout(content)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(0)
+        self._sections = (top, self._speed_section, self._memory_section, self._why_section, self._facts_section)
+        for number, section in enumerate(self._sections):
+            section.line.setVisible(number > 0)
+            column.addWidget(section)
+        column.addStretch()
+        area = QScrollArea()
+        area.setWidget(content)
+        area.setWidgetResizable(True)
+        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.body.addWidget(area)
+
+    def show_nothing(self) -> None:
+        """Show that nothing is selected."""
+        self._model = self._file = self._figures = None
+        self.title.setText(tr("No model is chosen"))
+        self.subtitle.setText(tr("Select a model to see its details."))
+        self.badge.hide()
+        self.age.show_age(None)
+        for widget in (self.fit, self.note, self.downloading, *self._buttons, *self._sections[1:]):
+            widget.hide()
+        self.show_progress(None, 0)
+
+    @property
+    def _buttons(self) -> tuple[QWidget, ...]:
+        return (self.start, self.download_and_start, self.download, self.files, self.look_up, self.plan)
+
+    def show_model(
+        self,
+        model: LibraryModel,
+        file: LibraryFile | None,
+        situation: Situation | None,
+        download: Download | None,
+        serving: Serving,
+    ) -> None:
+        """Show a model with one of its files; `file` is None for a model on the hub whose files were not read."""
+        changed = self._file is None or file is None or self._file.key != file.key or self._model is None
+        if changed:
+            self._figures = None
+            self._cancel_confirmation()
+        self._model, self._file = model, file
+        self.title.setText(model.name)
+        plan = file.plan if file is not None else None
+        self._show_subtitle(model, file)
+        self._show_fit(plan, file, situation)
+        self._show_buttons(model, file, download, serving)
+        self._show_speed(plan)
+        self._show_memory(plan, situation)
+        self._show_why(plan)
+        self._show_facts(file)
+        self._show_delete()
+
+    def show_figures(self, path: str, figures: FileFigures) -> None:
+        """Show what was read of a local file if it is still the one shown."""
+        if self._file is None or self._file.local is None or str(self._file.local.path) != path or self._model is None:
+            return
+        self._figures = figures
+        self._show_facts(self._file)
+
+    def show_progress(self, done: int | None, size: int, speed: float | None = None) -> None:
+        """Show the verification progress in bytes, or hide it if `done` is None."""
+        running = done is not None
+        self.progress.setVisible(running)
+        self.progress_text.setVisible(running)
+        self.verify.setText(tr("Stop verifying") if running else tr("Verify"))
+        if done is not None:
+            self.progress.show_fraction(done / size if size else None)
+            parts = [tr("Verifying: {done} of {whole}", done=format_size(done), whole=format_size(size))]
+            if speed:
+                parts.append(tr("{time} left", time=format_duration((size - done) / speed)))
+            self.progress_text.setText(" · ".join(parts))
+
+    def _show_subtitle(self, model: LibraryModel, file: LibraryFile | None) -> None:
+        if file is None:
+            self.subtitle.setText(model.repo)
+            return
+        quant = file.quant
+        if file.local is not None and not file.is_model:
+            quant = quant_text(file.local)
+        parts = [quant, format_size(file.size_bytes) if file.size_bytes else tr("size unknown")]
+        if file.local is not None:
+            parts.append(file_state(file.local)[0])
+        elif not model.is_built_in:
+            parts.append(tr("not downloaded"))
+        self.subtitle.setText(" · ".join(filter(None, parts)))
+
+    def _show_fit(self, plan: Plan | None, file: LibraryFile | None, situation: Situation | None) -> None:
+        self.badge.show_status(plan.status.value if plan is not None else "")
+        self.badge.setVisible(plan is not None)
+        text = ""
+        if plan is not None and situation is not None:
+            text = needs_text(plan.required_mib, situation, plan.setting)
+        elif file is not None and not file.is_model:
+            text = tr("Loaded together with a model.")
+        elif file is not None:
+            text = render(file.lack) or tr("Checking whether it fits ...")
+        self.fit.setText(text)
+        self.fit.setVisible(bool(text))
+        self.age.show_age(situation.read_at if situation is not None and plan is not None else None)
+        problem = file.local.record.problem if file is not None and file.local is not None else None
+        self.note.setText(render(problem or ""))
+        self.note.setVisible(bool(problem))
+
+    def _show_buttons(
+        self, model: LibraryModel, file: LibraryFile | None, download: Download | None, serving: Serving
+    ) -> None:
+        local = file.local if file is not None else None
+        is_here = model.is_built_in or (local is not None and file is not None and file.is_model)
+        is_active = download is not None and download.is_active
+        can_download = file is not None and bool(file.download_id) and local is None and not is_active
+        self.start.setVisible(is_here)
+        self.start.setEnabled(model.is_built_in or (file is not None and file.is_usable))
+        is_served = local is not None and str(local.path) == serving.path
+        self.start.setText(tr("Open the chat") if is_served else tr("Start") if serving.rests else tr("Switch to this"))
+        tip = tr("Load this file") if serving.rests else tr("Load this file in place of the running one")
+        self.start.setToolTip("" if is_served else tip)
+        self.download.setVisible(can_download)
+        self.download_and_start.setVisible(can_download)
+        self.download_and_start.setEnabled(file is not None and not file.is_too_big)
+        if can_download and file is not None:
+            size = format_size(file.size_bytes) if file.size_bytes else tr("size unknown")
+            text = tr("Add {what} to the download queue: {size}", what=file.download_id, size=size)
+            set_tooltip(self.download, text)
+        self.files.setVisible(file is None)
+        self.look_up.setVisible(can_download and file is not None and file.plan is None and bool(file.lack))
+        self.plan.setVisible(file is not None and file.is_model and (bool(file.download_id) or is_here))
+        self.downloading.setVisible(is_active)
+        if download is not None:
+            self.downloading.setText(tr("Downloading: {progress}", progress=download_text(download)))
+
+    def _show_speed(self, plan: Plan | None) -> None:
+        forecast = plan.forecast if plan is not None and plan.status.value != "TOO BIG" else None
+        self._speed_section.setVisible(forecast is not None)
+        if plan is None or forecast is None:
+            return
+        self.speed.setText(f"{forecast.tokens_per_second:,.0f}")
+        self.speed_range.show_forecast(forecast, drafts=plan.setting.draft > 0)
+        if plan.evidence:
+            source = tr("Nearest published run: {run}.", run=evidence_text(plan))
+        elif forecast.near:
+            source = tr("Calculated from published runs on cards like this one.")
+        else:
+            source = tr("Calculated for this card; no run on such a card was published.")
+        self.speed_source.setText(source)
+
+    def _show_memory(self, plan: Plan | None, situation: Situation | None) -> None:
+        self._memory_section.setVisible(plan is not None and situation is not None)
+        if plan is not None and situation is not None:
+            total, others = memory_totals(situation)
+            self.memory.show_parts(
+                memory_parts(plan), total, others, plan.margin_mib * 2**20, needed=plan.estimate.needed_bytes
+            )
+
+    def _show_why(self, plan: Plan | None) -> None:
+        reasons = plan.reasons if plan is not None else ()
+        self._why_section.setVisible(bool(reasons))
+        self.why.setText(without_flags(render(reasons[0])) if reasons else "")
+        caution = without_flags(render(plan.cautions[0])) if plan is not None and plan.cautions else ""
+        self.caution.setText(caution)
+        self.caution.setVisible(bool(caution))
+
+    def _show_facts(self, file: LibraryFile | None) -> None:
+        local = file.local if file is not None else None
+        for widget in (self.verify, self.folder):
+            widget.setVisible(local is not None)
+        self.delete.setVisible(local is not None and local.store is None)
+        rows = [*_plan_facts(file), *_file_facts(file)]
+        self._facts_section.setVisible(bool(rows))
+        _fill_grid(self.grid, rows)
+        more = _local_facts(local, self._figures) if local is not None else []
+        self.header_fold.setVisible(bool(more))
+        self._header_holder.setVisible(bool(more) and self.header_fold.isChecked())
+        _fill_grid(self.header_grid, more)
+
+    def _toggle_header(self) -> None:
+        self._header_holder.setVisible(self.header_fold.isChecked())
+
+    def _press_delete(self) -> None:
+        if self._confirming:
+            self._cancel_confirmation()
+            self.delete_confirmed.emit()
+            return
+        self._confirming = True
+        self._confirm_timer.start()
+        self._show_delete()
+
+    def _cancel_confirmation(self) -> None:
+        self._confirming = False
+        self._confirm_timer.stop()
+        self._show_delete()
+
+    def _show_delete(self) -> None:
+        local = self._file.local if self._file is not None else None
+        if local is None:
+            return
+        freed = format_size(local.record.bytes)
+        self.delete.setText(tr("Press again to free {size}", size=freed) if self._confirming else tr("Delete"))
+        self.delete.setToolTip(tr("Delete the file and free {size}. Asks for confirmation", size=freed))
+
+
+class _Section(QWidget):
+    """A part of the panel with a line above it. Content is widgets and layouts, from top to bottom."""
+
+    def __init__(self, *content: QWidget | QHBoxLayout | FlowLayout) -> None:
+        super().__init__()
+        self.setObjectName("plain")
+        self.line = QFrame()
+        self.line.setObjectName("line")
+        self.line.setFixedHeight(1)
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(0, 0, 0, 0)
+        outer.setSpacing(0)
+        outer.addWidget(self.line)
+        column = QVBoxLayout()
+        column.setContentsMargins(*(theme.px(theme.GAP_L),) * 4)
+        column.setSpacing(theme.px(theme.GAP))
+        for each in content:
+            if isinstance(each, QWidget):
+                column.addWidget(each)
+            else:
+                column.addLayout(each)
+        outer.addLayout(column)
+
+
+def needs_text(needed_mib: int, situation: Situation, setting: PlanSettings) -> str:
+    """Return how much memory a plan needs of what is free, as text."""
+    from launcher.gui.start.text import count_stopping_servers
+
+    values = {"needed": f"{needed_mib:,}", "free": f"{situation.free_mib:,}", "context": f"{setting.context:,}"}
+    mtp = tr("draft {count}", count=setting.draft) if setting.draft else tr("MTP off")
+    text = tr("Needs {needed} of {free} MiB free, with a context of {context} tokens, {mtp}.", mtp=mtp, **values)
+    if stopping := count_stopping_servers(situation):
+        text = ntr(
+            "Needs {needed} of {free} MiB free once the running server stops ({now} MiB free now), with a "
+            "context of {context} tokens, {mtp}.",
+            "Needs {needed} of {free} MiB free once {n} running servers stop ({now} MiB free now), with a "
+            "context of {context} tokens, {mtp}.",
+            stopping,
+            mtp=mtp,
+            now=f"{situation.free_now_mib:,}",
+            **values,
+        )
+    return f"{text} {unknown_memory_text(situation)}".rstrip()
+
+
+_Facts = list[tuple[str, str, str]]
+"""Name, value and tooltip of each fact."""
+
+
+def _plan_facts(file: LibraryFile | None) -> _Facts:
+    if file is None or file.plan is None:
+        return []
+    plan, entry = file.plan, file.plan.entry
+    trained = entry.native_context or (entry.geometry.trained_context if entry.geometry else 0)
+    context = format_tokens(plan.setting.context)
+    if trained:
+        context = tr("{tokens} of {trained} trained", tokens=context, trained=format_tokens(trained))
+    rows = [(tr("Context"), context, tr("{count} tokens", count=f"{plan.setting.context:,}"))]
+    if plan.setting.draft and entry.draft is not None:
+        head = tr("in a file of its own, draft {count}", count=plan.setting.draft)
+    elif plan.setting.draft:
+        head = tr("in the file, draft {count}", count=plan.setting.draft)
+    else:
+        head = tr("in the file, not used") if entry.has_head(plan.file) else tr("none")
+    rows.append((tr("Draft head"), head, ""))
+    rows.append((tr("Reads"), tr("text and pictures") if entry.mmproj else tr("text"), ""))
+    if entry.licence:
+        rows.append((tr("Licence"), entry.licence, ""))
+    if entry.parameters_b:
+        rows.append((tr("Parameters"), tr("{count:,.3g} billion", count=entry.parameters_b), ""))
+    return rows
+
+
+def _file_facts(file: LibraryFile | None) -> _Facts:
+    local = file.local if file is not None else None
+    if local is None:
+        if file is None or not file.download_id:
+            return []
+        repo = file.entry.repo if file.entry is not None else None
+        return [(tr("From"), repo or "", file.download_id)]
+    rows = [(tr("Place"), place_text(local), "\n".join(map(str, local.record.paths)))]
+    if local.record.kind == "model" and local.record.head is not None:
+        rows.append((tr("MTP head"), head_state(local)[0], ""))
+    state, _glyph, _role = file_state(local)
+    verified = tr("verified {when}", when=format_date(local.verified_s)) if local.verified_s else ""
+    rows.append((tr("State"), verified if verified and local.state.value == "good" else state, verified))
+    return rows
+
+
+def _local_facts(local: object, figures: FileFigures | None) -> _Facts:
+    from launcher.models.library import LocalModel
+
+    assert isinstance(local, LocalModel)  # noqa: S101 -- for the type checker
+    record = local.record
+    paths = "\n".join(map(display_path, record.paths[:_PATHS_SHOWN]))
+    rows = [(tr("File"), paths, ""), (tr("Size"), tr("{count:,} bytes", count=record.bytes), "")]
+    if record.repo:
+        rows.append((tr("From"), record.repo, f"{record.repo}:{record.file}"))
+    if record.revision:
+        rows.append((tr("Revision"), record.revision[:12], record.revision))
+    if figures is None:
+        return rows
+    last = format_date(figures.used_s) if figures.used_s else tr("never")
+    rows.append((tr("Last used"), last, ""))
+    hashes = [each for each in figures.sha256 if each]
+    shortened = f"{hashes[0][:_HASH_CHARACTERS]}…" if hashes else tr("not computed yet; use Verify")
+    rows.append((tr("SHA-256"), shortened, "\n".join(hashes)))
+    return rows + [(name, value, "") for name, value in figures.header]
+
+
+def _make_heading(text: str) -> Label:
+    label = Label(text)
+    label.setFont(theme.font(theme.BODY_PX, bold=True))
+    return label
+
+
+def _make_grid() -> tuple[QWidget, QGridLayout]:
+    holder = QWidget()
+    holder.setObjectName("plain")
+    grid = QGridLayout(holder)
+    grid.setContentsMargins(0, 0, 0, 0)
+    grid.setHorizontalSpacing(theme.px(theme.GAP_M))
+    grid.setVerticalSpacing(theme.px(6))
+    grid.setColumnMinimumWidth(0, theme.px(_FACT_NAME_WIDTH))
+    grid.setColumnStretch(1, 1)
+    return holder, grid
+
+
+def _fill_grid(grid: QGridLayout, rows: _Facts) -> None:
+    """Show facts in a grid. Labels that are there are used again."""
+    if grid.property("rows") == rows:
+        return
+    grid.setProperty("rows", rows)
+    clear_layout(grid)
+    for row_number, (name, value, tip) in enumerate(rows):
+        for column, text in enumerate((name, value)):
+            label = Label(text)
+            label.setWordWrap(column == 1)
+            label.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+            if column == 0:
+                label.setObjectName("secondary")
+            else:
+                label.setTextInteractionFlags(theme.SELECTABLE)
+                set_tooltip(label, tip)
+            grid.addWidget(label, row_number, column, Qt.AlignmentFlag.AlignTop)

@@ -1,0 +1,308 @@
+"""The bar of downloads: one line at the bottom of the page, which opens into the queue above it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
+
+from launcher.base.messages import join_messages
+from launcher.base.progress import Progress
+from launcher.gui import theme
+from launcher.gui.duration import format_duration
+from launcher.gui.labels import ElidedLabel, Label
+from launcher.gui.models.queue_controller import QueueController, QueueView
+from launcher.gui.models.text import format_size, job_text
+from launcher.gui.translation import ntr, render, tr
+from launcher.gui.widgets import Card, Glyph, ProgressLine
+from launcher.gui.widgets.blocks import make_button
+
+if TYPE_CHECKING:
+    from launcher.fetch.jobs import Job, JobFailure
+
+_GLYPHS = {
+    "waiting": ("dashed", "secondary"),
+    "running": ("down", "information"),
+    "paused": ("pause", "attention"),
+    "failed": ("cross", "bad"),
+    "done": ("tick", "good"),
+    "cancelled": ("minus", "secondary"),
+}
+_QUEUED_STATES = ("waiting", "running", "paused")
+_ACTIVE_STATES = ("waiting", "running")
+"""States of jobs that run without further action, now or later."""
+_ROW_HEIGHT, _MOST_ROWS = 44, 6
+_TITLE_WIDTH, _LINE_WIDTH = 240, 140
+
+
+class JobRow(QWidget):
+    """Row of one download in the open queue."""
+
+    def __init__(self, queue: QueueController, job_id: int) -> None:
+        super().__init__()
+        self.setObjectName("plain")
+        self._queue, self._job_id = queue, job_id
+        self._state = ""
+        self.glyph = Glyph()
+        self.title, self.progress_text = ElidedLabel(), ElidedLabel()
+        self.progress_text.setObjectName("secondary")
+        self.progress_text.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self.line = ProgressLine(tr("Download"))
+        self.line.setFixedWidth(theme.px(_LINE_WIDTH))
+        self.toggle = make_button("", self._toggle)
+        self.up = make_button(tr("Earlier"), lambda: queue.move_job(job_id, "up"))
+        self.up.setToolTip(tr("Move up in the queue"))
+        self.cancel = make_button(tr("Cancel"), self._cancel)
+        for button in (self.toggle, self.up, self.cancel):
+            button.setObjectName("quiet")
+        self.setFixedHeight(theme.px(_ROW_HEIGHT))
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(theme.px(theme.GAP_M))
+        row.addWidget(self.glyph)
+        self.title.setFixedWidth(theme.px(_TITLE_WIDTH))
+        row.addWidget(self.title)
+        row.addWidget(self.line)
+        row.addWidget(self.progress_text, 1)
+        for button in (self.toggle, self.up, self.cancel):
+            row.addWidget(button)
+
+    def show_job(self, job: Job, progress: Progress | None, *, is_first: bool) -> None:
+        """Show a download and its progress. The first in the queue cannot move up."""
+        state = self._state = job.state.value
+        self.glyph.show_glyph(*_GLYPHS[state])
+        self.title.setText(job.title)
+        self.progress_text.setText(job_text(job, progress))
+        self.line.show_fraction(_fraction(job, progress))
+        self.line.setVisible(state in _QUEUED_STATES)
+        self.line.setAccessibleName(tr("Download of {title}", title=job.title))
+        is_active = state in _ACTIVE_STATES
+        self.toggle.setVisible(state != "done")
+        self.toggle.setText(_toggle_text(state))
+        self.toggle.setToolTip(
+            tr("The downloaded part is kept") if is_active else tr("Continues from the downloaded part")
+        )
+        self.toggle.setEnabled(not job.is_changing)
+        self.up.setVisible(state in _QUEUED_STATES and not is_first)
+        self.cancel.setVisible(state in (*_QUEUED_STATES, "failed"))
+        self.cancel.setText(tr("Discard") if state == "failed" else tr("Cancel"))
+        self.cancel.setToolTip(tr("Cancel the download and delete the downloaded part"))
+        for button in (self.toggle, self.up, self.cancel):
+            button.setAccessibleName(f"{button.text()}: {job.title}")
+
+    def _toggle(self) -> None:
+        self._queue.request_state("pause" if self._state in _ACTIVE_STATES else "run", self._job_id)
+
+    def _cancel(self) -> None:
+        self._queue.request_state("discard", self._job_id)
+
+
+class DownloadsBar(Card):
+    """The download that runs, with its progress, speed and rest; the others are behind the arrow.
+
+    Hidden while there is no download. Its height never exceeds one line and six rows.
+    """
+
+    def __init__(self, queue: QueueController) -> None:
+        super().__init__()
+        self._queue = queue
+        self._shown: Job | None = None
+        self.rows: dict[int, JobRow] = {}
+        self._make_line()
+        self._make_queue()
+        edge = theme.px(theme.GAP_L)
+        self.body.setContentsMargins(edge, 0, edge, 0)
+        self.body.setSpacing(0)
+        self.body.addWidget(self._area)
+        self.body.addWidget(self._separator)
+        self.body.addWidget(self._line)
+        queue.changed.connect(self.show_queue)
+        queue.adding_changed.connect(lambda: self.show_queue(self._queue.snapshot))
+        self.show_queue(QueueView())
+
+    def _make_line(self) -> None:
+        self.glyph = Glyph()
+        self.title = ElidedLabel()
+        self.title.setFont(theme.font(theme.BODY_PX, bold=True))
+        self.title.setMinimumWidth(theme.px(120))
+        self.title.setMaximumWidth(theme.px(_TITLE_WIDTH))
+        self.progress = ProgressLine(tr("Download"))
+        self.amount, self.speed, self.rest, self.total = (Label() for _ in range(4))
+        self.problem = ElidedLabel()
+        for label in (self.amount, self.speed, self.rest):
+            label.setFont(theme.font(theme.BODY_PX, tabular=True))
+        self.total.setObjectName("secondary")
+        self.total.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self.toggle = make_button(tr("Pause"), self._toggle)
+        self.cancel = make_button(tr("Cancel"), self._cancel)
+        self.cancel.setToolTip(tr("Cancel the download and delete the downloaded part"))
+        self.resume_button = make_button(tr("Resume"), self._resume_queue)
+        self.resume_button.setToolTip(tr("Retry the download that blocks the queue"))
+        self.clear_button = make_button(tr("Clear finished"), self._queue.clear_ended)
+        self.clear_button.setToolTip(
+            tr("Remove finished, failed and cancelled downloads from the list. Files are not deleted")
+        )
+        self.open_button = make_button(tr("Show all"), self._open_queue)
+        self.open_button.setObjectName("quiet")
+        self.open_button.setCheckable(True)
+        self._line = QWidget()
+        self._line.setObjectName("plain")
+        self._line.setFixedHeight(theme.px(56))
+        row = QHBoxLayout(self._line)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(theme.px(theme.GAP_M))
+        row.addWidget(self.glyph)
+        row.addWidget(self.title, 3)
+        row.addWidget(self.progress, 3)
+        row.addWidget(self.problem, 6)
+        for label in (self.amount, self.speed, self.rest, self.total):
+            row.addWidget(label)
+        for button in (self.resume_button, self.toggle, self.cancel, self.clear_button, self.open_button):
+            row.addWidget(button)
+
+    def _make_queue(self) -> None:
+        content = QWidget()
+        content.setObjectName("plain")
+        self._column = QVBoxLayout(content)
+        self._column.setContentsMargins(0, 0, 0, 0)
+        self._column.setSpacing(0)
+        self._area = QScrollArea()
+        self._area.setWidget(content)
+        self._area.setWidgetResizable(True)
+        self._area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self._area.setAccessibleName(tr("All downloads"))
+        self._separator = QFrame()
+        self._separator.setObjectName("line")
+        self._separator.setFixedHeight(1)
+        self._area.hide()
+        self._separator.hide()
+
+    def show_queue(self, snapshot: QueueView) -> None:
+        """Show the queue."""
+        self._show_rows(snapshot)
+        jobs = snapshot.jobs
+        queued = [job for job in jobs if job.state.value in _QUEUED_STATES]
+        running = [job for job in queued if job.state.value == "running"]
+        failed = [job for job in jobs if job.state.value == "failed"]
+        adding = self._queue.adding
+        self._shown = next(iter([*running, *queued, *failed, *reversed(jobs)]), None)
+        self.setVisible(bool(jobs) or bool(adding))
+        if self._shown is None:
+            if adding:
+                self._show_adding(adding[0])
+            return
+        self._show_job(self._shown, snapshot.progress_by_id.get(self._shown.id), snapshot.blocked_by)
+        self._show_total(snapshot, len(queued) - 1 + len(adding))
+        self.clear_button.setVisible(not queued)
+        self.open_button.setVisible(len(jobs) > 1)
+        if len(jobs) <= 1 and self.open_button.isChecked():
+            self.open_button.click()
+
+    def _show_rows(self, snapshot: QueueView) -> None:
+        ids = [job.id for job in snapshot.jobs]
+        for job_id in [each for each in self.rows if each not in ids]:
+            row = self.rows.pop(job_id)
+            self._column.removeWidget(row)
+            row.hide()
+            row.deleteLater()
+        if list(self.rows) != ids:
+            rows = {job_id: self.rows.get(job_id) or JobRow(self._queue, job_id) for job_id in ids}
+            for row in rows.values():
+                self._column.removeWidget(row)
+            for row in rows.values():
+                self._column.addWidget(row)
+            self.rows = rows
+        self._area.setFixedHeight(theme.px(_ROW_HEIGHT) * max(min(len(ids), _MOST_ROWS), 1))
+        queued = [job.id for job in snapshot.jobs if job.state.value in _QUEUED_STATES]
+        for job in snapshot.jobs:
+            self.rows[job.id].show_job(job, snapshot.progress_by_id.get(job.id), is_first=queued[:1] == [job.id])
+
+    def _show_adding(self, title: str) -> None:
+        """Show a download that the queue does not have yet: what it is, is asked on the hub first."""
+        self.glyph.show_glyph("dashed", "secondary")
+        self.title.setText(title)
+        self.progress.show_fraction(None)
+        self.amount.setText(tr("adding ..."))
+        for widget in (self.speed, self.rest, self.total, self.problem, self.toggle, self.cancel):
+            widget.hide()
+        for widget in (self.resume_button, self.clear_button, self.open_button):
+            widget.hide()
+        self.progress.show()
+        self.amount.show()
+
+    def _show_job(self, job: Job, progress: Progress | None, blocked_by: JobFailure | None) -> None:
+        state = job.state.value
+        self.glyph.show_glyph(*_GLYPHS[state])
+        self.title.setText(job.title)
+        self.progress.setAccessibleName(tr("Download of {title}", title=job.title))
+        self.progress.show_fraction(_fraction(job, progress))
+        is_queued = state in _QUEUED_STATES
+        text = ""
+        if blocked_by is not None:
+            text = render(join_messages(blocked_by.title, blocked_by.hint))
+        elif not is_queued or job.failure is not None or job.is_changing:
+            text = job_text(job, progress)
+        elif progress is not None and progress.note:
+            text = render(progress.note)
+        self.problem.setText(text)
+        self.problem.setVisible(bool(text))
+        self.progress.setVisible(is_queued and not text)
+        done = progress.done_bytes if progress is not None else job.done_bytes or 0
+        size = (progress.bytes if progress is not None else None) or job.bytes
+        amount = tr("{done} of {whole}", done=format_size(done), whole=format_size(size)) if size else format_size(done)
+        if state in ("waiting", "paused"):
+            amount = f"{job_text(job, None) if not done else amount}"
+        self.amount.setText(amount)
+        self.amount.setVisible(is_queued and not text)
+        speed = progress.bytes_per_second if progress is not None and state == "running" else None
+        self.speed.setText(f"{format_size(round(speed))}/s" if speed else "")
+        left = progress.seconds_left if progress is not None and state == "running" else None
+        self.rest.setText(tr("{time} left", time=format_duration(left)) if left is not None else "")
+        for label in (self.speed, self.rest):
+            label.setVisible(bool(label.text()) and not text)
+        self.toggle.setText(_toggle_text(state))
+        self.toggle.setVisible(state != "done" and blocked_by is None)
+        self.toggle.setEnabled(not job.is_changing)
+        self.cancel.setVisible(state in (*_QUEUED_STATES, "failed"))
+        self.cancel.setText(tr("Discard") if state == "failed" else tr("Cancel"))
+        self.resume_button.setVisible(blocked_by is not None)
+        for button in (self.toggle, self.cancel):
+            button.setAccessibleName(f"{button.text()}: {job.title}")
+
+    def _show_total(self, snapshot: QueueView, others: int) -> None:
+        parts = [ntr("1 more", "{n} more", others)] if others > 0 else []
+        totals = snapshot.totals
+        if others > 0 and totals is not None and totals.seconds_left is not None and totals.jobs > 1:
+            parts.append(tr("all in {time}", time=format_duration(totals.seconds_left)))
+        self.total.setText(", ".join(parts))
+        self.total.setVisible(bool(parts))
+
+    def _open_queue(self) -> None:
+        is_open = self.open_button.isChecked()
+        self.open_button.setText(tr("Show one") if is_open else tr("Show all"))
+        self._area.setVisible(is_open)
+        self._separator.setVisible(is_open)
+
+    def _toggle(self) -> None:
+        if self._shown is not None:
+            state = "pause" if self._shown.state.value in _ACTIVE_STATES else "run"
+            self._queue.request_state(state, self._shown.id)
+
+    def _cancel(self) -> None:
+        if self._shown is not None:
+            self._queue.request_state("discard", self._shown.id)
+
+    def _resume_queue(self) -> None:
+        active = [job.id for job in self._queue.snapshot.jobs if job.state.value in _ACTIVE_STATES]
+        self._queue.request_state("run", *active)
+
+
+def _fraction(job: Job, progress: Progress | None) -> float:
+    done = progress.done_bytes if progress is not None else job.done_bytes or 0
+    size = (progress.bytes if progress is not None else None) or job.bytes
+    return done / size if size else 0.0
+
+
+def _toggle_text(state: str) -> str:
+    return {"waiting": tr("Pause"), "running": tr("Pause"), "paused": tr("Resume")}.get(state, tr("Try again"))

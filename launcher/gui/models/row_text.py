@@ -1,0 +1,304 @@
+"""What a row of the library shows: texts and figures of a model, and of one of its files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from launcher.gui.duration import format_duration
+from launcher.gui.labels import UNKNOWN
+from launcher.gui.models.text import file_state, format_date, format_size, job_percent, place_text, quant_text
+from launcher.gui.start.text import format_tokens
+from launcher.gui.translation import render, tr
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.app.model_library import LibraryFile, LibraryModel
+    from launcher.base.progress import Progress
+    from launcher.fetch.jobs import Job
+    from launcher.models.library import LocalModel
+    from launcher.models.plan import Plan
+
+_GIB_MIB = 1_024
+_MUCH_FASTER = 1.1
+"""Ratio of the speed with drafts to that without from which drafts are named as the reason."""
+_ROOMY_MIB = 6_144
+"""Free GPU memory beside a model that is worth naming."""
+_STORE_TILES = {"ollama": "Ol", "lm-studio": "LM", "jan": "Ja", "llama.cpp": "lc", "hub": "HF"}
+TILE_ORDER = ("M", "F", "LM", "Ol", "Ja", "lc", "HF", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A download of a file: its job and its progress. `job` is None until the queue has it."""
+
+    job: Job | None = None
+    progress: Progress | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it runs or waits, or is being added."""
+        return self.job is None or self.job.state.value in ("waiting", "running", "paused")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The texts and figures of a row. `tile` is a store's letters, "" for the hub; `action` what its button does.
+
+    `action` is "download", "files" or "retry", else empty; `state` is the text in its place, with a colour role.
+    `fraction` is the progress of a download from 0 to 1, None if there is none. `tag` is a word beside the name.
+    """
+
+    name: str
+    note: str
+    tile: str = ""
+    fit: str = ""
+    quant: str = ""
+    action: str = ""
+    state: str = ""
+    state_role: str = "secondary"
+    fraction: float | None = None
+    speed: str = UNKNOWN
+    speed_note: str = ""
+    context: str = UNKNOWN
+    size: str = UNKNOWN
+    tip: str = ""
+    tag: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """All of it as one text, for screen readers."""
+        parts = [self.name, self.tag, self.quant if self.quant != self.name else "", tr(self.fit) if self.fit else ""]
+        if self.speed != UNKNOWN:
+            parts.append(tr("expected {speed} t/s", speed=self.speed))
+        parts += [self.size if self.size != UNKNOWN else "", self.state, action_text(self.action), self.note]
+        return ", ".join(filter(None, parts))
+
+
+def action_text(action: str) -> str:
+    """Return the text of a row's button."""
+    return {"download": tr("Download"), "files": tr("Show files"), "retry": tr("Try again")}.get(action, "")
+
+
+def describe_model(model: LibraryModel, downloads: Mapping[str, Download], *, recommended: bool) -> Row:
+    """Return the row of a model, which shows its first file."""
+    first = model.first
+    if first is None:
+        found = model.found
+        note = tr("On Hugging Face: {repo}", repo=model.repo)
+        if found is not None and found.downloads:
+            note = tr("{owner}, {count:,} downloads a month", owner=model.repo.partition("/")[0], count=found.downloads)
+        changed = format_date(model.changed_s)
+        return Row(model.name, note, action="files", speed_note="", tip=f"{model.repo}\n{changed}")
+    downloading = _find_download(model, downloads)
+    row = _describe(model, first, downloads.get(first.download_id) if first.local is None else None)
+    note = _reason(model, first)
+    tag = tr("recommended") if recommended and first is model.best else ""
+    tile = store_tile(first.local) if first.local is not None else ("M" if model.is_built_in else "")
+    if downloading is not None:
+        what, download = downloading
+        note = tr("Getting {quant}: {progress}", quant=what.quant, progress=download_text(download))
+        row = _with_progress(row, download) if what is first else row
+    return replace(row, name=model.name, note=note, tile=tile, tag=tag)
+
+
+def describe_file(model: LibraryModel, file: LibraryFile, downloads: Mapping[str, Download]) -> Row:
+    """Return the row of one file of a model."""
+    row = _describe(model, file, downloads.get(file.download_id) if file.local is None else None)
+    tile = store_tile(file.local) if file.local is not None else ""
+    name = file.quant or UNKNOWN
+    if file.local is not None and not file.is_model:
+        name = quant_text(file.local)
+    return replace(row, name=name, note=_compare(model, file), tile=tile)
+
+
+def store_tile(local: LocalModel) -> str:
+    """Return the letters for the place of a file."""
+    if local.store is not None:
+        return _STORE_TILES[local.store.value]
+    return "M" if local.place.value == "ours" else "F"
+
+
+def tile_name(tile: str) -> str:
+    """Return what the letters of a tile stand for."""
+    return {
+        "M": tr("our folder"),
+        "F": tr("added folder"),
+        "LM": "LM Studio",
+        "Ol": "Ollama",
+        "Ja": "Jan",
+        "lc": "llama.cpp",
+        "HF": tr("Hugging Face cache"),
+        "": tr("can be downloaded"),
+    }[tile]
+
+
+def download_text(download: Download) -> str:
+    """Return the progress of a download in a few words."""
+    job, progress = download.job, download.progress
+    if job is None:
+        return tr("adding ...")
+    if job.is_changing:
+        return tr("pausing") if job.requested.value == "pause" else tr("cancelling")
+    if job.state.value == "waiting":
+        return tr("waiting")
+    percent = job_percent(job, progress)
+    shown = "" if percent is None else tr("{percent:.0f} %", percent=percent)
+    if job.state.value == "paused":
+        return tr("paused, {progress}", progress=shown) if shown else tr("paused")
+    if progress is not None and progress.note:
+        return render(progress.note)
+    if progress is not None and progress.seconds_left is not None:
+        return f"{shown} · {tr('{time} left', time=format_duration(progress.seconds_left))}"
+    return shown or tr("starting")
+
+
+def speed_range(plan: Plan) -> str:
+    """Return the range of most runs, as text; empty if the speed is not known."""
+    forecast = plan.forecast
+    return "" if forecast is None else tr("{low:,.0f} to {high:,.0f}", low=forecast.low, high=forecast.high)
+
+
+def missing_mib(plan: Plan) -> int:
+    """Return the MiB that a plan lacks, 0 if it fits."""
+    return max(plan.needed_mib - plan.free_mib, 0)
+
+
+def _find_download(model: LibraryModel, downloads: Mapping[str, Download]) -> tuple[LibraryFile, Download] | None:
+    for each in model.files:
+        download = downloads.get(each.download_id) if each.download_id else None
+        if download is not None and download.is_active:
+            return each, download
+    return None
+
+
+def _describe(model: LibraryModel, file: LibraryFile, download: Download | None) -> Row:
+    plan, local = file.plan, file.local
+    size = format_size(file.size_bytes)
+    row = Row(
+        "",
+        "",
+        fit=plan.status.value if plan is not None else "",
+        quant=file.quant or (quant_text(local) if local is not None else UNKNOWN),
+        action="download" if local is None and file.download_id else "",
+        size=size if file.is_size_known or file.size_bytes is None else tr("~{size}", size=size),
+        tip=render(file.lack) or file.download_id or (str(local.path) if local is not None else ""),
+    )
+    if model.is_built_in:
+        row = replace(row, state=tr("built in"), speed_note=tr("not measured"))
+    elif local is not None:
+        text, _glyph, role = file_state(local)
+        here = {"verified": tr("here, verified"), "not verified": tr("here")}
+        state = here["verified"] if local.state.value == "good" and role == "good" else here["not verified"]
+        row = replace(
+            row,
+            state=text if role in ("bad", "attention") else state,
+            state_role=role if role == "bad" else "secondary",
+        )
+    if plan is None or plan.status.value == "TOO BIG":
+        if not model.is_built_in and file.is_model:
+            note = tr("not known") if plan is None and file.lack else tr("cannot run") if plan is not None else ""
+            row = replace(row, speed_note=note)
+    elif plan.forecast is not None:
+        row = replace(row, speed=f"{plan.forecast.tokens_per_second:,.0f}", speed_note=speed_range(plan))
+    elif plan.reading is not None:
+        row = replace(row, speed=f"{plan.reading.tokens_per_second:,.0f}", speed_note=tr("reads, writes none"))
+    else:
+        row = replace(row, speed_note=tr("not known"))
+    if plan is not None and plan.status.value != "TOO BIG":
+        row = replace(row, context=format_tokens(plan.setting.context))
+    return row if download is None else _with_progress(row, download)
+
+
+def _with_progress(row: Row, download: Download) -> Row:
+    job = download.job
+    if download.is_active:
+        percent = 0.0 if job is None else job_percent(job, download.progress) or 0.0
+        return replace(row, action="", state=download_text(download), state_role="text", fraction=percent / 100)
+    if job is not None and job.state.value == "failed":
+        return replace(row, action="retry")
+    return row
+
+
+def _reason(model: LibraryModel, file: LibraryFile) -> str:
+    """Return in a line why a file is shown for its model, or what is to be known of it."""
+    plan, local = file.plan, file.local
+    if model.is_built_in:
+        return tr("Shows drafts without a card")
+    if local is not None and not file.is_model:
+        return tr("Loaded together with a model.")
+    if local is not None and local.record.problem and not file.is_usable:
+        return render(local.record.problem)
+    if plan is None:
+        return render(file.lack) or tr("Checking whether it fits ...")
+    if plan.status.value == "TOO BIG":
+        if plan.host_short and not missing_mib(plan):
+            return tr("Needs more main memory than is free")
+        return tr("Needs {size:.1f} GiB more than is free", size=missing_mib(plan) / _GIB_MIB)
+    first, second = _strength(plan), _weakness(plan)
+    return f"{first}; {second}" if second else first
+
+
+def _strength(plan: Plan) -> str:
+    forecast = plan.forecast
+    if plan.entry.embedding:
+        return tr("Ranks texts for a search") if plan.entry.reranker else tr("Turns texts into vectors for a search")
+    if plan.status.value == "OFFLOADS":
+        weights = plan.estimate.host.weights
+        share = weights / max(weights + plan.estimate.parts.weights, 1)
+        return tr("{percent:.0f} % of it runs in main memory", percent=100 * share)
+    if plan.status.value == "TIGHT":
+        free = (plan.free_mib - plan.needed_mib) / _GIB_MIB
+        return tr("Leaves only {size:.1f} GiB free", size=free)
+    if (
+        plan.setting.draft
+        and forecast is not None
+        and forecast.tokens_per_second >= _MUCH_FASTER * forecast.without_mtp
+    ):
+        return tr("Drafts: {ratio:.1f} times as fast", ratio=forecast.tokens_per_second / forecast.without_mtp)
+    if plan.setting.draft:
+        return tr("Drafts {count} ahead", count=plan.setting.draft)
+    has_head = plan.entry.has_head(plan.file)
+    return tr("Faster without drafts") if has_head else tr("No MTP head")
+
+
+def _weakness(plan: Plan) -> str:
+    trained = plan.entry.native_context or (plan.entry.geometry.trained_context if plan.entry.geometry else 0)
+    if plan.status.value in ("OFFLOADS", "TIGHT") or plan.entry.embedding:
+        return ""
+    if trained and plan.setting.context < trained / 2:
+        return tr(
+            "context {tokens} of {trained}", tokens=format_tokens(plan.setting.context), trained=format_tokens(trained)
+        )
+    if plan.entry.mmproj:
+        return tr("reads pictures")
+    spare = plan.free_mib - plan.needed_mib
+    return tr("leaves {size:.0f} GiB free", size=spare / _GIB_MIB) if spare >= _ROOMY_MIB else ""
+
+
+def _compare(model: LibraryModel, file: LibraryFile) -> str:
+    """Return in a few words how a file compares with the model's best one."""
+    best, plan = model.best, file.plan
+    if file.local is not None and file.local.store is not None:
+        return place_text(file.local)
+    if not file.is_model:
+        return tr("loaded with the model")
+    if model.is_built_in:
+        return ""
+    if plan is None:
+        return tr("not known") if file.lack else ""
+    if plan.status.value == "TOO BIG":
+        return tr("needs {size:.1f} GiB more", size=missing_mib(plan) / _GIB_MIB)
+    if best is None or best.plan is None or file.key == best.key:
+        return tr("best for this card")
+    if plan.status.value == "OFFLOADS" and best.plan.status.value != "OFFLOADS":
+        return tr("partly in main memory")
+    larger = (file.size_bytes or 0) > (best.size_bytes or 0)
+    if plan.setting.context < best.plan.setting.context:
+        return tr("better, less context") if larger else tr("less context")
+    if plan.setting.context > best.plan.setting.context:
+        return tr("more context, plainer") if not larger else tr("more context")
+    if larger:
+        return tr("better, slower")
+    return tr("smaller, plainer")
