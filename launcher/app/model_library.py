@@ -565,7 +565,7 @@ def _keep_plans(shelf: ModelShelf, known: ModelShelf) -> ModelShelf:
 
     def keep(model: LibraryModel) -> LibraryModel:
         before = earlier.get(model.key)
-        if before is None:
+        if before is None or before.used_s != model.used_s:  # other settings may have been used and kept
             return model
         plans = {each.key: each for each in before.files}
         files = []

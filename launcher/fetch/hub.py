@@ -227,8 +227,8 @@ def _parse_found(item: Any) -> FoundRepo | None:  # noqa: ANN401 -- what the hub
         return None
     downloads, modified = item.get("downloads"), item.get("lastModified")
     modified_s = None
-    with suppress(ValueError, TypeError):
-        modified_s = datetime.fromisoformat(modified).timestamp()
+    with suppress(ValueError):
+        modified_s = datetime.fromisoformat(str(modified)).timestamp()
     count = downloads if type(downloads) is int and downloads >= 0 else None
     return FoundRepo(item["id"], count, modified_s, bool(item.get("gated")))
 

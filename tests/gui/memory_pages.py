@@ -27,7 +27,6 @@ from tests.cli.in_process import run
 
 _LIMIT_S = 120
 _FIGURES = re.compile(r"Needs ([\d,]+) of ([\d,]+) MiB")
-_OFFERS = 1
 Read = dict[str, dict[str, list[Any]]]
 """By place and model: the verdict, MiB needed, MiB free."""
 
@@ -79,34 +78,20 @@ def _figures(badge: str, words: str) -> list[Any]:
 
 
 def read_models(window: Window, models: list[str]) -> dict[str, list[Any]]:
-    """Read what the Models page says of each file when it is chosen."""
+    """Read what the Models page says of each model's file when it is chosen."""
     window.show_page("models")
     page: ModelsPage = window.page("models")
-    wait_until(lambda: page.local_models is not None and len(page.table.rows) >= len(models), "the files")
-    page.show_view(0)
-    wait_until(lambda: page._listing is None or page.details.badge.isVisible(), "the first file")
+    before = page.shelf
+    page.refresh()
+    wait_until(lambda: page.shelf is not before and page.shelf is not None and page.shelf.is_complete, "the models")
     read, details = {}, page.details
     for model in models:
-        other = next(local for local in page.table.rows if local.record.model != model)
-        page.table.choose_row(other)
-        page.table.choose_row(next(local for local in page.table.rows if local.record.model == model))
+        assert page.list.choose(model)
         wait_until(lambda: details.badge.isVisible() and _FIGURES.search(details.fit.text()), f"details of {model}")
+        row = page.list.tree.row_at(page.list.currentIndex())
+        assert row.fit == details.badge.text()
         read[model] = _figures(details.badge.text(), details.fit.text())
     return read
-
-
-def read_offers(window: Window, models: list[str]) -> dict[str, list[Any]]:
-    """Read what the Download view says."""
-    window.show_page("models")
-    page: ModelsPage = window.page("models")
-    offers: list[object] = []
-    shown = page.offers.show_offers
-    page.offers.show_offers = lambda found: (offers.append(found), shown(found))  # type: ignore[method-assign]
-    page.show_view(_OFFERS)
-    wait_until(lambda: offers, "the catalogue")
-    rows = {offer.model: offer for offer in page.offers.table.rows}
-    page.offers.show_offers = shown  # type: ignore[method-assign]
-    return {model: _figures(str(rows[model].fit), rows[model].reason) for model in models}
 
 
 def read_verbs(models: list[str], *described: str) -> Read:
@@ -128,7 +113,6 @@ def read_all(window: Window, models: list[str]) -> dict[str, Any]:
     read = {
         "start": read_start(window, models, described=False),
         "models": read_models(window, models),
-        "download": read_offers(window, models),
         **read_verbs(models),
     }
     some = [*models[::4], models[-1]]  # what is read of a described computer is worked out in the same way

@@ -119,7 +119,7 @@ def test_all_places_say_the_same_of_each_file_before_and_while_one_is_served(rea
         if said != first[machine][model]
     }
     assert different == {}
-    places = {"start", "models", "download", "plan", "estimate"}
+    places = {"start", "models", "plan", "estimate"}
     assert all(set(read[when]["here"]) == places for when in ("before", "while"))
     assert all(set(found) == set(MODELS) for found in read["while"]["here"].values())
     here = read["before"]["here"]["plan"]

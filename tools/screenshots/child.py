@@ -92,7 +92,7 @@ def main() -> int:
                 window.show_page(page)
                 ready = partial(_ask, window, _QUESTIONS[0]) if page == "cockpit" else None
                 if page == "models":
-                    _until(lambda: window.page("models").details.grid.count() > 0)
+                    _until(lambda: window.page("models").shelf is not None and window.page("models").shelf.is_complete)
                 _take(window, folder, page, f"{look}{name}", sizes, ready)
         if "cockpit" in pages:
             window.show_page("cockpit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,10 +57,21 @@ _LEAST_SEARCH = 2
 """Characters from which the hub is asked."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeptLibrary:
+    """What the next page goes on with: see ModelsPage."""
+
+    shelf: ModelShelf | None
+    from_hub: tuple[LibraryModel, ...]
+    machine: MachineDescription | None
+    start_after: frozenset[str]
+    search: str
+
+
 class ModelsPage(QWidget):
     """The page. It runs the download queue from the moment it is built until the window closes."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, kept: KeptLibrary | None = None) -> None:
         super().__init__()
         self._controller = controller
         self.machine: MachineDescription | None = None
@@ -99,6 +111,20 @@ class ModelsPage(QWidget):
         self.drop = DropTarget(self, _drop_hint, self._add_dropped)
         self._connect_signals()
         self.queue.refresh()
+        if kept is not None:
+            self._go_on_with(kept)
+
+    def hand_over(self) -> KeptLibrary:
+        """Leave what was read, and the words of the search, to the next page."""
+        start_after = frozenset(self._start_after)
+        return KeptLibrary(self.shelf, self.from_hub, self.machine, start_after, self.search.text)
+
+    def _go_on_with(self, kept: KeptLibrary) -> None:
+        self.machine, self._start_after = kept.machine, set(kept.start_after)
+        self.search.field.setText(kept.search)
+        self.from_hub = kept.from_hub
+        if kept.shelf is not None:
+            self._show_shelf(kept.shelf)
 
     def on_shown(self) -> None:
         """Read the models and the queue."""
