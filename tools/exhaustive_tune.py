@@ -36,6 +36,7 @@ from typing import Any
 
 _ROOT = Path(__file__).parents[1]
 _START_LIMIT_S = 300.0
+_MOST_TRIES = 20
 _FLAGS = {
     "ubatch": ("--ubatch-size",),
     "threads": ("--threads",),
@@ -128,7 +129,21 @@ def read_processor_s(pid: int) -> float:
 def measure_rate(
     url: str, prompt: Mapping[str, Any], workload: Mapping[str, Any], seed: int, pid: int | None = None
 ) -> float:
-    """Send a prompt and return the engine's own tokens/s of generation; with `pid` by its processor time."""
+    """Send a prompt and return the engine's own tokens/s of generation; with `pid` by its processor time.
+
+    It is sent again if the reply was over before its first token was read here, on a busy computer.
+    """
+    for _ in range(_MOST_TRIES):
+        rate = measure_reply(url, prompt, workload, seed, pid)
+        if rate is not None:
+            return rate
+    sys.exit("This computer is too busy: replies are over before their first token can be read.")
+
+
+def measure_reply(
+    url: str, prompt: Mapping[str, Any], workload: Mapping[str, Any], seed: int, pid: int | None
+) -> float | None:
+    """Send a prompt once and return what `measure_rate` does; None if no processor time was used while it was read."""
     body = {
         "messages": [{"role": "user", "content": prompt["text"]}],
         "max_tokens": prompt["tokens"],
@@ -152,7 +167,8 @@ def measure_rate(
                 began_s, first = read_processor_s(pid) if pid else 0.0, timings["predicted_n"]
     if pid is None or began_s is None:
         return float(timings["predicted_per_second"])
-    return float((timings["predicted_n"] - first) / (read_processor_s(pid) - began_s))
+    took_s = read_processor_s(pid) - began_s
+    return float((timings["predicted_n"] - first) / took_s) if took_s else None
 
 
 def measure_round(

@@ -1,4 +1,5 @@
 """HTTP clients for llama-server and for the web. Only the modules http*.py use httpx, so it can be replaced."""
+# ruff: noqa: E402 -- what httpx is not to import is said before it is imported
 
 import asyncio
 import email.utils
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 from weakref import WeakSet
 
+# Its command line, which imports rich and click where they are installed, for 0.1 s.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 import httpx
 
 from launcher.base.errors import GAVE_WAY, INTERRUPTED, GaveWay, RateLimited, Refused, Unreachable

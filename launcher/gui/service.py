@@ -147,12 +147,13 @@ class ServerService:
 
     async def watch_updates(self, check_s: float) -> None:
         """Compare an updated engine with the one before it when nothing was served at several checks. Never ends."""
-        from launcher.app.engine_sentinel import compare_engines, find_uncompared_update
-        from launcher.app.session import ServerSession
-
         idle_checks = 0
         while True:
             await asyncio.sleep(check_s)
+            # Not before the first wait: these load half of the program, which would hold up the window's start.
+            from launcher.app.engine_sentinel import compare_engines, find_uncompared_update
+            from launcher.app.session import ServerSession
+
             update = await asyncio.to_thread(find_uncompared_update)
             idle_checks = idle_checks + 1 if update is not None else 0
             if update is None or idle_checks < _IDLE_CHECKS:

@@ -5,12 +5,14 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from launcher.monitor.traffic import Traffic
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import to_compact_json
 from launcher.tuning.records import RunSettings
+
+if TYPE_CHECKING:
+    from launcher.monitor.traffic import Traffic
 
 KEPT_DAYS = 90
 DAY_S = 86_400
@@ -39,7 +41,7 @@ class UseCounts:
     accepted: tuple[int, ...] = ()
 
     @classmethod
-    def from_traffic(cls, settings: RunSettings, traffic: Traffic) -> Self | None:
+    def from_traffic(cls, settings: RunSettings, traffic: "Traffic") -> Self | None:
         """Return the counts of the requests between two readings. None if their time is unknown."""
         rate, accepted = traffic.tokens_per_second, traffic.acceptance.accepted
         if not rate or traffic.predicted_n <= accepted:
