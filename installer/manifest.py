@@ -58,7 +58,8 @@ def of_setup(contents: Mapping[str, object]) -> list[Piece]:
     """Return what the Windows setup program holds, from its own list."""
     packages = contents["packages"]
     assert isinstance(packages, list)
-    python = Piece(name="CPython", version="3.11.9", licence="PSF-2.0", source="python.org's embeddable files")
+    version = str(contents["python"])
+    python = Piece(name="CPython", version=version, licence="PSF-2.0", source="python.org's embeddable files")
     return [python] + [
         Piece(
             name=each["name"],

@@ -72,7 +72,7 @@ def build(options: argparse.Namespace) -> int:
     os.environ |= {"SOURCE_DATE_EPOCH": str(epoch_s), "TZ": "UTC", "LC_ALL": "C.UTF-8"}
 
     wheels = [*download_wheels(folder / "wheels"), options.wheel or build_wheel(folder / "wheel")]
-    unpack_python(options.python or download_python(folder), tree)
+    python = unpack_python(options.python or download_python(folder), tree)
     packages, left_out = [], []
     for wheel in wheels:
         package, left = unpack_wheel(wheel, tree)
@@ -92,7 +92,7 @@ def build(options: argparse.Namespace) -> int:
         "sha256": sha256(setup),
         "signed": options.certificate is not None,
         "installed_bytes": sum(path.stat().st_size for path in files),
-        "python": "CPython 3.11.9 (PSF-2.0)",
+        "python": python,
         "built_by": f"CPython {sys.version.split()[0]}, makensis {_run('makensis', '-VERSION')}",
         "packages": [dataclasses.asdict(package) for package in sorted(packages, key=_name)],
         "files": {path.relative_to(tree).as_posix(): sha256(path) for path in files},

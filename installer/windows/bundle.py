@@ -80,10 +80,10 @@ def is_kept(name: str) -> bool:
     return not (_DROPPED_FOLDERS.search(name) or _DROPPED_FILES.search(name))
 
 
-def unpack_python(archive: Path, tree: Path) -> None:
+def unpack_python(archive: Path, tree: Path) -> str:
     """Unpack CPython's embeddable files from an archive that holds them in one folder, each by its hash in python.lock.
 
-    Raises BuildError when one is missing or another file.
+    Returns the version that they tell of themselves. Raises BuildError when one is missing or another file.
     """
     lines = (HERE / "python.lock").read_text().splitlines()
     wanted = {name: digest for digest, name in (line.split("  ") for line in lines if not line.startswith("#"))}
@@ -99,6 +99,17 @@ def unpack_python(archive: Path, tree: Path) -> None:
             if name != "python311._pth":
                 (tree / name).write_bytes(data)
     (tree / "python311._pth").write_bytes(PATH_FILE.encode())
+    return product_version((tree / "python311.dll").read_bytes())
+
+
+def product_version(image: bytes) -> str:
+    """Return the version in the resources of a Windows program or library."""
+    name = "ProductVersion\0".encode("utf-16-le")
+    at = image.find(name)
+    if at < 0:
+        raise BuildError("This file does not tell its version.")
+    text = image[at + len(name) : at + len(name) + 64].decode("utf-16-le", "replace").lstrip("\0")
+    return text.partition("\0")[0]
 
 
 def unpack_wheel(wheel: Path, tree: Path) -> tuple[Package, list[str]]:

@@ -224,3 +224,11 @@ def test_the_icon_has_the_sizes_that_windows_shows() -> None:
     icon = (HERE / "mtp-launcher.ico").read_bytes()
     sizes = [icon[6 + 16 * each] or 256 for each in range(icon[4])]
     assert sizes == [16, 24, 32, 48, 64, 256]
+
+
+def test_a_library_tells_its_version(bundle: ModuleType) -> None:
+    """As version resources hold it: name and value as UTF-16, zeros between them for alignment."""
+    image = b"MZ..." + "ProductVersion\0\0003.11.9\0OriginalFilename\0".encode("utf-16-le")
+    assert bundle.product_version(image) == "3.11.9"
+    with pytest.raises(bundle.BuildError, match="does not tell its version"):
+        bundle.product_version(b"MZ...")
