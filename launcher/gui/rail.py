@@ -134,9 +134,8 @@ class Rail(QFrame):
         self._buttons: dict[str, PageButton] = {}
         self._engine = make_caption()
         self._engine.setContentsMargins(theme.px(12), 0, 0, 0)
-        self._gpus = make_caption()
+        self._gpus = make_caption(tr("Looking for GPUs ..."))
         self._gpus.setContentsMargins(theme.px(12), 0, 0, 0)
-        self._gpus.hide()
         self._about = QPushButton(tr("Version {version}", version=__version__))
         self._about.setObjectName("foot")
         self._about.setFont(theme.font(theme.CAPTION_PX))
@@ -203,7 +202,6 @@ class Rail(QFrame):
         names = [gpu.name for gpu in detected.gpus]
         self._gpus.setText("\n".join(lines or [tr("no GPU")]))
         set_tooltip(self._gpus, "\n".join(names or [render(detected.no_gpu_reason or "")]))
-        self._gpus.show()
 
 
 def _gpu_text(gpu: "Gpu") -> str:

@@ -38,6 +38,7 @@ _GLYPH = {
 _LONGEST_ERROR = 2_000
 """Characters of an error that are shown; it may quote a server or a file."""
 _RESTING = (ServerState.STOPPED, ServerState.FAILED)
+_STARTING = (ServerState.PREPARING, ServerState.LOADING, ServerState.WARMING_UP, ServerState.RESTARTING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class View:
     """State of the controls.
 
     `state_text` is the server's state for display, `glyph` the name of a painted glyph, `meaning` a role of the theme.
-    `resting`: the server is stopped or failed. `unloaded`: its own model is, but the address stays open for others.
+    `resting`: the server is stopped or failed. `under_way`: what is done until it is ready, with the per cent; "" if
+    nothing is. `unloaded`: its own model is, but the address stays open for others.
     `models` are those at its address, unless its own is the only one. `actions` are the suggested fixes for `problem`,
     best first, for Controller.apply_fix.
     """
@@ -78,6 +80,7 @@ class View:
     problem: str
     actions: tuple[Action, ...]
     resting: bool
+    under_way: str
     unloaded: bool
     models: tuple[ModelStatus, ...]
     offers_without_mtp: bool
@@ -123,6 +126,7 @@ def derive_view(inputs: Inputs) -> View:
         problem=one_line(render(error.message), _LONGEST_ERROR) if error else "",
         actions=error.actions if error else (),
         resting=resting,
+        under_way=state_text if state in _STARTING else "",
         unloaded=unloaded,
         models=models if unloaded or len(models) > 1 else (),
         offers_without_mtp=isinstance(error, ModelHasNoHead),
@@ -131,18 +135,18 @@ def derive_view(inputs: Inputs) -> View:
         can_stop=not resting and (state is not ServerState.STOPPING or inputs.models.is_main_unloaded),
         can_ask=running and not inputs.texts_path and not inputs.replying,
         replying=inputs.replying,
-        prompt_hint=_prompt_hint(state, running=running, texts_path=inputs.texts_path),
+        prompt_hint=_prompt_hint(state, state_text, running=running, texts_path=inputs.texts_path),
     )
 
 
-def _prompt_hint(state: ServerState, *, running: bool, texts_path: str) -> str:
+def _prompt_hint(state: ServerState, state_text: str, *, running: bool, texts_path: str) -> str:
     if running and texts_path:
         return tr("This model writes no text · programs send it texts at {path}", path=texts_path)
     if running:
         return tr("Type a message · Enter sends, Esc stops")
     if state in _RESTING:
         return tr("Load a model to chat")
-    return tr("The model is not ready yet")
+    return tr("{state} · the model is not ready yet", state=state_text)
 
 
 class ViewModel(QObject):

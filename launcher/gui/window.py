@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QCoreApplication, QEvent, QMimeData, QSize, Qt, QTimer, QUrl, Signal, Slot
+from PySide6.QtCore import QCoreApplication, QEvent, QLocale, QMimeData, QSize, Qt, QTime, QTimer, QUrl, Signal, Slot
 from PySide6.QtGui import (
     QCloseEvent,
     QDesktopServices,
@@ -32,6 +32,7 @@ from PySide6.QtWidgets import (
 from launcher.app import settings
 from launcher.app.settings_declared import CLOSE, LANGUAGE, TEXT_SCALE, VALUE_ASK, VALUE_QUIT, VALUE_TRAY
 from launcher.app.settings_file import AppSettingValue
+from launcher.base.errors import LauncherError
 from launcher.base.text import one_line
 from launcher.engine.server.state import (
     ADDRESS_CHANGED,
@@ -39,7 +40,9 @@ from launcher.engine.server.state import (
     KEPT_REPLACED,
     MAIN_UNLOADED,
     NO_HEAD,
+    SERVING,
     Notice,
+    ServerState,
 )
 from launcher.gui import appearance
 from launcher.gui.controller import Controller
@@ -47,8 +50,9 @@ from launcher.gui.core_events import DrainAnswer
 from launcher.gui.pages import PAGES
 from launcher.gui.rail import Rail, find_gpus
 from launcher.gui.service import DEMO
-from launcher.gui.translation import ntr, render, tr
+from launcher.gui.translation import chosen_language, ntr, render, tr
 from launcher.gui.tray import Tray
+from launcher.gui.viewmodel import View
 from launcher.gui.widgets.banner import Banner
 from launcher.gui.widgets.drop_target import DropTarget, dropped_models
 from launcher.gui.window_settings import open_window_settings
@@ -144,6 +148,8 @@ class Window(QMainWindow):
         """What pages have handed over to those that are built in their place."""
         self._changed_look: dict[str, AppSettingValue] = {}
         """New values of settings for which the pages are to be built anew."""
+        self._crash: LauncherError | None = None
+        """Why the engine is being restarted, until it is ready again."""
         self._prebuild_steps = self._prebuild_pages()
         self._build_body()
         self._connect_signals()
@@ -462,6 +468,7 @@ class Window(QMainWindow):
         controller = self.controller
         controller.launched.connect(self._show_launch)
         controller.noticed.connect(self._show_notice)
+        controller.view_changed.connect(self._tell_of_restart)
         controller.drain_asked.connect(self._ask_to_wait)
         controller.closed.connect(self._close_now)
         controller.page_requested.connect(self.show_page)
@@ -507,6 +514,21 @@ class Window(QMainWindow):
         if notice.code in (ADDRESS_CHANGED, NO_HEAD, KEPT_REPLACED, MAIN_UNLOADED, ENGINE_SLOWER):
             meaning = "information" if notice.code in (NO_HEAD, MAIN_UNLOADED) else "attention"
             self.notice.show_message(render(notice.text), meaning)
+
+    @Slot(object)
+    def _tell_of_restart(self, view: View) -> None:
+        """Say on every page, once it is over, that the engine ended by itself and was restarted."""
+        status = self.controller.inputs.status
+        if status.state is ServerState.RESTARTING and status.error is not None:
+            self._crash = status.error
+        elif view.resting:  # a failure, or the user's stop, speaks for itself
+            self._crash = None
+        elif status.state in SERVING and self._crash is not None:
+            now = QLocale(chosen_language()).toString(QTime.currentTime(), QLocale.FormatType.ShortFormat)
+            text = tr("{reason} The model was loaded again at {time}.", reason=str(self._crash.title), time=now)
+            self._crash = None
+            self.notice.show_message(text, "attention", [(tr("Open the log"), lambda: self.show_page("logs"))])
+            self.controller.notify(view.model_name, text)
 
     @Slot(int)
     def _ask_to_wait(self, replies: int) -> None:

@@ -276,7 +276,11 @@ def test_an_engine_killed_under_us_is_reported_and_started_again(demo: Window, q
     qtbot.waitUntil(lambda: "Restarting" in shown and demo.controller.view.state_text == "Ready")
     assert "killed by the system or another program" in shown["Restarting"]
     assert engine_of(demo) != killed
-    assert "killed" not in texts(demo)
+    assert "killed" not in texts(demo.page("cockpit")), "it is over"
+    assert "killed by the system or another program" in demo.notice.text.text()
+    assert "loaded again at" in demo.notice.text.text()
+    demo.notice.buttons[0].click()
+    assert demo.page_name == "logs"
 
 
 def test_a_reply_goes_on_when_its_engine_was_killed(

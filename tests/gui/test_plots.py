@@ -112,8 +112,8 @@ def test_a_sample_between_two_gaps_is_a_dot(panel: PlotPanel) -> None:
     assert shown == [(210, theme.DARK.rate.lower()), (150, theme.DARK.rate.lower())]
 
 
-def test_before_anything_runs_a_dash_says_why(panel: PlotPanel) -> None:
-    assert said(panel.rows["rate"]) == "Tokens per second: – Nothing is running."  # noqa: RUF001 -- an en dash
+def test_before_anything_is_read_a_dash_says_why(panel: PlotPanel) -> None:
+    assert said(panel.rows["rate"]) == "Tokens per second: – Not read yet."  # noqa: RUF001 -- an en dash
     panel.add_samples([sampled(time.monotonic(), tokens_per_second=None)])
     drawn(panel)
     assert said(panel.rows["rate"]) == "Tokens per second: – No reply is being generated."  # noqa: RUF001

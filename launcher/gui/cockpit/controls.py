@@ -494,6 +494,7 @@ class RestartFields(QWidget):
         self.setEnabled(previewer is not None and not self._state.applying)
         if previewer is None:
             for name, field in self.fields.items():
+                field.show_unknown()
                 field.setVisible(self._advanced or name in _SIMPLE_SETTINGS)
             return
         basis = previewer.basis

@@ -304,7 +304,8 @@ class PlotPanel(QWidget):
         """Time and reason of the last throttling."""
         self._drawn_s = self._numbers_s = self._server_start_s = float("-inf")
         """When the plots were drawn, when the numbers were shown, and when the running server started."""
-        self._is_idle = controller.view.resting
+        self._is_idle, self._under_way = controller.view.resting, controller.view.under_way
+        """Whether no server runs, and what is done until one is ready."""
         self._stale = self._attaching = False
         self._ends: tuple[bool, PlotRow, PlotRow] | None = None
         """Whether the panel is narrow, and the first and the last row with a plot; None before the first layout."""
@@ -323,6 +324,7 @@ class PlotPanel(QWidget):
         self.head = PlotHead()
         self._build()
         self._show_rows(has_gpu=False)
+        self._show_no_server()
         controller.sampled.connect(self.add_samples)
         controller.view_changed.connect(self._handle_view)
         controller.launched.connect(self._handle_launch)
@@ -355,9 +357,18 @@ class PlotPanel(QWidget):
     @Slot(object)
     def _handle_view(self, view: View) -> None:
         """Show that no server runs any more. Without this, the last numbers would stay: no further sample comes."""
-        if view.resting != self._is_idle:
-            self._is_idle = view.resting
+        if (view.resting, view.under_way) != (self._is_idle, self._under_way):
+            self._is_idle, self._under_way = view.resting, view.under_way
+            self._show_no_server()
             self.schedule_refresh()
+
+    def _show_no_server(self) -> None:
+        """Show that nothing runs, or how far a start is, in place of figures that would look current."""
+        for row in self.rows.values():
+            if self._is_idle:
+                row.show_no_server(tr("Nothing is running."))
+            elif self._under_way and row.plot.of_server:
+                row.show_no_server(self._under_way)
 
     @Slot(object)
     def _handle_launch(self, launch: Launch | None) -> None:
@@ -450,9 +461,8 @@ class PlotPanel(QWidget):
             if not row.isHidden():
                 row.show_readings(latest.readings, samples, has_gpu=has_gpu, server_start_s=self._server_start_s)
         self._place_ends()
-        if self._is_idle:
-            for row in self.rows.values():
-                row.show_nothing_runs()
+        self._show_no_server()
+        if self._is_idle or self._under_way:
             return
         limit, note = self.references.limit, self._controller.note
         state = PlotState(samples, latest, limit, note, self._server_start_s, self._throttled)

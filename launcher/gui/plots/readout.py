@@ -86,7 +86,7 @@ class ReadOut(QWidget):
             layout.addSpacing(theme.px(2))
             layout.addWidget(self.caption, 1)
         self.set_pixels(theme.READOUT_PX)
-        self.show_reading(quantity, Reading.unknown(tr("Nothing is running.")))
+        self.show_reading(quantity, Reading.unknown(tr("Not read yet.")))
 
     def set_pixels(self, pixels: int) -> None:
         """Set the height of the number."""

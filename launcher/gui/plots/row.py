@@ -128,9 +128,9 @@ class PlotRow(QWidget):
         is_absent = can_be_absent and reading.value is None and not was_known
         self._set_absent((reading.absent or tr("Unknown.")) if is_absent else None, has_gpu=has_gpu)
 
-    def show_nothing_runs(self) -> None:
-        """Show that no server runs: keep the curves, but hide the number, which would look current."""
-        self.read_out.show_reading(self.plot.read_outs[0], Reading.unknown(tr("Nothing is running.")))
+    def show_no_server(self, reason: str) -> None:
+        """Show why no server answers: keep the curves, but hide the number, which would look current."""
+        self.read_out.show_reading(self.plot.read_outs[0], Reading.unknown(reason))
         if self.absent is None:
             self.show_aside("")
 

@@ -19,6 +19,8 @@ class Slider(QSlider):
     def __init__(self) -> None:
         super().__init__(Qt.Orientation.Horizontal)
         self.mark: int | None = None
+        self.is_known = True
+        """Whether the value means something; else there is no handle, which would look like a setting."""
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
 
@@ -48,6 +50,12 @@ class Slider(QSlider):
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(theme.colour("border"))
             painter.drawRoundedRect(QRectF(0, middle - thick / 2, width, thick), thick / 2, thick / 2)
+            if not self.is_known:
+                if self.hasFocus():
+                    painter.setPen(QPen(theme.colour("accent"), 2))
+                    painter.setBrush(Qt.BrushStyle.NoBrush)
+                    painter.drawRoundedRect(QRectF(self.rect()).adjusted(1, 1, -1, -1), radius, radius)
+                return
             painter.setBrush(theme.colour("accent" if enabled else "control"))
             painter.drawRoundedRect(QRectF(0, middle - thick / 2, handle_x, thick), thick / 2, thick / 2)
             if self.mark is not None:
@@ -185,9 +193,12 @@ class SliderField(QWidget):
         self.value_changed.emit(self.value)
 
     def _update_texts(self) -> None:
-        text = self._format_value(self.value) if self._values else ""
-        text = text if self._is_known else UNKNOWN
+        is_known = self._is_known and bool(self._values)
+        text = self._format_value(self.value) if is_known else UNKNOWN
         self._value.setText(text)
+        if self.slider.is_known != is_known:
+            self.slider.is_known = is_known
+            self.slider.update()
         self._dot.setVisible(self._old_text is not None)
         changed = tr("was {value}", value=self._old_text) if self._old_text is not None else ""
         self._old_value.setText(changed)

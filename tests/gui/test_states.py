@@ -1,0 +1,53 @@
+"""What pages show while something is looked for or loaded, and where the focus goes on."""
+
+import pytest
+from PySide6.QtCore import Qt
+from pytestqt.qtbot import QtBot
+
+from launcher.engine.server.state import ServerState, ServerStatus
+from launcher.gui.labels import UNKNOWN
+from launcher.gui.window import Window
+from launcher.machine.gpus import DetectedGpus
+
+FIRST_PAGE = "about"
+
+
+def test_while_a_model_loads_nothing_reads_as_set_and_each_place_says_how_far_it_is(
+    window: Window, qtbot: QtBot
+) -> None:
+    with qtbot.waitSignal(window.page_shown):
+        window.show_page("cockpit")
+    page = window.page("cockpit")
+    page.controls.restart.show_advanced(True)
+    page.controls.sampling.show_advanced(True)
+    window.controller.bridge.drained.emit([ServerStatus(ServerState.LOADING, percent=42)])
+    assert window.chip._state_label.text() == "Loading 42 %"
+    rate = page.plots.rows["rate"].read_out
+    assert (rate.value.text(), rate.caption.text()) == (UNKNOWN, "Loading 42 %")
+    assert "Loading 42 %" in page.chat.prompt.placeholderText()
+    for name, field in {**page.controls.restart.fields, **page.controls.sampling.fields}.items():
+        assert field._value.text() == UNKNOWN, name
+        assert not field.slider.is_known, name
+    window.controller.bridge.drained.emit([ServerStatus()])
+    assert rate.caption.text() == "Nothing is running."
+
+
+def test_the_gpus_are_looked_for_before_there_are_none(window: Window) -> None:
+    assert window.rail._gpus.text() == "Looking for GPUs ..."
+    window.rail.show_gpus(DetectedGpus((), {"nvidia": "No driver is installed."}, (), ()))
+    assert window.rail._gpus.text() == "no GPU"
+
+
+@pytest.mark.thorough
+def test_the_focus_stays_at_the_work_after_start(window: Window, qtbot: QtBot) -> None:
+    window.activateWindow()
+    qtbot.waitUntil(window.isActiveWindow)
+    with qtbot.waitSignal(window.page_shown):
+        window.show_page("start")
+    page = window.page("start")
+    qtbot.waitUntil(page.card.primary.isEnabled)
+    page.card.primary.setFocus()
+    qtbot.keyClick(page.card.primary, Qt.Key.Key_Return)
+    qtbot.waitUntil(page.card.pause.hasFocus)
+    qtbot.waitUntil(page.card.primary.hasFocus)
+    assert page.card.primary.text() == "Open the chat"
