@@ -11,14 +11,11 @@ Record = Mapping[str, Any]
 _FAILURES = frozenset({"error", "engine ended", "refused", "cut"})
 
 
-def summarize_requests(records: Sequence[Record], title: str, context: int | None, remedy: str) -> Iterator[str]:
+def summarize_requests(records: Sequence[Record], context: int | None, remedy: str) -> Iterator[str]:
     """Yield what an agent's requests were like, and why some were not answered: some agents do not tell.
 
-    `title` is the agent's name, `context` the tokens that a request may have, `remedy` how the user gets more of them.
+    `context` are the tokens that a request may have, `remedy` is how the user gets more of them.
     """
-    if not records:
-        yield f"{title} sent no request."
-        return
     read = [each for each in records if each["reused_tokens"] is not None]
     if read:
         yield _describe_reading(read)

@@ -227,8 +227,10 @@ async def _run_with_own_server(
             await check_template(agent, server)
         code = await _run_with_server(agent, server, program, options, session)
         if not options.server_only:
-            records = [each.as_json() for each in session.request_log.records if each.has_ended]
-            for line in summarize_requests(records, agent.title, server.context, "choose a larger context, --ctx N"):
+            records = [each.as_json() for each in session.request_log.records]
+            if not records:
+                _say(f"{agent.title} sent no request.")
+            for line in summarize_requests(records, server.context, "choose a larger context, --ctx N"):
                 _say(line)
             if records and not options.no_check:
                 await _check_server(agent, server)
@@ -291,22 +293,31 @@ async def _run_with_server(
             for line in (*_describe_environment(configuration), shlex.join(configuration.command)):
                 print(line)
             sys.stdout.flush()
-            if session is None:
-                return 0
-            _say("Ctrl-C stops the server.")
-            try:
-                failure = await session.wait_until_ended()
-            except asyncio.CancelledError:
-                return 0
-            if failure is not None:
-                raise failure
-            return 0
+            return await _wait_for_interrupt(session, configuration)
         version = await read_version(program)
         if version is not None and version not in agent.versions:
             tried = " and ".join(agent.versions)
             were = "was" if len(agent.versions) == 1 else "were"
             _say(f"Version {version} of {agent.title} was not tried with this program; {tried} {were}, {agent.tried}.")
         return await _run_program(agent, configuration)
+
+
+async def _wait_for_interrupt(session: ServerSession | None, configuration: AgentConfiguration) -> int:
+    """Wait until Ctrl-C, or until the own server ends; return the exit code.
+
+    With a server of others (`session` is None) only the session's files would be lost without the wait.
+    """
+    try:
+        if session is not None:
+            _say("Ctrl-C stops the server.")
+            if (failure := await session.wait_until_ended()) is not None:
+                raise failure
+        elif configuration.files:
+            _say("Ctrl-C deletes the files; the server goes on.")
+            await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        pass
+    return 0
 
 
 async def _run_program(agent: Agent, configuration: AgentConfiguration) -> int:
@@ -393,7 +404,7 @@ async def _sum_up_since(began: datetime, agent: Agent, running: RunningServer) -
         return
     sent = [each for each in records if datetime.fromisoformat(each["started"]) >= began]
     remedy = "give the server a larger context, `mtp-launcher restart --set ctx=N`"
-    for line in summarize_requests(sent, agent.title, running.server.context, remedy):
+    for line in summarize_requests(sent, running.server.context, remedy):
         _say(line)
 
 

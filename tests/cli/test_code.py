@@ -213,6 +213,14 @@ def test_a_running_server_is_used_and_checked(home: Path, opencode: Path) -> Non
     assert data["acceptance"] == 0.7
 
 
+def test_an_agent_that_ends_without_a_request_is_told_from_a_server_that_fails(home: Path, opencode: Path) -> None:
+    opencode.write_text("#!/bin/sh\nexit 3\n")
+    ended = forked.run("code", "opencode", "--model", "demo")
+    assert ended.returncode == 3
+    assert "\nopencode sent no request.\n" in ended.stderr
+    assert "Checking" not in ended.stderr
+
+
 def test_a_prompt_that_is_too_long_is_said_though_the_agent_is_silent(
     home: Path, opencode: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +234,14 @@ def test_a_prompt_that_is_too_long_is_said_though_the_agent_is_silent(
         assert server.stdout is not None
         server.stdout.readline()
         ended = forked.run("code", "opencode", "--no-check")
+        with forked.start("code", "opencode", "--server-only", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as shown:
+            assert shown.stdout is not None
+            lines = [shown.stdout.readline() for _ in range(2)]
+            config = Path(next(line for line in lines if "OPENCODE_CONFIG" in line).strip().partition("=")[2])
+            assert config.is_file(), "for an agent that the user starts with it"
+            shown.send_signal(signal.SIGINT)
+            assert shown.wait(60) == 0
+        assert not config.exists()
         server.terminate()
     assert "give the server a larger context, `mtp-launcher restart --set ctx=N`." in " ".join(ended.stderr.split())
 
