@@ -76,6 +76,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     from launcher.base.errors import BadOption
 
     agent = find_agent(options.agent)
+    Path.cwd()  # raises FileNotFoundError before a model is loaded: no agent starts in a folder that is gone
     if options.model and options.url:
         raise BadOption("--model and --url cannot be combined.", "--url names a running server.")
     if options.only_print and options.server_only:
@@ -108,7 +109,7 @@ async def run(options: argparse.Namespace) -> Result | int:
         if options.server_only:
             return code
         if running.entry is not None:
-            await _sum_up_since(began, agent, running)
+            await _sum_up_since(began, running)
         if not options.no_check:
             which = f" --url {options.url}" if options.url else ""
             _say(f"Is it ready for {agent.title}? `mtp-launcher agent-check --agent {agent.name}{which}` checks that.")
@@ -390,7 +391,7 @@ def _interrupts_handled(handle: Callable[[], object]) -> Iterator[None]:
     yield
 
 
-async def _sum_up_since(began: datetime, agent: Agent, running: RunningServer) -> None:
+async def _sum_up_since(began: datetime, running: RunningServer) -> None:
     """Say what the requests to a running server since then were like."""
     from launcher.app.running_servers import read_requests
     from launcher.base.errors import LauncherError

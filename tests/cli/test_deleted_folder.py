@@ -9,7 +9,14 @@ from tests.cli.in_process import run
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not delete a folder that is in use")
-@pytest.mark.parametrize("words", [["plan", "model.gguf"], ["code", "opencode", "--print", "--model", "demo"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", "model.gguf"],
+        ["code", "opencode", "--print", "--model", "demo"],
+        ["code", "opencode", "--model", "demo"],
+    ],
+)
 def test_the_cause_and_the_cure_are_named(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
