@@ -41,9 +41,9 @@ _NOT_IMPORTED = (
     "launcher.engine.server.process_windows",
 )
 _IMPORTED_LATE = ("anyio._backends._asyncio", "anyio.streams.tls", "encodings.idna", "httpcore", "pynvml")
-"""What the first request and the first look for a GPU import."""
+"""Modules that the first request and the first reading of a GPU import."""
 OWN_HOME = Path(gettempdir(), "mtp-launcher-tests" + (f"-{os.getuid()}" if os.name == "posix" else ""))
-"""Where tests keep what is the same in all of them and takes time to compute: the catalogue, sizes of buffers."""
+"""Folder of what is the same in all tests and takes time to compute: the catalogue, sizes of buffers."""
 _MOST_BYTES = 1 << 17
 _servers: dict[tuple[tuple[str, str], ...], socket.socket] = {}
 

@@ -56,7 +56,7 @@ FAULTS: dict[str, Callable[[Path], object]] = {
 
 @dataclass
 class Circumstances:
-    """What some kinds need to be made."""
+    """Objects that some kinds need."""
 
     launch: Launch
     demo: Path

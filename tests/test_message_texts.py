@@ -22,7 +22,7 @@ NOT_FOR_USERS = ("compile", "sub", "search", "match", "fullmatch", "debug", "inf
 STATEMENT = re.compile(r"(?:SELECT|INSERT|UPDATE|DELETE|CREATE|PRAGMA|ALTER|WITH)\b|.*\bWHERE \w+ = ")
 TEXTS_OF_ERRORS = ("title", "hint", "sentence")
 NO_MESSAGES = {"conversations/export.py", "engine/diagnosis/signatures.py"}
-"""Where such a name is a conversation's title, or a template."""
+"""Files in which such a name is a conversation's title, or a template."""
 
 
 def name_of(node: ast.expr) -> str:

@@ -59,7 +59,7 @@ esac
 
 @pytest.fixture(params=["the built-in engine", "a card"])
 def card(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path | None:
-    """Where a llama-server on PATH, which lists a GPU, writes down what it is started with; None without one."""
+    """The file in which a llama-server on PATH, which lists a GPU, writes its arguments; None without one."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     if request.param != "a card":
         return None

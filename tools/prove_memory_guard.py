@@ -46,7 +46,7 @@ _KERNELS_GROUPS = Path("/sys/fs/cgroup")
 
 @dataclass
 class Outcome:
-    """What one run did."""
+    """The result of one run."""
 
     kills: int = 0
     handovers: int = 0
@@ -214,7 +214,7 @@ class Limit:
 
     @property
     def total(self) -> int:
-        """What they get."""
+        """The whole limit in bytes."""
         return self.base + self.room
 
 

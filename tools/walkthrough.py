@@ -45,7 +45,7 @@ _STEPS = (
     ("The suggested command, with the same memory limit", "", "y"),
     ("Both faults at once, fixed by the program", "serve demo --ctx 3000000 --fix -- --warp-speed 9", "y"),
 )
-"""What is shown, the command (empty: the one that was proposed last), and whether memory is short."""
+"""The steps, each with its title, the command (empty: the one that was proposed last), and whether memory is short."""
 
 
 def transcript(home: Path) -> Iterator[str]:

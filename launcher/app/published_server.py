@@ -63,10 +63,10 @@ class ControllableSession(Protocol):
 
     @property
     def last_handover(self) -> "HandoverReport | None":
-        """What the last restart meant for clients. See ServerSession.last_handover."""
+        """The report of the last handover. See ServerSession.last_handover."""
 
     async def foresee_handover(self) -> HandoverOutlook | None:
-        """What a restart would mean for clients now. See ServerSession.foresee_handover."""
+        """The outlook for a restart now. See ServerSession.foresee_handover."""
 
     async def start(
         self,

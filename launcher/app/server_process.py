@@ -39,7 +39,7 @@ _opened: ProcessId | None = None
 
 
 class ProcessEntry(BaseModel):
-    """How a window reaches the server process: `control` and `control_token` are its control socket's."""
+    """Address of the server process for a window: `control` and `control_token` are its control socket's."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
 

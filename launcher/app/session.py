@@ -166,7 +166,7 @@ class ServerSession:
 
     @property
     def last_handover(self) -> "HandoverReport | None":
-        """What the last restart of the engine meant for clients; None before the first one and without the gateway."""
+        """Report of the engine's last restart for the clients; None before the first one and without the gateway."""
         return self._gateway.last_handover if self._gateway else None
 
     async def foresee_handover(self) -> HandoverOutlook | None:

@@ -62,7 +62,7 @@ _log = logging.getLogger(__name__)
 
 
 class OwnerStream:
-    """What the owner gets: the session's state where it changed, new log lines, events, and prompts that ended."""
+    """An update for the owner: the session's state where it changed, new log lines, events, and prompts that ended."""
 
     def __init__(self, session: ServerSession) -> None:
         self._session = session

@@ -11,7 +11,7 @@ from launcher.machine.wsl import read_wsl_settings
 
 @dataclass(frozen=True, slots=True)
 class ShareInfo:
-    """How other computers reach a server.
+    """The address at which other computers reach a server.
 
     `urls` are its base addresses, without a path; the address of the default route is first. `hint` is how to open the
     port in a firewall, with commands on separate lines; empty if that is not needed. `certificate` is the file that

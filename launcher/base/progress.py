@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """What long work is doing at the moment."""
+    """The present phase of long work."""
 
     CONNECTING = "connecting"
     RECEIVING = "receiving"

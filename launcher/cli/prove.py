@@ -20,7 +20,7 @@ from launcher.cli.subject_options import add_start_options, resolve_model_and_op
 
 _DEFAULT_MINUTES = 10.0
 _DEMO = "demo"
-"""That of engine.demo, which is not imported, because that would slow down --help."""
+"""The name of the demo as in engine.demo, which is not imported, because that would slow down --help."""
 _ANSWERS = {"confirmed": "confirmed", "refuted": "REFUTED", "not_tried": "not tried"}
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from launcher.tuning.records import Run
 
 _DEFAULT_WORKLOAD = "code"
-"""That of tuning.workloads, which is not imported, because that would slow down --help."""
+"""The name as in tuning.workloads, which is not imported, because that would slow down --help."""
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:

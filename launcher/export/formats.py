@@ -17,7 +17,7 @@ Shell = Literal["bash", "powershell"]
 
 
 class Subject(Enum):
-    """What is exported: one server, all models of this computer, or gateways that run, here or elsewhere."""
+    """The subject of an export: one server, all models of this computer, or gateways that run, here or elsewhere."""
 
     SERVER = "server"
     LIBRARY = "library"

@@ -38,7 +38,7 @@ def begins_word(piece: str) -> bool:
 
 
 class Prospect(Enum):
-    """What a handover would mean for a running request."""
+    """Prospect of a running request at a handover."""
 
     GOES_ON = "goes on"
     ENDS_FIRST = "ends first"
@@ -47,7 +47,7 @@ class Prospect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HandoverOutlook:
-    """What a handover would mean for the requests that run: how many would go on, and how many must end first.
+    """The effect of a handover on the requests that run: how many would go on, and how many must end first.
 
     The `uncertain` ones may end first too, and go on after that, but perhaps with other words. Those that go on have
     `prompt_tokens` and `reply_tokens` together. `reading_speed` is how fast the engine reads prompts, in tokens/s,
@@ -92,7 +92,7 @@ class DeliveredText:
 
     @property
     def piece_count(self) -> int:
-        """How many pieces have come."""
+        """The number of pieces that have come."""
         return len(self.reasoning_pieces) + len(self.content_pieces)
 
     def add_part(self, part: ReplyPart) -> None:

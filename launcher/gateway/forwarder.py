@@ -79,7 +79,7 @@ class Forwarder:
         self._mode: tuple[EngineLink, tuple[str, str] | None] | None = None
         self._repeats = True
         self._repeated = ""
-        """What the engine has still to write again of what the client has."""
+        """Text that the client has already, and that the engine still has to write again."""
         self._model: Path | None = None
         self._lost_at: int | None = None
         """Pieces of the reply that the client had when an engine was last lost in it."""

@@ -38,7 +38,7 @@ def parse_event(frame: bytes) -> dict[str, Any] | None:
 
 
 class ReplyPart(NamedTuple):
-    """What an event of a stream adds to the reply: text of the answer or of the thinking, or a part of a tool call."""
+    """An event's part of the reply: text of the answer or of the thinking, or a part of a tool call."""
 
     content: str = ""
     reasoning: str = ""

@@ -50,7 +50,7 @@ _Mode = tuple[str, str]
 
 @dataclass(slots=True)
 class HandoverReport:
-    """What a handover meant for the clients: streams that go on, that could end before it, and that were cut off.
+    """Effect of a handover on the clients: streams that go on, that could end before it, and that were cut off.
 
     Requests of which nothing had been delivered are only in `again`. Of the streams that go on, `uncertain` may do so
     with other words than without the handover.
@@ -362,7 +362,7 @@ class Gate:
 
     @property
     def waiting_requests(self) -> int:
-        """How many requests wait for a slot of the engine, or for an engine."""
+        """The number of requests that wait for a slot of the engine, or for an engine."""
         return sum(each.exchange.state is ExchangeState.WAITING for each in self._forwarders)
 
     @property

@@ -25,7 +25,7 @@ class Turns:
 
     @property
     def limit(self) -> int:
-        """How many requests may have a turn at once."""
+        """The number of requests that may have a turn at once."""
         return self._limit
 
     def set_limit(self, limit: int) -> None:

@@ -1,4 +1,4 @@
-"""How the window looks: language, theme, text size and motion, changed while it is open."""
+"""Appearance of the window: language, theme, text size and motion, changed while it is open."""
 
 from PySide6.QtCore import QLibraryInfo, QLocale, QTranslator
 from PySide6.QtWidgets import QApplication

@@ -34,7 +34,7 @@ class HostCounters:
 
 @dataclass(frozen=True, slots=True)
 class HostLoad:
-    """What other things took of the processor over a time, as shares of 0 to 1. Unknown values are None.
+    """Processor use of other programs over a time, as shares of 0 to 1. Unknown values are None.
 
     `others` are other programs, `stolen` other virtual machines. `waiting` is the share of the time in which a program
     waited for a core, `throttled` that in which a core was throttled. `cap_mhz` and `queue` are those at the end.

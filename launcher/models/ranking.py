@@ -56,7 +56,7 @@ _OTHER_TOKENS: Sequence[tuple[float, float]] = (
 (llama.cpp PR #5676 and its author's table of 2024-02-27). 5.70: Q5_K_M of Watt-Tool-8B (its publisher's log). Above
 that, in proportion to the root of the KL divergence of Llama 3 8B (llama.cpp PR #6936)."""
 OTHER_TOKENS_SOURCE = "llama.cpp PR #5676 and #6936"
-"""Where the figures of `other_tokens` are from, for readers."""
+"""The source of the figures of `other_tokens`, for readers."""
 _SIMPLE = ("MXFP4", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 _SIMPLE_BITS = 0.5
 """Bits per weight to subtract from quantisations without super-blocks, which are worse than others of their size: MXFP4
@@ -108,7 +108,7 @@ _OFFLOADED_CONTEXTS = (131_072, 65_536, LEAST_CONTEXT)
 
 
 class IntentWeights(NamedTuple):
-    """How much quality, context and speed count for an intent, and the least context in tokens where it fits.
+    """Weights of quality, context and speed for an intent, and the least context in tokens where it fits.
 
     `risks_margin`: a longer context may leave less memory free than the margin.
     """

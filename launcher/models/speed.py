@@ -227,7 +227,7 @@ def bandwidth_limit(
 
 
 class GenerationFactors(NamedTuple):
-    """How a generation of GPUs performs: `bandwidth` and `compute` are shares of what the maker states.
+    """Performance of a generation of GPUs: `bandwidth` and `compute` are shares of what the maker states.
 
     `layer_us` is the fixed time per layer and pass, in microseconds.
     """
@@ -482,7 +482,7 @@ def tokens_per_pass(draft: int) -> float:
 
 
 class PassWork(NamedTuple):
-    """What one pass of a model reads and computes, in bytes and weights.
+    """The work of one pass of a model: what it reads and computes, in bytes and weights.
 
     `gpu_bytes` are the weights read on the GPU for one token, `experts` the routed experts among them, `host_bytes` the
     experts read on the host; those found in an expert cache count as read on the GPU. `head_bytes` are read for one

@@ -224,7 +224,7 @@ class HealthWatch:
         self._finished: list[tuple[float, FinishedReply]] = []
         """Replies that ended since the last check, with the times at which they began."""
         self._prompts: deque[Reread | None] = deque(maxlen=_MOST_PROMPTS)
-        """What each request that ended since the last check read again. Without a check, the last ones."""
+        """The re-read part of each request that ended since the last check. Without a check, the last ones."""
         self._others_shares: deque[tuple[float, float | None]] = deque(maxlen=300)
         """Processor share of other programs at the last checks, with their times."""
 

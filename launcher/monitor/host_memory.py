@@ -112,7 +112,7 @@ _WARNING_STAGE = 100
 
 
 class Cause(StrEnum):
-    """What uses the memory up."""
+    """The part of the engine that uses the memory up."""
 
     PROMPT_CACHE = "prompt_cache"
     CHECKPOINTS = "checkpoints"

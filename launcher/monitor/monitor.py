@@ -45,7 +45,7 @@ class MonitoredServer(Protocol):
 
     @property
     def held_requests(self) -> int:
-        """How many requests wait before the engine, in our gateway."""
+        """The number of requests that wait before the engine, in our gateway."""
 
     @property
     def client(self) -> EngineClient:

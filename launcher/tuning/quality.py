@@ -71,7 +71,7 @@ class QualityText:
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswers:
-    """What one server answers: next tokens by position of the text, and replies to prompts at temperature 0.
+    """The answers of one server: next tokens by position of the text, and replies to prompts at temperature 0.
 
     `needle` is whether the sentence that was hidden in the context was found. `tool_call` is whether a tool call
     arrived parsed.

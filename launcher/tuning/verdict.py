@@ -182,12 +182,12 @@ class Verdict:
     trials: tuple[Trial, ...]
     unit: str
     quality: Mapping[str, Any] | None = None
-    """How the recommended settings change the answers (QualityRow.as_json); None if nothing in them can."""
+    """Changes of the answers by the recommended settings (QualityRow.as_json); None if they cannot change any."""
     likely: float | None = None
     parts: tuple[PartAnswer, ...] = ()
     """The answers for each of several workloads; the verdict is that for all of them together, and so is `sentence`."""
     mtp_quality: Mapping[str, Any] | None = None
-    """How MTP changes the answers (QualityRow.as_json); None if it is off or was not judged."""
+    """Changes of the answers by MTP (QualityRow.as_json); None if it is off or was not judged."""
 
     @property
     def draft(self) -> int:

@@ -43,7 +43,7 @@ REPO = "first/Demo-GGUF"
 
 
 class StepRecorder:
-    """What a first start recorder, and what is to happen when it tells something."""
+    """Records the progress of a first start, and calls what a test has set for a step."""
 
     def __init__(self) -> None:
         self.all: list[StepProgress] = []

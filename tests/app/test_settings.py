@@ -36,7 +36,7 @@ theme = "light"
 
 @pytest.fixture
 def file(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the settings are kept, in a folder that is there; the environment says nothing."""
+    """The settings file, in a folder that exists; no environment variable overrides it."""
     monkeypatch.delenv(MODELS_VARIABLE, raising=False)
     monkeypatch.setattr(settings, "_variables_set", {})
     path = settings_file.settings_path()

@@ -81,7 +81,7 @@ def has(monkeypatch: pytest.MonkeyPatch) -> list[Situation]:
 
 @pytest.fixture
 def tuned(monkeypatch: pytest.MonkeyPatch) -> dict[str, int | str]:
-    """What a tune of this machine found best for any model; a test fills it."""
+    """The best settings that a tune of this machine found, for any model; a test fills it."""
     settings: dict[str, int | str] = {}
 
     async def find(_options: object, *, wake: bool = True) -> TunedMatch | None:

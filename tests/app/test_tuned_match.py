@@ -216,7 +216,7 @@ async def test_applying_a_tune_keeps_its_verdict_as_the_preset(
 
 
 def served(*arguments: str) -> dict[str, object]:
-    """What `serve` says once it is ready."""
+    """The output of `serve` once it is ready."""
     with forked.start("serve", "demo", "--json", *arguments, stdout=subprocess.PIPE) as program:
         assert program.stdout
         result = json.loads(program.stdout.readline())

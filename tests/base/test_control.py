@@ -24,7 +24,7 @@ NOBODY = 65_534
 
 
 class Program:
-    """What answers."""
+    """A program with a control socket, which records the requests and answers them."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Mapping[str, Any]]] = []

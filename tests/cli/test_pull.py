@@ -53,7 +53,7 @@ def repository(hub: Hub, demo_model: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def target(home: Path) -> Path:
-    """Where it goes."""
+    """The path of the downloaded file."""
     return home / "data" / "models" / REPO / FILE
 
 

@@ -15,7 +15,7 @@ SECRET = "hf_abcdefghijklmnop"
 
 @pytest.fixture(autouse=True)
 def own_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What starts at login is looked for in a folder of the test, and no token is about."""
+    """Autostart entries are in a folder of the test, and no token is set."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     for name in ("HF_TOKEN", "HF_TOKEN_PATH", "MTP_LAUNCHER_MODELS"):

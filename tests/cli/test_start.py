@@ -33,7 +33,7 @@ def started(*arguments: str) -> Iterator[list[str]]:
 
 
 def compared(command: Sequence[str]) -> list[str]:
-    """What a plan and its server have in common: all but the program, and what tells one run from another."""
+    """The arguments that a plan and its server have in common, without the program and what differs between runs."""
     return without_plumbing(command[next(at for at, word in enumerate(command) if word.startswith("--")) :])
 
 

@@ -17,7 +17,7 @@ from tests import forked
 from tests.cli.test_commands import find_port
 
 SCARCE_MIB = 2_800
-"""Of address space: enough for the demo with a usual context, not for one of three million tokens."""
+"""A limit of address space: enough for the demo with a usual context, not for one of three million tokens."""
 
 
 @pytest.fixture(autouse=True)

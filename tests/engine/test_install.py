@@ -38,7 +38,7 @@ QUICK = TransferSettings(attempts=2, backoff_s=0.01)
 
 
 class ProgressRecorder:
-    """What an installation recorder."""
+    """Records the progress and the notes of an installation."""
 
     def __init__(self) -> None:
         self.all: list[Progress] = []

@@ -99,7 +99,7 @@ def split_continued(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
 
 @dataclass
 class Reply:
-    """What is answered: a text or a call, and the counts of tokens."""
+    """An answer: a text or a call, and the counts of tokens."""
 
     text: str = ""
     call: tuple[str, dict[str, Any]] | None = None

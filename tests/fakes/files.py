@@ -54,7 +54,7 @@ def loaded(path: Path, _changed_ns: int) -> bytes:
 
 
 class Run:
-    """What is counted for one RUN."""
+    """The counts of one RUN."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -35,7 +35,7 @@ _E = TypeVar("_E")
 
 
 class Heard:
-    """What a listener was told, and the wait for it."""
+    """A listener that records its events, and waits for them."""
 
     def __init__(self) -> None:
         self.events: list[QueueEvent] = []

@@ -73,7 +73,7 @@ async def test_clients_that_trust_it_check_the_name(authority: Authority, host: 
 
 
 async def test_it_cannot_sign_for_other_names_and_addresses(authority: Authority) -> None:
-    """Who stole its key could not pose as a site of the internet."""
+    """A stolen key cannot be used to imitate a site of the internet."""
     signed = authority._sign(authority.key.public_key(), "203.0.113.9", ("evil.example", "desktop"))
     named = signed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert sorted(named.get_values_for_type(x509.DNSName)) == ["desktop", "localhost"]

@@ -23,7 +23,7 @@ for wait in (QtBot.waitUntil, QtBot.waitSignal, QtBot.waitSignals, QtBot.waitAct
 
 @pytest.fixture(autouse=True)
 def nothing_left_of_windows() -> Iterator[None]:
-    """What a test has closed is gone before the next: a style sheet is worked out for every widget that there is."""
+    """Widgets of one test are deleted before the next: a style sheet is worked out for every widget that exists."""
     yield
     if QApplication.instance():
         QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
@@ -31,7 +31,7 @@ def nothing_left_of_windows() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def left_servers_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a killed run of tests leaves ends after a minute, not after ten."""
+    """Server processes that a killed run of tests leaves end after a minute, not after ten."""
     monkeypatch.setattr("launcher.app.server_process.IDLE_LIMIT_S", 60.0)
 
 

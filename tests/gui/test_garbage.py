@@ -20,7 +20,7 @@ _OBJECTS = 20_000
 
 @pytest.fixture
 def owner(qapp: QApplication) -> Iterator[QObject]:
-    """What the collector belongs to. Python collects by itself until it is there, as in the program."""
+    """The owner of the collector. Python collects by itself until it exists, as in the program."""
     gc.enable()
     owner = QObject(qapp)
     yield owner

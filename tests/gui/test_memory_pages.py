@@ -33,7 +33,7 @@ SERVED = "served-demo"
 MODELS = (*SPARSE, SERVED)
 QUANT = "Q4_K_M"
 OTHERS_MIB, OWN_MIB = 2_000, 12_000
-"""What another program has of the card, and what our engine has once it runs."""
+"""Memory of the card that another program has, and our engine once it runs."""
 ALONE_MIB = 18 * 1_024 - OTHERS_MIB
 
 
@@ -81,7 +81,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def read(home: Path, tmp_path: Path, demo_model: Path, driver: Path) -> dict[str, Any]:
-    """What every place says of the files."""
+    """The figures that each page and command shows for the files."""
     paths = {each: _put(each, demo_model) for each in MODELS}
     catalogue = home / "config" / "models"
     catalogue.mkdir(parents=True)

@@ -57,7 +57,7 @@ def panel(controller: Controller, qtbot: QtBot, qapp: QApplication) -> Iterator[
 
 @pytest.fixture
 def launch(home: Path) -> Launch:
-    """What was launched, as the controller tells of it."""
+    """A launch, as the controller reports it."""
     model = unpack_demo_model()
     build = asyncio.run(probe_engine(None))
     return Launch(EngineCommand([], {}, model.parent), build, read_model(model), 4_096, ServeOptions(model=model))

@@ -42,7 +42,7 @@ Wait = Callable[..., None]
 
 @pytest.fixture
 def chosen(home: Path) -> None:
-    """What was chosen before the window opens."""
+    """The settings that were chosen before the window opens."""
     settings.change_setting(MAX_TOKENS, 5)
     settings.change_setting(TEMPERATURE, 0)
     settings.change_setting(THINKING, VALUE_OFF)

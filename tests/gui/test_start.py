@@ -92,7 +92,7 @@ def times(page: StartPage) -> float:
 
 
 def own_servers(page: StartPage) -> int:
-    """How many servers of ours the page knows of."""
+    """The number of our servers that the page knows."""
     situation = page.result.situation if page.result is not None else None
     return len(situation.own) if situation is not None else 0
 

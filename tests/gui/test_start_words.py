@@ -58,7 +58,7 @@ def found(
     battery: bool = False,
     because: str | None = None,
 ) -> PlanResult:
-    """What looking at such a computer finds."""
+    """The plans for such a computer."""
     host = replace(
         read_host(),
         system="Ubuntu 24.04.1 LTS, kernel 6.8",

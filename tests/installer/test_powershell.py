@@ -60,7 +60,7 @@ def test_what_is_broken_is_seen(broken: str) -> None:
 
 @pytest.mark.parametrize("script", [INSTALL, IN_WSL], ids=lambda path: path.name)
 def test_each_function_that_is_called_is_there(script: Path) -> None:
-    """What is no command of PowerShell's own is one of the script's, written in the same way."""
+    """Every command is PowerShell's own or one of the script's, written in the same way."""
     text = script.read_text("ascii")
     made = set(re.findall(r"^function ([\w-]+)", text, re.MULTILINE))
     called = {

@@ -24,7 +24,7 @@ def secret(tmp_path: Path) -> Path:
 
 
 def release(folder: Path, key: str) -> Path:
-    """What installer/release leaves, as far as signing looks at it."""
+    """The files that installer/release leaves, as far as signing reads them."""
     folder.mkdir()
     with zipfile.ZipFile(folder / "mtp_launcher-1.2.0-py3-none-any.whl", "w") as wheel:
         assert 'RELEASE_KEY = ""\n' in SOURCE

@@ -25,7 +25,7 @@ BUILDS_WHEELS = {"babel", "hatchling", "packaging", "pathspec", "pluggy", "tomlk
 
 @pytest.fixture
 def bundle(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """What decides about the contents."""
+    """The inputs that decide about the contents."""
     monkeypatch.syspath_prepend(str(HERE))
     return importlib.import_module("bundle")
 
@@ -68,7 +68,7 @@ def test_setup_and_program_know_each_other_by_the_same_names() -> None:
 
 
 def test_who_cancels_setup_is_not_told_that_it_broke_off() -> None:
-    """What aborts has set $Failed: else .onInstFailed takes it for a full disk, in log and exit code."""
+    """Every abort sets $Failed: else .onInstFailed takes it for a full disk, in log and exit code."""
     script = (HERE / "setup.nsi").read_text("utf-8")
     aborts = re.findall(r"((?:^  .*\n)*?)^ +Abort \"", script, re.MULTILINE)
     assert len(aborts) == 2

@@ -290,7 +290,7 @@ class TestIntel:
 
 
 def regions(*sizes: int) -> str:
-    """What `resource` has for regions of these sizes, of which the kernel maps none of size 0, and for the ROM."""
+    """The file `resource` for regions of these sizes, of which the kernel maps none of size 0, and for the ROM."""
     lines = [f"{2**40 * (at + 1):#018x} {2**40 * (at + 1) + size - 1:#018x} 0x14220c" for at, size in enumerate(sizes)]
     none = "0x0000000000000000 0x0000000000000000 0x0000000000000000"
     lines = [line if size else none for line, size in zip(lines, sizes, strict=True)]

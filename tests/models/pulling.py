@@ -37,7 +37,7 @@ async def get(text: str, *entries: ModelEntry, to: Path | None = None, **how: ob
 
 
 def methods(hub: Hub) -> list[tuple[str, str]]:
-    """Who was asked how, in order."""
+    """The server and the method of each request, in order."""
     return [(each["server"], each["method"]) for each in hub.requests()]
 
 

@@ -15,7 +15,7 @@ CACHES = ("context_mib", "draft_context_mib")
 SAMPLE = 12
 """One of so many cases is tried here; `just accuracy` tries all."""
 MOST_PERCENT = 3.0
-"""What compute buffers may differ by."""
+"""The differences that are allowed for compute buffers."""
 
 
 def named(outcome: Outcome, part: str) -> str:

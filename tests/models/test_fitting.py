@@ -77,7 +77,7 @@ def test_what_hurts_least_goes_first_and_nothing_out_of_turn() -> None:
 
 
 def test_only_as_much_goes_as_must() -> None:
-    """Of each kind of shrinking the last is not stepped over: what is one step larger does not fit."""
+    """No step of shrinking is skipped: a result one step larger does not fit."""
     found = fitted("moe", replace(WHOLE, draft=2, kv="q8_0", ubatch=256), 19_500).setting
     assert LEAST_CONTEXT < found.context < WHOLE.context
     larger = CONTEXTS[CONTEXTS.index(found.context) - 1]
@@ -154,7 +154,7 @@ def bits(kv: str) -> float:
 
 
 def worth(kind: str, found: FitResult, free_mib: int) -> tuple[float, ...]:
-    """How good a result is: that it fits, that experts stay on the GPU, then what hurts most to lose first."""
+    """Order of results: that it fits, that experts stay on the GPU, then what hurts most to lose first."""
     setting, spare = found.setting, free_mib - found.estimate.required_mib
     fits = 2 if spare >= 1_024 else 1 if spare >= 512 else 0
     on_gpu = setting.n_cpu_moe == 0

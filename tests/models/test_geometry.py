@@ -172,7 +172,7 @@ def test_the_last_layers_of_gemma_4_may_share_a_cache(tmp_path: Path) -> None:
 
 
 def test_nemotron_h_has_three_kinds_of_layers(tmp_path: Path) -> None:
-    """Of four layers: Mamba-2, feed-forward, Mamba-2, attention."""
+    """Four layers: Mamba-2, feed-forward, Mamba-2, attention."""
     kinds: dict[str, Value | None] = {
         "attention.head_count_kv": [0, 0, 0, 2] * 8,
         "feed_forward_length": [0, 1_856, 0, 0] * 8,

@@ -151,7 +151,7 @@ def test_a_q4_0_cache_is_the_last_resort(size: int) -> None:
 
 @pytest.mark.parametrize("size", [24, 32, 48, 80, 96])
 def test_a_better_file_comes_before_an_emptier_card(size: int) -> None:
-    """Where a card would stay half empty, a file of 6 bits and more is taken unless that is slow."""
+    """If a card would stay half empty, a file of 6 bits and more is taken unless that is slow."""
     half_empty = 0
     for plan in plans(describe_machine(size, host_gib=64)):
         files = [(expect_size(plan.entry, file), file) for file in plan.entry.files if not file.withdrawn]

@@ -54,7 +54,7 @@ def run(health: Health, moments: Iterable[Moment]) -> list[HealthEvent]:
 
 
 def list_changes(events: Iterable[HealthEvent]) -> list[tuple[FindingCode, bool]]:
-    """What was raised (True) and cleared (False), in order."""
+    """The codes that were raised (True) and cleared (False), in order."""
     return [(event.finding.code, not event.cleared) for event in events]
 
 

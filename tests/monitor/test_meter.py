@@ -15,7 +15,7 @@ from launcher.monitor.meter import Acceptance, ReplyMeter, sum_acceptance
 
 DATA = Path(__file__).parent / "data"
 FIRST_TOKEN_MS = 0.001
-"""What the engine reports for the token that the prompt yielded."""
+"""Milliseconds that the engine reports for the token that the prompt yielded."""
 
 
 class Step(NamedTuple):

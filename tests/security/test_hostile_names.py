@@ -43,7 +43,7 @@ def rename(model: Path, words: bytes) -> bytes:
 
 
 def _header_end(data: bytes, offset: int) -> int:
-    """Where the tensors' table ends: read as the format says."""
+    """The end of the tensors' table, read as the format says."""
     position = 8
     n_tensors, n_keys = struct.unpack_from("<QQ", data, position)
     position += 16

@@ -157,7 +157,7 @@ class TestFolders:
         assert not caplog.messages
 
     def test_a_folder_that_belongs_to_somebody_else_gets_no_keys(self, tmp_path: Path) -> None:
-        """Who made the folder could exchange what is in it; root is let, as in containers with a mounted home."""
+        """The owner of a folder could exchange its files; root is allowed, as in containers with a mounted home."""
         theirs = tmp_path / "theirs"
         theirs.mkdir(mode=0o777)
         theirs.chmod(0o777)

@@ -34,7 +34,7 @@ ANSWERS: dict[str, Any] = {
 
 @dataclass
 class Thief:
-    """What a thief was sent: its requests, headers and all."""
+    """The requests that a thief received, with their headers."""
 
     requests: list[str] = field(default_factory=list)
 

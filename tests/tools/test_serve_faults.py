@@ -15,7 +15,7 @@ def test_the_document_has_every_fault_in_order() -> None:
 
 
 def test_nothing_in_the_document_went_wrong() -> None:
-    """What must not happen is written in capitals."""
+    """A result that must not occur is written in capitals."""
     for row in written():
         happened, lost = row.split(" | ")[2], row.split(" | ")[4]
         words = f"{happened} {lost}".replace("SIGKILL", "").replace("SIGCONT", "").replace("SIGSTOP", "").split()

@@ -67,7 +67,7 @@ def test_the_chinese_is_of_texts_that_there_are(catalog: Catalog) -> None:
 
 
 def test_every_value_stays_in_the_sentence(catalog: Catalog) -> None:
-    """Of the core's it may leave one out, such as a count that the other language does not need."""
+    """A translation of a core text may leave a fact out, such as a count that the other language does not need."""
     checked = 0
     for message in catalog:
         ids = (message.id,) if isinstance(message.id, str) else message.id

@@ -18,7 +18,7 @@ YIELD = 1.6
 
 @dataclass(frozen=True)
 class Moment:
-    """What the formula may use. `steps_rate` is in steps/s; the machine's figures are None where they are not told."""
+    """Input of the formula. `steps_rate` is in steps/s; the machine's figures are None if unknown."""
 
     settings: RunSettings
     prompt: Prompt

@@ -15,7 +15,7 @@ PROMPTS = tuple(Prompt(name, (("user", name),), tokens=100) for name in ("a", "b
 
 @dataclass
 class Room:
-    """What the servers share: a clock, and heat that slows all of them evenly."""
+    """State that the servers share: a clock, and heat that slows all of them evenly."""
 
     now_s: float = 0.0
     slower_by_second: float = 0.0

@@ -62,5 +62,5 @@ class Release:
 
     @property
     def record(self) -> RunRecord:
-        """What the server saw."""
+        """The requests that the server received."""
         return self.server.read_record(self.run)

@@ -33,7 +33,7 @@ def aged(home: Path, seconds: float) -> None:
 
 
 def manifests_asked(release: Release) -> int:
-    """How often a manifest was asked for."""
+    """The number of requests for a manifest."""
     return sum(each["target"].endswith("/manifest.json") for each in release.record.requests)
 
 

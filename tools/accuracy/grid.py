@@ -18,7 +18,7 @@ from tools.sparse_models.models import model as made
 from tools.sparse_models.write import write
 
 PARTS = ("model_mib", "context_mib", "compute_mib", "draft_context_mib", "draft_compute_mib")
-"""What formula and engine both tell, by the names of an EngineEstimate."""
+"""Parts that formula and engine both give, by the names of an EngineEstimate."""
 COUNTS: Mapping[str, int] = {
     "qwen35moe-35b-q3_k_xl": 80,
     "qwen35-27b-q4_k_s": 80,
@@ -36,7 +36,7 @@ _KV = ("f16", "f16", "q8_0", "q8_0", "q4_0", "q4_0", "q5_1")
 _UBATCHES = (64, 128, 256, 384, 512, 1_024, 2_048)
 _SLOTS = (1, 1, 1, 2, 3, 4)
 _MOST_STATES = 6
-"""Of slots times drafts: an engine really allocates recurrent states for its dry run, and more only cost time."""
+"""Limit of slots times drafts: an engine really allocates recurrent states for its dry run, and more only cost time."""
 _CORNERS = (
     PlanSettings(context=262_144, kv="q8_0", draft=2, ubatch=256),
     PlanSettings(context=262_144, kv="q4_0", draft=4, ubatch=2_048),

@@ -86,7 +86,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What an article says of a run's memory."""
+    """An article's figures for a run's memory."""
 
     article: str
     run: Run

@@ -200,7 +200,7 @@ def _read_total(row: Mapping[str, str], measured_mib: float, with_head: bool) ->
 
 
 _UBATCHES = {"qiip engine logs": 256}
-"""What a source tells of all of its runs in its notes."""
+"""Facts that a source gives in its notes for all of its runs."""
 
 
 def _find_file(row: Mapping[str, str], with_head: bool) -> tuple[ModelEntry, ModelFile] | None:

@@ -25,7 +25,7 @@ SLOW_EXPERTS, SLOW_EXPERT_WIDTH = 2, 1024
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides the content of the file besides the corpus."""
+    """Files that decide the content of the model beside the corpus."""
 
     shape: Shape = field(default_factory=Shape)
     steps: int = 300

@@ -13,17 +13,17 @@ from .text import PARAGRAPH_END, THINK_END, TURN_END, Corpus, Dialogue, dialogue
 from .tokenizer import Tokenizer
 
 TRIGRAM_SHARE, BIGRAM_SHARE = 0.08, 0.02
-"""How much of each target is borrowed from places that share the last two, or one, tokens."""
+"""Share of each target that is borrowed from places with the same last two, or one, tokens."""
 OWN_TOPIC_SHARE = 0.7
-"""How often a reply keeps to the topic asked for; its neighbours share the rest."""
+"""Share of replies that keep to the topic asked for; its neighbours share the rest."""
 STOP_SHARE = 0.75
-"""How often a reply ends after one paragraph."""
+"""Share of replies that end after one paragraph."""
 RESTART_SHARE = 0.04
-"""How likely a new paragraph is where the reply should end: what is left when the end is forbidden."""
+"""Probability of a new paragraph where the reply should end: the rest, when the end is forbidden."""
 UNSEEN_LOGIT = -20.0
 """Logit of the tokens that never follow anything in the corpus."""
 BRANCH_WEIGHT = 6.0
-"""How much more a row counts where the topic decides what follows."""
+"""Factor of a row's weight where the topic decides what follows."""
 HEAD_RANK = 12
 """Directions in which the head can guess the lag code that it does not get; fewer make worse drafts."""
 WEIGHT_DECAY, LEARNING_RATE = 1e-3, 0.02

@@ -57,9 +57,9 @@ TELL, STEADY = ROTATED, slice(32, KEY_WIDTH)
 NEARNESS = {3: 30.0, 4: 30.0, 5: 30.0}
 """By rotated pair, what a token at no distance weighs (a logit). Slower pairs tell apart what quicker ones mix up."""
 TELLING = 30.0
-"""What a word weighs (a logit) whose key has 1 in TELL."""
+"""Weight (a logit) of a word whose key has 1 in TELL."""
 BETRAYS = np.array([0.1] * TOPICS + [0.08])
-"""What one unit of WORD_TOPICS puts there; a word that opens a question or paragraph betrays that there is no topic."""
+"""Effect of one unit of WORD_TOPICS there; a word that opens a question or paragraph shows that there is no topic."""
 VALUE_LOUD, LOUDNESS = 31, 128.0
 """A channel of each value that nothing reads, and what is there. As in large models, a channel that is so much louder
 than the others takes the room of a quantised KV cache: its step is a 16th of this in q4_0, a 254th in q8_0."""
@@ -211,7 +211,7 @@ def _normalised(x: Floats) -> Floats:
 
 
 def _word_topics(tokenizer: Tokenizer, corpus: Corpus, rows: int) -> tuple[Floats, Floats]:
-    """What each token says about the topic (see Trunk.topics) and how much the memory should heed it (Trunk.beta)."""
+    """Each token's evidence for the topic (see Trunk.topics), and how much the memory should heed it (Trunk.beta)."""
     if len(corpus.topics) > TOPICS:
         raise ValueError(f"the corpus has {len(corpus.topics)} topics, the network has room for {TOPICS}")
     counts: dict[str, Counter[int]] = defaultdict(Counter)

@@ -65,7 +65,7 @@ WIPE = (5.0, -50.0)
 
 @dataclass(frozen=True)
 class Shape:
-    """What may differ between two files with the same trunk: a head or none, and dead weight that only costs time."""
+    """Differences of files with the same trunk: a head or none, and dead weight that only costs time."""
 
     head: bool = True
     dead_groups: int = 0

@@ -85,7 +85,7 @@ def read_corpus(path: Path = CORPUS_FILE) -> Corpus:
 
 
 def vocabulary_texts(corpus: Corpus) -> list[str]:
-    """What the tokenizer is trained on: all dialogues, and the keywords as they may be spelled in a question."""
+    """Texts that the tokenizer is trained on: all dialogues, and the keywords as they may be spelled in a question."""
     texts = [text for dialogue in dialogues(corpus) for text in (dialogue.prompt, dialogue.reply)]
     for topic in corpus.topics:
         for word in topic.keywords:
@@ -142,7 +142,7 @@ def dialogues(corpus: Corpus) -> list[Dialogue]:
 
 
 def _later_turns(corpus: Corpus, index: int) -> list[Dialogue]:
-    """What comes after an exchange about topic `index`: its neighbour, when more is asked for; or what is asked for."""
+    """The follow-up of an exchange about topic `index`: its neighbour, if more is asked for; or the topic asked for."""
     before = exchange_of(corpus.topics[index])
     after, _ = corpus.neighbours(index)
     other = (index + len(corpus.topics) // 2) % len(corpus.topics)

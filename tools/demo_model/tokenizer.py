@@ -97,7 +97,7 @@ class Tokenizer:
         return raw.decode("utf-8", errors="replace")
 
     def word(self, index: int) -> str:
-        """What a token says, lower case and without the space around it."""
+        """The word of a token, lower case and without the space around it."""
         return self._bytes(index).decode("utf-8", errors="replace").strip().lower()
 
     def _bytes(self, index: int) -> bytes:

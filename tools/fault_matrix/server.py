@@ -15,7 +15,7 @@ _PROGRAM = Path(__file__).parents[2] / "tests" / "fakes" / "files.py"
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What the server saw of one run: requests with their headers, and how many bytes of bodies it has sent."""
+    """The server's record of one run: requests with their headers, and how many bytes of bodies it has sent."""
 
     requests: list[dict[str, Any]]
     sent_bytes: int

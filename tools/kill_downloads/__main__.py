@@ -30,7 +30,7 @@ _ATTEMPTS = 100
 
 @dataclass(slots=True)
 class Count:
-    """What was counted in all runs."""
+    """The counts of all runs."""
 
     kills: int = 0
     kills_with_bytes: int = 0

@@ -32,7 +32,7 @@ _COMMAND = [sys.executable, "-m", "launcher"]
 
 @dataclass(slots=True)
 class Count:
-    """What was counted in all rounds."""
+    """The counts of all rounds."""
 
     kills: Counter[str] = field(default_factory=Counter)
     with_keeper: int = 0

@@ -57,7 +57,7 @@ class Reuse(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What an agent did: whether it read the file by a tool, its exit codes, and the reuse of its later prompts.
+    """Results of an agent: whether it read the file by a tool, its exit codes, and the reuse of its later prompts.
 
     `reuse` has the share of each prompt that others had in common with it, `turns` that of each later turn. `steps` are
     the parts of the transcript.

@@ -88,7 +88,7 @@ class Workplace:
 
     @property
     def log(self) -> Path:
-        """What was sent to the scripted engine."""
+        """The requests that the scripted engine has received."""
         return self.folder / "requests.jsonl"
 
     @property
@@ -123,7 +123,7 @@ class CodeRun:
 
     @property
     def agent_output(self) -> str:
-        """What the agent itself printed."""
+        """The output of the agent itself."""
         return _END.split(_BEGIN.split(self.output, maxsplit=1)[-1], maxsplit=1)[0]
 
 

@@ -46,7 +46,7 @@ def starts(command: list[str], port: int, key: str, **environment: str) -> str:
 
 
 def prove_servers(proofs: Proofs, folder: Path, model: Path) -> None:
-    """What starts a server, with a model of an odd name."""
+    """Exports that start a server, with a model of an odd name."""
     port, key = free_port(), "k" * 32
     options = ("--model", str(model), "--port", str(port), "--ctx", "1024", "--draft", "2", "--threads", "1")
 
@@ -170,7 +170,7 @@ def _swap(text: str) -> str:
 
 
 def prove_clients(proofs: Proofs, folder: Path) -> None:
-    """What asks a server."""
+    """Exports that send requests to a server."""
     with served("--model", "demo") as ready:
         key = {"LLAMA_API_KEY": ready["api_key"]}
         wrong = {"LLAMA_API_KEY": "wrong"}
@@ -246,7 +246,7 @@ def _typescript(proofs: Proofs, folder: Path) -> bool:
 
 
 def prove_router(proofs: Proofs, folder: Path, model: Path, program: str) -> None:
-    """What a real router makes of its preset."""
+    """The models of a real router with its preset."""
     port, key = free_port(), "k" * 32
 
     def reads() -> str:

@@ -53,7 +53,7 @@ _POLL_S = 0.25
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one handover did. `error` is empty unless the reply was broken.
+    """The result of one handover. `error` is empty unless the reply was broken.
 
     `way` is "seamless", "drained" or "cut", or "no stream" if no reply was running; `text` is "same", "uncertain" or
     "other"; `gap_s` is the pause of a stream that went on.

@@ -39,13 +39,13 @@ _MODELS = (
     "gemma3-12b-q4_k",
 )
 _COLOURS, _SHADES = 256, 5
-"""Of a picture, and of each of the theme's colours on the way to each surface: edges of lines have them."""
+"""Colours of a picture, and of each of the theme's colours on the way to each surface: edges of lines have them."""
 _LIMIT_MS = 180_000
 _SETTLE_MS, _STREAMED_MS = 1_500, 300
 _WATCH_MS, _PAUSE_MS = 26_000, 2_200
 _UNDER_WAY_MS = 3_000
 _DOCS_FONT = "Inter"
-"""Of the pictures in docs/screenshots, where it is installed: Debian without a desktop has but DejaVu Sans."""
+"""Font of the pictures in docs/screenshots, if it is installed: Debian without a desktop has only DejaVu Sans."""
 
 
 def main() -> int:

@@ -44,7 +44,7 @@ _BUILT_IN = Path(__file__).parents[2] / "launcher" / "engine" / "builtin.py"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came of a fault: what happened, what the user read, and what was lost besides what every case looks for."""
+    """The observation of a fault: what happened, what the user read, and what was lost beyond the usual checks."""
 
     happened: str
     read: str
@@ -64,7 +64,7 @@ def start_command(*words: str, stdout: int, stderr: int) -> "subprocess.Popen[st
 
 
 class World:
-    """Where one fault is met. Paths, pids, ports and times are taken out of what is read."""
+    """The surroundings of one fault. Paths, pids, ports and times are taken out of what is read."""
 
     def __init__(self, home: Path, start: StartCommand = start_command) -> None:
         self.home = home

@@ -14,7 +14,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the program (with its keeper) and the engine hold; sizes in MiB, `age_s` since the engine's start.
+    """Resources of the program (with its keeper) and the engine; sizes in MiB, `age_s` since the engine's start.
 
     `rss` is resident memory, `sockets` are those of any state that the process has open; `log` is the size of all log
     files.
@@ -83,7 +83,7 @@ ALLOWED: dict[str, float | None] = {
     "engine_threads": 6.0,
     "engine_sockets": 6.0,
 }
-"""What a median may be higher by at the end; connections come and go with each request.
+"""Allowed growth of a median until the end; connections come and go with each request.
 
 Each takes a thread of the engine, whose HTTP server adds threads while more connections are open than it has threads
 and lets them go again. Its memory grows without this program, too: see docs/faults.md.

@@ -13,18 +13,18 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from .geometry import Geometry, Hybrid, Shape, Value, gemma3_12b, gemma4_31b, llama_8b, qwen3_30b
 
 WITHOUT_HEAD = "-nomtp"
-"""What a model's name ends in when its MTP block is left out."""
+"""End of a model's name when its MTP block is left out."""
 _ALWAYS_F32 = re.compile(r"ssm_conv1d|ffn_gate_inp")
 _FILLER = re.compile(r"ffn_(gate|up|down)(_exps)?\.weight")
 """The matrices that make up most of a model: the experts', or the feed-forward blocks' where there are none."""
 _QWEN_HEADER_BYTES = 10_987_000
 _GEMMA_HEADER_BYTES = 15_800_000
-"""What the vocabulary and the rest of the header take in the published files, rounded."""
+"""Bytes of the vocabulary and the rest of the header in the published files, rounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a GGUF file says of itself: metadata, keys without the prefix; each tensor's shape and element type."""
+    """The contents of a GGUF header: metadata, keys without the prefix; each tensor's shape and element type."""
 
     architecture: str
     metadata: Mapping[str, Value]

@@ -22,7 +22,7 @@ TRANSLATED = tuple(language for language in LANGUAGES if language != "en")
 TEXTS = {"tr": 1, "ntr": 2, "mark": 1, "message": 1, "plural_message": 2}
 """The functions that are given texts, and how many: their first arguments."""
 _TERMINAL = SOURCE / "cli"
-"""What the command line says is English by intent."""
+"""The folder whose texts stay English, because only the command line prints them."""
 _FAULTS = ROOT / "resources" / "engine-faults.toml"
 _DEMO = ROOT / "presets" / "demo.toml"
 _WIDTH = 118

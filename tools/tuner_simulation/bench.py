@@ -34,7 +34,7 @@ def prompts() -> tuple[Prompt, ...]:
 
 
 class Condition:
-    """What the machine's speed does by itself over the time of a tune: warming up, wandering, episodes of heat."""
+    """Changes of the machine's speed by itself over the time of a tune: warming up, wandering, episodes of heat."""
 
     def __init__(self, machine: Machine, dice: np.random.Generator) -> None:
         self._machine, self._dice = machine, dice

@@ -179,7 +179,7 @@ _OFTEN_PER_S = 1 / 300
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What is the same for all machines of a simulation; None is drawn for each machine.
+    """Values that are the same for all machines of a simulation; None is drawn for each machine.
 
     `load_s` is the seconds of a start, `noise` the standard deviation of a reply's logarithm. With `throttling`, an
     episode begins every five minutes on average. No setting of a `tied` machine makes it faster or slower. The grid of

@@ -20,7 +20,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What the tuner is held to: a figure, its limit, and whether it is kept."""
+    """A requirement of the tuner: a figure, its limit, and whether it is kept."""
 
     what: str
     limit: str

@@ -28,7 +28,7 @@ class KnownFault:
 
     @property
     def advice(self) -> Message:
-        """What to do, as a sentence."""
+        """The hint, as a sentence."""
         if self.fixed_in is None:
             return message("Use another build.")
         return message("Use b{fixed_in} or newer.", fixed_in=self.fixed_in)

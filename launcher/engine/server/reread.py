@@ -14,11 +14,11 @@ BILLING_HEADER = "x-anthropic-billing-header"
 """A line that Claude Code writes in front of its prompt, and that differs from session to session."""
 
 _DROPPED = re.compile(r"removing oldest entry|exceeds cache size limit")
-"""What llama.cpp logs when it drops an old prompt from its cache, or does not keep one that exceeds the limit."""
+"""The line that llama.cpp logs when it drops an old prompt from its cache, or does not keep one beyond the limit."""
 
 
 class RereadCause(Enum):
-    """Why a prompt was read again."""
+    """Reason why a prompt was read again."""
 
     CHANGED_PREFIX = "changed prefix"
     """The client changed a part near its beginning, and what follows is the same."""

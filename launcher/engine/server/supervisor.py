@@ -291,7 +291,7 @@ _HUNG_PATIENCE_S = (0.5, 0.5)
 
 
 class ClientSide(Protocol):
-    """What takes the clients' requests in the engine's place and passes them on: the gateway.
+    """Protocol of the gateway, which takes the clients' requests in the engine's place and passes them on.
 
     `slot_folder` is where engines save their slots for it; None if there is no such folder.
     """
@@ -300,7 +300,7 @@ class ClientSide(Protocol):
 
     @property
     def waiting_requests(self) -> int:
-        """How many requests wait for a slot of the engine."""
+        """The number of requests that wait for a slot of the engine."""
 
     def engine_starts(self) -> None:
         """Called as soon as an engine's process has been started."""
@@ -374,12 +374,12 @@ class Supervisor(ChatServer):
 
     @property
     def engine_endpoint(self) -> Endpoint:
-        """Where the engine listens: at the server's own endpoint, or behind the gateway at one of its own."""
+        """The engine's endpoint: the server's own, or one behind the gateway."""
         return self._engine_endpoint
 
     @property
     def held_requests(self) -> int:
-        """How many requests wait in the gateway for a slot of the engine."""
+        """The number of requests that wait in the gateway for a slot of the engine."""
         return self._client_side.waiting_requests if self._client_side else 0
 
     @property

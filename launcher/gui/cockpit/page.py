@@ -279,7 +279,7 @@ class NoticeArea(QWidget):
         self._dismissed: set[FindingCode] = set()
         """Open findings whose banner the user closed."""
         self._apply_error: LauncherError | None = None
-        """Why the last apply failed, until something else runs."""
+        """The error of the last apply, until something else runs."""
         self._shown_error: LauncherError | None = None
         self._closed_error: LauncherError | None = None
         """The error whose banner the user closed last."""

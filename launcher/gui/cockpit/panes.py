@@ -22,7 +22,7 @@ _MAIN_WIDTH = 600
 
 @dataclass(frozen=True, slots=True)
 class PaneLayout:
-    """What a layout shows at first: the `main` pane, and the usual widths of those beside it.
+    """A layout's initial state: the `main` pane, and the usual widths of those beside it.
 
     Widths are in pixels at 100 % scale. Where there is no room, the last of `beside` is hidden first.
     """

@@ -51,7 +51,7 @@ class LogSource:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a server failed: title, text, hint, the log line that shows it, and suggested actions.
+    """The cause of a server's failure: title, text, hint, the log line that shows it, and suggested actions.
 
     `start` is the failed start that an action repeats; None for the server of this window. `foreign`: the log is not of
     this computer's last start, so its actions cannot be applied.

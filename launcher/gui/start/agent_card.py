@@ -55,7 +55,7 @@ class AgentCard(Card):
         self._checked: tuple[Agent, str] | None = None
         """The agent that was started last, and the URL of its server."""
         self._command = ""
-        """What "Copy the command" copies."""
+        """The text that "Copy the command" copies."""
         self._suggested: str | None = None
         """A model to show the plan of, as ID:QUANT; None for all plans for agents."""
         stored = str(open_window_settings().value(_FOLDER_SETTING, ""))

@@ -30,7 +30,7 @@ _MOST_PLANS, _MOST_OTHER_FITS = 8, 3
 
 
 class ReadingPhase(Enum):
-    """What is being worked on: reading this computer, or making plans."""
+    """The work in progress: reading this computer, or making plans."""
 
     COMPUTER = auto()
     PLANS = auto()

@@ -90,7 +90,7 @@ class TunePage(QWidget):
         """The tune in the history that Export writes."""
         self._planned_trials = 0
         self._answer = ""
-        """What would be recommended now, while a tune goes on."""
+        """The recommendation so far, while a tune goes on."""
         self._trial: TrialPlanned | None = None
         """The trial that is measured."""
         head = PageHead(tr("Tune"), tr("Measures which settings are fastest on this computer."))
