@@ -24,8 +24,8 @@ _BRANCHES = (
     *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.match_case),
 )
 _SENTENCE = re.compile(r"[A-Z][^.!?]*\s[^.!?]*[.!?](?:\s|$)")
-_PRIVATE = re.compile(r"(?<![\w.])(?!self\b|cls\b)[a-z]\w*\._[a-z]\w*")
-"""A private name of something other than the object itself."""
+_PRIVATE = re.compile(r"(?<![\w.])(?!self\b|cls\b)[a-z]\w*\._(?!(?:replace|asdict|fields|exit)\b)[a-z]\w*")
+"""A private name of something other than the object itself; those of named tuples and os._exit are documented."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

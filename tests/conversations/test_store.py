@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -318,10 +319,13 @@ def test_what_the_system_refuses_is_reported(tmp_path: Path) -> None:
 
 def test_a_change_that_fails_leaves_nothing_half_done(kept: Conversations) -> None:
     conversation, _, reply = talk(kept, "Why?", "Because.")
-    kept._db.execute("PRAGMA query_only = ON")
+    refuse = "CREATE TRIGGER refuse BEFORE UPDATE OF leaf ON conversations BEGIN SELECT RAISE(ABORT, 'no'); END"
+    with closing(sqlite3.connect(conversations_path())) as db, db:
+        db.execute(refuse)  # the message is already in the table by then
     with pytest.raises(ConversationsUnusable):
         kept.add_question(conversation, reply, "More?")
-    kept._db.execute("PRAGMA query_only = OFF")
+    with closing(sqlite3.connect(conversations_path())) as db, db:
+        db.execute("DROP TRIGGER refuse")
     kept.add_question(conversation, reply, "More?")
     assert [each.text for each in kept.read_conversation(conversation).messages] == ["Why?", "Because.", "More?"]
 

@@ -44,6 +44,10 @@ class Server:
         self._server.close()
         await self.allow_all()
 
+    async def wait_until_closed(self) -> None:
+        assert self._server is not None
+        await self._server.wait_closed()
+
     def job(self, name: str, folder: Path) -> dict[str, Any]:
         """Return the arguments of a job that copies a file into `folder`."""
         return {"port": self.port, "name": name, "to": str(folder / name)}

@@ -34,8 +34,8 @@ TICK_S = 0.01
 _E = TypeVar("_E")
 
 
-class Heard:
-    """A listener that records its events, and waits for them."""
+class EventRecorder:
+    """A listener that records the events, and waits for them."""
 
     def __init__(self) -> None:
         self.events: list[QueueEvent] = []
@@ -45,10 +45,10 @@ class Heard:
         self.events.append(event)
         self._news.set()
 
-    def of(self, kind: type[_E]) -> list[_E]:
+    def list_events(self, kind: type[_E]) -> list[_E]:
         return [event for event in self.events if isinstance(event, kind)]
 
-    async def until(self, true: Callable[[QueueEvent], bool]) -> QueueEvent:
+    async def wait_for_event(self, true: Callable[[QueueEvent], bool]) -> QueueEvent:
         async with asyncio.timeout(60):
             while True:
                 for event in self.events:
@@ -57,21 +57,24 @@ class Heard:
                 self._news.clear()
                 await self._news.wait()
 
-    async def progress(self, done_bytes: int) -> None:
-        await self.until(lambda event: isinstance(event, JobProgressed) and event.progress.done_bytes == done_bytes)
+    async def wait_for_progress(self, done_bytes: int) -> None:
+        await self.wait_for_event(
+            lambda event: isinstance(event, JobProgressed) and event.progress.done_bytes == done_bytes
+        )
 
-    async def becomes(self, job_id: int, state: JobState, *, times: int = 1) -> None:
+    async def wait_for_state(self, job_id: int, state: JobState, *, times: int = 1) -> None:
         async with asyncio.timeout(60):
             while (
-                len([each for each in self.of(JobChanged) if (each.job.id, each.job.state) == (job_id, state)]) < times
+                len([each for each in self.list_events(JobChanged) if (each.job.id, each.job.state) == (job_id, state)])
+                < times
             ):
                 self._news.clear()
                 await self._news.wait()
 
 
 @asynccontextmanager
-async def at_work(queue: DownloadQueue, heard: Heard, **options: Any) -> AsyncIterator["asyncio.Task[None]"]:  # noqa: ANN401
-    task = asyncio.create_task(QueueRunner(queue, heard, round_s=TICK_S, **options).run())
+async def at_work(queue: DownloadQueue, recorder: EventRecorder, **options: Any) -> AsyncIterator["asyncio.Task[None]"]:  # noqa: ANN401
+    task = asyncio.create_task(QueueRunner(queue, recorder, round_s=TICK_S, **options).run())
     try:
         yield task
     finally:
@@ -79,9 +82,9 @@ async def at_work(queue: DownloadQueue, heard: Heard, **options: Any) -> AsyncIt
         await asyncio.wait([task])
 
 
-async def to_the_end(queue: DownloadQueue, heard: Heard, **options: Any) -> None:  # noqa: ANN401
+async def to_the_end(queue: DownloadQueue, recorder: EventRecorder, **options: Any) -> None:  # noqa: ANN401
     async with asyncio.timeout(60):
-        await QueueRunner(queue, heard, round_s=TICK_S, **options).run(until_idle=True)
+        await QueueRunner(queue, recorder, round_s=TICK_S, **options).run(until_idle=True)
 
 
 def add(queue: DownloadQueue, server: Server, folder: Path, *names: str) -> None:
@@ -90,15 +93,15 @@ def add(queue: DownloadQueue, server: Server, folder: Path, *names: str) -> None
 
 
 async def test_jobs_run_one_after_the_other_in_their_order(tmp_path: Path) -> None:
-    queue, result = DownloadQueue(WORKS), Heard()
+    queue, recorder = DownloadQueue(WORKS), EventRecorder()
     async with Server(a=DATA, b=DATA[1:], c=DATA[2:]) as server:
         add(queue, server, tmp_path, "a", "b", "c")
         queue.move_job(3, "first")
-        await to_the_end(queue, result)
+        await to_the_end(queue, recorder)
         assert server.requests == [("c", 0), ("a", 0), ("b", 0)]
         assert server.most_open == 1
-    assert [each.job.id for each in result.of(JobAdded)] == [3, 1, 2]
-    assert [each.job.id for each in result.of(JobFinished)] == [3, 1, 2]
+    assert [each.job.id for each in recorder.list_events(JobAdded)] == [3, 1, 2]
+    assert [each.job.id for each in recorder.list_events(JobFinished)] == [3, 1, 2]
     for index, name in enumerate("abc"):
         assert (tmp_path / name).read_bytes() == DATA[index:]
     job = queue.read_snapshot().jobs.find_job(1)
@@ -107,15 +110,15 @@ async def test_jobs_run_one_after_the_other_in_their_order(tmp_path: Path) -> No
 
 
 async def test_several_run_at_once_when_asked(tmp_path: Path) -> None:
-    queue, result = DownloadQueue(WORKS), Heard()
+    queue, recorder = DownloadQueue(WORKS), EventRecorder()
     async with Server(a=DATA, b=DATA, c=DATA) as server:
         await asyncio.gather(*(server.allow(name, 100) for name in "abc"))
         add(queue, server, tmp_path, "a", "b", "c")
-        async with at_work(queue, result, at_once=2):
+        async with at_work(queue, recorder, at_once=2):
             await asyncio.gather(server.reached("a", 100), server.reached("b", 100))
             assert server.most_open == 2
             await server.allow_all()
-            await result.becomes(3, JobState.DONE)
+            await recorder.wait_for_state(3, JobState.DONE)
         assert server.most_open == 2
 
 
@@ -129,43 +132,43 @@ async def test_progress_is_reported_four_times_a_second_at_most_with_totals() ->
         return {}
 
     works = {"steered": JobKind(steered, lambda _arguments: None)}
-    queue, result = DownloadQueue(works, clock=QueueClock(steady_s=lambda: steady_s)), Heard()
+    queue, recorder = DownloadQueue(works, clock=QueueClock(steady_s=lambda: steady_s)), EventRecorder()
     queue.add_job("steered", {"n": 1}, "a", size_bytes=10_000)
     queue.add_job("steered", {"n": 2}, "b", size_bytes=5_000)
-    async with at_work(queue, result):
+    async with at_work(queue, recorder):
         for done in (4_000, 6_000, 8_000):
             steady_s += 0.25
             received.put_nowait(Progress(done, 10_000, 1_000.0, 2.0, "from a mirror"))
-            await result.progress(done)
+            await recorder.wait_for_progress(done)
         received.put_nowait(Progress(8_001, 10_000))  # in no time
         queue.add_job("steered", {"n": 3}, "c")
-        await result.until(lambda event: isinstance(event, JobAdded) and event.job.id == 3)
+        await recorder.wait_for_event(lambda event: isinstance(event, JobAdded) and event.job.id == 3)
         received.put_nowait(None)
-        await result.becomes(1, JobState.DONE)
+        await recorder.wait_for_state(1, JobState.DONE)
         received.put_nowait(None)
-        await result.becomes(2, JobState.DONE)
-    assert [each.progress.done_bytes for each in result.of(JobProgressed)] == [4_000, 6_000, 8_000]
-    last = result.of(JobProgressed)[-1]
+        await recorder.wait_for_state(2, JobState.DONE)
+    assert [each.progress.done_bytes for each in recorder.list_events(JobProgressed)] == [4_000, 6_000, 8_000]
+    last = recorder.list_events(JobProgressed)[-1]
     assert last.job.id == 1
     assert last.progress == Progress(8_000, 10_000, 1_000.0, 2.0, "from a mirror")
     assert last.totals == QueueTotals(jobs=2, left_bytes=7_000, bytes_per_second=1_000.0, seconds_left=7.0)
 
 
 async def test_pausing_keeps_what_came_and_resuming_goes_on_there(tmp_path: Path) -> None:
-    queue, result = DownloadQueue(WORKS), Heard()
+    queue, recorder = DownloadQueue(WORKS), EventRecorder()
     async with Server(a=DATA, b=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a", "b")
-        async with at_work(queue, result):
+        async with at_work(queue, recorder):
             await server.reached("a", 10_000)
             (asked,) = queue.request_state(RequestedState.PAUSE, 1)
             assert asked.is_changing
-            await result.becomes(1, JobState.PAUSED)
-            await result.becomes(2, JobState.DONE)
+            await recorder.wait_for_state(1, JobState.PAUSED)
+            await recorder.wait_for_state(2, JobState.DONE)
             assert part_of(server.job("a", tmp_path)).stat().st_size == 10_000
             await server.allow_all()
             queue.request_state(RequestedState.RUN, 1)
-            await result.becomes(1, JobState.DONE)
+            await recorder.wait_for_state(1, JobState.DONE)
         assert server.requests == [("a", 0), ("b", 0), ("a", 10_000)]
     assert (tmp_path / "a").read_bytes() == DATA
 
@@ -179,32 +182,32 @@ DownloadQueue({}).request_state(RequestedState(sys.argv[1]), int(sys.argv[2]))
 
 
 async def test_another_process_pauses_what_runs_here(tmp_path: Path) -> None:
-    queue, result = DownloadQueue(WORKS), Heard()
+    queue, recorder = DownloadQueue(WORKS), EventRecorder()
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
-        async with at_work(queue, result):
+        async with at_work(queue, recorder):
             await server.reached("a", 10_000)
             asking = await asyncio.create_subprocess_exec(sys.executable, "-c", ASK, "pause", "1")
             assert await asking.wait() == 0
-            await result.becomes(1, JobState.PAUSED)
-            states = [(each.job.state, each.job.is_changing) for each in result.of(JobChanged)]
+            await recorder.wait_for_state(1, JobState.PAUSED)
+            states = [(each.job.state, each.job.is_changing) for each in recorder.list_events(JobChanged)]
             assert (JobState.RUNNING, True) in states or states[-1] == (JobState.PAUSED, False)
             await server.left("a")
 
 
 async def test_cancelling_removes_the_part_only_on_request(tmp_path: Path) -> None:
-    queue, result = DownloadQueue(WORKS), Heard()
+    queue, recorder = DownloadQueue(WORKS), EventRecorder()
     async with Server(a=DATA, b=DATA) as server:
         await server.allow("a", 10_000)
         await server.allow("b", 10_000)
         add(queue, server, tmp_path, "a", "b")
-        async with at_work(queue, result):
+        async with at_work(queue, recorder):
             await server.reached("a", 10_000)
             queue.request_state(RequestedState.CANCEL, 1)
             await server.reached("b", 10_000)
             queue.request_state(RequestedState.DISCARD, 2)
-            await result.becomes(2, JobState.CANCELLED)
+            await recorder.wait_for_state(2, JobState.CANCELLED)
         assert part_of(server.job("a", tmp_path)).exists()
         assert not part_of(server.job("b", tmp_path)).exists()
         queue.request_state(RequestedState.DISCARD, 1)
@@ -214,18 +217,18 @@ async def test_cancelling_removes_the_part_only_on_request(tmp_path: Path) -> No
 
 
 async def test_the_end_of_the_program_leaves_jobs_that_wait_and_the_next_one_goes_on(tmp_path: Path) -> None:
-    queue, result = DownloadQueue(WORKS), Heard()
+    queue, recorder = DownloadQueue(WORKS), EventRecorder()
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
-        async with at_work(queue, result) as task:
+        async with at_work(queue, recorder) as task:
             await server.reached("a", 10_000)
         assert task.cancelled()
         await server.left("a")
         job = queue.read_snapshot().jobs.find_job(1)
         assert (job.state, job.requested, job.owner) == (JobState.WAITING, RequestedState.RUN, None)
         await server.allow_all()
-        await to_the_end(DownloadQueue(WORKS), result)
+        await to_the_end(DownloadQueue(WORKS), recorder)
         assert server.requests == [("a", 0), ("a", 10_000)]
     assert (tmp_path / "a").read_bytes() == DATA
 
@@ -236,7 +239,7 @@ async def test_ended_at_whatever_moment_it_leaves_jobs_that_wait(turns: int, tmp
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
-        task = asyncio.create_task(QueueRunner(queue, Heard(), round_s=TICK_S).run())
+        task = asyncio.create_task(QueueRunner(queue, EventRecorder(), round_s=TICK_S).run())
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
@@ -247,20 +250,19 @@ async def test_ended_at_whatever_moment_it_leaves_jobs_that_wait(turns: int, tmp
 
 async def test_a_server_that_is_away_is_tried_again_by_itself(tmp_path: Path) -> None:
     now_s = 1_000.0
-    queue, result = DownloadQueue(WORKS, clock=QueueClock(calendar_s=lambda: now_s)), Heard()
+    queue, recorder = DownloadQueue(WORKS, clock=QueueClock(calendar_s=lambda: now_s)), EventRecorder()
     async with Server(a=DATA) as server:
         add(queue, server, tmp_path, "a")
-    assert server._server is not None
-    await server._server.wait_closed()
-    async with at_work(queue, result):
-        await result.until(lambda event: isinstance(event, JobChanged) and event.job.retry_at_s is not None)
+    await server.wait_until_closed()
+    async with at_work(queue, recorder):
+        await recorder.wait_for_event(lambda event: isinstance(event, JobChanged) and event.job.retry_at_s is not None)
         waits = queue.read_snapshot().jobs.find_job(1)
         assert (waits.state, waits.retry_at_s) == (JobState.WAITING, 1_015.0)
         assert waits.failure is not None
         assert waits.failure.title == "The server did not answer."
         async with server:
             now_s = 1_015.0
-            await result.becomes(1, JobState.DONE)
+            await recorder.wait_for_state(1, JobState.DONE)
     assert (tmp_path / "a").read_bytes() == DATA
 
 
@@ -272,18 +274,21 @@ async def write_to_a_full_disk(arguments: dict[str, Any], report: ReportProgress
 
 
 async def test_a_full_disk_holds_the_queue_until_it_is_resumed(tmp_path: Path) -> None:
-    queue, result = DownloadQueue({**WORKS, "write": JobKind(write_to_a_full_disk, lambda _arguments: None)}), Heard()
+    queue, recorder = (
+        DownloadQueue({**WORKS, "write": JobKind(write_to_a_full_disk, lambda _arguments: None)}),
+        EventRecorder(),
+    )
     async with Server(a=DATA) as server:
         queue.add_job("write", {"space": str(tmp_path / "space")}, "write")
         add(queue, server, tmp_path, "a")
-        await to_the_end(queue, result)
-        (held,) = result.of(QueueHeld)
+        await to_the_end(queue, recorder)
+        (held,) = recorder.list_events(QueueHeld)
         assert held.reason is not None
         assert held.reason.code == "disk_full"
         assert not server.requests
         (tmp_path / "space").touch()
         queue.request_state_of_all(RequestedState.RUN, [JobState.WAITING, JobState.PAUSED])
-        await to_the_end(queue, result)
+        await to_the_end(queue, recorder)
     assert {job.state for job in queue.read_snapshot().jobs.jobs} == {JobState.DONE}
 
 
@@ -299,12 +304,12 @@ async def fail(arguments: dict[str, Any], _report: ReportProgress) -> dict[str, 
     ("how", "expected"), [("cancelled", "CancelledError"), ("system", "No such file"), ("fault", "KeyError")]
 )
 async def test_whatever_ends_a_job_the_next_one_runs(how: str, expected: str, tmp_path: Path) -> None:
-    queue, result = DownloadQueue({**WORKS, "fail": JobKind(fail, lambda _arguments: None)}), Heard()
+    queue, recorder = DownloadQueue({**WORKS, "fail": JobKind(fail, lambda _arguments: None)}), EventRecorder()
     async with Server(a=DATA) as server:
         queue.add_job("fail", {"how": how, "missing": str(tmp_path / "missing")}, "fails")
         add(queue, server, tmp_path, "a")
-        await to_the_end(queue, result)
-    (failed,) = result.of(JobFailed)
+        await to_the_end(queue, recorder)
+    (failed,) = recorder.list_events(JobFailed)
     assert expected in failed.failure.title
     assert [job.state for job in queue.read_snapshot().jobs.jobs] == [JobState.FAILED, JobState.DONE]
 
@@ -330,58 +335,58 @@ def test_what_cannot_be_discarded_is_reported_and_stops_nothing(
 
 
 async def test_a_listener_hears_what_is_done_to_the_list(tmp_path: Path) -> None:
-    queue, result = DownloadQueue(WORKS), Heard()
+    queue, recorder = DownloadQueue(WORKS), EventRecorder()
     async with Server(a=DATA, b=DATA, c=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a", "b", "c")
-        async with at_work(queue, result):
+        async with at_work(queue, recorder):
             await server.reached("a", 10_000)
             queue.move_job(3, 2)
-            reordered = await result.until(lambda event: isinstance(event, QueueReordered))
+            reordered = await recorder.wait_for_event(lambda event: isinstance(event, QueueReordered))
             assert reordered == QueueReordered((1, 3, 2))
             queue.request_state(RequestedState.CANCEL, 2)
-            await result.becomes(2, JobState.CANCELLED)
+            await recorder.wait_for_state(2, JobState.CANCELLED)
             assert queue.clear_ended() == 1
-            gone = await result.until(lambda event: isinstance(event, JobRemoved))
+            gone = await recorder.wait_for_event(lambda event: isinstance(event, JobRemoved))
             assert isinstance(gone, JobRemoved)
             assert gone.job.id == 2
 
 
 async def test_a_list_that_cannot_be_written_loses_nothing(tmp_path: Path, home: Path) -> None:
-    queue, result = DownloadQueue(WORKS), Heard()
+    queue, recorder = DownloadQueue(WORKS), EventRecorder()
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
         file = home / "state" / "downloads" / "queue.json"
-        async with at_work(queue, result):
+        async with at_work(queue, recorder):
             await server.reached("a", 10_000)
             kept = file.parent.rename(tmp_path / "kept")
             file.parent.write_text("in its place")
-            await result.until(lambda event: isinstance(event, QueueNotice))
+            await recorder.wait_for_event(lambda event: isinstance(event, QueueNotice))
             await server.allow_all()
             await server.left("a")
-            assert not result.of(JobFinished)
+            assert not recorder.list_events(JobFinished)
             file.parent.unlink()
             kept.rename(file.parent)
-            await result.becomes(1, JobState.DONE)
-        (notice,) = result.of(QueueNotice)
+            await recorder.wait_for_state(1, JobState.DONE)
+        (notice,) = recorder.list_events(QueueNotice)
         assert "Cannot write the download list" in notice.text
 
 
 async def test_a_list_that_is_damaged_under_way_is_set_aside_and_reported(tmp_path: Path, home: Path) -> None:
-    queue, result = DownloadQueue(WORKS), Heard()
+    queue, recorder = DownloadQueue(WORKS), EventRecorder()
     async with Server(a=DATA, b=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
-        async with at_work(queue, result):
+        async with at_work(queue, recorder):
             await server.reached("a", 10_000)
             (home / "state" / "downloads" / "queue.json").write_text("{")
-            notice = await result.until(lambda event: isinstance(event, QueueNotice))
+            notice = await recorder.wait_for_event(lambda event: isinstance(event, QueueNotice))
             assert isinstance(notice, QueueNotice)
             assert "queue.json.bad" in notice.text
             await server.left("a")
             add(queue, server, tmp_path, "b")
-            await result.until(lambda event: isinstance(event, JobFinished))
+            await recorder.wait_for_event(lambda event: isinstance(event, JobFinished))
         assert (tmp_path / "b").read_bytes() == DATA
 
 
@@ -389,7 +394,7 @@ async def test_a_list_that_cannot_be_written_at_all_is_an_error(home: Path) -> N
     (home / "state").mkdir(parents=True)
     (home / "state" / "downloads").write_text("in the way")
     with pytest.raises(OSError, match="Not a directory"):
-        await QueueRunner(DownloadQueue(WORKS), Heard(), round_s=TICK_S).run(until_idle=True)
+        await QueueRunner(DownloadQueue(WORKS), EventRecorder(), round_s=TICK_S).run(until_idle=True)
 
 
 def test_nothing_is_imported_that_a_terminal_does_not_need() -> None:

@@ -21,6 +21,7 @@ from launcher.gui.plots.marks import Mark, MarkKind, MarkLog
 from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.plots.quantities import PLOTS, exported_quantities
 from launcher.gui.plots.row import PlotRow
+from launcher.gui.viewmodel import ViewModel
 from launcher.monitor.health_event import Finding, FindingCode
 from tests.gui.plotted import (
     chart_of,
@@ -46,9 +47,15 @@ def panel(controller: Controller, qtbot: QtBot, qapp: QApplication) -> Iterator[
         yield panel
 
 
+def view_model_of(controller: Controller) -> ViewModel:
+    found = controller.findChild(ViewModel)
+    assert found is not None
+    return found
+
+
 class TestMarks:
     def test_what_the_controller_tells_becomes_marks(self, panel: PlotPanel, controller: Controller) -> None:
-        model, marks = controller._view_model, panel.marks
+        model, marks = view_model_of(controller), panel.marks
         controller.inputs  # noqa: B018 -- nothing ran yet
         for state in (ServerState.PREPARING, ServerState.LOADING, ServerState.WARMING_UP, ServerState.READY):
             model.update(status=ServerStatus(state), settings="8K context · draft 2")
@@ -85,9 +92,9 @@ class TestMarks:
     def test_a_pause_of_which_the_news_comes_late_takes_the_place_of_its_restart(self, controller: Controller) -> None:
         now_s = 0.0
         marks = MarkLog(controller, lambda: None, lambda: now_s)
-        controller._view_model.update(status=ServerStatus(ServerState.RESTARTING))
+        view_model_of(controller).update(status=ServerStatus(ServerState.RESTARTING))
         now_s = 1.0
-        controller._view_model.update(status=ServerStatus(ServerState.READY))
+        view_model_of(controller).update(status=ServerStatus(ServerState.READY))
         now_s = 60.0
         controller.handed_over.emit(2.0)
         result = marks.between(0, now_s)
@@ -96,7 +103,7 @@ class TestMarks:
     def test_what_was_read_for_a_request_stands_at_its_first_token(self, controller: Controller) -> None:
         now_s = 0.0
         marks = MarkLog(controller, lambda: None, lambda: now_s)
-        controller._view_model.update(replying=True)
+        view_model_of(controller).update(replying=True)
         now_s = 2.0
         controller.deltas.emit([Delta("Hello", "", None, None)])
         now_s = 5.0
@@ -118,8 +125,8 @@ class TestMarks:
         self, panel: PlotPanel, controller: Controller
     ) -> None:
         fill(panel)
-        controller._view_model.update(status=ServerStatus(ServerState.RESTARTING))
-        controller._view_model.update(status=ServerStatus(ServerState.READY))
+        view_model_of(controller).update(status=ServerStatus(ServerState.RESTARTING))
+        view_model_of(controller).update(status=ServerStatus(ServerState.READY))
         panel.add_samples([sampled(time.monotonic())])
         drawn(panel)
         overlay = chart_of(panel.rows["rate"]).overlay

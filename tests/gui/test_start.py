@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QGuiApplication
+from PySide6.QtGui import QGuiApplication, QKeySequence, QShortcut
 from PySide6.QtWidgets import QFileDialog, QPushButton, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 
@@ -27,6 +27,12 @@ from tests.conftest import Hub
 from tests.models.pulling import FILE
 
 FIRST_PAGE = "about"
+
+
+def press_paste(window: Window) -> None:
+    keys = QKeySequence(QKeySequence.StandardKey.Paste)
+    (shortcut,) = [each for each in window.findChildren(QShortcut) if each.key() == keys]
+    shortcut.activated.emit()
 
 
 @pytest.fixture
@@ -563,7 +569,7 @@ class TestANamedModel:
         window.show_page("logs")
         QGuiApplication.clipboard().setText(f"{hub.url}/someone/Named-GGUF/blob/main/named-Q8_0.gguf")
         with qtbot.waitSignal(looked.flow.planned):
-            window._paste()
+            press_paste(window)
         settle(looked, qtbot)
         assert window.page_name == "start"
         assert looked.plan is not None
@@ -574,7 +580,7 @@ class TestANamedModel:
     def test_what_is_no_model_is_left_alone_when_pasted(self, looked: StartPage, window: Window) -> None:
         for text in ("", "some words", "https://example.com/a/b", "one/two\nthree/four"):
             QGuiApplication.clipboard().setText(text)
-            window._paste()
+            press_paste(window)
             assert looked.request.named is None
 
     @pytest.mark.cases(2)

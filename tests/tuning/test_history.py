@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,8 @@ def test_what_has_no_end_and_nobody_measures_any_more_was_cut_off(history: Histo
     subprocess.run([sys.executable, "-c", child], check=False)
     done = history.begin_session("bench", ENVIRONMENT, OFF)
     history.finish(done, {})
-    history._db.execute("UPDATE sessions SET owner = NULL WHERE id = ?", (done,))  # as an earlier version kept it
+    with closing(sqlite3.connect(history.path)) as db, db:
+        db.execute("UPDATE sessions SET owner = NULL WHERE id = ?", (done,))  # as an earlier version kept it
     assert {each.id: each.sentence for each in history.find_sessions()} == {
         mine: None,
         "0123456789": CUT_OFF,

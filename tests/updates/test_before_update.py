@@ -9,9 +9,7 @@ from launcher import __version__
 from launcher.app import settings, settings_file
 from launcher.app.settings_declared import TEXT_SCALE
 from launcher.conversations.store import conversations_path
-from launcher.engine import settings as model_settings
 from launcher.engine.builds import installed
-from launcher.models import added_places
 from launcher.models.library_index import index_path
 from launcher.tuning.history import history_file
 from launcher.tuning.tuned_settings import tuned_settings_file
@@ -28,12 +26,12 @@ def noted(home: Path) -> str:
     return (home / "state" / "version").read_text()
 
 
-def test_they_are_the_files_that_the_program_keeps() -> None:
+def test_they_are_the_files_that_the_program_keeps(home: Path) -> None:
     others = {settings_file.settings_path(), tuned_settings_file(), index_path()}
     assert set(list_copied_files()) == {
-        model_settings._settings_file(),
-        installed._engine_list_file(),
-        added_places._list_path(),
+        home / "state" / "model-settings.json",
+        installed.store_dir() / "engines.json",
+        home / "config" / "model-folders.txt",
         *others,
     }
 

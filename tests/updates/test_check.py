@@ -124,9 +124,12 @@ async def test_switched_off_it_asks_nothing_and_tells_what_is_known(release: Rel
     assert manifests_asked(release) == 1
 
 
-async def test_while_a_model_is_served_it_asks_nothing(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "list_entries", lambda: ("a server",))
-    assert await check_weekly() is None
+async def test_while_a_model_is_served_it_asks_nothing(release: Release) -> None:
+    _, registration = registry.register_server(None, model="m", engine="e", draft=0)
+    try:
+        assert await check_weekly() is None
+    finally:
+        registration.remove()
     assert release.record.requests == []
 
 

@@ -80,7 +80,7 @@ async def test_what_was_received_of_an_older_release_goes(release: Release, by_s
 
 
 async def test_nothing_is_received_or_installed_while_a_model_is_served_or_tuned(
-    release: Release, by_script: Path, monkeypatch: pytest.MonkeyPatch
+    release: Release, by_script: Path
 ) -> None:
     got = await received(release)
     with hold_tune_lock():
@@ -88,16 +88,13 @@ async def test_nothing_is_received_or_installed_while_a_model_is_served_or_tuned
             with pytest.raises(TuneUnderWay):
                 await work
     asked = len(release.record.requests)
-
-    class Entry:
-        url = "http://127.0.0.1:21846"
-
     newest = await check_for_update()
-    monkeypatch.setattr(registry, "list_entries", lambda: (Entry(),))
+    endpoint, registration = registry.register_server(None, model="m", engine="e", draft=0)
     for work in (download_update(newest), install_update(got)):
-        with pytest.raises(UpdateWaits, match=r"A server is running at http://127.0.0.1:21846") as caught:
+        with pytest.raises(UpdateWaits, match=f"A server is running at {endpoint.url}") as caught:
             await work
         assert "mtp-launcher stop" in caught.value.hint
+    registration.remove()
     assert len(release.record.requests) == asked + 2  # the manifest and its signature
     assert not got.path.with_name("ran").exists()
 
