@@ -192,12 +192,14 @@ class RemoteControl:
         basis = await read_basis(launch, engine_pid=supervisor.engine_pid, log=supervisor.log.last_lines())
         preview = await asyncio.to_thread(lambda: Previewer(basis).preview(changes))
         outlook = await self._session.foresee_handover()
-        replies, pause = None, None
+        replies, reasons, pause = None, None, None
         if outlook is not None:
             replies = {"go_on": outlook.going_on, "uncertain": outlook.uncertain, "end_first": outlook.ending}
+            reasons = list(outlook.reason_sentences)
             if outlook.going_on or outlook.uncertain:
                 pause = estimate_pause(preview, outlook).as_json()
-        return preview.as_json() | {"state": supervisor.status.state.value, "replies": replies, "pause": pause}
+        state = supervisor.status.state.value
+        return preview.as_json() | {"state": state, "replies": replies, "reasons": reasons, "pause": pause}
 
     async def _restart_server(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
         supervisor, chosen = self._session.supervisor, _parse_changes(fields)

@@ -180,6 +180,8 @@ def _describe_outlook(preview: Mapping[str, Any]) -> Iterator[str]:
         if count:
             what = f"1 reply {meanings[name]}" if count == 1 else f"{count} replies {several[name]}"
             yield wrap_text(what, "replies  ")
+    for reason in preview.get("reasons") or ():
+        yield wrap_text(reason, "         ")
     if pause is None or pause["seconds"] is None:
         return
     parts = [f"{pause['load_s']:g} s to load"]

@@ -13,7 +13,14 @@ from itertools import pairwise
 from typing import Any, Self
 
 from launcher.gateway.engine_link import EngineLink
-from launcher.gateway.exchange import COMPLETIONS_PATH, MESSAGES_PATH, DeliveredText, Exchange, begins_word
+from launcher.gateway.exchange import (
+    COMPLETIONS_PATH,
+    MESSAGES_PATH,
+    DeliveredText,
+    DrainReason,
+    Exchange,
+    begins_word,
+)
 from launcher.gateway.saved_slots import SavedSlot
 
 _MODES = ("reasoning_content", "content")
@@ -61,7 +68,7 @@ class Continuation:
         return replace(self, slot=None)
 
 
-def drain_reason(exchange: Exchange) -> str | None:
+def drain_reason(exchange: Exchange) -> DrainReason | None:
     """Return why a running reply must end before its engine is stopped; None if it may be continued.
 
     A request of which nothing was delivered can always be sent again.
@@ -69,28 +76,28 @@ def drain_reason(exchange: Exchange) -> str | None:
     body = exchange.body or {}
     if exchange.path == COMPLETIONS_PATH and exchange.streams:
         plain = isinstance(body.get("prompt"), str) and not body.get("echo") and not body.get("suffix")
-        return _choices_reason(body) or _seed_reason(body) if plain else "prompt"
+        return _choices_reason(body) or _seed_reason(body) if plain else DrainReason.PROMPT
     messages = body.get("messages")
     if not exchange.may_go_on or not isinstance(messages, list) or not messages:
-        return "api"
+        return DrainReason.API
     if reason := _choices_reason(body) or _seed_reason(body):
         return reason
     if exchange.text.calls_tool:
-        return "tool call"
+        return DrainReason.TOOL_CALL
     if isinstance(messages[-1], dict) and messages[-1].get("role") == "assistant":
-        return "prefill"
+        return DrainReason.PREFILL
     if any(part.get("type") not in _TEXT_PARTS for part in _content_parts(messages)):
-        return "image"
+        return DrainReason.IMAGE
     return None
 
 
-def _choices_reason(body: Mapping[str, Any]) -> str | None:
-    return "choices" if body.get("n", 1) != 1 or body.get("best_of", 1) != 1 else None
+def _choices_reason(body: Mapping[str, Any]) -> DrainReason | None:
+    return DrainReason.CHOICES if body.get("n", 1) != 1 or body.get("best_of", 1) != 1 else None
 
 
-def _seed_reason(body: Mapping[str, Any]) -> str | None:
+def _seed_reason(body: Mapping[str, Any]) -> DrainReason | None:
     """Return a reason if the client relies on a seed: the state of the random numbers is not handed over."""
-    return "seed" if body.get("seed") is not None and body.get("temperature") != 0 else None
+    return DrainReason.SEED if body.get("seed") is not None and body.get("temperature") != 0 else None
 
 
 def _content_parts(messages: list[Any]) -> Iterator[Mapping[str, Any]]:

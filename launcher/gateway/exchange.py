@@ -5,9 +5,10 @@ import itertools
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any
 
+from launcher.base.messages import message
 from launcher.gateway.frames import ReplyPart
 
 CHAT_PATHS = frozenset({"/v1/chat/completions", "/chat/completions"})
@@ -45,13 +46,43 @@ class Prospect(Enum):
     UNCERTAIN = "uncertain"
 
 
+class DrainReason(StrEnum):
+    """Why a running reply cannot go on over a handover, or only perhaps with the same words."""
+
+    API = "api"
+    PROMPT = "prompt"
+    CHOICES = "choices"
+    SEED = "seed"
+    TOOL_CALL = "tool_call"
+    PREFILL = "prefill"
+    IMAGE = "image"
+    TEMPLATE = "template"
+    WORDS = "words"
+
+
+DRAIN_SENTENCES: Mapping[DrainReason, str] = {
+    DrainReason.API: message(
+        "Only streams of /v1/chat/completions, /v1/messages and /v1/completions can go on after a restart."
+    ),
+    DrainReason.PROMPT: message("A completion can go on only if its prompt is a text, without echo and suffix."),
+    DrainReason.CHOICES: message("A reply with several choices cannot go on after a restart."),
+    DrainReason.SEED: message("A reply with a seed and a temperature would go on with other random numbers."),
+    DrainReason.TOOL_CALL: message("A tool call that has begun is not interrupted."),
+    DrainReason.PREFILL: message("A reply that its client has begun cannot go on after a restart."),
+    DrainReason.IMAGE: message("A conversation with images cannot go on in the middle of a reply."),
+    DrainReason.TEMPLATE: message("The model's chat template cannot continue a reply."),
+    DrainReason.WORDS: message("The text so far can also be made of other tokens, after which other words may follow."),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class HandoverOutlook:
     """The effect of a handover on the requests that run: how many would go on, and how many must end first.
 
-    The `uncertain` ones may end first too, and go on after that, but perhaps with other words. Those that go on have
-    `prompt_tokens` and `reply_tokens` together. `reading_speed` is how fast the engine reads prompts, in tokens/s,
-    `slot_speed` how many bytes of slots it saves and restores in a second; None before the first ones.
+    The `uncertain` ones may end first too, and go on after that, but perhaps with other words. `reasons` are those of
+    both, as far as they are known, with the number of requests. Those that go on have `prompt_tokens` and
+    `reply_tokens` together. `reading_speed` is how fast the engine reads prompts, in tokens/s, `slot_speed` how many
+    bytes of slots it saves and restores in a second; None before the first ones.
     """
 
     going_on: int = 0
@@ -61,6 +92,12 @@ class HandoverOutlook:
     reply_tokens: int = 0
     reading_speed: float | None = None
     slot_speed: float | None = None
+    reasons: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def reason_sentences(self) -> list[str]:
+        """Why some requests cannot go on, or only perhaps with the same words: a sentence for each reason."""
+        return [sentence for reason, sentence in DRAIN_SENTENCES.items() if self.reasons.get(reason)]
 
 
 @dataclass(slots=True)

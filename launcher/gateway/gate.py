@@ -15,7 +15,7 @@ from launcher.gateway.access import GENERATING_PATHS, Refusal
 from launcher.gateway.continuation import TOKENS, drain_reason, is_canonical, make_continuation
 from launcher.gateway.engine_connection import EngineLost, EngineUnreached
 from launcher.gateway.engine_link import EngineLink
-from launcher.gateway.exchange import Exchange, ExchangeState, HandoverOutlook, Prospect
+from launcher.gateway.exchange import DrainReason, Exchange, ExchangeState, HandoverOutlook, Prospect
 from launcher.gateway.forwarder import ClientGone, Forwarder, RepeatDiffers
 from launcher.gateway.saved_slots import SavedSlot, delete_slots, restore_slots, save_slots
 from launcher.gateway.turns import Turns
@@ -140,10 +140,13 @@ class Gate:
         link = self._link
         running = [each for each in self._running() if not each.exchange.gives_way]
         prospects = dict.fromkeys(running, Prospect.UNCERTAIN)
+        reasons: Counter[str] = Counter()
         with suppress(EngineLost, TimeoutError):
             async with asyncio.timeout(_FORESEE_S):
                 for forwarder in running:
-                    prospects[forwarder] = await self._foresee_reply(link, forwarder)
+                    prospects[forwarder], reason = await self._foresee_reply(link, forwarder)
+                    if reason is not None:
+                        reasons[reason.value] += 1
         counts = Counter(prospects.values())
         going_on = [each.exchange for each, prospect in prospects.items() if prospect is not Prospect.ENDS_FIRST]
         return HandoverOutlook(
@@ -154,19 +157,28 @@ class Gate:
             reply_tokens=sum(each.text.piece_count for each in going_on),
             reading_speed=next(filter(None, (each.figures.reading_speed for each in going_on)), self._reading_speed),
             slot_speed=self._slot_speed,
+            reasons=dict(reasons),
         )
 
-    async def _foresee_reply(self, link: EngineLink | None, forwarder: Forwarder) -> Prospect:
-        """Return what a handover would mean for a running request. Raises EngineLost."""
+    async def _foresee_reply(
+        self, link: EngineLink | None, forwarder: Forwarder
+    ) -> tuple[Prospect, DrainReason | None]:
+        """Return what a handover would mean for a running request, and the reason if it may not go on.
+
+        Raises EngineLost.
+        """
         if not forwarder.has_delivered:
-            return Prospect.GOES_ON
+            return Prospect.GOES_ON, None
         exchange = forwarder.exchange
-        if link is None or drain_reason(exchange) is not None:
-            return Prospect.ENDS_FIRST
+        reason = drain_reason(exchange)
+        if link is None or reason is not None:
+            return Prospect.ENDS_FIRST, reason
         found = await forwarder.find_mode(link)
         if found is None:
-            return Prospect.ENDS_FIRST
-        return Prospect.GOES_ON if await _keeps_words(link, exchange, found[1]) else Prospect.UNCERTAIN
+            return Prospect.ENDS_FIRST, DrainReason.TEMPLATE
+        if await _keeps_words(link, exchange, found[1]):
+            return Prospect.GOES_ON, None
+        return Prospect.UNCERTAIN, DrainReason.WORDS
 
     async def pause_requests(self, drain_s: float, *, same_model: bool = True) -> None:
         """Prepare for the end of the engine: hold new requests, cut those that can go on, and save the slots.

@@ -77,7 +77,7 @@ async def test_a_preview_says_what_a_restart_means_for_a_running_stream(demo_mod
         reading = asyncio.create_task(read_stream(client, reply))
         await reply.wait_for_parts(20)
         preview = await running_servers.preview_restart(None, {"draft": "3"})
-        assert preview["replies"] == {"go_on": 1, "uncertain": 0, "end_first": 0}
+        assert (preview["replies"], preview["reasons"]) == ({"go_on": 1, "uncertain": 0, "end_first": 0}, [])
         pause = preview["pause"]
         assert pause["load_s"] == preview["restart_s"]
         assert pause["tokens_read"] >= 20

@@ -230,6 +230,9 @@ async def test_what_a_handover_would_mean_is_known_before_it(options: ServeOptio
         outlook = await session.foresee_handover()
         assert outlook is not None
         assert (outlook.going_on, outlook.uncertain, outlook.ending) == (1, 0, 1)
+        assert outlook.reasons == {"seed": 1}
+        (reason,) = outlook.reason_sentences
+        assert "seed" in reason
         assert outlook.prompt_tokens > 100
         assert outlook.reply_tokens >= 5
         seeded.most_parts = seeded.parts + 5

@@ -283,22 +283,23 @@ async def test_a_message_in_which_a_tool_call_has_begun_ends_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "words", "foreseen"),
+    ("mode", "words", "foreseen", "reasons"),
     [
-        ("reasoning_content", WORDS[:3], (1, 0, 0)),
-        ("reasoning_content", ("Br", "ead", " rises"), (0, 1, 0)),
-        ("neither", WORDS[:3], (0, 0, 1)),
+        ("reasoning_content", WORDS[:3], (1, 0, 0), {}),
+        ("reasoning_content", ("Br", "ead", " rises"), (0, 1, 0), {"words": 1}),
+        ("neither", WORDS[:3], (0, 0, 1), {"template": 1}),
     ],
     ids=["goes on", "other tokens", "template"],
 )
 async def test_what_is_foreseen_is_asked_of_the_engine(
-    mode: str, words: Sequence[str], foreseen: tuple[int, int, int]
+    mode: str, words: Sequence[str], foreseen: tuple[int, int, int], reasons: dict[str, int]
 ) -> None:
     async with opened() as client, serving(client, Engine([BEGIN, THINKING, *map(thought, words), HOLD], mode)):
         reading = asyncio.create_task(client.read())
         await client.wait_for_events(5)
         outlook = await client.gate.foresee_handover()
         assert (outlook.going_on, outlook.uncertain, outlook.ending) == foreseen
+        assert outlook.reasons == reasons
         assert outlook.reply_tokens == (0 if outlook.ending else 3)
         reading.cancel()
 

@@ -156,6 +156,7 @@ def ending(long_context: None, demo: Window, qtbot: QtBot, monkeypatch: pytest.M
     demo.controller.set_sampling_value("seed", 1)  # what a new engine draws next would not be what the seed promises
     ask(demo, qtbot, "Go on for ever.")
     qtbot.waitUntil(lambda: "1 running reply cannot go on: the restart waits for it" in texts(demo))
+    assert "A reply with a seed and a temperature would go on with other random numbers." in texts(demo)
     choice = page.controls.changes.drain_choice
     choice.setCurrentIndex(choice.findData(VALUE_FINISH))
     return demo

@@ -29,7 +29,7 @@ from launcher.gui.cockpit.panes import load_choice, save_choice
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, escape_tooltip, set_tooltip
-from launcher.gui.translation import mark, ntr, render, tr
+from launcher.gui.translation import join_sentences, mark, ntr, render, tr
 from launcher.gui.widgets import Card, ComboBox, Segmented, SliderField
 from launcher.gui.widgets.blocks import make_caption
 from launcher.models.server_settings import ROWS, ServerSetting
@@ -432,7 +432,7 @@ def _describe_outlook(outlook: "HandoverOutlook", estimate: "PauseEstimate", dra
         sentences.append(
             ntr("1 running reply is cut off.", "{n} running replies are cut off.", outlook.ending),
         )
-    return " ".join(sentences)
+    return join_sentences(*sentences, *map(render, outlook.reason_sentences))
 
 
 def _change_title(preview: "Preview") -> str:
