@@ -82,6 +82,10 @@ class AttachedServer:
         return 0
 
     @property
+    def reply_progress(self) -> None:
+        """Always None: requests to the engine of others do not pass through this program."""
+
+    @property
     def launch(self) -> Launch | None:
         """Always None: we did not start it."""
         return None

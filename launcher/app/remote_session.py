@@ -44,6 +44,7 @@ from launcher.engine.server.state import (
     LogAdded,
     ModelsChanged,
     Notice,
+    ReplyProgress,
     ServerEvent,
     ServerState,
     ServerStatus,
@@ -92,6 +93,7 @@ class RemoteServer(ChatServer):
         self.options: ServeOptions | None = None
         self.engine_pid: int | None = None
         self.held_requests = 0
+        self.reply_progress: ReplyProgress | None = None
         self._send_note = send_note
         self._reporting: asyncio.Task[None] | None = None
         self._engine_endpoint: Endpoint | None = None
@@ -128,6 +130,8 @@ class RemoteServer(ChatServer):
             await self._close_client()
         self.engine_pid = state.get("engine_pid", self.engine_pid)
         self.held_requests = state.get("held_requests", self.held_requests)
+        if (progress := state.get("reply_progress")) is not None:
+            self.reply_progress = ReplyProgress(*progress)
 
     def apply_status(self, status: ServerStatus) -> None:
         """Take over the supervisor's status."""
@@ -522,6 +526,8 @@ class RemoteSession:
             await self._set_server(server)
         elif self._server is not None:
             await self._server.apply_state(state)
+        if "reply_progress" in state:
+            self.monitor.note_requests()
         if "models" in state:
             self._set_models(models_from_json(state["models"]))
         for time_s, text in sent.get("lines", ()):

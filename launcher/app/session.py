@@ -428,6 +428,8 @@ class ServerSession:
         return self._dropped_prompts.count_until_now(supervisor.log) if supervisor is not None else 0
 
     def _note_request(self, record: RequestRecord) -> None:
+        if self._is_watched:
+            self.monitor.note_requests()
         if self._is_watched and record.has_ended and record.reused_tokens is not None:
             self.monitor.health_watch.note_prompt(record.reread)
         if record.has_ended and record.prompt_tokens and record.reused_tokens is not None:

@@ -51,6 +51,8 @@ from launcher.gateway.request_log import RequestRecord
 _FIRST_OWNER_S = 60.0
 """Seconds that a new process waits for its owner."""
 _PERIOD_S = 0.02
+_PROGRESS_S = 0.2
+"""Time between two reports of how far the replies are."""
 """Least seconds between two messages to the owner."""
 _SEND_S = 1.0
 """Seconds that the end of the process waits for its owner to get the last messages."""
@@ -115,7 +117,9 @@ class OwnerStream:
     async def send_messages(self) -> AsyncGenerator[Json]:
         """Yield messages until the stream is ended."""
         while True:
-            await self._wake.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PROGRESS_S if self._is_replying else None):
+                    await self._wake.wait()
             self._wake.clear()
             if self._ended:
                 yield {"taken": True}
@@ -143,6 +147,11 @@ class OwnerStream:
                 self._all_sent.set()
             await asyncio.sleep(_PERIOD_S)
 
+    @property
+    def _is_replying(self) -> bool:
+        progress = self._supervisor.reply_progress if self._supervisor is not None else None
+        return progress is not None and progress.running > 0
+
     def _read_state(self) -> Json:
         session = self._session
         supervisor = None if session.is_idle else session.supervisor
@@ -169,6 +178,7 @@ class OwnerStream:
             "engine_endpoint": endpoint_to_json(supervisor.engine_endpoint),
             "engine_pid": supervisor.engine_pid,
             "held_requests": supervisor.held_requests,
+            "reply_progress": supervisor.reply_progress,
             "log": str(supervisor.log.path),
             "launch": self._launch_json,
         }

@@ -15,6 +15,7 @@ from launcher.base.messages import message
 from launcher.base.paths import cache_dir, explain_os_error
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch
+from launcher.engine.server.state import ReplyProgress
 from launcher.gateway.engine_link import EngineLink
 from launcher.gateway.exchange import HandoverOutlook
 from launcher.gateway.request_log import RequestLog
@@ -51,6 +52,11 @@ class GateClientSide:
     def waiting_requests(self) -> int:
         """See ClientSide."""
         return self.gate.waiting_requests if self.gate else 0
+
+    @property
+    def reply_progress(self) -> ReplyProgress:
+        """See ClientSide."""
+        return self.gate.reply_progress if self.gate else ReplyProgress()
 
     async def foresee_handover(self) -> HandoverOutlook:
         """Return what a handover would mean now. It changes nothing."""

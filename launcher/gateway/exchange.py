@@ -224,6 +224,8 @@ class Exchange:
     started: float = field(default_factory=time.time)
     first_token: float | None = None
     last_token: float | None = None
+    parts: int = 0
+    """Parts of the stream that were delivered. A part is a token, or several that make a character."""
     text: DeliveredText = field(default_factory=DeliveredText)
     figures: ReplyFigures = field(default_factory=ReplyFigures)
     gaps_s: list[float] = field(default_factory=list)
@@ -278,3 +280,4 @@ class Exchange:
         if self.first_token is None:
             self.first_token = now
         self.last_token = now
+        self.parts += 1

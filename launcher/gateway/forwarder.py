@@ -28,6 +28,8 @@ from launcher.gateway.frames import (
 from launcher.gateway.rejoined_stream import RejoinedStream
 
 _EVENT_STREAM = "text/event-stream"
+_DELTA = b'.delta"'
+"""What the events of /v1/responses that add to the reply have in their types."""
 _PASSED_ON = ("Content-Type", "Accept", "User-Agent")
 _PASSED_BACK = ("Content-Type", "Retry-After")
 _MOST_UNSENT_BYTES = 64 << 10
@@ -303,6 +305,8 @@ class Forwarder:
     def _take_event(self, event: dict[str, Any] | None, frame: bytes) -> bytes | None:
         """Record what an event says; return its frame for the client, None if it is not for the client."""
         if event is None:
+            if not self._may_go_on and _DELTA in frame:
+                self._note_part()
             return frame
         exchange, continuation = self.exchange, self.continuation
         if isinstance(event.get("prompt_progress"), dict):

@@ -11,6 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from launcher.base.errors import GAVE_WAY
+from launcher.engine.server.state import ReplyProgress
 from launcher.gateway.access import GENERATING_PATHS, Refusal
 from launcher.gateway.continuation import TOKENS, drain_reason, is_canonical, make_continuation
 from launcher.gateway.engine_connection import EngineLost, EngineUnreached
@@ -123,6 +124,7 @@ class Gate:
         self._saving_s = 0.0
         self._reading_speed: float | None = None
         self._slot_speed: float | None = None
+        self._ended_parts = self._ended_requests = 0
         self._pausing: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
 
@@ -378,6 +380,13 @@ class Gate:
         return sum(each.exchange.state is ExchangeState.WAITING for each in self._forwarders)
 
     @property
+    def reply_progress(self) -> ReplyProgress:
+        """How far the replies are, those of measurements included."""
+        replies = [each.exchange for each in self._forwarders if each.exchange.path in GENERATING_PATHS]
+        running = sum(each.state is ExchangeState.RUNNING for each in replies)
+        return ReplyProgress(self._ended_parts + sum(each.parts for each in replies), running, self._ended_requests)
+
+    @property
     def is_in_use(self) -> bool:
         """Whether requests wait or run."""
         return bool(self._forwarders)
@@ -449,6 +458,8 @@ class Gate:
             exchange.state = ExchangeState.ENDED
             exchange.left_engine.set()
             self._forwarders.discard(forwarder)
+            self._ended_parts += exchange.parts
+            self._ended_requests += exchange.path in GENERATING_PATHS
             self._reading_speed = exchange.figures.reading_speed or self._reading_speed
             self._note_change(exchange)
             self.on_use()

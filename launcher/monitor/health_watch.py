@@ -219,6 +219,10 @@ class HealthWatch:
         self._next_check_s = 0.0
         self._last_check_s = 0.0
         self._counters: Counters | None = None
+        self._running: int | None = None
+        """Clients' requests that the gateway forwards now; None without a gateway."""
+        self._most_running = 0
+        """The most of them at once since the last reading of the counters."""
         self._own_replies: dict[ReplyMeter, _RunningReply] = {}
         self._own_reply_ended_s = float("-inf")
         self._finished: list[tuple[float, FinishedReply]] = []
@@ -282,7 +286,6 @@ class HealthWatch:
         if self.health is None:
             return
         self._others_shares.append((now_s, machine.others_percent))
-        processing = self._counters.processing if self._counters else None
         readings = {name: _mean(series[name], since_s) for name in READINGS if name in series}
         self.activity = machine.snapshot.activity
         used = readings.get("vram_used_mib") or Reading.unknown(message("Not measured yet."))
@@ -291,7 +294,7 @@ class HealthWatch:
             time_s=now_s,
             readings={**readings, **machine.snapshot.readings, **machine.host_memory},
             activity=machine.snapshot.activity,
-            generating=self._is_generating(processing),
+            generating=self._is_generating(self._processing),
             waiting=self._count_waiting(held_requests),
             finished=tuple(self._add_others_share(began_s, reply) for began_s, reply in self._finished),
             on_battery=machine.on_battery,
@@ -306,7 +309,7 @@ class HealthWatch:
     def reset(self) -> None:
         """Drop all state of a server that has ended, with its findings."""
         self._drop_findings()
-        self._engine_pid = self._counters = self.activity = None
+        self._engine_pid = self._counters = self._running = self.activity = None
         self.memory = unknown_memory()
         self._finished.clear()
         self._prompts.clear()
@@ -346,6 +349,19 @@ class HealthWatch:
         )
         self._finished.append((own.began_s, reply))
 
+    def note_running(self, requests: int) -> None:
+        """Register how many requests of clients the gateway forwards now."""
+        self._running = requests
+        self._most_running = max(self._most_running, requests)
+        self._count_streams()
+
+    @property
+    def _processing(self) -> int | None:
+        """How many requests the engine works on; None if that is unknown."""
+        if self._running is not None:
+            return self._running
+        return self._counters.processing if self._counters else None
+
     def add_counters(self, before: Counters | None, now: Counters, before_s: float) -> None:
         """Add a reading of the counters. `before` is the previous one, read at `before_s`.
 
@@ -353,12 +369,13 @@ class HealthWatch:
         """
         self._counters = now
         self._count_streams()
+        most_running, self._most_running = self._most_running, self._running or 0
         if before is None or self._own_replies or self._own_reply_ended_s >= before_s:
             return
         tokens, seconds = int(now.predicted_n - before.predicted_n), now.predicted_s - before.predicted_s
         if tokens <= 0 or seconds <= 0 or now.drafted < before.drafted or now.accepted < before.accepted:
             return
-        streams = max(before.processing, now.processing, 1)
+        streams = max(before.processing, now.processing, most_running, 1)
         context_used = now.prompt_n - before.prompt_n + tokens / 2
         context_known = context_used <= _SMALL_CONTEXT_USED or (streams == 1 and seconds >= _LONG_S)
         counts = now.counts_drafts
@@ -373,7 +390,7 @@ class HealthWatch:
         self._finished.append((before_s, reply))
 
     def _count_streams(self) -> None:
-        streams = max(len(self._own_replies), self._counters.processing if self._counters else 0)
+        streams = max(len(self._own_replies), self._processing or 0)
         for own in self._own_replies.values():
             own.streams = max(own.streams, streams)
 

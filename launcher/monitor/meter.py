@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from launcher.engine.server.client import Timings
 
 _WINDOW_MS = 1_000.0
+_WINDOW_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,38 @@ class Acceptance:
         """Mean tokens per verification step: its accepted drafts and the model's own token. None without a draft."""
         steps = self.drafted_by_position[0] if self.drafted_by_position else 0
         return 1 + self.accepted / steps if steps else None
+
+
+class TrafficMeter:
+    """Measures the rate of all streams that pass through the gateway, from the growing count of their parts."""
+
+    def __init__(self) -> None:
+        self._counts: deque[tuple[float, int]] = deque()
+        """The count where it has changed, with the times, in seconds of any clock; the first one may be as before."""
+
+    def reset(self) -> None:
+        """Forget what was counted, because another engine goes on."""
+        self._counts.clear()
+
+    def add(self, now_s: float, parts: int) -> None:
+        """Add a reading of the count."""
+        if self._counts and now_s - self._counts[-1][0] > _WINDOW_S:  # nothing came for so long
+            self._counts.clear()
+        if self._counts and parts == self._counts[-1][1]:
+            if len(self._counts) == 1:  # the time before the first part is none of the stream's
+                self._counts[0] = now_s, parts
+            return
+        self._counts.append((now_s, parts))
+        while len(self._counts) > 2 and self._counts[1][0] < now_s - _WINDOW_S:
+            self._counts.popleft()
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Rate over the last second, or since the first stream began if that is shorter. None if nothing came."""
+        if len(self._counts) < 2:
+            return None
+        (began_s, before), (ended_s, parts) = self._counts[0], self._counts[-1]
+        return (parts - before) / (ended_s - began_s) if ended_s > began_s else None
 
 
 class ReplyMeter:

@@ -13,13 +13,13 @@ from launcher.base.messages import message
 from launcher.engine.server.client import EngineClient
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.logs import POLLING_LINE, LogBook
-from launcher.engine.server.state import ServerState, ServerStatus
+from launcher.engine.server.state import SERVING, ReplyProgress, ServerState, ServerStatus
 from launcher.machine.gpu import GpuActivity, Reading
 from launcher.machine.gpus import GpuSensors
 from launcher.machine.sensors import HostSensors
 from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.health_watch import CheckInput, HealthWatch
-from launcher.monitor.meter import Acceptance, ReplyMeter
+from launcher.monitor.meter import Acceptance, ReplyMeter, TrafficMeter
 from launcher.monitor.series import Series
 from launcher.monitor.traffic import Counters, Traffic, measure_traffic, parse_counters
 
@@ -48,6 +48,10 @@ class MonitoredServer(Protocol):
         """The number of requests that wait before the engine, in our gateway."""
 
     @property
+    def reply_progress(self) -> ReplyProgress | None:
+        """How far the clients' replies are; None if requests do not pass through a gateway of ours."""
+
+    @property
     def client(self) -> EngineClient:
         """HTTP client of the server. Raises ServerNotFound unless it is ready."""
 
@@ -69,7 +73,8 @@ class MonitorPeriods:
     """Between two requests of /metrics. Each one wakes the engine's queue: more than one a second would keep a
     request whose client has disconnected running to its end (observed with llama.cpp b11669)."""
     metrics_rest_s: float = 10.0
-    """Between two requests of /metrics while the log, if we have it, shows no work."""
+    """Between two requests of /metrics while the log, if we have it, shows no work. Behind a gateway it is asked only
+    after replies have ended: the counters grow then, and the gateway knows all else."""
     reply_valid_s: float = 1.0
     """Time for which the figures of a reply that has ended still count as current."""
 
@@ -79,6 +84,7 @@ _NO_DRAFTS = message("No tokens were drafted.")
 _FEW_DRAFTS = message("Too few drafts yet.")
 _LEAST_DRAFTED = 24
 """Drafted tokens of a running reply from which its acceptance is shown: that of the first few jumps from 0 to 100 %."""
+_DRAFTS_AT_END = message("Other clients' drafts are known when their reply ends.")
 _ENGINE_STARTS = (ServerState.RESTARTING, ServerState.LOADING, ServerState.WARMING_UP)
 """States in which no token of a reply can come, though the reply may go on later."""
 
@@ -99,8 +105,9 @@ class MonitorSnapshot:
 class Monitor:
     """Samples the machine and a server from `watch_server` to `end`, in the periods of `periods`.
 
-    A reply of ours wakes it immediately, a request of another client at the next reading of /metrics: within
-    `metrics_s` if the log shows the request, else within `metrics_rest_s`. The series are kept after `end`. A monitor
+    A reply of ours wakes it immediately, and so does a client's request to our gateway (`note_requests`). Without a
+    gateway, a client's request wakes it at the next reading of /metrics: within `metrics_s` if the log shows the
+    request, else within `metrics_rest_s`. The series are kept after `end`. A monitor
     belongs to the event loop of the server's supervisor.
     """
 
@@ -125,6 +132,8 @@ class Monitor:
         self._clock = clock
         self._host = HostSensors()
         self._meter: ReplyMeter | None = None
+        self._client_meter = TrafficMeter()
+        self._ended_own_replies = 0
         self._ended_reply: tuple[ReplyMeter, float] | None = None
         """Meter of the last reply that ended, and the time of its end."""
         self._unsampled = False
@@ -155,6 +164,10 @@ class Monitor:
             for task in self._tasks:
                 task.add_done_callback(_report_failure)
 
+    def note_requests(self) -> None:
+        """Take a sample now, because clients' requests have begun, gone on or ended."""
+        self._wake.set()
+
     async def end(self) -> None:
         """Stop sampling."""
         tasks, self._tasks = self._tasks, []
@@ -181,6 +194,7 @@ class Monitor:
         because a short reply may begin and end between two samples.
         """
         self.health_watch.reply_ended(meter, self._clock())
+        self._ended_own_replies += 1
         if self._meter is meter:
             self._meter = None
             self._ended_reply, self._unsampled = (meter, self._clock()), True
@@ -192,7 +206,7 @@ class Monitor:
             while True:
                 self._wake.clear()
                 self._host.watch_process(server.engine_pid)
-                serving = server.status.state in (ServerState.READY, ServerState.BUSY)
+                serving = server.status.state in SERVING
                 pid = server.engine_pid if serving and self.health_watch.is_due(next_s) else None
                 read_check = (
                     partial(self.health_watch.read_machine, gpu, pid, server.launch, server.log) if pid else None
@@ -201,6 +215,7 @@ class Monitor:
                     self._read_machine, gpu, server.engine_pid is not None, read_check
                 )
                 self._reset_for_new_engine(server.engine_pid)
+                self._take_progress(server)
                 engine, acceptance = self._engine_readings(server.status.state)
                 self._store_snapshot(
                     MonitorSnapshot(
@@ -247,13 +262,41 @@ class Monitor:
         """Read /metrics periodically, in a task of its own because the engine may be slow to reply."""
         while True:
             log, until_s = server.log, self._clock() + self.periods.metrics_rest_s
+            ended, before = self._count_ended(server), self._counters
             # Counted before the request, so that no line logged meanwhile is missed.
             lines = log.line_count if log is not None else 0
             await self._read_metrics(server)
             idle = True
             while idle:
                 await asyncio.sleep(self.periods.metrics_s)
-                idle = self._clock() < until_s and _is_idle(server, log, lines)
+                if ended is not None:
+                    idle = ended == self._count_ended(server) and self._has_settled(server, before)
+                else:
+                    idle = self._clock() < until_s and _is_idle(server, log, lines)
+
+    def _has_settled(self, server: MonitoredServer, before: Counters | None) -> bool:
+        """Return whether an engine behind a gateway has counted all that has ended: its counters are as `before`.
+
+        It goes on with a request for a moment after its client has left.
+        """
+        progress, counters = server.reply_progress, self._counters
+        forwarded = progress.running if progress is not None else 0
+        return counters == before and (counters is None or counters.processing <= forwarded)
+
+    def _count_ended(self, server: MonitoredServer) -> tuple[object, ...] | None:
+        """Return what changes when the counters of an engine behind a gateway may have grown; None without one."""
+        progress = server.reply_progress
+        if progress is None:
+            return None
+        return progress.ended, self._ended_own_replies, server.engine_pid, server.status.state in SERVING
+
+    def _take_progress(self, server: MonitoredServer) -> None:
+        """Take from the gateway, if there is one, how many requests run and how many tokens have come."""
+        progress = server.reply_progress
+        if progress is not None and server.status.state in SERVING:
+            server.note_requests(progress.running)
+            self.health_watch.note_running(progress.running)
+            self._client_meter.add(self._clock(), progress.parts)
 
     def _read_machine(
         self, gpu: GpuSensors, engine_runs: bool, read_check: Callable[[], CheckInput] | None
@@ -266,11 +309,16 @@ class Monitor:
         if pid is not None and pid != self._engine_pid:
             self._engine_pid = pid
             self._ended_reply = self.traffic = self._counters = None
+            self._client_meter.reset()
             self._unsampled = False
 
     def _engine_readings(self, state: ServerState) -> tuple[dict[str, Reading], Acceptance | None]:
-        """Return the engine's figures: of our own reply, else of other clients' requests. None in a handover."""
+        """Return the engine's figures: of our own reply, else of other clients' requests. None in a handover.
+
+        The drafts of their replies are known once these have ended.
+        """
         meter = None if state in _ENGINE_STARTS else self._valid_meter()
+        passing = None if state in _ENGINE_STARTS else self._client_meter.tokens_per_second
         if meter is not None and meter.last is not None:
             rate = Reading(meter.tokens_per_second, message("Too few tokens."))
             if meter is self._meter and 0 < meter.acceptance.drafted < _LEAST_DRAFTED:
@@ -278,7 +326,12 @@ class Monitor:
             share, acceptance = meter.last.acceptance, meter.acceptance
         elif self.traffic is not None and self._traffic_is_valid:
             share = self.traffic.acceptance.rate
-            rate, acceptance = Reading(self.traffic.tokens_per_second, _NO_REPLY), self.traffic.acceptance
+            rate, acceptance = Reading(passing or self.traffic.tokens_per_second, _NO_REPLY), self.traffic.acceptance
+        elif passing is not None:
+            return {
+                "tokens_per_second": Reading(passing),
+                "acceptance_percent": Reading.unknown(_DRAFTS_AT_END),
+            }, None
         else:
             unknown = Reading.unknown(_NO_REPLY)
             return {"tokens_per_second": unknown, "acceptance_percent": unknown}, None
@@ -307,7 +360,7 @@ class Monitor:
             self._listener(snapshot)
 
     async def _read_metrics(self, server: MonitoredServer) -> None:
-        if server.status.state not in (ServerState.READY, ServerState.BUSY):
+        if server.status.state not in SERVING:
             self._counters = None
             return
         # Sampling resets as well, but its first sample of a new engine may come after this first reading.
@@ -316,7 +369,8 @@ class Monitor:
             counters = parse_counters(await server.client.read_metrics())
         except (LauncherError, ValueError):
             return  # the supervisor notices a dead engine itself
-        server.note_requests(counters.processing)
+        if server.reply_progress is None:
+            server.note_requests(counters.processing)
         if counters.processing:
             self._wake.set()
         self.health_watch.add_counters(self._counters, counters, self._counters_s)
@@ -325,6 +379,7 @@ class Monitor:
             traffic = measure_traffic(self._counters, counters)
             if traffic is not None:
                 self.traffic, self._traffic_s = traffic, self._clock()
+                self._wake.set()
                 if self.on_traffic is not None and not self._traffic_pauses:
                     self.on_traffic(traffic)
         self._counters = counters

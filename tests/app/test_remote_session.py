@@ -175,6 +175,20 @@ async def test_a_stream_goes_on_over_a_restart_and_its_pause_is_reported(options
     assert prompt.first_token_s is not None
 
 
+async def test_the_owner_sees_the_rate_of_a_clients_stream_while_it_goes_on(options: ServeOptions) -> None:
+    async with remote([]) as session:
+        await session.start(options)
+        endpoint = session.supervisor.endpoint
+        endless = replace(LONG, max_tokens=None)
+        async with EngineClient(endpoint.url, endpoint.api_key) as client, client.chat(endless) as deltas:
+            async for _ in deltas:
+                rate = session.monitor.series.get("tokens_per_second")
+                if rate is not None and rate.last:
+                    break
+            assert session.supervisor.status.state is ServerState.BUSY
+        await session.supervisor.wait_for_state(ServerState.READY)
+
+
 @pytest.mark.thorough
 async def test_errors_are_of_their_own_kind_and_the_same_as_with_the_status(
     options: ServeOptions, tmp_path: Path

@@ -89,6 +89,21 @@ async def test_another_engine_has_no_figures_of_the_one_before(demo_model: Path)
     assert samples[-1].acceptance is None
 
 
+async def test_the_rate_of_another_clients_stream_is_known_while_it_goes_on(demo_model: Path) -> None:
+    endless = ChatRequest(QUESTION.messages, extra={"ignore_eos": True})
+    async with serving(demo_model) as server:
+        endpoint = server.supervisor.endpoint
+        async with EngineClient(endpoint.url, endpoint.api_key) as stranger, stranger.chat(endless) as deltas:
+            async for _ in deltas:
+                rate = server.monitor.series.get("tokens_per_second")
+                if rate is not None and rate.last:
+                    break
+        assert server.monitor.traffic is None  # the engine's counters do not have it yet
+        assert server.monitor.series["acceptance_percent"].absent == (
+            "Other clients' drafts are known when their reply ends."
+        )
+
+
 async def test_another_clients_request_makes_the_server_busy(demo_model: Path) -> None:
     async with serving(demo_model) as server:
         server.monitor.periods = MonitorPeriods(metrics_s=0.05)
@@ -102,9 +117,9 @@ async def test_another_clients_request_makes_the_server_busy(demo_model: Path) -
                     await asyncio.wait_for(server.supervisor.wait_for_state(ServerState.BUSY), 60)
                 await asyncio.wait_for(server.supervisor.wait_for_state(ServerState.READY), 60)
 
-        await ask_as_a_stranger()
-        while server.monitor.traffic is None:
-            await asyncio.sleep(0.01)
+        while server.monitor.traffic is None:  # the first one may end before the counters were read
+            await ask_as_a_stranger()
+            await asyncio.sleep(0.1)
         assert server.monitor.traffic.acceptance.accepted > 0
         rate, ends_s = server.monitor.series["tokens_per_second"], time.monotonic() + 2
         while rate.last is None:

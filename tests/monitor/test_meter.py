@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.engine.server.client import Timings
-from launcher.monitor.meter import Acceptance, ReplyMeter, sum_acceptance
+from launcher.monitor.meter import Acceptance, ReplyMeter, TrafficMeter, sum_acceptance
 
 DATA = Path(__file__).parent / "data"
 FIRST_TOKEN_MS = 0.001
@@ -191,6 +191,38 @@ class TestAcceptance:
             assert acceptance.mean_length == pytest.approx(mean)
         else:
             assert acceptance.mean_length is None
+
+
+class TestTraffic:
+    def test_the_rate_is_that_of_the_last_second_and_time_without_a_stream_is_left_out(self) -> None:
+        meter = TrafficMeter()
+        for at_s in (0.0, 0.5, 60.0):  # nothing comes
+            meter.add(at_s, 7)
+            assert meter.tokens_per_second is None
+        for tenth in range(1, 31):
+            meter.add(60 + tenth / 10, 7 + 5 * tenth)
+            assert meter.tokens_per_second == pytest.approx(50)
+        for tenth in range(31, 51):
+            meter.add(60 + tenth / 10, 157 + 2 * (tenth - 30))
+        assert meter.tokens_per_second == pytest.approx(20)
+
+    def test_a_stream_that_stands_still_for_a_second_has_none(self) -> None:
+        meter = TrafficMeter()
+        for at_s, parts in ((0.0, 0), (0.1, 10), (0.9, 10)):
+            meter.add(at_s, parts)
+        assert meter.tokens_per_second == pytest.approx(100)
+        meter.add(1.2, 10)
+        assert meter.tokens_per_second is None
+        meter.add(1.3, 11)
+        assert meter.tokens_per_second == pytest.approx(10)
+
+    def test_another_engine_begins_anew(self) -> None:
+        meter = TrafficMeter()
+        meter.add(0.0, 0)
+        meter.add(0.1, 10)
+        meter.reset()
+        meter.add(0.2, 20)
+        assert meter.tokens_per_second is None
 
 
 class TestTotal:

@@ -15,7 +15,7 @@ from launcher.base.errors import ServerNotFound
 from launcher.engine.server.client import EngineClient, Timings
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.logs import LogBook
-from launcher.engine.server.state import ServerState, ServerStatus
+from launcher.engine.server.state import ReplyProgress, ServerState, ServerStatus
 from launcher.monitor.health_watch import CheckInput, HealthWatch
 from launcher.monitor.monitor import Monitor, MonitorPeriods, MonitorSnapshot
 from launcher.monitor.series import Series
@@ -31,6 +31,7 @@ class Server:
 
     def __init__(self, log: LogBook, engine_pid: int | None) -> None:
         self.counters: EngineClient | None = None
+        self.reply_progress: ReplyProgress | None = None
         self.engine_pid = engine_pid
         self.log = log
         self.launch: Launch | None = None
@@ -200,6 +201,30 @@ async def test_counters_are_asked_for_seldom_while_the_log_tells_of_no_work(
                 watched.server.log.add(log_line)
             await client.asked.get()
     assert log_line or time.monotonic() - began_s > 0.19
+
+
+async def test_behind_a_gateway_counters_are_asked_for_once_replies_have_ended(tmp_path: Path) -> None:
+    async with watching(tmp_path, metrics_s=0.01, visible_s=0.01) as watched, Counting(watched.server.log) as client:
+        server = watched.server
+        server.counters, server.reply_progress = client, ReplyProgress()
+        async with asyncio.timeout(60):
+            await client.asked.get()
+            await client.asked.get()  # the same again, so they have settled
+            server.reply_progress = ReplyProgress(parts=1, running=1)
+            watched.monitor.note_requests()
+            while server.status.state is not ServerState.BUSY:
+                await watched.until(len(watched.times) + 1)
+            server.log.add("0.26.000.000 I slot launch_slot_: id  0 | task 7 | processing task")
+            for parts in range(2, 30):
+                server.reply_progress = ReplyProgress(parts, running=1)
+                await watched.until(len(watched.times) + 1)
+            assert client.asked.empty()
+            rate = watched.monitor.series["tokens_per_second"]
+            assert rate.last is not None
+            assert rate.last > 0
+            server.reply_progress = ReplyProgress(parts=29, running=0, ended=1)
+            await client.asked.get()
+        assert server.status.state is ServerState.READY
 
 
 class NotingWatch(HealthWatch):

@@ -6,6 +6,7 @@ Cheap to import, because the window and the command line need it before a server
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from launcher.base.errors import LauncherError
 
@@ -85,6 +86,17 @@ class PromptRead:
     read_again: int
     first_token_s: float | None
     since_s: float
+
+
+class ReplyProgress(NamedTuple):
+    """Clients' requests for replies, as the gateway forwards them: how many run, and how many have ended.
+
+    `parts` counts what all of them have delivered of streams. A part is a token, or several that make a character.
+    """
+
+    parts: int = 0
+    running: int = 0
+    ended: int = 0
 
 
 @dataclass(frozen=True, slots=True)

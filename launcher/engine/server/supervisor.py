@@ -59,6 +59,7 @@ from launcher.engine.server.state import (
     Listener,
     LogAdded,
     Notice,
+    ReplyProgress,
     ServerEvent,
     ServerState,
     ServerStatus,
@@ -302,6 +303,10 @@ class ClientSide(Protocol):
     def waiting_requests(self) -> int:
         """The number of requests that wait for a slot of the engine."""
 
+    @property
+    def reply_progress(self) -> ReplyProgress:
+        """How far the clients' replies are."""
+
     def engine_starts(self) -> None:
         """Called as soon as an engine's process has been started."""
 
@@ -381,6 +386,11 @@ class Supervisor(ChatServer):
     def held_requests(self) -> int:
         """The number of requests that wait in the gateway for a slot of the engine."""
         return self._client_side.waiting_requests if self._client_side else 0
+
+    @property
+    def reply_progress(self) -> ReplyProgress | None:
+        """How far the clients' replies are; None without a gateway, which knows that."""
+        return self._client_side.reply_progress if self._client_side else None
 
     @property
     def engine_pid(self) -> int | None:
