@@ -47,6 +47,7 @@ from launcher.engine.server.logs import LogLine
 from launcher.engine.server.state import LogAdded, Notice, ServerEvent, ServerState
 from launcher.engine.server.supervisor import Supervisor
 from launcher.gateway.request_log import RequestRecord
+from launcher.monitor.monitor import UNSEEN
 
 _FIRST_OWNER_S = 60.0
 """Seconds that a new process waits for its owner."""
@@ -213,7 +214,7 @@ class SessionHost:
 
     def __init__(self, idle_limit_s: float | None) -> None:
         self.session = ServerSession(on_event=self._handle_event, takes_models=True)
-        self.session.monitor.set_visible(False)
+        self.session.monitor.periods = UNSEEN
         self.session.request_log.add_listener(self._handle_request_record)
         self._counting = UseCounting(self.session)
         self._idle_limit_s = idle_limit_s

@@ -209,9 +209,11 @@ async def _run_with_own_server(
     from launcher.cli.progress import StateLine
     from launcher.cli.suggested_fixes import actions_json, print_failure
     from launcher.engine.server.last_start import save_last_model
+    from launcher.monitor.monitor import UNSEEN
 
     start = await _resolve_start(agent, options, given)
     session = ServerSession(on_event=StateLine().show_event)
+    session.monitor.periods = UNSEEN
 
     def command_for_action(action: Action) -> FixCommand:
         return _make_code_command(session.command_for_action(action), options)

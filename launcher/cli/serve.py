@@ -100,6 +100,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.cli.progress import StateLine
     from launcher.cli.suggested_fixes import actions_json, print_failure
     from launcher.engine.server.last_start import require_last_model, save_last_start
+    from launcher.monitor.monitor import UNSEEN
 
     _check_options(options)
     model = require_last_model() if options.last else options.what or options.model
@@ -139,6 +140,7 @@ async def run(options: argparse.Namespace) -> int:
         on_event=on_event,
         on_health=on_health,
     )
+    session.monitor.periods = UNSEEN
     counting = UseCounting(session)
     try:
         start_server = partial(

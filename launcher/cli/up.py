@@ -57,11 +57,13 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.app.use_counting import UseCounting
     from launcher.base.errors import LauncherError
     from launcher.engine.server.last_start import save_last_model
+    from launcher.monitor.monitor import UNSEEN
 
     reporter = Reporter(as_json=options.json)
     request, plan = await _make_request(options)
     reporter.show_event(_plan_json(request, plan), _describe_plan(request, plan))
     session = ServerSession(port=options.port, takes_models=True)
+    session.monitor.periods = UNSEEN
     counting = UseCounting(session)
     ready = False
     try:

@@ -79,6 +79,8 @@ class MonitorPeriods:
     """Time for which the figures of a reply that has ended still count as current."""
 
 
+UNSEEN = MonitorPeriods(generating_s=1.0, visible_s=2.0)
+"""Periods where nobody sees the samples, as with `serve` in a terminal: health checks need no more."""
 _NO_REPLY = message("No reply is being generated.")
 _NO_DRAFTS = message("No tokens were drafted.")
 _FEW_DRAFTS = message("Too few drafts yet.")

@@ -224,7 +224,8 @@ async def test_behind_a_gateway_counters_are_asked_for_once_replies_have_ended(t
             assert rate.last > 0
             server.reply_progress = ReplyProgress(parts=29, running=0, ended=1)
             await client.asked.get()
-        assert server.status.state is ServerState.READY
+            while server.status.state is not ServerState.READY:
+                await watched.until(len(watched.times) + 1)
 
 
 class NotingWatch(HealthWatch):
