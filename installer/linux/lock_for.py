@@ -1,4 +1,4 @@
-"""Prints the requirements of a lock file that hold on Linux with a Python, without their conditions.
+"""Tells the requirements of a lock file that hold with a Python, without their conditions; as a script, on Linux.
 
     python lock_for.py LOCK 3.12
 
@@ -10,15 +10,13 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "platform_machine": "x86_64"}
+WINDOWS = {"sys_platform": "win32", "platform_system": "Windows", "os_name": "nt", "platform_machine": "AMD64"}
 
-def holding(lock: str, python: str) -> list[str]:
-    """Return the lines of `lock` that hold with `python` (as "3.12"), hashes included."""
-    surroundings = {"python_version": python, "python_full_version": f"{python}.0"} | {
-        "sys_platform": "linux",
-        "platform_system": "Linux",
-        "os_name": "posix",
-        "platform_machine": "x86_64",
-    }
+
+def holding(lock: str, python: str, system: dict[str, str]) -> list[str]:
+    """Return the lines of `lock` that hold with `python` (as "3.12") on a system, hashes included."""
+    surroundings = {"python_version": python, "python_full_version": f"{python}.0"} | system
     found = []
     for line in lock.replace("\\\n", " ").splitlines():
         if not line or line.startswith("#"):
@@ -31,4 +29,4 @@ def holding(lock: str, python: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(holding(Path(sys.argv[1]).read_text("utf-8"), sys.argv[2])))
+    print("\n".join(holding(Path(sys.argv[1]).read_text("utf-8"), sys.argv[2], LINUX)))

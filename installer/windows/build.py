@@ -1,11 +1,13 @@
 """Builds the Windows setup program, on Linux: mtp-launcher-VERSION-setup.exe, SHA256SUMS, and a list of its contents.
 
-    .venv/bin/python installer/windows/build.py FOLDER [--python ZIP] [--wheel FILE] [--certificate FILE.pfx ...]
+    .venv/bin/python installer/windows/build.py FOLDER [--python ZIP] [--compiler PYTHON] [--wheel FILE]
+        [--certificate FILE.pfx ...]
 
-It needs Debian's package nsis, and CPython 3.11, whose compiled modules go in; all it writes goes into FOLDER, and the
-results into FOLDER/dist. What is not given is downloaded and taken by its hash only (wheels.lock, python.lock). Two
-builds of one commit give the same bytes: all dates are SOURCE_DATE_EPOCH, or else the commit's. A signature with a time
-stamp is the exception. launcher itself is taken from the last commit.
+It needs Debian's package nsis, and a CPython of the minor version that goes in, for the compiled modules; all it writes
+goes into FOLDER, and the results into FOLDER/dist. What is not given is downloaded and taken by its hash only
+(wheels.lock, python.lock; lock.py writes both for a newer Python). Two builds of one commit give the same bytes: all
+dates are SOURCE_DATE_EPOCH, or else the commit's. A signature with a time stamp is the exception. launcher itself is
+taken from the last commit.
 """
 
 import argparse
@@ -21,28 +23,37 @@ from pathlib import Path
 
 from bundle import (
     HERE,
+    ROOT,
     BuildError,
     Package,
     add_own_files,
     check_libraries,
     compile_modules,
+    locked_python,
+    minor_version,
     settle,
     sha256,
     unpack_python,
     unpack_wheel,
 )
 
-ROOT = HERE.parents[1]
 CLUSTER = 4096
 """Bytes that a file's last part takes on a usual NTFS disk."""
-_WINDOWS = ("--only-binary=:all:", "--platform", "win_amd64", "--python-version", "3.11")
+_WINDOWS = ("--only-binary=:all:", "--platform", "win_amd64", "--python-version")
 
 
 def main(arguments: list[str]) -> int:
     """Build, or say why not."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where everything is written")
-    parser.add_argument("--python", type=Path, metavar="ZIP", help="python-3.11.9-embed-amd64.zip of python.org")
+    parser.add_argument("--python", type=Path, metavar="ZIP", help="python-3.X.Y-embed-amd64.zip of python.org")
+    parser.add_argument(
+        "--compiler",
+        type=Path,
+        default=sys.executable,
+        metavar="PYTHON",
+        help="a CPython of that 3.X (default: this one)",
+    )
     parser.add_argument("--wheel", type=Path, help="launcher's own wheel, if it is built already")
     parser.add_argument("--fast", action="store_true", help="pack quickly and less (for trials)")
     parser.add_argument("--certificate", type=Path, metavar="PFX", help="sign with it (Debian's package osslsigncode)")
@@ -58,8 +69,12 @@ def main(arguments: list[str]) -> int:
 
 def build(options: argparse.Namespace) -> int:
     """Make everything anew in the folder, but for downloads."""
-    if sys.version_info[:2] != (3, 11) or sys.implementation.name != "cpython":
-        raise BuildError("Run this with CPython 3.11, whose compiled modules the setup program carries.")
+    minor = minor_version(locked_python()[0])
+    compiler = _run(
+        str(options.compiler), "-c", "import platform as p; print(p.python_implementation(), p.python_version())"
+    )
+    if not compiler.startswith(f"CPython {minor}."):
+        raise BuildError(f"Run this with CPython {minor}, whose compiled modules go in, or name one with --compiler.")
     for program in ("makensis", *(["osslsigncode"] if options.certificate else [])):
         if not shutil.which(program):
             raise BuildError(f"{program} is not here: apt-get install {'nsis' if program == 'makensis' else program}")
@@ -79,7 +94,7 @@ def build(options: argparse.Namespace) -> int:
         packages.append(package)
         left_out += left
     add_own_files(tree)
-    compile_modules(tree)
+    compile_modules(tree, options.compiler)
     files = settle(tree, epoch_s)
     check_libraries(files, left_out)
     version = packages[-1].version
@@ -93,7 +108,7 @@ def build(options: argparse.Namespace) -> int:
         "signed": options.certificate is not None,
         "installed_bytes": sum(path.stat().st_size for path in files),
         "python": python,
-        "built_by": f"CPython {sys.version.split()[0]}, makensis {_run('makensis', '-VERSION')}",
+        "built_by": f"{compiler}, makensis {_run('makensis', '-VERSION')}",
         "packages": [dataclasses.asdict(package) for package in sorted(packages, key=_name)],
         "files": {path.relative_to(tree).as_posix(): sha256(path) for path in files},
     }
@@ -115,7 +130,9 @@ def _name(package: Package) -> str:
 def download_wheels(folder: Path) -> list[Path]:
     """Return the wheels of wheels.lock, sorted by name."""
     lock = HERE / "wheels.lock"
-    _pip("download", "--require-hashes", *_WINDOWS, "-d", str(folder), "-r", str(lock))
+    _pip(
+        "download", "--require-hashes", *_WINDOWS, minor_version(locked_python()[0]), "-d", str(folder), "-r", str(lock)
+    )
     wanted = {line.rpartition(":")[2].strip() for line in lock.read_text().splitlines() if "--hash" in line}
     wheels = sorted(path for path in folder.glob("*.whl") if sha256(path) in wanted)
     if len(wheels) != len(wanted):

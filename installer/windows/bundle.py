@@ -2,10 +2,10 @@
 
 import hashlib
 import os
-import py_compile
 import re
 import shutil
 import struct
+import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -14,11 +14,12 @@ from email.parser import Parser
 from pathlib import Path, PurePosixPath
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
 from linux.contents import licence  # noqa: E402 -- a script of ours, which stands beside this folder
 
 PACKAGES = PurePosixPath("Lib/site-packages")
-PATH_FILE = "python311.zip\r\n.\r\nLib\\site-packages\r\nimport site\r\n"
+PATH_FILE = "{library}.zip\r\n.\r\nLib\\site-packages\r\nimport site\r\n"
 COMMAND = '@"%~dp0python.exe" -m launcher %*\r\n'
 
 RUNTIME = ("msvcp140.dll", "msvcp140_1.dll", "msvcp140_2.dll", "vcomp140.dll", "vcruntime140.dll", "vcruntime140_1.dll")
@@ -80,26 +81,40 @@ def is_kept(name: str) -> bool:
     return not (_DROPPED_FOLDERS.search(name) or _DROPPED_FILES.search(name))
 
 
+def locked_python() -> tuple[str, dict[str, str]]:
+    """Return the name of the library of the Python in python.lock, such as "python311", and the hashes of its files."""
+    lines = (HERE / "python.lock").read_text().splitlines()
+    files = {name: digest for digest, name in (line.split("  ") for line in lines if not line.startswith("#"))}
+    [library] = (name.removesuffix(".dll") for name in files if re.fullmatch(r"python3\d+\.dll", name))
+    return library, files
+
+
+def minor_version(library: str) -> str:
+    """Return "3.11" of "python311"."""
+    return f"3.{library.removeprefix('python3')}"
+
+
 def unpack_python(archive: Path, tree: Path) -> str:
     """Unpack CPython's embeddable files from an archive that holds them in one folder, each by its hash in python.lock.
 
     Returns the version that they tell of themselves. Raises BuildError when one is missing or another file.
     """
-    lines = (HERE / "python.lock").read_text().splitlines()
-    wanted = {name: digest for digest, name in (line.split("  ") for line in lines if not line.startswith("#"))}
+    library, wanted = locked_python()
     with zipfile.ZipFile(archive) as opened:
-        names = [name for name in opened.namelist() if name.rpartition("/")[2] == "python311.dll"]
+        names = [name for name in opened.namelist() if name.rpartition("/")[2] == f"{library}.dll"]
         if len(names) != 1:
-            raise BuildError(f"{archive} does not hold one copy of CPython 3.11.")
-        folder = names[0].removesuffix("python311.dll")
+            raise BuildError(
+                f"{archive} does not hold one copy of CPython {minor_version(library)}, which python.lock names."
+            )
+        folder = names[0].removesuffix(f"{library}.dll")
         for name, digest in wanted.items():
             data = opened.read(folder + name) if folder + name in opened.NameToInfo else b""
             if hashlib.sha256(data).hexdigest() != digest:
                 raise BuildError(f"{name} in {archive} is not the file that python.lock names.")
-            if name != "python311._pth":
+            if name != f"{library}._pth":
                 (tree / name).write_bytes(data)
-    (tree / "python311._pth").write_bytes(PATH_FILE.encode())
-    return product_version((tree / "python311.dll").read_bytes())
+    (tree / f"{library}._pth").write_bytes(PATH_FILE.format(library=library).encode())
+    return product_version((tree / f"{library}.dll").read_bytes())
 
 
 def product_version(image: bytes) -> str:
@@ -145,19 +160,15 @@ def add_own_files(tree: Path) -> None:
         shutil.copy(path, licences)
 
 
-def compile_modules(tree: Path) -> None:
-    """Compile every module, with no date in it: the first start need not, and two builds give the same bytes."""
-    for source in sorted((tree / PACKAGES).rglob("*.py")):
-        relative = source.relative_to(tree).as_posix()
-        try:
-            py_compile.compile(
-                str(source),
-                dfile=relative,
-                doraise=True,
-                invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-            )
-        except py_compile.PyCompileError as error:
-            raise BuildError(f"{relative} cannot be compiled: {error}") from error
+def compile_modules(tree: Path, compiler: Path) -> None:
+    """Compile every module: the first start need not, and two builds give the same bytes.
+
+    `compiler` is a Python of the same minor version as the tree's. Raises BuildError for what cannot be compiled.
+    """
+    command = [str(compiler), "-I", "-S", str(HERE / "compile_all.py"), str(tree), str(tree / PACKAGES)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BuildError(f"A module cannot be compiled: {done.stderr.strip()}")
 
 
 def settle(tree: Path, epoch_s: int) -> list[Path]:

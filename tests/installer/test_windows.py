@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 HERE = ROOT / "installer" / "windows"
 STARTER = next(Path(sys.prefix).glob("lib/python3*/site-packages/pip/_vendor/distlib/t64.exe"), None)
 """A small 64-bit Windows program that comes with pip, but not with Debian's."""
-BUILDS_WHEELS = {"babel", "hatchling", "packaging", "pathspec", "pluggy", "tomlkit", "trove-classifiers"}
 
 
 @pytest.fixture
@@ -46,11 +45,13 @@ def locked(path: Path) -> dict[str, tuple[str, set[str]]]:
     return packages
 
 
+@pytest.mark.usefixtures("bundle")
 def test_the_wheels_are_those_that_everybody_else_gets() -> None:
+    build_tools = importlib.import_module("lock").BUILD_TOOLS
     everywhere, here = locked(ROOT / "requirements.lock"), locked(HERE / "wheels.lock")
     runtime_version, _ = here.pop("msvc-runtime")
     assert runtime_version
-    assert set(here) == set(everywhere) - BUILDS_WHEELS
+    assert set(here) == set(everywhere) - build_tools
     for name, (version, hashes) in here.items():
         assert (version, len(hashes)) == (everywhere[name][0], 1), name
         assert hashes <= everywhere[name][1], name
@@ -151,7 +152,7 @@ def test_a_wheel_goes_in_without_what_is_never_used(bundle: ModuleType, tmp_path
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     assert package == bundle.Package("thing", "1.0", "MIT", wheel.name, digest)
     assert left_out == ["thing-1.0.data/scripts/thing", "thing/tests/test_it.py"]
-    bundle.compile_modules(tree)
+    bundle.compile_modules(tree, Path(sys.executable))
     files = bundle.settle(tree, 1_700_000_000)
     names = [path.relative_to(tree / "Lib" / "site-packages").as_posix() for path in files]
     compiled = f"thing/__pycache__/__init__.{sys.implementation.cache_tag}.pyc"
@@ -187,12 +188,12 @@ def test_a_program_that_is_missing_is_named(
     build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(build.sys, "version_info", (3, 11, 0))
-    assert build.main([str(tmp_path / "folder")]) == 1
-    assert capsys.readouterr().err == "Error: makensis is not here: apt-get install nsis\n"
-    monkeypatch.setattr(build.sys, "version_info", (3, 10, 0))
-    assert build.main([str(tmp_path / "folder")]) == 1
-    assert "Run this with CPython 3.11" in capsys.readouterr().err
+    compiler = tmp_path / "python"
+    for version, error in (("3.11.7", "makensis is not here"), ("3.10.1", "Run this with CPython 3.11")):
+        compiler.write_text(f"#!/bin/sh\necho CPython {version}\n")
+        compiler.chmod(0o755)
+        assert build.main([str(tmp_path / "folder"), "--compiler", str(compiler)]) == 1
+        assert error in capsys.readouterr().err
 
 
 def test_signing_takes_the_place_of_the_program_only_when_it_succeeds(tmp_path: Path) -> None:
@@ -232,3 +233,25 @@ def test_a_library_tells_its_version(bundle: ModuleType) -> None:
     assert bundle.product_version(image) == "3.11.9"
     with pytest.raises(bundle.BuildError, match="does not tell its version"):
         bundle.product_version(b"MZ...")
+
+
+def test_another_python_is_locked_file_by_file(
+    bundle: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = importlib.import_module("lock")
+    library = b"MZ" + "ProductVersion\0\0003.14.1\0".encode("utf-16-le")
+    archive = tmp_path / "python.zip"
+    with zipfile.ZipFile(archive, "w") as opened:
+        for name in ("python314.dll", "python3.dll", "python.exe", "other/file"):
+            opened.writestr(name, library)
+    name, text = lock.lock_python(archive)
+    assert (name, bundle.minor_version(name)) == ("python314", "3.14")
+    assert text.startswith("# CPython 3.14.1, the embeddable package")
+    monkeypatch.setattr(bundle, "HERE", tmp_path)
+    (tmp_path / "python.lock").write_text(text)
+    (tmp_path / "tree").mkdir()
+    assert bundle.unpack_python(archive, tmp_path / "tree") == "3.14.1"
+    assert {each.name for each in (tmp_path / "tree").iterdir()} == {
+        "python314.dll", "python3.dll", "python.exe", "python314._pth"
+    }  # fmt: skip
+    assert (tmp_path / "tree" / "python314._pth").read_text().startswith("python314.zip")
