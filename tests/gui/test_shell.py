@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication, QKeySequence, QShortcut
-from PySide6.QtWidgets import QLabel, QPushButton
+from PySide6.QtWidgets import QLabel, QPushButton, QStackedWidget
 from pytestqt.qtbot import QtBot
 
 from launcher.cli import gui as command
@@ -18,7 +18,7 @@ from launcher.gui.keys import SHORTCUTS
 from launcher.gui.labels import ElidedLabel
 from launcher.gui.pages import PAGES
 from launcher.gui.single import SingleInstance
-from launcher.gui.window import Window
+from launcher.gui.window import PageContainer, Window
 from launcher.machine.gpu import Gpu
 from launcher.machine.gpus import DetectedGpus
 
@@ -102,14 +102,21 @@ def test_where_it_was_is_remembered(qtbot: QtBot, home: Path) -> None:
 
 
 def test_pages_are_built_when_they_are_first_shown_or_ahead(window: Window, qtbot: QtBot) -> None:
-    assert set(window._pages) == {"cockpit"}
-    window.prebuild_next()
-    wanted = {spec.name for spec in RAIL}
-    qtbot.waitUntil(lambda: set(window._pages) == wanted and not next(window._prebuild_steps, False))
+    container = window.findChild(PageContainer)
+    assert container is not None
+    stack = container.findChild(QStackedWidget)
+    assert stack is not None
+    assert stack.count() == 1
+
+    def are_all_built() -> bool:
+        window.prebuild_next()
+        return stack.count() == len(RAIL)
+
+    qtbot.waitUntil(are_all_built)
     assert window.page_name == "cockpit"
     assert "launcher.gui.settings.page" in sys.modules
     window.show_page("about")
-    assert set(window._pages) == wanted | {"about"}
+    assert stack.count() == len(RAIL) + 1
 
 
 def test_a_second_start_waits_for_a_first_that_is_starting_but_not_for_one_that_hangs(qtbot: QtBot, home: Path) -> None:
