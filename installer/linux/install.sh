@@ -252,7 +252,7 @@ END
 
 not_signed() {
     stopped "manifest.json is not signed by this program's maintainer, so nothing of this release is used." \
-        "Take all files of the release anew. If it stays so, tell the project."
+        "Take all files of the release anew. If this persists, report it to the project."
 }
 
 # Stops unless the signed manifest is of what this script installs.

@@ -232,7 +232,7 @@ function Confirm-Release([string] $Python, [string] $Release) {
     & $Python -I "$work\verify_signature.py" "$work\checked" $key $manifest
     if ($LASTEXITCODE -ne 0) {
         Stop-Step "manifest.json is not signed by this program's maintainer, so nothing of this release is used." `
-            'Take all files of the release anew. If it stays so, tell the project.'
+            'Take all files of the release anew. If this persists, report it to the project.'
     }
     $told = Get-Content -LiteralPath $manifest -Raw -Encoding UTF8 | ConvertFrom-Json
     if ($told.version -ne $version) {

@@ -145,7 +145,7 @@ verify_copy() {
     fi
     [ $verdict != 2 ] || fail "There is nothing to verify the release with." "Install openssl (3.0 or later) or minisign."
     [ $verdict = 0 ] || fail "manifest.json is not signed by this program's maintainer, so nothing was installed." \
-        "Take all files of the release anew. If it stays so, tell the project."
+        "Take all files of the release anew. If this persists, report it to the project."
     matches "$folder/$1" "$(manifest_sum "$folder/manifest.json" "$1")" ||
         fail "$1 is not a file of the release that was signed." "Take all files of the release anew."
     version=$(manifest_version "$folder/manifest.json")

@@ -159,7 +159,7 @@ def _format_row(summary: Summary) -> tuple[str, ...]:
     from launcher.tuning.history_environment import ModelFacts
 
     rate = "" if summary.decode_rate is None else f"{summary.decode_rate:.1f}"
-    result = one_line(summary.sentence or ("" if summary.ended_s else "still measured"), _MAX_SENTENCE)
+    result = one_line(summary.sentence or ("" if summary.ended_s else "in progress"), _MAX_SENTENCE)
     return (
         summary.id,
         format_time(summary.began_s),

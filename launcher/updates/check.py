@@ -278,7 +278,9 @@ def _check_not_older(manifest: ReleaseManifest, folder: str) -> None:
                 version=manifest.version,
                 known=before.manifest.version,
             ),
-            message("Somebody may be keeping newer versions from you. Try another network, or tell the project."),
+            message(
+                "Somebody may be keeping newer versions from you. Try another network, or report it to the project."
+            ),
         )
 
 

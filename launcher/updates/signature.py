@@ -37,7 +37,7 @@ KEYS_FILE = "release-keys.json"
 _KEY_ALGORITHM, _SIGNATURE_ALGORITHM = b"Ed", b"ED"
 """As minisign names them: ED is Ed25519 over a file's BLAKE2b digest of 64 bytes."""
 _NOT_SIGNED = message("The release information is not signed by this program's maintainer, so nothing of it is used.")
-_REMEDY = message("Try again later. If it stays so, tell the project, and do not install those files.")
+_REMEDY = message("Try again later. If this persists, report it to the project, and do not install those files.")
 _ID_BYTES, _KEY_BYTES, _SIGNATURE_BYTES = 8, 32, 64
 
 

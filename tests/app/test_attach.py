@@ -280,7 +280,7 @@ async def test_a_proxy_that_cannot_be_used_is_an_error_in_a_sentence(
     assert ".." not in error.value.title
 
 
-async def asked(url: str, request: ChatRequest) -> str:
+async def request_text(url: str, request: ChatRequest) -> str:
     async with attach_server(parse_address(url)) as server, server.chat(request) as deltas:
         return "".join([delta.content async for delta in deltas])
 
@@ -298,7 +298,7 @@ class TestChat:
     async def test_other_servers_get_no_fields_of_llama_server(self) -> None:
         words = streamed({"choices": [{"delta": {"content": "Hi"}}]}, {"choices": []})
         async with serving({"/v1/models": MODELS, "/v1/chat/completions": words}) as (url, seen):
-            assert await asked(url, REQUEST) == "Hi"
+            assert await request_text(url, REQUEST) == "Hi"
         body = json.loads(seen[-1].partition(b"\r\n\r\n")[2])
         messages = [{"role": "user", "content": "Hello"}]
         assert body == {"model": "some/model", "messages": messages, "stream": True, "max_tokens": 5}
@@ -318,19 +318,19 @@ class TestChat:
         odd = streamed(*events)
         async with serving({"/v1/models": MODELS, "/v1/chat/completions": odd}) as (url, _):
             with pytest.raises(Refused):
-                await asked(url, REQUEST)
+                await request_text(url, REQUEST)
 
     async def test_a_line_of_ten_megabytes_is_not_kept(self) -> None:
         long = streamed({"choices": [{"delta": {"content": "x" * 10_000_000}}]})
         async with serving({"/v1/models": MODELS, "/v1/chat/completions": long}) as (url, _):
             with pytest.raises(Refused, match="bytes"):
-                await asked(url, REQUEST)
+                await request_text(url, REQUEST)
 
     async def test_a_reply_that_breaks_off_in_a_line(self) -> None:
         cut = streamed(b'{"choices": [{"delta": {"cont', done=False)
         async with serving({"/v1/models": MODELS, "/v1/chat/completions": cut}) as (url, _):
             with pytest.raises(LauncherError):
-                await asked(url, REQUEST)
+                await request_text(url, REQUEST)
 
 
 class TestWatching:

@@ -15,7 +15,7 @@ from launcher.tuning.history_environment import Environment, model_facts
 from launcher.tuning.tuned_settings import Evidence, TunedSettings, save_tuned_settings
 
 
-def asked(*words: str) -> Namespace:
+def parse_options(*words: str) -> Namespace:
     parser = ArgumentParser()
     add_model_argument(parser)
     add_start_options(parser, "ctx")
@@ -53,7 +53,7 @@ async def test_what_is_asked_goes_before_the_users_own_and_the_preset(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     named, served = await resolve_model_and_options(
-        asked(str(model), "--engine", "built-in", *words), Reporter(as_json=False)
+        parse_options(str(model), "--engine", "built-in", *words), Reporter(as_json=False)
     )
     assert named == str(model)
     assert (served.draft, served.threads, served.context) == settings

@@ -35,7 +35,7 @@ def kept(request: pytest.FixtureRequest) -> Iterator[Conversations]:
         yield kept
 
 
-def talk(kept: Conversations, question: str, reply: str, *, thinking: str = "") -> tuple[str, str, str]:
+def add_exchange(kept: Conversations, question: str, reply: str, *, thinking: str = "") -> tuple[str, str, str]:
     conversation = kept.create_conversation(question, system="Be brief.", model="A model")
     asked = kept.add_question(conversation, None, question)
     message = kept.begin_reply(conversation, asked, settings={"temperature": 0.6})
@@ -50,7 +50,7 @@ def files_hold(secret: str) -> list[str]:
 
 
 def test_what_was_said_comes_back(kept: Conversations) -> None:
-    conversation, asked, message = talk(kept, "# Why?\nTell me.", "Be\0cause \u202e🙂", thinking="Hm.")
+    conversation, asked, message = add_exchange(kept, "# Why?\nTell me.", "Be\0cause \u202e🙂", thinking="Hm.")
     found = kept.read_conversation(conversation)
     assert (found.title, found.system, found.model) == ("Why?", "Be brief.", "A model")
     question, reply = found.messages
@@ -107,7 +107,7 @@ def test_a_crash_loses_nothing_that_was_added() -> None:
 
 
 def test_an_edited_question_keeps_the_earlier_branch(kept: Conversations) -> None:
-    conversation, first, reply = talk(kept, "Why?", "Because.")
+    conversation, first, reply = add_exchange(kept, "Why?", "Because.")
     second = kept.add_question(conversation, None, "How?")
     again = kept.begin_reply(conversation, second)
     kept.end_reply(again)
@@ -120,14 +120,14 @@ def test_an_edited_question_keeps_the_earlier_branch(kept: Conversations) -> Non
 
 
 def test_a_reply_asked_for_again_is_a_version_too(kept: Conversations) -> None:
-    conversation, asked, first = talk(kept, "Why?", "Because.")
+    conversation, asked, first = add_exchange(kept, "Why?", "Because.")
     second = kept.begin_reply(conversation, asked)
     kept.end_reply(second)
     assert kept.read_conversation(conversation).messages[1].versions == (first, second)
 
 
 def test_a_withdrawn_question_leaves_nothing(kept: Conversations) -> None:
-    conversation, _, reply = talk(kept, "Why?", "Because.")
+    conversation, _, reply = add_exchange(kept, "Why?", "Because.")
     question = kept.add_question(conversation, reply, "zanzibar?")
     kept.begin_reply(conversation, question)
     kept.delete_message(question)
@@ -141,7 +141,7 @@ def test_a_withdrawn_question_leaves_nothing(kept: Conversations) -> None:
 
 
 def test_the_newest_stands_first_and_can_be_renamed(kept: Conversations) -> None:
-    first, second = talk(kept, "One", "1")[0], talk(kept, "Two", "2")[0]
+    first, second = add_exchange(kept, "One", "1")[0], add_exchange(kept, "Two", "2")[0]
     assert [each.id for each in kept.list_all()] == [second, first]
     kept.add_question(first, None, "more")
     kept.rename(second, "Another\nname")
@@ -171,13 +171,13 @@ def test_the_newest_stands_first_and_can_be_renamed(kept: Conversations) -> None
     ],
 )
 def test_words_are_found_anywhere(kept: Conversations, words: str, count: int) -> None:
-    talk(kept, "Title one", 'A needle in hay, ärger, 这是测试中文文本, "quoted" 100% OR')
-    talk(kept, "Second", "Only hay")
+    add_exchange(kept, "Title one", 'A needle in hay, ärger, 这是测试中文文本, "quoted" 100% OR')
+    add_exchange(kept, "Second", "Only hay")
     assert len(kept.search(words)) == count
 
 
 def test_a_hit_shows_the_place(kept: Conversations) -> None:
-    talk(kept, "Question", "x " * 300 + "the needle\nis here " + "y " * 300)
+    add_exchange(kept, "Question", "x " * 300 + "the needle\nis here " + "y " * 300)
     (hit,) = kept.search("needle")
     assert "the needle is here" in hit.excerpt
     assert hit.excerpt.startswith("…")
@@ -187,8 +187,8 @@ def test_a_hit_shows_the_place(kept: Conversations) -> None:
 
 def test_what_is_deleted_is_in_no_file(kept: Conversations) -> None:
     secret, other = "xylophone-secret", "harmless"
-    ours = [talk(kept, f"{secret} {number}", f"{secret} " * 500, thinking=secret)[0] for number in range(5)]
-    talk(kept, other, other)
+    ours = [add_exchange(kept, f"{secret} {number}", f"{secret} " * 500, thinking=secret)[0] for number in range(5)]
+    add_exchange(kept, other, other)
     assert files_hold(secret)
     assert kept.delete([*ours, "no such one"]) == 5
     assert files_hold(secret) == []
@@ -204,7 +204,9 @@ def test_nothing_stays_where_pages_were_rewritten(kept: Conversations) -> None:
         secrets = {}
         for number in range(5):
             secret = f"s{chance.getrandbits(32):08x}"
-            secrets[secret], _, parent = talk(kept, f"{secret} {number}", f"{secret} " * chance.choice([1, 50, 700]))
+            secrets[secret], _, parent = add_exchange(
+                kept, f"{secret} {number}", f"{secret} " * chance.choice([1, 50, 700])
+            )
             for _ in range(chance.randrange(4)):
                 kept.add_question(secrets[secret], parent, f"{secret} " * chance.choice([3, 200]))
         gone = chance.sample(sorted(secrets), 4)
@@ -213,7 +215,7 @@ def test_nothing_stays_where_pages_were_rewritten(kept: Conversations) -> None:
 
 
 def test_a_hidden_one_can_come_back_until_the_next_start(kept: Conversations) -> None:
-    conversation, *_ = talk(kept, "Why?", "Because.")
+    conversation, *_ = add_exchange(kept, "Why?", "Because.")
     kept.hide(conversation)
     assert kept.list_all() == kept.search("because") == ()
     kept.hide(conversation, hidden=False)
@@ -226,16 +228,16 @@ def test_a_hidden_one_can_come_back_until_the_next_start(kept: Conversations) ->
 
 def test_what_was_written_without_an_index_is_found_once_there_is_one() -> None:
     with Conversations() as kept:
-        talk(kept, "One", "needle in one")
+        add_exchange(kept, "One", "needle in one")
     with Conversations(index=False) as kept:
-        talk(kept, "Two", "needle in two")
-        gone, *_ = talk(kept, "Gone", "xylophone")
+        add_exchange(kept, "Two", "needle in two")
+        gone, *_ = add_exchange(kept, "Gone", "xylophone")
         kept.delete([gone, kept.search("in one")[0].conversation.id])
         assert not files_hold("xyl")
         assert not files_hold("in one")
     with Conversations() as kept:
         assert [hit.conversation.title for hit in kept.search("needle")] == ["Two"]
-        talk(kept, "Three", "needle in three")
+        add_exchange(kept, "Three", "needle in three")
         assert kept.delete([each.id for each in kept.list_all()]) == 2
         assert not files_hold("needle")
 
@@ -250,7 +252,7 @@ def test_an_id_may_be_shortened(kept: Conversations) -> None:
 
 
 def test_nothing_can_be_added_to_what_is_gone(kept: Conversations) -> None:
-    conversation, asked, reply = talk(kept, "Why?", "Because.")
+    conversation, asked, reply = add_exchange(kept, "Why?", "Because.")
     kept.delete([conversation])
     for change in (
         lambda: kept.add_question(conversation, reply, "More?"),
@@ -265,7 +267,7 @@ def test_nothing_can_be_added_to_what_is_gone(kept: Conversations) -> None:
 
 
 def test_only_its_owner_may_read_it(kept: Conversations) -> None:
-    talk(kept, "Why?", "Because.")
+    add_exchange(kept, "Why?", "Because.")
     files = [path for path in conversations_path().parent.iterdir() if path.name.startswith("conversations.db")]
     assert len(files) == 3
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
@@ -278,7 +280,7 @@ def test_a_damaged_file_is_kept_and_a_new_one_begun(content: bytes, caplog: pyte
     path.write_bytes(content)
     with caplog.at_level(logging.WARNING), Conversations() as kept:
         assert "the old one is kept as conversations.db.bad" in kept.notice
-        talk(kept, "Why?", "Because.")
+        add_exchange(kept, "Why?", "Because.")
     assert path.with_name("conversations.db.bad").read_bytes() == content
     assert "was damaged" in caplog.text
     with Conversations() as kept:
@@ -289,7 +291,7 @@ def test_a_damaged_file_is_kept_and_a_new_one_begun(content: bytes, caplog: pyte
 def test_a_page_that_was_written_over_is_damage() -> None:
     with Conversations() as kept:
         for number in range(40):
-            talk(kept, f"Question {number}", "word " * 400)
+            add_exchange(kept, f"Question {number}", "word " * 400)
     path = conversations_path()
     data = bytearray(path.read_bytes())
     data[8_192:12_288] = os.urandom(4_096)
@@ -318,7 +320,7 @@ def test_what_the_system_refuses_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_change_that_fails_leaves_nothing_half_done(kept: Conversations) -> None:
-    conversation, _, reply = talk(kept, "Why?", "Because.")
+    conversation, _, reply = add_exchange(kept, "Why?", "Because.")
     refuse = "CREATE TRIGGER refuse BEFORE UPDATE OF leaf ON conversations BEGIN SELECT RAISE(ABORT, 'no'); END"
     with closing(sqlite3.connect(conversations_path())) as db, db:
         db.execute(refuse)  # the message is already in the table by then

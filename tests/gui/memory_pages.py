@@ -41,8 +41,8 @@ def wait_until(reached: Callable[[], object], what: str) -> None:
     QApplication.processEvents()
 
 
-def said(*arguments: str) -> dict[str, Any]:
-    """Return what a verb says as JSON."""
+def run_json(*arguments: str) -> dict[str, Any]:
+    """Return the JSON output of a command."""
     result = run(*arguments, "--json")
     assert result.stdout, result.stderr
     answer: dict[str, Any] = json.loads(result.stdout)
@@ -98,12 +98,12 @@ def read_verbs(models: list[str], *described: str) -> Read:
     """Read `plan`, and `estimate` with the settings that it proposes."""
     read: Read = {"plan": {}, "estimate": {}}
     for model in models:
-        plan = said("plan", "--model", model, *described)["plans"][0]
+        plan = run_json("plan", "--model", model, *described)["plans"][0]
         read["plan"][model] = [plan["status"], plan["required_mib"], plan["free_mib"]]
         settings = [
             f"--{name.replace('_', '-')}={plan[name]}" for name in ("ctx", "kv", "draft", "ubatch", "n_cpu_moe")
         ]
-        result = said("estimate", f"{model}:{plan['quant']}", *settings, *described)
+        result = run_json("estimate", f"{model}:{plan['quant']}", *settings, *described)
         read["estimate"][model] = [result.get("status"), result.get("needed_mib"), result["free_mib"]]
     return read
 
@@ -118,9 +118,9 @@ def read_all(window: Window, models: list[str]) -> dict[str, Any]:
     some = [*models[::4], models[-1]]  # what is read of a described computer is worked out in the same way
     described = {"start": read_start(window, some, described=True), **read_verbs(some, "--gpu-memory", "24")}
     memory = {
-        "plan": said("plan", "--model", models[0])["machine"].get("memory"),
-        "estimate": said("estimate", models[0]).get("memory"),
-        "doctor": said("doctor").get("memory"),
+        "plan": run_json("plan", "--model", models[0])["machine"].get("memory"),
+        "estimate": run_json("estimate", models[0]).get("memory"),
+        "doctor": run_json("doctor").get("memory"),
     }
     return {"here": read, "described": described, "memory": memory}
 
@@ -154,7 +154,7 @@ def main(served: str, programs: Path, mib: int, models: list[str]) -> None:
     window.controller.stop()
     wait_until(lambda: window.controller.launch is None, "the end of the server")
     programs.write_text(others)
-    received["after"] = {"plan": said("plan", "--model", models[0])["machine"].get("memory")}
+    received["after"] = {"plan": run_json("plan", "--model", models[0])["machine"].get("memory")}
     gone: list[bool] = []
     window.shut_down.connect(lambda: gone.append(True))
     window.quit()

@@ -102,7 +102,7 @@ def kept(panel: PlotPanel) -> Samples:
     return panel.samples
 
 
-def said(row: PlotRow) -> str:
+def spoken_value(row: PlotRow) -> str:
     return row.read_out.value.accessibleName()
 
 

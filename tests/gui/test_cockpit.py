@@ -36,7 +36,7 @@ def page(demo: Window, qtbot: QtBot) -> CockpitPage:
     return page
 
 
-def shown(page: CockpitPage, text: str) -> QPushButton:
+def find_button(page: CockpitPage, text: str) -> QPushButton:
     (found,) = [each for each in page.findChildren(QPushButton) if each.text() == text and each.isVisible()]
     return found
 

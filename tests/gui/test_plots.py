@@ -38,8 +38,8 @@ from tests.gui.plotted import (
     kept,
     made_controller,
     made_panel,
-    said,
     sampled,
+    spoken_value,
 )
 
 
@@ -67,16 +67,16 @@ def test_numbers_come_with_their_unit_and_their_change_in_a_minute(panel: PlotPa
     fill(panel)
     panel.add_samples([sampled(kept(panel).newest_s + 0.1, tokens_per_second=212.5, gpu_power_w=290.0)])
     drawn(panel)
-    assert said(panel.rows["rate"]) == "Tokens per second: 212.5 t/s +12.5 in 1 min"
-    assert said(panel.rows["acceptance"]) == "Draft acceptance: 79.0 % ±0.0 in 1 min"
-    assert said(panel.rows["power"]) == "Power: 290 W"
-    assert said(panel.rows["vram"]).startswith("VRAM, this server: 20.0 GiB")
+    assert spoken_value(panel.rows["rate"]) == "Tokens per second: 212.5 t/s +12.5 in 1 min"
+    assert spoken_value(panel.rows["acceptance"]) == "Draft acceptance: 79.0 % ±0.0 in 1 min"
+    assert spoken_value(panel.rows["power"]) == "Power: 290 W"
+    assert spoken_value(panel.rows["vram"]).startswith("VRAM, this server: 20.0 GiB")
     assert panel.rows["acceptance"].aside == "mean length 2.58"
     assert panel.rows["clock"].aside == "no throttling"
     assert panel.rows["vram"].aside == "3.0 of 24.0 free\nGPU 97 % busy"
     panel.add_samples([sampled(kept(panel).newest_s + 0.1, tokens_per_second=1_212.5)])
     drawn(panel)
-    assert said(panel.rows["rate"]).startswith("Tokens per second: 1,212 t/s"), "no decimals in thousands"
+    assert spoken_value(panel.rows["rate"]).startswith("Tokens per second: 1,212 t/s"), "no decimals in thousands"
 
 
 def test_each_line_has_its_text_at_its_end_and_none_covers_another(panel: PlotPanel) -> None:
@@ -95,7 +95,7 @@ def test_what_ended_keeps_its_last_value_with_its_age_and_the_plot_has_a_gap(pan
     start_s = fill(panel, 60)
     panel.add_samples([sampled(start_s + 60 + i / 10, tokens_per_second=None) for i in range(50)])
     drawn(panel)
-    assert said(panel.rows["rate"]) == "Tokens per second: 200.0 t/s 5 s ago"
+    assert spoken_value(panel.rows["rate"]) == "Tokens per second: 200.0 t/s 5 s ago"
     curve = chart_of(panel.rows["rate"]).curves["tokens_per_second"]
     assert curve.yData[-1] != curve.yData[-1]
     assert curve.yData[0] == 200.0
@@ -113,10 +113,10 @@ def test_a_sample_between_two_gaps_is_a_dot(panel: PlotPanel) -> None:
 
 
 def test_before_anything_is_read_a_dash_says_why(panel: PlotPanel) -> None:
-    assert said(panel.rows["rate"]) == "Tokens per second: – Not read yet."  # noqa: RUF001 -- an en dash
+    assert spoken_value(panel.rows["rate"]) == "Tokens per second: – Not read yet."  # noqa: RUF001 -- an en dash
     panel.add_samples([sampled(time.monotonic(), tokens_per_second=None)])
     drawn(panel)
-    assert said(panel.rows["rate"]) == "Tokens per second: – No reply is being generated."  # noqa: RUF001
+    assert spoken_value(panel.rows["rate"]) == "Tokens per second: – No reply is being generated."  # noqa: RUF001
 
 
 def test_nothing_moves_while_numbers_change(panel: PlotPanel) -> None:
@@ -146,7 +146,7 @@ def test_without_a_gpu_its_plots_are_absent_for_one_reason_and_the_host_is_shown
     assert gpu.absent == NO_GPU
     assert NO_GPU in [label.text().removeprefix("GPU  –  ") for label in gpu.findChildren(ElidedText)]  # noqa: RUF001
     assert not chart_of(gpu).isVisible()
-    assert said(panel.rows["processor"]) == "Processor: 50 %"
+    assert spoken_value(panel.rows["processor"]) == "Processor: 50 %"
     assert host.aside == "12.0 of 16.0 free"
     panel.add_samples([sampled(kept(panel).newest_s + 1)])
     drawn(panel)
@@ -232,14 +232,14 @@ def test_another_server_begins_with_no_figures_of_the_one_before(
     assert drafts.aside == ""
     panel.add_samples([sampled(time.monotonic() + 1, tokens_per_second=None, acceptance_percent=None)])
     drawn(panel)
-    assert said(rate) == "Tokens per second: – No reply is being generated."  # noqa: RUF001 -- an en dash
-    assert said(drafts) == "Draft acceptance: – No reply is being generated."  # noqa: RUF001
+    assert spoken_value(rate) == "Tokens per second: – No reply is being generated."  # noqa: RUF001 -- an en dash
+    assert spoken_value(drafts) == "Draft acceptance: – No reply is being generated."  # noqa: RUF001
     panel.add_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=39.0, engine_vram_mib=2_048.0)])
     drawn(panel)
-    assert said(rate) == "Tokens per second: 39.0 t/s"
+    assert spoken_value(rate) == "Tokens per second: 39.0 t/s"
     assert rate.aside == "mean of 5 min 39.0\n60 % of the limit"
-    assert said(panel.rows["temperature"]) == "Temperature: 71 °C"  # of the machine, whatever it serves
-    assert said(panel.rows["vram"]) == "VRAM, this server: 2.0 GiB"
+    assert spoken_value(panel.rows["temperature"]) == "Temperature: 71 °C"  # of the machine, whatever it serves
+    assert spoken_value(panel.rows["vram"]) == "VRAM, this server: 2.0 GiB"
 
 
 @pytest.mark.parametrize("status", [ServerStatus(), ServerStatus(ServerState.FAILED)])
@@ -257,13 +257,13 @@ def test_when_nothing_runs_no_number_looks_like_now(
     for row in panel.rows.values():
         assert row.read_out.value.text() == UNKNOWN
         assert row.aside == ""
-    assert said(panel.rows["rate"]) == "Tokens per second: – Nothing is running."  # noqa: RUF001
+    assert spoken_value(panel.rows["rate"]) == "Tokens per second: – Nothing is running."  # noqa: RUF001
     assert chart_of(panel.rows["rate"]).curves["tokens_per_second"].yData[0] == 200.0  # what was is still to be read
     controller.bridge.drained.emit([ServerStatus(ServerState.LOADING)])
     panel.add_samples([sampled(kept(panel).newest_s + 0.1)])
     drawn(panel)
     assert panel.head._text.text() == "Live"
-    assert said(panel.rows["temperature"]) == "Temperature: 71 °C"
+    assert spoken_value(panel.rows["temperature"]) == "Temperature: 71 °C"
 
 
 def test_throttling_is_reported_with_its_reason_and_for_five_minutes_after(panel: PlotPanel) -> None:
@@ -307,7 +307,7 @@ def test_hidden_nothing_is_drawn_and_shown_again_all_that_came_is_there(panel: P
     assert not is_drawing(panel)
     panel.show()
     qtbot.waitUntil(lambda: panel.drawings > before)
-    assert said(panel.rows["rate"]).startswith("Tokens per second: 432.1 t/s")
+    assert spoken_value(panel.rows["rate"]).startswith("Tokens per second: 432.1 t/s")
 
 
 def test_without_samples_no_timer_runs(panel: PlotPanel, qtbot: QtBot) -> None:

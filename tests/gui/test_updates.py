@@ -1,4 +1,4 @@
-"""Newer versions in the window: told once, shown with their notes, received, paused, installed."""
+"""Newer versions in the window: announced once, shown with their notes, downloaded, paused, installed."""
 
 import threading
 from pathlib import Path
@@ -29,8 +29,8 @@ def card(window: Window, release: Release) -> UpdatesCard:
     return card
 
 
-def shown(card: UpdatesCard) -> list[str]:
-    """The buttons and texts that are seen."""
+def list_texts(card: UpdatesCard) -> list[str]:
+    """Return the visible buttons and texts."""
     widgets = (
         card.status,
         card.notes,
@@ -51,11 +51,11 @@ def test_a_newer_version_is_shown_with_its_notes_and_installed(
     card: UpdatesCard, by_script: Path, qtbot: QtBot, home: Path
 ) -> None:
     reach(qtbot, card, NEWER)  # as it is shown, a week has gone by
-    assert shown(card) == [NEWER, "Faster.\nQuieter.", "Download version 7.0.0 (500 kB)", "Check for updates"]
+    assert list_texts(card) == [NEWER, "Faster.\nQuieter.", "Download version 7.0.0 (500 kB)", "Check for updates"]
     card.install_button.click()
     reach(qtbot, card, "Version 7.0.0 is installed and used from the next start.")
     assert (home / "cache" / "updates" / "7.0.0" / "ran").exists()
-    assert shown(card)[2:] == ["Check for updates"]
+    assert list_texts(card)[2:] == ["Check for updates"]
     assert card._newest is not None
     card._show_weekly_result((card._newest, find_artefact(card._newest)))  # as when the page is shown once more
     assert "is installed" in card.status.text()
@@ -70,7 +70,7 @@ def test_a_download_is_paused_and_goes_on(
     qtbot.waitUntil(lambda: card.check_button.isEnabled())
     card.install_button.click()
     qtbot.waitUntil(lambda: " of 500 kB downloaded." in card.status.text())
-    assert shown(card)[2:] == ["Pause"]
+    assert list_texts(card)[2:] == ["Pause"]
     card.pause_button.click()
     reach(qtbot, card, "Paused. The downloaded part is kept")
     release.at()
@@ -129,7 +129,7 @@ def test_an_older_version_than_is_known_is_refused_and_the_known_one_stays_offer
     release.publish(__version__)
     card.check_button.click()
     reach(qtbot, card, f"offers version {__version__}, though version 7.0.0 is known from there.")
-    assert "Download version 7.0.0 (500 kB)" in shown(card)
+    assert "Download version 7.0.0 (500 kB)" in list_texts(card)
     release.at("404")
     card.check_button.click()
     reach(qtbot, card, "has no manifest.json")

@@ -35,7 +35,7 @@ def _look(qapp: QApplication) -> None:
     theme.apply_theme(qapp, theme.LIGHT)
 
 
-def shown(widget: QWidget, qtbot: QtBot, width: int = 600) -> QImage:
+def render_widget(widget: QWidget, qtbot: QtBot, width: int = 600) -> QImage:
     qtbot.addWidget(widget)
     widget.resize(width, max(widget.heightForWidth(width), widget.sizeHint().height()))
     widget.show()
@@ -50,7 +50,7 @@ class TestMemoryBar:
     def test_parts_are_as_wide_as_they_are_large(self, qtbot: QtBot) -> None:
         bar = MemoryBar()
         bar.show_parts(PARTS, 24_564 * MIB, 1_120 * MIB, 600 * MIB)
-        row = colours(shown(bar, qtbot, 1_000), 3)
+        row = colours(render_widget(bar, qtbot, 1_000), 3)
         weights = QColor(theme.current().memory[0])
         assert sum(each == weights for each in row) == pytest.approx(1_000 * 15_904 / 24_564, abs=4)
         assert bar.missing == 0
@@ -62,7 +62,7 @@ class TestMemoryBar:
     def test_what_does_not_fit_is_drawn_past_the_edge_and_counted(self, qtbot: QtBot) -> None:
         bar = MemoryBar()
         bar.show_parts(PARTS, 16_000 * MIB, None, None)
-        row = colours(shown(bar, qtbot), 3)
+        row = colours(render_widget(bar, qtbot), 3)
         bad = QColor(theme.current().bad)
         assert sum(each == bad for each in row) == pytest.approx(600 * 2_624 / 18_624, abs=5)
         assert bar.missing == 2_624 * MIB
@@ -81,7 +81,7 @@ class TestMemoryBar:
     def test_unknown_has_a_reason(self, qtbot: QtBot) -> None:
         bar = MemoryBar()
         bar.show_unknown("The driver tells nothing.")
-        shown(bar, qtbot)
+        render_widget(bar, qtbot)
         assert bar.accessibleName() == "Memory: not known. The driver tells nothing."
 
     def test_the_legend_takes_the_lines_it_needs(self) -> None:
@@ -95,7 +95,7 @@ class TestSliderField:
         field = SliderField("Context", [2_048, 4_096, 8_192], format_value=lambda each: f"{each:,}")
         received: list[object] = []
         field.value_changed.connect(received.append)
-        shown(field, qtbot)
+        render_widget(field, qtbot)
         field.set_value(8_000)
         assert field.value == 8_192
         assert received == []
@@ -116,7 +116,7 @@ class TestSliderField:
         field = SliderField("Context", [1_024, 262_144], format_value=lambda each: f"{each:,}")
         field.setFixedWidth(theme.px(150))
         field.show_hint("no context fits with these settings, however few tokens there are")
-        shown(field, qtbot)
+        render_widget(field, qtbot)
         height = field.heightForWidth(field.width())
         for was, hint in (("262,144", "largest that fits: 262,144"), (None, ""), ("1,024", "none fits")):
             field.show_changed(was)
@@ -131,7 +131,7 @@ class TestSliderField:
 
     def test_the_wheel_scrolls_the_page_unless_it_has_the_focus(self, qtbot: QtBot) -> None:
         field = SliderField("Slots", range(9))
-        shown(field, qtbot)
+        render_widget(field, qtbot)
         field.set_value(4)
         up = QWheelEvent(
             QPointF(5, 5), QPointF(5, 5), QPoint(), QPoint(0, 120), Qt.MouseButton.NoButton,
@@ -146,7 +146,7 @@ def test_a_choice_is_reported_once_and_arrows_move_it(qtbot: QtBot) -> None:
     choice = Segmented("Theme", [("system", "System"), ("light", "Light"), ("dark", "Dark")])
     received: list[object] = []
     choice.changed.connect(received.append)
-    shown(choice, qtbot)
+    render_widget(choice, qtbot)
     choice.set_value("dark")
     assert (choice.value, received) == ("dark", [])
     qtbot.mouseClick(choice.button("light"), Qt.MouseButton.LeftButton)
@@ -187,7 +187,7 @@ def test_a_banner_says_something_offers_two_ways_on_and_goes(qtbot: QtBot) -> No
 def test_progress_is_a_line_of_its_length(qtbot: QtBot) -> None:
     line = ProgressLine("Model")
     line.show_fraction(0.5)
-    image = shown(line, qtbot, 200)
+    image = render_widget(line, qtbot, 200)
     accent = QColor(theme.current().accent)
     assert sum(each == accent for each in colours(image, image.height() // 2)) == pytest.approx(100, abs=4)
     assert line.value() == 500
@@ -223,7 +223,7 @@ def test_a_banner_has_room_for_its_words_at_any_size_of_text(qtbot: QtBot, perce
 def test_a_badge_says_its_word_and_is_wide_enough(word: str, qtbot: QtBot) -> None:
     badge = Badge()
     badge.show_status(word)
-    image = shown(badge, qtbot, badge.sizeHint().width())
+    image = render_widget(badge, qtbot, badge.sizeHint().width())
     assert badge.text() == word
     assert image.height() == theme.BADGE_HEIGHT
 
@@ -231,7 +231,7 @@ def test_a_badge_says_its_word_and_is_wide_enough(word: str, qtbot: QtBot) -> No
 @pytest.mark.parametrize("name", NAMES)
 def test_every_glyph_is_painted_and_is_its_own(name: str, qtbot: QtBot) -> None:
     def picture(which: str) -> QImage:
-        return shown(Glyph(which, "text", 32), qtbot, 32)
+        return render_widget(Glyph(which, "text", 32), qtbot, 32)
 
     assert all(picture(name) != picture(other) for other in NAMES if other != name)
 
@@ -242,7 +242,7 @@ def test_heads_cards_and_empty_states_hold_what_they_are_given(qtbot: QtBot) -> 
     button = head.add_button("Add", lambda: pressed.append("add"), primary=True)
     empty = EmptyState("Nothing yet", "Do this.", [("Do it", lambda: pressed.append("do"))])
     for widget in (head, empty, Card("Memory")):
-        shown(widget, qtbot)
+        render_widget(widget, qtbot)
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     qtbot.mouseClick(empty.buttons[0], Qt.MouseButton.LeftButton)
     assert pressed == ["add", "do"]

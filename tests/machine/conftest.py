@@ -43,7 +43,7 @@ def no_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def asked(script: str, folder: Path | None, root: Path, **answers: object) -> Any:  # noqa: ANN401 -- any JSON value
+def ask_driver(script: str, folder: Path | None, root: Path, **answers: object) -> Any:  # noqa: ANN401 -- any JSON value
     """Run `script` in a process that finds NVML in `folder`, with STUB_ variables for `answers`; return its JSON.
 
     pynvml keeps the library for the life of its process, so each case has a process of its own.

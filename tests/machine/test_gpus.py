@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.machine.gpu import READINGS
-from tests.machine.conftest import asked, pci_card, write
+from tests.machine.conftest import ask_driver, pci_card, write
 
 GIB = 2**30
 NOT_LOADED = 9
@@ -50,7 +50,7 @@ LEFT_ALONE = "Not read while no engine is running, so that the GPU can sleep."
 
 
 def find(folder: Path, root: Path, **answers: object) -> dict[str, Any]:
-    found: dict[str, Any] = asked(FIND, folder, root, **answers)
+    found: dict[str, Any] = ask_driver(FIND, folder, root, **answers)
     return found
 
 
@@ -143,7 +143,7 @@ class TestUndriven:
 class TestWatch:
     def test_a_laptops_gpu_is_left_alone_until_an_engine_runs(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nvidia", status="suspended", control="auto")
-        readings = asked(WATCH, driver, root)
+        readings = ask_driver(WATCH, driver, root)
         alone = {name: [None, LEFT_ALONE] for name in READINGS}
         temperatures = [readings["gpu_temperature_c"] for readings, _ in readings["samples"]]
         assert temperatures == [[None, LEFT_ALONE], [61, None], [61, None], [None, LEFT_ALONE], [61, None]]
@@ -153,26 +153,26 @@ class TestWatch:
 
     def test_a_gpu_that_lights_a_display_never_sleeps_and_is_always_read(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nvidia", control="auto")
-        readings = asked(WATCH, driver, root)
+        readings = ask_driver(WATCH, driver, root)
         assert {readings["gpu_temperature_c"][0] for readings, _ in readings["samples"]} == {61}
 
     def test_without_power_management_it_is_always_read(self, driver: Path, root: Path) -> None:
-        readings = asked(WATCH, driver, root, nvmlDeviceGetDisplayActive=3)
+        readings = ask_driver(WATCH, driver, root, nvmlDeviceGetDisplayActive=3)
         assert {readings["gpu_temperature_c"][0] for readings, _ in readings["samples"]} == {61}
         assert readings["open"] == 0
 
     def test_an_amd_card_is_watched_too(self, no_driver: Path, root: Path) -> None:
         pci_card(root, "0000:03:00.0", AMD, "amdgpu", AMD_FILES)
-        readings = asked(WATCH, no_driver, root)
+        readings = ask_driver(WATCH, no_driver, root)
         assert {tuple(readings["gpu_temperature_c"]) for readings, _ in readings["samples"]} == {(44.0, None)}
 
     def test_without_a_gpu_each_reading_says_why(self, no_driver: Path, root: Path) -> None:
-        readings = asked(WATCH, no_driver, root)
+        readings = ask_driver(WATCH, no_driver, root)
         reason = "No NVIDIA driver is installed."
         assert readings["samples"][1][0] == {name: [None, reason] for name in READINGS}
 
     def test_the_larger_of_two_is_the_one_that_an_engine_would_use(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:00:02.0", INTEL, "i915")
         write(root / "sys/bus/pci/devices/0000:00:02.0", {"drm/card0/gt_act_freq_mhz": "300"})
-        readings = asked(WATCH, driver, root)
+        readings = ask_driver(WATCH, driver, root)
         assert readings["samples"][1][0]["gpu_clock_mhz"] == [2520, None]

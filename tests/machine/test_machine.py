@@ -4,7 +4,7 @@ import struct
 from pathlib import Path
 
 from launcher.machine.machine import read_machine
-from tests.machine.conftest import asked, pci_card
+from tests.machine.conftest import ask_driver, pci_card
 
 GIB = 2**30
 READ = """
@@ -23,7 +23,7 @@ print(json.dumps({
 
 def test_reading_it_loads_little(driver: Path, root: Path) -> None:
     pci_card(root, "0000:01:00.0", (0x10DE, 0x2684), "nvidia")
-    readings = asked(READ, driver, root)
+    readings = ask_driver(READ, driver, root)
     assert (readings["names"], readings["because"], readings["loaded"]) == (["NVIDIA Stub 24GB"], None, [])
 
 

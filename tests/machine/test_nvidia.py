@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from launcher.machine.gpu import ASLEEP, READINGS
-from tests.machine.conftest import SONAME, asked, pci_card, write
+from tests.machine.conftest import SONAME, ask_driver, pci_card, write
 
 LOOK = """
 import ctypes, json, os, sys
@@ -41,15 +41,15 @@ FIRST, SECOND = "0000:01:00.0", "0000:41:00.0"
 RTX_4090 = (0x10DE, 0x2684)
 
 
-def look(folder: Path | None, root: Path = Path("/nowhere"), **answers: object) -> dict[str, Any]:
+def read_driver(folder: Path | None, root: Path = Path("/nowhere"), **answers: object) -> dict[str, Any]:
     """Return what Nvml says in a process that finds the library of `folder`."""
-    readings: dict[str, Any] = asked(LOOK, folder, root, **answers)
+    readings: dict[str, Any] = ask_driver(LOOK, folder, root, **answers)
     return readings
 
 
 class TestNoCard:
     def test_no_library_means_no_driver(self, no_driver: Path) -> None:
-        readings = look(no_driver)
+        readings = read_driver(no_driver)
         assert readings["no_gpu_reason"] == "No NVIDIA driver is installed."
         assert readings["gpus"] == []
 
@@ -63,11 +63,11 @@ class TestNoCard:
         ],
     )
     def test_a_driver_that_does_not_start_says_why(self, driver: Path, code: int, reason: str) -> None:
-        readings = look(driver, nvmlInitWithFlags=code)
+        readings = read_driver(driver, nvmlInitWithFlags=code)
         assert (readings["no_gpu_reason"], readings["gpus"], readings["still_open"]) == (reason, [], 0)
 
     def test_a_driver_without_a_card(self, driver: Path) -> None:
-        readings = look(driver, GPUS=0)
+        readings = read_driver(driver, GPUS=0)
         assert (readings["no_gpu_reason"], readings["gpus"], readings["still_open"]) == (
             "The NVIDIA driver lists no GPU.",
             [],
@@ -75,18 +75,18 @@ class TestNoCard:
         )
 
     def test_a_driver_that_cannot_count(self, driver: Path) -> None:
-        readings = look(driver, nvmlDeviceGetCount_v2=NO_PERMISSION)
+        readings = read_driver(driver, nvmlDeviceGetCount_v2=NO_PERMISSION)
         assert readings["no_gpu_reason"] == "The NVIDIA driver answered: Insufficient Permissions."
 
     def test_the_only_card_is_lost(self, driver: Path) -> None:
-        readings = look(driver, LOST=0)
+        readings = read_driver(driver, LOST=0)
         assert (readings["no_gpu_reason"], readings["gpus"], readings["still_open"]) == (LOST, [], 0)
         assert readings["failures"] == [f"NVIDIA GPU 0: {LOST}"]
 
 
 class TestCards:
     def test_a_card_is_described(self, driver: Path) -> None:
-        readings = look(driver)
+        readings = read_driver(driver)
         assert (readings["no_gpu_reason"], readings["failures"]) == (None, [])
         assert readings["gpus"] == [
             {
@@ -113,7 +113,7 @@ class TestCards:
         ]
 
     def test_a_card_is_read(self, driver: Path) -> None:
-        assert look(driver)["readings"]["0"] == {
+        assert read_driver(driver)["readings"]["0"] == {
             "gpu_temperature_c": [61, None],
             "gpu_power_w": [312.5, None],
             "gpu_power_limit_w": [450, None],
@@ -124,7 +124,7 @@ class TestCards:
         }
 
     def test_two_cards_are_distinguished(self, driver: Path) -> None:
-        gpus = look(driver, GPUS=2)["gpus"]
+        gpus = read_driver(driver, GPUS=2)["gpus"]
         assert [(gpu["index"], gpu["id"], gpu["bus_id"]) for gpu in gpus] == [
             (0, "GPU-zero", FIRST),
             (1, "GPU-one", SECOND),
@@ -144,7 +144,7 @@ class TestCards:
     def test_a_reading_that_a_card_does_not_report_is_unknown_alone(
         self, driver: Path, function: str, unknown: set[str]
     ) -> None:
-        readings = look(driver, **{function: NOT_SUPPORTED})["readings"]["0"]
+        readings = read_driver(driver, **{function: NOT_SUPPORTED})["readings"]["0"]
         assert set(readings) == set(READINGS)
         assert {name for name, reading in readings.items() if reading == [None, UNSUPPORTED]} == unknown
         assert all(value is not None for name, (value, _) in readings.items() if name not in unknown)
@@ -165,18 +165,18 @@ class TestCards:
     def test_a_fact_that_a_card_does_not_report_is_unknown_alone(
         self, driver: Path, function: str, unknown: set[str]
     ) -> None:
-        (gpu,) = look(driver, **{function: NOT_SUPPORTED})["gpus"]
+        (gpu,) = read_driver(driver, **{function: NOT_SUPPORTED})["gpus"]
         assert gpu["absent"] == dict.fromkeys(unknown, UNSUPPORTED)
         assert {name for name, value in gpu.items() if value is None} == unknown
 
     def test_memory_that_nothing_tells_is_unknown_and_not_nothing(self, driver: Path) -> None:
-        readings = look(driver, nvmlDeviceGetMemoryInfo=NOT_SUPPORTED, nvmlDeviceGetMemoryInfo_v2=NOT_SUPPORTED)
+        readings = read_driver(driver, nvmlDeviceGetMemoryInfo=NOT_SUPPORTED, nvmlDeviceGetMemoryInfo_v2=NOT_SUPPORTED)
         memory = {"memory_bytes", "used_bytes", "free_bytes", "reserved_bytes"}
         assert readings["gpus"][0]["absent"] == dict.fromkeys(memory, UNSUPPORTED)
         assert readings["readings"]["0"]["vram_used_mib"] == [None, UNSUPPORTED]
 
     def test_what_an_old_driver_cannot_be_asked_is_unknown_alone(self, old_driver: Path) -> None:
-        readings = look(old_driver, REASONS=4)
+        readings = read_driver(old_driver, REASONS=4)
         readings = readings["readings"]["0"]
         assert readings.pop("gpu_power_w") == [None, TOO_OLD]
         assert readings["vram_used_mib"] == [6144, None]  # it counts what it reserves as used
@@ -187,27 +187,27 @@ class TestCards:
         assert readings["activity"]["0"]["throttled_by"] == ["power limit"]
 
     def test_a_card_without_a_name_is_still_a_card(self, driver: Path) -> None:
-        (gpu,) = look(driver, nvmlDeviceGetName=NOT_SUPPORTED, nvmlDeviceGetUUID=NOT_SUPPORTED)["gpus"]
+        (gpu,) = read_driver(driver, nvmlDeviceGetName=NOT_SUPPORTED, nvmlDeviceGetUUID=NOT_SUPPORTED)["gpus"]
         assert (gpu["name"], gpu["id"]) == ("NVIDIA GPU 0", "index-0")
 
     def test_a_chip_that_shares_the_hosts_memory_says_so(self, driver: Path) -> None:
-        (gpu,) = look(driver, NAME="NVIDIA GB10", nvmlDeviceGetMemoryInfo=NOT_SUPPORTED)["gpus"]
+        (gpu,) = read_driver(driver, NAME="NVIDIA GB10", nvmlDeviceGetMemoryInfo=NOT_SUPPORTED)["gpus"]
         assert gpu["unified"] is True
 
     def test_the_library_is_let_go_once(self, driver: Path) -> None:
-        assert look(driver)["still_open"] == 0
+        assert read_driver(driver)["still_open"] == 0
 
 
 class TestLost:
     def test_a_card_lost_while_it_is_watched_is_unknown_in_everything(self, driver: Path) -> None:
-        readings = look(driver)
+        readings = read_driver(driver)
         assert readings["lost"]["0"] == {name: [None, LOST] for name in READINGS}
         (gpu,) = readings["gpus_with_one_lost"]
         assert gpu["memory_bytes"] is None
         assert gpu["absent"]["memory_bytes"] == LOST
 
     def test_the_second_card_goes_on_without_the_first(self, driver: Path) -> None:
-        readings = look(driver, GPUS=2, LOST=0)
+        readings = read_driver(driver, GPUS=2, LOST=0)
         assert (readings["no_gpu_reason"], readings["failures"]) == (None, [f"NVIDIA GPU 0: {LOST}"])
         assert [(gpu["id"], gpu["index"], gpu["absent"]) for gpu in readings["gpus"]] == [("GPU-one", 1, {})]
         assert readings["readings"]["1"]["gpu_use_percent"] == [87, None]
@@ -215,39 +215,41 @@ class TestLost:
 
 class TestTraffic:
     def test_what_crosses_pcie_is_reported_in_mib(self, driver: Path) -> None:
-        traffic = look(driver)["slow_readings"]["0"]
+        traffic = read_driver(driver)["slow_readings"]["0"]
         assert traffic == {"pcie_received_mib_s": [2000.0, None], "pcie_sent_mib_s": [1_024_000 / 2**20, None]}
 
     def test_a_driver_that_does_not_count_it_says_so(self, driver: Path) -> None:
-        traffic = look(driver, nvmlDeviceGetPcieThroughput=NOT_SUPPORTED)["slow_readings"]["0"]
+        traffic = read_driver(driver, nvmlDeviceGetPcieThroughput=NOT_SUPPORTED)["slow_readings"]["0"]
         assert traffic["pcie_received_mib_s"] == [None, UNSUPPORTED]
 
 
 class TestActivity:
     def test_idle_holds_nothing_back(self, driver: Path) -> None:
-        assert look(driver)["activity"]["0"] == {"processes": [], "throttled_by": [], "absent": {}}
+        assert read_driver(driver)["activity"]["0"] == {"processes": [], "throttled_by": [], "absent": {}}
 
     def test_what_holds_the_clocks_back_is_reported_in_words(self, driver: Path) -> None:
-        activity = look(driver, REASONS=0x1 | 0x4 | 0x40)["activity"]["0"]
+        activity = read_driver(driver, REASONS=0x1 | 0x4 | 0x40)["activity"]["0"]
         assert activity["throttled_by"] == ["power limit", "temperature (hardware)"]
 
     def test_a_program_of_both_lists_is_one_and_unknown_memory_is_none(self, driver: Path) -> None:
-        processes = look(driver, PROCESSES=2)["activity"]["0"]["processes"]
+        processes = read_driver(driver, PROCESSES=2)["activity"]["0"]["processes"]
         assert [(each["pid"], each["used_bytes"]) for each in processes] == [(1, 4 * GIB), (2, 4 * GIB), (3, None)]
         assert processes[0]["name"] == psutil.Process(1).name()
 
     def test_inside_a_container_the_numbers_are_the_hosts_and_name_nothing(self, driver: Path, root: Path) -> None:
         write(root, {".dockerenv": ""})
-        (process,) = look(driver, root, PROCESSES=1)["activity"]["0"]["processes"][:1]
+        (process,) = read_driver(driver, root, PROCESSES=1)["activity"]["0"]["processes"][:1]
         assert process == {"pid": 1, "name": None, "used_bytes": 4 * GIB}
 
     def test_one_list_of_programs_is_better_than_none(self, driver: Path) -> None:
-        result = look(driver, PROCESSES=1, nvmlDeviceGetGraphicsRunningProcesses_v3=NOT_SUPPORTED)["activity"]["0"]
+        result = read_driver(driver, PROCESSES=1, nvmlDeviceGetGraphicsRunningProcesses_v3=NOT_SUPPORTED)["activity"][
+            "0"
+        ]
         assert [each["pid"] for each in result["processes"]] == [1]
         assert result["absent"] == {}
 
     def test_as_under_wsl_a_driver_may_list_no_programs_and_no_use(self, driver: Path) -> None:
-        readings = look(
+        readings = read_driver(
             driver,
             nvmlDeviceGetComputeRunningProcesses_v3=NOT_SUPPORTED,
             nvmlDeviceGetGraphicsRunningProcesses_v3=NOT_SUPPORTED,
@@ -266,7 +268,7 @@ class TestActivity:
 class TestSubsystem:
     def test_wsls_library_is_found_where_windows_puts_it(self, driver: Path, root: Path) -> None:
         write(root, {"usr/lib/wsl/lib/libnvidia-ml.so.1": (driver / SONAME).read_bytes()})
-        readings = look(None, root)
+        readings = read_driver(None, root)
         assert readings["no_gpu_reason"] is None
         assert readings["gpus"][0]["name"] == "NVIDIA Stub 24GB"
 
@@ -276,7 +278,7 @@ class TestSleep:
         pci_card(root, FIRST, RTX_4090, "nvidia", status="suspended", control="auto", kind="0x030200")
         write(root, {"sys/module/nvidia/version": "580.65.06"})
         write(root, {"usr/share/misc/pci.ids": "10de  NVIDIA Corporation\n\t2684  AD102 [GeForce RTX 4090]"})
-        readings = look(driver, root, TOUCHED=tmp_path / "touched")
+        readings = read_driver(driver, root, TOUCHED=tmp_path / "touched")
         assert (readings["no_gpu_reason"], readings["opened"], readings["still_open"]) == (None, False, 0)
         (gpu,) = readings["gpus"]
         known = {name: value for name, value in gpu.items() if value is not None and name != "absent"}
@@ -298,7 +300,7 @@ class TestSleep:
 
     def test_it_is_woken_when_that_is_asked_for(self, driver: Path, root: Path, tmp_path: Path) -> None:
         pci_card(root, FIRST, RTX_4090, "nvidia", status="suspended", control="auto")
-        readings = look(driver, root, WAKE=1, TOUCHED=tmp_path / "touched")
+        readings = read_driver(driver, root, WAKE=1, TOUCHED=tmp_path / "touched")
         assert [(gpu["id"], gpu["asleep"], gpu["memory_bytes"]) for gpu in readings["gpus"]] == [
             ("GPU-zero", False, 24 * GIB)
         ]
@@ -307,7 +309,7 @@ class TestSleep:
     def test_beside_one_that_sleeps_only_the_other_is_touched(self, driver: Path, root: Path, tmp_path: Path) -> None:
         pci_card(root, FIRST, RTX_4090, "nvidia", status="suspended", control="auto")
         pci_card(root, SECOND, RTX_4090, "nvidia")
-        readings = look(driver, root, GPUS=2, TOUCHED=tmp_path / "touched")
+        readings = read_driver(driver, root, GPUS=2, TOUCHED=tmp_path / "touched")
         assert [(gpu["bus_id"], gpu["asleep"]) for gpu in readings["gpus"]] == [(SECOND, False), (FIRST, True)]
         assert len({gpu["index"] for gpu in readings["gpus"]}) == 2
         assert set((tmp_path / "touched").read_text().split()) == {"1"}

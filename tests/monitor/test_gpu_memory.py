@@ -1,4 +1,4 @@
-"""Whose the GPU's memory is, as each system tells it."""
+"""GPU memory by program, as the driver of each system reports it."""
 
 import pytest
 
@@ -11,7 +11,7 @@ CARD = Gpu("nvidia", 0, "RTX", "GPU-1", memory_bytes=24_576 * _MIB, unified=Fals
 LISTED = (GpuProcess(7, "llama-server", 20_000 * _MIB), GpuProcess(9, "game", 900 * _MIB))
 
 
-def look(
+def make_snapshot(
     processes: tuple[GpuProcess, ...] | None = LISTED,
     readings: dict[str, Reading] | None = None,
     gpu: Gpu | None = CARD,
@@ -23,39 +23,39 @@ def look(
 
 
 def test_on_linux_the_driver_tells_the_engines_part_and_the_rest_is_others() -> None:
-    result = memory_by_program(look(), 7, Reading(21_500.0))
+    result = memory_by_program(make_snapshot(), 7, Reading(21_500.0))
     assert [result[name].value for name in MEMORY_READINGS] == [20_000.0, 1_500.0, 24_576.0]
 
 
 def test_what_rounds_below_nothing_is_nothing() -> None:
-    assert memory_by_program(look(), 7, Reading(19_990.0))["others_vram_mib"].value == 0.0
+    assert memory_by_program(make_snapshot(), 7, Reading(19_990.0))["others_vram_mib"].value == 0.0
 
 
 @pytest.mark.parametrize(
-    ("seen", "pid", "reason"),
+    ("snapshot", "pid", "reason"),
     [
-        (look(None), 7, "The driver hides them."),
-        (look(), 8, "does not list the engine"),
-        (look((GpuProcess(7, None, 5),)), 7, "does not list the engine"),
-        (look((GpuProcess(7, "llama-server", None),)), 7, "does not report"),
-        (look(readings={"engine_vram_mib": Reading(5.0)}, alone=False), 7, "a total of all GPUs"),
+        (make_snapshot(None), 7, "The driver hides them."),
+        (make_snapshot(), 8, "does not list the engine"),
+        (make_snapshot((GpuProcess(7, None, 5),)), 7, "does not list the engine"),
+        (make_snapshot((GpuProcess(7, "llama-server", None),)), 7, "does not report"),
+        (make_snapshot(readings={"engine_vram_mib": Reading(5.0)}, alone=False), 7, "a total of all GPUs"),
     ],
 )
-def test_what_is_not_told_is_unknown_with_the_reason(seen: GpuSnapshot, pid: int, reason: str) -> None:
-    result = memory_by_program(seen, pid, Reading(21_500.0))
+def test_what_is_not_told_is_unknown_with_the_reason(snapshot: GpuSnapshot, pid: int, reason: str) -> None:
+    result = memory_by_program(snapshot, pid, Reading(21_500.0))
     for name in ("engine_vram_mib", "others_vram_mib"):
         assert result[name].value is None
         assert reason in (result[name].absent or "")
 
 
 def test_windows_own_counters_go_before_the_drivers_list() -> None:
-    result = memory_by_program(look(readings={"engine_vram_mib": Reading(18_000.0)}), 7, Reading(21_500.0))
+    result = memory_by_program(make_snapshot(readings={"engine_vram_mib": Reading(18_000.0)}), 7, Reading(21_500.0))
     assert result["engine_vram_mib"].value == 18_000.0
     assert result["others_vram_mib"].value == 3_500.0
 
 
 def test_without_the_sum_the_others_are_unknown_for_its_reason() -> None:
-    result = memory_by_program(look(), 7, Reading.unknown("The GPU was disconnected."))
+    result = memory_by_program(make_snapshot(), 7, Reading.unknown("The GPU was disconnected."))
     assert result["engine_vram_mib"].value == 20_000.0
     assert result["others_vram_mib"] == Reading.unknown("The GPU was disconnected.")
 
@@ -63,7 +63,7 @@ def test_without_the_sum_the_others_are_unknown_for_its_reason() -> None:
 def test_there_is_no_total_without_memory_of_its_own() -> None:
     unified = Gpu("amd", 0, "APU", "0000:05:00.0", memory_bytes=8 * 2**30, unified=True)
     assert "shares host memory" in (
-        memory_by_program(look(gpu=unified), 7, Reading(1.0))["vram_total_mib"].absent or ""
+        memory_by_program(make_snapshot(gpu=unified), 7, Reading(1.0))["vram_total_mib"].absent or ""
     )
     nothing = GpuSnapshot(None, False, GpuActivity.unknown("No driver."), {})
     assert memory_by_program(nothing, 7, Reading(1.0))["vram_total_mib"].absent == "No driver."

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.machine.conftest import asked, compiled
+from tests.machine.conftest import ask_driver, compiled
 
 SERVE = """
 import asyncio, json, os
@@ -40,7 +40,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_the_driver_says_arrives_as_an_event_and_is_cleared(
     driver: Path, demo_model: Path, tmp_path: Path
 ) -> None:
-    raised, over = asked(SERVE, driver, tmp_path, MODEL=demo_model, REASONS=0x40 | 0x08)
+    raised, over = ask_driver(SERVE, driver, tmp_path, MODEL=demo_model, REASONS=0x40 | 0x08)
     assert (raised["code"], raised["level"], raised["cleared"]) == ("throttled_hot", "warning", False)
     assert raised["evidence"]["gpu_temperature_c"] == 61
     assert (over["code"], over["cleared"]) == ("throttled_hot", True)

@@ -33,7 +33,7 @@ ON_CPU = """\
 CARD = Gpu("nvidia", 0, "NVIDIA GeForce RTX 3090", "GPU-zero", memory_bytes=24_576 * 2**20, unified=False)
 
 
-def look(gpu: Gpu | None = CARD, *, alone: bool = True) -> GpuSnapshot:
+def make_snapshot(gpu: Gpu | None = CARD, *, alone: bool = True) -> GpuSnapshot:
     return GpuSnapshot(gpu, alone, GpuActivity.unknown("Not checked."), {})
 
 
@@ -51,7 +51,7 @@ def launch(demo_model: Path, tmp_path: Path) -> Launch:
 
 
 def test_a_model_on_a_gpu(launch: Launch) -> None:
-    setup = read_setup(launch, 4711, ON_GPU, look())
+    setup = read_setup(launch, 4711, ON_GPU, make_snapshot())
     assert (setup.draft, setup.slots, setup.engine_pid) == (2, 3, 4711)
     assert (setup.expects_gpu, setup.sees_gpu, setup.on_gpu) == (True, True, True)
     assert setup.weights_mib == 14_201.25
@@ -60,27 +60,29 @@ def test_a_model_on_a_gpu(launch: Launch) -> None:
 
 
 def test_a_build_for_gpus_that_saw_none(launch: Launch) -> None:
-    setup = read_setup(launch, 1, ON_CPU, look())
+    setup = read_setup(launch, 1, ON_CPU, make_snapshot())
     assert (setup.expects_gpu, setup.sees_gpu, setup.on_gpu, setup.weights_mib) == (True, False, False, None)
 
 
 def test_only_the_last_start_counts(launch: Launch) -> None:
-    assert read_setup(launch, 1, [*ON_GPU, *ON_CPU], look()).on_gpu is False
-    assert read_setup(launch, 1, [*ON_CPU, *ON_GPU], look()).weights_mib == 14_201.25
+    assert read_setup(launch, 1, [*ON_GPU, *ON_CPU], make_snapshot()).on_gpu is False
+    assert read_setup(launch, 1, [*ON_CPU, *ON_GPU], make_snapshot()).weights_mib == 14_201.25
 
 
 def test_a_log_that_says_nothing_leaves_it_unknown(launch: Launch) -> None:
-    setup = read_setup(launch, 1, ["anything"], look())
+    setup = read_setup(launch, 1, ["anything"], make_snapshot())
     assert (setup.sees_gpu, setup.on_gpu, setup.host_mib) == (None, None, None)
 
 
 @pytest.mark.parametrize("extra", [("-ngl", "0"), ("--device=none",), ("--gpu-layers", "0")])
 def test_who_wants_the_processor_gets_it_without_a_word(launch: Launch, extra: tuple[str, ...]) -> None:
     wished = replace(launch, options=replace(launch.options, extra=extra))
-    assert read_setup(wished, 1, ON_CPU, look()).expects_gpu is False
+    assert read_setup(wished, 1, ON_CPU, make_snapshot()).expects_gpu is False
 
 
-@pytest.mark.parametrize("seen", [look(None), look(alone=False), look(replace(CARD, unified=True))])
+@pytest.mark.parametrize(
+    "seen", [make_snapshot(None), make_snapshot(alone=False), make_snapshot(replace(CARD, unified=True))]
+)
 def test_which_gpu_has_the_weights_is_known_only_where_there_is_one_with_its_own_memory(
     launch: Launch, seen: GpuSnapshot
 ) -> None:

@@ -1,6 +1,6 @@
-"""A server that means harm: a small real program. `python hostile_server.py FAULT` prints its port and serves.
+"""A hostile server: a small real program. `python hostile_server.py FAULT` prints its port and serves.
 
-Chat requests get the reply that the file REPLY holds, or what the fault is; other requests are answered or abused.
+With the fault "reply" chat requests get the text of the file REPLY; with each other one they get that fault.
 """
 
 import json

@@ -11,7 +11,9 @@ DESKTOP = GpuProcess(20, "gnome-shell", 300 << 20)
 GAME = GpuProcess(30, "game", 2 << 30)
 
 
-def look(*programs: GpuProcess, held_back: tuple[str, ...] = (), others_mib: float | None = None) -> MachineSnapshot:
+def make_snapshot(
+    *programs: GpuProcess, held_back: tuple[str, ...] = (), others_mib: float | None = None
+) -> MachineSnapshot:
     return MachineSnapshot((), GpuActivity((ENGINE, *programs), held_back, {}), others_mib, engine_pid=10)
 
 
@@ -21,12 +23,14 @@ def test_nothing_known_spoils_nothing() -> None:
 
 
 def test_a_clock_that_falls_spoils_until_it_is_the_usual_one() -> None:
-    marks, hot = DisturbanceJudge(), look(held_back=("temperature (driver)",))
-    assert all(marks.find_disturbance(look(), look(), 2_600.0) is None for _ in range(6))
-    assert marks.find_disturbance(look(), hot, 2_590.0) is None  # it costs nothing
-    disturbance = marks.find_disturbance(look(), hot, 1_800.0)
+    marks, hot = DisturbanceJudge(), make_snapshot(held_back=("temperature (driver)",))
+    assert all(marks.find_disturbance(make_snapshot(), make_snapshot(), 2_600.0) is None for _ in range(6))
+    assert marks.find_disturbance(make_snapshot(), hot, 2_590.0) is None  # it costs nothing
+    disturbance = marks.find_disturbance(make_snapshot(), hot, 1_800.0)
     assert disturbance == "The GPU was throttled (temperature (driver)): 1800 MHz instead of the usual 2600 MHz."
-    assert marks.find_disturbance(look(), look(), 1_800.0) is None  # idle clocks and the like are no throttling
+    assert (
+        marks.find_disturbance(make_snapshot(), make_snapshot(), 1_800.0) is None
+    )  # idle clocks and the like are no throttling
     judged = [marks.find_disturbance(hot, hot, 1_800.0) for _ in range(12)]
     assert judged[0] is not None
     assert judged[-1] is None
@@ -35,7 +39,8 @@ def test_a_clock_that_falls_spoils_until_it_is_the_usual_one() -> None:
 def test_a_power_limit_is_the_ordinary_state() -> None:
     marks = DisturbanceJudge()
     assert all(
-        marks.find_disturbance(look(), look(held_back=("power limit",)), 2_600.0 - 300 * i) is None for i in range(8)
+        marks.find_disturbance(make_snapshot(), make_snapshot(held_back=("power limit",)), 2_600.0 - 300 * i) is None
+        for i in range(8)
     )
 
 
@@ -52,17 +57,20 @@ def test_a_spill_spoils() -> None:
 def test_who_comes_onto_the_gpu_spoils_the_reply_in_which_they_come() -> None:
     marks = DisturbanceJudge()
     assert (
-        marks.find_disturbance(look(DESKTOP), look(DESKTOP, GAME), None) == "Another program started on the GPU: game."
+        marks.find_disturbance(make_snapshot(DESKTOP), make_snapshot(DESKTOP, GAME), None)
+        == "Another program started on the GPU: game."
     )
-    assert marks.find_disturbance(look(DESKTOP, GAME), look(DESKTOP, GAME), None) is None
-    assert marks.find_disturbance(look(), look(GpuProcess(40, "bar", 5 << 20)), None) is None
+    assert marks.find_disturbance(make_snapshot(DESKTOP, GAME), make_snapshot(DESKTOP, GAME), None) is None
+    assert marks.find_disturbance(make_snapshot(), make_snapshot(GpuProcess(40, "bar", 5 << 20)), None) is None
     assert (
-        marks.find_disturbance(look(), look(GpuProcess(41, None, 5 << 30)), None) is None
+        marks.find_disturbance(make_snapshot(), make_snapshot(GpuProcess(41, None, 5 << 30)), None) is None
     )  # a container's: it may be ours
-    assert marks.find_disturbance(MachineSnapshot(), look(GAME), None) is None  # nobody told of it before
+    assert marks.find_disturbance(MachineSnapshot(), make_snapshot(GAME), None) is None  # nobody told of it before
 
 
 @pytest.mark.parametrize(("before", "after", "spoilt"), [(500, 600, False), (500, 700, True), (None, 700, False)])
 def test_memory_that_others_take_spoils(before: float | None, after: float, spoilt: bool) -> None:
-    disturbance = DisturbanceJudge().find_disturbance(look(others_mib=before), look(others_mib=after), None)
+    disturbance = DisturbanceJudge().find_disturbance(
+        make_snapshot(others_mib=before), make_snapshot(others_mib=after), None
+    )
     assert (disturbance is not None) is spoilt

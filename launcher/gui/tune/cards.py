@@ -188,7 +188,7 @@ _MOST_TUNES, _VERDICT_COLUMN = 20, 3
 
 def _history_columns() -> list[Column[Summary]]:
     def verdict_cell(row: Summary) -> Cell:
-        return Cell(render(row.sentence) if row.sentence else tr("Still measured"))
+        return Cell(render(row.sentence) if row.sentence else tr("In progress"))
 
     return [
         Column(tr("When"), "", lambda row: Cell(time.strftime("%Y-%m-%d %H:%M", time.localtime(row.began_s)))),
@@ -551,7 +551,7 @@ class WorkloadList(QWidget):
     """Choice of a workload by mouse and arrow keys, or of several at once."""
 
     chosen = Signal(str)
-    """The workload that was clicked, or taken up or left out as one of several."""
+    """The workload that was clicked, or added or removed as one of several."""
 
     def __init__(self) -> None:
         super().__init__()
