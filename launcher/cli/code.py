@@ -93,7 +93,7 @@ async def run(options: argparse.Namespace) -> Result | int:
         program = (agent.program,)
     running = await find_running_server(agent, options.model, options.url, read_api_key(options.url, options))
     given = given_settings(options)
-    if running is not None and given:
+    if running is not None and (given or options.engine is not None):
         raise BadOption(
             f"{running.server.url} runs already, with its own settings.",
             "Change them with `mtp-launcher restart --set NAME=VALUE`, or stop it first.",

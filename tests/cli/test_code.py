@@ -204,6 +204,9 @@ def test_a_running_server_is_used_and_checked(home: Path, opencode: Path) -> Non
         ended = run("code", "opencode", "--url", url)
         assert ended.returncode == 5, ended.stderr
         assert f"`mtp-launcher agent-check --agent opencode --url {url}` checks that." in " ".join(ended.stderr.split())
+        for setting in (("--ctx", "65536"), ("--engine", "built-in")):
+            refused = run("code", "opencode", "--url", url, *setting)
+            assert f"Error: {url} runs already, with its own settings." in refused.stderr
         assert run("agent-check", "--url", url, "--agent", "opencode").returncode == 0
         verdict = run("agent-check", "--url", url, "--json")
     assert verdict.returncode == 0
