@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -206,13 +206,14 @@ async def _run_with_own_server(
     from launcher.app.coding import check_template
     from launcher.app.session import ServerSession
     from launcher.base.errors import LauncherError
-    from launcher.cli.progress import StateLine
+    from launcher.cli.shared_terminal import SharedTerminal
     from launcher.cli.suggested_fixes import actions_json, print_failure
     from launcher.engine.server.last_start import save_last_model
     from launcher.monitor.monitor import UNSEEN
 
     start = await _resolve_start(agent, options, given)
-    session = ServerSession(on_event=StateLine().show_event)
+    terminal = SharedTerminal()
+    session = ServerSession(on_event=terminal.show_event)
     session.monitor.periods = UNSEEN
 
     def command_for_action(action: Action) -> FixCommand:
@@ -228,7 +229,8 @@ async def _run_with_own_server(
         server = await _read_own_server(session)
         if not options.own_template:
             await check_template(agent, server)
-        code = await _run_with_server(agent, server, program, options, session)
+        with nullcontext() if options.server_only else terminal.lent():
+            code = await _run_with_server(agent, server, program, options, session)
         if not options.server_only:
             records = [each.as_json() for each in session.request_log.records]
             if not records:

@@ -199,6 +199,26 @@ def test_ctrl_c_is_the_agents(home: Path, opencode: Path) -> None:
         assert process.wait(60) == 7
 
 
+def test_nothing_is_printed_into_the_window_of_the_agent(home: Path, opencode: Path) -> None:
+    command = [sys.executable, "-m", "launcher", "code", "opencode", "--model", "demo", "--no-check", "--", "wait"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while "waiting" not in (line := process.stdout.readline()):
+            assert line
+        (server,) = json.loads(forked.run("status", "--json").stdout)
+        os.kill(killed := server["pid"], signal.SIGKILL)
+        while server["pid"] == killed or server["state"] != "ready":
+            (server,) = json.loads(forked.run("status", "--json").stdout)
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.stderr.read()
+        assert process.wait(60) == 7
+    begin, end = said.index("opencode with demo"), said.index("1 request: ")
+    assert "Loading" not in said[begin:end]
+    assert re.search(r"^\d\d:\d\d The engine was killed by", said[begin:end], re.M)
+
+
 def test_a_running_server_is_used_and_checked(home: Path, opencode: Path) -> None:
     with scripted_server() as url:
         ended = run("code", "opencode", "--url", url)
