@@ -207,7 +207,8 @@ class Gate:
         self.report = HandoverReport([])
         found = await self._cut_streams(link, running, drain_s, same_model=same_model)
         began_s = time.monotonic()
-        self._saved = await self._take_slots(link)
+        async with self._slots_lock:  # a request may be restoring them just now
+            self._saved = await self._take_slots(link)
         if not same_model:
             delete_slots(self._saved)
             self._saved = []
@@ -485,6 +486,8 @@ class Gate:
                     return
                 if takes_turn:
                     await self._prepare_slots(link, forwarder)
+                    if not self._turns.limit:  # a handover has begun meanwhile
+                        continue
                 if not await forwarder.forward(link):
                     return
             except EngineUnreached:

@@ -4,10 +4,11 @@ The engines are real: the built-in one with the demo model.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -22,6 +23,7 @@ from launcher.base.errors import ActionImpossible, BadOption, Superseded
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.state import ServerState
+from launcher.gateway.engine_link import EngineLink
 from launcher.tuning.goal import Goal
 from launcher.tuning.records import Prompt
 from launcher.tuning.tuner import ClientsAwaited, TrialPlanned, TuneEvent
@@ -121,38 +123,76 @@ async def test_a_tune_ends_although_a_client_streams_meanwhile_and_the_settings_
         check_same_words(cut, await read_whole(client, 400))
 
 
-async def test_a_client_s_conversation_is_remembered_over_measured_replies_and_starts(options: ServeOptions) -> None:
-    turns = [{"role": "user", "content": QUESTION}]
+class Conversation:
+    """A client's conversation, a turn at a time."""
 
-    async def ask(client: httpx.AsyncClient) -> dict[str, int]:
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+        self._turns = [{"role": "user", "content": QUESTION}]
+
+    async def ask(self) -> dict[str, int]:
+        """Take the next turn, and return the engine's timings of the reply."""
         body = {
-            "messages": turns,
+            "messages": self._turns,
             "max_tokens": 20,
             "temperature": 0,
             "chat_template_kwargs": {"enable_thinking": False},
         }
-        reply = (await client.post("/v1/chat/completions", json=body)).json()
-        turns.append(reply["choices"][0]["message"] | {"reasoning_content": ""})
-        turns.append({"role": "user", "content": "Go on."})
+        reply = (await self._client.post("/v1/chat/completions", json=body)).json()
+        self._turns.append(reply["choices"][0]["message"] | {"reasoning_content": ""})
+        self._turns.append({"role": "user", "content": "Go on."})
         timings: dict[str, int] = reply["timings"]
         return timings
 
+
+async def test_a_client_s_conversation_is_remembered_over_measured_replies_and_starts(options: ServeOptions) -> None:
     async with serving(options) as (session, client), borrowed(session) as lent:
-        read = (await ask(client))["prompt_n"]
+        conversation = Conversation(client)
+        read = (await conversation.ask())["prompt_n"]
         assert read > 100
         bench = BorrowedBench(lent, options)
         await bench.become({"draft": 1})
         river, sea = WORK.prompts
         assert (await bench.run(river, seed=1)).error is None
-        assert (await ask(client))["cache_n"] >= read - 10
+        assert (await conversation.ask())["cache_n"] >= read - 10
         await bench.become({"draft": 3})
         assert (await bench.run(sea, seed=1)).error is None
         await bench.become({"draft": 4})
-        assert (await ask(client))["cache_n"] >= read - 10
+        assert (await conversation.ask())["cache_n"] >= read - 10
         launch = session.supervisor.launch
         assert launch is not None
         folder = Path(launch.command.arguments[launch.command.arguments.index("--slot-save-path") + 1])
         assert list(folder.iterdir()) == []
+
+
+async def test_a_restart_while_a_conversation_is_restored_does_not_lose_it(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing: asyncio.Task[None] | None = None
+    original = EngineLink.request_json
+
+    async def request_json(self: EngineLink, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+        nonlocal changing
+        if path.endswith("restore") and changing is None:
+            before = session.last_handover
+            changing = asyncio.create_task(session.start(replace(options, draft=1)))
+            while session.last_handover is before:
+                await asyncio.sleep(0.01)
+            answer = await self.count_prompt({"messages": [{"role": "user", "content": "Hi"}]})  # some time later
+            assert answer is not None
+        return await original(self, path, body)
+
+    async with serving(options) as (session, client), borrowed(session) as lent:
+        conversation = Conversation(client)
+        read = (await conversation.ask())["prompt_n"]
+        bench = BorrowedBench(lent, options)
+        await bench.become({"draft": 3})
+        assert (await bench.run(WORK.prompts[0], seed=1)).error is None
+        monkeypatch.setattr(EngineLink, "request_json", request_json)
+        timings = await conversation.ask()
+        assert changing is not None
+        await changing
+        assert timings["cache_n"] >= read - 10
 
 
 async def test_a_measurement_that_is_killed_leaves_the_settings_of_before(options: ServeOptions) -> None:
