@@ -44,7 +44,7 @@ from launcher.base.paths import runtime_dir
 from launcher.base.running_mark import mark_running
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.logs import LogLine
-from launcher.engine.server.state import LogAdded, Notice, ServerEvent, ServerState
+from launcher.engine.server.state import LogAdded, Notice, ReplyProgress, ServerEvent, ServerState
 from launcher.engine.server.supervisor import Supervisor
 from launcher.gateway.request_log import RequestRecord
 from launcher.monitor.monitor import UNSEEN
@@ -82,6 +82,7 @@ class OwnerStream:
         self._seen_lines = 0
         self._launch: Launch | None = None
         self._launch_json: Json | None = None
+        self._progress: ReplyProgress | None = None
 
     def add_event(self, event: ServerEvent) -> None:
         """Pass an event on. Log lines are read from the log, so that a flood of them does not wait here."""
@@ -172,6 +173,9 @@ class OwnerStream:
         if supervisor.launch is not self._launch:
             self._launch = supervisor.launch
             self._launch_json = launch_to_json(supervisor.launch) if supervisor.launch else None
+        progress = supervisor.reply_progress
+        if progress is None or self._progress is None or progress.counts != self._progress.counts:
+            self._progress = progress
         return state | {
             "status": event_to_json(supervisor.status),
             "options": options_to_json(supervisor.options) if supervisor.options else None,
@@ -179,7 +183,7 @@ class OwnerStream:
             "engine_endpoint": endpoint_to_json(supervisor.engine_endpoint),
             "engine_pid": supervisor.engine_pid,
             "held_requests": supervisor.held_requests,
-            "reply_progress": supervisor.reply_progress,
+            "reply_progress": self._progress,
             "log": str(supervisor.log.path),
             "launch": self._launch_json,
         }

@@ -385,7 +385,8 @@ class Gate:
         """How far the replies are, those of measurements included."""
         replies = [each.exchange for each in self._forwarders if each.exchange.path in GENERATING_PATHS]
         running = sum(each.state is ExchangeState.RUNNING for each in replies)
-        return ReplyProgress(self._ended_parts + sum(each.parts for each in replies), running, self._ended_requests)
+        parts = self._ended_parts + sum(each.parts for each in replies)
+        return ReplyProgress(parts, running, self._ended_requests, time.monotonic())
 
     @property
     def is_in_use(self) -> bool:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from launcher.engine.server.client import Timings
 
 _WINDOW_MS = 1_000.0
-_WINDOW_S = 1.0
+_WINDOW_S, _LEAST_S = 1.0, 0.2
+"""Seconds over which a rate is measured, at most and at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +47,14 @@ class TrafficMeter:
 
     def __init__(self) -> None:
         self._counts: deque[tuple[float, int]] = deque()
-        """The count where it has changed, with the times, in seconds of any clock; the first one may be as before."""
+        """The count where it has changed, with the times; the first one may be as before."""
 
     def reset(self) -> None:
         """Forget what was counted, because another engine goes on."""
         self._counts.clear()
 
     def add(self, now_s: float, parts: int) -> None:
-        """Add a reading of the count."""
+        """Add the count as it was at a time, in seconds of any clock."""
         if self._counts and now_s - self._counts[-1][0] > _WINDOW_S:  # nothing came for so long
             self._counts.clear()
         if self._counts and parts == self._counts[-1][1]:
@@ -64,13 +65,12 @@ class TrafficMeter:
         while len(self._counts) > 2 and self._counts[1][0] < now_s - _WINDOW_S:
             self._counts.popleft()
 
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Rate over the last second, or since the first stream began if that is shorter. None if nothing came."""
-        if len(self._counts) < 2:
+    def rate_at(self, now_s: float) -> float | None:
+        """Return the rate over a second, or since the first stream began if that is shorter. None if nothing comes."""
+        if len(self._counts) < 2 or now_s - self._counts[-1][0] > _WINDOW_S:
             return None
         (began_s, before), (ended_s, parts) = self._counts[0], self._counts[-1]
-        return (parts - before) / (ended_s - began_s) if ended_s > began_s else None
+        return (parts - before) / (ended_s - began_s) if ended_s - began_s >= _LEAST_S else None
 
 
 class ReplyMeter:

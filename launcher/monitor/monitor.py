@@ -298,7 +298,7 @@ class Monitor:
         if progress is not None and server.status.state in SERVING:
             server.note_requests(progress.running)
             self.health_watch.note_running(progress.running)
-            self._client_meter.add(self._clock(), progress.parts)
+            self._client_meter.add(progress.time_s, progress.parts)
 
     def _read_machine(
         self, gpu: GpuSensors, engine_runs: bool, read_check: Callable[[], CheckInput] | None
@@ -320,7 +320,7 @@ class Monitor:
         The drafts of their replies are known once these have ended.
         """
         meter = None if state in _ENGINE_STARTS else self._valid_meter()
-        passing = None if state in _ENGINE_STARTS else self._client_meter.tokens_per_second
+        passing = None if state in _ENGINE_STARTS else self._client_meter.rate_at(self._clock())
         if meter is not None and meter.last is not None:
             rate = Reading(meter.tokens_per_second, message("Too few tokens."))
             if meter is self._meter and 0 < meter.acceptance.drafted < _LEAST_DRAFTED:

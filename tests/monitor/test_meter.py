@@ -198,31 +198,37 @@ class TestTraffic:
         meter = TrafficMeter()
         for at_s in (0.0, 0.5, 60.0):  # nothing comes
             meter.add(at_s, 7)
-            assert meter.tokens_per_second is None
+            assert meter.rate_at(at_s) is None
         for tenth in range(1, 31):
             meter.add(60 + tenth / 10, 7 + 5 * tenth)
-            assert meter.tokens_per_second == pytest.approx(50)
+            assert meter.rate_at(60 + tenth / 10) == (None if tenth == 1 else pytest.approx(50))
         for tenth in range(31, 51):
             meter.add(60 + tenth / 10, 157 + 2 * (tenth - 30))
-        assert meter.tokens_per_second == pytest.approx(20)
+        assert meter.rate_at(65) == pytest.approx(20)
 
     def test_a_stream_that_stands_still_for_a_second_has_none(self) -> None:
         meter = TrafficMeter()
-        for at_s, parts in ((0.0, 0), (0.1, 10), (0.9, 10)):
+        for at_s, parts in ((0.0, 0), (0.5, 50), (0.9, 50)):
             meter.add(at_s, parts)
-        assert meter.tokens_per_second == pytest.approx(100)
-        meter.add(1.2, 10)
-        assert meter.tokens_per_second is None
-        meter.add(1.3, 11)
-        assert meter.tokens_per_second == pytest.approx(10)
+        assert meter.rate_at(0.9) == meter.rate_at(1.4) == pytest.approx(100)
+        assert meter.rate_at(1.6) is None
+        meter.add(1.6, 50)
+        meter.add(1.9, 53)
+        assert meter.rate_at(1.9) == pytest.approx(10)
+
+    def test_counts_that_come_late_in_one_go_have_the_rate_of_their_own_times(self) -> None:
+        meter = TrafficMeter()
+        for tenth in range(5):
+            meter.add(tenth / 10, 10 * tenth)
+        assert meter.rate_at(1.0) == pytest.approx(100)
 
     def test_another_engine_begins_anew(self) -> None:
         meter = TrafficMeter()
         meter.add(0.0, 0)
-        meter.add(0.1, 10)
+        meter.add(0.5, 10)
         meter.reset()
-        meter.add(0.2, 20)
-        assert meter.tokens_per_second is None
+        meter.add(0.8, 20)
+        assert meter.rate_at(0.8) is None
 
 
 class TestTotal:

@@ -92,11 +92,18 @@ class ReplyProgress(NamedTuple):
     """Clients' requests for replies, as the gateway forwards them: how many run, and how many have ended.
 
     `parts` counts what all of them have delivered of streams. A part is a token, or several that make a character.
+    `time_s` is when that was so, by time.monotonic(), which is the same in all processes of a computer.
     """
 
     parts: int = 0
     running: int = 0
     ended: int = 0
+    time_s: float = 0.0
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """All but the time."""
+        return self.parts, self.running, self.ended
 
 
 @dataclass(frozen=True, slots=True)
