@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.agents.agent import Agent
+from launcher.agents.agent import Agent, load_agents
 from launcher.agents.late_system import find_refusal
 from launcher.base.errors import LauncherError, Refused
 from launcher.base.messages import join_messages, message
@@ -63,11 +63,16 @@ class _Findings:
     tool_call: bool = False
 
 
-async def check_server(client: EngineClient, agent: Agent | None = None, *, model: str | None = None) -> Verdict:
+async def check_server(
+    client: EngineClient, agent: Agent | None = None, *, model: str | None = None, context: int | None = None
+) -> Verdict:
     """Return the verdict on a server, for one agent or for any. Sends three or four short requests.
 
+    With a `context`, in tokens per slot, that is too small for the agent it sends none.
     Raises Unreachable, and Refused if the server takes no chat request at all.
     """
+    if context is not None and (sentence := _explain_small_context(agent, context)):
+        return Verdict(False, False, None, None, None, sentence)
     client.set_purpose(PURPOSE)
     findings, texts = _Findings(), _load_texts()
     rules = (f"{number}. {texts['rule']}" for number in range(1, _RULES + 1))
@@ -101,6 +106,25 @@ async def check_server(client: EngineClient, agent: Agent | None = None, *, mode
     if agent is not None and (refusal := await find_refusal(client, agent, model or message("the model"))):
         findings.faults.append(join_messages(refusal.title, refusal.hint))
     return _make_verdict(findings, agent, accepted / drafted if drafted else None)
+
+
+def _explain_small_context(agent: Agent | None, context: int) -> str:
+    """Return that an agent, or each of them, needs a larger context; "" if it does not."""
+    agents = load_agents() if agent is None else (agent,)
+    least = min(each.smallest_context for each in agents)
+    if context >= least:
+        return ""
+    return join_messages(
+        message("Not ready for {title}.", title=agent.title if agent else message("coding agents")),
+        message(
+            "A request has {context:,} tokens of context here, and at least {least:,} are needed. Start the server with"
+            " more: `mtp-launcher restart --set ctx=N`.",
+            window="A request has {context:,} tokens of context here, and at least {least:,} are needed. Increase the"
+            " context in the cockpit.",
+            context=context,
+            least=least,
+        ),
+    )
 
 
 def _load_texts() -> Any:  # noqa: ANN401 -- as in resources/agent-check.json

@@ -34,7 +34,8 @@ async def run(options: argparse.Namespace) -> Result:
     async with EngineClient(address.url, key, remote=remote) as client:
         # First what it is: a web server of another kind answers the check's requests with anything.
         features = await AttachedServer(address, key, client=client).detect_features()
-        verdict = await check_server(client, agent, model=None if features.is_llama_server else features.model)
+        model = None if features.is_llama_server else features.model
+        verdict = await check_server(client, agent, model=model, context=features.context)
     data = asdict(verdict)
     figures = ("reuse_turn2", "reuse_turn3", "acceptance")
     data |= {name: round_figure(data[name], 4) for name in figures}

@@ -12,6 +12,7 @@ from launcher.app.serving import serve
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import EngineClient
 from tests.agents.scripted import scripted_server
+from tests.cli.in_process import run
 
 
 def check(url: str, agent: str | None = None) -> Verdict:
@@ -51,6 +52,16 @@ def test_what_is_wrong_is_said_with_what_to_do(fault: str, agent: str | None, wo
     assert not verdict.ready
     assert words in verdict.sentence
     assert verdict.tool_call == (fault not in ("text-call", "no-call"))
+
+
+@pytest.mark.parametrize(("agent", "least"), [("qwen", "40,960"), (None, "16,384")])
+def test_a_context_that_is_too_small_is_the_verdict(home: Path, agent: str | None, least: str) -> None:
+    with scripted_server(context=8_192) as url:
+        checked = run("agent-check", "--url", url, *(("--agent", agent) if agent else ()))
+    assert checked.returncode == 1
+    said = " ".join(checked.stdout.split())
+    assert f"A request has 8,192 tokens of context here, and at least {least} are needed." in said
+    assert said.startswith("Not ready for Qwen Code." if agent else "Not ready for coding agents.")
 
 
 def test_the_demo_reuses_its_prompt_and_calls_no_tool(demo_model: Path, home: Path) -> None:
