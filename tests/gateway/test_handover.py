@@ -368,6 +368,8 @@ async def test_many_changes_at_once_are_one_for_the_stream(options: ServeOptions
         assert ends[-1] is None
         cut.most_parts = cut.parts + 50
         await reading
+        (record,) = session.request_log.records
+        assert (record.handovers, len(record.gaps_s)) == (1, 1)
         check_same_words(cut, await read_whole(client, cut.most_parts))
 
 
