@@ -234,7 +234,7 @@ def _reason(model: LibraryModel, file: LibraryFile) -> str:
         return render(file.lack) or tr("Checking whether it fits ...")
     if plan.status.value == "TOO BIG":
         if plan.host_short and not missing_mib(plan):
-            return tr("Needs more main memory than is free")
+            return tr("Needs more host memory than is free")
         return tr("Needs {size:.1f} GiB more than is free", size=missing_mib(plan) / _GIB_MIB)
     first, second = _strength(plan), _weakness(plan)
     return f"{first}; {second}" if second else first
@@ -247,7 +247,7 @@ def _strength(plan: Plan) -> str:
     if plan.status.value == "OFFLOADS":
         weights = plan.estimate.host.weights
         share = weights / max(weights + plan.estimate.parts.weights, 1)
-        return tr("{percent:.0f} % of it runs in main memory", percent=100 * share)
+        return tr("{percent:.0f} % of it runs in host memory", percent=100 * share)
     if plan.status.value == "TIGHT":
         free = (plan.free_mib - plan.needed_mib) / _GIB_MIB
         return tr("Leaves only {size:.1f} GiB free", size=free)
@@ -293,7 +293,7 @@ def _compare(model: LibraryModel, file: LibraryFile) -> str:
     if best is None or best.plan is None or file.key == best.key:
         return tr("best for this card")
     if plan.status.value == "OFFLOADS" and best.plan.status.value != "OFFLOADS":
-        return tr("partly in main memory")
+        return tr("partly in host memory")
     larger = (file.size_bytes or 0) > (best.size_bytes or 0)
     if plan.setting.context < best.plan.setting.context:
         return tr("better, less context") if larger else tr("less context")
