@@ -33,6 +33,8 @@ _FIRST_PLANNED = 30
 """Models on this computer that are planned before the rest: there may be hundreds in other programs' folders."""
 _SAME_MEMORY = 0.01
 """Share of the free memory by which it may differ for earlier plans to stay valid."""
+_USUAL_BITS = 4.7
+"""Bits per weight of the file that most users take."""
 _UNRANKED = 1_000
 """Place of a file that was not compared with the model's other files."""
 _NAME_ENDINGS = (" with MTP head", " with draft file", " (built in)")
@@ -123,6 +125,11 @@ class LibraryModel:
         return min(here, key=_place_of_file, default=None) or self.best or next(iter(self.files), None)
 
     @property
+    def is_pending(self) -> bool:
+        """Whether none of its files was planned yet, so that nobody knows which is the best."""
+        return not self.is_built_in and not any(each.plan or each.lack for each in self.files)
+
+    @property
     def is_here(self) -> bool:
         """Whether a file of it is on this computer."""
         return any(each.local is not None for each in self.files)
@@ -144,7 +151,11 @@ class LibraryModel:
     @property
     def is_planned(self) -> bool:
         """Whether each of its files was planned, or has a reason why not."""
-        return self.found is None and all(each.plan or each.lack or not each.is_model for each in self.files)
+        return (
+            self.found is None
+            and bool(self.files)
+            and all(each.plan or each.lack or not each.is_model for each in self.files)
+        )
 
     def with_file(self, changed: LibraryFile) -> LibraryModel:
         """Return the model with a file replaced, by its key."""
@@ -207,7 +218,8 @@ async def read_shelf(machine: MachineDescription, known: ModelShelf | None = Non
     try:
         situation = await read_situation(machine)
     except LauncherError as error:
-        yield replace(shelf, problem=error.message, is_complete=True)
+        models = tuple(_without_plans(each, error.message) for each in shelf.models)
+        yield replace(shelf, models=models, problem=error.title, is_complete=True)
         return
     shelf = replace(shelf, situation=situation)
     if known is not None and known.situation is not None and _is_same_memory(known.situation, situation):
@@ -449,6 +461,10 @@ async def _plan_model(
     return replace(model, files=_order_files(files))
 
 
+def _without_plans(model: LibraryModel, why: str) -> LibraryModel:
+    return replace(model, files=tuple(replace(each, plan=None, lack=why) for each in model.files))
+
+
 def _plan_entry(model: LibraryModel, catalogue: Catalogue, situation: Situation, *, every: bool) -> LibraryModel:
     from launcher.models.catalogue import Catalogue
     from launcher.models.plan import PlanCriteria, list_unplanned, make_plans
@@ -456,15 +472,13 @@ def _plan_entry(model: LibraryModel, catalogue: Catalogue, situation: Situation,
     entry = model.entry
     assert entry is not None  # noqa: S101 -- for the type checker
     if entry.id == "demo":
-        return replace(
-            model, files=tuple(replace(each, lack=message("It is a part of the program.")) for each in model.files)
-        )
+        return _without_plans(model, message("It is a part of the program."))
     if all(each.id != entry.id for each in catalogue.models):
         catalogue = Catalogue((entry,))
     try:
         ranked = make_plans(catalogue, situation, PlanCriteria(entry.id))
     except LauncherError as error:
-        return replace(model, files=tuple(replace(each, lack=error.message) for each in model.files))
+        return _without_plans(model, error.message)
     plans: dict[str, tuple[int, Plan]] = {}
     for place, each_plan in enumerate(ranked):
         plans.setdefault(each_plan.file.quant, (place, each_plan))
@@ -513,10 +527,17 @@ async def _plan_local(file: LibraryFile, catalogue: Catalogue, situation: Situat
     return replace(file, entry=selection.entry, file=selection.file or selection.entry.files[0], plan=plan, lack="")
 
 
-def _place_of_file(file: LibraryFile) -> tuple[int, int, bool, int]:
-    """Return the place of a file among those of its model: what fits, in the order of the ranking, then the larger."""
-    group = 3 if file.plan is None else file.plan.group
-    offloads = file.plan is not None and file.plan.setting.n_cpu_moe > 0
+def _place_of_file(file: LibraryFile) -> tuple[int, int, bool, float]:
+    """Return the place of a file among those of its model: what fits, in the order of the ranking, then the larger.
+
+    Files without a plan come last, those with the usual bits per weight first.
+    """
+    from launcher.models.file_size import usual_bits
+
+    if file.plan is None:
+        return 3, file.rank, False, abs(usual_bits(file.quant) - _USUAL_BITS)
+    group = file.plan.group
+    offloads = file.plan.setting.n_cpu_moe > 0
     return group, file.rank, offloads, -(file.size_bytes or 0)
 
 

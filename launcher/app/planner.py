@@ -197,7 +197,10 @@ def _check_awake(machine: Machine, description: MachineDescription) -> None:
     if asleep and not usable and not description.wake and description.backend != "cpu":
         raise GpuAsleep(
             message("The {name} is asleep, so its free memory is unknown.", name=asleep[0].name),
-            message("Add --wake to wake it, or describe it with --gpu-memory."),
+            message(
+                "Add --wake to wake it, or describe it with --gpu-memory.",
+                window="It wakes when a model is started; until then nothing can be said of what fits.",
+            ),
         )
 
 

@@ -76,6 +76,14 @@ SHORTCUTS = (
         ),
     ),
     ShortcutGroup(
+        mark("Models"),
+        (
+            ("Ctrl+F", mark("Search; Down: to the list")),
+            ("Return", mark("Start the model, or download it")),
+            ("Space", mark("Show or hide its files")),
+        ),
+    ),
+    ShortcutGroup(
         mark("Logs"),
         (
             ("Ctrl+F", mark("Filter lines by text")),

@@ -69,8 +69,8 @@ def test_a_download_goes_on_after_the_program_was_killed(
     page = window.page("models")
     qtbot.waitUntil(lambda: any(each.state.value == "done" for each in page.queue.snapshot.jobs))
     assert received == [("Download finished", job.title)]
-    qtbot.waitUntil(lambda: page.local_models is not None)
-    assert page.local_models is not None
+    qtbot.waitUntil(lambda: page.shelf is not None)
+    assert page.shelf is not None
     _first, second = server.read_record("killed").requests
     begin = int(second["Range"].removeprefix("bytes=").partition("-")[0])
     assert 0 < begin <= ARRIVED < size

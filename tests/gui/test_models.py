@@ -137,7 +137,7 @@ def test_with_nothing_here_it_says_what_to_do(open_page: OpenPage, qtbot: QtBot)
     assert page.list.models  # of the catalogue
     choose_filter(page, qtbot, "here")
     assert page.empty.isVisible()
-    assert page.details.title.text() == "No model is chosen"
+    assert not page.details.isVisible()
     press(qtbot, page.empty.buttons[0])
     assert page.list.isVisible()
     assert len(page.list.models) > 10
@@ -443,7 +443,7 @@ def test_a_link_is_shown_with_its_files_and_got_from_its_row(
     row = row_of(page, model.key)
     assert row.fraction is not None  # at once, before the queue has it
     assert page.downloads.isVisible()
-    assert page.downloads.title.full_text == f"{repo}:{FILE}"
+    assert page.downloads.title.full_text == "MTP demo · F16"
     qtbot.waitUntil(lambda: names(page) == [FILE])
     assert told == [f"{repo}:{FILE}"]
     assert "verified" in page.banner.text.text()
@@ -592,6 +592,18 @@ def test_a_queue_that_was_left_goes_on_with_the_window(
     press(qtbot, page.downloads.open_button)
     press(qtbot, row.cancel)
     qtbot.waitUntil(lambda: page.queue.snapshot.jobs[0].state.value == "cancelled")
+
+
+def test_a_key_leads_to_the_search_and_another_to_the_list(open_page: OpenPage, qtbot: QtBot) -> None:
+    page = open_page(CARD)
+    page.list.setFocus()
+    qtbot.keyClick(page.list, Qt.Key.Key_F, Qt.KeyboardModifier.ControlModifier)
+    assert page.search.field.hasFocus()
+    qtbot.keyClicks(page.search.field, "gemma")
+    assert all("gemma" in each.key for each in page.list.models)
+    qtbot.keyClick(page.search.field, Qt.Key.Key_Down)
+    assert page.list.hasFocus()
+    assert page.list.model_row is page.list.models[0]
 
 
 def test_a_narrow_page_has_the_details_in_a_drawer(open_page: OpenPage, window: Window, qtbot: QtBot) -> None:

@@ -346,6 +346,8 @@ class DetailPanel(Card):
             text = tr("Loaded together with a model.")
         elif file is not None:
             text = render(file.lack) or tr("Checking whether it fits ...")
+        elif self._model is not None and self._model.found is None:
+            text = tr("Checking whether it fits ...")
         self.fit.setText(text)
         self.fit.setVisible(bool(text))
         self.age.show_age(situation.read_at if situation is not None and plan is not None else None)
@@ -373,7 +375,7 @@ class DetailPanel(Card):
             size = format_size(file.size_bytes) if file.size_bytes else tr("size unknown")
             text = tr("Add {what} to the download queue: {size}", what=file.download_id, size=size)
             set_tooltip(self.download, text)
-        self.files.setVisible(file is None)
+        self.files.setVisible(model.found is not None)
         self.look_up.setVisible(can_download and file is not None and file.plan is None and bool(file.lack))
         self.plan.setVisible(file is not None and file.is_model and (bool(file.download_id) or is_here))
         self.downloading.setVisible(is_active)

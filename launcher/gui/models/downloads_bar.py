@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
 
 from launcher.base.messages import join_messages
 from launcher.base.progress import Progress
@@ -19,6 +19,8 @@ from launcher.gui.widgets import Card, Glyph, ProgressLine
 from launcher.gui.widgets.blocks import make_button
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from launcher.fetch.jobs import Job, JobFailure
 
 _GLYPHS = {
@@ -39,10 +41,10 @@ _TITLE_WIDTH, _LINE_WIDTH = 240, 140
 class JobRow(QWidget):
     """Row of one download in the open queue."""
 
-    def __init__(self, queue: QueueController, job_id: int) -> None:
+    def __init__(self, queue: QueueController, job_id: int, name: Callable[[str], str]) -> None:
         super().__init__()
         self.setObjectName("plain")
-        self._queue, self._job_id = queue, job_id
+        self._queue, self._job_id, self._name = queue, job_id, name
         self._state = ""
         self.glyph = Glyph()
         self.title, self.progress_text = ElidedLabel(), ElidedLabel()
@@ -62,6 +64,7 @@ class JobRow(QWidget):
         row.setSpacing(theme.px(theme.GAP_M))
         row.addWidget(self.glyph)
         self.title.setFixedWidth(theme.px(_TITLE_WIDTH))
+        self.title.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
         row.addWidget(self.title)
         row.addWidget(self.line)
         row.addWidget(self.progress_text, 1)
@@ -72,7 +75,7 @@ class JobRow(QWidget):
         """Show a download and its progress. The first in the queue cannot move up."""
         state = self._state = job.state.value
         self.glyph.show_glyph(*_GLYPHS[state])
-        self.title.setText(job.title)
+        self.title.setText(self._name(job.title))
         self.progress_text.setText(job_text(job, progress))
         self.line.show_fraction(_fraction(job, progress))
         self.line.setVisible(state in _QUEUED_STATES)
@@ -101,12 +104,13 @@ class JobRow(QWidget):
 class DownloadsBar(Card):
     """The download that runs, with its progress, speed and rest; the others are behind the arrow.
 
-    Hidden while there is no download. Its height never exceeds one line and six rows.
+    Hidden while there is no download. Its height never exceeds one line and six rows. `name` returns the name of a
+    download for users, by its title.
     """
 
-    def __init__(self, queue: QueueController) -> None:
+    def __init__(self, queue: QueueController, name: Callable[[str], str]) -> None:
         super().__init__()
-        self._queue = queue
+        self._queue, self._name = queue, name
         self._shown: Job | None = None
         self.rows: dict[int, JobRow] = {}
         self._make_line()
@@ -207,7 +211,7 @@ class DownloadsBar(Card):
             row.hide()
             row.deleteLater()
         if list(self.rows) != ids:
-            rows = {job_id: self.rows.get(job_id) or JobRow(self._queue, job_id) for job_id in ids}
+            rows = {job_id: self.rows.get(job_id) or JobRow(self._queue, job_id, self._name) for job_id in ids}
             for row in rows.values():
                 self._column.removeWidget(row)
             for row in rows.values():
@@ -221,7 +225,7 @@ class DownloadsBar(Card):
     def _show_adding(self, title: str) -> None:
         """Show a download that the queue does not have yet: what it is, is asked on the hub first."""
         self.glyph.show_glyph("dashed", "secondary")
-        self.title.setText(title)
+        self.title.setText(self._name(title))
         self.progress.show_fraction(None)
         self.amount.setText(tr("adding ..."))
         for widget in (self.speed, self.rest, self.total, self.problem, self.toggle, self.cancel):
@@ -234,7 +238,7 @@ class DownloadsBar(Card):
     def _show_job(self, job: Job, progress: Progress | None, blocked_by: JobFailure | None) -> None:
         state = job.state.value
         self.glyph.show_glyph(*_GLYPHS[state])
-        self.title.setText(job.title)
+        self.title.setText(self._name(job.title))
         self.progress.setAccessibleName(tr("Download of {title}", title=job.title))
         self.progress.show_fraction(_fraction(job, progress))
         is_queued = state in _QUEUED_STATES

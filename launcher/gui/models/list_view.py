@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _Index = QModelIndex | QPersistentModelIndex
 _MODEL_HEIGHT, _FILE_HEIGHT, _HEAD_HEIGHT = 56, 34, 32
 _EDGE, _TILE, _NAME_LEFT, _FILE_LEFT = 16, 32, 60, 66
-_WIDTHS = {"fit": 112, "file": 112, "speed": 96, "context": 56, "size": 78}
+_WIDTHS = {"fit": 106, "file": 104, "speed": 96, "context": 56, "size": 78}
 _DROPPED = (("context", 250), ("size", 200), ("speed", 200), ("file", 200))
 """Columns that go, in this order, and the pixels that the name needs while they stay."""
 _CHEVRON = 36

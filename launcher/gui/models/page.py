@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QMimeData, Qt, QTimer, QUrl, Slot
-from PySide6.QtGui import QDesktopServices, QKeyEvent, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtGui import QDesktopServices, QKeyEvent, QKeySequence, QPainter, QPaintEvent, QResizeEvent, QShortcut
 from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QStackedWidget, QVBoxLayout, QWidget
 
 from launcher.app import settings
@@ -31,7 +31,16 @@ from launcher.gui.models.folders import FoldersPanel
 from launcher.gui.models.list_view import LibraryList, ListHead, paint_tile
 from launcher.gui.models.queries import delete_model, read_figures
 from launcher.gui.models.queue_controller import QueueController
-from launcher.gui.models.row_text import TILE_ORDER, Download, Row, describe_file, describe_model, store_tile, tile_name
+from launcher.gui.models.row_text import (
+    TILE_ORDER,
+    Download,
+    Row,
+    describe_file,
+    describe_model,
+    name_file,
+    store_tile,
+    tile_name,
+)
 from launcher.gui.models.search import BEST, HERE, AddCard, HubLine, SearchLine, filter_models, sort_models
 from launcher.gui.models.text import format_size
 from launcher.gui.models.verification import Verification
@@ -101,7 +110,7 @@ class ModelsPage(QWidget):
         self.list = LibraryList(self._describe_row)
         self.hub_line = HubLine()
         self.details = DetailPanel()
-        self.downloads = DownloadsBar(self.queue)
+        self.downloads = DownloadsBar(self.queue, self._name_download)
         self.folders = FoldersPanel(self.add_folder, self._remove_folder, self._remove_leftover, self._open_folder)
         self.add_card = AddCard(self.show_hub_model, self.queue.add_download, self.choose_file, self.add_folder)
         self._search_timer = QTimer(self)
@@ -152,16 +161,18 @@ class ModelsPage(QWidget):
 
     @property
     def selected(self) -> tuple[LibraryModel, LibraryFile | None] | None:
-        """The selected model with the file that is meant: the selected one, else the model's first."""
+        """The selected model with the file that is meant: the selected one, else the model's first if that is known."""
         model = self.list.model_row
-        return None if model is None else (model, self.list.file_row or model.first)
+        return None if model is None else (model, self.list.file_row or _first_file(model))
 
     @Slot(object, object)
     def act_on_row(self, model: LibraryModel, file: LibraryFile | None) -> None:
         """Do what the button of a row says: start what is here, get what is not."""
-        file = file or model.first
-        if file is None:
+        file = file or _first_file(model)
+        if file is None and model.found is not None:
             self.show_hub_model(model.repo)
+        elif file is None:
+            return
         elif model.is_built_in or file.is_usable:
             if file.is_model:
                 self._start(model, file)
@@ -352,6 +363,8 @@ class ModelsPage(QWidget):
         """Whether the details are beside the list, not a drawer; None before the first layout."""
         self._arrange()
         QWidget.setTabOrder(self.search.order, self.list)
+        find = QShortcut(QKeySequence(QKeySequence.StandardKey.Find), self, self._enter_search)
+        find.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
 
     def _make_list(self) -> None:
         self.empty = EmptyState(
@@ -399,7 +412,8 @@ class ModelsPage(QWidget):
 
     def _show_drawer(self) -> None:
         """Show the details if there is room, or if the user has opened them."""
-        self.details.setVisible(bool(self._is_beside) or self._is_drawer_open)
+        has_rows = bool(self.list.models) or self.shelf is None
+        self.details.setVisible(has_rows and (bool(self._is_beside) or self._is_drawer_open))
         self.details.close_button.setVisible(not self._is_beside)
 
     def _set_drawer(self, *, is_open: bool) -> None:
@@ -522,6 +536,7 @@ class ModelsPage(QWidget):
             self._rows.setCurrentIndex(3)
         else:
             self._rows.setCurrentIndex(2)
+        self._show_drawer()
         if not models:
             self._show_selected(None, None)
 
@@ -618,6 +633,11 @@ class ModelsPage(QWidget):
             self._search_hub()
         else:
             self._enter_list()
+
+    def _enter_search(self) -> None:
+        self.show_folders(shows=False)
+        self.search.field.setFocus()
+        self.search.field.selectAll()
 
     def _enter_list(self) -> None:
         if self.list.models:
@@ -737,6 +757,13 @@ class ModelsPage(QWidget):
         else:
             self.queue.add_download(file.download_id)
 
+    def _name_download(self, title: str) -> str:
+        """Return the name of what a download gets: that of the list, else its title."""
+        models = (*(self.shelf.models if self.shelf is not None else ()), *self.from_hub)
+        named = ((model, file) for model in models for file in model.files if file.download_id == title)
+        found = next(named, None)
+        return name_file(*found) if found is not None else title
+
     def _handle_queue(self) -> None:
         """Show the downloads in the rows of their files."""
         view = self.queue.snapshot
@@ -771,7 +798,7 @@ class ModelsPage(QWidget):
         if path:
             self._path_to_select = Path(path)
             buttons = [(tr("Start"), lambda: self._start_path(Path(path)))]
-        text = tr("{title} was downloaded and verified.", title=job.title)
+        text = tr("{title} was downloaded and verified.", title=self._name_download(job.title))
         self.banner.show_message(text, "good", buttons)
         self.refresh()
 
@@ -876,6 +903,7 @@ class _Legend(QWidget):
             local = first.local if first is not None else None
             found.add(store_tile(local) if local is not None else "M" if model.is_built_in else "")
         self._tiles = [each for each in TILE_ORDER if each in found]
+        self.setVisible(bool(self._tiles))
         self.setAccessibleName(
             ", ".join(f"{each}: {tile_name(each)}" if each else tile_name(each) for each in self._tiles)
         )
@@ -903,6 +931,11 @@ class _Legend(QWidget):
                 words = self.rect().adjusted(left + side + theme.px(12), 0, 0, 0)
                 painter.drawText(words, int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft), text)
                 left += side + wide + theme.px(12 + 20)
+
+
+def _first_file(model: LibraryModel) -> LibraryFile | None:
+    """Return the file that stands for a model; None while nobody knows which is the best."""
+    return None if model.is_pending and not model.is_here else model.first
 
 
 def _start_name(model: LibraryModel, file: LibraryFile) -> str:

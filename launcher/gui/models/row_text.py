@@ -76,6 +76,11 @@ class Row:
         return ", ".join(filter(None, parts))
 
 
+def name_file(model: LibraryModel, file: LibraryFile) -> str:
+    """Return the name of a file with its model, in one line."""
+    return " · ".join(filter(None, (model.name, file.quant)))
+
+
 def action_text(action: str) -> str:
     """Return the text of a row's button."""
     return {"download": tr("Download"), "files": tr("Show files"), "retry": tr("Try again")}.get(action, "")
@@ -91,6 +96,8 @@ def describe_model(model: LibraryModel, downloads: Mapping[str, Download], *, re
             note = tr("{owner}, {count:,} downloads a month", owner=model.repo.partition("/")[0], count=found.downloads)
         changed = format_date(model.changed_s)
         return Row(model.name, note, action="files", speed_note="", tip=f"{model.repo}\n{changed}")
+    if model.is_pending and not model.is_here:
+        return Row(model.name, tr("Checking whether it fits ..."), tip=model.repo)
     downloading = _find_download(model, downloads)
     row = _describe(model, first, downloads.get(first.download_id) if first.local is None else None)
     note = _reason(model, first)
@@ -231,13 +238,13 @@ def _reason(model: LibraryModel, file: LibraryFile) -> str:
     if local is not None and local.record.problem and not file.is_usable:
         return render(local.record.problem)
     if plan is None:
-        return render(file.lack) or tr("Checking whether it fits ...")
+        return tr("Cannot tell whether it fits.") if file.lack else tr("Checking whether it fits ...")
     if plan.status.value == "TOO BIG":
         if plan.host_short and not missing_mib(plan):
             return tr("Needs more host memory than is free")
         return tr("Needs {size:.1f} GiB more than is free", size=missing_mib(plan) / _GIB_MIB)
     first, second = _strength(plan), _weakness(plan)
-    return f"{first}; {second}" if second else first
+    return tr("{first}; {second}", first=first, second=second) if second else first
 
 
 def _strength(plan: Plan) -> str:
