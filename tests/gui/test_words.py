@@ -87,7 +87,7 @@ def test_what_is_chosen_goes_before_the_system(no_language: pytest.MonkeyPatch) 
 
 def test_values_are_filled_in_and_a_count_has_one_form(chinese: None) -> None:
     assert words.tr("{count} tokens", count="4,096") == "4,096 token"
-    assert [words.ntr("1 file", "{n} files", n) for n in (1, 2)] == ["1 个文件", "2 个文件"]
+    assert [words.ntr("1 thread", "{n} threads", n) for n in (1, 2)] == ["1 个线程", "2 个线程"]
     assert words.tr("") == ""
     assert words.tr("No such text, {name}", name="x") == "No such text, x"
 
