@@ -175,13 +175,13 @@ async def measure_attached(
 def unknown_reasons(measured: MeasuredSpeed) -> dict[str, str]:
     """Return the reasons for figures that are None, by their names."""
     if measured.clock == "engine":
-        no_speed, no_drafts = "too few tokens came", "no drafts were made"
+        no_speed, no_drafts = "too few tokens were generated", "nothing was drafted"
     else:
         no_speed, no_drafts = "the server reports no token counts, or wrote too few", "the server reports no drafts"
     figures = (
         ("prefill", measured.prefill, no_speed),
         ("decode", measured.decode, no_speed),
-        ("first_token", measured.first_token, "no token came"),
+        ("first_token", measured.first_token, "no token was generated"),
         ("acceptance", measured.acceptance, no_drafts),
     )
     return {name: reason for name, figure, reason in figures if not figure}

@@ -30,9 +30,10 @@ _FEWEST = 30
 
 @dataclass(frozen=True, slots=True)
 class PositionCounts:
-    """Counts by draft position: how often all drafts before it were accepted (`chances`), and how often it was, too.
+    """Counts by draft position. `accepted` divided by `chances` is the acceptance rate of a position.
 
-    So `accepted` divided by `chances` is the acceptance rate of the position.
+    `chances` counts the steps in which all drafts before the position were accepted, `accepted` those of them in which
+    its own draft was accepted, too.
     """
 
     chances: tuple[int, ...]
@@ -54,9 +55,9 @@ def add_counts(parts: Iterable[PositionCounts]) -> PositionCounts:
     chances: list[int] = []
     accepted: list[int] = []
     for part in parts:
-        grow = max(0, len(part.chances) - len(chances))
-        chances += [0] * grow
-        accepted += [0] * grow
+        missing = max(0, len(part.chances) - len(chances))
+        chances += [0] * missing
+        accepted += [0] * missing
         for i, (chance, hit) in enumerate(zip(part.chances, part.accepted, strict=True)):
             chances[i] += chance
             accepted[i] += hit
@@ -236,7 +237,7 @@ def _axis_places(axis: SpaceAxis, space: Space, grid: Sequence[RunSettings]) -> 
 
 
 def _covariance_root(levels: int) -> Array:
-    """Return a Cholesky root of the covariance of effects along an axis of so many values."""
+    """Return a Cholesky root of the covariance of effects along an axis with `levels` values."""
     if levels == 1:
         return np.zeros((1, 1))
     place = np.linspace(0, 1, levels)

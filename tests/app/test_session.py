@@ -99,7 +99,7 @@ async def test_a_program_that_holds_the_list_of_servers_holds_up_nobody_else(opt
         assert [entry.state for entry in registry.list_entries()] == ["ready"]
 
 
-async def test_what_runs_goes_on_when_the_next_start_cannot_be(options: ServeOptions, tmp_path: Path) -> None:
+async def test_a_server_goes_on_when_the_next_start_is_impossible(options: ServeOptions, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_text("<html>")
     async with session() as mine:
@@ -110,7 +110,7 @@ async def test_what_runs_goes_on_when_the_next_start_cannot_be(options: ServeOpt
         assert (await mine.send_request(QUESTION)).text
 
 
-async def test_a_start_waits_until_what_a_stop_puts_away_is_away(options: ServeOptions) -> None:
+async def test_a_start_waits_until_a_stop_has_closed_everything(options: ServeOptions) -> None:
     reached, go, sampled = asyncio.Event(), asyncio.Event(), asyncio.Event()
     mine = ServerSession(on_snapshot=lambda _: sampled.set())
     end = mine.monitor.end
@@ -140,7 +140,7 @@ async def test_a_start_waits_until_what_a_stop_puts_away_is_away(options: ServeO
 
 
 @pytest.mark.thorough
-async def test_an_engine_is_looked_after_when_nobody_can_be_told(options: ServeOptions) -> None:
+async def test_an_engine_is_restarted_although_its_listener_fails(options: ServeOptions) -> None:
     def terminal_is_gone(_: object) -> None:
         raise BrokenPipeError
 
@@ -207,7 +207,7 @@ class Thief:
 
 
 @asynccontextmanager
-async def robbed(times: int, port: int | None = None) -> AsyncIterator[tuple[ServerSession, Thief]]:
+async def session_with_thief(times: int, port: int | None = None) -> AsyncIterator[tuple[ServerSession, Thief]]:
     thief = Thief(times)
     opened = ServerSession(port=port, direct=True, on_event=thief)  # the gateway holds its port from the first moment
     try:
@@ -218,7 +218,7 @@ async def robbed(times: int, port: int | None = None) -> AsyncIterator[tuple[Ser
 
 
 async def test_a_port_that_another_program_takes_first_is_exchanged_for_another(options: ServeOptions) -> None:
-    async with robbed(2) as (mine, thief):
+    async with session_with_thief(2) as (mine, thief):
         await mine.start(options)
         assert mine.supervisor.status.state is ServerState.READY
         assert len({mine.supervisor.endpoint.port, *thief.ports}) == 3
@@ -226,7 +226,7 @@ async def test_a_port_that_another_program_takes_first_is_exchanged_for_another(
         assert ServerState.FAILED not in thief.states
 
 
-async def test_another_address_than_the_last_time_is_reported_with_its_reason(options: ServeOptions) -> None:
+async def test_a_changed_address_is_reported_with_its_reason(options: ServeOptions) -> None:
     usual = claim_endpoint(None).port
     events: list[ServerEvent] = []
     mine = ServerSession(on_event=events.append)
@@ -243,7 +243,7 @@ async def test_another_address_than_the_last_time_is_reported_with_its_reason(op
 async def test_a_port_that_was_asked_for_is_not_exchanged(options: ServeOptions) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    async with robbed(1, port) as (mine, thief):
+    async with session_with_thief(1, port) as (mine, thief):
         with pytest.raises(PortBusy, match=str(port)):
             await mine.start(options)
         assert thief.ports == [port]
@@ -253,7 +253,7 @@ async def test_a_port_that_was_asked_for_is_not_exchanged(options: ServeOptions)
 
 @pytest.mark.thorough
 async def test_the_search_for_a_port_ends(options: ServeOptions) -> None:
-    async with robbed(100) as (mine, thief):
+    async with session_with_thief(100) as (mine, thief):
         with pytest.raises(PortBusy):
             await mine.start(options)
         assert len(set(thief.ports)) == 4
@@ -261,7 +261,7 @@ async def test_the_search_for_a_port_ends(options: ServeOptions) -> None:
 
 
 async def test_a_start_that_looks_for_a_port_gives_way_to_a_stop(options: ServeOptions) -> None:
-    async with robbed(100) as (mine, thief):
+    async with session_with_thief(100) as (mine, thief):
         starting = asyncio.create_task(mine.start(options))
         while len(thief.stolen) < 2:
             await asyncio.sleep(0)
@@ -282,7 +282,7 @@ async def test_a_session_whose_port_was_taken_in_a_pause_moves_on(options: Serve
             assert mine.supervisor.endpoint.port != port
 
 
-async def test_a_stop_that_is_cancelled_while_it_puts_away_leaves_nothing(
+async def test_a_stop_that_is_cancelled_while_it_closes_leaves_nothing(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, go_on = threading.Event(), threading.Event()
