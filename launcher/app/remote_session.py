@@ -81,13 +81,13 @@ def _taken_error() -> EngineFailed:
 
 
 class RemoteServer(ChatServer):
-    """The image of the server process's supervisor. Requests go to the gateway, measured ones to the engine itself.
+    """Local copy of the server process's supervisor. Requests go to the gateway, measured ones to the engine itself.
 
     The server is busy while it processes requests, as far as this process knows.
     """
 
     def __init__(self, log: LogBook, send_note: Callable[..., None]) -> None:
-        """`send_note(**fields)` tells the server process what is known here: see SessionHost."""
+        """`send_note(**fields)` sends facts that only this process knows to the server process: see SessionHost."""
         super().__init__(Endpoint(0, ""), time.monotonic, has_gateway=True)
         self.log = log
         self.options: ServeOptions | None = None
@@ -109,14 +109,14 @@ class RemoteServer(ChatServer):
         return super().client
 
     def note_requests(self, processing: int) -> None:
-        """See ChatServer. The server process is told, too, because `status` asks it."""
+        """See ChatServer. The server process gets the number, too, because `status` reads it there."""
         super().note_requests(processing)
         if processing != self._processing:
             self._processing = processing
             self._send_note(processing=processing)
 
     async def apply_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what has changed of the supervisor, except for its status, whose changes are events."""
+        """Apply the changed fields of the supervisor's state, except for its status, whose changes are events."""
         if "launch" in state:
             self.launch = None
             with suppress(LauncherError):  # its model file is gone, of which the supervisor gives notice
@@ -134,7 +134,7 @@ class RemoteServer(ChatServer):
             self.reply_progress = ReplyProgress(*progress)
 
     def apply_status(self, status: ServerStatus) -> None:
-        """Take over the supervisor's status."""
+        """Apply the supervisor's status."""
         if status.error is not None and str(status.error) == str(self._reported.error):
             status = ServerStatus(status.state, status.percent, self._reported.error)
         if status.state in SERVING and self._reported.state not in SERVING:
@@ -162,7 +162,7 @@ class RemoteServer(ChatServer):
             self._reporting = asyncio.create_task(self._report_replies())
 
     async def _report_replies(self) -> None:
-        """Tell the process's watchdog when the last token of our replies came, for it may have to end a hung engine."""
+        """Report the time of our replies' last token, so that the process's watchdog can recognise a hung engine."""
         while self._replies:
             self._send_note(quiet_since=self._replies.quiet_since)
             with suppress(TimeoutError):
@@ -191,12 +191,12 @@ class _Link:
         self.following: asyncio.Task[None] | None = None
 
     async def wait_for_number(self, number: int) -> None:
-        """Wait until all events before the mark `number` have come, or the connection is lost."""
+        """Wait until all events that were sent before an answer with `number` have come, or the connection is lost."""
         while self.number < number and not self.ended.done():
             await self.progressed.wait()
 
     def progress(self, number: int) -> None:
-        """Record that all events before a mark have come."""
+        """Record that all events before `number` have come."""
         self.number = number
         progressed, self.progressed = self.progressed, asyncio.Event()
         progressed.set()
@@ -394,7 +394,7 @@ class RemoteSession:
         await asyncio.to_thread(link.reap, _END_LIMIT_S)
 
     async def _change(self, verb: str, drain_s: float, **fields: object) -> None:
-        """Have the process carry out a change. Cancelling it cancels the change there."""
+        """Request a change of the process. Cancelling the call cancels the change there."""
         self._uncounted_changes += 1
         try:
             await self._request_change(verb, drain_s, fields)
@@ -483,7 +483,7 @@ class RemoteSession:
                     await asyncio.sleep(_POLL_S)
 
     async def _follow(self, link: _Link) -> None:
-        """Take over what the process sends, until the connection is lost."""
+        """Apply the messages of the process until the connection is lost."""
         error = _lost_error()
         try:
             async for each in send_request(link.entry.address, "own"):
@@ -583,7 +583,7 @@ class RemoteSession:
             self._on_health(event)
 
     def _send_note(self, **fields: object) -> None:
-        """Tell the process what the monitor has found, for this user's other programs."""
+        """Send facts to the process, such as the monitor's findings, for this user's other programs."""
 
         async def send(link: _Link) -> None:
             with suppress(LauncherError):

@@ -47,15 +47,15 @@ class Advice:
         what = f"Draft {self.better}" if self.better else "No MTP"
         faster = f"{100 * (self.ratio.estimate - 1):.0f} % faster ({low} to {high} %, with 95 % confidence)"
         return message(
-            "{what} would have been about {faster} than draft {draft} over your last {tokens_words} tokens.",
+            "{what} would have been about {faster} than draft {draft} over your last {tokens_text} tokens.",
             what=what,
             faster=faster,
             draft=self.draft,
-            tokens_words=self.tokens_words,
+            tokens_text=self.tokens_text,
         )
 
     @property
-    def tokens_words(self) -> str:
+    def tokens_text(self) -> str:
         """The number of tokens, rounded to two significant digits."""
         digits = max(0, len(str(self.tokens)) - 2)
         return f"{round(self.tokens, -digits):,}"

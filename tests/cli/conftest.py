@@ -47,12 +47,12 @@ def no_engine_here(monkeypatch: pytest.MonkeyPatch, no_driver: Path) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
 
 
-def own_model(home: Path, made: Model) -> Path:
-    """A model of the user's own in the catalogue, as the docs advise: its header tells all else."""
+def own_model(home: Path, model: Model) -> Path:
+    """Add a model of the user's own to the catalogue, as the docs advise: the rest is in its header."""
     folder = home / "config" / "models"
     folder.mkdir(parents=True)
     path = folder / "own.gguf"
-    write(path, "own", made)
+    write(path, "own", model)
     preset = "[[models.presets]]\nquant = 'Q'\nctx = 65_536\nkv = 'q8_0'\n"
     files = "files = [{ quant = 'Q', file = 'own.gguf' }]\nspeculation = 'mtp'\nnative_context = 262_144\n"
     (folder / "own.toml").write_text(f"[[models]]\nid = 'own'\nname = 'My own'\n{files}\n{preset}")

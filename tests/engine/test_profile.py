@@ -1,4 +1,4 @@
-"""Forks of llama.cpp: known by their own KV cache types, and given the variables they want."""
+"""Profiles of llama.cpp forks: recognised by their KV cache types, they set environment variables."""
 
 from pathlib import Path
 

@@ -109,7 +109,7 @@ class PublishedTotal:
 
 @cache
 def read_totals() -> tuple[tuple[PublishedTotal, ...], Counter[str]]:
-    """Return the runs that are counted, and by reason how many that tell their memory are left out."""
+    """Return the runs that are counted, and the number of those left out although their memory is known, by reason."""
     rows = read_rows()
     with_head = {_file_key(row) for row in rows if row["speculation"] == "draft-mtp"}
     found: list[PublishedTotal] = []
@@ -133,7 +133,7 @@ def _file_key(row: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _baselines(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """Return as rows what the same server took without drafts, where no row of its own tells it."""
+    """Return rows for the memory of the same servers without drafts, unless they have rows of their own."""
     keys = ("model", "quant", "gpu", "ctx", "kv", "source")
     received = {tuple(row[key] for key in keys) for row in rows if row["draft"] == "0" and row["memory_mib"]}
     found: dict[tuple[str, ...], dict[str, str]] = {}
@@ -167,12 +167,12 @@ def _read_total(row: Mapping[str, str], measured_mib: float, with_head: bool) ->
     if spilled or row["n_cpu_moe"] not in ("", "0"):
         return "spilled, or experts in host memory"
     if not row["ctx"] or row["kv"] not in KV_TYPES:
-        return "context or KV cache type not told"
+        return "context or KV cache type unknown"
     if not row["draft"]:
-        return "draft length not told"
+        return "draft length unknown"
     found = _find_file(row, with_head)
     if found is None:
-        return "size of the file not told"
+        return "file size unknown"
     entry, file = found
     assert entry.geometry is not None
     try:
@@ -182,7 +182,7 @@ def _read_total(row: Mapping[str, str], measured_mib: float, with_head: bool) ->
     weights = weights_by_rules(entry, file, entry.geometry)
     system, draft = row["os"].partition(" ")[0].casefold() or None, int(row["draft"])
     if weights is None or (draft and not weights.heads):
-        return "size of the file not told"
+        return "file size unknown"
     overhead = expected_overhead_mib("cuda", card, system=system, driver=row["driver"] or None)
     setting = PlanSettings(
         int(row["ctx"]),
@@ -204,7 +204,7 @@ _UBATCHES = {"qiip engine logs": 256}
 
 
 def _find_file(row: Mapping[str, str], with_head: bool) -> tuple[ModelEntry, ModelFile] | None:
-    """Return the catalogue's model and the file, with the size that the row or else the catalogue tells."""
+    """Return the catalogue's model and the file, with the size in the row, else in the catalogue."""
     if "+" in row["quant"]:
         return None  # somebody's own mixture of two files
     family, quant = family_key(row["model"]), row["quant"].partition(" ")[0]

@@ -162,7 +162,7 @@ def _read_run(row: dict[str, str], entries: dict[str, ModelEntry]) -> Run | str:
     if OTHER_ENGINE.search(f"{row['engine']} {row['backend']}"):
         return "another engine"
     if not row["tokens_per_second"] or not row["draft"]:
-        return "rate or draft length not told"
+        return "rate or draft length unknown"
     if row["workload"] and not _MIXED.search(row["workload"]):
         return "one kind of prompt only"
     if int(row["prompt_tokens"] or 0) > 4_096:
@@ -181,7 +181,7 @@ def _read_run(row: dict[str, str], entries: dict[str, ModelEntry]) -> Run | str:
     file = _file_of(entry, row)
     weights = weights_by_rules(entry, file, entry.geometry) if file else None
     if file is None or weights is None:
-        return "size of the file not told"
+        return "file size unknown"
     draft, kv = int(row["draft"]), row["kv"] if row["kv"] in KV_TYPES else "q8_0"
     setting = PlanSettings(int(row["ctx"] or 4_096), kv, draft, backend="cuda")
     if estimate_memory(entry.geometry, weights, setting).needed_bytes > card.memory_gb * 2**30:

@@ -148,7 +148,7 @@ def _changes_text(match: TunedMatch) -> str:
 def _advice_text(advice: Advice) -> str:
     ratio = advice.ratio
     figures = {
-        "tokens": advice.tokens_words,
+        "tokens": advice.tokens_text,
         "draft": advice.draft,
         "percent": f"{100 * (ratio.estimate - 1):.0f}",
         "low": f"{100 * (ratio.low - 1):.0f}",
