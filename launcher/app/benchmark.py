@@ -174,7 +174,7 @@ async def running_target(entry: ServerEntry) -> AsyncIterator[BenchmarkTarget]:
 
 
 @asynccontextmanager
-async def other_target(url: str, api_key: str | None) -> AsyncIterator[BenchmarkTarget]:
+async def attached_target(url: str, api_key: str | None) -> AsyncIterator[BenchmarkTarget]:
     """Yield a server that others started. Raises what requests to it raise."""
     async with attach_server(parse_address(url), api_key) as server, attached_bench(server) as bench:
         features, is_local = server.features, server.address.local

@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # planning and numpy are imported where they are needed: most
 
 _MIB = 2**20
 _LIST_S, _UNKNOWN_S = 3.0, 10.0
-"""Seconds for which the list of local models is not read again to look for an unknown name, and for the same one."""
+"""Least seconds between two readings of the list of local models for unknown names, and for the same unknown name."""
 _FAILURE_S = 10.0
 """Seconds in which a model that could not be loaded is not tried again: clients repeat failed requests at once."""
 _LONGEST_WAIT_S = 540.0
@@ -185,7 +185,7 @@ class PooledModel:
         return settled and not busy and self.task is None
 
     def mark_ended(self) -> None:
-        """Tell the starts that brought it that it has ended, and will not come back by itself."""
+        """Let the starts that loaded it know that it has ended, and will not be loaded again by itself."""
         ended, self.ended = self.ended, asyncio.Event()
         ended.set()
 
@@ -280,7 +280,7 @@ class ModelPool:
         self._main.is_unloaded = False
         self._note_change()
         for model in self._models[1:]:
-            yields = makes_room and not model.owners and model.is_idle and self._may_go(model)
+            yields = makes_room and not model.owners and model.is_idle and self._may_unload(model)
             if model.is_loaded and (yields or _is_same_file(model.model_path, path)):
                 await self._unload(model)
 
@@ -550,7 +550,7 @@ class ModelPool:
         while True:
             changed = self._changed
             others = [each for each in self._models if each is not model and each.is_loaded]
-            movable = sorted(filter(self._may_go, others), key=lambda each: each.used_s)
+            movable = sorted(filter(self._may_unload, others), key=lambda each: each.used_s)
             idle = [each for each in movable if each.is_idle]
             start, leaving = await self._plan_beside(model, asked, others, idle)
             if start is not None and all(each.is_idle for each in leaving):
@@ -576,7 +576,7 @@ class ModelPool:
                 async with asyncio.timeout(_LONGEST_CHECK_S):
                     await changed.wait()
 
-    def _may_go(self, model: PooledModel) -> bool:
+    def _may_unload(self, model: PooledModel) -> bool:
         """Return whether a model may be unloaded for another one."""
         kept = read_model_names().kept
         local = next((each for each in self._listed if each.path == model.model_path), None)
@@ -709,7 +709,7 @@ class ModelPool:
             return
         for model in self._models:
             since_s = self._clock() - model.used_s
-            if not model.owners and model.is_loaded and model.is_idle and since_s >= idle_s and self._may_go(model):
+            if not model.owners and model.is_loaded and model.is_idle and since_s >= idle_s and self._may_unload(model):
                 self._hold_task(asyncio.ensure_future(self._unload(model)))
                 text = message(
                     "{model} was unloaded: no request for {minutes:g} min.",

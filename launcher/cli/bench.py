@@ -130,7 +130,7 @@ async def _measure_target(
     target: BenchmarkTarget, workload: Workload, options: argparse.Namespace, reporter: Reporter
 ) -> Result:
     """Measure a target, alone or in turns with the servers of --against."""
-    from launcher.app.benchmark import compare_targets, other_target, run_benchmark
+    from launcher.app.benchmark import attached_target, compare_targets, run_benchmark
     from launcher.tuning.measured_speed import EndReason
     from launcher.tuning.server_comparison import ROUNDS
 
@@ -147,7 +147,7 @@ async def _measure_target(
         )
     rounds = options.runs or ROUNDS
     async with AsyncExitStack() as stack:
-        others = [other_target(url, await find_api_key(url, options)) for url in options.against]
+        others = [attached_target(url, await find_api_key(url, options)) for url in options.against]
         targets = [target, *[await stack.enter_async_context(other) for other in others]]
         standings = await compare_targets(
             targets, workload, rounds, lambda _, run, number: reporter.show_round(run, number, rounds=rounds)

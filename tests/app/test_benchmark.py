@@ -10,8 +10,8 @@ from launcher.app.attach import attach_server
 from launcher.app.attach_bench import attached_bench
 from launcher.app.benchmark import (
     BenchmarkRequest,
+    attached_target,
     compare_targets,
-    other_target,
     run_benchmark,
     running_target,
     serve_target,
@@ -139,7 +139,7 @@ async def test_another_kind_of_server_beside_ours_is_measured_by_the_same_clock(
     turns: list[tuple[str, int]] = []
     try:
         options = ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048)
-        async with serving(routes) as (url, asked), other_target(url, KEY) as other:
+        async with serving(routes) as (url, asked), attached_target(url, KEY) as other:
             ours = await serve_target(session, options, "demo")
             found = await compare_targets([ours, other], WORK, 2, lambda name, _, number: turns.append((name, number)))
             with pytest.raises(BadOption, match="with itself"):

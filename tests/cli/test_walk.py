@@ -1,4 +1,4 @@
-"""Start, break, diagnose, fix: on the real engine, by the commands that are printed, run as they are printed."""
+"""Start, break, diagnose and fix on the real engine, by running the commands that are printed."""
 
 import json
 import os
@@ -16,13 +16,13 @@ import pytest
 from tests import forked
 from tests.cli.test_commands import find_port
 
-SCARCE_MIB = 2_800
+MEMORY_LIMIT_MIB = 2_800
 """A limit of address space: enough for the demo with a usual context, not for one of three million tokens."""
 
 
 @pytest.fixture(autouse=True)
 def command_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`mtp-launcher` is found as after an installation."""
+    """Put `mtp-launcher` on PATH, as an installation does."""
     program = tmp_path / "bin" / "mtp-launcher"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {shlex.join(forked.COMMAND)} "$@"\n')
@@ -30,8 +30,8 @@ def command_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
 
 
-def scarce(*words: str) -> list[str]:
-    return ["prlimit", f"--as={SCARCE_MIB << 20}", *words]
+def limit_memory(*words: str) -> list[str]:
+    return ["prlimit", f"--as={MEMORY_LIMIT_MIB << 20}", *words]
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -62,7 +62,7 @@ def serving(command: str, *before: str) -> Iterator[dict[str, Any]]:
             process.wait(120)
 
 
-def proposed(text: str) -> str:
+def find_command(text: str) -> str:
     """Return the command below the first "To do"."""
     lines = [line.strip() for line in text.splitlines()]
     return lines[next(number for number, line in enumerate(lines) if line.startswith("To do: ")) + 1]
@@ -75,8 +75,8 @@ def test_an_argument_that_the_engine_refuses() -> None:
     result = run("mtp-launcher", "diagnose")
     assert result.returncode == 0
     assert result.stdout.startswith("The engine does not support the flag --warp-speed.\n")
-    assert proposed(result.stdout) == proposed(failed.stderr) == "mtp-launcher serve demo --ctx 4096"
-    with serving(proposed(result.stdout)) as status:
+    assert find_command(result.stdout) == find_command(failed.stderr) == "mtp-launcher serve demo --ctx 4096"
+    with serving(find_command(result.stdout)) as status:
         assert status["settings"]["ctx"] == 4_096
     assert run("mtp-launcher", "diagnose").returncode == 1  # the fault of an earlier run is not the last one's
 
@@ -84,7 +84,7 @@ def test_an_argument_that_the_engine_refuses() -> None:
 @pytest.mark.thorough
 def test_a_context_that_memory_does_not_hold() -> None:
     serve = ("mtp-launcher", "serve", "demo", "--ctx", "3000000")
-    failed = run(*scarce(*serve))
+    failed = run(*limit_memory(*serve))
     assert failed.returncode == 1
     assert "Not enough memory for the " in failed.stderr
     answer = json.loads(run("mtp-launcher", "diagnose", "--json").stdout)
@@ -92,14 +92,14 @@ def test_a_context_that_memory_does_not_hold() -> None:
     first = answer["actions"][0]
     context = first["parameters"]["context"]
     assert first["kind"] == answer["action"]["kind"] == "smaller_context"
-    assert first["command"] == proposed(failed.stderr) == f"mtp-launcher serve demo --ctx {context}"
-    with serving(first["command"], *scarce()) as status:
+    assert first["command"] == find_command(failed.stderr) == f"mtp-launcher serve demo --ctx {context}"
+    with serving(first["command"], *limit_memory()) as status:
         assert status["settings"]["ctx"] == context < 3_000_000
 
 
 def test_with_fix_it_mends_itself_and_says_how() -> None:
     serve = ["mtp-launcher", "serve", "demo", "--ctx", "3000000", "--fix", "--json", "--", "--warp-speed", "9"]
-    with subprocess.Popen(scarce(*serve), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(limit_memory(*serve), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert json.loads(process.stdout.readline())["state"] == "ready"
@@ -121,11 +121,11 @@ def test_fixing_ends_after_three() -> None:
 
 @pytest.mark.thorough
 def test_a_restart_that_fails_says_how_it_would_do() -> None:
-    with serving("mtp-launcher serve demo --ctx 4096", *scarce()) as before:
+    with serving("mtp-launcher serve demo --ctx 4096", *limit_memory()) as before:
         failed = run("mtp-launcher", "restart", "--set", "ctx=3000000", "--set", "draft=1")
         assert failed.returncode == 1
         assert "so the previous ones were restored" in failed.stderr
-        command = proposed(failed.stderr)
+        command = find_command(failed.stderr)
         assert re.fullmatch(r"mtp-launcher restart --set ctx=\d+ --set draft=1", command)
         mended = run(*shlex.split(command))
         assert mended.returncode == 0, mended.stderr
@@ -139,7 +139,7 @@ def test_a_restart_with_an_argument_that_the_engine_refuses_names_the_one_that_d
     with serving("mtp-launcher serve demo --ctx 4096"):
         failed = run("mtp-launcher", "restart", "--set", "extra=--cache-ram nonsense --no-warmup", "--set", "ctx=2K")
         assert failed.returncode == 1
-        command = proposed(failed.stderr)
+        command = find_command(failed.stderr)
         assert command == "mtp-launcher restart --set ctx=2048 --set extra=--no-warmup"
         assert run(*shlex.split(command)).returncode == 0
         answer = json.loads(run("mtp-launcher", "restart", "--set", "extra=--warp 9", "--json").stdout)["error"]
@@ -177,11 +177,11 @@ def test_a_broken_file_is_found_before_an_engine_runs(tmp_path: Path, demo_model
     assert failed.returncode == 1
     assert "cut.gguf is incomplete: 1,000 of " in failed.stderr
     assert "Download it again" not in failed.stderr.split("To do")[1]  # nobody knows from where
-    assert proposed(failed.stderr) == "mtp-launcher models"
+    assert find_command(failed.stderr) == "mtp-launcher models"
     result = run("mtp-launcher", "diagnose")
     assert result.returncode == 0
     assert result.stdout.startswith("The last start failed before an engine was run.\n  Why: cut.gguf is incomplete: ")
-    assert proposed(result.stdout) == "mtp-launcher models"
+    assert find_command(result.stdout) == "mtp-launcher models"
     answer = json.loads(run("mtp-launcher", "diagnose", "--json").stdout)
     assert (answer["code"], answer["severity"], answer["log"]) == ("model_broken", "fatal", None)
     assert answer["cause"].startswith("cut.gguf is incomplete: ")

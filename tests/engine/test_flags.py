@@ -36,13 +36,13 @@ HELP = """----- common params -----
 """
 
 
-def named(name: str) -> Flag:
+def find_flag(name: str) -> Flag:
     (found,) = [flag for flag in parse_flags(HELP) if name in flag.names]
     return found
 
 
 def test_names_values_defaults_and_what_it_does() -> None:
-    context = named("--ctx-size")
+    context = find_flag("--ctx-size")
     assert (context.names, context.placeholder, context.default, context.kind) == (
         ("--ctx-size", "-c"),
         "N",
@@ -50,18 +50,30 @@ def test_names_values_defaults_and_what_it_does() -> None:
         "whole",
     )
     assert context.description == "size of the prompt context (default: 0, 0 = loaded from model)"
-    assert (context.section, named("--temp").section) == ("common params", "sampling params")
-    attention = named("-fa")
+    assert (context.section, find_flag("--temp").section) == ("common params", "sampling params")
+    attention = find_flag("-fa")
     assert (attention.choices, attention.kind) == (("on", "off", "auto"), "choice")
-    assert named("--cache-type-k").choices == ("f32", "f16", "q8_0")
-    assert (named("--perf").off, named("--perf").kind, named("--perf").default) == ("--no-perf", "switch", "false")
-    assert (named("--no-mmap").off, named("--no-mmap").kind) == (None, "switch")
-    assert (named("--temp").kind, named("--temp").name, named("--temp").default) == ("number", "--temperature", "0.80")
-    assert (named("--lora").kind, named("--spec-type").kind, named("--spec-type").default) == ("file", "text", "none")
-    assert "comma-separated list of types" in named("--spec-type").description
+    assert find_flag("--cache-type-k").choices == ("f32", "f16", "q8_0")
+    assert (find_flag("--perf").off, find_flag("--perf").kind, find_flag("--perf").default) == (
+        "--no-perf",
+        "switch",
+        "false",
+    )
+    assert (find_flag("--no-mmap").off, find_flag("--no-mmap").kind) == (None, "switch")
+    assert (find_flag("--temp").kind, find_flag("--temp").name, find_flag("--temp").default) == (
+        "number",
+        "--temperature",
+        "0.80",
+    )
+    assert (find_flag("--lora").kind, find_flag("--spec-type").kind, find_flag("--spec-type").default) == (
+        "file",
+        "text",
+        "none",
+    )
+    assert "comma-separated list of types" in find_flag("--spec-type").description
 
 
-def test_what_was_removed_or_only_answers_is_no_flag_of_a_server() -> None:
+def test_removed_flags_and_those_that_only_print_are_left_out() -> None:
     names = {name for flag in parse_flags(HELP) for name in flag.names}
     assert not names & {"--draft", "--help", "--usage"}
     assert len(parse_flags(HELP)) == 8
@@ -69,28 +81,28 @@ def test_what_was_removed_or_only_answers_is_no_flag_of_a_server() -> None:
 
 def test_values_are_found_among_arguments_put_there_and_taken_out() -> None:
     extra = ("--temp", "0.5", "-fa=off", "--no-perf", "--lora", "a b.gguf")
-    assert [named(name).value_in(extra) for name in ("--temp", "-fa", "--perf", "--lora", "-c")] == [
+    assert [find_flag(name).value_in(extra) for name in ("--temp", "-fa", "--perf", "--lora", "-c")] == [
         "0.5", "off", "off", "a b.gguf", None
     ]  # fmt: skip
-    assert named("--temp").set_in(extra, "1.0") == (*extra[2:], "--temperature", "1.0")
-    assert named("-fa").set_in(extra, None) == (*extra[:2], *extra[3:])
-    assert named("--perf").set_in(extra, "on") == (*extra[:3], *extra[4:], "--perf")
-    assert named("--no-mmap").set_in((), "on") == ("--no-mmap",)
-    assert named("--no-mmap").set_in(("--no-mmap",), None) == ()
+    assert find_flag("--temp").set_in(extra, "1.0") == (*extra[2:], "--temperature", "1.0")
+    assert find_flag("-fa").set_in(extra, None) == (*extra[:2], *extra[3:])
+    assert find_flag("--perf").set_in(extra, "on") == (*extra[:3], *extra[4:], "--perf")
+    assert find_flag("--no-mmap").set_in((), "on") == ("--no-mmap",)
+    assert find_flag("--no-mmap").set_in(("--no-mmap",), None) == ()
 
 
 @pytest.mark.parametrize(("name", "value"), [("-fa", "maybe"), ("--ctx-size", "8K"), ("--temp", "hot")])
 def test_a_value_of_the_wrong_kind_is_refused(name: str, value: str) -> None:
-    with pytest.raises(BadOption, match=named(name).name):
-        named(name).check_value(value)
-    named("-fa").check_value("auto")
-    named("--ctx-size").check_value("-1")
-    named("--temp").check_value(".5")
+    with pytest.raises(BadOption, match=find_flag(name).name):
+        find_flag(name).check_value(value)
+    find_flag("-fa").check_value("auto")
+    find_flag("--ctx-size").check_value("-1")
+    find_flag("--temp").check_value(".5")
 
 
 def test_a_search_needs_all_its_words() -> None:
     assert [flag.name for flag in parse_flags(HELP) if flag.matches_search("cache K")] == ["--cache-type-k"]
-    assert named("--temp").matches_search("")
+    assert find_flag("--temp").matches_search("")
 
 
 async def test_the_built_in_engine_is_asked_itself() -> None:

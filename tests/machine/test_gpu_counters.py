@@ -11,7 +11,7 @@ from launcher.machine.gpu import Reading
 from launcher.machine.gpu_counters import ProcessGpuMemory
 
 PID = 4711
-NOT_SAID = Reading.unknown("Windows does not report the GPU memory of this process.")
+UNKNOWN = Reading.unknown("Windows does not report the GPU memory of this process.")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_what_is_not_counted_is_unknown_never_nothing(
 ) -> None:
     monkeypatch.setenv(f"STUB_{name}", value)
     counters = ProcessGpuMemory(PID, lambda: pdh)
-    assert counters.sample() == {"gpu_shared_mib": NOT_SAID, "engine_vram_mib": NOT_SAID}
+    assert counters.sample() == {"gpu_shared_mib": UNKNOWN, "engine_vram_mib": UNKNOWN}
     counters.close()
 
 

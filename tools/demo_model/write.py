@@ -24,15 +24,15 @@ ROW_MULTIPLE = 32
 
 
 def vocabulary_rows(tokenizer: Tokenizer) -> int:
-    """Tokens in the file: the tokenizer's, padded with unused ones."""
+    """Return the number of tokens in the file: the tokenizer's, padded with unused ones."""
     return -(-len(tokenizer) // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
 def write(path: Path, tokenizer: Tokenizer, tensors: dict[str, Tensor], shape: Shape) -> None:
-    """Write the model. Dead tensors become holes where the file system knows holes."""
+    """Write the model. Dead tensors become holes, if the file system supports sparse files."""
     writer = gguf.GGUFWriter(path, ARCHITECTURE)
-    _metadata(writer, shape)
-    _vocabulary(writer, tokenizer)
+    _add_metadata(writer, shape)
+    _add_vocabulary(writer, tokenizer)
     for name, tensor in tensors.items():
         kind = gguf.GGMLQuantizationType.Q8_0 if tensor.dtype == np.uint8 else None
         writer.add_tensor_info(name, tensor.shape, tensor.dtype, tensor.nbytes, raw_dtype=kind)
@@ -52,7 +52,7 @@ def write(path: Path, tokenizer: Tokenizer, tensors: dict[str, Tensor], shape: S
     writer.close()
 
 
-def _metadata(writer: gguf.GGUFWriter, shape: Shape) -> None:
+def _add_metadata(writer: gguf.GGUFWriter, shape: Shape) -> None:
     writer.add_name(NAME)
     writer.add_author(AUTHOR)
     writer.add_license(LICENSE)
@@ -89,7 +89,7 @@ def _metadata(writer: gguf.GGUFWriter, shape: Shape) -> None:
     writer.add_float32(f"{ARCHITECTURE}.attention.layer_norm_rms_epsilon", 1e-6)
 
 
-def _vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
+def _add_vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     unused = [f"[unused {place}]" for place in range(vocabulary_rows(tokenizer) - len(tokenizer))]
     kinds = [gguf.TokenType.NORMAL] * len(tokenizer.tokens)
     for name in tokenizer.special:

@@ -1,4 +1,4 @@
-"""Meets each fault, and tells what came of it."""
+"""Runs a download with each fault, and records the outcome."""
 
 import asyncio
 import hashlib
@@ -24,7 +24,7 @@ SETTINGS = TransferSettings(stall_s=10.0, attempts=3, reserve_bytes=0, settle_s=
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A line of the table: how it ended, what the server sent for nothing, and what the user reads."""
+    """A line of the table: the end of the download, the bytes that were sent in vain, and the message for the user."""
 
     words: str
     outcome: str
@@ -33,7 +33,7 @@ class Outcome:
 
 
 def content() -> bytes:
-    """Return what the file holds: the same at every run."""
+    """Return the content of the file, the same in every run."""
     return random.Random(1).randbytes(SIZE)
 
 
@@ -46,10 +46,10 @@ def outcomes(folder: Path) -> Iterator[Outcome]:
         for index, case in enumerate(CASES):
             place = folder / str(index)
             place.mkdir()
-            yield asyncio.run(_meet(case, server, str(index), place / _NAME))
+            yield asyncio.run(_run_case(case, server, str(index), place / _NAME))
 
 
-async def _meet(case: Case, server: FileServer, run: str, target: Path) -> Outcome:
+async def _run_case(case: Case, server: FileServer, run: str, target: Path) -> Outcome:
     notes: list[str] = []
 
     def watch(progress: Progress) -> None:
@@ -57,7 +57,7 @@ async def _meet(case: Case, server: FileServer, run: str, target: Path) -> Outco
             notes.append(progress.note)
 
     async def pause(_seconds: float) -> None:
-        """Wait for nothing: the note tells how long it would be."""
+        """Do not wait: the note has the time that it would be."""
 
     known = SIZE if case.with_size else None
     sha256 = hashlib.sha256(content()).hexdigest() if case.with_hash else None

@@ -46,7 +46,10 @@ class Slider(QSlider):
             enabled = self.isEnabled()
             radius, thick = theme.px(8), theme.px(4)
             left, right, middle = radius + 2, self.width() - radius - 2, self.height() / 2
-            handle_x, width = self._x(self.value(), left, right), self.width()  # the line ends where the text does
+            handle_x, width = (
+                self._position_of(self.value(), left, right),
+                self.width(),
+            )  # the line ends where the text does
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(theme.colour("border"))
             painter.drawRoundedRect(QRectF(0, middle - thick / 2, width, thick), thick / 2, thick / 2)
@@ -59,7 +62,7 @@ class Slider(QSlider):
             painter.setBrush(theme.colour("accent" if enabled else "control"))
             painter.drawRoundedRect(QRectF(0, middle - thick / 2, handle_x, thick), thick / 2, thick / 2)
             if self.mark is not None:
-                x = self._x(self.mark, left, right)
+                x = self._position_of(self.mark, left, right)
                 painter.setPen(QPen(theme.colour("text"), 2))
                 painter.drawLine(QPointF(x, middle - theme.px(6)), QPointF(x, middle + theme.px(6)))
             painter.setPen(QPen(theme.colour("accent" if enabled else "control"), 2))
@@ -69,7 +72,7 @@ class Slider(QSlider):
                 painter.setBrush(Qt.BrushStyle.NoBrush)
                 painter.drawEllipse(QPointF(handle_x, middle), radius + 2, radius + 2)
 
-    def _x(self, value: int, left: float, right: float) -> float:
+    def _position_of(self, value: int, left: float, right: float) -> float:
         span = max(self.maximum() - self.minimum(), 1)
         return left + (right - left) * (value - self.minimum()) / span
 
