@@ -47,7 +47,7 @@ async def run(options: argparse.Namespace) -> Result:
 
 def _describe_change(action: str, *, is_changed: bool) -> str:
     if action == "add":
-        return "added." if is_changed else "searched already."
+        return "added." if is_changed else "is searched already."
     return "removed from the list; its files stay."
 
 

@@ -45,7 +45,7 @@ def test_the_json_has_its_keys() -> None:
     assert keys["each of `rows`"] <= result["rows"][0].keys()
 
 
-def test_what_is_judged_is_no_setting() -> None:
+def test_the_judged_values_cannot_be_set_otherwise() -> None:
     done = forked.run("quality", "demo", "--set", "kv=q8_0")
     assert done.returncode == 1
     assert "Use --kv." in done.stderr

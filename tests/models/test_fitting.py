@@ -1,4 +1,4 @@
-"""Making a setting fit: what shrinks in which order, on the real estimates of the catalogue's models."""
+"""Fitting settings into memory: the order in which they shrink, by estimates of the catalogue's models."""
 
 from dataclasses import replace
 from functools import cache
@@ -39,35 +39,35 @@ def model(kind: str) -> tuple[Geometry, Weights]:
 
 
 @cache
-def measured(kind: str, setting: PlanSettings) -> MemoryEstimate:
+def estimate_model(kind: str, setting: PlanSettings) -> MemoryEstimate:
     return estimate_memory(*model(kind), setting)
 
 
-def fitted(
+def fit_model(
     kind: str, setting: PlanSettings, free_mib: int, margin_mib: int = 1_024, fixed: frozenset[str] = frozenset()
 ) -> FitResult:
     budgets = [free_mib - margin_mib, free_mib - margin_mib // 2]
     layers = model(kind)[1].expert_layers(mtp=setting.draft > 0)
-    return fit_settings(setting, budgets, fixed, layers, lambda candidate: measured(kind, candidate))
+    return fit_settings(setting, budgets, fixed, layers, lambda candidate: estimate_model(kind, candidate))
 
 
 def required(kind: str, setting: PlanSettings) -> int:
-    return -(-measured(kind, setting).parts.total // MIB)
+    return -(-estimate_model(kind, setting).parts.total // MIB)
 
 
 WHOLE = PlanSettings(262_144, "f16", draft=3, ubatch=1_024)
 
 
-def test_what_fits_stays_as_it_was() -> None:
-    found = fitted("moe", WHOLE, 40_000)
+def test_settings_that_fit_are_kept() -> None:
+    found = fit_model("moe", WHOLE, 40_000)
     assert (found.setting, found.given_up) == (WHOLE, ())
     assert found.estimate.required_mib == required("moe", WHOLE)
 
 
-def test_what_hurts_least_goes_first_and_nothing_out_of_turn() -> None:
+def test_settings_shrink_in_the_order_of_what_hurts_least() -> None:
     seen = set()
     for free_mib in range(26_000, 17_000, -20):
-        found = fitted("moe", WHOLE, free_mib)
+        found = fit_model("moe", WHOLE, free_mib)
         if found.setting.n_cpu_moe:
             break
         steps = [next(step for step in SHRUNK_IN_TURN if each.startswith(step)) for each in found.given_up]
@@ -76,16 +76,16 @@ def test_what_hurts_least_goes_first_and_nothing_out_of_turn() -> None:
     assert seen == set(range(6))
 
 
-def test_only_as_much_goes_as_must() -> None:
+def test_settings_shrink_no_more_than_they_must() -> None:
     """No step of shrinking is skipped: a result one step larger does not fit."""
-    found = fitted("moe", replace(WHOLE, draft=2, kv="q8_0", ubatch=256), 19_500).setting
+    found = fit_model("moe", replace(WHOLE, draft=2, kv="q8_0", ubatch=256), 19_500).setting
     assert LEAST_CONTEXT < found.context < WHOLE.context
     larger = CONTEXTS[CONTEXTS.index(found.context) - 1]
     assert required("moe", found) <= 19_500 - 1_024 < required("moe", replace(found, context=larger))
 
 
 def test_experts_go_to_the_host_last_and_no_more_than_must() -> None:
-    found = fitted("moe", PlanSettings(262_144, "q8_0", ubatch=256), 14_000)
+    found = fit_model("moe", PlanSettings(262_144, "q8_0", ubatch=256), 14_000)
     assert found.given_up[0] == "the experts of some layers on the CPU"
     assert (found.setting.context, found.setting.kv) == (262_144, "q8_0")
     fewer = replace(found.setting, n_cpu_moe=found.setting.n_cpu_moe - 1)
@@ -93,19 +93,19 @@ def test_experts_go_to_the_host_last_and_no_more_than_must() -> None:
 
 
 def test_with_all_experts_on_the_host_the_rest_shrinks_too() -> None:
-    found = fitted("moe", PlanSettings(262_144, "f16", ubatch=512), 5_000)
+    found = fit_model("moe", PlanSettings(262_144, "f16", ubatch=512), 5_000)
     assert found.estimate.required_mib <= 5_000 - 1_024
     assert found.setting.n_cpu_moe > 30
     assert found.setting.context < 262_144
 
 
 def test_a_setting_with_experts_on_the_host_gets_them_back_where_there_is_room() -> None:
-    found = fitted("moe", PlanSettings(131_072, "q8_0", n_cpu_moe=30), 40_000)
+    found = fit_model("moe", PlanSettings(131_072, "q8_0", n_cpu_moe=30), 40_000)
     assert (found.setting.n_cpu_moe, found.given_up) == (0, ())
 
 
-def test_what_never_fits_comes_back_as_small_as_it_gets() -> None:
-    found = fitted("dense", WHOLE, 4_000)
+def test_a_model_that_never_fits_gets_the_smallest_settings() -> None:
+    found = fit_model("dense", WHOLE, 4_000)
     assert found.setting == PlanSettings(LEAST_CONTEXT, "q4_0", draft=2, ubatch=256)
     assert found.estimate.required_mib > 4_000
     assert len(found.given_up) == 5
@@ -113,10 +113,10 @@ def test_what_never_fits_comes_back_as_small_as_it_gets() -> None:
 
 def test_half_the_margin_will_do_before_experts_move() -> None:
     least = required("moe", PlanSettings(LEAST_CONTEXT, "q4_0", ubatch=256))
-    tight = fitted("moe", PlanSettings(65_536, "q8_0"), least + 600)
+    tight = fit_model("moe", PlanSettings(65_536, "q8_0"), least + 600)
     assert tight.setting.n_cpu_moe == 0
     assert least <= tight.estimate.required_mib <= least + 600 - 512
-    assert fitted("moe", PlanSettings(65_536, "q8_0"), least + 500).setting.n_cpu_moe > 0
+    assert fit_model("moe", PlanSettings(65_536, "q8_0"), least + 500).setting.n_cpu_moe > 0
 
 
 SETTINGS = st.builds(
@@ -138,14 +138,14 @@ def test_what_the_user_fixed_stays_and_nothing_ever_grows(kind: str, data: st.Da
     if kind == "moe":
         wanted = replace(wanted, n_cpu_moe=data.draw(st.sampled_from([0, 0, 7, 41])))
     fixed = frozenset(data.draw(st.sets(st.sampled_from(FIELDS))))
-    found = fitted(kind, wanted, data.draw(st.integers(0, 60_000)), data.draw(st.sampled_from([512, 1_024])), fixed)
+    found = fit_model(kind, wanted, data.draw(st.integers(0, 60_000)), data.draw(st.sampled_from([512, 1_024])), fixed)
     for name in fixed:
         assert getattr(found.setting, name) == getattr(wanted, name)
     for name in ("context", "draft", "ubatch"):
         assert getattr(found.setting, name) <= getattr(wanted, name)
     assert found.setting.slots == wanted.slots
     assert bits(found.setting.kv) <= bits(wanted.kv)
-    assert found.estimate == measured(kind, found.setting)
+    assert found.estimate == estimate_model(kind, found.setting)
 
 
 def bits(kv: str) -> float:
@@ -153,7 +153,7 @@ def bits(kv: str) -> float:
     return 8 * block_bytes / per_block
 
 
-def worth(kind: str, found: FitResult, free_mib: int) -> tuple[float, ...]:
+def rank_result(kind: str, found: FitResult, free_mib: int) -> tuple[float, ...]:
     """Order of results: that it fits, that experts stay on the GPU, then what hurts most to lose first."""
     setting, spare = found.setting, free_mib - found.estimate.required_mib
     fits = 2 if spare >= 1_024 else 1 if spare >= 512 else 0
@@ -177,13 +177,15 @@ def worth(kind: str, found: FitResult, free_mib: int) -> tuple[float, ...]:
 def test_more_free_memory_never_makes_it_worse(kind: str, data: st.DataObject) -> None:
     wanted = data.draw(SETTINGS.filter(lambda setting: setting.kv != "q5_1"))
     less, more = sorted(data.draw(st.lists(st.integers(2_000, 60_000), min_size=2, max_size=2)))
-    assert worth(kind, fitted(kind, wanted, more), more) >= worth(kind, fitted(kind, wanted, less), less)
+    assert rank_result(kind, fit_model(kind, wanted, more), more) >= rank_result(
+        kind, fit_model(kind, wanted, less), less
+    )
 
 
 @settings(deadline=None, derandomize=True)
 @given(free_mib=st.integers(1_500, 30_000), wanted=SETTINGS)
 def test_no_expert_is_on_the_host_that_could_be_on_the_gpu(free_mib: int, wanted: PlanSettings) -> None:
-    found = fitted("moe", wanted, free_mib).setting
+    found = fit_model("moe", wanted, free_mib).setting
     if found.n_cpu_moe:
         budget = free_mib - (1_024 if required("moe", found) <= free_mib - 1_024 else 512)
         assert required("moe", replace(found, n_cpu_moe=found.n_cpu_moe - 1)) > budget

@@ -50,7 +50,7 @@ class Examples:
 
 
 def examples(tokenizer: Tokenizer, corpus: Corpus, trunk: Trunk) -> Examples:
-    """Every taught position of every dialogue, with the distribution that should follow it."""
+    """Return each taught position of each dialogue, with the distribution of the token that should follow it."""
     after_two: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
     after_one: dict[int, Counter[int]] = defaultdict(Counter)
     rows: list[tuple[tuple[int, int], Target]] = []
@@ -91,7 +91,7 @@ def examples(tokenizer: Tokenizer, corpus: Corpus, trunk: Trunk) -> Examples:
 
 
 class _Branches:
-    """Knows where in a reply more than one continuation is right."""
+    """The positions in a reply where more than one continuation is right."""
 
     def __init__(self, tokenizer: Tokenizer, corpus: Corpus) -> None:
         self._corpus = corpus
@@ -106,7 +106,7 @@ class _Branches:
         self._think_end = tokenizer.ids[THINK_END]
 
     def target(self, dialogue: Dialogue, ids: Ids, place: int, first: int) -> Target:
-        """The distribution of the token after reply position `place` (the reply starts at `first` in `ids`)."""
+        """Return the distribution of the token after reply position `place` (the reply starts at `first` in `ids`)."""
         following = int(ids[first + place + 1])
         if dialogue.thinking and place + 1 == self._title_place:
             return self._spread(dialogue, self._title)

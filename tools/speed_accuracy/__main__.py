@@ -5,7 +5,7 @@
     python -m tools.speed_accuracy --rows      every row as well
 
 Counted are runs of llama.cpp itself with one card, MTP or no drafts, and mixed prompts. Rows left out are counted by
-reason. The second column is the honest one: factors that a run or its neighbours of one sweep had no part in.
+reason. The second column is the fair test: a run is forecast by factors that were fitted without it and its sweep.
 """
 
 import argparse
@@ -193,7 +193,7 @@ def _read_run(row: dict[str, str], entries: dict[str, ModelEntry]) -> Run | str:
 
 
 def _file_of(entry: ModelEntry, row: dict[str, str]) -> ModelFile | None:
-    """Return the model file of a row: of the size that it tells, else the catalogue's, else by the bits of its name."""
+    """Return the model file of a row: of the row's size, else the catalogue's, else by the bits of its name."""
     quant = row["quant"].partition(" ")[0]
     result = ModelFile(
         quant=quant, file=f"{quant}.gguf", has_head=row["speculation"] != "none" or entry.speculation == "mtp"
@@ -260,7 +260,7 @@ def _parts(runs: Sequence[Run]) -> Iterable[tuple[str, list[Run]]]:
     yield "with MTP", [run for run in runs if run.draft]
     yield "without drafts", [run for run in runs if not run.draft]
     yield "mixtures with MTP", [run for run in runs if run.draft and run.work.mixture]
-    yield "prompts told as mixed", [run for run in runs if run.row["workload"]]
+    yield "prompts known to be mixed", [run for run in runs if run.row["workload"]]
     by_generation: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         by_generation[run.card.generation].append(run)

@@ -215,7 +215,9 @@ class AgentCard(Card):
             self._open(agent, prepared.url)
             return
         model = prepared.options.alias or prepared.options.model.stem
-        text = tr("Loading {model} with {context} tokens of context ...", model=model, context=_context(prepared))
+        text = tr(
+            "Loading {model} with {context} tokens of context ...", model=model, context=_format_context(prepared)
+        )
         self._show_outcome("accent", text)
         self._server.start_server(
             ServeRequest(
@@ -349,7 +351,7 @@ class AgentCard(Card):
         self.copy_button.setText(tr("Copied"))
 
 
-def _context(start: ResolvedStart) -> str:
+def _format_context(start: ResolvedStart) -> str:
     from launcher.app.coding import slot_context
 
     return f"{slot_context(start):,}"
