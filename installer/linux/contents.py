@@ -1,18 +1,16 @@
 """Tells what a tree holds: the project, each package of its site-packages, and the interpreter, with their licences.
 
-    python contents.py TREE DEBS COPYRIGHT CONTENTS
+    python contents.py TREE VERSION SOURCE COPYRIGHT CONTENTS
 
-TREE is as for prune.py, and DEBS the folder of the Debian packages that brought its interpreter. Writes COPYRIGHT, the
-licences in full, and CONTENTS, a line for each piece: name, version, licence, where from.
+TREE is as for prune.py, VERSION its interpreter's, and SOURCE says where that came from. Writes COPYRIGHT, the licences
+in full, and CONTENTS, a line for each piece: name, version, licence, where from.
 """
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import Parser
-from hashlib import sha256
 from pathlib import Path
 
 _HEAD = """\
@@ -57,21 +55,15 @@ def licence(about: Message) -> str:
     return first if first and len(first) < 60 else ", ".join(classified) or "see its text"
 
 
-def interpreter(debs: Path, text: Path) -> Iterator[Piece]:
-    """Yield the Debian packages of the interpreter."""
-    for deb in sorted(debs.glob("*.deb")):
-        told = ["dpkg-deb", "--show", "--showformat=${Package} ${Version}", str(deb)]
-        name, version = subprocess.run(told, check=True, capture_output=True, text=True).stdout.split()
-        digest = sha256(deb.read_bytes()).hexdigest()
-        texts = (text.read_text("utf-8").strip(),)
-        yield Piece(
-            name, version, "PSF-2.0", texts if name == "libpython3.11-minimal" else (), f"Debian 12, sha256 {digest}"
-        )
+def interpreter(tree: Path, version: str, source: str) -> Piece:
+    """Return the interpreter as a piece."""
+    [text] = tree.glob("lib/python3.*/LICENSE.txt")
+    return Piece("CPython", version, "PSF-2.0", (text.read_text("utf-8").strip(),), source)
 
 
-def main(tree: Path, debs: Path, copyright_file: Path, contents_file: Path) -> None:
+def main(tree: Path, version: str, source: str, copyright_file: Path, contents_file: Path) -> None:
     """Write both files."""
-    pieces = [*wheels(tree / "site-packages"), *interpreter(debs, tree / "lib" / "python3.11" / "LICENSE.txt")]
+    pieces = [*wheels(tree / "site-packages"), interpreter(tree, version, source)]
     parts = [_HEAD]
     for each in pieces:
         texts = "\n\n".join(each.texts) or "See above."
@@ -82,4 +74,4 @@ def main(tree: Path, debs: Path, copyright_file: Path, contents_file: Path) -> N
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:5]))
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], Path(sys.argv[4]), Path(sys.argv[5]))

@@ -1,6 +1,6 @@
 """Takes out of a tree what the program does not use, and says which libraries of the system the rest needs.
 
-python prune.py TREE            deletes; TREE holds bin/, lib/python3.11/ and site-packages/
+python prune.py TREE            deletes; TREE holds bin/, lib/python3.X/ and site-packages/
 python prune.py --needs TREE    prints the Depends field of a Debian package, by the names in dependencies.txt
 """
 
@@ -13,7 +13,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-STDLIB = "distutils ensurepip idlelib lib2to3 pydoc_data test tkinter turtle.py turtledemo venv EXTERNALLY-MANAGED"
+STDLIB = """
+    config-* distutils ensurepip idlelib lib2to3 pydoc_data site-packages test tkinter turtle.py turtledemo venv
+    EXTERNALLY-MANAGED
+"""
 EXTENSIONS = "_crypt _curses _curses_panel _dbm _gdbm _tkinter nis ossaudiodev readline _test* _xxtest*"
 """Extension modules of the standard library that the program does not import, and that need libraries of their own."""
 
@@ -47,12 +50,14 @@ _PAGE = 4096
 
 def prune(tree: Path) -> None:
     """Delete what is not used."""
-    stdlib, site = tree / "lib" / "python3.11", tree / "site-packages"
-    for name in STDLIB.split():
-        _delete(stdlib / name)
-    for name in EXTENSIONS.split():
-        for each in (stdlib / "lib-dynload").glob(f"{name}.*"):
-            _delete(each)
+    site = tree / "site-packages"
+    for stdlib in (tree / "lib").glob("python3.*"):
+        for pattern in STDLIB.split():
+            for each in list(stdlib.glob(pattern)):
+                _delete(each)
+        for name in EXTENSIONS.split():
+            for each in (stdlib / "lib-dynload").glob(f"{name}.*"):
+                _delete(each)
     for pattern in SITE.split():
         for each in list(site.glob(pattern)):
             _delete(each)
@@ -125,13 +130,15 @@ def is_aligned(image: bytes) -> bool:
 def depends(tree: Path) -> str:
     """Return a Depends field for all libraries that the tree needs and does not hold."""
     lines = Path(__file__).with_name("dependencies.txt").read_text("utf-8").splitlines()
-    packages = dict(line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
+    rows = [line for line in lines if line and not line.startswith("#")]
+    packages = dict(line.lstrip("?").split(maxsplit=1) for line in rows)
+    brought = {line.lstrip("?").split()[0] for line in rows if line.startswith("?")}
     files = list(programs(tree))
     inside = {each.name for each in files}
     wanted = {name for each in files for name in needed(each)} - inside | set(OPENED.split())
     if unknown := sorted(wanted - packages.keys()):
         sys.exit(f"dependencies.txt names no package for {', '.join(unknown)}")
-    if unused := sorted(packages.keys() - wanted):
+    if unused := sorted(packages.keys() - wanted - brought):
         sys.exit(f"dependencies.txt names what nothing needs: {', '.join(unused)}")
     return ", ".join(sorted({packages[name] for name in wanted}))
 

@@ -37,7 +37,11 @@ BASH = (
     LINUX / "build-wheel",
     LINUX / "build-deb",
     LINUX / "build-install",
+    LINUX / "build-python",
+    ROOT / "installer" / "release",
     ROOT / ".ci" / "completion",
+    ROOT / ".ci" / "release-gate",
+    ROOT / ".ci" / "stores",
     ROOT / ".ci" / "signed-files",
     ROOT / ".ci" / "site",
     ROOT / ".ci" / "tag-is-version",
@@ -140,6 +144,27 @@ def test_a_library_that_the_loader_refuses_ends_the_build(tmp_path: Path) -> Non
     assert "not page-aligned" in loads(library)
     with pytest.raises(SystemExit, match=r"not page-aligned: broken\.so"):
         prune.check_load_commands(tmp_path)
+
+
+def test_an_interpreter_is_built_of_the_source_that_is_named_only(tmp_path: Path) -> None:
+    pins = dict(re.findall(r"^(\w+)=(\S+)$", (LINUX / "python.txt").read_text("utf-8"), re.MULTILINE))
+    assert re.fullmatch(r"3\.\d+\.\d+", pins["version"])
+    assert re.fullmatch(r"[0-9a-f]{64}", pins["sha256"])
+    source = tmp_path / f"Python-{pins['version']}.tar.xz"
+    source.write_bytes(b"another source")
+    command = [LINUX / "build-python", tmp_path / "python.tar.gz", source]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert refused.stderr == f"Error: {source} is not the Python {pins['version']} that python.txt names.\n"
+    assert [*tmp_path.iterdir()] == [source]
+
+
+def test_libraries_that_an_interpreter_brings_may_be_named_without_need(tmp_path: Path) -> None:
+    """Of an empty tree, all but those that are opened at run time: only a library of the program's own is missed."""
+    with pytest.raises(SystemExit, match="names what nothing needs") as told:
+        prune.depends(tmp_path)
+    assert "libX11.so.6" in str(told.value)
+    assert "libssl.so.3" not in str(told.value)
 
 
 def test_install_sh_is_stamped_and_told_by_what_the_program_has() -> None:
