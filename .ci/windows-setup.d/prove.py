@@ -7,7 +7,6 @@ a proof: "ok   ..." or "FAIL ...", and at the end "done".
 
 import hashlib
 import json
-import math
 import re
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from installed import (
@@ -47,7 +47,8 @@ from installed import (
 )
 
 WINE_PROOFS = Path(sys.argv[3])
-PLOTS = HERE.parent / "plots.py"
+sys.path.insert(0, str(HERE.parent / "release-gate.d"))
+import use  # noqa: E402 -- it stands beside this folder
 
 _PROOFS: list[tuple[str, Callable[[], str]]] = []
 _before: dict[str, int] = {}
@@ -121,38 +122,12 @@ def _doctor() -> str:
     return f"{report['host']['system']}, {report['engines'][0]['version']}; {report['no_gpu_because']}"
 
 
-@proof("the demo to its first token and on, in the terminal")
-def _demo() -> str:
-    report = json.loads(asked("demo", "--headless", "--json"))
-    assert report["draft_n_accepted"] > 0, report
-    return f"{report['predicted_n']} tokens, {report['draft_n_accepted']} of {report['draft_n']} drafts accepted"
+def _start(*words: str) -> "subprocess.Popen[str]":
+    return wine.start(launcher(subprocess.list2cmdline(words)))
 
 
-@proof("the window with the demo running, by pythonw.exe as the Start menu starts it (wanted: painted under 2 s)")
-def _window() -> str:
-    picture = FOLDER / "window.png"
-    picture.unlink(missing_ok=True)
-    window = launcher("gui", "--demo", "--screenshot", f'"{wine.path(picture)}"').replace("python.exe", "pythonw.exe")
-    tries = 1
-    while (ended := wine.run(window)).code != 0 and tries < 3:  # a busy machine may be too slow for the picture
-        tries += 1
-    assert ended.code == 0, ended.output
-    assert picture.stat().st_size > 50_000, picture.stat()
-    again = wine.run(launcher("gui", "--screenshot", f'"{wine.path(FOLDER / "start.png")}"'))
-    painted = re.search(r'"painted_s": ([\d.]+)', again.output)
-    assert painted, again.output
-    return f"a picture of {picture.stat().st_size} bytes; Start is painted {painted[1]} s after the process began"
-
-
-@proof("the cockpit's plots, with the demo running")
-def _plots() -> str:
-    picture, told = FOLDER / "cockpit.png", FOLDER / "cockpit.json"
-    picture.unlink(missing_ok=True)
-    options = f'--demo --page cockpit --size 1440x900 --screenshot "{wine.path(picture)}"'
-    told.write_text(asked("gui", options).splitlines()[-1], "utf-8")
-    drawn = subprocess.run([sys.executable, str(PLOTS), str(told)], capture_output=True, text=True, check=False)
-    assert drawn.returncode == 0, drawn.stdout + told.read_text("utf-8")
-    return drawn.stdout.strip()
+_copy = use.Copy(_start, FOLDER / "use", wine.path)
+_PROOFS.extend((name, partial(function, _copy)) for name, function in use.FIRST.items())
 
 
 @proof("Open with, of a .gguf file: the command that Windows is told opens the window with that file")
@@ -170,20 +145,6 @@ def _open_with() -> str:
     assert opened.code == 0, opened.output
     assert picture.stat().st_size > 50_000, picture.stat()
     return command
-
-
-@proof("tune demo, in a minute or the least time on this machine: trials, statistics and a verdict")
-def _tune() -> str:
-    refused = wine.run(launcher("tune", "demo", "--budget", "0.01", "--json")).output.splitlines()
-    minutes = max(1, math.ceil(json.loads(refused[0])["least_s"] / 60))
-    report = json.loads(asked("tune", "demo", "--budget", str(minutes), "--json").splitlines()[-1])
-    return str(report["verdict"]["sentence"])
-
-
-@proof("endure demo --minutes 1: a minute of load, and whether the speed held")
-def _endure() -> str:
-    report = json.loads(asked("endure", "demo", "--minutes", "1", "--json").splitlines()[-1])
-    return str(report)
 
 
 @proof("not a file of the program was changed by its use")
@@ -341,7 +302,7 @@ def _two_folders() -> str:
 
 @proof("an upgrade ends what runs, in order, and takes its place; settings and history stay")
 def _upgrade() -> str:
-    asked("settings", "set", "language", "zh_CN")
+    use.keep_state(_copy)
     before = {str(path) for path in DATA.rglob("*") if path.is_file()}
     window = wine.start(launcher("gui").replace("python.exe", "pythonw.exe"))
     wait_for(lambda: (DATA / "window.lock").exists(), "the window does not open")
@@ -357,11 +318,10 @@ def _upgrade() -> str:
     assert (app / "newer-schema.json").exists()
     assert not (app / "schema.json").exists(), "a file of the old version is left"
     assert wine.value(UNINSTALL_KEY, "DisplayVersion") == NEWER
-    assert "zh_CN" in asked("settings", "get", "language")
+    same = use.compare_state(_copy)
     kept = {str(path) for path in DATA.rglob("*") if path.is_file()}
     assert not {name for name in before - kept if "run" not in Path(name).parts}, before - kept
-    asked("settings", "reset", "language")
-    return f"{ended.seconds:.1f} s with a server and a window that ran; both ended with exit code 0"
+    return f"{same}; {ended.seconds:.1f} s with a server and a window that ran; both ended with exit code 0"
 
 
 @proof("a copy that does not end: said, and the installed version stays whole")
@@ -468,6 +428,7 @@ def _is_windows_own(name: str) -> bool:
 
 def main() -> None:
     """Try every proof, in the order of a person's days."""
+    _copy.folder.mkdir(exist_ok=True)
     wine.run("cmd /c exit")  # what wine makes at its first start
     _registry_before.update(wine.registry())
     _before.update(wine.files())

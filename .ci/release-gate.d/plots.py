@@ -1,0 +1,20 @@
+"""Whether the cockpit's plots hold curves, by what `gui --demo --page cockpit --screenshot` told.
+
+These are the plots that any computer has, each with values of several seconds.
+"""
+
+WANTED = {
+    "rate": "tokens_per_second",
+    "acceptance": "acceptance_percent",
+    "host": "host_memory_used_mib",
+    "processor": "host_cpu_percent",
+}
+LEAST = 20
+
+
+def draws_curves(told: dict[str, dict[str, dict[str, int]]]) -> tuple[bool, str]:
+    """Return whether each plot has points enough, and how many it has."""
+    plots = told.get("plots", {})
+    drawn = {plot: plots.get(plot, {}).get(curve, 0) for plot, curve in WANTED.items()}
+    text = "; ".join(f"{plot}: {len(plots.get(plot, {}))} curves, {points} points" for plot, points in drawn.items())
+    return min(drawn.values()) >= LEAST, text
