@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from launcher.app.qt_process import QtFailed, run_qt_module
+from launcher.app.module_process import ModuleFailed, run_module
 from launcher.base.errors import BadOption, LauncherError, LibraryMissing
 from launcher.base.files import write_atomically
 from launcher.base.messages import message
@@ -57,10 +57,10 @@ async def write_charts(session: Session, files: Sequence[Path]) -> None:
 async def _paint_chart(chart: Chart, files: Sequence[Path]) -> None:
     order = json.dumps({"chart": chart.as_json(), "files": list(map(str, files))}).encode()
     try:
-        await run_qt_module(_PAINTER, order, limit_s=_PAINT_LIMIT_S)
+        await run_module(_PAINTER, order, limit_s=_PAINT_LIMIT_S)
     except TimeoutError:
         raise LauncherError(message("The chart was not drawn in time."), message("Try it again.")) from None
-    except QtFailed as error:
+    except ModuleFailed as error:
         raise LibraryMissing(
             message("The chart cannot be drawn: {reason}.", reason=str(error).rstrip(".")),
             message("It needs the libraries of the window; `mtp-launcher doctor` names them."),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from launcher.app.module_process import ModuleFailed, run_module
 from launcher.app.planner import (
     MachineDescription,
     ModelSource,
@@ -29,7 +30,6 @@ from launcher.app.proof_checks import (
     Outcome,
     ProofReport,
 )
-from launcher.app.qt_process import QtFailed, run_qt_module
 from launcher.app.saved_tunes import check_no_tune
 from launcher.app.serving_session import ServingSession
 from launcher.app.session import ServerSession
@@ -251,8 +251,8 @@ class MachineProof:
             self._skip("tray", message("There is no display."))
             return
         try:
-            answer = await run_qt_module("launcher.gui.tray", limit_s=_TRAY_LIMIT_S)
-        except (QtFailed, TimeoutError, OSError):
+            answer = await run_module("launcher.gui.tray", limit_s=_TRAY_LIMIT_S)
+        except (ModuleFailed, TimeoutError, OSError):
             self._skip("tray", message("The libraries of the window do not work here."))
             return
         text = answer.decode("ascii", "replace").strip()

@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
+from launcher.conversations.attachments import describe_attachment
 from launcher.conversations.records import ChatMessage, Conversation, Role
 
 _MADE_BY = "mtp-launcher"
@@ -22,6 +23,8 @@ def as_markdown(conversation: Conversation) -> str:
         parts.append(f"## {_author_name(each)}")
         if each.thinking:
             parts.append(f"<details><summary>Thought</summary>\n\n{each.thinking.strip()}\n\n</details>")
+        if each.attachments:
+            parts.append(_list_attachments(each))
         parts.append(each.text.strip())
         if each.footer:
             parts.append(f"*{each.footer}*")
@@ -35,7 +38,8 @@ def as_text(conversation: Conversation) -> str:
         parts.append(f"System prompt:\n{conversation.system}")
     for each in conversation.messages:
         footer = f"\n[{each.footer}]" if each.footer else ""
-        parts.append(f"{_author_name(each)}:\n{each.text.strip()}{footer}")
+        attached = f"[{_list_attachments(each)}]\n" if each.attachments else ""
+        parts.append(f"{_author_name(each)}:\n{attached}{each.text.strip()}{footer}")
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -49,6 +53,10 @@ def as_json_object(conversation: Conversation) -> dict[str, object]:
     data = asdict(conversation)
     for each in data["messages"]:
         each["versions"] = len(each["versions"])
+        del each["attachments"]
+    for each, chat_message in zip(data["messages"], conversation.messages, strict=True):
+        if chat_message.attachments:
+            each["attachments"] = [describe_attachment(attachment) for attachment in chat_message.attachments]
     return {"made_by": _MADE_BY, **data}
 
 
@@ -79,6 +87,10 @@ def make_file_name(conversation: Conversation, extension: str) -> str:
 def _describe_origin(conversation: Conversation) -> str:
     began = datetime.fromtimestamp(conversation.created_s).astimezone()
     return " · ".join(filter(None, (conversation.model, f"{began:%Y-%m-%d %H:%M %z}")))
+
+
+def _list_attachments(chat_message: ChatMessage) -> str:
+    return f"With {', '.join(each.name for each in chat_message.attachments)}"
 
 
 def _author_name(chat_message: ChatMessage) -> str:

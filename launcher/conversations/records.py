@@ -7,6 +7,7 @@ from enum import StrEnum
 from uuid import uuid4
 
 from launcher.base.text import one_line
+from launcher.conversations.attachments import Attachment
 
 _MAX_TITLE_CHARACTERS = 60
 
@@ -47,6 +48,7 @@ class ChatMessage:
     figures: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
     versions: tuple[str, ...] = ()
+    attachments: tuple[Attachment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

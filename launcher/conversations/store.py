@@ -19,6 +19,7 @@ from launcher.base.errors import ConversationMissing, ConversationsUnusable
 from launcher.base.messages import message
 from launcher.base.paths import data_dir
 from launcher.base.text import storable_text
+from launcher.conversations.attachments import Attachment, AttachmentKind
 from launcher.conversations.records import (
     ChatMessage,
     Conversation,
@@ -57,7 +58,16 @@ CREATE INDEX pieces_of_message ON pieces (message);
 """The schema. `pieces` holds the parts of unfinished replies; `leaf` is the last message of the open branch."""
 _INDEX = "CREATE VIRTUAL TABLE found USING fts5(text, content='messages', content_rowid='number', tokenize='trigram')"
 """The full-text index, `found`, of the texts of messages."""
-_MIGRATIONS = (_TABLES,)
+_ATTACHMENTS = """
+CREATE TABLE attachments (
+    number INTEGER PRIMARY KEY, message TEXT NOT NULL REFERENCES messages (id) ON DELETE CASCADE,
+    kind TEXT NOT NULL, name TEXT NOT NULL, data BLOB NOT NULL, media_type TEXT NOT NULL, text TEXT NOT NULL,
+    width INTEGER NOT NULL, height INTEGER NOT NULL, pages INTEGER NOT NULL, tokens INTEGER NOT NULL
+);
+CREATE INDEX attachments_of_message ON attachments (message);
+"""
+"""The files of questions, in the order of the fields of Attachment."""
+_MIGRATIONS = (_TABLES, _ATTACHMENTS)
 """Scripts from one schema version to the next; see open_database."""
 _FILE_DESCRIPTION = "The file of conversations"
 
@@ -259,9 +269,28 @@ class Conversations:
             )
         return conversation_id
 
-    def add_question(self, conversation_id: str, parent_id: str | None, text: str, *, id: str | None = None) -> str:  # noqa: A002
+    def add_question(
+        self,
+        conversation_id: str,
+        parent_id: str | None,
+        text: str,
+        *,
+        attachments: Sequence[Attachment] = (),
+        id: str | None = None,  # noqa: A002
+    ) -> str:
         """Add a question after the message `parent_id`, None for the first one; return its ID."""
-        return self._add_message(conversation_id, parent_id, Role.USER, text, MessageEnding.WHOLE, {}, id)
+        with self._transaction() as db:
+            question_id = self._add_message(conversation_id, parent_id, Role.USER, text, MessageEnding.WHOLE, {}, id)
+            db.executemany(
+                "INSERT INTO attachments (message, kind, name, data, media_type, text, width, height, pages, tokens) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (question_id, each.kind, storable_text(each.name), each.data, each.media_type,
+                     storable_text(each.text), each.width, each.height, each.pages, each.tokens)
+                    for each in attachments
+                ],
+            )  # fmt: skip
+        return question_id
 
     def begin_reply(
         self,
@@ -406,8 +435,16 @@ class Conversations:
             )[0]
             yield ChatMessage(
                 id_, parent, Role(role), text, thinking, created_s, MessageEnding(ending), footer,
-                unpack_json(figures), unpack_json(settings), tuple(versions[parent, role]),
+                unpack_json(figures), unpack_json(settings), tuple(versions[parent, role]), self._read_attachments(id_),
             )  # fmt: skip
+
+    def _read_attachments(self, message_id: str) -> tuple[Attachment, ...]:
+        rows = self._fetch_rows(
+            "SELECT kind, name, data, media_type, text, width, height, pages, tokens FROM attachments "
+            "WHERE message = ? ORDER BY number",
+            message_id,
+        )
+        return tuple(Attachment(AttachmentKind(kind), *others) for kind, *others in rows)
 
     def _add_message(
         self,

@@ -77,13 +77,13 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A chat request: messages (role and content) and generation parameters.
+    """A chat request: messages (role, and content as text or as OpenAI's parts) and generation parameters.
 
     None leaves a value to the server. `thinking` turns the model's reasoning on or off. `extra` holds further fields of
     the JSON body and overrides the others.
     """
 
-    messages: Sequence[Mapping[str, str]]
+    messages: Sequence[Mapping[str, Any]]
     max_tokens: int | None = None
     temperature: float | None = None
     seed: int | None = None
@@ -174,6 +174,15 @@ class EngineClient:
         prompt = templated.get("prompt") if isinstance(templated, dict) else None
         body = {"content": prompt, "add_special": True, "parse_special": True}
         tokenized = await self._http.get_json("/tokenize", body) if isinstance(prompt, str) else None
+        return self._count_list(tokenized)
+
+    async def count_text_tokens(self, text: str) -> int:
+        """Return the number of a text's tokens, without a chat template. Raises Refused if the server does not tell."""
+        tokenized = await self._http.get_json("/tokenize", {"content": text})
+        return self._count_list(tokenized)
+
+    @staticmethod
+    def _count_list(tokenized: object) -> int:
         tokens = tokenized.get("tokens") if isinstance(tokenized, dict) else None
         if not isinstance(tokens, list):
             raise Refused(

@@ -1,4 +1,4 @@
-"""Runs a module of the window's room in a short process of its own, so that this program needs no Qt."""
+"""Runs a module in a short process of its own, such as one with Qt, or one that reads files of strangers."""
 
 import asyncio
 import sys
@@ -10,14 +10,14 @@ _PROGRAM = "import sys; sys.path.append(sys.argv[1]); import runpy; runpy.run_mo
 """Started with -P, so that no file of the current folder is imported in place of a module."""
 
 
-class QtFailed(Exception):
+class ModuleFailed(Exception):
     """The process failed; the text is the last line of what it printed as an error."""
 
 
-async def run_qt_module(module: str, order: bytes = b"", *, limit_s: float) -> bytes:
+async def run_module(module: str, order: bytes = b"", *, limit_s: float) -> bytes:
     """Run `module` with `order` as its standard input, and return what it prints.
 
-    Raises QtFailed if it fails, and TimeoutError if it takes longer than `limit_s` seconds.
+    Raises ModuleFailed if it fails, and TimeoutError if it takes longer than `limit_s` seconds.
     """
     root = Path(launcher.__file__).parents[1]
     pipe = asyncio.subprocess.PIPE
@@ -32,5 +32,5 @@ async def run_qt_module(module: str, order: bytes = b"", *, limit_s: float) -> b
             process.kill()
             await process.wait()
     if process.returncode:
-        raise QtFailed((errors.decode("utf-8", "replace").strip().splitlines() or ["?"])[-1])
+        raise ModuleFailed((errors.decode("utf-8", "replace").strip().splitlines() or ["?"])[-1])
     return printed
