@@ -24,7 +24,8 @@ What it does wrong is named in FAKE_FAULTS, comma-separated:
     half-lines          prints a line in two halves with NULs, and half a line for good
     stalls              a chat reply stops in the middle, after the first request
 
-A token takes FAKE_TOKEN_MS by its own account, 1 unless told.
+A token takes FAKE_TOKEN_MS by its own account, 1 unless told. The bodies of requests go to the file FAKE_REQUESTS, a
+line each. A word is a token of /tokenize.
 """
 
 import os
@@ -43,6 +44,7 @@ FLAGS = [
     "--threads",
     "--embeddings",
     "--reranking",
+    "--mmproj",
 ]
 SPECULATION = ["--spec-type", "--spec-draft-n-max"]
 
@@ -96,7 +98,13 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(404, {"error": {"message": "File Not Found", "type": "not_found_error", "code": 404}})
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/tokenize":
+            self.answer(200, {"tokens": list(range(len(json.loads(body)["content"].split())))})
+            return
+        if requests := os.environ.get("FAKE_REQUESTS"):
+            with Path(requests).open("ab") as file:
+                file.write(body.replace(b"\n", b" ") + b"\n")
         if "dies-on-chat" in FAULTS:
             die()
         if self.path == "/v1/embeddings":
