@@ -258,7 +258,7 @@ class Controller(QObject):
             cancelled=cancelled,
         )
 
-    def request_reply(self, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any] | None = None) -> None:
+    def request_reply(self, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any] | None = None) -> None:
         """Request a reply to a conversation. Its parts are emitted by `deltas`, its end by `replied`."""
         self._reply_number += 1
         number, values = self._reply_number, dict(self.sampling if sampling is None else sampling)
@@ -294,6 +294,10 @@ class Controller(QObject):
         """Set a sampling value of the next request. None leaves it to the server."""
         others = {name: other for name, other in self.sampling.items() if name != field}
         self.sampling = others if value is None else others | {field: value}
+
+    def count_tokens(self, text: str, done: Callable[[int], object]) -> None:
+        """Count a text's tokens for the running model and pass their number to `done`, unless that fails."""
+        self.bridge.run(lambda _report: self._service.count_tokens(text), done=done, failed=lambda _error: None)
 
     def read_api_key(self, done: Callable[[str], object]) -> None:
         """Read the API key of the running server and pass it to `done`."""

@@ -264,7 +264,7 @@ class ServerService:
             await session.apply_fix(action)
 
     async def request_reply(
-        self, number: int, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any]
+        self, number: int, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]
     ) -> None:
         """Request reply `number`. Sampling values without a ChatRequest field are sent under llama-server's names."""
         from launcher.engine.server.client import ChatRequest
@@ -276,6 +276,10 @@ class ServerService:
             request, lambda delta: self._post(DeltaReceived(number, delta))
         )
         self._post(ReplyFinished(number, reply))
+
+    async def count_tokens(self, text: str) -> int:
+        """Return the number of a text's tokens for the running model. Raises ServerNotFound, Unreachable, Refused."""
+        return await self._running_session().supervisor.client.count_text_tokens(text)
 
     async def read_api_key(self) -> str:
         """Return the API key of the running server. Raises ServerNotFound."""

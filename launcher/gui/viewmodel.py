@@ -143,7 +143,7 @@ def _prompt_hint(state: ServerState, state_text: str, *, running: bool, texts_pa
     if running and texts_path:
         return tr("This model writes no text · programs send it texts at {path}", path=texts_path)
     if running:
-        return tr("Type a message · Enter sends, Esc stops")
+        return tr("Ask something, or drop a file")
     if state in _RESTING:
         return tr("Load a model to chat")
     return tr("{state} · the model is not ready yet", state=state_text)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PySide6.QtCore import QMimeData, QPoint, QRect, Qt, QUrl
+from PySide6.QtCore import QPoint, QRect, Qt
 from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
@@ -289,20 +289,6 @@ def test_another_hint_is_seen_in_the_empty_prompt_without_a_click(pane: ChatPane
     pane.enable_actions(can_ask=True, replying=False, hint="Type a message")
     qtbot.waitUntil(lambda: seen() == meant())
     assert seen() != before
-
-
-def test_pictures_are_refused_plainly(pane: ChatPane) -> None:
-    data = QMimeData()
-    data.setImageData(QImage(4, 4, QImage.Format.Format_RGB32))
-    pane.prompt.insertFromMimeData(data)
-    assert "not supported yet" in pane.banner.text.text()
-    pane.banner.clear()
-    data = QMimeData()
-    data.setUrls([QUrl.fromLocalFile("/a/cat.PNG")])
-    assert pane.prompt.canInsertFromMimeData(data)
-    pane.prompt.insertFromMimeData(data)
-    assert pane.banner.isVisible()
-    assert pane.prompt.toPlainText() == ""
 
 
 def test_the_system_prompt_is_sent_and_kept(idle_controller: Controller, pane: ChatPane, qtbot: QtBot) -> None:

@@ -3,9 +3,10 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 
 from PySide6.QtCore import QSize, Qt, QTimer, Slot
-from PySide6.QtGui import QGuiApplication, QTextCursor, QTextLayout, QTextOption
+from PySide6.QtGui import QFont, QGuiApplication, QTextCursor, QTextLayout, QTextOption
 from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QHBoxLayout, QPlainTextEdit, QPushButton, QVBoxLayout
 
 from launcher.gui import theme
@@ -17,7 +18,7 @@ from launcher.gui.translation import tr
 _COPIED_MS = 2_000
 _MEASURED_CHARACTERS = 500
 """Characters of a line that are measured for its width."""
-_HEAD_HEIGHT = 30
+_HEAD_HEIGHT = 32
 """Height of the line with the language and the copy button, in pixels."""
 _BORDER = 1
 """Width of the frame's border in the style sheet, in pixels."""
@@ -39,19 +40,27 @@ class FramedBlock(Block):
         self._name.setObjectName("secondary")
         self._name.setFont(theme.font(theme.CAPTION_PX))
         self.copy_button = CopyButton(lambda: self.code, tr("Copy this block"))
-        head = QHBoxLayout()
-        head.addWidget(self._name)
-        head.addStretch()
+        head = QFrame()
+        head.setObjectName("codeHead")
+        head.setFixedHeight(theme.px(_HEAD_HEIGHT))
+        row = QHBoxLayout(head)
+        row.setContentsMargins(theme.px(theme.GAP_M), 0, theme.px(theme.GAP_S), 0)
+        row.setSpacing(theme.px(theme.GAP_S))
+        row.addWidget(self._name)
+        row.addStretch()
         for button in (*buttons, self.copy_button):
-            head.addWidget(button)
+            row.addWidget(button)
+        inside = QVBoxLayout()
+        side, end = theme.px(theme.GAP_M), theme.px(theme.GAP)
+        inside.setContentsMargins(side, end, side, end)
+        inside.addWidget(edit)
         layout = QVBoxLayout(self)
-        layout.setContentsMargins(theme.px(theme.GAP_M), theme.px(2), theme.px(theme.GAP_S), theme.px(theme.GAP))
+        layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
-        layout.addLayout(head)
-        layout.addWidget(edit)
-        margins = layout.contentsMargins()
-        self._frame_height = margins.top() + margins.bottom() + theme.px(_HEAD_HEIGHT)
-        self._frame_width = margins.left() + margins.right() + 2 * _BORDER
+        layout.addWidget(head)
+        layout.addLayout(inside)
+        self._frame_height = 2 * end + theme.px(_HEAD_HEIGHT) + 2 * _BORDER
+        self._frame_width = 2 * side + 2 * _BORDER
 
     @property
     @abstractmethod
@@ -99,10 +108,11 @@ class CodeBlock(FramedBlock):
         """Rows that each line takes when it is wrapped to `_rows_width`; those behind are not counted yet."""
         self._rows_width = 0
         self._longest = ""
+        self._line_height = measure_line(theme.monospace(theme.BODY_PX))
         self._set_wrap_mode()
         self.edit.setReadOnly(True)
         self.edit.setUndoRedoEnabled(False)
-        self.edit.setFont(theme.monospace())
+        self.edit.setFont(theme.monospace(theme.BODY_PX))
         self.edit.setTextInteractionFlags(theme.SELECTABLE)
         self.edit.setAccessibleName(tr("Code"))
         self.edit.document().setDocumentMargin(0)
@@ -173,7 +183,7 @@ class CodeBlock(FramedBlock):
         """Set the width. Returns the height needed, both in pixels."""
         room = width - self._frame_width
         rows = self._count_rows(room) if self._wraps else max(len(self._lines), 1)
-        height = rows * self.edit.fontMetrics().lineSpacing() + self._frame_height + theme.px(4)
+        height = ceil(rows * self._line_height) + self._frame_height
         if not self._wraps:
             widest = self.edit.fontMetrics().horizontalAdvance(self._longest[:_MEASURED_CHARACTERS])
             if widest > room:
@@ -183,6 +193,10 @@ class CodeBlock(FramedBlock):
     def _set_wrap_mode(self) -> None:
         modes = QPlainTextEdit.LineWrapMode
         self.edit.setLineWrapMode(modes.WidgetWidth if self._wraps else modes.NoWrap)
+        policies = Qt.ScrollBarPolicy
+        self.edit.setHorizontalScrollBarPolicy(
+            policies.ScrollBarAlwaysOff if self._wraps else policies.ScrollBarAsNeeded
+        )
         self.edit.setWordWrapMode(QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere)
 
     @Slot(bool)
@@ -218,6 +232,15 @@ class CodeBlock(FramedBlock):
         return sum(self._rows)
 
 
+def measure_line(font: QFont) -> float:
+    """Return the height of a line in pixels as editors lay it out, which is more than the font's line spacing."""
+    layout = QTextLayout("x", font)
+    layout.beginLayout()
+    line = layout.createLine()
+    layout.endLayout()
+    return line.height()
+
+
 class CopyButton(QPushButton):
     """Button that copies a text and confirms it for a moment."""
 
@@ -227,7 +250,7 @@ class CopyButton(QPushButton):
         self.setObjectName("quiet")
         self.setAutoDefault(True)
         self.setToolTip(tip)
-        self.setMinimumWidth(self.fontMetrics().horizontalAdvance(tr("Copied")) + theme.px(24))
+        self.setMinimumWidth(self.fontMetrics().horizontalAdvance(tr("Copied")) + theme.px(14))
         self._reset_timer = QTimer(self)
         self._reset_timer.setSingleShot(True)
         self._reset_timer.setInterval(_COPIED_MS)

@@ -18,6 +18,8 @@ from launcher.gui.translation import ntr, tr
 _NEAR_END = 24
 """Pixels from the end within which the column still follows new text."""
 _MIN_HEIGHT = 90
+_TEXT_WIDTH, _WIDE_TEXT = 700, 1_100
+"""Widths of the text at most, in pixels at 100 % scale: as reads best, and in the wide mode."""
 _TURNS_AT_ONCE = 10
 """Turns that are built at once when a conversation is opened."""
 
@@ -41,14 +43,15 @@ class TurnColumn(QScrollArea):
     edit_requested = Signal(object)
     version_requested = Signal(object, int)
     """A turn, and by how many versions to go forward (negative: back)."""
+    text_moved = Signal(int, int)
+    """The distances of the text from the left and the right edge, in pixels, have changed."""
 
     def __init__(self) -> None:
         super().__init__()
         inside = QWidget()
         inside.setObjectName("conversation")
         self._layout = QVBoxLayout(inside)
-        self._layout.setContentsMargins(0, 0, theme.px(theme.GAP), 0)
-        self._layout.setSpacing(theme.px(theme.GAP_L))
+        self._layout.setSpacing(theme.px(theme.GAP_M))
         self.suggestions = Suggestions()
         self.suggestions.hide()
         self._suggests = False
@@ -64,7 +67,7 @@ class TurnColumn(QScrollArea):
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.setMinimumHeight(theme.px(_MIN_HEIGHT))
         self.following = True
-        self._coloured = False
+        self._coloured = self._wide = False
         self._scroll_timer = QTimer(self)
         self._scroll_timer.setSingleShot(True)
         self._scroll_timer.timeout.connect(self._scroll_to_end)
@@ -132,9 +135,26 @@ class TurnColumn(QScrollArea):
         self._show_suggestions()
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Update the blocks near the viewport."""
+        """Place the text, and update the blocks near the viewport."""
         super().resizeEvent(event)
+        self._place_text()
         self._update_visible()
+
+    def set_wide(self, *, wide: bool) -> None:
+        """Let the text have the whole width, or the width that reads best."""
+        self._wide = wide
+        self._place_text()
+
+    def _place_text(self) -> None:
+        """Put the text into the middle, no wider than it should be."""
+        width = self.viewport().width()
+        most, least = theme.px(_WIDE_TEXT if self._wide else _TEXT_WIDTH), theme.px(theme.GAP_L)
+        left = max((self.width() - most) // 2, least)
+        right = max(width - left - most, least - (self.width() - width))
+        gap = theme.px(theme.GAP_L)
+        if self._layout.contentsMargins().left() != left or self._layout.contentsMargins().right() != right:
+            self._layout.setContentsMargins(left, gap, right, gap)
+        self.text_moved.emit(left, right + self.width() - width)
 
     @Slot()
     def _build_earlier(self) -> None:
@@ -151,7 +171,7 @@ class TurnColumn(QScrollArea):
             for reply in replies:
                 reply_view.show_stored(reply)
             reply_view.end_reply(replies[0].footer if replies else tr("No reply yet."))
-            turn = Turn(index, QuestionBubble(question.text), reply_view)
+            turn = Turn(index, QuestionBubble(question.text, question.attachments), reply_view)
             self.turns.insert(0, turn)
             self._layout.insertWidget(0, reply_view)
             self._layout.insertWidget(0, turn.question)

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from launcher.conversations.attachments import Attachment, build_content
 from launcher.conversations.records import Conversation, MessageEnding, Role, new_id
 from launcher.conversations.store import Conversations
 from launcher.gui.chat.chat_store import ChatStore, reply_figures
@@ -35,6 +36,8 @@ class OpenConversation:
         self.system = ""
         self.messages: list[dict[str, str]] = []
         self.ids: list[str] = []
+        self.attachments: dict[str, tuple[Attachment, ...]] = {}
+        """The files of questions, by their IDs."""
         self._versions: dict[tuple[str | None, Role], list[str]] = {}
         """IDs of all versions of a message, by the ID of the message before it and its own role."""
         self._unanswered: _UnansweredQuestion | None = None
@@ -49,6 +52,7 @@ class OpenConversation:
         self.id = None
         self.messages.clear()
         self.ids.clear()
+        self.attachments.clear()
         self._versions.clear()
         self._unanswered = None
 
@@ -60,6 +64,8 @@ class OpenConversation:
             self.messages.append({"role": message.role.value, "content": message.text})
             self.ids.append(message.id)
             self._versions[message.parent, message.role] = list(message.versions)
+            if message.attachments:
+                self.attachments[message.id] = message.attachments
         empty_reply_id = None
         if self.messages and self.messages[-1] == {"role": Role.ASSISTANT.value, "content": ""}:
             empty_reply_id = self.ids[-1]
@@ -67,10 +73,14 @@ class OpenConversation:
         if self.messages and self.messages[-1]["role"] == Role.USER.value:
             self._set_aside_question(empty_reply_id)
 
-    def build_request(self, *, alone: bool = False) -> list[dict[str, str]]:
+    def build_request(self, *, alone: bool = False) -> list[dict[str, Any]]:
         """Return the messages to send: system prompt and messages, or if `alone` only the last message."""
-        system = [{"role": "system", "content": self.system}] if self.system.strip() else []
-        return system + (self.messages[-1:] if alone else list(self.messages))
+        system: list[dict[str, Any]] = [{"role": "system", "content": self.system}] if self.system.strip() else []
+        messages = [
+            {**message, "content": build_content(message["content"], self.attachments.get(message_id, ()))}
+            for message, message_id in zip(self.messages, self.ids, strict=True)
+        ]
+        return system + (messages[-1:] if alone else messages)
 
     def set_system(self, text: str) -> None:
         """Change the system prompt."""
@@ -78,14 +88,15 @@ class OpenConversation:
         if (conversation_id := self.id) is not None:
             self._store.enqueue(lambda conversations: conversations.set_system(conversation_id, text))
 
-    def add_question(self, text: str, model: str) -> None:
-        """Append a question."""
+    def add_question(self, text: str, model: str, attachments: tuple[Attachment, ...] = ()) -> None:
+        """Append a question with its files."""
         if self.id is None:
             new_conversation_id, system = new_id(), self.system
+            title = text or ", ".join(each.name for each in attachments)
             self.id = new_conversation_id
             self._store.enqueue(
                 lambda conversations: conversations.create_conversation(
-                    text, system=system, model=model, id=new_conversation_id
+                    title, system=system, model=model, id=new_conversation_id
                 )
             )
         self._unanswered = None
@@ -93,9 +104,13 @@ class OpenConversation:
         parent_id = self.ids[-1] if self.ids else None
         self.messages.append({"role": "user", "content": text})
         self.ids.append(question_id)
+        if attachments:
+            self.attachments[question_id] = attachments
         self._add_version(parent_id, Role.USER, question_id)
         self._store.enqueue_change(
-            lambda conversations: conversations.add_question(conversation_id, parent_id, text, id=question_id)
+            lambda conversations: conversations.add_question(
+                conversation_id, parent_id, text, attachments=attachments, id=question_id
+            )
         )
 
     def begin_reply(self, settings: Mapping[str, object], model: str) -> str:

@@ -25,7 +25,6 @@ from PySide6.QtWidgets import (
     QLineEdit,
     QListWidget,
     QListWidgetItem,
-    QMenu,
     QPlainTextEdit,
     QPushButton,
     QSizePolicy,
@@ -45,12 +44,13 @@ from launcher.gui import theme
 from launcher.gui.chat.chat_store import ChatStore
 from launcher.gui.chat.column import TurnColumn
 from launcher.gui.chat.compare import CompareBar
-from launcher.gui.chat.prompt import Prompt
+from launcher.gui.chat.composer import Composer
+from launcher.gui.chat.head import ChatHead
 from launcher.gui.chat.style import chat_style_sheet, glyph_icon, make_dense_button
-from launcher.gui.labels import ElidedLabel, Label
+from launcher.gui.labels import Label
 from launcher.gui.translation import ntr, render, tr
 from launcher.gui.widgets import Banner
-from launcher.gui.widgets.flow import FlowLayout
+from launcher.gui.window_settings import open_window_settings
 
 # Bars above the prompt (for a question being edited, for prompts from a file) and the field for the system prompt.
 
@@ -140,13 +140,12 @@ class PromptsBar(QFrame):
 
 
 class SystemPrompt(QWidget):
-    """Field for the system prompt, folded to one line. `beside` is placed at the end of that line."""
+    """Field for the system prompt, folded to one line, which is hidden while there is none."""
 
     changed = Signal(str)
 
-    def __init__(self, beside: QWidget) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._beside = beside
         self._button = QPushButton()
         self._button.setObjectName("fold")
         self._button.setCheckable(True)
@@ -164,11 +163,7 @@ class SystemPrompt(QWidget):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.px(theme.GAP_S))
-        line = QHBoxLayout()
-        line.setSpacing(theme.px(theme.GAP))
-        line.addWidget(self._button, 1)
-        line.addWidget(beside)
-        layout.addLayout(line)
+        layout.addWidget(self._button)
         layout.addWidget(self.edit)
         self.edit.textChanged.connect(self._show_title)
         self._show_title()
@@ -182,6 +177,12 @@ class SystemPrompt(QWidget):
         """Set the text without emitting `changed`."""
         self._last_text = text
         self.edit.setPlainText(text)
+
+    @Slot()
+    def open_field(self) -> None:
+        """Show the field, and focus it."""
+        self._button.setChecked(True)
+        self.edit.setFocus()
 
     def commit_edit(self) -> None:
         """Emit `changed` if the prompt was edited."""
@@ -199,14 +200,15 @@ class SystemPrompt(QWidget):
         self._show_title()
 
     def _show_title(self) -> None:
-        text = one_line(self.text, 200)
-        title = tr("System prompt: {text}", text=text) if text and not self.edit.isVisible() else tr("System prompt")
-        room = self.width() - self._beside.sizeHint().width() - theme.px(32 + theme.GAP)
+        text, is_open = one_line(self.text, 200), self._button.isChecked()
+        title = tr("System prompt: {text}", text=text) if text and not is_open else tr("System prompt")
+        room = self.width() - theme.px(32)
         self._button.setText(
             self._button.fontMetrics().elidedText(title, Qt.TextElideMode.ElideRight, room).replace("&", "&&")
         )
         self._button.setAccessibleName(title)
-        self._button.setIcon(glyph_icon("open" if self._button.isChecked() else "right"))
+        self._button.setIcon(glyph_icon("open" if is_open else "right"))
+        self.setVisible(is_open or bool(text))
 
     @Slot(bool)
     def _unfold(self, unfolded: bool) -> None:
@@ -461,6 +463,7 @@ def _summary_line(summary: ConversationSummary) -> str:
 
 
 _LEAST_WIDTH = 280
+_WIDE_KEY = "chat/wide"
 
 
 class ChatFrame(QFrame):
@@ -472,15 +475,20 @@ class ChatFrame(QFrame):
         self.setMinimumWidth(theme.px(_LEAST_WIDTH))
         self.store = ChatStore() if store is None else store
         self.store.setParent(self)
-        self.column, self.prompt, self.banner = TurnColumn(), Prompt(), Banner()
+        self.head, self.column, self.composer, self.banner = ChatHead(), TurnColumn(), Composer(), Banner()
+        self.prompt, self.send_button = self.composer.prompt, self.composer.send_button
+        self.chats_button, self.new_button = self.head.chats_button, self.head.new_button
+        self.colour_button, self.compare_button = self.head.colour_button, self.head.compare_button
+        self.title_row, self.from_file = self.head.row, self.head.from_file
         self.conversation_list = ConversationList(self.store)
         self.compare_bar, self.editing_bar, self.prompts = CompareBar(), EditingBar(), PromptsBar()
         self.compare_bar.hide()
+        self.system = SystemPrompt()
         self._build()
 
     def show_title(self, title: str) -> None:
         """Show the conversation's title, shortened to fit."""
-        self._title_label.setText(one_line(title) or tr("Chat"))
+        self.head.title.setText(one_line(title) or tr("New chat"))
 
     @Slot()
     def focus_search(self) -> None:
@@ -499,57 +507,64 @@ class ChatFrame(QFrame):
             self.conversation_list.confirm_deletion()
             self.prompt.setFocus()
 
+    @Slot(bool)
+    def _set_wide(self, wide: bool) -> None:
+        open_window_settings().setValue(_WIDE_KEY, wide)
+        self.column.set_wide(wide=wide)
+
+    @Slot(int, int)
+    def _align_to_text(self, left: int, right: int) -> None:
+        """Give what is above and below the conversation the margins of its text."""
+        for layout in self._aligned:
+            margins = layout.contentsMargins()
+            layout.setContentsMargins(left, margins.top(), right, margins.bottom())
+
     def _build(self) -> None:
         self.setStyleSheet(chat_style_sheet())
-        self._title_label = ElidedLabel()
-        self._title_label.setFont(theme.font(theme.SECTION_PX, bold=True))
-        self.new_button = make_dense_button(tr("New"), tr("Start a new chat (Ctrl+N). This one is saved"))
-        self.more_button = make_dense_button(tr("More"), tr("Prompts from a file"))
-        menu = QMenu(self.more_button)
-        self.from_file = menu.addAction(tr("Prompts from a file …"))
-        self.more_button.setMenu(menu)
-        self.chats_button = make_dense_button(tr("Chats"), tr("Saved chats (Ctrl+F searches them)"), checkable=True)
-        self.compare_button = make_dense_button(
-            tr("Compare"), tr("Send each question twice: with the current settings and with others"), checkable=True
-        )
-        self.colour_button = make_dense_button(
-            tr("Colour drafts"),
-            tr("Colour the tokens of each accepted draft. Tokens without a draft stay plain"),
-            checkable=True,
-        )
-        self.system = SystemPrompt(self.colour_button)
+        gap, small = theme.px(theme.GAP_L), theme.px(theme.GAP)
+        self._aligned = [QVBoxLayout(), QVBoxLayout()]
+        above, below = self._aligned
+        above.addWidget(self.system)
+        below.setContentsMargins(0, small, 0, gap)
+        below.setSpacing(small)
+        for widget in (self.compare_bar, self.prompts, self.editing_bar, self.composer):
+            below.addWidget(widget)
         chat_page = QWidget()
         chat_page.setObjectName("plain")
         column = QVBoxLayout(chat_page)
         column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(theme.px(theme.GAP))
-        column.addWidget(self.system)
+        column.setSpacing(0)
+        column.addLayout(above)
         column.addWidget(self.column, 1)
-        for bar in (self.compare_bar, self.prompts, self.editing_bar):
-            column.addWidget(bar)
-        self.send_button = QPushButton(tr("Send"))
-        self.send_button.setObjectName("primary")
-        prompt_row = QHBoxLayout()
-        prompt_row.setSpacing(theme.px(theme.GAP))
-        prompt_row.addWidget(self.prompt)
-        prompt_row.addWidget(self.send_button, alignment=Qt.AlignmentFlag.AlignBottom)
-        column.addLayout(prompt_row)
+        column.addLayout(below)
+        list_page = QWidget()
+        list_page.setObjectName("plain")
+        list_layout = QVBoxLayout(list_page)
+        list_layout.setContentsMargins(gap, small, gap, gap)
+        list_layout.addWidget(self.conversation_list)
         self._stack = QStackedWidget()
         self._stack.addWidget(chat_page)
-        self._stack.addWidget(self.conversation_list)
+        self._stack.addWidget(list_page)
+        line = QFrame()
+        line.setObjectName("line")
+        line.setFixedHeight(1)
         layout = QVBoxLayout(self)
-        gap = theme.px(theme.GAP_L)
-        layout.setContentsMargins(gap, theme.px(theme.GAP_M), gap, gap)
-        layout.setSpacing(theme.px(theme.GAP))
-        self.title_row = QHBoxLayout()
-        self.title_row.addWidget(self._title_label, 1)
-        layout.addLayout(self.title_row)
-        buttons_row = FlowLayout(gap=theme.px(theme.GAP))
-        for button in (self.chats_button, self.new_button, self.compare_button, self.more_button):
-            buttons_row.add(button)
-        layout.addLayout(buttons_row)
-        layout.addWidget(self.banner)
+        layout.setContentsMargins(1, 0, 1, 1)
+        layout.setSpacing(0)
+        head = QVBoxLayout()
+        head.setContentsMargins(gap, small, small, small)
+        head.addWidget(self.head)
+        notice = QVBoxLayout()
+        notice.setContentsMargins(gap, 0, gap, 0)
+        notice.addWidget(self.banner)
+        layout.addLayout(head)
+        layout.addWidget(line)
+        layout.addLayout(notice)
         layout.addWidget(self._stack, 1)
+        self.column.text_moved.connect(self._align_to_text)
+        self.head.wide_button.toggled.connect(self._set_wide)
+        self.head.wide_button.setChecked(bool(open_window_settings().value(_WIDE_KEY, defaultValue=False, type=bool)))
+        self.head.system_entry.triggered.connect(self.system.open_field)
         self.chats_button.toggled.connect(self._show_conversation_list)
         self.compare_button.toggled.connect(self.compare_bar.setVisible)
         self.compare_button.toggled.connect(self.compare_bar.expand)

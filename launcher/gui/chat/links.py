@@ -4,6 +4,7 @@ from PySide6.QtCore import QEvent, Qt, QUrl
 from PySide6.QtGui import QContextMenuEvent, QDesktopServices, QGuiApplication, QKeyEvent, QMouseEvent, QTextCursor
 from PySide6.QtWidgets import QMessageBox, QTextEdit, QWidget
 
+from launcher.gui.labels import set_tooltip
 from launcher.gui.translation import tr
 
 
@@ -21,7 +22,7 @@ class LinkText(QTextEdit):
         super().mouseMoveEvent(event)
         address = self.anchorAt(event.position().toPoint())
         self.viewport().setCursor(Qt.CursorShape.PointingHandCursor if address else Qt.CursorShape.IBeamCursor)
-        self.viewport().setToolTip(address)
+        set_tooltip(self.viewport(), address)
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:  # noqa: N802
         """Ask whether to open the link that was clicked. A text that was selected by the mouse is no click."""

@@ -5,16 +5,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QEvent, QObject, Qt, Signal, Slot
-from PySide6.QtGui import QKeyEvent, QKeySequence, QShortcut
+from PySide6.QtCore import QEvent, QMimeData, QObject, Qt, Signal, Slot
+from PySide6.QtGui import QImage, QKeyEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import QFileDialog
 
 from launcher.app import settings
 from launcher.app.settings_declared import SYSTEM_PROMPT
 from launcher.base.errors import LauncherError
 from launcher.base.prompts import read_prompts
+from launcher.conversations.attachments import Attachment, AttachmentKind
 from launcher.conversations.records import Conversation, MessageEnding, make_title
 from launcher.gui import theme
+from launcher.gui.chat.attachments import (
+    PictureRefused,
+    ProjectorFinder,
+    find_image,
+    list_files,
+    sees_pictures,
+)
 from launcher.gui.chat.chat_store import ChatStore, reply_settings
 from launcher.gui.chat.column import Turn
 from launcher.gui.chat.compare import CompareBar, ComparisonRestarts, ReplyPair, format_values
@@ -26,6 +34,7 @@ from launcher.gui.chat.style import chat_style_sheet
 from launcher.gui.controller import Controller
 from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import View
+from launcher.gui.widgets import DropTarget
 
 if TYPE_CHECKING:
     from launcher.engine.server.client import Delta
@@ -114,12 +123,13 @@ class SettingsComparison(QObject):
 
 @dataclass(frozen=True, slots=True)
 class KeptChat:
-    """What one chat pane leaves to the next: the stored conversations, the open one, and what was typed."""
+    """What one chat pane leaves to the next: the stored conversations, the open one, what was typed, and its files."""
 
     store: ChatStore
     conversation_id: str | None
     system: str
     typed: str
+    files: tuple[Attachment, ...]
 
 
 class ChatPane(ChatFrame):
@@ -135,6 +145,12 @@ class ChatPane(ChatFrame):
         self._editing_index: int | None = None
         self._comparison: SettingsComparison | None = None
         self._can_ask = self._replying = False
+        self._projectors = ProjectorFinder(controller, self)
+        self._drop_target = DropTarget(
+            self,
+            lambda data: tr("Add to the question") if list_files(data) or find_image(data) is not None else "",
+            self._drop,
+        )
         self.conversation.system = str(settings.stored_value(SYSTEM_PROMPT)).strip()
         self.system.show_text(self.conversation.system)
         self._connect_signals()
@@ -143,6 +159,7 @@ class ChatPane(ChatFrame):
             self.conversation.system = kept.system
             self.system.show_text(kept.system)
             self.prompt.setPlainText(kept.typed)
+            self.composer.files.show_files(kept.files)
             if kept.conversation_id is not None:
                 self.open_conversation(kept.conversation_id)
 
@@ -150,7 +167,13 @@ class ChatPane(ChatFrame):
         """Leave the conversation to the next pane. This one must be deleted then."""
         self.system.commit_edit()
         self.store.setParent(None)
-        return KeptChat(self.store, self.conversation.id, self.conversation.system, self.prompt.toPlainText())
+        return KeptChat(
+            self.store,
+            self.conversation.id,
+            self.conversation.system,
+            self.prompt.toPlainText(),
+            self.composer.files.attachments,
+        )
 
     @property
     def messages(self) -> list[dict[str, str]]:
@@ -174,7 +197,8 @@ class ChatPane(ChatFrame):
         if changed and self._theme is not theme.current():  # setting a style sheet changes the palette, too
             self._theme = theme.current()
             self.setStyleSheet(chat_style_sheet())
-            self.system.recolour()
+            for widget in (self.head, self.system, self.composer):
+                widget.recolour()
             for reply_view in self.column.replies:
                 reply_view.recolour()
         super().changeEvent(event)
@@ -192,8 +216,8 @@ class ChatPane(ChatFrame):
         self.prompt.show_hint(hint)
         self._update_actions()
 
-    def send_question(self, text: str) -> None:
-        """Append a question and send it, in a comparison with both settings."""
+    def send_question(self, text: str, attachments: tuple[Attachment, ...] = ()) -> None:
+        """Append a question with its files and send it, in a comparison with both settings."""
         self.banner.clear()
         self.system.commit_edit()
         coloured = self.colour_button.isChecked()
@@ -206,17 +230,20 @@ class ChatPane(ChatFrame):
             except LauncherError as error:
                 self.banner.show_message(str(error), "attention")
                 self.prompt.setPlainText(text)
+                self.composer.files.show_files(attachments)
                 return
         if self._editing_index is not None:
             self.column.remove_from(self._editing_index)
             self.conversation.keep_first(self._editing_index)
             self._leave_editing()
         if not self.messages:
-            self.show_title(make_title(text))
-        self.conversation.add_question(text, self._model_name)
+            self.show_title(make_title(text or ", ".join(each.name for each in attachments)))
+        self.conversation.add_question(text, self._model_name, attachments)
         reply_view = comparison.pair.replies[0] if comparison else ReplyView(coloured=coloured)
         self.column.add_turn(
-            Turn(len(self.messages) - 1, QuestionBubble(text), comparison.pair if comparison else reply_view)
+            Turn(
+                len(self.messages) - 1, QuestionBubble(text, attachments), comparison.pair if comparison else reply_view
+            )
         )
         self._close_conversation_list()
         self._comparison = comparison
@@ -342,10 +369,69 @@ class ChatPane(ChatFrame):
 
     @Slot()
     def _send_prompt(self) -> None:
-        text = self.prompt.toPlainText().strip()
-        if text and self._can_ask:
-            self.prompt.clear()
-            self.send_question(text)
+        text, files = self.prompt.toPlainText().strip(), self.composer.files
+        if not self._can_ask or not (text or files.attachments or files.is_reading):
+            return
+        if files.is_reading:
+            self.banner.show_message(tr("A file is still being read."), "information")
+            return
+        attachments = files.attachments
+        if any(each.kind is AttachmentKind.PICTURE for each in attachments) and not sees_pictures(self._controller):
+            self._projectors.find()
+            return
+        self.prompt.clear()
+        files.clear()
+        self.send_question(text, attachments)
+
+    @Slot(object)
+    def _add_files(self, paths: list[Path]) -> None:
+        self._close_conversation_list()
+        self.composer.files.add_files(self._controller, paths)
+        self.prompt.setFocus()
+
+    @Slot(object)
+    def _add_image(self, image: QImage) -> None:
+        self._close_conversation_list()
+        self.composer.files.add_image(self._controller, image)
+        self.prompt.setFocus()
+
+    def _drop(self, data: QMimeData) -> None:
+        """Add what was dropped anywhere on the chat."""
+        if files := list_files(data):
+            self._add_files(files)
+        elif (image := find_image(data)) is not None:
+            self._add_image(image)
+
+    @Slot()
+    def _choose_files(self) -> None:
+        dialog = QFileDialog(self, tr("Add files"))
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFiles)
+        dialog.filesSelected.connect(lambda names: self._add_files([Path(name) for name in names]))
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        dialog.open()
+
+    @Slot(object)
+    def _show_file_error(self, error: LauncherError) -> None:
+        """Show why a file cannot be added. For a picture, look for a projector that would let the model see it."""
+        if isinstance(error, PictureRefused):
+            self._projectors.find()
+        else:
+            self.banner.show_message(str(error), "attention")
+
+    @Slot(object)
+    def _offer_projector(self, projector: Path) -> None:
+        text = tr("This model cannot see pictures yet: it was loaded without its vision projector.")
+
+        def restart() -> None:
+            self.banner.clear()
+            self._projectors.restart_with(projector)
+
+        self.banner.show_message(text, "attention", [(tr("Load it with {name}", name=projector.name), restart)])
+
+    @Slot(str)
+    def _refuse_pictures(self, reason: str) -> None:
+        text = tr("This model cannot see pictures: it has no vision projector. Texts and PDFs can be added.")
+        self.banner.show_message(f"{text} {reason}".strip(), "attention")
 
     @Slot(str)
     def _propose_question(self, question: str) -> None:
@@ -384,6 +470,7 @@ class ChatPane(ChatFrame):
         if not self._replying and self._comparison is None:
             self._editing_index = turn.index
             self.editing_bar.show()
+            self.composer.files.show_files(turn.question.attachments)
             self._propose_question(turn.question.text)
 
     @Slot()
@@ -407,6 +494,7 @@ class ChatPane(ChatFrame):
             self._editing_index = None
             self.editing_bar.hide()
             self.prompt.clear()
+            self.composer.files.clear()
 
     def _update_actions(self) -> None:
         """Show on each reply the actions that are possible now."""
@@ -481,8 +569,12 @@ class ChatPane(ChatFrame):
         self.column.suggestions.chosen.connect(self._propose_question)
         self.prompt.sent.connect(self._send_prompt)
         self.prompt.edit_requested.connect(self._edit_last)
-        refusal = tr("Images are not supported yet, so the picture was not added. Use text.")
-        self.prompt.image_refused.connect(lambda: self.banner.show_message(refusal, "information"))
+        self.prompt.files_added.connect(self._add_files)
+        self.prompt.image_added.connect(self._add_image)
+        self.composer.attach_button.clicked.connect(self._choose_files)
+        self.composer.files.failed.connect(self._show_file_error)
+        self._projectors.found.connect(self._offer_projector)
+        self._projectors.missing.connect(self._refuse_pictures)
         self.system.changed.connect(self.conversation.set_system)
         self.editing_bar.cancelled.connect(self._leave_editing)
         self.new_button.clicked.connect(self.start_conversation)

@@ -1,16 +1,21 @@
 """The prompt field, and the bubble of a sent question."""
 
-from PySide6.QtCore import QMimeData, Qt, Signal
-from PySide6.QtGui import QImageReader, QKeyEvent
-from PySide6.QtWidgets import QHBoxLayout, QPlainTextEdit, QWidget
+from collections.abc import Sequence
 
+from PySide6.QtCore import QMimeData, Qt, Signal, Slot
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QPlainTextEdit, QVBoxLayout, QWidget
+
+from launcher.conversations.attachments import Attachment
 from launcher.gui import theme
+from launcher.gui.chat.attachments import AttachmentTile, find_image, list_files
 from launcher.gui.labels import Label
 from launcher.gui.translation import tr
 
-_LEAST_HEIGHT, _MOST_HEIGHT = 36, 76
-_SHORT_BUBBLE = 240
-"""Width in pixels up to which a question on one line is not wrapped."""
+_LEAST_HEIGHT, _MOST_HEIGHT = 34, 160
+"""Heights of the field in pixels at 100 % scale: empty, and with many lines."""
+_BUBBLE_WIDTH = 560
+"""Width of a question at most, in pixels at 100 % scale."""
 _SHOWN_CHARACTERS = 20_000
 """Characters of a question that are shown. All of it is sent."""
 
@@ -20,7 +25,10 @@ class Prompt(QPlainTextEdit):
 
     sent = Signal()
     edit_requested = Signal()
-    image_refused = Signal()
+    files_added = Signal(object)
+    """A list of paths that were pasted or dropped."""
+    image_added = Signal(object)
+    """A QImage that was pasted or dropped."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,8 +36,18 @@ class Prompt(QPlainTextEdit):
         self.setAccessibleName(tr("Your message"))
         self.setToolTip(tr("Enter sends, Shift+Enter begins a new line, Up edits the last question"))
         self.setTabChangesFocus(True)
-        self.setMinimumHeight(theme.px(_LEAST_HEIGHT))
-        self.setMaximumHeight(theme.px(_MOST_HEIGHT))
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.document().documentLayout().documentSizeChanged.connect(self._fit_height)
+        self._fit_height()
+
+    @Slot()
+    def _fit_height(self) -> None:
+        """Make room for all lines, as far as there is some."""
+        lines = self.document().size().height()  # QPlainTextEdit counts in lines
+        needed = round(lines * self.fontMetrics().lineSpacing()) + theme.px(theme.GAP_M)
+        self.setFixedHeight(min(max(needed, theme.px(_LEAST_HEIGHT)), theme.px(_MOST_HEIGHT)))
 
     def show_hint(self, text: str) -> None:
         """Show a placeholder text."""
@@ -50,35 +68,26 @@ class Prompt(QPlainTextEdit):
             super().keyPressEvent(event)
 
     def canInsertFromMimeData(self, source: QMimeData) -> bool:  # noqa: N802
-        """Return True for text, and for pictures, so that their refusal is explained.
-
-        A model file is left to the window, which opens it.
-        """
-        is_model = any(url.fileName().lower().endswith(".gguf") for url in source.urls())
-        return not is_model and (has_image(source) or super().canInsertFromMimeData(source))
+        """Return True for text, pictures and files. A model file is left to the window, which opens it."""
+        has_model = any(url.fileName().lower().endswith(".gguf") for url in source.urls())
+        return not has_model and (source.hasImage() or source.hasUrls() or super().canInsertFromMimeData(source))
 
     def insertFromMimeData(self, source: QMimeData) -> None:  # noqa: N802
-        """Insert text. Pictures are refused with a message."""
-        if has_image(source):
-            self.image_refused.emit()
+        """Insert text; pictures and files are added to the question."""
+        if files := list_files(source):
+            self.files_added.emit(files)
+        elif (image := find_image(source)) is not None:
+            self.image_added.emit(image)
         else:
             self.insertPlainText(source.text())
 
 
-def has_image(data: QMimeData) -> bool:
-    """Return whether pasted or dropped data is a picture or a picture file."""
-    if data.hasImage() and not data.hasText():
-        return True
-    endings = {bytes(each.data()).decode() for each in QImageReader.supportedImageFormats()}
-    return any(url.isLocalFile() and url.fileName().rpartition(".")[2].lower() in endings for url in data.urls())
-
-
 class QuestionBubble(QWidget):
-    """The user's question in a bubble at the right."""
+    """The user's question in a bubble at the right, below its files."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
         super().__init__()
-        self.text = text
+        self.text, self.attachments = text, tuple(attachments)
         shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} …"
         bubble = Label(shown)
         bubble.setObjectName("bubble")
@@ -86,9 +95,19 @@ class QuestionBubble(QWidget):
         bubble.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         bubble.setMargin(theme.px(theme.GAP_M))
         bubble.setAccessibleName(tr("Your message: {text}", text=shown))
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(theme.px(theme.GAP_XL), 0, 0, 0)
-        short = "\n" not in shown and bubble.fontMetrics().horizontalAdvance(shown) < theme.px(_SHORT_BUBBLE)
-        bubble.setWordWrap(not short)
-        layout.addStretch(1)
-        layout.addWidget(bubble, 0 if short else 12)  # a long question takes nearly the whole width
+        bubble.setWordWrap(True)
+        bubble.setFont(theme.font(theme.PROSE_PX))
+        one_line_width = max(map(bubble.fontMetrics().horizontalAdvance, shown.split("\n"))) + 2 * theme.px(14)
+        bubble.setMaximumWidth(min(one_line_width, theme.px(_BUBBLE_WIDTH)))
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(theme.px(theme.GAP_XXL), 0, 0, 0)
+        layout.setSpacing(theme.px(theme.GAP))
+        for attachment in self.attachments:
+            tile = AttachmentTile(attachment.name, "")
+            tile.show_attachment(attachment)
+            layout.addWidget(tile, alignment=Qt.AlignmentFlag.AlignRight)
+        row = QHBoxLayout()
+        row.addStretch(1)
+        row.addWidget(bubble, 10_000)  # as wide as it may be; where there is less room, all of it
+        layout.addLayout(row)
+        bubble.setVisible(bool(text))

@@ -5,7 +5,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QTimer, Signal, Slot
-from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QBoxLayout, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
 from launcher.base.text import visible_reply
 from launcher.conversations.records import ChatMessage
@@ -26,6 +27,8 @@ _CHARACTERS_AT_ONCE, _BUSY_S, _PAUSE_MS = 400, 0.008, 8
 """Characters per append, time budget per turn of the event loop, and pause between turns."""
 _MOST_PARTS = 500
 """Pieces of received text that are kept before they are joined into one."""
+_BESIDE_WIDTH = 620
+"""Width in pixels from which the buttons are beside the figures."""
 _SEPARATOR, _NO_BREAK_SPACE = " · ", "\N{NO-BREAK SPACE}"
 SHOWN_CHARACTERS = 1_000_000
 """Characters that are shown. All of them are stored with the conversation."""
@@ -150,8 +153,13 @@ class ReplyView(QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.px(theme.GAP_S))
         self._actions = self._make_actions()
-        for widget in (self.reasoning, self.body, self._footer, self._actions):
+        for widget in (self.reasoning, self.body):
             layout.addWidget(widget)
+        self._foot = QBoxLayout(QBoxLayout.Direction.LeftToRight)
+        self._foot.setSpacing(theme.px(theme.GAP_S))
+        self._foot.addWidget(self._footer, 1)
+        self._foot.addWidget(self._actions)
+        layout.addLayout(self._foot)
 
     @property
     def text(self) -> str:
@@ -190,6 +198,13 @@ class ReplyView(QWidget):
         """Show a stored reply, with its steps if they were stored."""
         self.steps.restore_steps(len(visible_reply(message.text)), message.figures)
         self._queue_text(message.text, message.thinking)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """Put the buttons beside the figures where there is room."""
+        super().resizeEvent(event)
+        beside = self.width() >= theme.px(_BESIDE_WIDTH)
+        directions = QBoxLayout.Direction
+        self._foot.setDirection(directions.LeftToRight if beside else directions.TopToBottom)
 
     def set_coloured(self, *, coloured: bool) -> None:
         """Turn the colouring of tokens by draft step on or off."""
@@ -254,9 +269,9 @@ class ReplyView(QWidget):
         actions = QWidget()
         row = QHBoxLayout(actions)
         row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(theme.px(theme.GAP))
+        row.setSpacing(theme.px(theme.GAP_S))
         for button in (self.copy_button, self.regenerate_button, self.edit_button):
-            button.setObjectName("dense")
+            button.setObjectName("quiet")
             button.setAutoDefault(True)
             row.addWidget(button)
         row.addStretch()

@@ -27,15 +27,22 @@ def glyph_icon(name: str, role: str = "secondary") -> QIcon:
 
 def chat_style_sheet() -> str:
     """Return the chat's style sheet. Text reserves room for its focus frame, so gaining the focus changes no layout."""
-    radius = theme.px(theme.CONTROL_RADIUS)
+    radius, large = theme.px(theme.CONTROL_RADIUS), theme.px(theme.CARD_RADIUS)
     t = theme.current()
     return f"""
     QTextEdit#reply {{ background: transparent; border: 2px solid transparent; border-radius: {radius}px; padding: 0; }}
     QTextEdit#reply:focus {{ border: 2px solid {t.accent}; }}
-    QFrame#code {{ background: {t.window}; border: 1px solid {t.border}; border-radius: {radius}px; }}
+    QFrame#code {{ background: {t.window}; border: 1px solid {t.border}; border-radius: {large}px; }}
+    QFrame#codeHead {{ background: transparent; border: none; border-bottom: 1px solid {t.border}; }}
     QPlainTextEdit#code, QTextEdit#code {{ background: transparent; border: none; padding: 0; border-radius: 0; }}
-    QFrame#code QPushButton:checked {{ background: {t.raised}; }}
+    QFrame#code QPushButton:checked {{ background: transparent; color: {t.text}; }}
     QPlainTextEdit#code:focus, QTextEdit#code:focus {{ background: {t.raised}; }}
+    QFrame#composer {{ background: {t.card}; border: 1px solid {t.control}; border-radius: {large}px; }}
+    QFrame#composer[active="true"] {{ border: 2px solid {t.accent}; padding: 0; }}
+    QFrame#tile {{ background: {t.card}; border: 1px solid {t.border}; border-radius: {large}px; }}
+    QFrame#tile:focus {{ border: 2px solid {t.accent}; }}
+    QPlainTextEdit#prompt, QPlainTextEdit#prompt:focus {{ background: {t.card}; border: none; padding: 2px 4px;
+        border-radius: 0; }}
     QListWidget {{ background: transparent; border: 1px solid transparent; }}
     QListWidget:focus {{ border: 2px solid {t.accent}; border-radius: {radius}px; }}
     QPushButton#suggestion {{ min-height: 0; padding: 0; text-align: left; }}

@@ -3,13 +3,17 @@
 from dataclasses import dataclass
 
 from PySide6.QtCore import QSize, Qt, Signal
-from PySide6.QtWidgets import QPushButton, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QGridLayout, QPushButton, QSizePolicy, QVBoxLayout, QWidget
 
 from launcher.engine.demo import DEMO
 from launcher.gui import theme
 from launcher.gui.labels import Label
 from launcher.gui.translation import tr
 from launcher.gui.widgets.blocks import make_caption
+
+_TWO_COLUMNS_WIDTH = 560
+"""Width in pixels from which there are two columns of questions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ class _SuggestionButton(QPushButton):
 
 
 class Suggestions(QWidget):
-    """A heading and a button for each question."""
+    """A heading and a button for each question, in two columns where there is room."""
 
     chosen = Signal(str)
     """The question."""
@@ -96,12 +100,15 @@ class Suggestions(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self._model: str | None = None
-        self._column = QVBoxLayout(self)
-        self._column.setContentsMargins(0, theme.px(theme.GAP_L), 0, 0)
-        self._column.setSpacing(theme.px(theme.GAP))
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, theme.px(theme.GAP_XL), 0, 0)
+        column.setSpacing(theme.px(theme.GAP_M))
         heading = Label(tr("Try one of these"))
-        heading.setFont(theme.font(theme.SECTION_PX, bold=True))
-        self._column.addWidget(heading)
+        heading.setFont(theme.font(theme.TITLE_PX, bold=True))
+        column.addWidget(heading)
+        self._grid = QGridLayout()
+        self._grid.setSpacing(theme.px(theme.GAP_M))
+        column.addLayout(self._grid)
         self.buttons: list[QPushButton] = []
 
     def show_for(self, model: str) -> None:
@@ -110,9 +117,22 @@ class Suggestions(QWidget):
             return
         self._model = model
         for button in self.buttons:
-            self._column.removeWidget(button)
+            self._grid.removeWidget(button)
             button.deleteLater()
-        self.buttons = [_SuggestionButton(each) for each in suggest_questions(model)]
-        for button, suggestion in zip(self.buttons, suggest_questions(model), strict=True):
+        suggestions = suggest_questions(model)
+        self.buttons = [_SuggestionButton(each) for each in suggestions]
+        for button, suggestion in zip(self.buttons, suggestions, strict=True):
             button.clicked.connect(lambda _=False, question=suggestion.question: self.chosen.emit(question))
-            self._column.addWidget(button)
+        self._place_buttons()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
+        """Place the buttons for the new width."""
+        super().resizeEvent(event)
+        self._place_buttons()
+
+    def _place_buttons(self) -> None:
+        columns = 2 if self.width() >= theme.px(_TWO_COLUMNS_WIDTH) else 1
+        for number, button in enumerate(self.buttons):
+            self._grid.addWidget(button, number // columns, number % columns)
+        for column in range(2):
+            self._grid.setColumnStretch(column, int(column < columns))

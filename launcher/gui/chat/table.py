@@ -135,7 +135,7 @@ class TableBlock(FramedBlock):
             cell = table.cellAt(row, column)
             form = QTextTableCellFormat()
             form.setPadding(theme.px(theme.GAP_S))
-            form.setRightPadding(theme.px(theme.GAP_L))
+            form.setRightPadding(theme.px(theme.GAP_XL))
             form.setLeftPadding(0)
             if row:
                 form.setTopBorder(1)

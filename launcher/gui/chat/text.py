@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import (
     QColor,
     QFont,
+    QPainter,
+    QPaintEvent,
     QTextBlockFormat,
     QTextCharFormat,
     QTextCursor,
@@ -23,9 +25,10 @@ from launcher.gui.chat.markdown import Line, LineKind, Span, SpanStyle
 from launcher.gui.chat.steps import VerificationSteps
 from launcher.gui.translation import tr
 
-_PROSE_PX = 14
 _HEADING_PX = {1: theme.TITLE_PX, 2: 17, 3: theme.SECTION_PX}
 _FORMULA_FONTS = ("STIX Two Text", "Cambria Math", "DejaVu Serif", "Noto Serif", "serif")
+_QUOTE_PROPERTY, _QUOTE_BAR = int(QTextFormat.Property.UserProperty) + 1, 3
+"""Property of quoted paragraphs: where the bar beside them is, in pixels; and the bar's width."""
 LEVEL_WIDTH = 24
 """Width by which the text of a list or a quote is indented, in pixels at 100 % scale."""
 
@@ -45,9 +48,20 @@ class ReadOnlyText(LinkText):
         self.setAccessibleName(tr("Thoughts") if quiet else tr("Reply"))
         self.setTextInteractionFlags(theme.SELECTABLE)
         self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-        self.setFont(theme.font(theme.CAPTION_PX if quiet else _PROSE_PX))
+        self.setFont(theme.font(theme.CAPTION_PX if quiet else theme.PROSE_PX))
         self.document().setDocumentMargin(0)
         self.quiet = quiet
+
+    def paintEvent(self, event: QPaintEvent) -> None:  # noqa: N802 -- Qt's name
+        """Paint the text, and a bar beside what is quoted."""
+        with QPainter(self.viewport()) as painter:
+            layout, block = self.document().documentLayout(), self.document().begin()
+            while block.isValid():
+                if (indent := block.blockFormat().property(_QUOTE_PROPERTY)) is not None:
+                    box = layout.blockBoundingRect(block)
+                    painter.fillRect(QRectF(int(indent), box.y(), _QUOTE_BAR, box.height()), theme.colour("border"))
+                block = block.next()
+        super().paintEvent(event)
 
 
 def set_span_style(form: QTextCharFormat, span: Span) -> None:
@@ -218,6 +232,8 @@ class ProseBlock(Block):
         form.setLineHeight(132, QTextBlockFormat.LineHeightTypes.ProportionalHeight.value)
         width = theme.px(LEVEL_WIDTH)
         form.setLeftMargin(line.level * width)
+        if line.quoted:
+            form.setProperty(_QUOTE_PROPERTY, theme.px(theme.GAP))
         if line.kind in (LineKind.BULLET, LineKind.NUMBERED):
             form.setTextIndent(-width)
             tab = QTextOption.Tab()
@@ -235,7 +251,7 @@ class ProseBlock(Block):
     def _char_format(self, span: Span, line: Line) -> QTextCharFormat:
         form = QTextCharFormat()
         if line.kind is LineKind.HEADING:
-            form.setFont(theme.font(_HEADING_PX.get(line.heading, _PROSE_PX), bold=True))
+            form.setFont(theme.font(_HEADING_PX.get(line.heading, theme.PROSE_PX), bold=True))
         if line.quoted or self.edit.quiet:
             form.setForeground(theme.colour("secondary"))
         set_span_style(form, span)

@@ -442,7 +442,7 @@ class ModelsCard(Card):
 _PANE_LAYOUTS = {
     "watch": PaneLayout("plots", {"sliders": 272}),
     "adjust": PaneLayout("plots", {"sliders": 352}),
-    "chat": PaneLayout("chat", {"plots": 480}),
+    "chat": PaneLayout("chat", {"plots": 380}, enough=560),
 }
 _LEAST_PLOTS_HEIGHT, _REQUESTS_HEIGHT, _REQUESTS_FROM_HEIGHT = 300, 190, 700
 """In pixels: least height of the plots, first height of the requests, page height from which requests are shown."""

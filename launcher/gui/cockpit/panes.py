@@ -24,11 +24,13 @@ _MAIN_WIDTH = 600
 class PaneLayout:
     """A layout's initial state: the `main` pane, and the usual widths of those beside it.
 
-    Widths are in pixels at 100 % scale. Where there is no room, the last of `beside` is hidden first.
+    Widths are in pixels at 100 % scale. Where there is no room, the last of `beside` is hidden first. The main pane has
+    `enough` pixels before any is shown beside it, unless the user asks for that.
     """
 
     main: str
     beside: Mapping[str, int]
+    enough: int = 0
 
 
 class PaneSplitter(QSplitter):
@@ -114,8 +116,10 @@ class PaneSplitter(QSplitter):
         candidates = candidates or [self._layouts[self.layout_name].main]
         shown: list[str] = []
         room = self.width() + self.handleWidth()
+        layout = self._layouts[self.layout_name]
+        enough = theme.px(layout.enough) if candidates[0] == layout.main else 0
         for name in candidates:
-            room -= self._least[name] + self.handleWidth()
+            room -= max(self._least[name], enough if name == layout.main else 0) + self.handleWidth()
             if room >= 0 or not shown:
                 shown.append(name)
             else:

@@ -20,6 +20,10 @@ _LINES: dict[str, tuple[tuple[tuple[float, float], ...], ...]] = {
     "pause": (((5.5, 4), (5.5, 12)), ((10.5, 4), (10.5, 12))),
     "plus": (((8, 3.5), (8, 12.5)), ((3.5, 8), (12.5, 8))),
     "minus": (((3.5, 8), (12.5, 8)),),
+    "clip": (
+        ((10.5, 5), (5.6, 9.9), (5.6, 11.4), (7.1, 11.4), (12.6, 5.9), (12.6, 3.6), (10.9, 2.4), (9.2, 2.9)),
+        ((9.2, 2.9), (3.4, 8.7), (3.2, 11.6), (5, 13.6), (7.6, 13.4), (11.6, 9.4)),
+    ),
 }
 _AREAS: dict[str, tuple[tuple[float, float], ...]] = {
     "play": ((5, 3.5), (12.5, 8), (5, 12.5)),
@@ -27,7 +31,7 @@ _AREAS: dict[str, tuple[tuple[float, float], ...]] = {
     "triangle": ((8, 2.5), (14, 13), (2, 13)),
     "diamond": ((8, 2.5), (13.5, 8), (8, 13.5), (2.5, 8)),
 }
-NAMES = ("dot", "ring", "target", "half", "dashed", *_LINES, *_AREAS)
+NAMES = ("dot", "ring", "target", "half", "dashed", "more", *_LINES, *_AREAS)
 
 
 def paint_glyph(painter: QPainter, name: str, rect: QRectF, colour: QColor) -> None:
@@ -46,6 +50,11 @@ def paint_glyph(painter: QPainter, name: str, rect: QRectF, colour: QColor) -> N
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(colour)
         painter.drawPolygon(QPolygonF([QPointF(x, y) for x, y in _AREAS[name]]))
+    elif name == "more":
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(colour)
+        for x in (3, 8, 13):
+            painter.drawEllipse(QPointF(x, 8), 1.4, 1.4)
     elif name == "dot":
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(colour)

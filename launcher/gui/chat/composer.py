@@ -1,0 +1,73 @@
+"""Field for a message, with what belongs to it below: files, a hint, and the button that sends."""
+
+from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtGui import QMouseEvent, QResizeEvent
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QVBoxLayout
+
+from launcher.gui import theme
+from launcher.gui.chat.attachments import AttachmentBar
+from launcher.gui.chat.prompt import Prompt
+from launcher.gui.chat.style import glyph_icon
+from launcher.gui.labels import Label
+from launcher.gui.translation import tr
+
+_HINT_WIDTH = 420
+"""Width in pixels from which the keys are named beside the button."""
+
+
+class Composer(QFrame):
+    """The prompt field in a frame with its buttons."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("composer")
+        self.prompt = Prompt()
+        self.attach_button = QPushButton(tr("Attach"))
+        self.attach_button.setObjectName("quiet")
+        self.attach_button.setToolTip(tr("Add pictures, texts or PDFs. They can also be pasted and dropped"))
+        self.attach_button.setAutoDefault(True)
+        self._keys = Label(tr("Enter sends · Shift+Enter new line"))
+        self._keys.setObjectName("secondary")
+        self._keys.setFont(theme.font(theme.CAPTION_PX))
+        self.send_button = QPushButton(tr("Send"))
+        self.send_button.setObjectName("primary")
+        row = QHBoxLayout()
+        row.setSpacing(theme.px(theme.GAP))
+        row.addWidget(self.attach_button)
+        row.addStretch(1)
+        row.addWidget(self._keys)
+        row.addWidget(self.send_button)
+        self._column = QVBoxLayout(self)
+        side = theme.px(theme.GAP)
+        self._column.setContentsMargins(side, side, side, side)
+        self._column.setSpacing(theme.px(theme.GAP_S))
+        self.files = AttachmentBar()
+        self._column.addWidget(self.files)
+        self._column.addWidget(self.prompt)
+        self._column.addLayout(row)
+        self.setCursor(Qt.CursorShape.IBeamCursor)
+        for button in (self.attach_button, self.send_button):
+            button.setCursor(Qt.CursorShape.ArrowCursor)
+        self.prompt.installEventFilter(self)
+        self.recolour()
+
+    def recolour(self) -> None:
+        """Paint the icons in the current theme."""
+        self.attach_button.setIcon(glyph_icon("clip"))
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:  # noqa: N802 -- Qt's name
+        """Frame the field while it has the focus."""
+        if watched is self.prompt and event.type() in (QEvent.Type.FocusIn, QEvent.Type.FocusOut):
+            self.setProperty("active", event.type() == QEvent.Type.FocusIn)
+            self.style().polish(self)
+        return super().eventFilter(watched, event)
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:  # noqa: N802
+        """Focus the field, wherever in the frame the click was."""
+        super().mousePressEvent(event)
+        self.prompt.setFocus()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
+        """Name the keys where there is room."""
+        super().resizeEvent(event)
+        self._keys.setVisible(self.width() >= theme.px(_HINT_WIDTH))
