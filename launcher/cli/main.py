@@ -17,8 +17,8 @@ from launcher.cli.terminal import guard_output
 if TYPE_CHECKING:
     from launcher.base.errors import LauncherError
 
-INTERRUPTED, TERMINATED, _BROKEN_PIPE = 130, 143, 141
-"""Exit codes after SIGINT (Ctrl-C), SIGTERM and SIGPIPE: 128 and the number of the signal, as in a shell."""
+INTERRUPTED, TERMINATED, HUNG_UP, _BROKEN_PIPE = 130, 143, 129, 141
+"""Exit codes after SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGPIPE: 128 and the number of the signal, as in a shell."""
 VERBS = {
     "gui": "open the window (the default without a command)",
     "demo": "try everything with the small built-in model",
@@ -164,8 +164,9 @@ async def _run_verb(options: argparse.Namespace) -> int:
 def _run_interruptible(verb: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run a verb in its own event loop and return its exit code.
 
-    Ctrl-C or SIGTERM cancels the verb; the code is then 130 or 143, unless the verb treats that as its normal end. A
-    second Ctrl-C ends the process at once with 130; its engine ends with it, through the keeper or the job object.
+    Ctrl-C, SIGTERM or a closed terminal (SIGHUP, unless nohup has it ignored) cancels the verb; the code is then 130, 143
+    or 129, unless the verb treats that as its normal end. A second Ctrl-C ends the process at once with 130; its engine
+    ends with it, through the keeper or the job object.
     Signals are handled between two steps of the loop, so no step is interrupted halfway by a KeyboardInterrupt.
     """
     import asyncio
@@ -188,14 +189,17 @@ def _run_interruptible(verb: Callable[[], Coroutine[Any, Any, int]]) -> int:
         if sys.platform == "win32":  # its loop has no add_signal_handler
             signal.signal(signal.SIGINT, cancel_verb_soon)
         else:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            for number in (signal.SIGINT, signal.SIGTERM, *(() if ignored else (signal.SIGHUP,))):
                 loop.add_signal_handler(number, cancel_verb, number)
         return await running
 
     try:
         return asyncio.run(run_until_signal())
     except asyncio.CancelledError:
-        return TERMINATED if signal.SIGTERM in received else INTERRUPTED
+        if signal.SIGTERM in received:
+            return TERMINATED
+        return INTERRUPTED if signal.SIGINT in received or not received else HUNG_UP
 
 
 def _find_empty_value(arguments: list[str]) -> str | None:

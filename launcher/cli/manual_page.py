@@ -21,8 +21,8 @@ An error was reported, with what to do.
 2
 The command line is wrong.
 .TP
-130, 143
-It was ended by Ctrl-C or SIGTERM.
+129, 130, 143
+It was ended by a closed terminal, Ctrl-C or SIGTERM.
 .SH ENVIRONMENT
 .TP
 MTP_LAUNCHER_HOME

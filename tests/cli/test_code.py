@@ -219,6 +219,23 @@ def test_nothing_is_printed_into_the_window_of_the_agent(home: Path, opencode: P
     assert re.search(r"^\d\d:\d\d The engine was killed by", said[begin:end], re.M)
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_closed_terminal_ends_the_session_and_deletes_its_files(home: Path, opencode: Path, *, alone: bool) -> None:
+    command = [sys.executable, "-m", "launcher", "code", "opencode", "--model", "demo", "--", "wait"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        while "folder " not in (line := process.stdout.readline()):
+            assert line
+        folder = Path(line.split()[1])
+        while "waiting" not in process.stdout.readline():
+            pass
+        assert folder.is_dir()
+        (os.kill if alone else os.killpg)(process.pid, signal.SIGHUP)
+        assert process.stdout.read() == "", "the agent has ended, too"
+        assert process.wait(60) == 129
+    assert not folder.exists()
+
+
 def test_a_running_server_is_used_and_checked(home: Path, opencode: Path) -> None:
     with scripted_server() as url:
         ended = run("code", "opencode", "--url", url)

@@ -175,3 +175,16 @@ def test_a_second_interrupt_does_not_wait_and_the_engine_ends_all_the_same(fake_
         assert process.wait(120) == 130
         assert gone_within(20, engine)
     assert servers() == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")
+def test_a_server_goes_on_without_its_terminal_if_nohup_says_so() -> None:
+    with subprocess.Popen(
+        ["nohup", *COMMAND, "serve", "demo", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGHUP)
+        assert [each["state"] for each in servers()] == ["ready"]
+        process.terminate()
+        assert process.wait(60) == 0
