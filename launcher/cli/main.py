@@ -164,9 +164,9 @@ async def _run_verb(options: argparse.Namespace) -> int:
 def _run_interruptible(verb: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run a verb in its own event loop and return its exit code.
 
-    Ctrl-C, SIGTERM or a closed terminal (SIGHUP, unless nohup has it ignored) cancels the verb; the code is then 130, 143
-    or 129, unless the verb treats that as its normal end. A second Ctrl-C ends the process at once with 130; its engine
-    ends with it, through the keeper or the job object.
+    Ctrl-C, SIGTERM or a closed terminal (SIGHUP, unless nohup has it ignored) cancels the verb; the code is then 130,
+    143 or 129, unless the verb treats that as its normal end. A second Ctrl-C ends the process at once with 130; its
+    engine ends with it, through the keeper or the job object.
     Signals are handled between two steps of the loop, so no step is interrupted halfway by a KeyboardInterrupt.
     """
     import asyncio
