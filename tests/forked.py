@@ -1,10 +1,11 @@
 """Commands, and other Python programs of ours, in processes forked from one that has imported all of them.
 
-Most of the processor time of a short command goes into imports. A forked one is all else that a user's is: it has its
-own arguments, environment, folder, streams, signals, and end. What a process takes from its environment when it starts,
-like the path of its libraries, a fork cannot have otherwise; a command that differs in it is started the usual way.
+Most of the processor time of a short command goes into imports. In all else a forked command is like a user's: it has
+its own arguments, environment, folder, streams, signals and exit code. A fork cannot change what a process reads from
+its environment when it starts, such as the search path of its libraries; a command that needs other values there is
+started with subprocess.
 
-    python -m tests.forked DESCRIPTOR    is the process that they are forked from
+    python -m tests.forked DESCRIPTOR    runs the process that they are forked from
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from typing import IO, Any, NoReturn, Self
 
 ROOT = Path(__file__).parents[1]
 COMMAND = (sys.executable, "-m", "launcher")
-_AT_THE_START = ("LD_", "PYTHON", "LANG", "LC_", "GLIBC_", "MALLOC_")
+_READ_AT_START = ("LD_", "PYTHON", "LANG", "LC_", "GLIBC_", "MALLOC_")
+"""Prefixes of the variables that a process reads when it starts."""
 _NOT_IMPORTED = (
     "launcher.gui",
     "launcher.__main__",
@@ -43,31 +45,31 @@ _NOT_IMPORTED = (
 _IMPORTED_LATE = ("anyio._backends._asyncio", "anyio.streams.tls", "encodings.idna", "httpcore", "pynvml")
 """Modules that the first request and the first reading of a GPU import."""
 OWN_HOME = Path(gettempdir(), "mtp-launcher-tests" + (f"-{os.getuid()}" if os.name == "posix" else ""))
-"""Folder of what is the same in all tests and takes time to compute: the catalogue, sizes of buffers."""
+"""Folder of data that is the same in all tests and takes time to compute: the catalogue, sizes of buffers."""
 _MOST_BYTES = 1 << 17
 _servers: dict[tuple[tuple[str, str], ...], socket.socket] = {}
 
 
 @contextmanager
 def prepared(**environment: str) -> Iterator[None]:
-    """Have a process that commands are forked from, if what they take from theirs at the start is as in this one."""
-    whole = os.environ | environment
+    """Run a process that commands are forked from if they have its values of the variables in _READ_AT_START."""
+    merged = os.environ | environment
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = [sys.executable, "-m", "tests.forked", str(theirs.fileno())]
-        server = subprocess.Popen(command, cwd=ROOT, env=whole, pass_fds=[theirs.fileno()])
-    with server, ours:  # whose end ends it
-        _servers[_at_the_start(whole)] = ours
+        server = subprocess.Popen(command, cwd=ROOT, env=merged, pass_fds=[theirs.fileno()])
+    with server, ours:  # closing `ours` ends the process
+        _servers[_start_values(merged)] = ours
         yield
-        del _servers[_at_the_start(whole)]
+        del _servers[_start_values(merged)]
 
 
-def _at_the_start(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(item for item in environment.items() if item[0].startswith(_AT_THE_START)))
+def _start_values(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(item for item in environment.items() if item[0].startswith(_READ_AT_START)))
 
 
 class Program:
-    """A forked command that runs: what tests use of subprocess.Popen."""
+    """A running forked command, with the part of subprocess.Popen that tests use."""
 
     def __init__(self, words: Sequence[str], pid: int, answers: socket.socket, files: Sequence[IO[Any] | None]) -> None:
         self.args = list(words)
@@ -81,7 +83,7 @@ class Program:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:  # a test that failed must not wait for what it did not end
+        if kind is not None:  # a failed test must not wait for a command that it did not end
             self.kill()
         for file in filter(None, (self.stdin, self.stdout, self.stderr)):
             file.close()
@@ -91,7 +93,7 @@ class Program:
         if self.returncode is None:
             if not select.select([self._answers], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-            # It stays there, for other threads that wait.
+            # The exit code stays in the socket, for other threads that wait.
             self.returncode = int(self._answers.recv(_MOST_BYTES, socket.MSG_PEEK))
         return self.returncode
 
@@ -112,7 +114,7 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float = 120) -> tuple[str, str]:
-        """Wait for its end; return what came through its pipes since the last read."""
+        """Wait until the command ends; return the text of standard output and standard error since the last read."""
         deadline_s = time.monotonic() + timeout
         pipes = [-1 if file is None else file.fileno() for file in (self.stdout, self.stderr)]
         try:
@@ -132,7 +134,7 @@ def start(
     stdout: int | None = None,
     stderr: int | None = None,
 ) -> Program | subprocess.Popen[str]:
-    """Start `mtp-launcher ARGUMENTS` as subprocess.Popen would, with pipes of text."""
+    """Start `mtp-launcher ARGUMENTS` as subprocess.Popen would, with its streams as text."""
     words = [*COMMAND, *map(str, arguments)]
     environment = dict(os.environ if env is None else env)
     streams = (stdin, stdout, stderr)
@@ -152,7 +154,7 @@ def popen(
     start_new_session: bool = False,
     creationflags: int = 0,
 ) -> Program | subprocess.Popen[bytes]:
-    """Start a Python program of ours as subprocess.Popen would: in place of it in a module that starts one."""
+    """Start a Python program of ours as subprocess.Popen would; tests patch modules to call this in its place."""
     streams = (stdin, stdout, stderr)
     environment = dict(os.environ if env is None else env)
     if (program := _fork(command, environment, None, streams, new_session=start_new_session)) is not None:
@@ -178,7 +180,7 @@ def _fork(
     new_session: bool = False,
 ) -> Program | None:
     """Return the forked program; None if there is no process with such an environment to fork it from."""
-    if (server := _servers.get(_at_the_start(environment))) is None:
+    if (server := _servers.get(_start_values(environment))) is None:
         return None
     answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -226,8 +228,8 @@ def run(
 
 
 def _read(pipes: list[int], deadline_s: float) -> dict[int, str]:
-    """Read all to their ends; raises TimeoutError at the deadline, of time.monotonic()."""
-    found = dict.fromkeys(pipes, b"")
+    """Read all pipes to their ends. Raises TimeoutError at the deadline, a time of time.monotonic()."""
+    received = dict.fromkeys(pipes, b"")
     with selectors.DefaultSelector() as selector:
         for pipe in pipes:
             selector.register(pipe, selectors.EVENT_READ)
@@ -236,14 +238,17 @@ def _read(pipes: list[int], deadline_s: float) -> dict[int, str]:
                 raise TimeoutError
             for key, _ in ready:
                 if data := os.read(key.fd, _MOST_BYTES):
-                    found[key.fd] += data
+                    received[key.fd] += data
                 else:
                     selector.unregister(key.fd)
-    return {pipe: text.decode().replace("\r\n", "\n").replace("\r", "\n") for pipe, text in found.items()}
+    return {pipe: text.decode().replace("\r\n", "\n").replace("\r", "\n") for pipe, text in received.items()}
 
 
 def _serve(channel: socket.socket) -> dict[str, Any]:
-    """Fork for every request, tell its process id, and its exit code at its end; return the request, in the fork."""
+    """Fork for every request; send the fork's process id, and its exit code when it ends.
+
+    Returns in forks only, with the request.
+    """
     woken, wake = os.pipe()
     for end in (woken, wake):
         os.set_blocking(end, False)
@@ -258,7 +263,7 @@ def _serve(channel: socket.socket) -> dict[str, Any]:
             process, status = os.waitpid(-1, os.WNOHANG)
             if not process:
                 break
-            with suppress(OSError):  # nobody waits for it any more
+            with suppress(OSError):  # nobody waits for the exit code any more
                 os.write(running[process], str(os.waitstatus_to_exitcode(status)).encode())
             os.close(running.pop(process))
         if channel not in ready:
@@ -283,20 +288,20 @@ def _serve(channel: socket.socket) -> dict[str, Any]:
 
 
 def _import_all() -> None:
-    """Import all that a command may need, most of which commands import when they come to it."""
+    """Import every module that a command may need, although commands import most of them only when they use them."""
     for path in sorted((ROOT / "launcher").rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         if not name.startswith(_NOT_IMPORTED):
             importlib.import_module(name)
     for name in _IMPORTED_LATE:
         importlib.import_module(name)
-    _learn_answers()
+    _fill_caches()
     gc.collect()
-    gc.freeze()  # what is never looked at stays shared
+    gc.freeze()  # objects that the collector never visits stay in memory that forks share
     gc.set_threshold(20_000)
 
 
-def _learn_answers() -> None:
+def _fill_caches() -> None:
     from launcher.base.paths import HOME_VARIABLE
     from launcher.engine.builds.probe import probe_engine
     from launcher.engine.demo import unpack_demo_model
@@ -312,13 +317,13 @@ def _learn_answers() -> None:
     asyncio.run(probe_engine(None))
     unpack_demo_model()
     for machine in (describe_machine(24), describe_machine(24, host_gib=16, backend="cpu")):
-        make_plans(load_catalogue(), machine, PlanCriteria())  # with hundreds of sizes of buffers
-    kept_buffers._open_store(str(OWN_HOME)).save()  # for the next such process
+        make_plans(load_catalogue(), machine, PlanCriteria())  # computes hundreds of buffer sizes
+    kept_buffers._open_store(str(OWN_HOME)).save()  # for the next process that commands are forked from
     fault_signatures()
 
 
-def _end(ended: SystemExit) -> NoReturn:
-    """End as Python does, without taking its modules apart: that writes to every page which forks share."""
+def _exit_process(ended: SystemExit) -> NoReturn:
+    """End as Python does, but without clearing its modules, which would write to every page that forks share."""
     if isinstance(ended.code, str):
         raise ended
     threading._shutdown()  # type: ignore[attr-defined]
@@ -332,9 +337,9 @@ def _end(ended: SystemExit) -> NoReturn:
 
 
 def _run_program(words: Sequence[str]) -> None:
-    """Do what the interpreter does with these words."""
+    """Run the program that these arguments of the interpreter name."""
     if words[:2] == ["-m", "launcher"]:
-        from launcher.entry import run as command  # whose import has changed what SIGINT does
+        from launcher.entry import run as command  # its import changes the handler of SIGINT
 
         sys.argv = [str(ROOT / "launcher" / "__main__.py"), *words[2:]]
         command()
@@ -355,21 +360,21 @@ def _run_program(words: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     _import_all()
-    asked = _serve(socket.socket(fileno=int(sys.argv[1])))
-    if asked["new_session"]:
+    request = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if request["new_session"]:
         os.setsid()
     os.environ.clear()
-    os.environ.update(asked["environment"])
+    os.environ.update(request["environment"])
     time.tzset()
-    os.chdir(asked["folder"])
-    sys.path[0] = asked["folder"]
+    os.chdir(request["folder"])
+    sys.path[0] = request["folder"]
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__ = (
         os.fdopen(0, encoding="utf-8", closefd=False),
         os.fdopen(1, "w", encoding="utf-8", closefd=False),
         os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False),
     )
     try:
-        _run_program(asked["words"])
+        _run_program(request["words"])
     except SystemExit as ended:
-        _end(ended)
-    _end(SystemExit())
+        _exit_process(ended)
+    _exit_process(SystemExit())

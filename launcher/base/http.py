@@ -160,7 +160,7 @@ class ServerClient:
         self._headers |= bearer_header(api_key)
 
     def set_purpose(self, purpose: str) -> None:
-        """Have further requests say what they are for, so that the server's log tells them from those of clients."""
+        """State this purpose in further requests, so that the server's log distinguishes them from those of clients."""
         self._headers["User-Agent"] = f"{purpose} ({USER_AGENT})"
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
 """Accepts connections at all addresses of this computer: without TLS at 127.0.0.1, with it at all others.
 
-Also 127.0.1.1 is such another one: Debian gives it to the computer's own name, under which all computers use TLS.
+127.0.1.1 is one of the others: Debian gives it to the computer's own name, which clients use with TLS.
 """
 
 import asyncio

@@ -51,7 +51,7 @@ TRUNK = WHOLE.without_head()
 HEAD = small(name for name in BIG.tensors if name.startswith("blk.64.") or not name.startswith("blk."))
 
 
-class TestAFileOfTheHub:
+class TestHubFile:
     async def test_it_is_fetched_verified_and_kept_in_the_library(
         self, repo: str, hub: Hub, demo_model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -201,7 +201,7 @@ class TestAPauseAndGoingOn:
         assert pulled.path.read_bytes() == demo_model.read_bytes()
 
 
-class TestAModelOfTheCatalogue:
+class TestCatalogueModel:
     async def test_it_is_found_by_its_id_afterwards(self, repo: str, demo_model: Path) -> None:
         mine = entry(repo, files=(replace(entry(repo).files[0], sha256=sha256(demo_model)),))
         pulled = await get("mine:f16", mine)

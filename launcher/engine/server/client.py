@@ -130,7 +130,7 @@ class EngineClient:
         self._http.set_api_key(api_key)
 
     def set_purpose(self, purpose: str) -> None:
-        """Have further requests say what they are for: see ServerClient.set_purpose."""
+        """State this purpose in further requests: see ServerClient.set_purpose."""
         self._http.set_purpose(purpose)
 
     async def is_healthy(self) -> bool:

@@ -275,7 +275,7 @@ def list_entries() -> tuple[ServerEntry, ...]:
 def find_server(url: str | None) -> ServerEntry:
     """Return the entry of the only running server, or of the one at `url`.
 
-    Raises BadOption for what is no address, ServerNotFound and SeveralServers.
+    Raises BadOption for an invalid address, ServerNotFound and SeveralServers.
     """
     entries = list_entries()
     names = ", ".join(entry.url for entry in entries)
