@@ -101,7 +101,7 @@ def values(start: ResolvedStart, *names: str) -> list[object]:
 
 
 @pytest.mark.usefixtures("has")
-class TestWhatGoesBeforeWhat:
+class TestPrecedence:
     async def test_a_plan_is_what_is_recommended(self, own: Path) -> None:
         for named in ("own", "own:Q", str(own)):
             start = await resolve_start(named)
@@ -321,7 +321,7 @@ class TestFilesBesideTheModel:
 
 
 @pytest.mark.usefixtures("tuned", "has")
-class TestAFileWithoutAHead:
+class TestFileWithoutHead:
     async def test_it_starts_with_mtp_off_and_says_so(self, headless_model: Path) -> None:
         start = await resolve_start(str(headless_model))
         assert values(start, "draft") == [0]

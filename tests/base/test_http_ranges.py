@@ -115,7 +115,7 @@ class TestReading:
             assert (file.size, file.read(4)) == (0, b"")
 
 
-class TestTheToken:
+class TestToken:
     def test_it_goes_to_the_server_that_was_named_and_to_no_other(self, hub: Hub) -> None:
         with RangeReader(address(hub), token="hf_s3cret") as file:
             read_in_steps(file, MIB)
@@ -163,7 +163,7 @@ class TestRefusals:
         assert (refused.value.status, refused.value.hint) == (429, "Try again in 7 s.")
 
 
-class TestTheWay:
+class TestConnection:
     @pytest.mark.parametrize("fault", ["breaks-off", "breaks-off,ignores-range", "breaks-off,long"])
     def test_a_connection_that_breaks_off(self, hub: Hub, fault: str) -> None:
         with reader(hub, fault) as file, pytest.raises(Unreachable, match=r"was lost|closed the connection"):

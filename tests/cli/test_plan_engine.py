@@ -44,7 +44,7 @@ def llama_server(folder: Path, help_text: str) -> Path:
     return path
 
 
-class TestTheInstalledEngine:
+class TestInstalledEngine:
     FLAGS = (
         "--model --ctx-size --parallel --gpu-layers --cache-type-k --cache-type-v --flash-attn --ubatch-size"
         " --n-cpu-moe --device --spec-type --spec-draft-n-max"

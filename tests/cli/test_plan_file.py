@@ -120,7 +120,7 @@ def test_what_is_not_here_or_is_no_model_is_reported(tmp_path: Path) -> None:
         assert answer(name, *CARD, code=1)["error"]["code"] == code
 
 
-class TestWhatCannotWork:
+class TestImpossiblePlans:
     SMALL = ("--gpu-memory", "6", "--host-memory", "16")
 
     def test_a_plan_without_a_model_never_leads_with_it(self) -> None:
@@ -189,7 +189,7 @@ class TestOnTheHub:
         assert hub.requests() == []
 
 
-class TestWhoSpoke:
+class TestEstimateSource:
     def test_a_model_without_a_formula_is_planned_by_the_engine(self, tmp_path: Path) -> None:
         path = tmp_path / "bert.gguf"
         write_bert(path)

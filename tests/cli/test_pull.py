@@ -84,7 +84,7 @@ def test_a_hub_that_is_asked_too_often_is_waited_for_and_that_is_reported(
     assert len(collected) > 1  # and for the file
 
 
-class TestWhatIsSaid:
+class TestOutput:
     def test_the_path_alone_is_the_output(self, target: Path) -> None:
         result = run("pull", f"{REPO}:{FILE}")
         assert result.returncode == 0, result.stderr
@@ -173,7 +173,7 @@ class TestWhatIsSaid:
         assert run("pull", *arguments).returncode == 2
 
 
-class TestAnInterruption:
+class TestInterruption:
     @pytest.fixture(autouse=True)
     def half_of_it(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))

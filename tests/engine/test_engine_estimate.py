@@ -61,7 +61,7 @@ def left_behind(home: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.exists() else []
 
 
-class TestTheRealEngine:
+class TestRealEngine:
     def test_its_rows_are_the_formula_s_to_the_mib(self, sparse: Path, home: Path) -> None:
         source = read_source(str(sparse))
         setting = PlanSettings(262_144, "q8_0", draft=2, ubatch=256, backend="cpu")

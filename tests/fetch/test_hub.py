@@ -43,7 +43,7 @@ def repositories(hub: Hub) -> None:
         (folder / "README.md").write_bytes(b"# Model\n")
 
 
-class TestHowAFileIsWritten:
+class TestHubFileText:
     @pytest.mark.parametrize(
         ("text", "file"),
         [
@@ -87,7 +87,7 @@ class TestHowAFileIsWritten:
             HubFile.parse(text)
 
 
-class TestWhereItIs:
+class TestHubAddress:
     def test_by_default_on_the_real_hub(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("HF_ENDPOINT", raising=False)
         assert HubFile("a/b", "x.gguf").url == "https://huggingface.co/a/b/resolve/main/x.gguf"
@@ -104,7 +104,7 @@ class TestWhereItIs:
             hub_endpoint()
 
 
-class TestTheToken:
+class TestToken:
     def test_there_may_be_none(self) -> None:
         assert hub_token() is None
 
@@ -146,7 +146,7 @@ class TestTheToken:
         assert "s3cret" not in str(bad.value)
 
 
-class TestWhatTheHubSays:
+class TestFileMetadata:
     def test_of_a_large_file_size_hash_and_commit_by_one_question(self, hub: Hub) -> None:
         entry = resolve_file(HubFile("new/model", "file.gguf"))
         sha256 = hashlib.sha256(CONTENT).hexdigest()
@@ -193,7 +193,7 @@ class TestWhatTheHubSays:
             resolve_file(HubFile("new/model", "file.gguf"))
 
 
-class TestWhoMayHaveIt:
+class TestAccess:
     @pytest.mark.parametrize(
         ("file", "user", "kind", "title", "hint"),
         [
@@ -247,7 +247,7 @@ class TestWhoMayHaveIt:
             resolve_file(HubFile("new/model", "file.gguf"))
 
 
-class TestAPasswordInTheAddress:
+class TestPasswordInAddress:
     @pytest.mark.parametrize("name", ["new/model:none.gguf", "new/none:file.gguf", "gated/model:file.gguf"])
     @pytest.mark.parametrize("faults", [[], ["401"], ["403"]], ids=str)
     def test_it_is_never_shown(self, hub: Hub, monkeypatch: pytest.MonkeyPatch, name: str, faults: list[str]) -> None:
@@ -269,7 +269,7 @@ class TestAPasswordInTheAddress:
         assert "secret" not in str(wrong.value)
 
 
-class TestTheListing:
+class TestListing:
     LARGE = ListedFile(len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
     ALL: ClassVar = {"file.gguf": LARGE, "BF16/50% & more.gguf": LARGE, "README.md": ListedFile(8, None)}
 

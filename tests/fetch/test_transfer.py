@@ -28,7 +28,7 @@ from tests.fetch.conftest import QUICK, Place
 _EXAMPLES = itertools.count()
 
 
-class TestAFile:
+class TestFile:
     async def test_arrives_whole_and_nothing_stays_beside_it(self, place: Place) -> None:
         got = await download_file(place.source(), place.target, settings=QUICK)
         assert got == DownloadedFile(place.target, len(place.content), place.sha256, got.seconds, 0, len(place.content))
@@ -242,7 +242,7 @@ class TestCancelling:
         discard_download(place.target.parent / "nowhere" / "model.gguf")
 
 
-class TestATargetThatIsThere:
+class TestExistingTarget:
     async def test_is_verified_and_returned_without_a_request(self, place: Place) -> None:
         place.target.write_bytes(place.content)
         got = await download_file(place.source(), place.target, settings=QUICK)

@@ -21,7 +21,7 @@ from launcher.fetch.transfer import discard_download, download_file
 from tests.fetch.conftest import QUICK, Place
 
 
-class TestTheDisk:
+class TestDisk:
     async def test_without_room_nothing_is_asked_for(self, place: Place) -> None:
         tight = replace(QUICK, reserve_bytes=free_bytes(place.target.parent) + 2**40)  # others may free some
         with pytest.raises(DiskFull) as caught:

@@ -541,7 +541,7 @@ def test_a_problem_of_something_else_does_not_end_a_first_start(
     qtbot.waitUntil(lambda: done(looked))
 
 
-class TestANamedModel:
+class TestNamedModel:
     @pytest.fixture(autouse=True)
     def _repository(self, hub: Hub, demo_model: Path) -> None:
         folder = hub.folder / "someone" / "Named-GGUF"

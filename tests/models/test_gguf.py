@@ -102,7 +102,7 @@ def assert_same(path: Path) -> GgufHeader:
     return header
 
 
-class TestTheSameFile:
+class TestSameFile:
     def test_the_demo_model(self, demo_model: Path) -> None:
         header = assert_same(demo_model)
         assert header.has_mtp_head
@@ -172,7 +172,7 @@ class TestTheSameFile:
         assert_same(write(tmp_path_factory.getbasetemp() / "any.gguf", fill))
 
 
-class TestWhatTheHeaderTells:
+class TestHeaderFields:
     def test_names_and_context(self, tmp_path: Path) -> None:
         def fill(writer: GGUFWriter) -> None:
             writer.add_name("Tiny")
@@ -234,7 +234,7 @@ def test_the_element_types_are_those_of_the_package_but_for_one() -> None:
     assert 8 * QUANTS_BY_NAME["Q4_K"].n_bytes(256) / 256 == 4.5  # bits a weight
 
 
-class TestTheMtpHead:
+class TestMtpHead:
     @staticmethod
     def model(path: Path, *, blocks: int = 5, heads: int, tensor: str | None, split: int = 1) -> GgufHeader:
         def fill(writer: GGUFWriter) -> None:

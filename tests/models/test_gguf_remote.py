@@ -102,7 +102,7 @@ class TestOneFile:
             read_remote_header(f"{hub.with_faults('empty')}/us/models/resolve/main/demo.gguf")
 
 
-class TestAModel:
+class TestModel:
     def test_it_is_the_model_of_the_file_and_what_the_hub_says_of_it(self, models: Path) -> None:
         remote, local = read_remote_model(DEMO), read_model(models / "demo.gguf")
         assert (remote.model.tensors, remote.model.metadata) == (local.tensors, local.metadata)
@@ -135,7 +135,7 @@ class TestAModel:
         assert read_remote_model(HubFile("secret/models", "demo.gguf")).model.has_mtp_head
 
 
-class TestWhatIsKept:
+class TestKeptHeaders:
     def test_the_second_time_costs_one_head(self, hub: Hub) -> None:
         first = read_remote_model(DEMO)
         assert asked(hub) == ["HEAD hub", "GET hub", "GET store"]

@@ -104,7 +104,7 @@ class TestAllPartsTogether:
         assert len(read_model(Path(part(first, 2).name)).parts) == 3
 
 
-class TestTheHead:
+class TestHead:
     @pytest.mark.parametrize(
         ("heads", "tensors", "head"),
         [
@@ -121,7 +121,7 @@ class TestTheHead:
         assert model.parts[0].mtp_head is not MtpHead.PRESENT
 
 
-class TestWhatIsMissing:
+class TestMissingParts:
     def test_a_part_is_named(self, first: Path) -> None:
         part(first, 2).unlink()
         for named in (first, part(first, 3)):
@@ -213,7 +213,7 @@ class TestPartsThatDoNotBelongTogether:
             read_model(first)
 
 
-class TestTheBytesOfAHeader:
+class TestHeaderBytes:
     def test_they_end_where_the_data_begin(self, first: Path, demo_model: Path) -> None:
         for path in (first, part(first, 2), demo_model):
             header = read_header(path)

@@ -60,7 +60,7 @@ def model_with(model_id: str, quant: str, **changes: object) -> ModelEntry:
     return replace(model, files=(changed,))
 
 
-class TestWhatIsKept:
+class TestKeptSummary:
     @pytest.mark.parametrize(
         ("name", "has_head"),
         [
@@ -203,7 +203,7 @@ class TestFilesOnThisDisk:
         assert layers == ["qwen35", "llama"]
 
 
-class TestWhereItComesFrom:
+class TestSource:
     def test_a_header_that_was_read_on_the_hub_is_kept_and_made_again_from_the_cache(
         self, hub: Hub, demo_model: Path, home: Path
     ) -> None:

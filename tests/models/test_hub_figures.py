@@ -59,7 +59,7 @@ def a_model(repo: str | None, *files: ModelFile, **more: object) -> ModelEntry:
     )
 
 
-class TestWhatIsFilled:
+class TestFilledFigures:
     def test_size_checksum_and_the_commit_they_belong_to(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, a=(5_868_826_976, ONE), other=(7, TWO))
         model = a_model(repo)
@@ -157,7 +157,7 @@ class TestWhatIsFilled:
         assert load_catalogue(hub_figures=False).find("mine").files[0].size_bytes is None
 
 
-class TestWhatTheHubSaysOtherwise:
+class TestContradictingFigures:
     def test_the_catalogue_stays_and_it_is_reported(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, a=(17_559_178_144, ONE), b=(20, TWO))
         stated = ModelFile(quant="A", file="a.gguf", size_bytes=17_923_394_624, note="A note.")
@@ -206,7 +206,7 @@ class TestWhatTheHubSaysOtherwise:
         assert fill_from_hub_cache(model).files[0].size_bytes == 11
 
 
-class TestWhenItFails:
+class TestFailure:
     @pytest.mark.parametrize("fault", ["no-json", "odd-page", "503"])
     def test_what_was_known_stays(self, hub: Hub, repo: str, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
         hold(hub, repo, a=(10, ONE))
@@ -244,7 +244,7 @@ def keep(value: object) -> None:
     (figures_folder() / "mine.json").write_bytes(value if isinstance(value, bytes) else json.dumps(value).encode())
 
 
-class TestADamagedAnswer:
+class TestDamagedAnswer:
     def test_a_sound_one_is_read(self) -> None:
         keep(KEPT)
         assert fill_from_hub_cache(a_model("o/n")).files[0].size_bytes == 10
@@ -319,7 +319,7 @@ def test_nothing_that_is_stated_is_changed_and_nothing_of_another_file_is_taken(
     assert (entry.size_bytes, entry.sha256) == expected
 
 
-class TestTheShippedCatalogue:
+class TestShippedCatalogue:
     @pytest.fixture
     def answered(self) -> None:
         """The hub has told all about every model, all sizes and checksums that were open."""

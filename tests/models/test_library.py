@@ -121,7 +121,7 @@ class TestAnotherModelUnderItsName:
         assert (subject.entry.id, subject.file) == ("qwen3.5-9b-mtp", self.NINE.file("Q4_K_M"))
 
 
-class TestWhatIsHere:
+class TestContents:
     def test_nothing(self, home: Path) -> None:
         assert list_library(NOTHING).models == ()
         assert find_local_model(MINE) is None
@@ -396,7 +396,7 @@ class TestRemoving:
         assert path.parent.exists()
 
 
-class TestTheIndex:
+class TestIndex:
     @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": 9}', b'{"records": [{"paths": []}]}', b"\xff"])
     def test_a_damaged_one_is_set_aside_and_the_folder_read(self, content: bytes, put: Callable[[Path], Path]) -> None:
         put(models_dir() / REPO / FILE)

@@ -134,7 +134,7 @@ class TestHubFile:
         assert f"{FILE}, demo-Q8_0.gguf." in caught.value.hint
 
 
-class TestAHubThatIsAskedTooOften:
+class TestRateLimit:
     @pytest.mark.cases(1)
     @pytest.mark.parametrize(
         ("name", "status", "why"),
@@ -174,7 +174,7 @@ class TestAHubThatIsAskedTooOften:
         assert methods(hub) == [("hub", "HEAD")]
 
 
-class TestAPauseAndGoingOn:
+class TestPauseAndResume:
     async def test_what_had_arrived_is_not_sent_again(
         self, repo: str, hub: Hub, demo_model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -257,7 +257,7 @@ class TestCatalogueModel:
             await get("mine:F16", entry(repo), vision=True)
 
 
-class TestWhatItIsIsLookedAt:
+class TestHeaderCheck:
     async def test_a_head_that_was_lost_in_another_upload(self, repo: str, hub: Hub, headless_model: Path) -> None:
         shutil.copy(headless_model, hub.folder / repo / FILE)
         mine = entry(repo)
@@ -285,7 +285,7 @@ class TestWhatItIsIsLookedAt:
         assert "layers 4 in place of 40, hidden 384 in place of 2048" in problem.title
 
 
-class TestAHeadInAFileOfItsOwn:
+class TestDraftFile:
     @pytest.fixture
     def repo(self, hub: Hub) -> Iterator[str]:
         """A repository with a model without a head, and with its head in two files."""
@@ -334,7 +334,7 @@ class TestAHeadInAFileOfItsOwn:
         assert [file.kind for file in alone.files] == ["draft"]
 
 
-class TestASplitModel:
+class TestSplitModel:
     @pytest.fixture
     def first(self, hub: Hub, repo: str) -> str:
         return f"parts/{write_split(hub.folder / repo / 'parts').name}"

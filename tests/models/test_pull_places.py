@@ -23,7 +23,7 @@ from tests.models.pulling import FILE, QUICK, cached, catalogue, entry, get, met
 from tests.models.test_gguf_split import write_split
 
 
-class TestWhatOtherProgramsHaveDownloaded:
+class TestFilesOfOtherPrograms:
     async def test_it_is_used_in_place(self, repo: str, hub: Hub, tmp_path: Path, demo_model: Path) -> None:
         path = cached(tmp_path, repo, demo_model)
         mine = entry(repo)
@@ -100,7 +100,7 @@ class TestWithoutTheNetwork:
         assert (again.path, again.files[0].origin) == (first.path, "here")
 
 
-class TestAnAddress:
+class TestAddress:
     async def test_with_its_checksum_it_is_fetched(self, repo: str, hub: Hub, demo_model: Path) -> None:
         url = f"{hub.store}/{repo}/{FILE}?signature=s3cret"
         pulled = await get(url, sha256=sha256(demo_model).upper())
