@@ -1,17 +1,12 @@
 """Everybody can use it: names and roles for screen readers, the keyboard, text that is large or small."""
 
-from collections.abc import Iterator
-
-import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAccessible
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
-from launcher.engine.server.state import ServerState
-from launcher.gui import theme
 from launcher.gui.window import Window
-from tests.gui.walk import clipped, controls, hidden_by_parents, interfaces
+from tests.gui.walk import controls, interfaces
 
 Role = QAccessible.Role
 NAMED = {
@@ -56,67 +51,3 @@ def test_every_control_has_a_name_and_a_role_and_is_reached_by_tab(demo: Window,
         ]
     assert nameless == []
     assert unreachable == []
-
-
-def cut_on_pages(window: Window, qtbot: QtBot) -> dict[str, list[str]]:
-    """Return the texts of each page that are cut; a page may take a moment to settle."""
-    cut: dict[str, list[str]] = {}
-    for name in window.page_names:
-        show(window, qtbot, name)
-        for _ in range(40):
-            cut[name] = [*clipped(window), *hidden_by_parents(window)]
-            if not cut[name]:
-                break
-            qtbot.wait(50)
-    return {name: texts for name, texts in cut.items() if texts}
-
-
-@pytest.fixture(
-    params=[pytest.param(80, marks=pytest.mark.thorough), pytest.param(100, marks=pytest.mark.thorough), 200]
-)
-def scaled(
-    request: pytest.FixtureRequest,
-    usual_theme: None,
-    qtbot: QtBot,
-    qapp: QApplication,
-    home: object,
-    forked_sessions: None,
-) -> Iterator[Window]:
-    """The window on a small screen, at a scale of the text."""
-    theme.set_scale(request.param)
-    theme.apply_theme(qapp, theme.current())
-    window = Window(remember=False, page="cockpit")
-    try:
-        window.resize(1_000, 640)
-        with qtbot.waitSignal(window.page_shown):
-            window.show()
-        yield window
-        with qtbot.waitSignal(window.shut_down):
-            window.quit()
-        assert window.controller.bridge.close()
-    finally:
-        window.deleteLater()
-
-
-def test_no_text_is_clipped_at_any_size_nor_while_it_serves(scaled: Window, qtbot: QtBot) -> None:
-    assert cut_on_pages(scaled, qtbot) == {}
-    scaled.show_page("cockpit")
-    scaled.start_demo()
-    qtbot.waitUntil(lambda: scaled.controller.inputs.status.state is ServerState.READY)
-    with qtbot.waitSignal(scaled.controller.replied):
-        scaled.controller.request_reply([{"role": "user", "content": "What is a draft?"}], {"max_tokens": 40})
-    assert cut_on_pages(scaled, qtbot) == {}
-
-
-def test_the_walk_finds_what_is_cut(qtbot: QtBot) -> None:
-    from PySide6.QtWidgets import QLabel, QPushButton
-
-    holder = QWidget()
-    qtbot.addWidget(holder)
-    label, button = QLabel("A text that is too long", holder), QPushButton("A text that is too long", holder)
-    for each in (label, button):
-        each.setGeometry(0, 0, 40, 12)
-    holder.resize(30, 30)
-    holder.show()
-    assert len(clipped(holder)) == 2
-    assert len(hidden_by_parents(holder)) == 2

@@ -1,5 +1,6 @@
 """Ways through the window for tests that look at all of it."""
 
+import html
 import re
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ from PySide6.QtWidgets import (
     QAbstractSpinBox,
     QCheckBox,
     QComboBox,
+    QHeaderView,
     QLabel,
     QLineEdit,
     QPushButton,
@@ -20,13 +22,20 @@ from PySide6.QtWidgets import (
     QScrollBar,
     QStyle,
     QStyleOptionButton,
+    QStyleOptionComboBox,
+    QStyleOptionFrame,
+    QTableView,
     QWidget,
 )
 
 from launcher.gui.labels import ElidedLabel
+from launcher.gui.logs.view import LogView
+from launcher.gui.widgets.row_table import RowTable
 
 CONTROLS = (QAbstractButton, QAbstractSlider, QAbstractSpinBox, QComboBox, QLineEdit)
 _BOLD_WHEN_DOWN = ("segment", "page")
+_MOST_ROWS = 50
+"""Rows of a table that are measured."""
 _INNER = 2
 """Pixels that a border or a rounded edge may take on either side."""
 
@@ -67,19 +76,66 @@ def clipped(root: QWidget) -> list[str]:
             continue
         lack = _lack(each)
         if lack is not None and max(lack) > 0:
-            text = each.text()  # type: ignore[attr-defined]
+            text = each.currentText() if isinstance(each, QComboBox) else each.text() or each.placeholderText()  # type: ignore[attr-defined]
             found.append(f"{type(each).__name__} {text[:60]!r} lacks {lack[0]} x {lack[1]} px")
     return found
 
 
+def clipped_cells(root: QWidget) -> list[str]:
+    """Return the column titles and the cells of tables under a widget that have not the width they need.
+
+    A column that takes the spare width is declared to give way: its cells may be elided, if their tooltips have all.
+    Logs and lists of flags have lines as long as programs write them: they are scrolled, or have tooltips.
+    """
+    found = []
+    for table in root.findChildren(QTableView):
+        model, head = table.model(), table.horizontalHeader()
+        if not table.isVisible() or model is None or isinstance(table, LogView):
+            continue
+        for column in range(model.columnCount()):
+            if table.isColumnHidden(column):
+                continue
+            width = head.sectionSize(column)
+            gives_way = head.sectionResizeMode(column) == QHeaderView.ResizeMode.Stretch
+            title = str(model.headerData(column, Qt.Orientation.Horizontal) or "")
+            if head.isVisible() and (lack := _title_width(table, column, title) - width) > 0:
+                found.append(f"{table.accessibleName()}: the title {title!r} lacks {lack} px")
+            for row in range(min(model.rowCount(), _MOST_ROWS)):
+                index = model.index(row, column)
+                text = str(index.data() or "")
+                lack = table.sizeHintForIndex(index).width() - width
+                has_tip = text in html.unescape(str(index.data(Qt.ItemDataRole.ToolTipRole) or ""))
+                if text and lack > 0 and not (gives_way and has_tip):
+                    found.append(f"{table.accessibleName()}: {text[:60]!r} under {title!r} lacks {lack} px")
+    return found
+
+
+def _title_width(table: QTableView, column: int, title: str) -> int:
+    """Return the width that a column's title needs. Qt's own figure is that of bold text."""
+    head = table.horizontalHeader()
+    if isinstance(table, RowTable):
+        return head.fontMetrics().horizontalAdvance(title) + 2 * table.text_inset
+    return head.sectionSizeHint(column)
+
+
 def _lack(widget: QWidget) -> tuple[int, int] | None:
     """Return the pixels that a text lacks in width and height; None where that is no question."""
+    if isinstance(widget, QComboBox):
+        option = QStyleOptionComboBox()
+        widget.initStyleOption(option)
+        room = widget.style().subControlRect(
+            QStyle.ComplexControl.CC_ComboBox, option, QStyle.SubControl.SC_ComboBoxEditField, widget
+        )
+        needed = widget.fontMetrics().horizontalAdvance(widget.currentText())
+        return needed - room.width() - 1, widget.fontMetrics().height() - room.height()
+    if isinstance(widget, QLineEdit) and not widget.text():
+        needed = widget.fontMetrics().horizontalAdvance(widget.placeholderText())
+        room = widget.style().subElementRect(QStyle.SubElement.SE_LineEditContents, _frame_option(widget), widget)
+        return needed + 2 * _INNER - room.width(), widget.fontMetrics().height() - room.height()
     text = getattr(widget, "text", None)
     if isinstance(widget, ElidedLabel) or not callable(text) or not text():
         return None
     if isinstance(widget, QLabel):
-        if "…" in widget.text() and widget.toolTip():
-            return None
         if type(widget).sizeHint is not QLabel.sizeHint or type(widget).paintEvent is not QLabel.paintEvent:
             return None  # paints itself, and has a test of its own
         if widget.wordWrap():
@@ -100,6 +156,12 @@ def _lack(widget: QWidget) -> tuple[int, int] | None:
         width = max(metrics.size(Qt.TextFlag.TextShowMnemonic, line).width() for line in lines)
         return width - _inside(widget).width(), metrics.height() * len(lines) - widget.height()
     return None
+
+
+def _frame_option(field: QLineEdit) -> QStyleOptionFrame:
+    option = QStyleOptionFrame()
+    field.initStyleOption(option)
+    return option
 
 
 def _words(text: str) -> list[str]:

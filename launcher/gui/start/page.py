@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QSize, Qt, Slot
+from PySide6.QtCore import QSize, Qt, QTimer, Slot
 from PySide6.QtGui import QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 _MACHINE_WIDTH, _NARROW, _CRAMPED = 296, 900, 620
 """In pixels: width of the computer's card; page widths below which it goes below the plans, and margins shrink."""
-_NAME_WIDTH, _MOST_NAME_WIDTH = 236, 300
-"""Smallest width of the field for a model's name at 100 %, and at any text size, in pixels."""
+_FIELD_EDGES = 10
+"""Pixels that borders and inner margins of the field for a model's name take."""
 _MOST_UNPLANNED = 3
 """Files without a plan whose reasons are shown."""
 _GOALS = ("balanced", "agents", "long-context", "best-quality", "as-published")
@@ -188,10 +188,11 @@ class StartPage(QWidget):
             self.goal.addItem(goal_name(goal).capitalize(), goal)
         self.family.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         self.family.setMinimumContentsLength(10)
-        self.name_field.setPlaceholderText(tr("File, link or OWNER/NAME · Enter"))
+        self.name_field.setPlaceholderText(tr("File, link or OWNER/NAME"))
         self.name_field.setAccessibleName(tr("File or Hugging Face link"))
         self.name_field.setToolTip(tr("Plan for a GGUF file, or for a model on Hugging Face such as OWNER/NAME:Q4_K_M"))
-        self.name_field.setMinimumWidth(min(theme.px(_NAME_WIDTH), _MOST_NAME_WIDTH))
+        words = self.name_field.fontMetrics().horizontalAdvance(self.name_field.placeholderText())
+        self.name_field.setMinimumWidth(words + 2 * theme.px(theme.GAP) + _FIELD_EDGES)
         self._head.add_widget(self.name_field)
         self.file_button = self._head.add_button(tr("Choose a file …"), self.choose_file)
         self.file_button.setToolTip(tr("Plan for a GGUF file on this computer. You can also drop it on the window"))
@@ -607,7 +608,9 @@ class _Column(QWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
         """Ask for the height of the new width."""
         super().resizeEvent(event)
-        self.updateGeometry()
+        if event.size().width() != event.oldSize().width():
+            self.updateGeometry()
+            QTimer.singleShot(0, self, self.updateGeometry)  # a layout that is at work just now may miss the first
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
         """Return the height that the cards need in this width, where texts wrap less than in the least."""

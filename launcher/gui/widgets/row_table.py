@@ -64,7 +64,7 @@ class RowTable(QTableView):
         """Show as many columns as fit. Those with the highest `spare` are hidden first."""
         model = self.model()
         rows = model.sourceModel() if isinstance(model, QAbstractProxyModel) else model
-        if not isinstance(rows, TableRows) or not rows.rows:
+        if not isinstance(rows, TableRows):
             return
         spare = sorted(
             (at for at, each in enumerate(rows.columns) if each.spare), key=lambda at: rows.columns[at].spare
