@@ -24,8 +24,6 @@ Record = Mapping[str, Any]
 _MOST_KEPT = 200
 _MAX_NAME = 40
 _RETRY_MS = 2_000
-_KEY_COLUMN, _ROOM_FOR_KEY = 1, 820
-"""The column with the name of the key, and the width in pixels below which it is hidden."""
 _ENDS: Mapping[str, str] = {
     "complete": mark("ended"),
     "client left": mark("client left"),
@@ -139,15 +137,11 @@ class RequestStrip(Card):
         if not self.isVisible():
             return
         self.rows.show_rows(records)
+        self.table.show_columns()
         at = next((row for row, record in enumerate(records) if record["id"] == chosen), None)
         if at is not None:
             self.table.selectRow(at)
         self._show_details()
-
-    def resizeEvent(self, event: Any) -> None:  # noqa: ANN401, N802 -- Qt's
-        """Leave out the key where there is little room."""
-        super().resizeEvent(event)
-        self.table.setColumnHidden(_KEY_COLUMN, self.width() < theme.px(_ROOM_FOR_KEY))
 
     def showEvent(self, event: Any) -> None:  # noqa: ANN401, N802 -- Qt's
         """Show what came while hidden."""
@@ -228,13 +222,19 @@ def _state_cell(record: Record) -> Cell:
     return Cell(states.get(str(record["state"]), ""), role="information")
 
 
+def _first_token_cell(record: Record) -> Cell:
+    return _number_cell(record["first_token_s"], "{:.2f} s")
+
+
 def _request_columns() -> list[Column[Record]]:
     return [
         Column(tr("Who"), "", _client_cell),
-        Column(tr("Key"), "", _key_cell),
+        Column(tr("Key"), "", _key_cell, spare=3),
         Column(tr("Prompt, tokens"), "", lambda each: _number_cell(each["prompt_tokens"], "{:,}"), right=True),
-        Column(tr("Reused"), "", _reuse_cell, right=True),
-        Column(tr("First token"), "", lambda each: _number_cell(each["first_token_s"], "{:.2f} s"), right=True),
+        Column(tr("Reused"), "", _reuse_cell, right=True, spare=2),
+        Column(
+            tr("First token"), "", lambda each: _number_cell(each["first_token_s"], "{:.2f} s"), right=True, spare=1
+        ),
         Column(tr("Tokens/s"), "", lambda each: _number_cell(each["tokens_per_second"], "{:.1f}"), right=True),
         Column(tr("Accepted"), "", _acceptance_cell, right=True),
         Column(tr("State"), "", _state_cell),

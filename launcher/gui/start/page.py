@@ -188,7 +188,7 @@ class StartPage(QWidget):
             self.goal.addItem(goal_name(goal).capitalize(), goal)
         self.family.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         self.family.setMinimumContentsLength(10)
-        self.name_field.setPlaceholderText(tr("File, link or OWNER/NAME"))
+        self.name_field.setPlaceholderText(tr("File, link or name"))
         self.name_field.setAccessibleName(tr("File or Hugging Face link"))
         self.name_field.setToolTip(tr("Plan for a GGUF file, or for a model on Hugging Face such as OWNER/NAME:Q4_K_M"))
         words = self.name_field.fontMetrics().horizontalAdvance(self.name_field.placeholderText())
