@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 _BATCH_S = 0.5
 """Seconds of planning after which the plans so far are passed on."""
 _FIRST_PLANNED = 30
-"""Models on this computer that are planned before the rest: there may be hundreds in other programs' folders."""
+"""Most models on this computer that are planned ahead: in other programs' folders there may be hundreds, and each takes
+0.1 s. The others are planned by `plan_files`, once they are selected."""
 _SAME_MEMORY = 0.01
 """Share of the free memory by which it may differ for earlier plans to stay valid."""
 _USUAL_BITS = 4.7
@@ -227,8 +228,9 @@ async def read_shelf(machine: MachineDescription, known: ModelShelf | None = Non
     yield shelf
     since_s = time.monotonic()
     here = [each for each in shelf.models if each.is_here]
+    here.sort(key=lambda each: -(each.used_s or 0))
     others = [each for each in shelf.models if not each.is_here]
-    for model in (*here[:_FIRST_PLANNED], *others, *here[_FIRST_PLANNED:]):
+    for model in (*here[:_FIRST_PLANNED], *others):
         if not any(each.plan or each.lack for each in model.files):
             shelf = shelf.with_model(await _plan_model(model, catalogue, situation))
             if time.monotonic() - since_s > _BATCH_S:
@@ -329,7 +331,7 @@ def _read_files(catalogue: Catalogue) -> ModelShelf:
         models.append(
             LibraryModel(
                 entry.id.casefold(),
-                _short_name(entry.name) if short_names[_short_name(entry.name)] == 1 else entry.name,
+                _name_entry(entry, is_only=short_names[_short_name(entry.name)] == 1),
                 _list_files(entry, _by_quant(found)),
                 entry,
                 None,
@@ -440,6 +442,13 @@ def _without_quant(stem: str, quant: str | None) -> str:
     """Return a file's name without the quantisation at its end, which is shown beside it."""
     shorter = stem.removesuffix(quant or "").rstrip("-._")
     return shorter or stem
+
+
+def _name_entry(entry: ModelEntry, *, is_only: bool) -> str:
+    """Return the name of a model of the catalogue. `is_only`: no other has it, as one with an MTP head may."""
+    if is_only or entry.speculation == "mtp":
+        return _short_name(entry.name)
+    return f"{entry.name} without MTP head"
 
 
 def _short_name(name: str) -> str:

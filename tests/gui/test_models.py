@@ -297,6 +297,29 @@ async def test_plans_are_kept_while_the_memory_is_the_same(home: Path) -> None:
     assert not any(one is two for one, two in plans if one is not None)
 
 
+def test_of_hundreds_of_models_the_others_are_planned_when_they_are_selected(
+    open_page: OpenPage, put: Callable[..., Path], qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.app.model_library._FIRST_PLANNED", 1)
+    for name in ("a", "b"):
+        put(models_dir() / f"{name}.gguf")
+    page = open_page(CARD, waits=True)
+    first, second = (model for model in page.list.models if model.is_here)
+    assert not first.is_pending
+    assert second.is_pending
+    page.list.choose(second.key)
+    qtbot.waitUntil(lambda: page.details.badge.isVisible() and page.details.title.text() == second.name)
+
+
+def test_the_demo_is_started_from_its_row(open_page: OpenPage, window: Window, qtbot: QtBot) -> None:
+    page = open_page(CARD, waits=True)
+    page.list.choose("demo")
+    assert row_of(page, "demo").state == "built in"
+    qtbot.keyClick(page.list, Qt.Key.Key_Return)
+    qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY)
+    assert window.page_name == "cockpit"
+
+
 def test_downloads_take_one_line_at_the_bottom(open_page: OpenPage, window: Window, qtbot: QtBot) -> None:
     page = open_page(CARD)
     for name in ("qwen3.5-9b-mtp:Q4_K_M", "qwen3.5-9b-mtp:Q6_K"):

@@ -16,6 +16,7 @@ from PySide6.QtGui import QColor, QFont, QFontDatabase, QImage
 from PySide6.QtWidgets import QApplication
 
 from launcher.app.first_steps import Stage
+from launcher.app.planner import MachineDescription
 from launcher.base.paths import HOME_VARIABLE, MODELS_VARIABLE, models_dir
 from launcher.engine.server.state import ServerState
 from launcher.gui import theme
@@ -38,6 +39,8 @@ _MODELS = (
     "qwen35-9b-q4_k_m",
     "gemma3-12b-q4_k",
 )
+_CARD, _HOST_GIB = "RTX 4090", 64
+"""The computer that Models plans for: one that many of its users have."""
 _COLOURS, _SHADES = 256, 5
 """Colours of a picture, and of each of the theme's colours on the way to each surface: edges of lines have them."""
 _LIMIT_MS = 180_000
@@ -89,6 +92,8 @@ def main() -> int:
                     )
                 window.page(page).panes.choose_layout("chat")
             if page != "start" and (not for_docs or page not in _NOT_IN_DOCS):
+                if page == "models":
+                    window.page(page).machine = MachineDescription(gpu=_CARD, host_memory_gib=_HOST_GIB)
                 window.show_page(page)
                 ready = partial(_ask, window, _QUESTIONS[0]) if page == "cockpit" else None
                 if page == "models":

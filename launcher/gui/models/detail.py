@@ -23,7 +23,7 @@ from launcher.gui.models.text import (
     without_flags,
 )
 from launcher.gui.start.text import evidence_text, format_tokens, memory_parts, memory_totals, unknown_memory_text
-from launcher.gui.translation import ntr, render, tr
+from launcher.gui.translation import join_sentences, ntr, render, tr
 from launcher.gui.widgets import Badge, Card, MemoryBar, ProgressLine, ReadAge
 from launcher.gui.widgets.blocks import make_button, make_caption
 from launcher.gui.widgets.flow import FlowLayout, clear_layout
@@ -42,6 +42,8 @@ _HASH_CHARACTERS = 16
 _PATHS_SHOWN = 3
 """Parts of a split file whose paths are shown."""
 _FACT_NAME_WIDTH = 92
+_REASONS_SHOWN = 2
+"""Of a plan; the Start page has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +410,7 @@ class DetailPanel(Card):
     def _show_why(self, plan: Plan | None) -> None:
         reasons = plan.reasons if plan is not None else ()
         self._why_section.setVisible(bool(reasons))
-        self.why.setText(without_flags(render(reasons[0])) if reasons else "")
+        self.why.setText(without_flags(join_sentences(*map(render, reasons[:_REASONS_SHOWN]))))
         caution = without_flags(render(plan.cautions[0])) if plan is not None and plan.cautions else ""
         self.caution.setText(caution)
         self.caution.setVisible(bool(caution))

@@ -103,6 +103,8 @@ class ModelsPage(QWidget):
         self._searching: WorkHandle[None] | None = None
         self._figures_reading: WorkHandle[None] | None = None
         self._figures_of = ""
+        self._planning: set[str] = set()
+        """Keys of the models whose files are being planned because they were selected or opened."""
         self.verifying = Verification(controller.bridge, self)
         self.banner = Banner()
         self.queue = QueueController(controller, self)
@@ -555,6 +557,9 @@ class ModelsPage(QWidget):
     @Slot(object, object)
     def _show_selected(self, _model: LibraryModel | None, _file: LibraryFile | None) -> None:
         self._show_details()
+        model = self.list.model_row
+        if model is not None and model.is_pending and model.files and self.shelf is not None and self.shelf.is_complete:
+            self._plan_all_files(model)  # of hundreds only some are planned ahead
         local = self._selected_local
         verified = self.verifying.local
         if local is None or verified is None or verified.path != local.path:
@@ -593,21 +598,29 @@ class ModelsPage(QWidget):
     def _plan_all_files(self, model: LibraryModel) -> None:
         """Plan all files of a model: its rows are open."""
         situation = self.shelf.situation if self.shelf is not None else None
-        if situation is None or model.is_planned:
+        if situation is None or model.is_planned or model.key in self._planning:
             return
+        self._planning.add(model.key)
 
         async def work(_report: object) -> LibraryModel:
             from launcher.app.model_library import plan_files
 
             return await plan_files(model, situation)
 
-        self._controller.bridge.run(work, done=self._replace_model, failed=self._show_error)
+        self._controller.bridge.run(
+            work, done=self._replace_model, failed=lambda error: self._show_plan_failure(model.key, error)
+        )
 
     def _replace_model(self, model: LibraryModel) -> None:
+        self._planning.discard(model.key)
         if self.shelf is not None:
             self.shelf = self.shelf.with_model(model)
         self.from_hub = tuple(model if each.key == model.key else each for each in self.from_hub)
         self._show_rows()
+
+    def _show_plan_failure(self, key: str, error: LauncherError) -> None:
+        self._planning.discard(key)
+        self._show_error(error)
 
     # The search.
 
