@@ -42,9 +42,11 @@ def _describe_reading(records: Sequence[Record]) -> str:
 
 
 def _explain_too_long(records: Sequence[Record], context: int | None, remedy: str) -> str:
-    prompts = "A prompt was" if len(records) == 1 else f"{len(records)} prompts were"
-    tokens = max((each["prompt_tokens"] or 0 for each in records), default=0)
-    known = f": {tokens:,} tokens, and the context has {context:,}" if tokens and context else ""
+    is_one = len(records) == 1
+    prompts = "A prompt was" if is_one else f"{len(records)} prompts were"
+    tokens = max(each["prompt_tokens"] or 0 for each in records)
+    longest = "it" if is_one else "the longest"
+    known = f": {longest} had {tokens:,} tokens, and the context has {context:,}" if tokens and context else ""
     return f"{prompts} refused as too long{known}. Begin a new conversation, or {remedy}."
 
 

@@ -268,7 +268,7 @@ def test_a_prompt_that_is_too_long_is_said_though_the_agent_is_silent(
     ended = forked.run("code", "opencode", "--model", "demo", "--no-check")
     said = " ".join(ended.stderr.split())
     assert (ended.returncode, ended.stdout) == (0, "")
-    assert re.search(r"A prompt was refused as too long: \d+,\d{3} tokens, and the context has 32,768\.", said)
+    assert re.search(r"A prompt was refused as too long: it had \d+,\d{3} tokens, and the context has 32,768\.", said)
     assert "Begin a new conversation, or choose a larger context, --ctx N." in said
     with forked.start("serve", "demo", "--ctx", "32768", "--json", stdout=subprocess.PIPE) as server:
         assert server.stdout is not None

@@ -27,7 +27,10 @@ _LIMIT_S = 600
 _MOST_REQUESTS = 500
 """As many as the gateway remembers."""
 _BEGIN = re.compile(r", context [\d,]+\.\n")
-_END = re.compile(r"^(?:\d+ requests?: |\S.* sent no request\.|Is it ready for |Stopping)", re.MULTILINE)
+_END = re.compile(
+    r"^(?:\d+ requests?: |(?:A prompt was|\d+ prompts were) refused|\S.* sent no request\.|Is it ready for |Stopping)",
+    re.MULTILINE,
+)
 """The lines of `mtp-launcher code` before and after what the agent prints."""
 
 
