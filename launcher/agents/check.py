@@ -1,8 +1,10 @@
 """Checks whether a server suits coding agents: tool calls, reuse of the prompt, drafts, and the agents' APIs."""
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from launcher.agents.agent import Agent, load_agents
@@ -23,13 +25,51 @@ _UNPARSED = ("<tool_call", "<function=", "[TOOL_CALLS]", "<|tool_call")
 """Beginnings of tool calls that the engine did not parse, so that they arrive as text."""
 
 
+class CheckFault(StrEnum):
+    """A reason why a server is not ready for an agent."""
+
+    CONTEXT_TOO_SMALL = "context_too_small"
+    NO_TOOL_CALL = "no_tool_call"
+    TOOL_CALL_AS_TEXT = "tool_call_as_text"
+    PROMPT_READ_AGAIN = "prompt_read_again"
+    NO_DRAFT_ACCEPTED = "no_draft_accepted"
+    API_REFUSED = "api_refused"
+    TEMPLATE_REFUSES = "template_refuses"
+
+
+class CheckStep(StrEnum):
+    """The requests of a check: three turns of a conversation, and one to the agent's own API if it has one."""
+
+    FIRST_PROMPT = "first_prompt"
+    TOOL_RESULT = "tool_result"
+    NEXT_QUESTION = "next_question"
+    OWN_API = "own_api"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRequest:
+    """A request of the check and its result. Unknown figures are None.
+
+    `reused_tokens` are those of the prompt's `prompt_tokens` that were not read. `first_token_s` are the seconds in
+    which the engine read the others. `acceptance` is the share of the drafts, 0 to 1.
+    """
+
+    step: CheckStep
+    passed: bool
+    result: str
+    prompt_tokens: int | None = None
+    reused_tokens: int | None = None
+    first_token_s: float | None = None
+    acceptance: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether a server suits coding agents. Figures are shares of 0 to 1, None if unknown.
 
     `tool_call` is whether a tool call arrived parsed. `reuse_turn2` and `reuse_turn3` are the parts of the conversation
     so far that were not read again. `acceptance` is that of the drafts. `sentence` says all of it, or what failed, why,
-    and what to do.
+    and what to do; `faults` are the kinds of what failed. `seconds` is how long the check took.
     """
 
     ready: bool
@@ -38,6 +78,9 @@ class Verdict:
     reuse_turn3: float | None
     acceptance: float | None
     sentence: str
+    faults: tuple[CheckFault, ...] = ()
+    requests: tuple[CheckedRequest, ...] = ()
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -50,6 +93,7 @@ class _Turn:
     generated: int = 0
     drafted: int = 0
     accepted: int = 0
+    reading_s: float | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -58,23 +102,38 @@ class _Turn:
 
 @dataclass(slots=True)
 class _Findings:
-    faults: list[str] = field(default_factory=list)
+    """What a check has found so far. `report` gets each request as soon as its result is known."""
+
+    report: Callable[[CheckedRequest], object] | None = None
+    faults: list[tuple[CheckFault, str]] = field(default_factory=list)
     turns: list[_Turn] = field(default_factory=list)
+    requests: list[CheckedRequest] = field(default_factory=list)
     tool_call: bool = False
+
+    def add_request(self, request: CheckedRequest) -> None:
+        self.requests.append(request)
+        if self.report is not None:
+            self.report(request)
 
 
 async def check_server(
-    client: EngineClient, agent: Agent | None = None, *, model: str | None = None, context: int | None = None
+    client: EngineClient,
+    agent: Agent | None = None,
+    *,
+    model: str | None = None,
+    context: int | None = None,
+    report: Callable[[CheckedRequest], object] | None = None,
 ) -> Verdict:
     """Return the verdict on a server, for one agent or for any. Sends three or four short requests.
 
-    With a `context`, in tokens per slot, that is too small for the agent it sends none.
-    Raises Unreachable, and Refused if the server takes no chat request at all.
+    With a `context`, in tokens per slot, that is too small for the agent it sends none. `report` is called with each
+    request at its end. Raises Unreachable, and Refused if the server takes no chat request at all.
     """
     if context is not None and (sentence := _explain_small_context(agent, context)):
-        return Verdict(False, False, None, None, None, sentence)
+        return Verdict(False, False, None, None, None, sentence, (CheckFault.CONTEXT_TOO_SMALL,))
     client.set_purpose(PURPOSE)
-    findings, texts = _Findings(), _load_texts()
+    started_s = time.monotonic()
+    findings, texts = _Findings(report), _load_texts()
     rules = (f"{number}. {texts['rule']}" for number in range(1, _RULES + 1))
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "\n".join((texts["system"], *rules))},
@@ -84,28 +143,38 @@ async def check_server(
     first = await _request_turn(client, {**base, "messages": messages})
     calls = first.answer.get("tool_calls") or []
     findings.tool_call = _is_right_call(calls, texts)
-    if not findings.tool_call and (agent is None or agent.calls_tools):
-        findings.faults.append(_explain_missing_call(first.answer, calls))
+    if findings.tool_call or (agent is not None and not agent.calls_tools):
+        findings.add_request(_describe_turn(CheckStep.FIRST_PROMPT, first))
+    else:
+        fault, explanation = _explain_missing_call(first.answer, calls)
+        findings.faults.append((fault, explanation))
+        result = message("no tool call") if fault is CheckFault.NO_TOOL_CALL else message("tool call as text")
+        findings.add_request(_describe_turn(CheckStep.FIRST_PROMPT, first, fault=result))
     messages += [first.answer, *_answer_calls(calls, texts)]
     second = await _request_turn(client, {**base, "messages": messages})
+    findings.add_request(_describe_turn(CheckStep.TOOL_RESULT, second, fault=_describe_rereading(first, second)))
     messages += [second.answer, *_answer_calls(second.answer.get("tool_calls") or [], texts)]
     messages.append({"role": "user", "content": texts["last_question"]})
     third = await _request_turn(client, {**base, "messages": messages, "max_tokens": _LAST_REPLY_TOKENS})
+    findings.add_request(_describe_turn(CheckStep.NEXT_QUESTION, third, fault=_describe_rereading(second, third)))
     findings.turns = [first, second, third]
     for before, after in ((first, second), (second, third)):
         if _read_again(before, after):
-            findings.faults.append(await _explain_rereading(client, messages, texts))
+            findings.faults.append((CheckFault.PROMPT_READ_AGAIN, await _explain_rereading(client, messages, texts)))
             break
     drafted = sum(turn.drafted for turn in findings.turns)
     accepted = sum(turn.accepted for turn in findings.turns)
     if drafted and not accepted:
-        findings.faults.append(
-            message("No draft was accepted. Turn MTP off, `mtp-launcher restart --set draft=0`, or tune.")
+        explanation = message(
+            "No draft was accepted. Turn MTP off, `mtp-launcher restart --set draft=0`, or tune.",
+            window="No draft was accepted. Turn MTP off, or tune.",
         )
-    findings.faults += await _check_api(client, agent, model, texts)
+        findings.faults.append((CheckFault.NO_DRAFT_ACCEPTED, explanation))
+    await _check_api(client, agent, model, texts, findings)
     if agent is not None and (refusal := await find_refusal(client, agent, model or message("the model"))):
-        findings.faults.append(join_messages(refusal.title, refusal.hint))
-    return _make_verdict(findings, agent, accepted / drafted if drafted else None)
+        findings.faults.append((CheckFault.TEMPLATE_REFUSES, join_messages(refusal.title, refusal.hint)))
+    seconds = time.monotonic() - started_s
+    return _make_verdict(findings, agent, accepted / drafted if drafted else None, seconds)
 
 
 def _explain_small_context(agent: Agent | None, context: int) -> str:
@@ -132,12 +201,30 @@ def _load_texts() -> Any:  # noqa: ANN401 -- as in resources/agent-check.json
     return json.loads(shipped_file("resources", "agent-check.json").read_text(encoding="utf-8"))
 
 
-def _make_verdict(findings: _Findings, agent: Agent | None, acceptance: float | None) -> Verdict:
+def _describe_turn(step: CheckStep, turn: _Turn, *, fault: str | None = None) -> CheckedRequest:
+    """Return a turn for the verdict; `fault` is what is wrong with it, if anything is."""
+    calls = turn.answer.get("tool_calls")
+    return CheckedRequest(
+        step,
+        passed=fault is None,
+        result=fault or (message("tool call parsed") if calls else message("answered")),
+        prompt_tokens=turn.prompt_tokens or None,
+        reused_tokens=turn.cached,
+        first_token_s=turn.reading_s,
+        acceptance=turn.accepted / turn.drafted if turn.drafted else None,
+    )
+
+
+def _describe_rereading(before: _Turn, after: _Turn) -> str | None:
+    return message("prompt read again") if _read_again(before, after) else None
+
+
+def _make_verdict(findings: _Findings, agent: Agent | None, acceptance: float | None, seconds: float) -> Verdict:
     first, second, third = findings.turns
     reuse = (_reused_share(first, second), _reused_share(second, third))
     title = agent.title if agent else message("coding agents")
     if findings.faults:
-        sentence = join_messages(message("Not ready for {title}.", title=title), *findings.faults)
+        sentence = join_messages(message("Not ready for {title}.", title=title), *(text for _, text in findings.faults))
     else:
         known = [share for share in reuse if share is not None]
         parts = [message("tool calls parsed")] if findings.tool_call else []
@@ -147,7 +234,16 @@ def _make_verdict(findings: _Findings, agent: Agent | None, acceptance: float | 
             parts.append(message("{share:.0f} % of drafts accepted", share=100 * acceptance))
         parts = parts or [message("it answers")]
         sentence = message("Ready for {title}: {parts}.", title=title, parts=join_messages(*parts, separator=", "))
-    return Verdict(not findings.faults, findings.tool_call, *reuse, acceptance, sentence)
+    return Verdict(
+        not findings.faults,
+        findings.tool_call,
+        *reuse,
+        acceptance,
+        sentence,
+        tuple(fault for fault, _ in findings.faults),
+        tuple(findings.requests),
+        seconds,
+    )
 
 
 async def _request_turn(client: EngineClient, body: Mapping[str, Any]) -> _Turn:
@@ -163,7 +259,9 @@ async def _request_turn(client: EngineClient, body: Mapping[str, Any]) -> _Turn:
     timings, usage = reply.get("timings") or {}, reply.get("usage") or {}
     if timings:
         names = ("cache_n", "prompt_n", "predicted_n", "draft_n", "draft_n_accepted")
-        return _Turn(answer, *(int(timings.get(name) or 0) for name in names))
+        turn = _Turn(answer, *(int(timings.get(name) or 0) for name in names))
+        turn.reading_s = None if timings.get("prompt_ms") is None else float(timings["prompt_ms"]) / 1_000
+        return turn
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
     read = int(usage.get("prompt_tokens") or 0) - int(cached or 0)
     return _Turn(answer, None if cached is None else int(cached), read, int(usage.get("completion_tokens") or 0))
@@ -187,16 +285,20 @@ def _answer_calls(calls: Sequence[Mapping[str, Any]], texts: Mapping[str, Any]) 
     return [{"role": "tool", "tool_call_id": call.get("id", ""), "content": texts["file"]} for call in calls]
 
 
-def _explain_missing_call(answer: Mapping[str, Any], calls: Sequence[object]) -> str:
+def _explain_missing_call(answer: Mapping[str, Any], calls: Sequence[object]) -> tuple[CheckFault, str]:
     text = str(answer.get("content") or "")
     if calls:
-        return message("The model called another tool than it was asked to, or with arguments that are no JSON object.")
-    if any(mark in text for mark in _UNPARSED):
-        return message(
-            "The tool call came as text, so that an agent cannot run it: the engine does not know how this model writes"
-            " calls. Update the engine, `mtp-launcher engine install`, or use a file with another chat template."
+        return CheckFault.NO_TOOL_CALL, message(
+            "The model called another tool than it was asked to, or with arguments that are no JSON object."
         )
-    return message(
+    if any(mark in text for mark in _UNPARSED):
+        return CheckFault.TOOL_CALL_AS_TEXT, message(
+            "The tool call came as text, so that an agent cannot run it: the engine does not know how this model writes"
+            " calls. Update the engine, `mtp-launcher engine install`, or use a file with another chat template.",
+            window="The tool call came as text, so that an agent cannot run it: the engine does not know how this model"
+            " writes calls. Update the engine, or use a file with another chat template.",
+        )
+    return CheckFault.NO_TOOL_CALL, message(
         "The model was asked to call a tool and answered with text. Use a model that was trained to call tools."
     )
 
@@ -243,15 +345,17 @@ async def _explain_rereading(
         lost,
         message(
             "The engine went back to a checkpoint far before its end, or another client had the slot. More slots"
-            " (`--slots 2 --kv-unified`) and `--cache-ram` help."
+            " (`--slots 2 --kv-unified`) and `--cache-ram` help.",
+            window="The engine went back to a checkpoint far before its end, or another client had the slot. More slots"
+            " and a larger prompt cache in host memory help.",
         ),
     )
 
 
 async def _check_api(
-    client: EngineClient, agent: Agent | None, model: str | None, texts: Mapping[str, Any]
-) -> list[str]:
-    """Return what is wrong with the agent's own API, if that is not chat completions."""
+    client: EngineClient, agent: Agent | None, model: str | None, texts: Mapping[str, Any], findings: _Findings
+) -> None:
+    """Find out whether the agent's own API answers, if that is not chat completions."""
     named = {"model": model} if model else {}
     question = [{"role": "user", "content": texts["yes"]}]
     bodies: dict[str, tuple[str, dict[str, Any]]] = {
@@ -259,13 +363,16 @@ async def _check_api(
         "responses": ("/v1/responses", {"max_output_tokens": 16, "instructions": texts["brief"], "input": question}),
     }
     if agent is None or agent.api not in bodies:
-        return []
+        return
     path, body = bodies[agent.api]
     try:
         await client.request_json(path, {**named, **body}, unlimited=True)
     except Refused as error:
-        return [
+        explanation = join_messages(
             message("{path} is refused: {title}", path=path, title=error.title),
-            message("Update the engine: `mtp-launcher engine install`."),
-        ]
-    return []
+            message("Update the engine: `mtp-launcher engine install`.", window="Update the engine."),
+        )
+        findings.faults.append((CheckFault.API_REFUSED, explanation))
+        findings.add_request(CheckedRequest(CheckStep.OWN_API, False, message("{path} refused", path=path)))
+    else:
+        findings.add_request(CheckedRequest(CheckStep.OWN_API, True, message("{path} answers", path=path)))

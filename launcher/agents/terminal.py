@@ -44,10 +44,16 @@ class TerminalMissing(LauncherError):
     code = "terminal_missing"
 
 
-def open_terminal(command: Sequence[str], folder: Path, prompt: str) -> None:
+def list_terminals() -> tuple[str, ...]:
+    """Return the names of the terminals that are installed; none on Windows, where the system opens its own."""
+    return () if sys.platform == "win32" else tuple(dict.fromkeys(Path(words[0]).name for words in _list_terminals()))
+
+
+def open_terminal(command: Sequence[str], folder: Path, prompt: str, terminal: str = "") -> None:
     """Open a terminal of its own that runs a command in a folder. It stays open after a failure, with `prompt`.
 
-    Takes half a second. Raises TerminalMissing, and BadOption if there is no such folder.
+    `terminal` is the name of one to try first. Takes half a second. Raises TerminalMissing, and BadOption if there is
+    no such folder.
     """
     if not folder.is_dir():
         raise BadOption(message("There is no folder {folder}.", folder=folder), message("Choose another one."))
@@ -56,7 +62,7 @@ def open_terminal(command: Sequence[str], folder: Path, prompt: str) -> None:
             _open_console(command, folder, prompt)
             return
         words = ("sh", "-c", _WAITING, prompt, *command)
-        for before in _list_terminals():
+        for before in sorted(_list_terminals(), key=lambda found: Path(found[0]).name != terminal):
             if not _has_failed(_start_terminal([*before, *words], folder)):
                 return
         if _open_windows_terminal(words, folder):

@@ -8,10 +8,9 @@ from math import inf
 from pathlib import Path
 
 from launcher.agents.agent import Agent
-from launcher.agents.check import Verdict, check_server
+from launcher.agents.check import CheckedRequest, Verdict, check_server
 from launcher.agents.configuration import AgentServer, ContextTooSmall, context_error
 from launcher.agents.late_system import (
-    TemplateRefuses,
     correct_template,
     find_refusal,
     read_template,
@@ -21,7 +20,7 @@ from launcher.app.attach import AttachedServer
 from launcher.app.planner import MachineDescription, downloaded_file, read_situation
 from launcher.app.running_servers import preview_restart
 from launcher.app.start_settings import ResolvedStart, resolve_start
-from launcher.base.errors import LauncherError, ModelMissing, Refused, ServerNotFound, SeveralServers
+from launcher.base.errors import LauncherError, ModelMissing, Refused, SeveralServers
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.messages import join_messages, message
 from launcher.base.paths import state_dir
@@ -42,7 +41,7 @@ from launcher.models.preset import Sampling
 from launcher.models.server_settings import Value
 from launcher.models.smaller_model import describe_smaller, find_smaller
 
-_KV_TYPES = ("f16", "bf16", "q8_0")
+FINE_KV_TYPES = ("f16", "bf16", "q8_0")
 """KV cache types for agents: coarser ones break tool calls."""
 _FLAGS: Mapping[str, str] = {
     "temperature": "--temp",
@@ -168,42 +167,12 @@ async def check_template(agent: Agent, server: AgentServer) -> None:
         raise refusal
 
 
-async def prepare_server(
-    agent: Agent, own: tuple[str, str] | None = None, ending: Collection[int] = ()
-) -> AgentServer | ResolvedStart:
-    """Return a running server that suits the agent, else the start of one.
-
-    `own` are the URL and model of the caller's server, which is started again if it does not suit; `ending` are the
-    process IDs of its engine. Raises what find_running_server raises for a server of somebody else, and what
-    choose_model, resolve_agent_start and correct_start raise.
-    """
-    try:
-        running = await find_running_server(agent, None, own[0] if own else None, None)
-        if running is not None:
-            await check_template(agent, running.server)
-            return running.server
-    except (ContextTooSmall, TemplateRefuses):
-        if own is None:
-            raise
-    except SeveralServers:  # none is the caller's own
-        pass
-    model = own[1] if own else await choose_model()
-    start = await resolve_agent_start(agent, model, {}, ServeOptions, ending=ending)
-    return (await correct_start(start) if agent.late_system else None) or start
-
-
-async def check_running(agent: Agent, url: str) -> Verdict:
-    """Return the verdict on a running server. Raises what find_running_server and check_server raise."""
-    running = await find_running_server(agent, None, url, None)
-    if running is None:
-        raise ServerNotFound(message("The server is not running."), message("Start it first."))
-    return await check_agent_server(agent, running.server)
-
-
-async def check_agent_server(agent: Agent, server: AgentServer) -> Verdict:
-    """Return the verdict on a server. Raises what check_server raises."""
+async def check_agent_server(
+    agent: Agent, server: AgentServer, report: Callable[[CheckedRequest], object] | None = None
+) -> Verdict:
+    """Return the verdict on a server. `report` and the errors are those of check_server."""
     async with EngineClient(server.url, server.api_key or None) as client:
-        return await check_server(client, agent, model=server.model)
+        return await check_server(client, agent, model=server.model, report=report)
 
 
 async def resolve_agent_start(
@@ -279,7 +248,7 @@ def _fits_with_fine_kv(start: ResolvedStart, asked: Mapping[str, Value]) -> bool
     """Return whether a start fits, with a KV cache of at least 8 bits unless the user asked for another."""
     if start.plan is None:
         return True
-    return start.plan.status is not Status.TOO_BIG and (start.plan.setting.kv in _KV_TYPES or "kv" in asked)
+    return start.plan.status is not Status.TOO_BIG and (start.plan.setting.kv in FINE_KV_TYPES or "kv" in asked)
 
 
 def slot_context(start: ResolvedStart) -> int:
@@ -305,17 +274,24 @@ async def _describe_alternative(agent: Agent) -> tuple[str, str | None]:
 
 def _with_sampling(start: ResolvedStart, model: str) -> ResolvedStart:
     """Return the start with the sampling that the model's authors advise: agents send none."""
+    values = sampling_in(find_advised_sampling(model) or Sampling())
+    words = [word for name, value in values.items() for word in (_FLAGS[name], str(value))]
+    added = [word for word in words if word not in start.options.extra]
+    return replace(start, options=replace(start.options, extra=(*added, *start.options.extra)))
+
+
+def find_advised_sampling(model: str) -> Sampling | None:
+    """Return the sampling that the model's authors advise for agents; None if there is no advice."""
     with suppress(LauncherError):
         advice = select_model(model, load_catalogue()).entry.sampling
-        sampling = (advice.thinking or advice.no_thinking) if advice else None
-        words = [word for word in _sampling_words(sampling or Sampling()) if word not in start.options.extra]
-        return replace(start, options=replace(start.options, extra=(*words, *start.options.extra)))
-    return start
+        return (advice.thinking or advice.no_thinking) if advice else None
+    return None
 
 
-def _sampling_words(sampling: Sampling) -> tuple[str, ...]:
+def sampling_in(sampling: Sampling) -> dict[str, float]:
+    """Return the values of a sampling by their request parameter."""
     values = {name: getattr(sampling, name) for name in _FLAGS}
-    return tuple(word for name, value in values.items() if value is not None for word in (_FLAGS[name], str(value)))
+    return {name: value for name, value in values.items() if value is not None}
 
 
 async def correct_start(start: ResolvedStart) -> ResolvedStart | None:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from launcher.base.action import Action
     from launcher.engine.diagnosis.fix_command import FixCommand
 
-_HIDDEN_KEY = "***"
 _SIGNALLED = 128
 """An agent that was ended by a signal: this and its number is the exit code, as in a shell."""
 _STOP_S = 5.0
@@ -139,25 +138,24 @@ async def _resolve_start(agent: Agent, options: argparse.Namespace, given: Mappi
 
 async def _plan_server(agent: Agent, options: argparse.Namespace, given: Mapping[str, Any]) -> AgentServer:
     """Return the server that would be started. Raises what the start would raise."""
-    from launcher.agents.configuration import AgentServer
-    from launcher.app.coding import slot_context
-    from launcher.engine.server.endpoint import HOST, Endpoint, saved_endpoints
-    from launcher.engine.server.launch import api_model_name, prepare_launch
+    from launcher.app.agent_session import plan_server
+    from launcher.engine.server.endpoint import Endpoint
+    from launcher.engine.server.launch import prepare_launch
 
     start = await _resolve_start(agent, options, given)
-    saved = await asyncio.to_thread(saved_endpoints)
     await prepare_launch(start.options, Endpoint(0, ""))  # raises what a start would
-    url = saved[0].url if saved else f"http://{HOST}:PORT"
-    return AgentServer(url, _HIDDEN_KEY, api_model_name(start.options), slot_context(start))
+    return await plan_server(start)
 
 
 def _describe_session(agent: Agent, server: AgentServer, program: Sequence[str], arguments: Sequence[str]) -> Result:
     """Return the configuration of a session, without the key."""
     from dataclasses import replace
 
-    server = replace(server, api_key=_HIDDEN_KEY)
-    configuration = _make_configuration(agent, server, program, arguments, folder=Path.cwd() / f"{agent.name}-session")
-    lines = [*_describe_environment(configuration)]
+    from launcher.app.agent_session import HIDDEN_KEY, configure_session, format_environment
+
+    server = replace(server, api_key=HIDDEN_KEY)
+    configuration = configure_session(agent, server, program, Path.cwd() / f"{agent.name}-session", arguments)
+    lines = [*format_environment(configuration)]
     if configuration.files:
         lines.append("\n# A start writes these files into a private folder instead, and deletes it at the end.")
     for path, text in configuration.files.items():
@@ -174,29 +172,6 @@ def _describe_session(agent: Agent, server: AgentServer, program: Sequence[str],
         "command": list(configuration.command),
     }
     return Result(data, lines)
-
-
-def _describe_environment(configuration: AgentConfiguration) -> Iterator[str]:
-    for name in configuration.unset:
-        yield f"unset {name}" if sys.platform != "win32" else f"Remove-Item Env:{name}"
-    for name, value in configuration.environment.items():
-        yield f"export {name}={shlex.quote(value)}" if sys.platform != "win32" else f'$env:{name} = "{value}"'
-
-
-def _make_configuration(
-    agent: Agent, server: AgentServer, program: Sequence[str], arguments: Sequence[str], *, folder: Path
-) -> AgentConfiguration:
-    from launcher.agents.configuration import make_configuration
-    from launcher.agents.session_folder import sessions_folder
-
-    return make_configuration(
-        agent,
-        server,
-        program=program,
-        folder=folder,
-        sessions=sessions_folder(agent.name),
-        arguments=arguments,
-    )
 
 
 async def _run_with_own_server(
@@ -289,13 +264,14 @@ async def _run_with_server(
     """Run the agent with a server that is ready, or with --server-only wait; return the exit code."""
     from launcher.agents.program import read_version
     from launcher.agents.session_folder import kept_session_files, session_folder
+    from launcher.app.agent_session import configure_session, format_environment
 
     folder = session_folder(agent.name)
-    configuration = _make_configuration(agent, server, program, options.extra, folder=folder)
+    configuration = configure_session(agent, server, program, folder, options.extra)
     _say(f"{agent.title} with {server.model} at {server.url}, context {server.context:,}.")
     with kept_session_files(folder, configuration.files):
         if options.server_only:
-            for line in (*_describe_environment(configuration), shlex.join(configuration.command)):
+            for line in (*format_environment(configuration), shlex.join(configuration.command)):
                 print(line)
             sys.stdout.flush()
             return await _wait_for_interrupt(session, configuration)

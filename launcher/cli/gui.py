@@ -16,7 +16,7 @@ from launcher.base.messages import LANGUAGES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PAGES = ("start", "cockpit", "tune", "models", "logs", "settings")
+PAGES = ("start", "cockpit", "tune", "models", "agents", "logs", "settings")
 _PLATFORM = "QT_QPA_PLATFORM"
 
 

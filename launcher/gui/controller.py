@@ -81,6 +81,8 @@ class Controller(QObject):
     chat_requested = Signal()
     plan_requested = Signal(str)
     """A model's name or the path of its file."""
+    plans_requested = Signal(str)
+    """The priority that plans are to have, such as "agents"."""
     link_requested = Signal(str)
     handed_over = Signal(float)
     prompt_read = Signal(object)
@@ -310,6 +312,10 @@ class Controller(QObject):
     def show_plan(self, model: str) -> None:
         """Show the plan of a model, by its name or the path of its file."""
         self.plan_requested.emit(model)
+
+    def show_plans(self, intent: str) -> None:
+        """Show the plans for a priority, such as "agents"."""
+        self.plans_requested.emit(intent)
 
     def open_chat(self) -> None:
         """Show the chat with the prompt focused."""

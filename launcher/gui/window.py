@@ -382,6 +382,11 @@ class Window(QMainWindow):
             self.show_page("start")
             self.page("start").plan_named(name)
 
+    @Slot(str)
+    def _show_plans(self, intent: str) -> None:
+        self.show_page("start")
+        self.page("start").show_plans_for(intent)
+
     @Slot()
     def start_demo(self) -> None:
         """Start the demo."""
@@ -473,6 +478,7 @@ class Window(QMainWindow):
         controller.closed.connect(self._close_now)
         controller.page_requested.connect(self.show_page)
         controller.plan_requested.connect(self.plan_model)
+        controller.plans_requested.connect(self._show_plans)
         controller.file_requested.connect(self._choose_file)
         controller.link_requested.connect(_open_link)
         controller.setting_changed.connect(self._handle_setting)

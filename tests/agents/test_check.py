@@ -7,7 +7,7 @@ import pytest
 
 from launcher import __version__
 from launcher.agents.agent import find_agent
-from launcher.agents.check import Verdict, check_server
+from launcher.agents.check import CheckFault, Verdict, check_server
 from launcher.app.serving import serve
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import EngineClient
@@ -33,6 +33,29 @@ def test_a_server_that_does_all_of_it_is_ready() -> None:
     assert verdict.acceptance == pytest.approx(0.7)
     assert verdict.sentence.startswith("Ready for Claude Code: tool calls parsed, ")
     assert verdict.sentence.endswith(" % of the prompt reused, 70 % of drafts accepted.")
+    assert verdict.faults == ()
+    assert verdict.seconds > 0
+    *turns, own = verdict.requests
+    assert [each.step for each in turns] == ["first_prompt", "tool_result", "next_question"]
+    assert (own.step, own.result, own.prompt_tokens) == ("own_api", "/v1/messages answers", None)
+    assert [each.first_token_s for each in turns] == [0.1, 0.1, 0.1]
+    first, second, _ = turns
+    assert first.reused_tokens == 0
+    assert second.reused_tokens == first.prompt_tokens  # its whole prompt
+
+
+def test_each_request_is_reported_as_soon_as_its_result_is_known() -> None:
+    seen: list[str] = []
+
+    async def ask(url: str) -> Verdict:
+        async with EngineClient(url, None) as client:
+            return await check_server(client, report=lambda request: seen.append(request.result))
+
+    with scripted_server("text-call", "forgets") as url:
+        verdict = asyncio.run(ask(url))
+    assert seen == ["tool call as text", "prompt read again", "prompt read again"]
+    assert verdict.faults == (CheckFault.TOOL_CALL_AS_TEXT, CheckFault.PROMPT_READ_AGAIN)
+    assert [each.passed for each in verdict.requests] == [False, False, False]
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,10 @@ def test_a_running_server_is_used_and_checked(home: Path, opencode: Path) -> Non
         verdict = run("agent-check", "--url", url, "--json")
     assert verdict.returncode == 0
     data = json.loads(verdict.stdout)
-    assert data.keys() == {"ready", "tool_call", "reuse_turn2", "reuse_turn3", "acceptance", "sentence"}
+    assert data.keys() >= {"ready", "tool_call", "reuse_turn2", "reuse_turn3", "acceptance", "sentence"}
+    assert data["faults"] == []
+    assert [each["step"] for each in data["requests"]] == ["first_prompt", "tool_result", "next_question"]
+    assert all(each["passed"] for each in data["requests"])
     assert data["ready"]
     assert data["acceptance"] == 0.7
 

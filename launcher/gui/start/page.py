@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from launcher.app.start_settings import KeptPlan
     from launcher.gui.controller import Controller
     from launcher.models.plan import Plan
+    from launcher.models.preset import Intent
     from launcher.monitor.reply import Reply
 
 _MACHINE_WIDTH, _NARROW, _CRAMPED = 296, 900, 620
@@ -74,7 +75,7 @@ class StartPage(QWidget):
             self.press_main_button, self.flow.pause, self._ask_engine, self._choose_demo, self._switch_settings
         )
         self.steps = StepsCard()
-        self.agent = AgentCard(controller)
+        self.agent = AgentCard(lambda: controller.show_page("agents"))
         self.table = PlansTable()
         self.name_field = QLineEdit()
         self.family = ComboBox()
@@ -86,8 +87,7 @@ class StartPage(QWidget):
         self._show_buttons()
 
     def on_shown(self) -> None:
-        """Read this computer. Its memory, and which agents are installed, are read each time the page is shown."""
-        self.agent.refresh()
+        """Read this computer. Its memory is read each time the page is shown."""
         if self._has_read:
             self.refresh()
         else:
@@ -208,6 +208,7 @@ class StartPage(QWidget):
         self._others.body.addStretch()
         self._left, self._right = _Column(self.machine), _Column(self.card, self.steps, self._others)
         self._right.cards.setStretchFactor(self._others, 1)
+        self._left.cards.addStretch()
         area = QScrollArea()
         area.setWidget(self._content)
         area.setWidgetResizable(True)
@@ -240,7 +241,7 @@ class StartPage(QWidget):
         else:
             self._grid.addWidget(self._right, 2, 1)
             self._grid.addWidget(self._left, 2, 0)
-            self._left.cards.addWidget(self.agent, 1)
+            self._left.cards.insertWidget(1, self.agent)
         self._grid.setColumnMinimumWidth(0, 0 if narrow else theme.px(_MACHINE_WIDTH))
         self._grid.setColumnStretch(0, 1 if narrow else 0)
         self._grid.setColumnStretch(1, 1)
@@ -267,7 +268,6 @@ class StartPage(QWidget):
         self.name_field.returnPressed.connect(lambda: self.plan_named(self.name_field.text()))
         self.family.activated.connect(self._choose_family)
         self.goal.activated.connect(self._choose_goal)
-        self.agent.plans_requested.connect(self._show_plans_for_agents)
         self._controller.launched.connect(self._handle_launch)
 
     @Slot(object)
@@ -480,12 +480,12 @@ class StartPage(QWidget):
         self._replaces = True
         self.read_and_plan(replace(self.request, intent=self.goal.currentData()))
 
-    @Slot()
-    def _show_plans_for_agents(self) -> None:
-        self.goal.setCurrentIndex(self.goal.findData("agents"))
+    def show_plans_for(self, intent: Intent) -> None:
+        """Show the plans of all models for a priority, such as "agents"."""
+        self.goal.setCurrentIndex(self.goal.findData(intent))
         self.name_field.clear()
         self._replaces = True
-        self.read_and_plan(PlanRequest(intent="agents"))
+        self.read_and_plan(PlanRequest(intent=intent))
 
     @Slot(object)
     def _show_survey(self, steps: tuple[StepProgress, ...]) -> None:
@@ -534,7 +534,7 @@ class StartPage(QWidget):
             (self.card.pause if running else self.card.primary).setFocus()
         self.steps.setVisible(running or self._started_here or not self._is_serving)
         choices = (self.name_field, self.file_button, self.family, self.goal, self.table)
-        for widget in (*choices, self.machine.check_button, self.agent):
+        for widget in (*choices, self.machine.check_button):
             widget.setEnabled(not running)
 
     @Slot(object)
