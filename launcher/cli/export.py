@@ -86,7 +86,7 @@ async def run(options: argparse.Namespace) -> Result:
     text = render_export(chosen, (recipe,) if chosen.subject is Subject.LIBRARY else recipe, shell=options.shell)
     lines = _write_text(chosen, text, options)
     if found.missing:
-        lines.append(Note(f"{found.missing} is not on this machine yet: `{found.command}` gets it."))
+        lines.append(Note(f"{found.missing} is not on this machine yet: `{found.command}` downloads it."))
     facts = {"url": recipe.url, "model": recipe.name, "missing": found.missing or None}
     return _make_result(text, lines, options, **facts)
 

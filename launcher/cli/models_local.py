@@ -194,7 +194,10 @@ def _list_models(models: Sequence[LocalModel], leftovers: Sequence[Leftover]) ->
 
 def _format_list(models: Sequence[LocalModel], leftovers: Sequence[Leftover]) -> Iterator[str]:
     if not models and not leftovers:
-        yield "No models are on this machine. `mtp-launcher plan` says what fits, `mtp-launcher pull ID` gets it."
+        yield (
+            "No models are on this machine. `mtp-launcher plan` shows the models that fit, `mtp-launcher pull ID`"
+            " downloads one."
+        )
     if not models:
         yield from _format_leftovers(leftovers)
         return

@@ -665,7 +665,7 @@ def _describe_plan(
     if plan.entry.repo is None and local_file:
         yield _format_row("file", str(local_file))
     if plan.entry.repo:
-        pull = f"`mtp-launcher pull {plan.entry.id}:{plan.file.quant}` gets it"
+        pull = f"`mtp-launcher pull {plan.entry.id}:{plan.file.quant}` downloads it"
         yield _format_row("file", f"{plan.entry.repo}:{plan.file.file}")
         yield _format_row("", f"on this machine: {local_file}" if local_file else pull)
     if served_quant and served_quant != plan.file.quant:

@@ -166,7 +166,7 @@ class TestOnTheHub:
         assert named == first(f"{hub.url}/someone/Planned-GGUF/blob/main/planned-Q8_0.gguf", *CARD)
         assert named["quant"] == "Q8_0"
         text = run("someone/Planned-GGUF:Q8_0", *CARD).stdout
-        assert "`mtp-launcher pull someone/Planned-GGUF:Q8_0` gets it" in " ".join(text.split())
+        assert "`mtp-launcher pull someone/Planned-GGUF:Q8_0` downloads it" in " ".join(text.split())
 
     @pytest.mark.parametrize(
         ("name", "code"),

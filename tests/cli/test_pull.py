@@ -258,7 +258,7 @@ class TestAfterwards:
         missing = run("serve", mine)
         assert missing.returncode == 1
         assert "Download it first: `mtp-launcher pull mine`." in missing.stderr
-        assert "`mtp-launcher pull mine:F16` gets it" in run("plan", "--model", mine).stdout
+        assert "`mtp-launcher pull mine:F16` downloads it" in run("plan", "--model", mine).stdout
         run("pull", mine)
         planned = " ".join(run("plan", "--model", mine).stdout.split())
         assert f"on this machine: {target}" in planned
