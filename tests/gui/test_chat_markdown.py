@@ -15,6 +15,7 @@ from launcher.gui.chat.formula import format_formula
 from launcher.gui.chat.pane import ChatPane
 from launcher.gui.chat.table import TableBlock
 from launcher.gui.chat.text import ProseBlock, ReadOnlyText
+from launcher.gui.labels import Label
 
 SOURCE = r"""Two **words
 in bold** and *one*, `code`, ~~gone~~, \*plain\*, &lt;tag&gt;.
@@ -101,6 +102,20 @@ def test_pieces_do_not_matter(qtbot: QtBot, size: int) -> None:
         stream.append_text(SOURCE[begin : begin + size])
     stream.end_text()
     assert shown_blocks(body) == SHOWN
+
+
+@pytest.mark.parametrize("size", [1, 9, 1_000])
+def test_the_call_of_a_tool_is_a_block_with_its_name(pane: ChatPane, size: int) -> None:
+    call = '{"name": "get_weather", "arguments": {"city": "Zürich"}}'
+    source = f"I look.\n<tool_call>\n{call}\n</tool_call>\nThen:\n<tool_call>{call}</tool_call>\nDone."
+    pane.send_question("Rain?")
+    for begin in range(0, len(source), size):
+        pane.append_text(source[begin : begin + size], "")
+    pane.finish_reply("", None)
+    body = pane.column.replies[-1].body
+    assert shown_blocks(body) == ["I look.", ("tool_call", call, 0), "Then:", ("tool_call", call, 0), "Done."]
+    names = [label.text() for block in body.findChildren(CodeBlock) for label in block.findChildren(Label)]
+    assert names == ["tool call: get_weather"] * 2
 
 
 @pytest.mark.parametrize("size", [1, 50])
@@ -203,8 +218,15 @@ def test_a_link_is_opened_once_its_address_is_confirmed(
 
 
 def test_links_are_reached_by_tab_and_opened_by_enter(pane: ChatPane, qtbot: QtBot, opened: list[str]) -> None:
+    plain = reply_text(pane, "No link.")
     text = reply_text(pane, "See [one](https://one.example) and [two](https://two.example).")
-    text.setFocus()
+    qtbot.waitUntil(text.isVisible)
+    assert not plain.focusPolicy() & Qt.FocusPolicy.TabFocus
+    pane.column.replies[-1].copy_button.setFocus()
+    for _ in range(40):
+        qtbot.keyClick(pane.focusWidget(), Qt.Key.Key_Tab)
+        if text.hasFocus():
+            break
     for _ in range(2):
         qtbot.keyClick(text, Qt.Key.Key_Tab)
     assert text.hasFocus()

@@ -1,5 +1,6 @@
 """Blocks of a reply in a frame with a copy button, and such a block for code."""
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,12 +10,15 @@ from PySide6.QtCore import QSize, Qt, QTimer, Slot
 from PySide6.QtGui import QFont, QGuiApplication, QTextCursor, QTextLayout, QTextOption
 from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QHBoxLayout, QPlainTextEdit, QPushButton, QVBoxLayout
 
+from launcher.base.text import one_line
 from launcher.gui import theme
 from launcher.gui.chat.body import Block
 from launcher.gui.chat.highlight import CodeColours
+from launcher.gui.chat.markdown import TOOL_CALL
 from launcher.gui.labels import Label
 from launcher.gui.translation import tr
 
+_TOOL_NAME = re.compile(r'"name"\s*:\s*"([^"]+)"|<function=([^>\s]+)>')
 _COPIED_MS = 2_000
 _MEASURED_CHARACTERS = 500
 """Characters of a line that are measured for its width."""
@@ -91,7 +95,7 @@ class CodeSource:
         """Build the block's widget."""
         block = CodeBlock(self.language, wraps=self.wraps)
         block.indent = self.indent
-        block.append_text(self.text)
+        block.show_code(self.text)
         block.end_block()
         return block
 
@@ -101,7 +105,8 @@ class CodeBlock(FramedBlock):
 
     def __init__(self, language: str, *, wraps: bool = True) -> None:
         self.edit, self.wrap_button = QPlainTextEdit(), QPushButton(tr("Wrap"))
-        super().__init__(language or tr("code"), self.edit, self.wrap_button)
+        name = tr("tool call") if language == TOOL_CALL else language or tr("code")
+        super().__init__(name, self.edit, self.wrap_button)
         self._language, self._wraps = language, wraps
         self._lines = [""]
         self._rows: list[int] = []
@@ -151,6 +156,8 @@ class CodeBlock(FramedBlock):
             self.edit.clear()
             self._colours.restart()
         self.append_text(code[len(self.code) :])
+        if self._language == TOOL_CALL and (found := _TOOL_NAME.search(code)):
+            self._name.setText(tr("tool call: {name}", name=one_line(found[1] or found[2], 60)))
 
     def drop_line(self) -> None:
         """Remove the last line, which turned out to be the closing fence or to belong to another block."""

@@ -9,6 +9,7 @@ from PySide6.QtCore import QObject, QTimer, Slot
 from PySide6.QtGui import QColor, QTextBlock, QTextCharFormat, QTextDocument, QTextLayout
 
 from launcher.gui import theme
+from launcher.gui.chat.markdown import TOOL_CALL
 
 if TYPE_CHECKING:
     from pygments.lexer import Lexer
@@ -41,7 +42,7 @@ class CodeColours(QObject):
 
     def __init__(self, document: QTextDocument, language: str) -> None:
         super().__init__(document)
-        self._document, self._language = document, language
+        self._document, self._language = document, "json" if language == TOOL_CALL else language
         self._lexer: Lexer | None = None
         self._stack = ["root"]
         """The lexer's states at the beginning of the first line without colours."""

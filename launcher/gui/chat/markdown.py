@@ -107,6 +107,10 @@ class Leaf:
     quoted: bool = False
 
 
+TOOL_CALL = "tool_call"
+"""The language of a block with a call of a tool."""
+_TOOL_CALL_MARKS = "<tool_call>", "</tool_call>"
+"""What most models write around the call of a tool. An engine that was given no tools leaves it in the text."""
 _MOST_COLUMNS = 30
 """A table with more columns is shown as text, because Qt would take too long for it."""
 _MOST_NESTED = 20
@@ -218,6 +222,9 @@ class _BlockReader:
                 yield from self._read_table(tokens[begin : at + 1], first, end)
             elif token.type == "fence":
                 yield from self._read_code(token, first, end)
+            elif token.type == "tool_call":
+                self._marker = None
+                yield self._make_leaf(first, end, Code(token.content, TOOL_CALL, "", is_open=False))
             elif token.type == "hr":
                 yield self._make_leaf(first, end, (Line(LineKind.RULE),))
             elif token.type == "math_block":
@@ -404,6 +411,7 @@ def _parser() -> "MarkdownIt":
     parser.inline.ruler.before("autolink", "web_link", _parse_link)
     ends: Any = {"alt": ["paragraph", "blockquote", "list"]}
     parser.block.ruler.before("fence", "math_block", _parse_formula_block, ends)
+    parser.block.ruler.before("fence", "tool_call", _parse_tool_call, ends)
     return parser
 
 
@@ -467,4 +475,24 @@ def _parse_formula_block(state: "StateBlock", first: int, last: int, silent: boo
         state.line = end
         token = state.push("math_block", "", 0)
         token.content, token.map = "\n".join(texts), [first, end]
+    return True
+
+
+def _parse_tool_call(state: "StateBlock", first: int, last: int, silent: bool) -> bool:
+    """Parse the call of a tool from its opening mark to its closing one, which may still come."""
+    opening, closing = _TOOL_CALL_MARKS
+    begin = state.bMarks[first] + state.tShift[first]
+    if not state.src.startswith(opening, begin):
+        return False
+    texts: list[str] = []
+    end, closed = first, ""
+    while end < last and not closed:
+        line = state.src[state.bMarks[end] : state.eMarks[end]]
+        text, closed, _ = (line.lstrip().removeprefix(opening) if end == first else line).partition(closing)
+        texts.append(text)
+        end += 1
+    if not silent:
+        state.line = end
+        token = state.push("tool_call", "", 0)
+        token.content, token.map = "\n".join(texts).strip("\n"), [first, end]
     return True

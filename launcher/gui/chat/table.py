@@ -149,6 +149,8 @@ class TableBlock(FramedBlock):
             alignment.setAlignment(_ALIGNMENTS.get(self._source.alignments[column], Qt.AlignmentFlag.AlignLeft))
             cursor.mergeBlockFormat(alignment)
             for span in parse_inline(text):
+                if span.link:
+                    self.edit.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
                 style = QTextCharFormat()
                 set_span_style(style, span)
                 if row == 0:

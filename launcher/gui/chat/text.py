@@ -131,6 +131,8 @@ class ProseBlock(Block):
             first, lines = first + 1, lines[1:]
         if not lines and first == len(self._lines):
             return
+        if any(span.link for line in lines for span in line.spans):
+            self.edit.setFocusPolicy(Qt.FocusPolicy.StrongFocus)  # Tab goes to links, and past all other texts
         cursor = self._end_cursor()
         cursor.beginEditBlock()
         if len(lines) == 1 and first == len(self._lines) - 1 and self._append_spans(first, lines[0], cursor):
