@@ -190,7 +190,8 @@ class CodeBlock(FramedBlock):
         """Set the width. Returns the height needed, both in pixels."""
         room = width - self._frame_width
         rows = self._count_rows(room) if self._wraps else max(len(self._lines), 1)
-        height = ceil(rows * self._line_height) + self._frame_height
+        # With exactly the height of its lines a QPlainTextEdit still scrolls by one.
+        height = ceil(rows * self._line_height) + self._frame_height + theme.px(4)
         if not self._wraps:
             widest = self.edit.fontMetrics().horizontalAdvance(self._longest[:_MEASURED_CHARACTERS])
             if widest > room:
