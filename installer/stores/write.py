@@ -1,6 +1,7 @@
+#!/usr/bin/env python3
 """Writes the manifests of a release for package managers: winget, Scoop, Homebrew, AUR, Flathub, Docker, AppImage.
 
-    python write.py DIST URL FOLDER [--homepage ADDRESS]
+    write.py DIST URL FOLDER [--homepage ADDRESS]
 
 DIST is what installer/release left, URL the folder that its files are published in. FOLDER gets the files of the
 folders beside this one, with version, names and hashes of manifest.json in the places of @version@ and the like. PyPI
