@@ -29,7 +29,7 @@ def summarize_requests(records: Sequence[Record], context: int | None, remedy: s
         yield _explain_too_long(too_long, context, remedy)
     failed = sum(each["end"] in _FAILURES for each in records)
     if failed:
-        yield f"{_count(failed)} failed: `mtp-launcher requests` lists them."
+        yield f"{_count(failed)} failed: see `mtp-launcher requests`."
 
 
 def _describe_reading(records: Sequence[Record]) -> str:
