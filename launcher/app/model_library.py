@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import LauncherError
@@ -158,9 +158,15 @@ class LibraryModel:
             and all(each.plan or each.lack or not each.is_model for each in self.files)
         )
 
-    def with_file(self, changed: LibraryFile) -> LibraryModel:
-        """Return the model with a file replaced, by its key."""
-        files = tuple(changed if each.key == changed.key else each for each in self.files)
+    def with_hub_files(self, other: LibraryModel) -> LibraryModel:
+        """Return the model with the files that `other`, the same model on the hub, has beside those that are here."""
+        on_hub = {PurePosixPath(each.file.file).name: each for each in other.files if each.file is not None}
+        files = []
+        for each in self.files:
+            same = on_hub.pop(each.local.path.name, None) if each.local is not None else None
+            files.append(each if same is None else replace(each, rank=same.rank))
+        known = {each.key for each in self.files}
+        files += [each for each in on_hub.values() if each.local is None and each.key not in known]
         return replace(self, files=_order_files(files))
 
 

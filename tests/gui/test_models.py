@@ -481,6 +481,25 @@ def test_a_link_is_shown_with_its_files_and_got_from_its_row(
     qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY)
 
 
+def test_the_other_files_of_a_repository_stay_after_one_was_downloaded(
+    open_page: OpenPage, repo: str, hub: Hub, qtbot: QtBot
+) -> None:
+    shutil.copy(hub.folder / repo / FILE, hub.folder / repo / "demo-Q8_0.gguf")
+    page = open_page(CARD)
+    page.show_hub_model(repo)
+    qtbot.waitUntil(lambda: page.list.model_row is not None and page.list.model_row.repo == repo)
+    model = page.list.model_row
+    assert model is not None
+    assert {each.quant for each in model.files} == {"F16", "Q8_0"}
+    wanted = next(each for each in model.files if each.quant == "F16")
+    press_row_button(page, qtbot, model.key, wanted.key)
+    qtbot.waitUntil(lambda: names(page) == [FILE])
+    (model,) = (each for each in page.list.models if each.repo == repo)
+    assert {(each.quant, each.local is not None) for each in model.files} == {("F16", True), ("Q8_0", False)}
+    assert model.first is not None
+    assert model.first.local is not None
+
+
 def test_an_address_is_typed_and_downloaded(open_page: OpenPage, repo: str, qtbot: QtBot) -> None:
     page = open_page(CARD)
     press(qtbot, page.add_button)

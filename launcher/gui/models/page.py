@@ -524,7 +524,11 @@ class ModelsPage(QWidget):
         extra = [each for each in self.from_hub if each.key not in keys and each.repo.casefold() not in known]
         text, shown = self.search.text, str(self.search.filter.value)
         order = str(self.search.order.currentData() or BEST)
-        models = filter_models(list(self.shelf.models), text, shown)
+        on_hub = {each.key: each for each in self.from_hub if each.found is None}
+        all_models = [
+            each.with_hub_files(on_hub[each.key]) if each.key in on_hub else each for each in self.shelf.models
+        ]
+        models = filter_models(all_models, text, shown)
         models = sort_models(models, order, by_fit=self.shelf.is_complete)
         if shown != HERE:
             found = [each for each in extra if each.found is not None]  # the hub has matched their words
