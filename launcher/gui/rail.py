@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtCore import QSignalBlocker, QSize, Qt, Signal
 from PySide6.QtGui import QKeySequence
 from PySide6.QtWidgets import (
     QButtonGroup,
@@ -159,7 +159,8 @@ class Rail(QFrame):
         layout.addSpacing(theme.px(12))
         for spec in pages:
             button = self._buttons[spec.name] = PageButton(spec)
-            button.clicked.connect(lambda _, name=spec.name: self.chosen.emit(name))
+            # Not `clicked`, which does not come when a screen reader presses the button.
+            button.toggled.connect(lambda checked, name=spec.name: self.chosen.emit(name) if checked else None)
             self._group.addButton(button)
             if spec.name == "settings":  # at the bottom of the rail
                 layout.addStretch()
@@ -187,7 +188,8 @@ class Rail(QFrame):
         """Mark the shown page; none if it is not in the rail."""
         self._group.setExclusive(name in self._buttons)
         for each, button in self._buttons.items():
-            button.setChecked(each == name)
+            with QSignalBlocker(button):
+                button.setChecked(each == name)
 
     def show_engine(self, engine: str, version: str = "") -> None:
         """Show the engine build in use. The tooltip has the full version."""

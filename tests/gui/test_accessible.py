@@ -2,7 +2,7 @@
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAccessible
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QAbstractButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from launcher.gui.window import Window
@@ -51,3 +51,11 @@ def test_every_control_has_a_name_and_a_role_and_is_reached_by_tab(demo: Window,
         ]
     assert nameless == []
     assert unreachable == []
+
+
+def test_a_page_is_shown_when_a_screen_reader_presses_its_button(window: Window, qtbot: QtBot) -> None:
+    button = next(each for each in window.rail.findChildren(QAbstractButton) if each.text() == "Settings")
+    action = QAccessible.queryAccessibleInterface(button).actionInterface()
+    with qtbot.waitSignal(window.page_shown):
+        action.doAction(action.actionNames()[0])
+    assert window.page_name == "settings"

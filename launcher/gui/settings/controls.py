@@ -4,7 +4,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable
 
-from PySide6.QtCore import QLocale, QRect, Qt, QTimer, Signal
+from PySide6.QtCore import QLocale, QRect, QSignalBlocker, Qt, QTimer, Signal
 from PySide6.QtGui import QFocusEvent, QFontMetrics, QPainter, QPaintEvent, QResizeEvent, QValidator, QWheelEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
@@ -175,14 +175,17 @@ class SwitchControl(SettingControl):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self.box = QCheckBox(tr("On"))
-        self.box.clicked.connect(lambda checked: self.chosen.emit(checked))
+        # Not `clicked`, which does not come when a screen reader presses the box.
+        self.box.toggled.connect(lambda checked: self.chosen.emit(checked))
         self.describe_widget(self.box)
         self.row.addWidget(self.box)
         self.row.addStretch()
 
     def show_value(self, value: AppSettingValue) -> None:
         """Show a value."""
-        self.box.setChecked(bool(value))
+        with QSignalBlocker(self.box):
+            self.box.setChecked(bool(value))
+        self.box.update()
 
 
 class NumberBox(QDoubleSpinBox):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Set
 
-from PySide6.QtCore import QSize, Signal
+from PySide6.QtCore import QSignalBlocker, QSize, Signal
 from PySide6.QtGui import QFontMetrics
 from PySide6.QtWidgets import QButtonGroup, QPushButton, QSizePolicy, QWidget
 
@@ -49,7 +49,8 @@ class SectionList(QWidget):
         flow = FlowLayout(self, gap=theme.px(theme.GAP_S))
         for name, title in titles.items():
             button = self._buttons[name] = SectionButton(title)
-            button.clicked.connect(lambda _checked=False, chosen=name: self.chosen.emit(chosen))
+            # Not `clicked`, which does not come when a screen reader presses the button.
+            button.toggled.connect(lambda checked, chosen=name: self.chosen.emit(chosen) if checked else None)
             self._group.addButton(button)
             flow.add(button)
         self.value = next(iter(titles))
@@ -60,13 +61,15 @@ class SectionList(QWidget):
     def set_value(self, name: str) -> None:
         """Choose a section without emitting `chosen`."""
         self.value = name
-        self._buttons[name].setChecked(True)
+        with QSignalBlocker(self._buttons[name]):
+            self._buttons[name].setChecked(True)
 
     def mark_found(self, found: Set[str] | None) -> None:
         """List only the sections in which something was found, none as the one shown; None ends a search."""
         self._group.setExclusive(found is None)
         for name, button in self._buttons.items():
-            button.setChecked(found is None and name == self.value)
+            with QSignalBlocker(button):
+                button.setChecked(found is None and name == self.value)
             button.setVisible(found is None or name in found)
 
     def set_narrow(self, *, narrow: bool) -> None:

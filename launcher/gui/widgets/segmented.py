@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import QSignalBlocker, Qt, Signal
 from PySide6.QtGui import QFontMetrics, QKeyEvent
 from PySide6.QtWidgets import QButtonGroup, QHBoxLayout, QPushButton, QSizePolicy, QWidget
 
@@ -34,7 +34,8 @@ class Segmented(QWidget):
             button.setAccessibleName(f"{name}: {label}")
             button.setProperty("end", segment_position(at, len(options)))
             reserve_width(button)
-            button.clicked.connect(lambda _checked=False, chosen=each: self.changed.emit(chosen))
+            # Not `clicked`, which does not come when a screen reader presses the button.
+            button.toggled.connect(lambda checked, chosen=each: self.changed.emit(chosen) if checked else None)
             self._group.addButton(button)
             layout.addWidget(button)
         self.set_value(options[0][0] if value is None and options else value)
@@ -47,7 +48,8 @@ class Segmented(QWidget):
     def set_value(self, value: object) -> None:
         """Choose a value without emitting `changed`."""
         if value in self._buttons:
-            self._buttons[value].setChecked(True)
+            with QSignalBlocker(self._buttons[value]):
+                self._buttons[value].setChecked(True)
 
     def button(self, value: object) -> QPushButton:
         """Return the button of a value, for example to set a tooltip or hide it."""
