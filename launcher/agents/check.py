@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -50,8 +50,9 @@ class CheckStep(StrEnum):
 class CheckedRequest:
     """A request of the check and its result. Unknown figures are None.
 
-    `reused_tokens` are those of the prompt's `prompt_tokens` that were not read. `first_token_s` are the seconds in
-    which the engine read the others. `acceptance` is the share of the drafts, 0 to 1.
+    `reused_tokens` are those of the prompt's `prompt_tokens` that were not read, `reuse` is the share of the prompt
+    before it that was not read again, 0 to 1. `first_token_s` are the seconds in which the engine read the others.
+    `acceptance` is the share of the drafts, 0 to 1.
     """
 
     step: CheckStep
@@ -59,6 +60,7 @@ class CheckedRequest:
     result: str
     prompt_tokens: int | None = None
     reused_tokens: int | None = None
+    reuse: float | None = None
     first_token_s: float | None = None
     acceptance: float | None = None
 
@@ -152,11 +154,11 @@ async def check_server(
         findings.add_request(_describe_turn(CheckStep.FIRST_PROMPT, first, fault=result))
     messages += [first.answer, *_answer_calls(calls, texts)]
     second = await _request_turn(client, {**base, "messages": messages})
-    findings.add_request(_describe_turn(CheckStep.TOOL_RESULT, second, fault=_describe_rereading(first, second)))
+    findings.add_request(_describe_later_turn(CheckStep.TOOL_RESULT, first, second))
     messages += [second.answer, *_answer_calls(second.answer.get("tool_calls") or [], texts)]
     messages.append({"role": "user", "content": texts["last_question"]})
     third = await _request_turn(client, {**base, "messages": messages, "max_tokens": _LAST_REPLY_TOKENS})
-    findings.add_request(_describe_turn(CheckStep.NEXT_QUESTION, third, fault=_describe_rereading(second, third)))
+    findings.add_request(_describe_later_turn(CheckStep.NEXT_QUESTION, second, third))
     findings.turns = [first, second, third]
     for before, after in ((first, second), (second, third)):
         if _read_again(before, after):
@@ -215,8 +217,10 @@ def _describe_turn(step: CheckStep, turn: _Turn, *, fault: str | None = None) ->
     )
 
 
-def _describe_rereading(before: _Turn, after: _Turn) -> str | None:
-    return message("prompt read again") if _read_again(before, after) else None
+def _describe_later_turn(step: CheckStep, before: _Turn, after: _Turn) -> CheckedRequest:
+    """Return a turn after another one for the verdict."""
+    fault = message("prompt read again") if _read_again(before, after) else None
+    return replace(_describe_turn(step, after, fault=fault), reuse=_reused_share(before, after))
 
 
 def _make_verdict(findings: _Findings, agent: Agent | None, acceptance: float | None, seconds: float) -> Verdict:

@@ -40,5 +40,5 @@ async def run(options: argparse.Namespace) -> Result:
     figures = ("reuse_turn2", "reuse_turn3", "acceptance")
     data |= {name: round_figure(data[name], 4) for name in figures} | {"seconds": round_figure(verdict.seconds, 2)}
     for request in data["requests"]:
-        request |= {name: round_figure(request[name], 4) for name in ("first_token_s", "acceptance")}
+        request |= {name: round_figure(request[name], 4) for name in ("reuse", "first_token_s", "acceptance")}
     return Result(data, [wrap_text(verdict.sentence)], exit_code=0 if verdict.ready else 1)

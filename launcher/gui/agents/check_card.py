@@ -11,8 +11,8 @@ from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPaintEvent, QResizeEv
 from PySide6.QtWidgets import QFrame, QGridLayout, QSizePolicy, QWidget
 
 from launcher.gui import theme
-from launcher.gui.agents.text import format_share, reused_share, step_name
-from launcher.gui.labels import UNKNOWN, ElidedLabel, Label
+from launcher.gui.agents.text import format_share, step_name
+from launcher.gui.labels import UNKNOWN, ElidedLabel, Label, set_tooltip
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets import Card, Glyph
 from launcher.gui.widgets.blocks import make_caption
@@ -147,6 +147,7 @@ class CheckCard(Card):
             if alignment is not None:
                 head.setAlignment(alignment)
             self._grid.addWidget(head, 0, column)
+        set_tooltip(self._heads[3], tr("Share of the prompt before that was not read again"))
         self._grid.setRowMinimumHeight(0, theme.px(_HEAD))
         self.rows: dict[str, _Row] = {}
         for at, step in enumerate((*STEPS, OWN_API)):
@@ -199,8 +200,7 @@ class CheckCard(Card):
             row.glyph.hide()
             return
         row.bar.show_tokens(request.reused_tokens, request.prompt_tokens, most)
-        is_first = request.step == STEPS[0]
-        row.reused.setText(UNKNOWN if is_first and not request.reused_tokens else _format_reuse(request))
+        row.reused.setText(format_share(request.reuse))
         seconds = request.first_token_s
         row.first_token.setText(UNKNOWN if seconds is None else f"{seconds:.2f} s")
         row.glyph.show()
@@ -231,8 +231,3 @@ class CheckCard(Card):
             widget.setVisible(has_results)
         for column, shown in ((4, has_figures), (6, has_results), (7, has_figures)):
             self._heads[column].setVisible(shown)
-
-
-def _format_reuse(request: CheckedRequest) -> str:
-    share = reused_share(request)
-    return UNKNOWN if share is None else f"{100 * share:.1f} %"

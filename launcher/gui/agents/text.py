@@ -18,7 +18,7 @@ from launcher.gui.translation import join_sentences, ntr, render, tr
 
 if TYPE_CHECKING:
     from launcher.agents.agent import Agent
-    from launcher.agents.check import CheckedRequest, Verdict
+    from launcher.agents.check import Verdict
     from launcher.agents.configuration import AgentConfiguration
     from launcher.app.agent_session import AgentSession
     from launcher.gui.agents.control import AgentControl, CheckRecord
@@ -307,13 +307,6 @@ def step_name(step: str) -> tuple[str, str]:
 def format_share(share: float | None) -> str:
     """Return a share of 0 to 1 in per cent."""
     return UNKNOWN if share is None else f"{100 * share:.0f} %"
-
-
-def reused_share(request: CheckedRequest) -> float | None:
-    """Return which share of a request's prompt was reused."""
-    if request.reused_tokens is None or not request.prompt_tokens:
-        return None
-    return request.reused_tokens / request.prompt_tokens
 
 
 def format_summary(configuration: AgentConfiguration) -> str:
