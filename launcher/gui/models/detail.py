@@ -344,6 +344,8 @@ class DetailPanel(Card):
         text = ""
         if plan is not None and situation is not None:
             text = needs_text(plan.required_mib, situation, plan.setting)
+        elif self._model is not None and self._model.is_built_in:
+            text = tr("It is a part of the program.")
         elif file is not None and not file.is_model:
             text = tr("Loaded together with a model.")
         elif file is not None:
