@@ -63,6 +63,7 @@ def run_window(options: argparse.Namespace) -> int:
     appearance.choose_language(application, options.language)
     theme.set_scale(options.scale or 100)
     theme.set_motion(None if settings.stored_value(MOTION) == VALUE_SYSTEM else False)
+    theme.set_contrast(None)
     theme.choose_theme(options.theme)
     theme.apply_theme(application, theme.current())
     application.setWindowIcon(make_icon())
@@ -181,10 +182,13 @@ def _handle_second_start(window: Window, file: Path | None, *, demo: bool) -> No
 
 def _follow_colour_scheme(application: QApplication, window: Window) -> None:
     def apply_scheme(*_: object) -> None:
+        theme.set_contrast(None)
         theme.apply_theme(application, theme.current())
         window.apply_theme()
 
     application.styleHints().colorSchemeChanged.connect(apply_scheme)
+    if hasattr(application.styleHints(), "accessibility"):  # from Qt 6.10 on
+        application.styleHints().accessibility().contrastPreferenceChanged.connect(apply_scheme)
 
 
 def _handle_signals(window: Window) -> tuple[socket.socket, socket.socket]:

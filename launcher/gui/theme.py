@@ -1,6 +1,6 @@
 """Design tokens: colours by role, lengths and fonts; and the palette and style sheet made from them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from PySide6.QtCore import Qt
@@ -128,10 +128,18 @@ DARK = Theme(
 )
 
 
+def _sharpen(theme: Theme) -> Theme:
+    """Return a theme for people who ask the system for more contrast: no faint texts, borders and edges as text."""
+    return replace(theme, secondary=theme.text, border=theme.secondary, control=theme.text, limit=theme.text)
+
+
+LIGHT_CONTRAST, DARK_CONTRAST = _sharpen(LIGHT), _sharpen(DARK)
+
 # State of the process, in lists so that functions can replace it without `global`.
 _chosen_theme: list[Theme] = []
 _scale: list[float] = [1.0]
 _reduced_motion: list[bool] = [False]
+_high_contrast: list[bool] = [False]
 _blink_ms: list[int] = []
 """The system's cursor flash time, in milliseconds."""
 _system_effects: list[bool] = []
@@ -140,11 +148,20 @@ _NO_ANIMATION_SHEET = "* { widget-animation-duration: 0; }"
 
 
 def current() -> Theme:
-    """Return the chosen theme, else the one for the system's colour scheme."""
-    if _chosen_theme:
-        return _chosen_theme[0]
-    dark = QGuiApplication.styleHints().colorScheme() == Qt.ColorScheme.Dark
+    """Return the chosen theme, else the one for the system's colour scheme; with more contrast if that was set."""
+    scheme = QGuiApplication.styleHints().colorScheme
+    dark = _chosen_theme[0] is DARK if _chosen_theme else scheme() == Qt.ColorScheme.Dark
+    if _high_contrast[0]:
+        return DARK_CONTRAST if dark else LIGHT_CONTRAST
     return DARK if dark else LIGHT
+
+
+def set_contrast(high: bool | None) -> None:
+    """Set high contrast or the usual one, or follow the system (None), which tells it from Qt 6.10 on."""
+    if high is None:
+        read_hints = getattr(QGuiApplication.styleHints(), "accessibility", None)
+        high = read_hints is not None and read_hints().contrastPreference() == Qt.ContrastPreference.HighContrast
+    _high_contrast[0] = high
 
 
 def choose_theme(name: str | None) -> None:
@@ -421,4 +438,4 @@ def _bar_rules(t: Theme) -> str:
 
 def _icon_path(theme: Theme, name: str) -> str:
     """Return an icon's path for a style sheet."""
-    return (_ICONS / f"{name}-{'light' if theme is LIGHT else 'dark'}.svg").as_posix()
+    return (_ICONS / f"{name}-{'light' if theme.window == LIGHT.window else 'dark'}.svg").as_posix()

@@ -4,6 +4,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from PySide6.QtWidgets import QApplication
 
 from launcher.gui import theme
 from launcher.gui.theme import DARK, LIGHT, Theme
@@ -36,6 +37,27 @@ PUBLISHED = [
     (22.7233, 20.0904, -46.6940, 23.0331, 14.9730, -42.5619, 2.0373),
     (36.4612, 47.8580, 18.3852, 36.2715, 50.5065, 21.2231, 1.4146),
 ]
+
+
+@pytest.mark.parametrize(("name", "usual"), [("light", LIGHT), ("dark", DARK)])
+def test_high_contrast_leaves_no_faint_text_and_no_faint_edge(
+    usual_theme: None, qapp: QApplication, name: str, usual: Theme
+) -> None:
+    theme.choose_theme(name)
+    theme.set_contrast(True)
+    try:
+        sharp = theme.current()
+        for surface in SURFACES:
+            for role in ("text", "secondary", "control", "limit"):
+                assert contrast(getattr(sharp, role), getattr(sharp, surface)) >= 7, role
+            assert contrast(sharp.border, getattr(sharp, surface)) >= 3
+        theme.apply_theme(qapp, sharp)
+        assert f"{name}.svg" in qapp.styleSheet()
+    finally:
+        theme.set_contrast(False)
+    assert theme.current() is usual
+
+
 SURFACES = ("window", "card", "raised")
 SERIES = ("rate", "acceptance", "temperature", "power", "others")
 both = pytest.mark.parametrize("look", [LIGHT, DARK], ids=["light", "dark"])
