@@ -11,7 +11,7 @@ import time
 import pyatspi
 from gi.repository import GLib
 
-PAGES = ("Start", "Cockpit", "Tune", "Models", "Logs", "Settings")
+PAGES = ("Start", "Cockpit", "Tune", "Models", "Agents", "Logs", "Settings")
 _NAMED = {
     pyatspi.ROLE_PUSH_BUTTON,
     pyatspi.ROLE_TOGGLE_BUTTON,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agents.terminal import TerminalMissing, open_terminal
+from launcher.agents.terminal import TerminalMissing, list_terminals, open_terminal
 from launcher.base.errors import BadOption
 
 COMMAND = ("printf", "%s in %s\n", "it's $HOME; here")
@@ -96,3 +96,12 @@ def test_a_folder_that_is_gone_is_named(make_program: Callable[[str, str], None]
     make_program("xterm", "exit 0")
     with pytest.raises(BadOption, match="gone"):
         open_terminal(COMMAND, tmp_path / "gone", "")
+
+
+def test_the_chosen_terminal_is_tried_first(make_program: Callable[[str, str], None], tmp_path: Path) -> None:
+    for name in ("xterm", "kitty"):
+        make_program(name, f"echo {name} >> {tmp_path / 'opened'}; exit 1")
+    assert list_terminals() == ("kitty", "xterm")
+    with pytest.raises(TerminalMissing):
+        open_terminal(COMMAND, tmp_path, "", "xterm")
+    assert (tmp_path / "opened").read_text().split()[0] == "xterm"
