@@ -8,6 +8,9 @@ import json
 import sys
 from contextlib import suppress
 
+if sys.platform != "win32":
+    import resource
+
 _MOST_CHARACTERS = 4_000_000
 _MEMORY_BYTES = 2 << 30
 
@@ -28,10 +31,9 @@ def extract_text(path: str) -> dict[str, object]:
 
 
 def _limit_memory() -> None:
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    if sys.platform != "win32":
+        with suppress(ValueError, OSError):  # a lower limit may be set already
+            resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
 
 
 if __name__ == "__main__":

@@ -192,9 +192,9 @@ def test_the_rail_names_the_gpus(window: Window, gpus: tuple[tuple[str, int | No
 
 
 def test_the_gpus_of_this_computer_are_looked_for_when_nothing_else_is_to_be_done(window: Window, qtbot: QtBot) -> None:
-    assert window.rail._gpus.isHidden()
+    assert window.rail._gpus.text() == "Looking for GPUs ..."
     window.prebuild_next()
-    qtbot.waitUntil(lambda: not window.rail._gpus.isHidden())
+    qtbot.waitUntil(lambda: window.rail._gpus.text() != "Looking for GPUs ...")
     assert window.rail._gpus.text()
 
 

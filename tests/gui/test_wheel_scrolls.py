@@ -57,6 +57,7 @@ def test_no_control_without_the_focus_is_changed_by_the_wheel(window: Window, na
 
 
 def test_the_page_scrolls_on_under_a_control(window: Window, qtbot: QtBot) -> None:
+    window.resize(1_000, 300)
     window.show_page("settings")
     page: QWidget = window.page("settings")
     bars = [area.verticalScrollBar() for area in page.findChildren(QScrollArea)]
