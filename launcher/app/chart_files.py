@@ -28,7 +28,7 @@ def check_chart_files(files: Sequence[Path]) -> None:
                 message("End its name in .png, .svg or .html."),
             )
         if file.exists():
-            raise BadOption(message("{file} is there already.", file=file), message("Give another name."))
+            raise BadOption(message("{file} already exists.", file=file), message("Give another name."))
         if not file.absolute().parent.is_dir():
             raise BadOption(
                 message("There is no folder {folder}.", folder=file.absolute().parent), message("Create it first.")

@@ -88,7 +88,7 @@ def _draft_template(old: int, new: int) -> str:
 def list_warnings(settings: PlanSettings, trained_context: int | None, *, has_extra: bool) -> tuple[str, ...]:
     """Return warnings about settings, except about their memory.
 
-    `has_extra` tells that the server has extra arguments, whose memory no estimate knows.
+    `has_extra` is True if a warning about extra arguments is wanted: no estimate knows their memory.
     """
     warnings: list[str] = []
     if sentence := training_warning(trained_context, settings.slot_context):
@@ -317,6 +317,8 @@ class Previewer:
         described = [change for name in server_changes if (change := self._describe_change(name, options))]
         for name, value in request_changes.items():
             described.append(SettingChange(name, None, value, False, 0, message("applies to the next reply")))
+        # Changed extra arguments need no warning: the sentence about the change says the same.
+        unchanged_extra = bool(options.extra) and options.extra == basis.options.extra
         return Preview(
             basis=basis,
             plan_settings=settings,
@@ -324,9 +326,7 @@ class Previewer:
             estimate=after,
             difference_mib=_difference_mib(before, after),
             largest_context=self._largest_context(settings),
-            warnings=list_warnings(
-                settings, basis.trained_context, has_extra=options.extra == basis.options.extra != ()
-            ),
+            warnings=list_warnings(settings, basis.trained_context, has_extra=unchanged_extra),
         )
 
     def _estimate_memory(self, settings: PlanSettings) -> MemoryEstimate | None:

@@ -29,7 +29,7 @@ def add_deletion_arguments(action: argparse.ArgumentParser, ids_help: str) -> No
 
 
 def deletes_all(options: argparse.Namespace) -> bool:
-    """Return True if everything is to be deleted."""
+    """Return True if the IDs are just "all"."""
     return bool(options.ids == ["all"])
 
 
@@ -54,7 +54,7 @@ def write_new_file(file: Path, text: str) -> None:
     from launcher.base.files import write_atomically
 
     if file.exists():
-        raise BadOption(f"{file} is there already.", "Give another name with --to.", path=str(file))
+        raise BadOption(f"{file} already exists.", "Give another name with --to.", path=str(file))
     if not file.parent.is_dir():
         raise BadOption(
             f"There is no folder {file.parent}.", "Create it first, or choose another with --to.", path=str(file)

@@ -219,5 +219,5 @@ def _write_export(path: Path, text: str, *, mode: int, force: bool) -> None:
     if not path.parent.is_dir():  # write_atomically would create a misspelt folder, and the user not find the file
         raise TargetUnusable(f"There is no folder {path.parent}.", "Make it first, or name another.", path=str(path))
     if path.exists() and not force:
-        raise FileInTheWay(f"{path} is there already.", "Name another file, or add --force.", path=str(path))
+        raise FileInTheWay(f"{path} already exists.", "Name another file, or add --force.", path=str(path))
     write_atomically(path, text.encode(), mode=mode)

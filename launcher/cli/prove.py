@@ -27,7 +27,7 @@ _ANSWERS = {"confirmed": "confirmed", "refuted": "REFUTED", "not_tried": "not tr
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument(
-        "model", nargs="?", default=_DEMO, metavar="ID[:QUANT] | FILE", help="a model that is here (default: demo)"
+        "model", nargs="?", default=_DEMO, metavar="ID[:QUANT] | FILE", help="a downloaded model (default: demo)"
     )
     parser.add_argument(
         "--minutes",
@@ -94,7 +94,7 @@ def _check_output(path: Path | None) -> None:
     if path is None:
         return
     if path.exists():
-        raise BadOption(f"{format_path(path)} is there already.", "Give another name.")
+        raise BadOption(f"{format_path(path)} already exists.", "Give another name.")
     if not path.absolute().parent.is_dir():
         raise BadOption(f"There is no folder {format_path(path.absolute().parent)}.", "Create it first.")
 

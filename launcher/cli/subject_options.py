@@ -1,4 +1,4 @@
-"""Options and steps shared by `bench`, `tune`, `curve` and `endure`, which measure a model: their subject."""
+"""Options and steps shared by `bench`, `tune`, `curve` and `endure`. The model that they measure is the subject."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DEFAULT_WORKLOAD = "code"
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
     """Declare the argument for the model to measure."""
     parser.add_argument(
-        "model", nargs="?", metavar="ID[:QUANT] | FILE", help='a model that is here, or "demo" (default: the last one)'
+        "model", nargs="?", metavar="ID[:QUANT] | FILE", help='a downloaded model, or "demo" (default: the last one)'
     )
 
 
@@ -98,7 +98,7 @@ async def draw_charts(measurement_id: str, files: Sequence[Path]) -> str:
     with History() as history:
         session = load_session(history, measurement_id)
     await write_charts(session, files)
-    return f"Drew it into {', '.join(map(format_path, files))}."
+    return f"Chart saved: {', '.join(map(format_path, files))}."
 
 
 def read_prices(options: argparse.Namespace) -> Prices | None:
@@ -170,10 +170,11 @@ async def prepare_subject(options: argparse.Namespace, drafts: Sequence[int], re
 
     await asyncio.to_thread(check_no_tune)
     if "draft" in parse_settings(dict(options.changes)):
-        raise BadOption("The draft length is what is compared here, so it is not a setting.", "Use --draft.")
+        raise BadOption("This command compares draft lengths, so --set draft is not possible.", "Use --draft.")
     model, serve_options = await resolve_model_and_options(options, reporter)
     for entry in await asyncio.to_thread(registry.list_entries):
-        note = f"A server runs at {entry.url} ({one_line(entry.model)}): it takes memory, and speed while it replies."
+        server = f"A server runs at {entry.url} ({one_line(entry.model)})"
+        note = f"{server}: it uses memory, and slows this measurement while it replies."
         reporter.show_event(None, [Note(wrap_text(note))])
     return await prepare_model(serve_options, model, drafts)
 

@@ -39,10 +39,10 @@ _WINDOWS_FEATURES = {38: "sse4_2", 39: "avx", 40: "avx2", 41: "avx512f"}
 class Host:
     """This computer. Unknown values are None; `absent` has the reason by field name.
 
-    `system` is the operating system's name and version, `machine` the CPU architecture, such as x86_64. `cpu_features`
-    are those that matter to an engine. `memory_bytes` and `available_bytes` are at most what a container allows;
-    `memory_limit_bytes` is that limit, None without one. `wsl` is WSL's version, 1 or 2, and None outside WSL.
-    `wsl_gpu` is True if WSL provides a GPU. `on_battery` is True if the computer runs on battery power.
+    `kind` is the operating system, `system` its name and version, `machine` the CPU architecture, such as x86_64.
+    `cpu_features` are those that matter to an engine. `memory_bytes` and `available_bytes` are at most what a
+    container allows; `memory_limit_bytes` is that limit, None without one. `wsl` is WSL's version, 1 or 2, and None
+    outside WSL. `wsl_gpu` is True if WSL provides a GPU. `on_battery` is True if the computer runs on battery power.
     """
 
     kind: System

@@ -62,12 +62,12 @@ CREATE INDEX runs_of_session ON runs (session)
 _OWNER = "ALTER TABLE sessions ADD COLUMN owner TEXT"
 """Adds the ProcessId of the process that measures, as JSON."""
 _MIGRATIONS = (_TABLES, TABLE, _OWNER, REQUESTS_TABLE)
-_COUNTS = "r.spoilt IS NULL AND r.error IS NULL AND r.decode_rate IS NOT NULL"
-_AVERAGED = f"{_COUNTS} AND (s.kind <> 'tune' OR r.settings = json_extract(s.result, '$.settings'))"
+_IS_USABLE = "r.spoilt IS NULL AND r.error IS NULL AND r.decode_rate IS NOT NULL"
+_AVERAGED = f"{_IS_USABLE} AND (s.kind <> 'tune' OR r.settings = json_extract(s.result, '$.settings'))"
 """Runs whose mean speed is listed: the usable ones; of a tune, only those with the recommended settings."""
 _SUMMARY = f"""
 SELECT s.id, s.kind, s.workload, s.began_s, s.ended_s, s.model, s.quant,
-       count(r.number), coalesce(sum({_COUNTS}), 0), avg(CASE WHEN {_AVERAGED} THEN r.decode_rate END),
+       count(r.number), coalesce(sum({_IS_USABLE}), 0), avg(CASE WHEN {_AVERAGED} THEN r.decode_rate END),
        s.sentence, json_extract(s.result, '$.messages.sentence'), s.owner
 FROM sessions s LEFT JOIN runs r ON r.session = s.number
 """  # noqa: S608 -- constants

@@ -160,7 +160,7 @@ async def test_png_svg_and_html_are_written(tmp_path: Path) -> None:
     assert "<td>40,000</td><td>draft 2</td><td>35.0 ± 2.0</td>" in page
     assert "<td>0.25</td>" in page
     assert "http" not in page.replace("http://www.w3.org/", "")
-    with pytest.raises(BadOption, match="is there already"):
+    with pytest.raises(BadOption, match="already exists"):
         await write_charts(CURVE, files[:1])
 
 

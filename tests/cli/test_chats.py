@@ -67,7 +67,7 @@ def test_one_is_exported(two: tuple[str, str], tmp_path: Path, ending: str) -> N
     assert "Why is the sky blue?" in file.read_text("utf-8")
     again = run("export", "aaa", "--to", str(file))
     assert again.returncode == 1
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
     assert run("export", "aaa", "--to", str(tmp_path / "talk.pdf")).returncode == 1
 
 

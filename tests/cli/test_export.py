@@ -224,7 +224,7 @@ def test_a_file_is_written_once(tmp_path: Path) -> None:
     assert target.stat().st_mode & 0o777 == 0o755
     again = run("export", "script", "--shell", "bash", "--model", "demo", "--out", str(target))
     assert again.returncode == 1
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
     run_text("export", "script", "--shell", "bash", "--model", "demo", "--out", str(target), "--force", "--with-key")
     assert target.stat().st_mode & 0o777 == 0o700
 

@@ -111,7 +111,7 @@ def test_one_is_exported(two: tuple[str, str], tmp_path: Path, ending: str) -> N
     assert "code" in file.read_text("utf-8")
     again = run("history", "export", "aaa", "--to", str(file))
     assert again.returncode == 1
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
     nowhere = run("history", "export", "aaa", "--to", str(tmp_path / "none" / "x.md"))
     assert nowhere.returncode == 1
     assert "There is no folder" in nowhere.stderr

@@ -37,7 +37,7 @@ def test_one_goes_out_and_comes_in_elsewhere(home: Path, tmp_path: Path) -> None
     preset = kept()
     file = tmp_path / "preset.json"
     assert answer("export", "q3_k", "--to", str(file)) == {"model": preset.model.label_with_quant, "path": str(file)}
-    assert "is there already" in run("preset", "export", "q3_k", "--to", str(file)).stderr
+    assert "already exists" in run("preset", "export", "q3_k", "--to", str(file)).stderr
     assert "they were measured here" in run("preset", "import", str(file)).stderr
     assert run("preset", "forget", "qwen").stdout == "Deleted the tuned settings for Qwen3.6-35B-A3B UD-Q3_K_XL.\n"
     assert load_tuned_settings() == ()

@@ -1,4 +1,4 @@
-"""The cockpit's sliders: what they show, cost and apply, on the real engine."""
+"""The cockpit on the real engine: sliders, applied settings, notices, layouts and the list of requests."""
 
 import asyncio
 import re
@@ -42,19 +42,19 @@ def find_button(page: CockpitPage, text: str) -> QPushButton:
 
 
 @pytest.mark.thorough
-def test_one_server_through_all_that_changes_nothing(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
-    """These share a window and a server, which take more than a second to start."""
-    check_that_the_sliders_stand_where_the_server_is(page)
-    check_that_a_slider_changes_nothing_but_what_it_shows(page, qtbot, demo)
-    check_that_a_finding_stands_in_a_line_with_its_button_until_it_is_over(page, demo)
-    check_that_the_text_of_an_earlier_choice_is_never_shown_under_another(page, qtbot)
-    check_that_what_runs_is_shown_as_text_before_it_is_copied(page, qtbot, demo)
-    check_that_advanced_has_every_flag_and_the_raw_line_of_the_same_state(page, qtbot)
-    check_that_a_value_of_the_server_between_two_steps_is_shown_as_it_is(page)
-    check_that_on_a_small_gpu_the_box_says_what_is_missing(page)
+def test_checks_that_leave_the_server_unchanged(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
+    """The checks share a window and a server, which take more than a second to start."""
+    check_that_the_sliders_show_the_settings_of_the_server(page)
+    check_that_moving_a_slider_changes_the_preview_only(page, qtbot, demo)
+    check_that_a_finding_is_shown_with_its_button_until_it_ends(page, demo)
+    check_that_the_copy_panel_never_shows_the_text_of_another_kind(page, qtbot)
+    check_that_a_text_to_copy_is_shown_before_it_is_copied(page, qtbot, demo)
+    check_that_advanced_lists_every_flag_and_edits_the_extra_arguments(page, qtbot)
+    check_that_a_value_between_two_slider_steps_is_shown_exactly(page)
+    check_that_the_missing_memory_is_shown_on_a_small_gpu(page)
 
 
-def check_that_the_sliders_stand_where_the_server_is(page: CockpitPage) -> None:
+def check_that_the_sliders_show_the_settings_of_the_server(page: CockpitPage) -> None:
     fields = page.controls.restart.fields
     expected = {"ctx": 8_192, "draft": 2, "kv": "f16", "ubatch": 512, "n_cpu_moe": 0, "moe_cache_mib": 0, "slots": 1}
     assert {name: fields[name].value for name in expected} == expected
@@ -69,9 +69,7 @@ def check_that_the_sliders_stand_where_the_server_is(page: CockpitPage) -> None:
     assert page.note.heightForWidth(page.note.width()) <= page.note.height()
 
 
-def test_what_a_tune_of_this_machine_found_is_reported_in_place_of_the_usual_note(
-    window: Window, wait_for: Wait, qtbot: QtBot
-) -> None:
+def test_the_result_of_a_tune_is_shown_in_place_of_the_usual_note(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
     model = unpack_demo_model()
     tuned(asyncio.run(here(model)), model)
     window.start_demo()
@@ -81,7 +79,7 @@ def test_what_a_tune_of_this_machine_found_is_reported_in_place_of_the_usual_not
     assert page.note.isVisible()
 
 
-def check_that_a_slider_changes_nothing_but_what_it_shows(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
+def check_that_moving_a_slider_changes_the_preview_only(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
     session = demo.controller.session
     assert session is not None
     engine = session.supervisor.engine_pid
@@ -122,7 +120,7 @@ def test_the_draft_length_is_changed_and_applied(page: CockpitPage, qtbot: QtBot
     assert previewer.basis.load.loads == 2
 
 
-def test_settings_that_fail_come_back_with_the_reason(
+def test_settings_that_fail_are_undone_and_the_reason_is_shown(
     page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
 ) -> None:
     page.state.request_value("extra", "--no-such-flag")
@@ -135,13 +133,13 @@ def test_settings_that_fail_come_back_with_the_reason(
     assert page.notices.problem_banner.isVisible()
     assert "--no-such-flag" in page.notices.problem_banner.text.text()
     assert demo.controller.view.can_ask
-    assert page.state.requested["extra"] == "--no-such-flag"  # to be mended
+    assert page.state.requested["extra"] == "--no-such-flag"  # kept, so that the user can correct it
     page.notices.problem_banner.close_button.click()
     assert not page.notices.isVisible()
 
 
 @pytest.mark.thorough
-def test_what_failed_is_wished_for_no_more_once_it_is_mended_by_its_button(
+def test_the_button_of_a_failed_change_starts_without_the_flag_and_drops_the_change(
     page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
 ) -> None:
     page.controls.mode.changed.emit("advanced")
@@ -164,7 +162,7 @@ def test_what_failed_is_wished_for_no_more_once_it_is_mended_by_its_button(
 
 
 @pytest.mark.thorough
-def test_a_start_that_fails_is_mended_by_its_button(
+def test_a_failed_start_has_a_button_that_starts_without_the_flag(
     window: Window, wait_for: Wait, qtbot: QtBot, demo_model: Path
 ) -> None:
     from launcher.app.start_settings import ResolvedStart
@@ -198,7 +196,7 @@ def test_sampling_applies_to_the_next_reply_without_a_restart(page: CockpitPage,
     assert page.state.change_count == 0
 
 
-def check_that_a_value_of_the_server_between_two_steps_is_shown_as_it_is(page: CockpitPage) -> None:
+def check_that_a_value_between_two_slider_steps_is_shown_exactly(page: CockpitPage) -> None:
     from launcher.engine.server.client import SamplingDefaults
 
     page.state.defaults = SamplingDefaults({"temperature": 0.63, "max_tokens": -1}, thinks=False)
@@ -211,7 +209,7 @@ def check_that_a_value_of_the_server_between_two_steps_is_shown_as_it_is(page: C
     assert "server default: 0.63" in fields["temperature"].slider.accessibleDescription()
 
 
-def check_that_advanced_has_every_flag_and_the_raw_line_of_the_same_state(page: CockpitPage, qtbot: QtBot) -> None:
+def check_that_advanced_lists_every_flag_and_edits_the_extra_arguments(page: CockpitPage, qtbot: QtBot) -> None:
     page.controls.mode.button("advanced").click()
     advanced = page.controls.advanced
     qtbot.waitUntil(lambda: advanced.flag_list.count() > 20)
@@ -238,7 +236,7 @@ def check_that_advanced_has_every_flag_and_the_raw_line_of_the_same_state(page: 
     page.controls.mode.button("simple").click()
 
 
-def check_that_on_a_small_gpu_the_box_says_what_is_missing(page: CockpitPage) -> None:
+def check_that_the_missing_memory_is_shown_on_a_small_gpu(page: CockpitPage) -> None:
     from launcher.app.preview import Previewer
 
     page.state.previewer = Previewer(replace(described(free_mib=18_000), total_mib=19_000, others_mib=1_000))
@@ -255,7 +253,7 @@ def check_that_on_a_small_gpu_the_box_says_what_is_missing(page: CockpitPage) ->
     assert "restart about 9 s" in page.controls.changes._title.text()
 
 
-def check_that_what_runs_is_shown_as_text_before_it_is_copied(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
+def check_that_a_text_to_copy_is_shown_before_it_is_copied(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
     clipboard = QGuiApplication.clipboard()
     panel = page.copy_panel
     panel.show_kind("curl")
@@ -277,7 +275,7 @@ def check_that_what_runs_is_shown_as_text_before_it_is_copied(page: CockpitPage,
     assert key not in page.notices.done_banner.text.text()
 
 
-def check_that_a_finding_stands_in_a_line_with_its_button_until_it_is_over(page: CockpitPage, demo: Window) -> None:
+def check_that_a_finding_is_shown_with_its_button_until_it_ends(page: CockpitPage, demo: Window) -> None:
     action = Action(ActionKind.SHORTER_DRAFT, "Draft 1 token", {"draft": 1})
     finding = Finding(FindingCode.ACCEPTANCE_LOW, "Few drafts are accepted.", {"share": 0.2}, action)
     demo.controller.health_changed.emit((finding,))
@@ -294,7 +292,7 @@ def check_that_a_finding_stands_in_a_line_with_its_button_until_it_is_over(page:
 
 
 @pytest.mark.thorough
-def test_what_another_start_does_not_mend_leads_to_the_page_that_does(
+def test_an_error_that_no_restart_fixes_has_a_button_to_the_page_that_does(
     window: Window, page: CockpitPage, qtbot: QtBot
 ) -> None:
     error = EngineFailed("The model does not fit.", "Take another one.")
@@ -308,7 +306,7 @@ def test_what_another_start_does_not_mend_leads_to_the_page_that_does(
     assert asked.args == ["start"]
 
 
-def panes_shown(page: CockpitPage) -> set[str]:
+def visible_panes(page: CockpitPage) -> set[str]:
     return {name for name in ("sliders", "plots", "chat") if page.panes.is_shown(name)}
 
 
@@ -320,7 +318,7 @@ def test_each_layout_has_its_panes_and_remembers_what_was_changed(
     for name, key in (("watch", "1"), ("adjust", "2"), ("chat", "3")):
         qtbot.keyClick(demo, key, Qt.KeyboardModifier.AltModifier)
         assert page.switches.value == name
-        seen[name] = panes_shown(page), page.memory.isVisible(), page.requests.isVisible()
+        seen[name] = visible_panes(page), page.memory.isVisible(), page.requests.isVisible()
     assert seen == {
         "watch": ({"sliders", "plots"}, False, True),
         "adjust": ({"sliders", "plots"}, True, False),
@@ -328,26 +326,26 @@ def test_each_layout_has_its_panes_and_remembers_what_was_changed(
     }
     assert page.chat.width() > page.plots.width()
     qtbot.mouseClick(page.tabs["sliders"], Qt.MouseButton.LeftButton)
-    assert panes_shown(page) == {"sliders", "plots", "chat"}
+    assert visible_panes(page) == {"sliders", "plots", "chat"}
     (hide,) = page.chat.findChildren(HidePaneButton)
     page.switches.button("watch").click()
     qtbot.mouseClick(page.tabs["chat"], Qt.MouseButton.LeftButton)
     qtbot.mouseClick(hide, Qt.MouseButton.LeftButton)
-    assert panes_shown(page) == {"sliders", "plots"}
+    assert visible_panes(page) == {"sliders", "plots"}
     page.switches.button("chat").click()
-    assert panes_shown(page) == {"sliders", "plots", "chat"}, "as it was left"
+    assert visible_panes(page) == {"sliders", "plots", "chat"}, "the layout is remembered"
     again = CockpitPage(demo.controller)
     while again.build_next_part():
         pass
     again.setParent(demo)
-    assert again.note.text() == page.note.text() != ""  # though it was told before the page was there
+    assert again.note.text() == page.note.text() != ""  # even though the note was set before this page existed
     assert again.panes.layout_name == "chat"
     demo.resize(940, 560)
-    assert len(panes_shown(page)) == 2, "what has no room makes way"
+    assert len(visible_panes(page)) == 2, "a pane without room is hidden"
     assert any(tab.isVisible() for tab in page.tabs.values())
     demo.resize(1440, 900)
     page.panes.reset_layout()
-    assert panes_shown(page) == {"plots", "chat"}
+    assert visible_panes(page) == {"plots", "chat"}
 
 
 def test_requests_of_all_clients_are_listed_as_they_go_on(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
@@ -406,7 +404,7 @@ def test_without_a_server_there_is_nothing_to_change(window: Window) -> None:
     assert "It did not start." in page.notices.problem_banner.text.text()
 
 
-def check_that_the_text_of_an_earlier_choice_is_never_shown_under_another(page: CockpitPage, qtbot: QtBot) -> None:
+def check_that_the_copy_panel_never_shows_the_text_of_another_kind(page: CockpitPage, qtbot: QtBot) -> None:
     panel, seen = page.copy_panel, list[str]()
     panel.text.textChanged.connect(lambda: seen.append(panel.text.toPlainText()))
     panel.show_kind("systemd")
@@ -417,7 +415,7 @@ def check_that_the_text_of_an_earlier_choice_is_never_shown_under_another(page: 
 
 
 @pytest.mark.thorough
-def test_what_failed_to_be_applied_is_reported_until_something_else_runs(
+def test_a_failed_change_is_shown_until_the_next_start(
     page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
 ) -> None:
     with qtbot.waitSignal(demo.controller.applied):

@@ -1,4 +1,4 @@
-"""One idea of memory: all pages and verbs give the same verdict and MiB, before and while one of them is served."""
+"""All pages and commands give the same verdict and MiB for a model file, before and while a server runs."""
 
 import hashlib
 import json
@@ -33,12 +33,12 @@ SERVED = "served-demo"
 MODELS = (*SPARSE, SERVED)
 QUANT = "Q4_K_M"
 OTHERS_MIB, OWN_MIB = 2_000, 12_000
-"""Memory of the card that another program has, and our engine once it runs."""
+"""GPU memory used by another program, and by our engine once it runs."""
 ALONE_MIB = 18 * 1_024 - OTHERS_MIB
 
 
-def _put(model_id: str, demo_model: Path) -> Path:
-    """Lay a file where `pull` would, and keep what its header says as that does."""
+def _add_model(model_id: str, demo_model: Path) -> Path:
+    """Put a model file where `pull` would, and store the summary of its header as `pull` does."""
     path = models_dir() / "tests" / model_id / f"{model_id}-{QUANT}.gguf"
     path.parent.mkdir(parents=True)
     if model_id == SERVED:
@@ -82,7 +82,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def read(home: Path, tmp_path: Path, demo_model: Path, driver: Path) -> dict[str, Any]:
     """The figures that each page and command shows for the files."""
-    paths = {each: _put(each, demo_model) for each in MODELS}
+    paths = {each: _add_model(each, demo_model) for each in MODELS}
     catalogue = home / "config" / "models"
     catalogue.mkdir(parents=True)
     (catalogue / "ten.toml").write_text("\n".join(_entry(each, path) for each, path in paths.items()))
@@ -108,15 +108,15 @@ def read(home: Path, tmp_path: Path, demo_model: Path, driver: Path) -> dict[str
 
 
 @pytest.mark.thorough
-def test_all_places_say_the_same_of_each_file_before_and_while_one_is_served(read: dict[str, Any]) -> None:
+def test_all_pages_and_commands_agree_on_each_file_before_and_while_one_is_served(read: dict[str, Any]) -> None:
     first = {machine: read["before"][machine]["plan"] for machine in ("here", "described")}
     different = {
-        f"{when}, {place}, {machine}: {model}": (said, first[machine][model])
+        f"{when}, {place}, {machine}: {model}": (figures, first[machine][model])
         for machine in first
         for when in ("before", "while")
         for place, found in read[when][machine].items()
-        for model, said in found.items()
-        if said != first[machine][model]
+        for model, figures in found.items()
+        if figures != first[machine][model]
     }
     assert different == {}
     places = {"start", "models", "plan", "estimate"}
@@ -124,9 +124,9 @@ def test_all_places_say_the_same_of_each_file_before_and_while_one_is_served(rea
     assert all(set(found) == set(MODELS) for found in read["while"]["here"].values())
     here = read["before"]["here"]["plan"]
     assert {free for _, _, free in here.values()} == {ALONE_MIB}
-    assert {status for status, _, _ in here.values()} >= {"FITS", "TOO BIG"}  # or nothing was told apart
-    would_not_fit_beside = [each for each in here.values() if ALONE_MIB - OWN_MIB < each[1] <= ALONE_MIB]
-    assert len(would_not_fit_beside) >= 3
+    assert {status for status, _, _ in here.values()} >= {"FITS", "TOO BIG"}  # both verdicts occur
+    fit_only_alone = [each for each in here.values() if ALONE_MIB - OWN_MIB < each[1] <= ALONE_MIB]
+    assert len(fit_only_alone) >= 3
 
     before, running, after = (read[when] for when in ("before", "while", "after"))
     for item in (*before["memory"].values(), after["plan"]):
@@ -137,7 +137,7 @@ def test_all_places_say_the_same_of_each_file_before_and_while_one_is_served(rea
     assert before["memory"]["plan"]["read_at"] < running["memory"]["plan"]["read_at"] < after["plan"]["read_at"]
 
 
-def test_the_age_of_what_was_read_is_shown_once_it_is_some_seconds(qtbot: QtBot) -> None:
+def test_the_age_of_a_memory_reading_is_shown_from_ten_seconds_on(qtbot: QtBot) -> None:
     label = ReadAge()
     qtbot.addWidget(label)
     label.show()

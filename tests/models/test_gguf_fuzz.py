@@ -8,7 +8,7 @@ import pytest
 
 from launcher.base.errors import ModelBroken
 from launcher.models.gguf import GgufModel, read_header, read_model, read_raw_header
-from tools.fuzz_gguf.__main__ import Case, TooSlow, verdict
+from tools.fuzz_gguf.__main__ import Case, TooSlow, run_case
 from tools.fuzz_gguf.pieces import take_apart
 from tools.fuzz_gguf.seeds import Seeds, make_seeds
 
@@ -72,8 +72,8 @@ class Ill(Case):
 @pytest.mark.parametrize(("do", "fault"), [("toil", TooSlow), ("hoard", MemoryError), ("stumble", KeyError)])
 def test_a_fault_of_the_reader_is_one_of_the_case(folder: Path, do: str, fault: type[BaseException]) -> None:
     with pytest.raises(fault):
-        verdict(Ill(do), folder, 0.05, 32)
+        run_case(Ill(do), folder, 0.05, 32)
 
 
 def test_a_refusal_is_counted_by_its_reason(folder: Path) -> None:
-    assert verdict(Ill("refuse"), folder, 1, 32) == "* is damaged or incomplete: it holds a key twice: *."
+    assert run_case(Ill("refuse"), folder, 1, 32) == "* is damaged or incomplete: it holds a key twice: *."

@@ -1,4 +1,4 @@
-"""Models of true geometry without content: what their files say and cost, and that the real engine takes them."""
+"""Model files with the shapes of real models but without data: headers, sizes, and that the real engine reads them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_file_is_whole_and_takes_kilobytes(name: str, written: Callable[[str
     assert header.vocabulary == header.tensors[0].dimensions[1]
 
 
-def test_another_reader_finds_the_same(written: Callable[[str], Path]) -> None:
+def test_the_gguf_package_reads_the_same_tensors(written: Callable[[str], Path]) -> None:
     reader = gguf.GGUFReader(written("qwen35moe-35b-q3_k_xl"))
     found = {tensor.name: (tuple(map(int, tensor.shape)), tensor.tensor_type.name) for tensor in reader.tensors}
     assert found == model("qwen35moe-35b-q3_k_xl").tensors
@@ -74,7 +74,7 @@ def test_another_reader_finds_the_same(written: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED_BYTES)
-def test_the_data_are_as_large_as_the_published_file_less_its_vocabulary(name: str) -> None:
+def test_the_data_is_as_large_as_that_of_the_published_file(name: str) -> None:
     vocabulary = 10_987_000 if name.startswith("qwen") else 15_768_000
     assert model(name).tensor_bytes == pytest.approx(PUBLISHED_BYTES[name] - vocabulary, rel=1e-3)
 
@@ -85,7 +85,7 @@ def test_there_are_as_many_tensors_as_in_the_published_file(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "head"), [("qwen35-9b-q4_k_m", True), ("qwen35-9b-q4_k_m-nomtp", False)])
-def test_the_head_is_there_or_left_out(name: str, head: bool, written: Callable[[str], Path]) -> None:
+def test_the_head_is_present_or_left_out(name: str, head: bool, written: Callable[[str], Path]) -> None:
     header = read_header(written(name))
     assert header.mtp_head is (MtpHead.PRESENT if head else MtpHead.NONE)
     assert header.block_count == 32 + head
@@ -99,7 +99,7 @@ def test_only_a_model_with_an_mtp_block_can_lose_it() -> None:
         model("gemma4-31b-draft-q8_0").without_head()
 
 
-def test_writing_takes_no_longer_than_reading_it_some_times(tmp_path: Path) -> None:
+def test_writing_takes_less_than_ten_times_as_long_as_reading(tmp_path: Path) -> None:
     path, largest = tmp_path / "largest.gguf", model("qwen35-27b-q4_k_m")
     before_s = time.process_time()
     write(path, "largest", largest)
@@ -174,8 +174,8 @@ def planned_contexts(flags: list[str], tables: int) -> list[int]:
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as engine:
         assert engine.stdout is not None
-        patience = threading.Timer(30, engine.kill)
-        patience.start()
+        time_limit = threading.Timer(30, engine.kill)
+        time_limit.start()
         lines: list[str] = []
         for line in engine.stdout:
             lines.append(line.decode("utf-8", "replace"))
@@ -183,7 +183,7 @@ def planned_contexts(flags: list[str], tables: int) -> list[int]:
                 found.append(int(row["context"]))
             if len(found) == tables:
                 break
-        patience.cancel()
+        time_limit.cancel()
         engine.kill()
     assert len(found) == tables, "".join(lines[-10:])
     return found

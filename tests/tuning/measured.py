@@ -1,4 +1,4 @@
-"""Measurements for tests: an environment, and runs with what is asked for."""
+"""Measurements for tests: an environment, and runs with given figures."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ DRAFTS = Acceptance(200, 150, (100, 100), (90, 60))
 def run(
     rate: float | None, settings: RunSettings = OFF, *, prompt: str = "code", began_s: float = 0.0, **figures: object
 ) -> Run:
-    """A run at so many tokens a second; with drafts where the settings have some."""
+    """Return a run with `rate` tokens a second; its drafts are DRAFTS if the settings have a draft length."""
     drafts = DRAFTS if settings.get("draft") else None
     made = Run(prompt, settings, began_s, 2.5, 40, 0, 250, 900.0, rate, 0.25, drafts)
     return replace(made, **figures)  # type: ignore[arg-type]

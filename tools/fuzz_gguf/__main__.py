@@ -1,8 +1,9 @@
 """Command line: `python -m tools.fuzz_gguf [--seconds N | --cases N] [--seed N]`.
 
-Each case is a good header, changed, and is made anew from the seed and its number. The reader must return a header that
-keeps its promises, or raise ModelBroken or ModelMissing, within a second of processor time and 50 MiB. Everything else
-is a fault: it is printed, its file is kept if --keep names a folder, and the exit code is 1. POSIX only.
+Each case is a valid header with random changes; a seed and a case number always give the same one. The reader must
+return a consistent header, or raise ModelBroken or ModelMissing, within a second of processor time and 50 MiB.
+Everything else is a fault: it is printed, its file is kept if --keep names a folder, and the exit code is 1. POSIX
+only.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _TAIL = re.compile(r"(begins with|alignment is|is named|blocks of|in its folder:
 
 
 class TooSlow(BaseException):
-    """The reader took more processor time than it may. Nothing but the fuzzer may catch it."""
+    """The reader exceeded its processor time. A BaseException, so that the reader cannot catch it."""
 
 
 @contextmanager
@@ -59,7 +60,7 @@ def limits(seconds: float, mib: float) -> Iterator[None]:
 
 
 class Case:
-    """One try, which its seed and number determine."""
+    """The model files of one test case, made from its seed and number, and `asked`, the file to read."""
 
     def __init__(self, seeds: Seeds, seed: int, number: int) -> None:
         random = Random(f"{seed} {number}")
@@ -80,7 +81,7 @@ class Case:
         self.asked = random.choice(_NAMES)
 
     def read(self, folder: Path) -> GgufModel:
-        """Read it: one file from memory, several from `folder`."""
+        """Read the model: a single file from memory, several from `folder`."""
         if len(self.files) == 1 and self.asked in self.files:
             data = self.files[self.asked]
             header = parse_header(BytesIO(data), PurePath(self.asked), self.file_bytes or len(data))
@@ -92,15 +93,15 @@ class Case:
             (folder / name).write_bytes(data)
         return read_model(folder / self.asked)
 
-    def keep(self, folder: Path) -> None:
-        """Write its files to `folder`."""
+    def write_files(self, folder: Path) -> None:
+        """Write the files to `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in self.files.items():
             (folder / name).write_bytes(data)
 
 
-def check_promises(model: GgufModel) -> None:
-    """Raise AssertionError when a model that was read is not what the reader says of it."""
+def check_consistency(model: GgufModel) -> None:
+    """Raise AssertionError if the facts in a model that was read contradict each other."""
     for part in model.parts:
         _check_header(part)
     assert len(model.tensors) == sum(len(part.tensors) for part in model.parts)
@@ -129,12 +130,12 @@ def _check_header(header: GgufHeader) -> None:
     assert all(length >= 0 for length in header.array_lengths.values())
 
 
-def verdict(case: Case, folder: Path, seconds: float, mib: float) -> str:
-    """Run one case, and return what came of it in words without its details."""
+def run_case(case: Case, folder: Path, seconds: float, mib: float) -> str:
+    """Run one case. Return "read", or the title of the expected error with its names and numbers replaced by "*"."""
     try:
         with limits(seconds, mib):
             model = case.read(folder)
-            check_promises(model)
+            check_consistency(model)
             check_complete(*model.parts)
     except (ModelBroken, ModelMissing) as error:
         return _DETAIL.sub("*", _TAIL.sub(r"\1 *", error.title))
@@ -142,37 +143,37 @@ def verdict(case: Case, folder: Path, seconds: float, mib: float) -> str:
 
 
 def main() -> int:
-    """Run cases until the time is over or so many are done; print the counts."""
+    """Run cases for a time or up to a number, and print how many had which outcome."""
     parser = argparse.ArgumentParser(prog="python -m tools.fuzz_gguf", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600, help="how long (default 600)")
-    parser.add_argument("--cases", type=int, help="how many, in place of how long")
-    parser.add_argument("--seed", type=int, default=0, help="which cases (default 0)")
+    parser.add_argument("--seconds", type=float, default=600, help="how long to run (default 600)")
+    parser.add_argument("--cases", type=int, help="run this number of cases instead")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random changes (default 0)")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the number of the first case")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the files of faulty cases go")
-    parser.add_argument("--case-seconds", type=float, default=1.0, help="processor time of one case (default 1)")
-    parser.add_argument("--case-mib", type=float, default=50, help="new memory of one case (default 50)")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the files of faulty cases in this folder")
+    parser.add_argument("--case-seconds", type=float, default=1.0, help="processor time limit of a case (default 1)")
+    parser.add_argument("--case-mib", type=float, default=50, help="memory limit of a case in MiB (default 50)")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mtp-fuzz-") as folder:
         seeds = make_seeds(Path(folder))
-        came_of, faults, longest_s, done = Counter[str](), 0, 0.0, 0
+        outcomes, faults, longest_s, done = Counter[str](), 0, 0.0, 0
         ends_s = time.monotonic() + chosen.seconds
         while done < chosen.cases if chosen.cases is not None else time.monotonic() < ends_s:
             number = chosen.first + done
             case = Case(seeds, chosen.seed, number)
             began_s = time.process_time()
             try:
-                came_of[verdict(case, Path(folder), chosen.case_seconds, chosen.case_mib)] += 1
+                outcomes[run_case(case, Path(folder), chosen.case_seconds, chosen.case_mib)] += 1
             except (Exception, TooSlow) as error:  # noqa: BLE001 -- whatever it is, it is a fault
                 faults += 1
                 print(f"case {number} of seed {chosen.seed}: {error!r}", file=sys.stderr)
                 traceback.print_exc(limit=-4)
                 if chosen.keep:
-                    case.keep(chosen.keep / f"{chosen.seed}-{number}")
+                    case.write_files(chosen.keep / f"{chosen.seed}-{number}")
             longest_s = max(longest_s, time.process_time() - began_s)
             done += 1
-    for what, count in came_of.most_common():
-        print(f"{count:9,}  {what}")
-    read = came_of["read"]
+    for outcome, count in outcomes.most_common():
+        print(f"{count:9,}  {outcome}")
+    read = outcomes["read"]
     print(f"seed {chosen.seed}: {done:,} cases, {read:,} read, {done - read - faults:,} refused, {faults:,} faults;")
     print(f"the longest took {longest_s:.3f} s of processor time")
     return 1 if faults else 0

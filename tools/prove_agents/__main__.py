@@ -1,10 +1,9 @@
-"""Runs real coding agents by `mtp-launcher code`: with a scripted engine behind the gateway, and with the demo.
+"""Runs real coding agents with `mtp-launcher code`, on a scripted engine behind the gateway and on the demo.
 
-The agents are installed from npm into a folder, each gets a home and a project of its own, and everything that it tries
-to reach beside this computer is refused and written down. A transcript of each is kept in FOLDER/transcripts. With
---misfortunes the servers treat them badly instead: prompts that are too long, conversations that outgrow the context,
-restarts and killed engines in the middle of a reply. With --late-system they meet a chat template that refuses
-system messages after the first one, on a llama-server.
+The agents are installed from npm into a folder. Each gets a home and a project of its own. Connections to other
+computers are refused and recorded. A transcript of each agent is kept in FOLDER/transcripts. --misfortunes tests errors
+instead: prompts that are too long, conversations that outgrow the context, restarts and killed engines in the middle of
+a reply. --late-system tests a llama-server whose chat template refuses system messages after the first one.
 """
 
 import argparse
@@ -26,8 +25,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="an empty folder, or one of an earlier run")
     parser.add_argument("agents", nargs="*", metavar="AGENT", help=f"default: {', '.join(HEADLESS)}")
-    parser.add_argument("--misfortunes", action="store_true", help="only print what each makes of bad luck")
-    parser.add_argument("--late-system", action="store_true", help="only try a template that refuses codex and claude")
+    parser.add_argument("--misfortunes", action="store_true", help="only print how each handles the errors of a server")
+    parser.add_argument(
+        "--late-system", action="store_true", help="only try a template that refuses late system messages"
+    )
     parser.add_argument("--llama-server", type=Path, help="the engine of --late-system (default: the built-in one)")
     parser.add_argument(
         "--template", type=Path, help="the template of --late-system, such as Qwen3.5's (default: one with its guard)"

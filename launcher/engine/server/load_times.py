@@ -65,7 +65,7 @@ def save_load_time(launch: Launch, seconds: float) -> None:
     """Save a load time in seconds; the last five of each model and build are kept. Write errors are ignored."""
     if not 0.0 <= seconds <= _LONGEST_S:
         return
-    known, key = _load_times(), _times_key(launch)
+    known, key = _read_load_times(), _times_key(launch)
     times = [*known.pop(key, []), round(seconds, 3)][-_TIMES_PER_MODEL:]
     kept = dict(list(known.items())[1 - _MOST_MODELS :]) | {key: times}
     with suppress(OSError):
@@ -74,7 +74,7 @@ def save_load_time(launch: Launch, seconds: float) -> None:
 
 def expected_load_time(launch: Launch) -> LoadTime | None:
     """Return the expected load time of this model with this build; None if it was never measured."""
-    times = _load_times().get(_times_key(launch))
+    times = _read_load_times().get(_times_key(launch))
     return LoadTime(median(times), len(times)) if times else None
 
 
@@ -86,7 +86,7 @@ def _times_file() -> Path:
     return state_dir() / "load-times.json"
 
 
-def _load_times() -> dict[str, list[float]]:
+def _read_load_times() -> dict[str, list[float]]:
     """Return the saved load times; empty if the file is missing or damaged."""
     with suppress(OSError):
         return _FILE.load(_times_file())
