@@ -111,7 +111,7 @@ def _resume() -> str:
         assert not target.exists()
         code, output = launcher("pull", *arguments, "--json")
         assert code == 0, output
-        with urllib.request.urlopen(f"{addresses['origin']}/told/a") as answer:
+        with urllib.request.urlopen(f"{addresses['origin']}/record/a") as answer:
             sent = json.load(answer)["sent_bytes"]
     done = events(output)[-1]
     assert done["resumed_bytes"] > len(data) // 5, done

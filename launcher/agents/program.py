@@ -60,10 +60,10 @@ def find_agents() -> FoundAgents:
 
 
 def find_program(agent: Agent) -> tuple[str, ...]:
-    """Return the words that start the agent's program. Raises AgentMissing.
+    """Return the command line that starts the agent's program. Raises AgentMissing.
 
-    On Windows npm installs a .cmd file, through which the shell would read the arguments once more. The script that it
-    starts is started directly.
+    On Windows npm installs a .cmd file, which would make the shell parse the arguments a second time. So the script
+    behind it is started directly.
     """
     found = _find_command(agent.program)
     if found is None:
@@ -119,7 +119,7 @@ def _read_numbers(path: Path) -> tuple[int, ...]:
 
 
 def _read_shim(path: Path) -> tuple[str, ...] | None:
-    """Return what a .cmd file of npm starts; None for another one."""
+    """Return the command line that a .cmd file of npm runs, None if npm did not write the file."""
     target = _SHIM_TARGET.search(path.read_text(encoding="utf-8", errors="replace"))
     if target is None:
         return None

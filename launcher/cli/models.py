@@ -38,8 +38,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "which",
         nargs="*",
         metavar="MODEL",
-        help="what to list, verify or remove: ID[:QUANT], REPO:FILE, a path, or all; for folders, alias, keep: add or"
-        " remove",
+        help="for list, verify and remove: ID[:QUANT], REPO:FILE, a path, or all; for folders, alias and keep: add"
+        " or remove",
     )
     parser.add_argument("--yes", action="store_true", help="remove without asking")
     parser.add_argument("--refresh", action="store_true", help="ask the hub for sizes and checksums, and keep them")
@@ -125,12 +125,12 @@ def _describe_outcome(model: ModelEntry, outcome: RefreshResult | LauncherError)
         f"{outcome.repo} at {outcome.revision}" if outcome.repo else "only its draft is on the hub"
     )
     for file, learned in groupby(outcome.learned, lambda each: each.file):
-        yield f"  known now  {file}: {', '.join(_format_figure(each.value) for each in learned)}"
+        yield f"  new        {file}: {', '.join(_format_figure(each.value) for each in learned)}"
     for each in outcome.differs:
         theirs, ours = _format_figure(each.hub), _format_figure(each.catalogue)
-        yield f"  differs    {each.file}: {theirs} on the hub now; the catalogue keeps {ours}, of another upload"
+        yield f"  differs    {each.file}: {theirs} on the hub now; the catalogue still has {ours}"
     for missing in outcome.missing:
-        yield f"  not there  {missing.file}" + ("" if missing.repo == outcome.repo else f" in {missing.repo}")
+        yield f"  missing    {missing.file}" + ("" if missing.repo == outcome.repo else f" in {missing.repo}")
     if not (outcome.learned or outcome.differs or outcome.missing):
         yield "  nothing new"
 
@@ -190,27 +190,27 @@ def _list_facts(model: ModelEntry) -> Iterator[tuple[str, str]]:
 
     if model.repo:
         yield "From", f"{model.repo}, {f'revision {model.revision}' if model.revision else 'no revision pinned'}"
-    yield "Licence", model.licence or "unknown here"
-    yield "Context", f"{model.native_context:,} tokens" if model.native_context else "unknown here"
+    yield "Licence", model.licence or "unknown"
+    yield "Context", f"{model.native_context:,} tokens" if model.native_context else "unknown"
     if model.speculation:
         speculation = SPECULATION[model.speculation]
         draft = f", {model.draft.file} ({_format_gb(model.draft.size_bytes)} GB)" if model.draft else ""
         yield "Drafts by", f"{speculation.summary} (--spec-type {speculation.spec_type}){draft}"
     defaults = {"on": "on, unless a request turns it off", "off": "off"}
-    yield "Thinking", defaults[model.thinking] if model.thinking else "unknown here"
+    yield "Thinking", defaults[model.thinking] if model.thinking else "unknown"
     if model.sampling:
         yield "Sampling", f"thinking: {_format_sampling(model.sampling.thinking)}"
         yield "", f"no thinking: {_format_sampling(model.sampling.no_thinking)}"
         yield "", f"from {model.sampling.source}"
     else:
-        yield "Sampling", "unknown here"
+        yield "Sampling", "unknown"
     if shape := model.geometry:
-        experts = f", {shape.experts} experts of which {shape.experts_used} work" if shape.experts else ""
+        experts = f", {shape.experts} experts, {shape.experts_used} used per token" if shape.experts else ""
         layers = f"{shape.layers} layers, {shape.attention_layers} with attention, {shape.mtp_layers} MTP"
         yield "Shape", f"{shape.architecture}: {layers}{experts}"
         yield "", f"from {model.geometry_source or 'its description'}"
     else:
-        yield "Shape", "unknown here, read from the file's header"
+        yield "Shape", "unknown, read from the file's header"
 
 
 def _format_files(model: ModelEntry) -> Iterator[str]:
@@ -279,7 +279,7 @@ class _Footnotes:
 
 def _format_sampling(sampling: Sampling | None) -> str:
     if sampling is None:
-        return "nothing advised"
+        return "no recommendation"
     return ", ".join(f"{name} {value:g}" for name, value in asdict(sampling).items() if value is not None)
 
 

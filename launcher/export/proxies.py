@@ -90,12 +90,14 @@ def _preset_lines(recipe: ExportRecipe) -> list[str]:
     name = recipe.name
     if re.search(r"[\]\r\n]", name) or name != name.strip() or name in ("*", ""):
         raise _cannot_export(
-            name, "The router's names of models cannot hold it", "a bracket, a line break or outer spaces"
+            name, "llama-server's router does not accept such a name", "a bracket, a line break or outer spaces"
         )
     for value in values.values():
         if re.search(r"[;#\r\n]", value) or value != value.strip():
             raise _cannot_export(
-                value, "The router's presets cannot hold it", "a semicolon, a hash sign, a line break or outer spaces"
+                value,
+                "llama-server's preset files cannot contain such a value",
+                "a semicolon, a hash sign, a line break or outer spaces",
             )
     return ["", f"[{name}]", *(f"{flag.lstrip('-')} = {value}" for flag, value in values.items())]
 

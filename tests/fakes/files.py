@@ -22,8 +22,8 @@ counted is counted for each RUN; FAULTS is `none` or some of these, with a comma
     slow=N            N bytes a second per connection    busy=M         a 503 for more than M connections at once
     wait=N            N milliseconds before it answers
 
-The store answers 400 to a request that carries a token. GET /told/RUN tells as JSON the requests and how many bytes of
-bodies were sent.
+The store answers 400 to a request that carries a token. GET /record/RUN returns the requests and the number of body
+bytes sent, as JSON.
 """
 
 import email.utils
@@ -78,8 +78,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.close_connection = True
         path = urlsplit(self.path)
-        if path.path.startswith("/told/"):
-            run = RUNS[path.path.removeprefix("/told/")]
+        if path.path.startswith("/record/"):
+            run = RUNS[path.path.removeprefix("/record/")]
             result = json.dumps({"requests": run.requests, "sent_bytes": run.sent_bytes}).encode()
             self.head(200, {"Content-Length": len(result)}, result)
             return

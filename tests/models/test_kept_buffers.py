@@ -1,4 +1,4 @@
-"""Sizes of compute buffers that an earlier process computed: the same again, and never in the way."""
+"""Sizes of compute buffers kept for the next process: reused if valid, and computed anew otherwise."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ SETTINGS = (
 
 @pytest.fixture(autouse=True)
 def kept(home: Path) -> Iterator[Path]:
-    begin_process()
+    forget_sizes()
     yield home / "cache" / "compute-buffers.json"
-    begin_process()
+    forget_sizes()
 
 
-def begin_process() -> None:
-    """Forget what this process knows, as a new one would."""
+def forget_sizes() -> None:
+    """Empty the caches of this process, so that it goes on like a new one."""
     find_compute_buffers.cache_clear()
     kept_buffers._open_store.cache_clear()
 
@@ -44,7 +44,8 @@ def open_store() -> kept_buffers._Store:
     return kept_buffers._open_store(os.environ[HOME_VARIABLE])
 
 
-def end_process() -> None:
+def save_sizes() -> None:
+    """Write the file, as a process does at its end."""
     open_store().save()
 
 
@@ -52,13 +53,13 @@ def refuse(geometry: Geometry, setting: ComputeSetting) -> None:
     raise AssertionError(f"{setting} of {geometry.architecture} is computed")
 
 
-def test_the_next_process_finds_what_was_computed(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_process_reuses_the_computed_sizes(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert GEOMETRY
     for setting in SETTINGS:
         assert find_compute_buffers(GEOMETRY, setting) == compute_buffers(GEOMETRY, setting)
     assert not kept.exists()
-    end_process()
-    begin_process()
+    save_sizes()
+    forget_sizes()
     monkeypatch.setattr(kept_buffers, "compute_buffers", refuse)
     for setting in SETTINGS:
         assert find_compute_buffers(GEOMETRY, setting) == compute_buffers(GEOMETRY, setting)
@@ -72,44 +73,44 @@ def test_two_processes_add_to_one_file(kept: Path, monkeypatch: pytest.MonkeyPat
     assert GEOMETRY
     find_compute_buffers(GEOMETRY, SETTINGS[0])
     first = open_store()
-    begin_process()
+    forget_sizes()
     find_compute_buffers(GEOMETRY, SETTINGS[1])
-    end_process()
+    save_sizes()
     first.save()
-    begin_process()
+    forget_sizes()
     monkeypatch.setattr(kept_buffers, "compute_buffers", refuse)
     for setting in SETTINGS[:2]:
         assert find_compute_buffers(GEOMETRY, setting) == compute_buffers(GEOMETRY, setting)
 
 
-def test_of_another_formula_or_damaged_they_are_computed_again(
+def test_sizes_of_another_formula_or_a_damaged_file_are_computed_again(
     kept: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert GEOMETRY
     right = find_compute_buffers(GEOMETRY, SETTING)
-    end_process()
+    save_sizes()
     whole = kept.read_bytes()
     wrong = whole.replace(f"[{right.target},".encode(), b"[7,")
     assert wrong != whole
     for text in (wrong, whole[: len(whole) // 2], b"", b"\xff" * 200):
         kept.write_bytes(text)
-        begin_process()
+        forget_sizes()
         assert find_compute_buffers(GEOMETRY, SETTING) == right
-        end_process()
+        save_sizes()
         assert kept.read_bytes() == whole
     with monkeypatch.context() as patch:
         patch.setattr(kept_buffers, "_describe_formula", lambda: "another")
-        begin_process()
+        forget_sizes()
         patch.setattr(kept_buffers, "compute_buffers", refuse)
         with pytest.raises(AssertionError, match="is computed"):
             find_compute_buffers(GEOMETRY, SETTING)
     assert not caplog.records
 
 
-def test_a_folder_that_cannot_be_written_is_no_obstacle(home: Path) -> None:
+def test_sizes_are_computed_without_a_writable_folder(home: Path) -> None:
     assert GEOMETRY
     home.mkdir()
     (home / "cache").write_text("no folder")
     assert find_compute_buffers(GEOMETRY, SETTING) == compute_buffers(GEOMETRY, SETTING)
-    end_process()
+    save_sizes()
     assert (home / "cache").read_text() == "no folder"

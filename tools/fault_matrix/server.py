@@ -1,4 +1,4 @@
-"""The fake file server of the tests, as a program beside this one."""
+"""Runs the fake file server of the tests as a process of its own."""
 
 import json
 import subprocess
@@ -23,26 +23,26 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class FileServer:
-    """Its two addresses, and the folder whose files it has."""
+    """The running file server: the addresses of its two hosts, and the folder of its files."""
 
     origin: str
     store: str
     folder: Path
 
     def url(self, run: str, faults: str, file: str) -> str:
-        """Return the address of a file with these faults, counted for `run`."""
+        """Return the URL of a file, sent with these faults. Requests to it are recorded under the name `run`."""
         return f"{self.origin}/{run}/{faults}/{file}"
 
     def read_record(self, run: str) -> RunRecord:
-        """Ask it what it saw."""
+        """Return what the server recorded for `run`."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{self.origin}/told/{run}") as answer:
+        with opener.open(f"{self.origin}/record/{run}") as answer:
             return RunRecord(**json.load(answer))
 
 
 @contextmanager
 def serving(folder: Path) -> Iterator[FileServer]:
-    """Run it for as long as the block lasts."""
+    """Run the server for files of `folder` until the block ends."""
     command = [sys.executable, str(_PROGRAM), str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdin is not None
