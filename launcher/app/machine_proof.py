@@ -89,14 +89,14 @@ _SETTINGS_SHARE, _MONITORING_SHARE = 0.6, 0.12
 """Shares of the time after which no further settings are tried, and for the cost of monitoring. The rest is load."""
 _SEED = 1
 _REPLIES = 2
-"""Timed replies with the settings that are served, and with MTP switched."""
+"""Number of timed replies with the served settings, and with MTP switched on or off."""
 _SHORTEST_CONTEXT = 256
 _MOST_MEMORY_DIFFERENCE, _MOST_PART_DIFFERENCE = 0.02, 0.01
 """Shares by which the total and a part may differ from the plan, as in docs/accuracy.md."""
 _GROWTH_SLACK_MIB = 64
 """MiB by which other programs may change the memory in use, where the driver does not tell programs apart."""
-_LOAD_TIMES, _LOAD_SLACK_S = 2.0, 2.0
-"""A load may take so many times as long as expected, or so many seconds longer."""
+_MOST_LOAD_RATIO, _LOAD_SLACK_S = 2.0, 2.0
+"""Limits of a load: this many times the expected time, or this many seconds more."""
 _LEAST_RATIO, _LEAST_PAIRS, _PAIR_REPLY_S = 0.99, 6, 0.5
 """Least share of the tokens/s that monitoring leaves, fewest pairs to judge it, and seconds of a reply in a pair."""
 _FEWEST_TOKENS, _REPLY_SHARE = 16, 0.05
@@ -162,7 +162,9 @@ class MachineProof:
         self._check_wsl(in_wsl=bool(host.wsl))
         await self._check_tray()
         is_windows = host.kind == "windows"
-        by_hand = message("Only a person sees its page: note what it showed when you opened the setup program.")
+        by_hand = message(
+            "Only a person can check this: note what SmartScreen showed when you opened the setup program."
+        )
         self._skip("smartscreen", by_hand if is_windows else message("This is not Windows."))
         self._situation = await read_situation(MachineDescription(wake=True))
         self._idle_used_mib = await asyncio.to_thread(self._read_used_memory)
@@ -436,8 +438,8 @@ class MachineProof:
         if expected is None or loaded_s is None:
             self._skip("load-time", message("The time of a load is not known."))
         else:
-            most_s = max(_LOAD_TIMES * expected.seconds, expected.seconds + _LOAD_SLACK_S)
-            agrees = expected.seconds / _LOAD_TIMES - _LOAD_SLACK_S <= loaded_s <= most_s
+            most_s = max(_MOST_LOAD_RATIO * expected.seconds, expected.seconds + _LOAD_SLACK_S)
+            agrees = expected.seconds / _MOST_LOAD_RATIO - _LOAD_SLACK_S <= loaded_s <= most_s
             self._judge("load-time", agrees, f"{expected.seconds:.1f} s", f"{loaded_s:.1f} s")
         self._judge_load(runs, throttling_known=throttling_known, spill_known=spill_known)
         self._judge_sleep(runs)
@@ -484,7 +486,10 @@ class MachineProof:
     # Evidence
 
     def _list_evidence(self) -> tuple[dict[str, str], ...]:
-        """Return a row for the settings that are served, and one with MTP switched, for a model of the catalogue."""
+        """Return a row for the settings that are served, and one with MTP switched on or off.
+
+        Returns none unless the model is in the catalogue.
+        """
         environment, served = self._environment, self._launches.get(SERVED)
         if environment is None or served is None:
             return ()

@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
     parser.add_argument("--vision", action="store_true", help="with the model's vision projector, for images")
     parser.add_argument("--engine", type=Path, metavar="PATH", help="a llama-server, or an installed engine")
-    parser.add_argument("--port", type=parse_int, metavar="P", help="port on 127.0.0.1 (default: the one of last time)")
+    parser.add_argument("--port", type=parse_int, metavar="P", help="port on 127.0.0.1 (default: the last one)")
     parser.add_argument(
         "--shell", choices=get_args(Shell), help=f"for {', '.join(_list_for_shells())} (default: this system's)"
     )
@@ -201,7 +201,7 @@ def _check_no_plan_options(options: argparse.Namespace, *, is_file: bool) -> Non
         hint = "It chooses among the catalogue's models: name one with --model, without --engine."
         raise BadOption(f"{given} does not apply to a model file.", hint)
     if given:
-        raise BadOption(f"{given} does not apply to an engine that is named.", "Leave one of them out.")
+        raise BadOption(f"{given} and --engine cannot be combined.", "Leave one of them out.")
 
 
 def _find_given_option(options: argparse.Namespace, names: Iterable[str]) -> str | None:
@@ -217,7 +217,7 @@ def _write_export(path: Path, text: str, *, mode: int, force: bool) -> None:
 
     path = expand_user(path)
     if not path.parent.is_dir():  # write_atomically would create a misspelt folder, and the user not find the file
-        raise TargetUnusable(f"There is no folder {path.parent}.", "Make it first, or name another.", path=str(path))
+        raise TargetUnusable(f"There is no folder {path.parent}.", "Create it first, or name another.", path=str(path))
     if path.exists() and not force:
         raise FileInTheWay(f"{path} already exists.", "Name another file, or add --force.", path=str(path))
     write_atomically(path, text.encode(), mode=mode)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from launcher.models.plan import Plan
     from launcher.monitor.reply import Reply
 
-_DEMO = "`mtp-launcher demo` shows all of it on a small built-in model, with neither a GPU nor the network."
+_DEMO = "`mtp-launcher demo` runs a small built-in model; it needs neither a GPU nor the network."
 _STEP_LABELS = {
     "engine": "Engine",
     "model": "Model",

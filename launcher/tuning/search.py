@@ -24,7 +24,7 @@ _DRAWS = 128
 _MODEL_SPREAD = 0.006
 """Standard deviation of a forecast gain for what the model of effects does not describe."""
 _NOISE_SHARE = 0.05
-"""Share of the noise of one reply that is added to it, because the noise is estimated from few replies, too."""
+"""Uncertainty of a gain because the noise itself is estimated from few replies, as a share of the noise of a reply."""
 _GAIN_DEVIATIONS = statistics.NormalDist().inv_cdf(GAIN_CHANCE)
 """Standard deviations by which a gain must be above 0 to be recommended."""
 _MOST_WEIGHED = 150
@@ -63,7 +63,7 @@ class Search:
     def __init__(
         self, space: Space, prompts: Sequence[str], goal: Goal, seed: int, weights: Mapping[str, float] | None = None
     ) -> None:
-        """`weights` are those of the prompts in the value of all, by default the same for all."""
+        """`weights` are the weights of the prompts in the mean over all prompts, by default equal."""
         self.grid: list[RunSettings] = list(space.fitting_settings())
         self.excluded = np.zeros(len(self.grid), dtype=bool)
         self._space, self._goal, self._prompts = space, goal, list(prompts)
@@ -138,11 +138,11 @@ class Search:
     def choose_next(self, assessment: Assessment, noise: float, seconds: Array) -> RunSettings:
         """Return the settings whose measurement is expected to improve the answer most per second.
 
-        `noise` is the standard deviation of a trial's score, and `seconds` what a trial of each of the settings takes.
-        The answer's value is the score of the best settings that are likely to beat the baseline. For each of the
-        settings it is computed how measuring them once or several times would change what is known of all, and so the
-        answer (knowledge gradient, P. Frazier and W. Powell 2010). Without any hope of a better answer, they are the
-        best ones of a random draw (Thompson sampling).
+        `noise` is the standard deviation of a trial's score, `seconds` the duration of a trial for each settings in the
+        grid. The answer's value is the score of the best settings that are likely to beat the baseline. For each
+        settings the method computes how much one or several trials of them are expected to raise that value (knowledge
+        gradient, P. Frazier and W. Powell 2010). If no trial is expected to raise it, the best settings of a random
+        draw are returned (Thompson sampling).
         """
         allowed = self._most_promising(assessment)
         scores, seconds = assessment.scores[:, allowed], seconds[allowed]
@@ -157,7 +157,9 @@ class Search:
         clear[0] = True
         worth = np.zeros(len(allowed))
         for trials in _TRIALS_AHEAD:
-            learned = covariance / np.sqrt(variance + noise**2 / trials)[:, None]  # rows: measured, columns: told about
+            learned = (
+                covariance / np.sqrt(variance + noise**2 / trials)[:, None]
+            )  # rows: settings measured, columns: settings whose score changes
             left = np.sqrt(np.maximum(gain_variance - (learned - learned[:, [0]]) ** 2, 0) + floor)
             needed = _GAIN_DEVIATIONS * left
             answers = np.zeros(len(allowed))
@@ -233,7 +235,7 @@ class Search:
         return None if index is None or self.excluded[index] else index
 
     def _answer_scores(self, stacked: Array, costs: Array, prompts: Sequence[int]) -> Array:
-        """Return scores for the `answer` aim: the time of prompt processing and generation, averaged over prompts."""
+        """Return scores for the goal `answer`: the time of prompt processing and generation, averaged over prompts."""
         reading = self._prefill_surface().draw(self._rng, _DRAWS)
         read, written = self._tokens_by_prompt()
         total = np.zeros_like(costs)

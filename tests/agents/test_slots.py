@@ -1,4 +1,4 @@
-"""Requests beside the main conversation, by the real engine: titles and sub-agents must not cost it its prompt."""
+"""Titles and sub-agents of an agent must not push its main conversation out of the engine's cache."""
 
 import asyncio
 from pathlib import Path
@@ -30,7 +30,7 @@ async def send_turn(client: EngineClient, messages: list[dict[str, str]]) -> dic
 
 
 async def measure_reuse(agent: Agent, model: Path) -> float:
-    """Return the share of the main prompt that its second turn reuses, after as many others as the agent sends."""
+    """Return the share of the main prompt that its second turn reuses after the agent's other requests."""
     names = ("Title", "Explorer", "Tester")[: agent.slots - 1]
     options = ServeOptions(model, draft=0, context=16_384, slots=agent.slots, kv_unified=True, cache_ram=0)
     async with serve(options) as session:
@@ -46,7 +46,7 @@ async def measure_reuse(agent: Agent, model: Path) -> float:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("agent", [agent for agent in load_agents() if agent.slots > 1], ids=lambda agent: agent.name)
-def test_what_an_agent_asks_beside_leaves_the_main_prompt_in_its_slot(
+def test_other_requests_of_an_agent_leave_the_main_prompt_in_its_slot(
     agent: Agent, demo_model: Path, home: Path
 ) -> None:
     assert asyncio.run(measure_reuse(agent, demo_model)) >= _LEAST_REUSE

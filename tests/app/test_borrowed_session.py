@@ -1,4 +1,4 @@
-"""A tune on a running server that clients go on using: it gives way to them, and leaves the server as it was.
+"""Measurements on a running server: they wait while clients use it, and restore its settings at the end.
 
 The engines are real: the built-in one with the demo model.
 """
@@ -91,12 +91,12 @@ async def test_a_client_in_the_middle_of_a_measurement_is_answered_and_the_measu
             run = await measuring
             assert (run.error, run.reply_tokens) == (None, 900)
             assert lent.waited_s > 0
-            assert run.began_s + run.wall_s <= bench.now_s() + 0.001  # whose clock stood still
+            assert run.began_s + run.wall_s <= bench.now_s() + 0.001  # the bench's clock stands still while it waits
             assert [record.end for record in session.request_log.records] == ["client left"]  # no measurement is logged
         assert session.supervisor.options == options
 
 
-async def test_a_tune_ends_although_a_client_streams_meanwhile_and_the_settings_come_back(
+async def test_a_tune_completes_while_a_client_streams_and_the_settings_are_restored(
     options: ServeOptions,
 ) -> None:
     async with serving(options) as (session, client):
@@ -131,7 +131,7 @@ class Conversation:
         self._turns = [{"role": "user", "content": QUESTION}]
 
     async def ask(self) -> dict[str, int]:
-        """Take the next turn, and return the engine's timings of the reply."""
+        """Send the next turn and return the engine's timings of the reply."""
         body = {
             "messages": self._turns,
             "max_tokens": 20,
@@ -145,7 +145,7 @@ class Conversation:
         return timings
 
 
-async def test_a_client_s_conversation_is_remembered_over_measured_replies_and_starts(options: ServeOptions) -> None:
+async def test_a_client_s_prompt_cache_survives_measured_replies_and_restarts(options: ServeOptions) -> None:
     async with serving(options) as (session, client), borrowed(session) as lent:
         conversation = Conversation(client)
         read = (await conversation.ask())["prompt_n"]
@@ -178,7 +178,7 @@ async def test_a_restart_while_a_conversation_is_restored_does_not_lose_it(
             changing = asyncio.create_task(session.start(replace(options, draft=1)))
             while session.last_handover is before:
                 await asyncio.sleep(0.01)
-            answer = await self.count_prompt({"messages": [{"role": "user", "content": "Hi"}]})  # some time later
+            answer = await self.count_prompt({"messages": [{"role": "user", "content": "Hi"}]})  # takes some time
             assert answer is not None
         return await original(self, path, body)
 
@@ -195,7 +195,7 @@ async def test_a_restart_while_a_conversation_is_restored_does_not_lose_it(
         assert timings["cache_n"] >= read - 10
 
 
-async def test_a_measurement_that_is_killed_leaves_the_settings_of_before(options: ServeOptions) -> None:
+async def test_the_settings_are_restored_when_a_measurement_is_killed(options: ServeOptions) -> None:
     async with serving(options) as (session, _):
         address = (await find_entry(session)).control_address
         assert address is not None
@@ -209,7 +209,7 @@ async def test_a_measurement_that_is_killed_leaves_the_settings_of_before(option
         await session.supervisor.wait_for_state(ServerState.READY)
 
 
-async def test_what_somebody_else_changes_ends_the_measurement_and_stays(options: ServeOptions) -> None:
+async def test_a_change_by_somebody_else_ends_the_measurement_and_stays(options: ServeOptions) -> None:
     async with serving(options) as (session, _), borrowed(session) as lent:
         bench = BorrowedBench(lent, options)
         await bench.become({"draft": 3})
@@ -225,7 +225,7 @@ async def test_what_somebody_else_changes_ends_the_measurement_and_stays(options
     assert session.loan is None
 
 
-async def test_settings_that_are_taken_stay(options: ServeOptions) -> None:
+async def test_kept_settings_stay_after_the_loan(options: ServeOptions) -> None:
     async with serving(options) as (session, _):
         async with borrowed(session) as lent:
             await lent.keep_settings(replace(options, draft=4))
@@ -233,7 +233,7 @@ async def test_settings_that_are_taken_stay(options: ServeOptions) -> None:
         assert session.supervisor.options == replace(options, draft=4)
 
 
-async def test_only_one_measurement_borrows_a_server_and_none_one_without_the_gateway(options: ServeOptions) -> None:
+async def test_a_server_is_lent_once_at_a_time_and_only_with_the_gateway(options: ServeOptions) -> None:
     async with serving(options) as (session, client):
         address = (await find_entry(session)).control_address
         assert address is not None

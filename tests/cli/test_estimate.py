@@ -33,13 +33,13 @@ LONG = ("--ctx", "262144", "--kv", "q8_0", "--ubatch", "256")
 
 @pytest.fixture(autouse=True)
 def no_engine_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No llama-server of this computer's own."""
+    """Hide the llama-server that this computer may have."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
 
 
 @pytest.fixture(scope="module")
 def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The geometry of Qwen3.6-35B-A3B with its head, 17.2 GB of it holes."""
+    """A sparse file of 17.2 GB with the geometry of Qwen3.6-35B-A3B and its head; it occupies almost no disk space."""
     path = tmp_path_factory.mktemp("sparse") / "35b.gguf"
     write(path, "35b", model("qwen35moe-35b-q3_k_xl"))
     return path
@@ -53,21 +53,21 @@ def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[s
     return forked.run("estimate", *arguments, **options)
 
 
-def answer(*arguments: str | Path, code: int = 0, **options: Any) -> dict[str, Any]:  # noqa: ANN401
+def read_json(*arguments: str | Path, code: int = 0, **options: Any) -> dict[str, Any]:  # noqa: ANN401
     result = run(*arguments, "--json", **options)
     assert result.returncode == code, result.stderr + result.stdout
     value: dict[str, Any] = json.loads(result.stdout)
     return value
 
 
-def complaint(*arguments: str | Path, **options: Any) -> dict[str, Any]:  # noqa: ANN401
-    error: dict[str, Any] = answer(*arguments, code=1, **options)["error"]
+def read_error(*arguments: str | Path, **options: Any) -> dict[str, Any]:  # noqa: ANN401
+    error: dict[str, Any] = read_json(*arguments, code=1, **options)["error"]
     assert error["message"].endswith(".")
     return error
 
 
-def program(path: Path, body: str) -> Path:
-    """An engine that answers a probe, and otherwise does what `body` says."""
+def write_engine(path: Path, body: str) -> Path:
+    """Write an engine that answers --version and --help, and otherwise runs `body`."""
     flags = "--model --ctx-size --parallel --gpu-layers --flash-attn --spec-type --spec-draft-n-max --host --port"
     path.write_text(
         f"#!{sys.executable}\nimport os, signal, sys, time\n"
@@ -79,17 +79,17 @@ def program(path: Path, body: str) -> Path:
 
 
 class TestJson:
-    def test_it_has_what_programs_were_promised(self, sparse: Path) -> None:
-        result = answer(sparse, "--gpu-memory", "24", *LONG)
+    def test_the_documented_keys_are_there(self, sparse: Path) -> None:
+        result = read_json(sparse, "--gpu-memory", "24", *LONG)
         assert result["parts"].keys() == PARTS
         assert result["total_mib"] == pytest.approx(sum(result["parts"].values()), abs=0.5)
         assert "engine" not in result
         assert (result["backend"], result["ctx"], result["kv"], result["draft"]) == ("cuda", 262_144, "q8_0", 2)
         assert (result["mtp_head"], result["architecture"], result["exact"]) == ("present", "qwen35moe", True)
 
-    def test_the_caches_of_a_real_gpu_s_log(self, sparse: Path) -> None:
+    def test_the_figures_match_the_log_of_a_real_gpu(self, sparse: Path) -> None:
         # qiip engine logs (b10964): 2,720 and 188.44 of context, 512 of the head's, 666.3 and 148 of compute.
-        parts = answer(sparse, "--gpu-memory", "24", *LONG)["parts"]
+        parts = read_json(sparse, "--gpu-memory", "24", *LONG)["parts"]
         assert (parts["kv"], parts["recurrent"], parts["draft_kv"]) == (2_720, 188.4, 512)
         assert parts["compute"] == pytest.approx(666.3, rel=0.03)
         assert parts["draft_compute"] == pytest.approx(148, rel=0.03)
@@ -105,8 +105,8 @@ class TestJson:
             (["--slots", "4"], "recurrent", 753.8),
         ],
     )
-    def test_an_option_moves_its_part(self, options: list[str], part: str, wanted: float, sparse: Path) -> None:
-        assert answer(sparse, "--gpu-memory", "24", *options)["parts"][part] == pytest.approx(wanted, abs=0.1)
+    def test_an_option_changes_its_part(self, options: list[str], part: str, wanted: float, sparse: Path) -> None:
+        assert read_json(sparse, "--gpu-memory", "24", *options)["parts"][part] == pytest.approx(wanted, abs=0.1)
 
     @pytest.mark.parametrize(
         ("options", "too_long"), [(["256K"], False), (["512K"], True), (["512K", "--slots", "2"], False)]
@@ -114,12 +114,12 @@ class TestJson:
     def test_a_context_beyond_the_trained_one_is_reported(
         self, options: list[str], too_long: bool, sparse: Path
     ) -> None:
-        warnings = answer(sparse, "--gpu-memory", "24", "--kv", "Q8_0", "--ctx", *options)["warnings"]
+        warnings = read_json(sparse, "--gpu-memory", "24", "--kv", "Q8_0", "--ctx", *options)["warnings"]
         text = "The context is longer than the 262,144 tokens that the model was trained for."
         assert warnings == ([text] if too_long else [])
 
     def test_experts_on_the_host(self, sparse: Path) -> None:
-        plain, moved = (answer(sparse, "--gpu-memory", "24", "--n-cpu-moe", count) for count in ("0", "20"))
+        plain, moved = (read_json(sparse, "--gpu-memory", "24", "--n-cpu-moe", count) for count in ("0", "20"))
         gone = plain["parts"]["weights"] - moved["parts"]["weights"]
         assert gone > 6_000
         assert moved["host_mib"] - plain["host_mib"] == pytest.approx(gone, rel=0.01)
@@ -137,12 +137,12 @@ class TestText:
         assert table["GPU memory free"] == "23,764"
         assert max(map(len, lines)) <= 110
 
-    def test_what_is_missing_is_reported(self, sparse: Path) -> None:
+    def test_missing_memory_is_reported(self, sparse: Path) -> None:
         output = run(sparse, "--gpu-memory", "8", "--n-cpu-moe", "0").stdout
         assert "too few" in output.split("GPU memory free")[1].splitlines()[0]
         assert "too few" not in run(sparse, "--gpu-memory", "24").stdout
 
-    def test_what_one_of_several_gpus_lacks_is_reported(self, sparse: Path) -> None:
+    def test_missing_memory_of_one_of_several_gpus_is_reported(self, sparse: Path) -> None:
         cards = (22_000, 4_000)
         setting = PlanSettings(context=32_768, backend="cuda", gpus=2, gpu_free_mib=cards, tensor_split="1,1")
         found = estimate_by_formula(read_source(str(sparse)), setting)
@@ -152,7 +152,7 @@ class TestText:
         assert f"{-(-found.needed_bytes // 2**20) - 26_000:,} too few" in result
         assert "TOO BIG" in result
 
-    def test_the_engine_stands_beside(self, sparse: Path) -> None:
+    def test_the_engine_s_figures_are_shown_beside_the_formula_s(self, sparse: Path) -> None:
         output = run(sparse, "--gpu-memory", "24", "--ask-engine", *LONG).stdout
         assert "engine     2,908 with the KV cache" in output
         assert "engine       512" in output
@@ -163,8 +163,10 @@ class TestText:
         [([], "the input embedding lies"), (["--n-cpu-moe", "4"], "input embedding and experts lie")],
         ids=["whole", "experts on the host"],
     )
-    def test_what_another_backend_changes_is_explained(self, options: list[str], what: str, sparse: Path) -> None:
-        result = answer(sparse, "--gpu-memory", "24", "--ask-engine", *options)
+    def test_a_difference_because_of_another_backend_is_explained(
+        self, options: list[str], what: str, sparse: Path
+    ) -> None:
+        result = read_json(sparse, "--gpu-memory", "24", "--ask-engine", *options)
         more = round(result["engine"]["model_mib"] - result["parts"]["weights"])
         text = " ".join(run(sparse, "--gpu-memory", "24", "--ask-engine", *options).stdout.split())
         completed = text.split("It computes by cpu, and these figures are for cuda: its weights are ")[1]
@@ -183,15 +185,15 @@ class TestText:
             assert max(map(len, output.splitlines())) <= columns
         assert run(sparse, *machine, env=environment).stdout.split() == wide
 
-    def test_a_guess_is_called_one(self, sparse: Path) -> None:
+    def test_a_guess_is_marked_as_a_guess(self, sparse: Path) -> None:
         output = run(sparse, "--gpu-memory", "24", "--backend", "metal").stdout
         assert "is a guess" in output
         assert "is a guess" not in run(sparse, "--gpu-memory", "24").stdout
 
 
 class TestAskEngine:
-    def test_the_built_in_engine_says_what_the_formula_says(self, sparse: Path, home: Path) -> None:
-        result = answer(sparse, "--backend", "cpu", "--ask-engine", *LONG)
+    def test_the_built_in_engine_agrees_with_the_formula(self, sparse: Path, home: Path) -> None:
+        result = read_json(sparse, "--backend", "cpu", "--ask-engine", *LONG)
         engine, parts = result["engine"], result["parts"]
         assert engine.keys() >= ENGINE
         assert (engine["context_mib"], engine["draft_context_mib"]) == (2_908, 512)
@@ -205,14 +207,14 @@ class TestAskEngine:
         assert list((home / "cache" / "twins").iterdir()) == []
 
     def test_without_mtp_the_drafts_are_null(self, sparse: Path) -> None:
-        engine = answer(sparse, "--backend", "cpu", "--no-mtp", "--ask-engine")["engine"]
+        engine = read_json(sparse, "--backend", "cpu", "--no-mtp", "--ask-engine")["engine"]
         assert (engine["draft_context_mib"], engine["draft_compute_mib"]) == (None, None)
 
     def test_a_difference_of_more_than_three_percent_is_flagged(self, sparse: Path, tmp_path: Path) -> None:
         row = "P| - Host | 30000 = 20000 + 9000 + 1000 |"
         head = "P| memory breakdown [MiB] | total free self model context compute unaccounted |"
         body = f"for line in [{head!r}, {row!r}] * 2 + ['end']: print(line, flush=True)\ntime.sleep(60)"
-        result = answer(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", program(tmp_path / "e", body))
+        result = read_json(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", write_engine(tmp_path / "e", body))
         assert (result["engine"]["model_mib"], result["flagged"]) == (20_000, True)
         assert result["difference_percent"] < -3
         text = run(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", tmp_path / "e").stdout
@@ -231,11 +233,11 @@ class TestAskEngine:
         ],
         ids=["silent", "dying", "failing"],
     )
-    def test_an_engine_that_is_of_no_use_leaves_the_formula(
+    def test_the_formula_is_used_when_the_engine_fails(
         self, body: str, code: str, expected: str, sparse: Path, tmp_path: Path, home: Path
     ) -> None:
-        engine = program(tmp_path / "engine", body)
-        result = answer(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", engine, code=1)
+        engine = write_engine(tmp_path / "engine", body)
+        result = read_json(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", engine, code=1)
         assert result["engine"] is None
         assert result["engine_error"]["code"] == code
         assert expected in result["engine_error"]["message"]
@@ -247,29 +249,29 @@ class TestAskEngine:
         assert "The formula's figures stand." in " ".join(text.stdout.split())
         assert list((home / "cache" / "twins").iterdir()) == []
 
-    def test_where_no_sparse_file_can_be_made_the_formula_stands(self, sparse: Path, home: Path) -> None:
+    def test_the_formula_is_used_when_no_sparse_file_can_be_made(self, sparse: Path, home: Path) -> None:
         (home / "cache").mkdir(parents=True)
         (home / "cache" / "twins").touch()
-        result = answer(sparse, "--gpu-memory", "24", "--ask-engine", code=1)
+        result = read_json(sparse, "--gpu-memory", "24", "--ask-engine", code=1)
         assert result["engine"] is None
         assert result["engine_error"]["code"] == "twin_impossible"
         assert "MTP_LAUNCHER_HOME" in result["engine_error"]["hint"]
         assert result["parts"].keys() == PARTS
 
-    def test_an_engine_that_is_not_there_is_the_user_s_mistake(self, sparse: Path, tmp_path: Path) -> None:
-        assert complaint(sparse, "--gpu-memory", "24", "--engine", tmp_path / "none")["code"] == "engine_missing"
+    def test_a_missing_engine_is_an_error(self, sparse: Path, tmp_path: Path) -> None:
+        assert read_error(sparse, "--gpu-memory", "24", "--engine", tmp_path / "none")["code"] == "engine_missing"
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    def test_ended_while_the_engine_thinks_it_leaves_nothing(
+    def test_interrupting_the_engine_leaves_no_file(
         self, number: signal.Signals, sparse: Path, tmp_path: Path, home: Path
     ) -> None:
-        engine = program(tmp_path / "engine", f"open({str(tmp_path / 'began')!r}, 'w').close(); time.sleep(600)")
+        engine = write_engine(tmp_path / "engine", f"open({str(tmp_path / 'began')!r}, 'w').close(); time.sleep(600)")
         with subprocess.Popen(
             command(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", engine),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         ) as process:
-            limit_s = time.monotonic() + 120  # of a busy computer
+            limit_s = time.monotonic() + 120  # long enough for a busy computer
             while not (tmp_path / "began").exists():
                 assert time.monotonic() < limit_s
                 assert process.poll() is None
@@ -281,12 +283,12 @@ class TestAskEngine:
 
 
 class TestFiles:
-    def test_one_on_the_hub_is_read_as_far_as_its_header(self, hub: Hub, demo_model: Path) -> None:
+    def test_only_the_header_of_a_file_on_the_hub_is_read(self, hub: Hub, demo_model: Path) -> None:
         folder = hub.folder / "somebody" / "estimated"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "demo.gguf").write_bytes(demo_model.read_bytes())
         there, here = (
-            answer(name, "--gpu-memory", "8", "--ask-engine")
+            read_json(name, "--gpu-memory", "8", "--ask-engine")
             for name in ("somebody/estimated:demo.gguf", str(demo_model))
         )
         assert there["parts"] == here["parts"]
@@ -294,37 +296,37 @@ class TestFiles:
         assert there["engine"]["model_mib"] == here["engine"]["model_mib"]
         assert "Range" in {name for request in hub.requests() for name in request}
 
-    def test_one_that_is_not_on_the_hub(self, hub: Hub) -> None:
+    def test_a_file_that_is_not_on_the_hub(self, hub: Hub) -> None:
         (hub.folder / "somebody" / "estimated").mkdir(parents=True, exist_ok=True)
-        assert "none.gguf" in complaint("somebody/estimated:none.gguf", "--gpu-memory", "8")["message"]
+        assert "none.gguf" in read_error("somebody/estimated:none.gguf", "--gpu-memory", "8")["message"]
 
     def test_without_the_hub_a_model_of_the_catalogue_can_still_be_planned(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-        assert "plan qwen3.6-27b-mtp:Q4_K_M`" in complaint("qwen3.6-27b-mtp:Q4_K_M")["hint"]
-        assert "mtp-launcher plan" not in complaint("somebody/estimated:demo.gguf")["hint"]
+        assert "plan qwen3.6-27b-mtp:Q4_K_M`" in read_error("qwen3.6-27b-mtp:Q4_K_M")["hint"]
+        assert "mtp-launcher plan" not in read_error("somebody/estimated:demo.gguf")["hint"]
 
-    def test_one_without_a_head(self, tmp_path: Path) -> None:
+    def test_a_file_without_a_head(self, tmp_path: Path) -> None:
         path = tmp_path / "headless.gguf"
         write(path, "headless", model("qwen35moe-35b-iq3_s-nomtp"))
-        result = answer(path, "--gpu-memory", "24")
+        result = read_json(path, "--gpu-memory", "24")
         assert (result["draft"], result["parts"]["draft_kv"], result["mtp_head"]) == (0, 0, "none")
-        assert answer(path, "--gpu-memory", "24", "--no-mtp")["parts"] == result["parts"]
-        error = complaint(path, "--gpu-memory", "24", "--draft", "2")
+        assert read_json(path, "--gpu-memory", "24", "--no-mtp")["parts"] == result["parts"]
+        error = read_error(path, "--gpu-memory", "24", "--draft", "2")
         assert error["code"] == "model_has_no_mtp_head"
         assert error["hint"].startswith("Start it with --draft 0, or download a file with an MTP head")
 
-    def test_one_that_is_no_gguf(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_gguf(self, tmp_path: Path) -> None:
         path = tmp_path / "page.gguf"
         path.write_text("<html>Not found</html>")
-        error = complaint(path, "--gpu-memory", "24")
+        error = read_error(path, "--gpu-memory", "24")
         assert error["code"] == "model_broken"
         assert "is not a GGUF file" in error["message"]
 
     @pytest.mark.parametrize("name", ["none.gguf", "folder/none.gguf"])
-    def test_one_that_is_not_there(self, name: str) -> None:
-        error = complaint(name, "--gpu-memory", "24")
+    def test_a_missing_file(self, name: str) -> None:
+        error = read_error(name, "--gpu-memory", "24")
         assert (error["code"], error["message"]) == ("model_missing", f"Model file {name} not found.")
         assert "OWNER/NAME:FILE.gguf" in error["hint"]
 
@@ -332,15 +334,15 @@ class TestFiles:
 class TestCutShort:
     @pytest.fixture
     def cut(self, sparse: Path, tmp_path: Path) -> Path:
-        """The same file, of which the last 2,000,000,000 bytes are not there."""
+        """The same file without its last 2,000,000,000 bytes."""
         path = tmp_path / "cut.gguf"
         with path.open("wb") as file:
             file.write(read_raw_header(read_header(sparse)))
             file.truncate(sparse.stat().st_size - 2_000_000_000)
         return path
 
-    def test_it_is_reported_and_the_figures_are_those_of_the_whole(self, cut: Path, sparse: Path) -> None:
-        whole, result = (answer(path, "--gpu-memory", "24") for path in (sparse, cut))
+    def test_a_warning_is_shown_and_the_figures_are_those_of_the_whole_file(self, cut: Path, sparse: Path) -> None:
+        whole, result = (read_json(path, "--gpu-memory", "24") for path in (sparse, cut))
         assert (whole["warnings"], result["parts"]) == ([], whole["parts"])
         (warning,) = result["warnings"]
         missing = 2_000_000_000 - (sparse.stat().st_size - read_header(sparse).needed_bytes)
@@ -350,29 +352,29 @@ class TestCutShort:
         assert text.returncode == 0
         assert f"Warning: {warning}" in " ".join(text.stdout.split())
 
-    def test_an_engine_refuses_it(self, cut: Path) -> None:
-        result = answer(cut, "--gpu-memory", "24", "--ask-engine", code=1)
+    def test_the_engine_refuses_the_file(self, cut: Path) -> None:
+        result = read_json(cut, "--gpu-memory", "24", "--ask-engine", code=1)
         assert (result["engine"], result["engine_error"]["code"], len(result["warnings"])) == (None, "model_broken", 1)
 
-    def test_of_the_hub_s_file_that_is_reported(self, hub: Hub, demo_model: Path) -> None:
+    def test_a_warning_is_shown_for_a_file_on_the_hub(self, hub: Hub, demo_model: Path) -> None:
         folder = hub.folder / "somebody" / "cut"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "demo.gguf").write_bytes(demo_model.read_bytes()[:-1_000])
-        (warning,) = answer("somebody/cut:demo.gguf", "--gpu-memory", "24")["warnings"]
+        (warning,) = read_json("somebody/cut:demo.gguf", "--gpu-memory", "24")["warnings"]
         assert "It is incomplete on the hub." in warning
 
 
 class TestWithoutAFormula:
     @pytest.fixture
     def strange(self, tmp_path: Path) -> Path:
-        """A model whose header tells of a cache that no formula knows; the engine ignores that key for this model."""
+        """A model with a header key for a cache that the formula does not know, and that the engine ignores."""
         path, made = tmp_path / "strange.gguf", model("gemma3-12b-q4_k")
         write(path, "strange", replace(made, metadata=made.metadata | {"shortconv.l_cache": 4}))
         return path
 
     @pytest.mark.parametrize("asked", [(), ("--ask-engine",)])
-    def test_the_engine_is_asked_and_told_alone(self, strange: Path, asked: tuple[str, ...]) -> None:
-        result = answer(strange, "--gpu-memory", "24", *asked)
+    def test_the_figures_are_those_of_the_engine_alone(self, strange: Path, asked: tuple[str, ...]) -> None:
+        result = read_json(strange, "--gpu-memory", "24", *asked)
         assert (result["total_mib"], result["parts"], result["difference_percent"]) == (None, None, None)
         assert result["estimated_by"] == result["engine"]["name"]
         assert (result["status"], result["needed_mib"] > result["engine"]["model_mib"]) == ("FITS", True)
@@ -384,9 +386,9 @@ class TestWithoutAFormula:
         assert "no memory formula for the context" in text.stdout
         assert "engine     2,528" in text.stdout
 
-    def test_without_either_there_is_nothing_to_tell(self, strange: Path, tmp_path: Path) -> None:
-        engine = program(tmp_path / "engine", "sys.exit(3)")
-        error = complaint(strange, "--gpu-memory", "24", "--engine", engine)
+    def test_without_formula_and_engine_the_command_fails(self, strange: Path, tmp_path: Path) -> None:
+        engine = write_engine(tmp_path / "engine", "sys.exit(3)")
+        error = read_error(strange, "--gpu-memory", "24", "--engine", engine)
         assert error["code"] == "geometry_unknown"
         assert error["hint"].startswith("The engine could not estimate it either: The engine ended with exit code 3")
         assert "--ask-engine" not in error["hint"]
@@ -408,10 +410,10 @@ class TestUsage:
     )
     def test_bad_options_end_with_one_sentence(self, arguments: list[str], code: str, sparse: Path) -> None:
         described = [] if "--gpu-memory" in arguments else ["--gpu-memory", "24"]
-        assert complaint(sparse, *described, *arguments)["code"] == code
+        assert read_error(sparse, *described, *arguments)["code"] == code
 
     @pytest.mark.parametrize("arguments", [[], ["a.gguf", "b.gguf"], ["a.gguf", "--quant", "Q"]], ids=" ".join)
-    def test_two_for_wrong_usage(self, arguments: list[str]) -> None:
+    def test_wrong_usage_exits_with_code_2(self, arguments: list[str]) -> None:
         assert run(*arguments).returncode == 2
 
     def test_help(self) -> None:
@@ -422,30 +424,30 @@ class TestUsage:
 
 
 class TestAdvice:
-    def test_what_would_fit_is_reported(self, sparse: Path) -> None:
+    def test_settings_and_a_model_that_fit_are_suggested(self, sparse: Path) -> None:
         small = (sparse, "--gpu-memory", "12", "--host-memory", "64", "--n-cpu-moe", "0", *LONG)
-        result = answer(*small)
+        result = read_json(*small)
         assert result["status"] == "TOO BIG"
         (experts,) = [each["settings"]["n_cpu_moe"] for each in result["advice"] if each["settings"]]
-        moved = answer(sparse, "--gpu-memory", "12", "--host-memory", "64", "--n-cpu-moe", str(experts), *LONG)
+        moved = read_json(sparse, "--gpu-memory", "12", "--host-memory", "64", "--n-cpu-moe", str(experts), *LONG)
         assert (moved["status"], moved["advice"]) == ("OFFLOADS", [])
         (named,) = [each["model"] for each in result["advice"] if each["model"]]
         text = " ".join(run(*small).stdout.split())
         assert f"It does not fit. What would: With the experts of {experts} layers in host memory it fits" in text
         assert f"({named})." in text
 
-    def test_a_shorter_context(self, sparse: Path) -> None:
-        result = answer(sparse, "--gpu-memory", "21", "--ctx", "262144", "--kv", "f16", "--n-cpu-moe", "0")
+    def test_a_shorter_context_is_suggested(self, sparse: Path) -> None:
+        result = read_json(sparse, "--gpu-memory", "21", "--ctx", "262144", "--kv", "f16", "--n-cpu-moe", "0")
         contexts = [each["settings"]["ctx"] for each in result["advice"] if "ctx" in each["settings"]]
         assert contexts
-        shorter = answer(sparse, "--gpu-memory", "21", "--ctx", str(contexts[0]), "--kv", "f16", "--n-cpu-moe", "0")
+        shorter = read_json(sparse, "--gpu-memory", "21", "--ctx", str(contexts[0]), "--kv", "f16", "--n-cpu-moe", "0")
         assert shorter["status"] in ("FITS", "TIGHT")
 
 
 def test_an_encoder_is_estimated_by_the_engine(tmp_path: Path) -> None:
     path = tmp_path / "bert.gguf"
     write_bert(path)
-    result = answer(path)
+    result = read_json(path)
     assert (result["total_mib"], result["parts"], result["status"]) == (None, None, "FITS")
     assert result["engine"]["model_mib"] > 0
     assert "no memory formula" in result["parts_unknown"]

@@ -1,4 +1,4 @@
-"""Conversations as text for others, and prompts from a file."""
+"""Conversations exported as Markdown, text and JSON, and the names of the files."""
 
 import json
 from pathlib import PurePath
@@ -21,16 +21,16 @@ TALK = Conversation(
 )  # fmt: skip
 
 
-def test_markdown_has_all_of_it() -> None:
+def test_markdown_contains_everything() -> None:
     result = as_markdown(TALK)
     assert result.startswith("# Why: so?\n\nA model · 1970-01-01 ")
     for part in ("## System prompt\n\nBe brief.", "## You\n\nWhy?\n\nTell me.", "Thought</summary>\n\nHm.", "*9 t/s*"):
         assert part in result
-    assert "\x1b" in result, "a file gets it as it was"
+    assert "\x1b" in result, "control characters are kept in a file"
     assert result.endswith("*\n")
 
 
-def test_text_has_no_thoughts() -> None:
+def test_text_leaves_reasoning_out() -> None:
     result = as_text(TALK)
     assert "Hm." not in result
     assert "Reply:\n# Because\n\x1b[31m\n[9 t/s]\n" in result
@@ -47,17 +47,17 @@ def test_json_can_be_read_back() -> None:
 @pytest.mark.parametrize(
     ("name", "write"), [("a.md", as_markdown), ("a.b.JSON", as_json), ("a.txt", as_text), ("a.markdown", as_markdown)]
 )
-def test_the_ending_names_the_format(name: str, write: object) -> None:
+def test_the_file_extension_chooses_the_format(name: str, write: object) -> None:
     assert find_writer(PurePath(name)) is write
 
 
 @pytest.mark.parametrize("name", ["a", "a.pdf", ".md"])
-def test_an_ending_that_names_none_is_reported(name: str) -> None:
+def test_an_unknown_extension_is_refused(name: str) -> None:
     with pytest.raises(BadOption):
         find_writer(PurePath(name))
 
 
-def test_a_name_for_a_file_is_one_everywhere() -> None:
+def test_a_file_name_is_valid_on_every_system() -> None:
     assert make_file_name(TALK, "md") == "why-so.md"
     strange = Conversation("abc", '../<>:"|?*\n', "", "", 0.0, 0.0, ())
     assert make_file_name(strange, "txt") == "conversation.txt"

@@ -1,4 +1,4 @@
-"""A user's ways through the window, from start to end, on the real engine."""
+"""Tasks of a user in the window, from start to end, on the real engine."""
 
 import os
 import signal
@@ -45,8 +45,8 @@ def button(window: Window, text: str) -> QPushButton:
 
 
 def texts(window: Window) -> str:
-    said = (label.text() for label in window.findChildren(QLabel) if label.isVisible())
-    return "\n".join(said).replace("\N{NO-BREAK SPACE}", " ")
+    shown = (label.text() for label in window.findChildren(QLabel) if label.isVisible())
+    return "\n".join(shown).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def answers(window: Window) -> list[ReplyView]:
@@ -68,7 +68,7 @@ def ask(window: Window, qtbot: QtBot, text: str) -> None:
     qtbot.keyClick(window.page("cockpit").chat.prompt, Qt.Key.Key_Return)
 
 
-def endless(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+def make_replies_endless(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make replies go on until they are stopped."""
     from launcher.engine.server import client
 
@@ -76,7 +76,7 @@ def endless(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client.ChatRequest, "body", lambda self: body(self) | {"ignore_eos": True})
 
 
-def test_first_there_is_an_offer_and_what_it_cannot_show(window: Window) -> None:
+def test_the_first_window_offers_the_demo_and_says_what_it_does_not_show(window: Window) -> None:
     assert window.chip.accessibleName() == "Server: Stopped, No model yet"
     assert "not a speed-up" in texts(window)
     assert button(window, "Start the demo").isEnabled()
@@ -112,14 +112,14 @@ def test_the_plots_and_read_outs_follow(demo: Window, qtbot: QtBot, charts: None
 
 @pytest.fixture
 def long_context(home: Path) -> None:
-    """A context for the demo that no reply fills while a test looks at it, however busy this machine is."""
+    """A context so long that no reply of the demo fills it during a test, even on a busy machine."""
     save_model_settings(unpack_demo_model(), {"ctx": 131_072})
 
 
-def test_before_a_restart_is_reported_what_a_reply_will_notice_and_it_goes_on(
+def test_the_effect_on_a_running_reply_is_shown_before_a_restart_and_the_reply_goes_on(
     long_context: None, demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, charts: None
 ) -> None:
-    endless(demo, monkeypatch)
+    make_replies_endless(demo, monkeypatch)
     page = demo.page("cockpit")
     page.panes.show_pane("sliders", shown=True)
     qtbot.waitUntil(lambda: page.state.previewer is not None)
@@ -146,14 +146,16 @@ def test_before_a_restart_is_reported_what_a_reply_will_notice_and_it_goes_on(
 
 
 @pytest.fixture
-def ending(long_context: None, demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> Window:
-    """A reply that cannot go on after a restart, and another draft length that was chosen under it."""
-    endless(demo, monkeypatch)
+def window_with_seeded_reply(long_context: None, demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> Window:
+    """A window with a running reply that cannot go on after a restart, and a changed draft length to apply."""
+    make_replies_endless(demo, monkeypatch)
     page = demo.page("cockpit")
     page.panes.show_pane("sliders", shown=True)
     qtbot.waitUntil(lambda: page.state.previewer is not None)
     page.controls.restart.fields["draft"].slider.setValue(3)
-    demo.controller.set_sampling_value("seed", 1)  # what a new engine draws next would not be what the seed promises
+    demo.controller.set_sampling_value(
+        "seed", 1
+    )  # a new engine would continue with other random numbers than the seed determines
     ask(demo, qtbot, "Go on for ever.")
     qtbot.waitUntil(lambda: "1 running reply cannot go on: the restart waits for it" in texts(demo))
     assert "A reply with a seed and a temperature would go on with other random numbers." in texts(demo)
@@ -162,42 +164,44 @@ def ending(long_context: None, demo: Window, qtbot: QtBot, monkeypatch: pytest.M
     return demo
 
 
-def test_a_reply_that_cannot_go_on_is_waited_for(ending: Window, qtbot: QtBot, charts: None) -> None:
-    with qtbot.waitSignal(ending.controller.applied):
-        qtbot.mouseClick(button(ending, "Apply"), Qt.MouseButton.LeftButton)
-        qtbot.waitUntil(lambda: "Waiting for running replies" in texts(ending))
-        ending.controller.stop_reply()  # so it has ended, and the restart need wait no longer
-    qtbot.waitUntil(lambda: "draft 3" in ending.controller.view.settings)
-    marks = ending.page("cockpit").plots.marks.between(0, time.monotonic())
+def test_a_reply_that_cannot_go_on_is_waited_for(window_with_seeded_reply: Window, qtbot: QtBot, charts: None) -> None:
+    with qtbot.waitSignal(window_with_seeded_reply.controller.applied):
+        qtbot.mouseClick(button(window_with_seeded_reply, "Apply"), Qt.MouseButton.LeftButton)
+        qtbot.waitUntil(lambda: "Waiting for running replies" in texts(window_with_seeded_reply))
+        window_with_seeded_reply.controller.stop_reply()  # ends the reply, and with it the wait
+    qtbot.waitUntil(lambda: "draft 3" in window_with_seeded_reply.controller.view.settings)
+    marks = window_with_seeded_reply.page("cockpit").plots.marks.between(0, time.monotonic())
     assert [mark.text for mark in marks if mark.kind is MarkKind.READY][-1].startswith("Ready: 128K context · draft 3")
 
 
-def test_after_some_time_the_user_decides_on_it(ending: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_user_is_asked_when_a_restart_waits_for_long(
+    window_with_seeded_reply: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("launcher.gui.service._ASK_AFTER_S", 0.1)
-    page, controller = ending.page("cockpit"), ending.controller
-    apply, banner, launch = page.controls.changes.apply_button, ending.drain_banner, controller.launch
+    page, controller = window_with_seeded_reply.page("cockpit"), window_with_seeded_reply.controller
+    apply, banner, launch = page.controls.changes.apply_button, window_with_seeded_reply.drain_banner, controller.launch
     qtbot.mouseClick(apply, Qt.MouseButton.LeftButton)
-    ending.show_page("models")  # it asks on every page
+    window_with_seeded_reply.show_page("models")  # the banner is on every page
     with qtbot.waitSignal(controller.notification_requested) as notified:
         qtbot.waitUntil(banner.isVisible)
     text = "The restart waits for 1 reply that cannot go on after it."
     assert notified.args == [controller.view.model_name, text]
-    assert text in texts(ending)
+    assert text in texts(window_with_seeded_reply)
     by_text = {each.text(): each for each in banner.buttons}
     with qtbot.waitSignal(controller.applied) as response:
         qtbot.mouseClick(by_text["Cancel the change"], Qt.MouseButton.LeftButton)
     assert response.args == [None]
     qtbot.waitUntil(apply.isEnabled)
     qtbot.waitUntil(lambda: not banner.isVisible())
-    ending.show_page("cockpit")
+    window_with_seeded_reply.show_page("cockpit")
     assert controller.launch is launch
-    assert controller.view.replying  # nothing happened to it
-    assert page.state.requested["draft"] == 3  # nor to what was chosen
+    assert controller.view.replying  # the reply goes on
+    assert page.state.requested["draft"] == 3  # the chosen value stays
     qtbot.mouseClick(apply, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(banner.isVisible)
     qtbot.mouseClick(banner.close_button, Qt.MouseButton.LeftButton)
     assert not banner.isVisible()
-    assert not apply.isEnabled()  # it waits
+    assert not apply.isEnabled()  # the restart still waits
     controller.answer_drain(DrainAnswer.CANCEL)
     qtbot.waitUntil(apply.isEnabled)
     qtbot.mouseClick(apply, Qt.MouseButton.LeftButton)
@@ -210,11 +214,11 @@ def test_after_some_time_the_user_decides_on_it(ending: Window, qtbot: QtBot, mo
     assert not banner.isVisible()
 
 
-def test_a_stop_ends_the_wait_for_a_reply(ending: Window, wait_for: Wait, qtbot: QtBot) -> None:
-    with qtbot.waitSignal(ending.controller.applied) as reply:
-        qtbot.mouseClick(button(ending, "Apply"), Qt.MouseButton.LeftButton)
-        qtbot.waitUntil(lambda: "Waiting for running replies" in texts(ending))
-        ending.controller.stop()
+def test_a_stop_ends_the_wait_for_a_reply(window_with_seeded_reply: Window, wait_for: Wait, qtbot: QtBot) -> None:
+    with qtbot.waitSignal(window_with_seeded_reply.controller.applied) as reply:
+        qtbot.mouseClick(button(window_with_seeded_reply, "Apply"), Qt.MouseButton.LeftButton)
+        qtbot.waitUntil(lambda: "Waiting for running replies" in texts(window_with_seeded_reply))
+        window_with_seeded_reply.controller.stop()
     assert isinstance(reply.args[0], Superseded)
     wait_for(ServerState.STOPPED)
 
@@ -222,7 +226,7 @@ def test_a_stop_ends_the_wait_for_a_reply(ending: Window, wait_for: Wait, qtbot:
 def test_a_reply_can_be_stopped_with_escape_and_another_asked(
     demo: Window, wait_for: Wait, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endless(demo, monkeypatch)
+    make_replies_endless(demo, monkeypatch)
     ask(demo, qtbot, "Go on for ever.")
     qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 200)
     assert button(demo, "Stop reply").isEnabled()
@@ -277,7 +281,7 @@ def test_an_engine_killed_under_us_is_reported_and_started_again(demo: Window, q
     qtbot.waitUntil(lambda: "Restarting" in shown and demo.controller.view.state_text == "Ready")
     assert "killed by the system or another program" in shown["Restarting"]
     assert engine_of(demo) != killed
-    assert "killed" not in texts(demo.page("cockpit")), "it is over"
+    assert "killed" not in texts(demo.page("cockpit")), "the problem is over"
     assert "killed by the system or another program" in demo.notice.text.text()
     assert "loaded again at" in demo.notice.text.text()
     demo.notice.buttons[0].click()
@@ -287,7 +291,7 @@ def test_an_engine_killed_under_us_is_reported_and_started_again(demo: Window, q
 def test_a_reply_goes_on_when_its_engine_was_killed(
     long_context: None, demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endless(demo, monkeypatch)
+    make_replies_endless(demo, monkeypatch)
     shown: set[str] = set()
     demo.controller.view_changed.connect(lambda view: shown.add(view.state_text))
     ask(demo, qtbot, "Go on for ever.")
@@ -303,7 +307,7 @@ def test_a_reply_goes_on_when_its_engine_was_killed(
 def test_closing_in_the_middle_of_a_reply_leaves_no_process(
     demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endless(demo, monkeypatch)
+    make_replies_endless(demo, monkeypatch)
     ask(demo, qtbot, "Go on for ever.")
     qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 50)
     engine, process = engine_of(demo), demo.controller.session.process
@@ -330,7 +334,7 @@ def test_a_file_that_cannot_be_served_is_explained_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize("what", ["missing", "junk", "empty", "cut"])
-def test_a_bad_file_of_a_second_start_is_reported_with_what_helps_and_taken_away(
+def test_a_bad_file_of_a_second_start_is_reported_with_a_button_until_dismissed(
     window: Window, wait_for: Wait, qtbot: QtBot, tmp_path: Path, demo_model: Path, what: str
 ) -> None:
     file = tmp_path / f"{what}.gguf"
@@ -386,7 +390,7 @@ def test_an_embedding_model_is_served_and_the_chat_says_that_it_writes_no_text(
         ask(window, qtbot, "What is a draft?")
 
 
-def test_drafts_of_a_file_without_a_head_are_refused_and_off_by_one_click(
+def test_drafts_of_a_file_without_a_head_are_refused_and_one_click_turns_mtp_off(
     window: Window, wait_for: Wait, qtbot: QtBot, headless_model: Path
 ) -> None:
     window.controller.start(str(headless_model), draft=3)
@@ -487,7 +491,7 @@ def test_a_question_without_an_answer_is_not_asked_again(demo: Window, qtbot: Qt
 def test_a_question_is_kept_when_the_window_closes_before_its_reply(
     demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endless(demo, monkeypatch)
+    make_replies_endless(demo, monkeypatch)
     ask(demo, qtbot, "What is a draft?")
     with qtbot.waitSignal(demo.shut_down):
         demo.quit()
@@ -515,7 +519,7 @@ def test_enter_presses_the_button_that_has_the_focus(window: Window, wait_for: W
     wait_for(ServerState.READY)
 
 
-def test_minimised_nothing_is_drawn_and_back_again_all_that_came_is_there(
+def test_a_minimised_window_draws_nothing_and_catches_up_when_restored(
     demo: Window, qtbot: QtBot, charts: None
 ) -> None:
     plots = demo.page("cockpit").plots

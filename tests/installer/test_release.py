@@ -1,4 +1,4 @@
-"""The manifest of a release. The builds themselves: .ci/release."""
+"""The manifest of a release. `.ci/release` tests the builds themselves."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from launcher import __version__
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "installer"))
-import manifest  # noqa: E402 -- a script of ours, which stands beside its parts
+import manifest  # noqa: E402 -- a script in installer/, not a package
 
 CHANGELOG = "# Changelog\n\n## 0.2.0 (not released yet)\n\n- New.\n- Better.\n\n## 0.1.0\n\n- First.\n"
 
@@ -21,13 +21,13 @@ def test_the_notes_are_those_of_the_newest_version() -> None:
         manifest.newest(CHANGELOG, "0.3.0")
 
 
-def test_our_own_changelog_has_notes_that_a_manifest_may_hold() -> None:
+def test_a_manifest_accepts_the_notes_of_our_changelog() -> None:
     notes = manifest.newest((ROOT / "CHANGELOG.md").read_text("utf-8"), __version__)
     result = manifest.ReleaseManifest(version=__version__, notes=notes, artefacts=())
     assert result.notes.startswith("- ")
 
 
-def test_what_a_list_of_requirements_installs_is_reported_with_licences() -> None:
+def test_packages_of_a_lock_file_are_listed_with_licences() -> None:
     lock = "PyYAML==6.0 \\\n    --hash=sha256:00\ntyping_extensions==4.1 ; os_name == 'nt' \\\n    --hash=sha256:11"
     known = [
         manifest.Piece(name="pyyaml", version="6.0", licence="MIT", source="here"),
@@ -39,7 +39,7 @@ def test_what_a_list_of_requirements_installs_is_reported_with_licences() -> Non
         manifest.of_lock(lock, known[:1])
 
 
-def test_what_a_package_holds_is_read_from_its_own_list() -> None:
+def test_the_contents_of_a_debian_package_are_read_from_its_list() -> None:
     [piece] = manifest.of_deb("libpython3.11-minimal 3.11.2-6 | PSF-2.0 | Debian 12, sha256 00\n")
     assert piece == {
         "name": "libpython3.11-minimal",

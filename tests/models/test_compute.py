@@ -1,4 +1,4 @@
-"""Compute buffers against what engines said of cards that were not there (.ci/fake-gpu.d/record.py)."""
+"""Compute buffers, compared with those that engines printed for simulated cards (.ci/fake-gpu.d/record.py)."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return read
 
 
-def said(row: dict[str, str]) -> list[float]:
+def printed_mib(row: dict[str, str]) -> list[float]:
     parts = (row["target_mib"], row["draft_mib"])
     return [float(mib) for part in parts if part for mib in part.split("+")]
 
 
-def worked_out(buffers: ComputeBuffers) -> list[float]:
+def computed_mib(buffers: ComputeBuffers) -> list[float]:
     cards = [target for target, _ in buffers.by_device]
     drafts = [draft for _, draft in buffers.by_device if draft]
     found = [*cards, buffers.target_host, *drafts, *([buffers.draft_host] if drafts else [])]
@@ -60,12 +60,12 @@ def worked_out(buffers: ComputeBuffers) -> list[float]:
 
 
 @pytest.mark.parametrize("backend", ["cuda", "vulkan"])
-def test_recorded_on_cards(backend: Backend, model: Model) -> None:
+def test_sizes_recorded_on_simulated_cards(backend: Backend, model: Model) -> None:
     with (DATA / f"{backend}_compute.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) > 200
     assert {row["n_cpu_moe"] != "0" for row in rows} == {row["cards"] == "2" for row in rows} == {True, False}
-    apart = []
+    differing = []
     for row in rows:
         geometry, experts = model(row["model"])
         on_host = int(row["n_cpu_moe"])
@@ -82,10 +82,10 @@ def test_recorded_on_cards(backend: Backend, model: Model) -> None:
         )
         found = compute_buffers(geometry, setting)
         assert found.exact
-        worst = max(abs(ours - theirs) for ours, theirs in zip(worked_out(found), said(row), strict=True))
+        worst = max(abs(ours - theirs) for ours, theirs in zip(computed_mib(found), printed_mib(row), strict=True))
         if worst > 0.02:
-            apart.append((row, worked_out(found)))
-    assert not apart
+            differing.append((row, computed_mib(found)))
+    assert not differing
 
 
 def setting(backend: Backend = "cuda", **changes: int | bool) -> ComputeSetting:
@@ -93,7 +93,7 @@ def setting(backend: Backend = "cuda", **changes: int | bool) -> ComputeSetting:
     return plain._replace(**changes)  # type: ignore[arg-type]
 
 
-def test_measured_on_real_cards(model: Model) -> None:
+def test_sizes_measured_on_real_cards(model: Model) -> None:
     """An L4 and an A30 with b10964: 666.3 and 148.0 MiB of the 35B at q8_0, 1,192.3 and 162.0 of the 27B at q4_0."""
     long = setting(context=262_144, ubatch=256)
     for name, target_mib, draft_mib in ((MOE, 666.3, 148.0), (DENSE, 1_192.3, 162.0)):
@@ -102,8 +102,8 @@ def test_measured_on_real_cards(model: Model) -> None:
         assert found.draft / 2**20 == pytest.approx(draft_mib, rel=0.001)
 
 
-def test_only_cuda_takes_quantised_keys_and_values_apart(model: Model) -> None:
-    """A layer's keys and values once more in F16: of 2 heads of 256 that is 2,048 bytes a cell."""
+def test_only_cuda_and_rocm_convert_quantised_keys_and_values(model: Model) -> None:
+    """A copy of one layer's keys and values in F16: with 2 heads of 256 that is 2,048 bytes a cell."""
     geometry, _ = model(MOE)
     long, longer = (setting(context=context, ubatch=64, draft=0) for context in (131_072, 262_144))
     for backend, cell_bytes in (("cuda", 2_048), ("rocm", 2_048), ("vulkan", 0), ("metal", 0), ("cpu", 0)):
@@ -132,7 +132,7 @@ def test_experts_on_the_host_are_copied_matrix_by_matrix(model: Model) -> None:
 
 
 def test_few_tokens_are_computed_where_the_experts_are(model: Model) -> None:
-    """Below 32 tokens no weight is copied: of the host's buffer b11669 says 4.28 MiB, and 2.77 with all on the card."""
+    """Below 32 tokens no weight is copied: b11669 prints 4.28 MiB for the host's buffer, 2.77 with all on the card."""
     geometry, experts = model(MOE)
     few = setting("vulkan", ubatch=16)._replace(cpu_expert_layers=20, expert_bytes=experts[:20])
     found, plain = compute_buffers(geometry, few), compute_buffers(geometry, setting("vulkan", ubatch=16))
@@ -157,8 +157,8 @@ def test_the_head_moves_its_experts_last(model: Model) -> None:
     assert all_layers.by_device[0][1] > trunk.by_device[0][1]
 
 
-def test_drafts_from_elsewhere(model: Model) -> None:
-    """The engine's own words for b11669 on a card: a Qwen3 of 0.6B takes 54.01 MiB as a draft for 32,768 tokens."""
+def test_a_separate_draft_model_has_a_buffer_of_its_own(model: Model) -> None:
+    """Printed by b11669 on a card: a Qwen3 of 0.6B takes 54.01 MiB as the draft model for 32,768 tokens."""
     geometry, _ = model(MOE)
     with_head = compute_buffers(geometry, setting())
     without = compute_buffers(geometry, setting(head=False))
@@ -198,7 +198,7 @@ def test_drafts_from_elsewhere(model: Model) -> None:
 def test_a_draft_that_reads_the_targets_cache(
     model: Model, asked: ComputeSetting, draft_mib: float, host_mib: float
 ) -> None:
-    """Recorded from b11434, whose dry run leaves Gemma 4's assistant out: its context was made beside the target's."""
+    """Recorded from b11434. Its dry run omits Gemma 4's assistant, so both contexts were really created."""
     target, draft = model("gemma4-31b-iq4_xs")[0], model("gemma4-31b-draft-q8_0")[0]
     found = draft_model_buffers(draft, target, asked)
     assert found.exact
@@ -215,9 +215,12 @@ def test_floats_other_than_f16_are_copied_like_quantised_caches(model: Model) ->
     quantised = compute_buffers(geometry, setting())
     assert least <= copied.target < quantised.target < 1.05 * copied.target
     assert copied.target > alone.target
-    for context, ubatch, told_mib in ((131_072, 512, 432.02), (32_768, 256, 104.01)):  # bf16 and f32, b11434's own code
+    for context, ubatch, printed in (
+        (131_072, 512, 432.02),
+        (32_768, 256, 104.01),
+    ):  # bf16 and f32, as b11434 computes them
         found = compute_buffers(geometry, setting(context=context, ubatch=ubatch, quantised=False, wide=True))
-        assert found.target / 2**20 == pytest.approx(told_mib, abs=0.01)
+        assert found.target / 2**20 == pytest.approx(printed, abs=0.01)
     for backend in ("vulkan", "cpu"):
         first, second = (compute_buffers(geometry, setting(backend, quantised=False, wide=w)) for w in (False, True))
         assert first == second
@@ -235,9 +238,9 @@ def test_a_sliding_window_holds_a_batch_more(model: Model) -> None:
     "name", [MOE, DENSE, SMALL, "llama-8b-q4_k", "qwen3moe-30b-q4_k", "gemma3-12b-q4_k", "gemma4-31b-iq4_xs"]
 )
 @pytest.mark.parametrize("backend", ["cuda", "vulkan", "cpu"])
-def test_what_stands_in_for_unknown_models_is_enough(name: str, backend: Backend, model: Model) -> None:
+def test_the_guess_for_an_unknown_architecture_is_large_enough(name: str, backend: Backend, model: Model) -> None:
     geometry, _ = model(name)
-    unknown = replace(geometry, architecture="of tomorrow")
+    unknown = replace(geometry, architecture="unknown-architecture")
     for context, ubatch, quantised in ((4_096, 1_024, True), (65_536, 512, False), (262_144, 128, True)):
         asked = setting(backend, context=context, ubatch=ubatch, quantised=quantised)
         known, guessed = compute_buffers(geometry, asked), compute_buffers(unknown, asked)
@@ -246,12 +249,12 @@ def test_what_stands_in_for_unknown_models_is_enough(name: str, backend: Backend
         assert known.draft <= guessed.draft
 
 
-def test_what_is_not_known(model: Model) -> None:
+def test_graphs_that_are_unknown(model: Model) -> None:
     known = model("gemma3-12b-q4_k")[0]
     assert is_graph_known(known)
     assert not is_graph_known(replace(known, window_layers=0, window=0))  # layers that share a cache, say
     assert not is_graph_known(replace(known, experts=8, experts_used=2, expert_ffn=1_024))
-    assert not is_graph_known(replace(known, architecture="of tomorrow"))
+    assert not is_graph_known(replace(known, architecture="unknown-architecture"))
     for backend in ("metal", "rocm"):
         assert not compute_buffers(model(SMALL)[0], setting(backend)).exact  # never compared
 
@@ -267,7 +270,7 @@ def test_pure_attention_and_pure_recurrence_have_buffers(model: Model) -> None:
             assert compute_buffers(odd, setting(devices=devices)).target > 0
 
 
-def test_several_cards_share(model: Model) -> None:
+def test_several_cards_have_a_buffer_each(model: Model) -> None:
     geometry, _ = model(SMALL)
     one, two, three = (compute_buffers(geometry, setting(devices=count)) for count in (1, 2, 3))
     assert [len(found.by_device) for found in (one, two, three)] == [1, 2, 3]
@@ -277,7 +280,7 @@ def test_several_cards_share(model: Model) -> None:
     assert [draft > 0 for _, draft in three.by_device] == [False, False, True]
 
 
-def test_more_takes_more(model: Model) -> None:
+def test_larger_settings_take_more_memory(model: Model) -> None:
     geometry, _ = model(DENSE)
     for field, less, more in (("context", 8_192, 131_072), ("ubatch", 128, 2_048), ("draft", 1, 4)):
         small, large = (compute_buffers(geometry, setting("vulkan", **{field: value})) for value in (less, more))

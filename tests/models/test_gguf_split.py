@@ -1,4 +1,4 @@
-"""Models in several files, as the gguf package splits them."""
+"""Models split into several files by the gguf package."""
 
 import os
 import re
@@ -58,7 +58,7 @@ def part(first: Path, number: int) -> Path:
 
 
 class TestAllPartsTogether:
-    def test_they_are_what_the_package_wrote(self, first: Path) -> None:
+    def test_the_tensors_are_those_that_the_package_reads(self, first: Path) -> None:
         model = read_model(first)
         readers = [GGUFReader(part(first, number)) for number in (1, 2, 3)]
         assert [t.name for t in model.tensors] == [t.name for reader in readers for t in reader.tensors] == TENSORS
@@ -73,10 +73,10 @@ class TestAllPartsTogether:
         assert (model.trained_context, model.vocabulary, model.path) == (4096, 3, first)
 
     @pytest.mark.parametrize("number", [2, 3])
-    def test_any_part_stands_for_the_model(self, first: Path, number: int) -> None:
+    def test_any_part_may_be_given_for_the_model(self, first: Path, number: int) -> None:
         assert read_model(part(first, number)) == read_model(first)
 
-    def test_whole_models_with_the_names_of_parts_are_none(self, tmp_path: Path, demo_model: Path) -> None:
+    def test_whole_models_that_are_named_like_parts_are_no_split_model(self, tmp_path: Path, demo_model: Path) -> None:
         first = tmp_path / "x-00001-of-00002.gguf"
         shutil.copy(demo_model, first)
         assert len(read_model(first).parts) == 1
@@ -95,11 +95,11 @@ class TestAllPartsTogether:
         )
         assert model.mtp_head is MtpHead.PRESENT
 
-    def test_without_a_name_of_its_own_it_is_called_as_its_files_without_their_numbers(self, first: Path) -> None:
+    def test_a_model_without_a_name_gets_that_of_its_files_without_their_numbers(self, first: Path) -> None:
         model = read_model(first)
         assert replace(model, metadata={}).name == "model"
 
-    def test_a_relative_path_will_do(self, first: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_relative_path_is_accepted(self, first: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(first.parent)
         assert len(read_model(Path(part(first, 2).name)).parts) == 3
 
@@ -113,7 +113,7 @@ class TestHead:
             (0, TENSORS, MtpHead.NONE),
         ],
     )
-    def test_it_is_looked_for_in_every_part(
+    def test_the_head_is_searched_for_in_every_part(
         self, tmp_path: Path, heads: int, tensors: list[str], head: MtpHead
     ) -> None:
         model = read_model(write_split(tmp_path, heads=heads, tensors=tensors))
@@ -122,7 +122,7 @@ class TestHead:
 
 
 class TestMissingParts:
-    def test_a_part_is_named(self, first: Path) -> None:
+    def test_a_missing_part_is_named(self, first: Path) -> None:
         part(first, 2).unlink()
         for named in (first, part(first, 3)):
             with pytest.raises(ModelMissing, match=r"one of 3 parts .*: model-00002-of-00003\.gguf\.") as missing:
@@ -130,7 +130,7 @@ class TestMissingParts:
             assert missing.value.facts["missing"] == ["model-00002-of-00003.gguf"]
             assert str(first.parent) in missing.value.hint
 
-    def test_many_are_counted(self, tmp_path: Path) -> None:
+    def test_many_missing_parts_are_counted(self, tmp_path: Path) -> None:
         first = write_split(tmp_path, tensors=[f"blk.{number}.weight" for number in range(14)])
         for number in range(2, 8):
             part(first, number).unlink()
@@ -160,11 +160,11 @@ def swap_parts(first: Path) -> None:
     first.with_name("x").rename(part(first, 3))
 
 
-def of_another_model(first: Path) -> None:
+def use_part_of_another_model(first: Path) -> None:
     shutil.copy(part(write_split(first.parent / "other", tensors=[*TENSORS, "a", "b"]), 2), part(first, 2))
 
 
-def no_part_at_all(first: Path) -> None:
+def use_whole_model_as_part(first: Path) -> None:
     single = first.parent / "single.gguf"
     writer = GGUFWriter(single, "qwen35moe")
     writer.write_header_to_file()
@@ -173,18 +173,18 @@ def no_part_at_all(first: Path) -> None:
     single.rename(part(first, 2))
 
 
-def the_same_tensor_twice(first: Path) -> None:
+def repeat_tensor(first: Path) -> None:
     tensors = ["token_embd.weight", "b", "output.weight", "d", "e"]
     shutil.copy(part(write_split(first.parent / "other", tensors=tensors), 2), part(first, 2))
 
 
-def fewer_tensors(first: Path) -> None:
+def add_tensor(first: Path) -> None:
     other = write_split(first.parent / "other", tensors=[*TENSORS[:4], "x", "y"])
     shutil.copy(part(other, 3), part(first, 3))
 
 
-def a_count_that_is_none(first: Path) -> None:
-    """Let the first part's number of tensors be an array: found by the fuzzer."""
+def make_count_an_array(first: Path) -> None:
+    """Make the first part's tensor count an array, a case that the fuzzer found."""
     writer = GGUFWriter(first.parent / "x.gguf", "qwen35moe")
     for key, value in {"no": 0, "count": 3}.items():
         writer.add_uint16(f"split.{key}", value)
@@ -200,42 +200,42 @@ class TestPartsThatDoNotBelongTogether:
         ("do", "why"),
         [
             (swap_parts, "model-00002-of-00003.gguf says that it is part 3 of 3"),
-            (of_another_model, "model-00002-of-00003.gguf says that it is part 2 of 4"),
-            (no_part_at_all, "model-00002-of-00003.gguf says that it is no part of a split model"),
-            (the_same_tensor_twice, "tensor 'output.weight' is in two of them"),
-            (fewer_tensors, "they hold 6 tensors in place of 5"),
-            (a_count_that_is_none, "they hold 3 tensors in place of an unknown number"),
+            (use_part_of_another_model, "model-00002-of-00003.gguf says that it is part 2 of 4"),
+            (use_whole_model_as_part, "model-00002-of-00003.gguf says that it is no part of a split model"),
+            (repeat_tensor, "tensor 'output.weight' is in two of them"),
+            (add_tensor, "they hold 6 tensors in place of 5"),
+            (make_count_an_array, "they hold 3 tensors in place of an unknown number"),
         ],
     )
-    def test_it_is_reported(self, first: Path, do: Callable[[Path], None], why: str) -> None:
+    def test_the_reason_is_reported(self, first: Path, do: Callable[[Path], None], why: str) -> None:
         do(first)
         with pytest.raises(ModelBroken, match=re.escape(f"do not belong together: {why}.")):
             read_model(first)
 
 
 class TestHeaderBytes:
-    def test_they_end_where_the_data_begin(self, first: Path, demo_model: Path) -> None:
+    def test_the_bytes_end_where_the_data_begins(self, first: Path, demo_model: Path) -> None:
         for path in (first, part(first, 2), demo_model):
             header = read_header(path)
             raw = read_raw_header(header)
             assert raw == path.read_bytes()[: header.data_offset]
             assert len(raw) == GGUFReader(path).data_offset
 
-    def test_they_are_a_header_of_the_same_model(self, first: Path, tmp_path: Path) -> None:
+    def test_the_bytes_are_a_header_of_the_same_model(self, first: Path, tmp_path: Path) -> None:
         header = read_header(first)
         twin = tmp_path / "twin.gguf"
         twin.write_bytes(read_raw_header(header))
         os.truncate(twin, header.file_bytes)
         assert read_header(twin) == replace(header, path=twin)
 
-    def test_a_file_that_has_gone(self, first: Path) -> None:
+    def test_a_deleted_file_cannot_be_read(self, first: Path) -> None:
         header = read_header(first)
         first.unlink()
         with pytest.raises(ModelMissing, match="cannot be read"):
             read_raw_header(header)
 
 
-def test_a_model_keeps_what_its_parts_are(first: Path) -> None:
+def test_each_part_keeps_its_tensors_and_metadata(first: Path) -> None:
     model: GgufModel = read_model(first)
     assert [len(header.tensors) for header in model.parts] == [2, 2, 1]
     assert [header.metadata["split.no"] for header in model.parts] == [0, 1, 2]

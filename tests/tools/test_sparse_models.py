@@ -16,7 +16,7 @@ import pytest
 from launcher.models.gguf import MtpHead, check_complete, read_header
 from tools.sparse_models import __main__ as generator
 from tools.sparse_models.geometry import Geometry
-from tools.sparse_models.models import NAMES, Types, model, n_bytes, quantised
+from tools.sparse_models.models import NAMES, Types, assign_types, model, n_bytes
 from tools.sparse_models.write import write
 
 BUILT_IN = Path(__file__).parents[2] / "launcher" / "engine" / "builtin.py"
@@ -120,10 +120,10 @@ def test_fillers_are_promoted_down_projections_first_until_the_bytes_are_closest
     geometry = Geometry("llama", {}, dict.fromkeys(names, shape))
     low, high = n_bytes(shape, "Q4_K"), n_bytes(shape, "Q6_K")
     plain = Types("Q8_0", "Q8_0", "Q8_0", "Q4_K")
-    assert quantised(geometry, plain).tensor_bytes == 6 * low
+    assert assign_types(geometry, plain).tensor_bytes == 6 * low
     for wanted in range(7):
         types = Types("Q8_0", "Q8_0", "Q8_0", "Q4_K", "Q6_K", 6 * low + wanted * (high - low) + 100)
-        made = quantised(geometry, types)
+        made = assign_types(geometry, types)
         promoted = [name for name, (_, quant) in made.tensors.items() if quant == "Q6_K"]
         assert len(promoted) == wanted
         assert set(promoted) >= {name for name in names if "down" in name} or wanted < 2

@@ -1,4 +1,4 @@
-"""The loop of all measurements: rounds there and back, stop rules, warm-ups."""
+"""The loop of all measurements: the order of the rounds, stop rules, warm-ups, time limits."""
 
 import asyncio
 
@@ -11,13 +11,13 @@ from tests.tuning.clocked import START_S, Clocked, Speed
 PROMPT = Prompt("a", (("user", "a"),), tokens=100)
 
 
-def test_every_second_round_goes_backwards_unless_the_order_is_fixed() -> None:
+def test_every_second_round_is_in_reverse_order_unless_the_order_is_fixed() -> None:
     assert list(visit_rounds("ab", after_rounds(3))) == [(1, "a"), (1, "b"), (2, "b"), (2, "a"), (3, "a"), (3, "b")]
     assert [each for _, each in visit_rounds("ab", after_rounds(2), there_and_back=False)] == ["a", "b", "a", "b"]
     assert list(visit_rounds("ab", after_rounds(0))) == []
 
 
-async def test_the_time_is_looked_at_between_rounds() -> None:
+async def test_the_time_is_checked_between_rounds() -> None:
     bench = Clocked(lambda _: Speed(100.0))
     await bench.become({})
     visited = []
@@ -34,18 +34,18 @@ async def test_only_a_new_start_is_warmed_up() -> None:
     assert [prompt.tokens for prompt in bench.asked] == [24]
 
 
-async def test_a_time_limit_leaves_out_what_was_waited() -> None:
-    looks, looked_again = 0, asyncio.Event()
+async def test_a_time_limit_does_not_count_waiting() -> None:
+    checks, checked_again = 0, asyncio.Event()
 
     def waited_s() -> float:
-        nonlocal looks
-        looks += 1
-        if looks > 2:
-            looked_again.set()
-        return (looks - 1) * 0.01
+        nonlocal checks
+        checks += 1
+        if checks > 2:
+            checked_again.set()
+        return (checks - 1) * 0.01
 
     async with limit_time(0.005, waited_s):
-        await looked_again.wait()  # long after the limit
+        await checked_again.wait()  # long after the limit
     with pytest.raises(TimeoutError):
         async with limit_time(0.005, lambda: 1.0):
             await asyncio.Event().wait()

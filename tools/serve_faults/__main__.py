@@ -1,6 +1,6 @@
 """Command line: `python -m tools.serve_faults` prints the table, `--write` puts it into docs/faults.md.
 
-`--check` ends with exit code 1 if a row is another one than there.
+`--check` ends with exit code 1 if a row differs from the document.
 """
 
 import argparse
@@ -16,7 +16,7 @@ BEGIN, END = "<!-- the table is made by `python -m tools.serve_faults --write` -
 
 
 def written() -> list[str]:
-    """Return the rows as they stand in the document."""
+    """Return the rows of the table in the document."""
     table = DOCUMENT.read_text("utf-8").partition(BEGIN)[2].partition(END)[0]
     return table.removeprefix(HEAD).strip().splitlines()
 
@@ -26,8 +26,10 @@ def _name(row: str) -> str:
 
 
 def main() -> None:
-    """Make the table, or with --only the rows of it that are asked for."""
-    parser = argparse.ArgumentParser(prog="python -m tools.serve_faults", description="What comes of each fault.")
+    """Make the table, or with --only some of its rows."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.serve_faults", description="Provoke each fault and print a table of the results."
+    )
     parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
     parser.add_argument("--check", action="store_true", help="compare with the table in docs/faults.md")
     parser.add_argument("--only", default="", metavar="WORDS", help="only the faults with these words in their name")

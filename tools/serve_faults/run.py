@@ -1,4 +1,4 @@
-"""Meets each fault in a home of its own, and tells what came of it."""
+"""Provokes each fault in a new home folder, and makes a table of the results."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ HEAD = "| fault | engine | what happened | what the user read | what was lost |\
 
 
 def rows(folder: Path, faults: Iterable[Fault] = FAULTS, start: StartCommand = start_command) -> Iterator[str]:
-    """Yield a line of the table for each fault, met in a new folder below an empty one."""
+    """Yield a line of the table for each fault, provoked in a new folder below `folder`, which is empty."""
     for index, fault in enumerate(faults):
         with a_world(folder / str(index), start) as world:
             yield asyncio.run(_row(fault, world))

@@ -1,4 +1,4 @@
-"""A home of its own for one fault: servers in it, what they told, and what is left afterwards."""
+"""A home folder for one fault: its servers, their messages, and checks of what is left afterwards."""
 
 import asyncio
 import json
@@ -30,11 +30,11 @@ from launcher.engine.server.supervisor import RestartPolicy, Supervisor
 from launcher.engine.settings import load_model_settings, save_model_settings
 
 DRAFT = 3
-"""The setting that the user chose, and that no fault may lose."""
+"""The draft length that the user chose; no fault may lose it."""
 SOON = GuardLimits(
     period_s=0.5, silent_s=1.0, dead_s=2.0, stalled_s=2.0, endless_s=30.0, loading_s=2.0, first_reply_s=2.0
 )
-"""The guard's limits, made short; the sentences are the same but for their figures."""
+"""The guard's limits, shortened. Its sentences are the usual ones, with these figures."""
 QUICK = RestartPolicy((0.05, 0.05, 0.05))
 _WAIT_S = 30.0
 _ORPHAN_S = 2.0

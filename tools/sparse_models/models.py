@@ -16,7 +16,7 @@ WITHOUT_HEAD = "-nomtp"
 """End of a model's name when its MTP block is left out."""
 _ALWAYS_F32 = re.compile(r"ssm_conv1d|ffn_gate_inp")
 _FILLER = re.compile(r"ffn_(gate|up|down)(_exps)?\.weight")
-"""The matrices that make up most of a model: the experts', or the feed-forward blocks' where there are none."""
+"""Fillers, the matrices that make up most of a model: those of the experts or of the feed-forward blocks."""
 _QWEN_HEADER_BYTES = 10_987_000
 _GEMMA_HEADER_BYTES = 15_800_000
 """Bytes of the vocabulary and the rest of the header in the published files, rounded."""
@@ -50,8 +50,8 @@ class Model:
 class Types:
     """The element types of the input embedding, of the output matrix, of the fillers, and of the other matrices.
 
-    The fillers are `low`, but as many are `high` as bring all data closest to `data_bytes`, down projections first, as
-    quantisers spend their bits; without `data_bytes` all are `low`.
+    Fillers are matrices of the feed-forward blocks. Their type is `low`; with `data_bytes` some get `high` instead,
+    down projections first as quantisers do, until the size of all data is closest to `data_bytes`.
     """
 
     embedding: str
@@ -70,8 +70,8 @@ def n_bytes(shape: Shape, quant: str) -> int:
     return math.prod(shape) // per_block * block_bytes
 
 
-def quantised(geometry: Geometry, types: Types) -> Model:
-    """Give every tensor of `geometry` its element type."""
+def assign_types(geometry: Geometry, types: Types) -> Model:
+    """Return a model with the tensors of `geometry`, each with its element type."""
     named = {"token_embd.weight": types.embedding, "output.weight": types.output}
     tensors: dict[str, tuple[Shape, str]] = {}
     fillers: list[str] = []
@@ -109,7 +109,8 @@ def _qwen(make: Callable[[], Geometry], file_bytes: int, embedding: str, other: 
 
 _RECIPES: Mapping[str, Recipe] = {
     # Unsloth's Qwen3.6-35B-A3B-MTP-GGUF, Qwen3.8-27B-GGUF, Qwen3.6-27B-MTP-GGUF and Qwen3.5-9B-MTP-GGUF: sizes of the
-    # files. Engine logs of two of them give the embedding away by its size: 515.31 MiB is Q8_0, 521.0 Q3_K or IQ3_S.
+    # files. Engine logs of two of them show the type of the embedding by its size: 515.31 MiB is Q8_0, 521.0 Q3_K or
+    # IQ3_S.
     "qwen35moe-35b-iq3_s": _qwen(_QWEN36_35B, 15_346_432_288, "Q8_0", "Q8_0", "IQ3_XXS", "IQ3_S"),
     "qwen35moe-35b-q3_k_xl": _qwen(_QWEN36_35B, 17_227_569_440, "Q8_0", "Q8_0", "Q3_K", "Q4_K"),
     "qwen35moe-35b-iq4_xs": _qwen(_QWEN36_35B, 18_209_036_576, "Q8_0", "Q8_0", "IQ3_S", "IQ4_XS"),
@@ -123,7 +124,7 @@ _RECIPES: Mapping[str, Recipe] = {
         Types("Q6_K", "", "IQ4_XS", "IQ3_S", "IQ4_XS", 16_372_460_480 - _GEMMA_HEADER_BYTES),
     ),
     "gemma4-31b-draft-q8_0": (lambda: gemma4_31b(draft=True), Types("Q8_0", "", "Q8_0", "Q8_0")),
-    # Like no published file, but near Q4_K_M.
+    # No published file has exactly these types; they are close to Q4_K_M.
     "llama-8b-q4_k": (llama_8b, Types("Q4_K", "Q6_K", "Q4_K", "Q4_K")),
     "qwen3moe-30b-q4_k": (qwen3_30b, Types("Q4_K", "Q6_K", "Q4_K", "Q4_K")),
     "gemma3-12b-q4_k": (gemma3_12b, Types("Q6_K", "", "Q4_K", "Q4_K")),
@@ -144,4 +145,4 @@ def model(name: str) -> Model:
     if name.endswith(WITHOUT_HEAD):
         return model(name.removesuffix(WITHOUT_HEAD)).without_head()
     make, types = _RECIPES[name]
-    return quantised(make(), types)
+    return assign_types(make(), types)

@@ -1,4 +1,4 @@
-"""The tables of docs/tuning.md."""
+"""Makes the tables of docs/tuning.md from simulated tunes."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -9,7 +9,7 @@ from tools.tuner_simulation.machine import AXES, DRAFTS, KINDS, OFFLOAD_AXES
 from tools.tuner_simulation.run import Outcome
 
 NEAR = 0.98
-"""A pick is right when it has this share of the best's true benefit."""
+"""Share of the best settings' true benefit from which a recommendation counts as right."""
 _NAMES = {
     "dense": "all on the GPU, dense",
     "moe": "all on the GPU, experts",
@@ -29,7 +29,11 @@ class Promise:
 
 
 def promises(outcomes: Sequence[Outcome], pooled: Sequence[Outcome], tied: Sequence[Outcome]) -> list[Promise]:
-    """Judge the main simulation, all simulations with usual noise, and that of machines on which no setting matters."""
+    """Return the tuner's promises and whether they are kept.
+
+    `outcomes` are of the main simulation, `pooled` of all with usual noise, `tied` of machines on which no setting
+    matters.
+    """
     figures = summarise(outcomes)
     slower = summarise(pooled).slower_than_off / len(pooled)
     covered = [o.covered for o in outcomes if o.covered is not None]
@@ -110,7 +114,7 @@ def figures_table(groups: Sequence[tuple[str, Sequence[Outcome]]]) -> str:
 
 
 def grid_table() -> str:
-    """Return the grid."""
+    """Return the grid of simulated settings: their values and the machines that have them."""
     rows = [["draft length", "0 (MTP off), " + ", ".join(map(str, DRAFTS)), "all"]]
     for axis in dict.fromkeys((*AXES, *OFFLOAD_AXES)):
         where = (
@@ -158,7 +162,7 @@ def results_table(groups: Sequence[tuple[str, Sequence[Outcome]]]) -> str:
         minutes = statistics.median(o.seconds for o in some) / 60
         near, slower = _percent(_near(some)), _percent(_slower(some))
         row = [name, str(len(some)), near, slower, answers, str(wrong), right]
-        rows.append([*row, f"{starts:.0f}", _percent(_part(some), 0), f"{minutes:.0f}"])
+        rows.append([*row, f"{starts:.0f}", _percent(_share_of_grid(some), 0), f"{minutes:.0f}"])
     return _table([*head, "starts", "of one for each setting", "minutes (median)"], rows)
 
 
@@ -170,7 +174,8 @@ def _slower(some: Sequence[Outcome]) -> float:
     return _share(some, lambda o: o.to_baseline < 1 - 1e-9)
 
 
-def _part(some: Sequence[Outcome]) -> float:
+def _share_of_grid(some: Sequence[Outcome]) -> float:
+    """Return the starts of some tunes divided by those of trying every setting."""
     return sum(o.starts for o in some) / sum(o.grid for o in some)
 
 

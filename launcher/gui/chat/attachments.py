@@ -42,7 +42,7 @@ def list_files(data: QMimeData) -> list[Path]:
 
 
 def find_image(data: QMimeData) -> QImage | None:
-    """Return the picture in pasted or dropped data that is no file, such as a screenshot."""
+    """Return the picture in pasted or dropped data, such as a screenshot; None if the data has text or files."""
     if data.hasImage() and not data.hasText() and not data.urls():
         image = data.imageData()
         return image if isinstance(image, QImage) and not image.isNull() else None
@@ -143,7 +143,7 @@ def describe_size(attachment: Attachment) -> str:
 
 
 class AttachmentTile(QFrame):
-    """A file with its picture or a letter, its name and its size. With `removable` it has a button to remove it."""
+    """A file with its picture or extension, its name and its size. With `removable` it has a button to remove it."""
 
     removed = Signal()
 
@@ -179,11 +179,11 @@ class AttachmentTile(QFrame):
         self._row.addWidget(self.remove_button, alignment=Qt.AlignmentFlag.AlignTop)
         self.setFixedWidth(theme.px(_TILE_WIDTH))
         self._removable = removable
-        self._show_letter(name)
+        self._show_extension(name)
         self.setAccessibleName(f"{name}, {note}")
 
     def show_attachment(self, attachment: Attachment) -> None:
-        """Show what was read."""
+        """Show the picture or the size of a file that has been read."""
         self._attachment = attachment
         self.note.setText(describe_size(attachment))
         self.setAccessibleName(f"{attachment.name}, {self.note.text()}")
@@ -208,7 +208,7 @@ class AttachmentTile(QFrame):
         self.note.setText(note)
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:  # noqa: N802 -- Qt's name
-        """Show the picture in its size."""
+        """Show the picture in full size."""
         super().mouseReleaseEvent(event)
         self._open_picture()
 
@@ -225,8 +225,8 @@ class AttachmentTile(QFrame):
         if self._attachment is not None and self._attachment.kind is AttachmentKind.PICTURE:
             show_picture(self, self._attachment)
 
-    def _show_letter(self, name: str) -> None:
-        """Paint a tile with the first letter of the file's ending."""
+    def _show_extension(self, name: str) -> None:
+        """Paint a square with the file's extension, at most four letters."""
         ending = Path(name).suffix.removeprefix(".").upper()[:4] or "TXT"
         size = theme.px(36)
         pixmap = QPixmap(QSize(size, size) * 2)
@@ -240,7 +240,7 @@ class AttachmentTile(QFrame):
 
 
 def show_picture(parent: QWidget, attachment: Attachment) -> QDialog:
-    """Show a picture in a window of its own, in its size if the screen has room."""
+    """Show a picture in a window of its own, in full size if the screen has room."""
     dialog = QDialog(parent)
     dialog.setWindowTitle(attachment.name)
     image = Label()
@@ -305,7 +305,7 @@ class AttachmentBar(QWidget):
             self._remove(file)
 
     def add_files(self, controller: "Controller", paths: Sequence[Path]) -> None:
-        """Read files, each as far as this model can use it."""
+        """Read files and add those that the model can use; `failed` reports the others."""
         for path in paths:
             self._read(controller, path.name, read_file(path, sees=sees_pictures(controller)))
 
@@ -374,7 +374,7 @@ class AttachmentBar(QWidget):
 
 
 class ProjectorFinder(QObject):
-    """Looks for a vision projector on this computer that goes with the running model."""
+    """Finds a vision projector for the running model on this computer."""
 
     found = Signal(object)
     """Path of the projector."""
@@ -386,17 +386,17 @@ class ProjectorFinder(QObject):
         self._controller = controller
 
     def find(self) -> None:
-        """Look for it. Ends with `found` or `missing`."""
+        """Start the search. Ends with the signal `found` or `missing`."""
         name = self._controller.served_name
 
-        def look() -> Path:
+        def find_file() -> Path:
             from launcher.models.catalogue_load import load_catalogue
             from launcher.models.locate import find_projector, select_model
 
             return find_projector(select_model(name, load_catalogue()))
 
         self._controller.bridge.run(
-            lambda _report: asyncio.to_thread(look),
+            lambda _report: asyncio.to_thread(find_file),
             done=self.found.emit,
             failed=lambda error: self.missing.emit(render(error.title)),
         )

@@ -53,7 +53,7 @@ class RequestFeed(QObject):
 
     @property
     def records(self) -> list[Record]:
-        """Those in progress first, then the newest."""
+        """The requests in progress, then the ended ones; the newest first."""
         newest = reversed(self._records.values())
         return sorted(newest, key=lambda record: record["end"] is not None)
 
@@ -87,7 +87,7 @@ class RequestFeed(QObject):
 
     @Slot(object)
     def _end(self, _result: LauncherError | None) -> None:
-        """Forget what was in progress: the server has ended, or could not be reached and is asked again."""
+        """Forget the requests in progress, and read again later if the server is still there."""
         self._handle = None
         self._address = ""
         self._records = {name: record for name, record in self._records.items() if record["end"] is not None}
@@ -97,7 +97,7 @@ class RequestFeed(QObject):
 
 
 class RequestStrip(Card):
-    """Table of the requests, and what is known of the chosen one."""
+    """Table of the requests, and a line of details on the chosen one."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__(tr("Requests"))
@@ -144,7 +144,7 @@ class RequestStrip(Card):
         self._show_details()
 
     def showEvent(self, event: Any) -> None:  # noqa: ANN401, N802 -- Qt's
-        """Show what came while hidden."""
+        """Show the requests that came while the table was hidden."""
         super().showEvent(event)
         self.show_records()
 
@@ -153,7 +153,7 @@ class RequestStrip(Card):
         return self.rows.rows[selected[0].row()]["id"] if selected else None
 
     def _show_details(self) -> None:
-        """Show what the table has no column for."""
+        """Show the details of the chosen request that have no column."""
         chosen = self._chosen_id()
         record = next((each for each in self.feed.records if each["id"] == chosen), None)
         self._details.setVisible(record is not None)
@@ -218,7 +218,7 @@ def _state_cell(record: Record) -> Cell:
         if handovers:
             text = f"{text}, {ntr('1 restart', '{n} restarts', handovers)}"
         return Cell(text, role="secondary" if good else "attention")
-    states = {"waiting": tr("waits"), "running": tr("writing"), "paused": tr("paused")}
+    states = {"waiting": tr("waiting"), "running": tr("writing"), "paused": tr("paused")}
     return Cell(states.get(str(record["state"]), ""), role="information")
 
 
@@ -232,9 +232,7 @@ def _request_columns() -> list[Column[Record]]:
         Column(tr("Key"), "", _key_cell, spare=3),
         Column(tr("Prompt, tokens"), "", lambda each: _number_cell(each["prompt_tokens"], "{:,}"), right=True),
         Column(tr("Reused"), "", _reuse_cell, right=True, spare=2),
-        Column(
-            tr("First token"), "", lambda each: _number_cell(each["first_token_s"], "{:.2f} s"), right=True, spare=1
-        ),
+        Column(tr("First token"), "", _first_token_cell, right=True, spare=1),
         Column(tr("Tokens/s"), "", lambda each: _number_cell(each["tokens_per_second"], "{:.1f}"), right=True),
         Column(tr("Accepted"), "", _acceptance_cell, right=True),
         Column(tr("State"), "", _state_cell),

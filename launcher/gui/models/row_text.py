@@ -1,4 +1,4 @@
-"""What a row of the library shows: texts and figures of a model, and of one of its files."""
+"""Texts and figures of the library's rows: one for a model, or for one of its files."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def describe_model(model: LibraryModel, downloads: Mapping[str, Download], *, re
         return Row(model.name, tr("Checking whether it fits ..."), tip=model.repo)
     downloading = _find_download(model, downloads)
     row = _describe(model, first, downloads.get(first.download_id) if first.local is None else None)
-    note = _reason(model, first)
+    note = _model_note(model, first)
     tag = tr("recommended") if recommended and first is model.best else ""
     tile = store_tile(first.local) if first.local is not None else ("M" if model.is_built_in else "")
     if downloading is not None:
@@ -117,7 +117,7 @@ def describe_file(model: LibraryModel, file: LibraryFile, downloads: Mapping[str
     name = file.quant or UNKNOWN
     if file.local is not None and not file.is_model:
         name = quant_text(file.local)
-    return replace(row, name=name, note=_compare(model, file), tile=tile)
+    return replace(row, name=name, note=_file_note(model, file), tile=tile)
 
 
 def store_tile(local: LocalModel) -> str:
@@ -205,14 +205,14 @@ def _describe(model: LibraryModel, file: LibraryFile, download: Download | None)
         )
     if plan is None or plan.status.value == "TOO BIG":
         if not model.is_built_in and file.is_model:
-            note = tr("not known") if plan is None and file.lack else tr("cannot run") if plan is not None else ""
+            note = tr("unknown") if plan is None and file.lack else tr("cannot run") if plan is not None else ""
             row = replace(row, speed_note=note)
     elif plan.forecast is not None:
         row = replace(row, speed=f"{plan.forecast.tokens_per_second:,.0f}", speed_note=speed_range(plan))
     elif plan.reading is not None:
-        row = replace(row, speed=f"{plan.reading.tokens_per_second:,.0f}", speed_note=tr("reads, writes none"))
+        row = replace(row, speed=f"{plan.reading.tokens_per_second:,.0f}", speed_note=tr("reads only"))
     else:
-        row = replace(row, speed_note=tr("not known"))
+        row = replace(row, speed_note=tr("unknown"))
     if plan is not None and plan.status.value != "TOO BIG":
         row = replace(row, context=format_tokens(plan.setting.context))
     return row if download is None else _with_progress(row, download)
@@ -228,11 +228,11 @@ def _with_progress(row: Row, download: Download) -> Row:
     return row
 
 
-def _reason(model: LibraryModel, file: LibraryFile) -> str:
-    """Return in a line why a file is shown for its model, or what is to be known of it."""
+def _model_note(model: LibraryModel, file: LibraryFile) -> str:
+    """Return a line about the file that stands for its model: whether it fits, how it runs, or its problem."""
     plan, local = file.plan, file.local
     if model.is_built_in:
-        return tr("Shows drafts without a card")
+        return tr("Shows drafts without a GPU")
     if local is not None and not file.is_model:
         return tr("Loaded together with a model.")
     if local is not None and local.record.problem and not file.is_usable:
@@ -243,11 +243,12 @@ def _reason(model: LibraryModel, file: LibraryFile) -> str:
         if plan.host_short and not missing_mib(plan):
             return tr("Needs more host memory than is free")
         return tr("Needs {size:.1f} GiB more than is free", size=missing_mib(plan) / _GIB_MIB)
-    first, second = _strength(plan), _weakness(plan)
+    first, second = _first_remark(plan), _second_remark(plan)
     return tr("{first}; {second}", first=first, second=second) if second else first
 
 
-def _strength(plan: Plan) -> str:
+def _first_remark(plan: Plan) -> str:
+    """Return how a plan that fits runs: its use, its place in memory, or its gain by drafts."""
     forecast = plan.forecast
     if plan.entry.embedding:
         return tr("Ranks texts for a search") if plan.entry.reranker else tr("Turns texts into vectors for a search")
@@ -270,7 +271,8 @@ def _strength(plan: Plan) -> str:
     return tr("Faster without drafts") if has_head else tr("No MTP head")
 
 
-def _weakness(plan: Plan) -> str:
+def _second_remark(plan: Plan) -> str:
+    """Return a short context, images, or much free memory as a remark; "" if there is none of these."""
     trained = plan.entry.native_context or (plan.entry.geometry.trained_context if plan.entry.geometry else 0)
     if plan.status.value in ("OFFLOADS", "TIGHT") or plan.entry.embedding:
         return ""
@@ -284,7 +286,7 @@ def _weakness(plan: Plan) -> str:
     return tr("leaves {size:.0f} GiB free", size=spare / _GIB_MIB) if spare >= _ROOMY_MIB else ""
 
 
-def _compare(model: LibraryModel, file: LibraryFile) -> str:
+def _file_note(model: LibraryModel, file: LibraryFile) -> str:
     """Return in a few words how a file compares with the model's best one."""
     best, plan = model.best, file.plan
     if file.local is not None and file.local.store is not None:
@@ -294,7 +296,7 @@ def _compare(model: LibraryModel, file: LibraryFile) -> str:
     if model.is_built_in:
         return ""
     if plan is None:
-        return tr("not known") if file.lack else ""
+        return tr("unknown") if file.lack else ""
     if plan.status.value == "TOO BIG":
         return tr("needs {size:.1f} GiB more", size=missing_mib(plan) / _GIB_MIB)
     if best is None or best.plan is None or file.key == best.key:
@@ -303,9 +305,9 @@ def _compare(model: LibraryModel, file: LibraryFile) -> str:
         return tr("partly in host memory")
     larger = (file.size_bytes or 0) > (best.size_bytes or 0)
     if plan.setting.context < best.plan.setting.context:
-        return tr("better, less context") if larger else tr("less context")
+        return tr("higher quality, less context") if larger else tr("less context")
     if plan.setting.context > best.plan.setting.context:
-        return tr("more context, plainer") if not larger else tr("more context")
+        return tr("more context, lower quality") if not larger else tr("more context")
     if larger:
-        return tr("better, slower")
-    return tr("smaller, plainer")
+        return tr("higher quality, slower")
+    return tr("smaller, lower quality")
