@@ -63,7 +63,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the translations of this tree, once for all workers."""
+    """Compile the translations of this tree, once for all workers; have programs end with their terminal."""
+    if sys.platform != "win32":
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, by all that tests start, too
     # An installed program brings its own, and has no Babel (.ci/windows-setup runs tests against one).
     if not hasattr(config, "workerinput") and importlib.util.find_spec("babel"):
         from tools.translations import TRANSLATED, mo_bytes, mo_path, read
