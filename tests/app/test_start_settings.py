@@ -216,7 +216,7 @@ class TestKeptSettingsThatNoLongerFit:
         self, own: Path, has: list[Situation], tuned: dict[str, int | str], tmp_path: Path
     ) -> None:
         del has
-        engine = engines.llama_server(tmp_path, engines.TestTheInstalledEngine.FLAGS)
+        engine = engines.llama_server(tmp_path, engines.TestInstalledEngine.FLAGS)
         make_options = partial(ServeOptions, engine=engine)
         save_model_settings(own, {"moe_cache_mib": 1_024, "draft": 3})
         start = await resolve_start(str(own), make_options=make_options)

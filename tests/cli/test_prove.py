@@ -162,7 +162,13 @@ def test_a_card_is_as_nvidia_smi_and_the_plan_say(card: Mapping[str, str], demo_
 def test_what_is_not_so_is_refuted(card: Mapping[str, str], demo_model: Path) -> None:
     code, report = prove_card(card, demo_model, TAKES="4000", SMI_USED="9000")
     refuted = {name for name, result in results(report).items() if result == "refuted"}
-    assert refuted == {"nvml-used", "memory-served"}
+    assert refuted >= {"nvml-used", "memory-served"}
+    others = (
+        "-context",
+        "-kv",
+        "-mtp",
+    )  # on a fast computer there is time for these settings, which the card belies, too
+    assert all(name.endswith(others) for name in refuted - {"nvml-used", "memory-served"})
     for name in ("nvml-name", "nvml-power", "plan-served"):
         assert results(report)[name] == "confirmed", report
     assert find_check(report, "memory-served")["measured"] == "4,000 MiB"

@@ -75,7 +75,9 @@ def test_long_lines_are_wrapped_and_the_height_is_that_of_all_rows(pane: ChatPan
         qtbot.waitUntil(lambda: bar.maximum() == 0 and bar.isVisible() is False)
         rows = sum(block.lineCount() for block in blocks_of(code))
         assert rows > code.edit.document().blockCount()
-        assert code.height() < (rows + 6) * code.edit.fontMetrics().lineSpacing(), "no room is left below"
+        first = code.edit.document().firstBlock()
+        row_height = code.edit.blockBoundingRect(first).height() / first.lineCount()
+        assert code.height() < (rows + 6) * row_height, "no room is left below"
     wrapped = code.height()
     code.wrap_button.click()
     qtbot.waitUntil(lambda: code.height() < wrapped and code.edit.horizontalScrollBar().maximum() > 0)

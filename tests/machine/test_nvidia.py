@@ -176,15 +176,15 @@ class TestCards:
         assert readings["readings"]["0"]["vram_used_mib"] == [None, UNSUPPORTED]
 
     def test_what_an_old_driver_cannot_be_asked_is_unknown_alone(self, old_driver: Path) -> None:
-        readings = read_driver(old_driver, REASONS=4)
-        readings = readings["readings"]["0"]
+        driver = read_driver(old_driver, REASONS=4)
+        readings = driver["readings"]["0"]
         assert readings.pop("gpu_power_w") == [None, TOO_OLD]
         assert readings["vram_used_mib"] == [6144, None]  # it counts what it reserves as used
         assert all(absent is None for _, absent in readings.values())
-        (gpu,) = readings["gpus"]
+        (gpu,) = driver["gpus"]
         assert gpu["absent"] == {"reserved_bytes": TOO_OLD}
         assert (gpu["used_bytes"], gpu["free_bytes"]) == (6 * GIB, 18 * GIB)
-        assert readings["activity"]["0"]["throttled_by"] == ["power limit"]
+        assert driver["activity"]["0"]["throttled_by"] == ["power limit"]
 
     def test_a_card_without_a_name_is_still_a_card(self, driver: Path) -> None:
         (gpu,) = read_driver(driver, nvmlDeviceGetName=NOT_SUPPORTED, nvmlDeviceGetUUID=NOT_SUPPORTED)["gpus"]
