@@ -38,7 +38,7 @@ class Finding:
 
 
 def compare_repository(repo: str, models: Sequence[ModelEntry], listing: RepoListing) -> Iterator[Finding]:
-    """Yield how the files that `models` have in a repository differ from its listing, then the files that none has."""
+    """Yield the differences between the files of `models` and a repository's listing, then files of no model."""
     known: set[str] = set()
     for model in models:
         for file in _files_in(model, repo):

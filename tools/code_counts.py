@@ -1,4 +1,4 @@
-"""Counts of the code: how large it is, how it is named, and how it is cut into modules.
+"""Counts of the code: its size, its names and its modules.
 
     python -m tools.code_counts [FOLDER ...]     prints a table; each FOLDER is a checkout (default: this one)
 
@@ -100,7 +100,7 @@ def _texts_of(tree: ast.AST) -> Iterator[str]:
 
 
 def _only_children(package: Path, trees: dict[Path, ast.Module]) -> list[str]:
-    """Return the modules whose only importer stands beside them."""
+    """Return the modules whose only importer is in the same folder."""
     names = {_module_name(package, path): path for path in trees}
     importers: dict[str, set[str]] = {name: set() for name in names}
     for path, tree in trees.items():

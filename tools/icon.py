@@ -1,4 +1,4 @@
-"""Writes the icon's pictures beside its drawing: `python -m tools.icon`."""
+"""Writes the icon as PNG files beside its drawing: `python -m tools.icon`."""
 
 from pathlib import Path
 

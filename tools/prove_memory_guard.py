@@ -56,7 +56,7 @@ class Outcome:
     peak: int = 0
 
     def describe(self, guarded: bool, number: int) -> str:
-        """Return a line about it."""
+        """Return a line about the outcome."""
         kind = "with the guard" if guarded else "without"
         return (
             f"{kind} {number}: {'killed' if self.kills else 'not killed'}, {self.handovers} handovers, "
@@ -78,12 +78,12 @@ class ControlGroup:
     events: str = "memory.events"
 
     def count_kills(self) -> int:
-        """Return how many of its processes were killed for their memory."""
+        """Return how many processes of the group were killed for their memory."""
         lines = (self.folder / self.events).read_text().splitlines()
         return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
     def read_peak(self) -> int:
-        """Return the most memory in bytes that it had."""
+        """Return the peak memory of the group in bytes."""
         return int((self.folder / self.peak).read_text())
 
 
@@ -163,13 +163,13 @@ def list_engines(launcher: psutil.Process) -> list[psutil.Process]:
 
 
 def count_private_bytes(process: psutil.Process) -> int:
-    """Return what a process has allocated: its resident memory without that of files."""
+    """Return the private memory of a process: resident memory without that of files."""
     memory = process.memory_info()
     return int(memory.rss - memory.shared)
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file, so that no reader sees half of it."""
+    """Replace a file atomically."""
     new = path.with_name(f"{path.name}.new")
     new.write_text(text)
     new.replace(path)
@@ -265,7 +265,7 @@ async def run_once(
 
 
 async def send_prompt(client: ServerClient, chance: random.Random, outcome: Outcome) -> None:
-    """Stream the reply to a prompt that no other is like, and add what became of it."""
+    """Stream the reply to a unique prompt, and record how it ended."""
     words = ["".join(chance.choices(_SYLLABLES, k=2)) for _ in range(_PROMPT_WORDS)]
     body = {"prompt": " ".join(words), "max_tokens": _REPLY_TOKENS, "stream": True}
     finish = None

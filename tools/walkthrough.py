@@ -1,4 +1,4 @@
-"""Write docs/walkthrough.md: start, break, diagnose and fix, as the real engine and the real commands tell it.
+"""Write docs/walkthrough.md: start, break, diagnose and fix, with the output of real commands and the real engine.
 
     python -m tools.walkthrough
 
@@ -49,7 +49,7 @@ _STEPS = (
 
 
 def transcript(home: Path) -> Iterator[str]:
-    """Run the steps one after the other; yield what stands in the document."""
+    """Run the steps one after the other; yield the text of the document."""
     program = home / "bin" / "mtp-launcher"
     program.parent.mkdir(parents=True)
     program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-m", "launcher"])} "$@"\n')

@@ -263,7 +263,7 @@ class RemoteControl:
             self._run_to_end(loan.end())
 
     async def _start_lent(self, loan: "ServerLoan", options: ServeOptions) -> Mapping[str, Any]:
-        """Restart a lent server, and return the engine's process id, or the error with all that is known of it."""
+        """Restart a lent server, and return the engine's process id, or the error as JSON data."""
         starting = self._run_to_end(loan.start(options))
         try:
             engine_pid = await asyncio.shield(starting)
@@ -382,8 +382,8 @@ async def _resolve_context(options: ServeOptions, chosen: Settings, engine_pid: 
     from launcher.app.start_settings import resolve_start  # like previews
 
     options = change_settings(options, chosen)
-    # The start would recommend a value where none is asked for. So llama-server's default is asked for where it is in
-    # use, and only values that the launcher chooses at each start are left open.
+    # resolve_start recommends a value for each setting that is None. So settings for which llama-server's default is
+    # in use get that default, and only those that the launcher chooses at each start stay None.
     asked: dict[str, Value] = {}
     for name, row in ROWS.items():
         asked[name] = row.value_in(options)

@@ -44,7 +44,7 @@ ORIGINAL = ("F32", "F16", "BF16")
 """Files with the weights of the original, so that they need no other file to be judged against."""
 REFERENCE_KV = "f16"
 _USUAL_KV = ("q8_0",)
-"""KV cache types that are judged beside the own one."""
+"""KV cache types that are judged in addition to the one in use."""
 
 OnStep = Callable[[str, int, int], object]
 """Gets the name of the settings that are measured, and the positions of the text done, and of all."""
@@ -55,8 +55,8 @@ class QualityCheck:
     """A check that is ready to begin: the settings to judge, and the reference.
 
     `reference` is served first, then the `candidates` one after another: the file of quantisation `quant` with KV cache
-    types and draft lengths. If no file here is better than this one, and it is no original, `weights_judged` is False:
-    then only the KV cache types and MTP are judged.
+    types and draft lengths. `weights_judged` is False if this computer has no better file to compare with and the file
+    itself is not of an ORIGINAL type: then only the KV cache types and MTP are judged.
     """
 
     model_name: str
@@ -181,7 +181,10 @@ async def prepare_check(
 
 
 def _choose_needle_size(options: ServeOptions, asked: int | None) -> int:
-    """Return how many tokens a slot holds beside the question and its reply; sizes are met to within a tenth."""
+    """Return the number of tokens for the text with the hidden fact, at most what a slot has left.
+
+    A tenth is left free, because the text may come out that much longer.
+    """
     room = round(0.9 * max(0, (options.context or 0) // (options.slots or 1) - ROOM_TOKENS))
     return min(room, MOST_NEEDLE if asked is None else asked)
 
@@ -254,7 +257,7 @@ async def run_check(session: MeasuredSession, check: QualityCheck, on_step: OnSt
 
 
 class _CheckRun:
-    """A check that runs: what was measured so far."""
+    """A running check, with what was measured so far."""
 
     def __init__(self, session: MeasuredSession, check: QualityCheck, on_step: OnStep) -> None:
         self.text: QualityText | None = None

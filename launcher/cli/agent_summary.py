@@ -12,9 +12,9 @@ _FAILURES = frozenset({"error", "engine ended", "refused", "cut"})
 
 
 def summarize_requests(records: Sequence[Record], context: int | None, remedy: str) -> Iterator[str]:
-    """Yield what an agent's requests were like, and why some were not answered: some agents do not tell.
+    """Yield lines on an agent's requests, and why some were not answered, because some agents do not report it.
 
-    `context` are the tokens that a request may have, `remedy` is how the user gets more of them.
+    `context` is the context of a request in tokens, `remedy` is how the user gets a larger one.
     """
     read = [each for each in records if each["reused_tokens"] is not None]
     if read:

@@ -73,7 +73,7 @@ def continue_config(recipe: ExportRecipe) -> str:
 
 
 def aider_config(recipe: ExportRecipe) -> str:
-    """Return an .aider.conf.yml. The limits of a model are in a file of their own, which a comment of it contains."""
+    """Return an .aider.conf.yml. A comment has the content of a second file, for the limits of the model."""
     quoted = quoting.quote_yaml
     model = f"openai/{recipe.name}"
     lines = [f"# .aider.conf.yml{'' if recipe.api_key else f', with the key: OPENAI_API_KEY=${KEY_VARIABLE} aider'}"]
@@ -103,7 +103,7 @@ def aider_config(recipe: ExportRecipe) -> str:
 
 
 def vscode_models(recipe: ExportRecipe) -> str:
-    """Return a chatLanguageModels.json for VS Code 1.122 or newer. Without the key, VS Code has to be told it."""
+    """Return a chatLanguageModels.json for VS Code 1.122 or newer. Without the key, the user enters it in VS Code."""
     model: dict[str, Any] = {
         "id": recipe.name,
         "name": recipe.name,

@@ -39,7 +39,7 @@ def sdk_variables(recipe: ExportRecipe, *, shell: Shell) -> str:
 
 
 def claude_code_variables(recipe: ExportRecipe, *, shell: Shell) -> str:
-    """Return the variables for Claude Code (tried with 2.1.330), which then asks this server for everything."""
+    """Return the variables for Claude Code (tried with 2.1.330), so that it sends all its requests to this server."""
     agent = find_agent("claude")
     server = agent_server(recipe)
     variables: dict[str, str | _Key] = {
@@ -50,7 +50,7 @@ def claude_code_variables(recipe: ExportRecipe, *, shell: Shell) -> str:
     comments = [_limits_comment(recipe)]
     if agent.small is not None and recipe.context is not None and recipe.context < agent.least_context:
         short = " ".join(f"{name}={value}" for name, value in agent.small.environment.items())
-        comments.append(f"This is little for {agent.title}. {short} gives it short prompts and 3 tools.")
+        comments.append(f"{agent.title} needs more context than this. {short} gives it short prompts and 3 tools.")
     comments.append(f"Then: {agent.program}")
     return _format_lines(variables, shell, *comments, unset=agent.unset)
 
@@ -74,7 +74,7 @@ def webui_variables(recipe: ExportRecipe, *, shell: Shell) -> str:
     comments = (
         _limits_comment(recipe),
         "Open WebUI keeps the settings of its first start; ENABLE_PERSISTENT_CONFIG=false makes it read these anew.",
-        "Then: open-webui serve. In Docker: --network=host and -e NAME for each, as it knows 127.0.0.1 only so.",
+        "Then: open-webui serve. In Docker: -e NAME for each, and --network=host, so that 127.0.0.1 is this computer.",
     )
     return _format_lines(variables, shell, *comments)
 

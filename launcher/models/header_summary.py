@@ -65,7 +65,7 @@ def apply_summary(entry: ModelEntry, file: ModelFile) -> tuple[ModelEntry, Model
 
 
 class _KnownPair:
-    """An entry and a file of it as the key of a cache: the same objects, for comparing all their values takes long."""
+    """Cache key of an entry and one of its files, compared by identity because comparing all values is slow."""
 
     __slots__ = ("entry", "file")
 

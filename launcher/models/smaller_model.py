@@ -43,9 +43,9 @@ def _plan_alternatives(catalogue: Catalogue, situation: Situation, criteria: Pla
     any_model = replace(criteria, model=None, quant=None, mmproj_bytes=0)
     known = any(entry.id == criteria.model for entry in catalogue.models)
     same_model = [replace(any_model, model=criteria.model)] if known else []
-    for wishes in (*same_model, any_model, PlanCriteria(intent=criteria.intent)):
+    for one_criteria in (*same_model, any_model, PlanCriteria(intent=criteria.intent)):
         try:
-            yield from make_plans(catalogue, situation, wishes)
+            yield from make_plans(catalogue, situation, one_criteria)
         except (ModelHasNoHead, BadOption):
             continue
 

@@ -1,4 +1,4 @@
-"""An updated engine is compared with the one before it: one that says it is slower, and a real one that is broken."""
+"""The comparison of an updated engine with the previous one: with a slower fake engine, and a broken real one."""
 
 import shlex
 import sys
@@ -75,7 +75,7 @@ async def session() -> AsyncIterator[ServerSession]:
     await opened.stop()
 
 
-async def test_a_slower_update_gives_way_to_the_build_before_it(session: ServerSession, tmp_path: Path) -> None:
+async def test_after_a_slower_update_the_previous_build_is_used_again(session: ServerSession, tmp_path: Path) -> None:
     fake = FAKES / "llama_server.py"
     old = install(11_400, FAKE.format(ms=10), tmp_path, fake)
     new = install(11_434, FAKE.format(ms=11), tmp_path, fake)
@@ -109,7 +109,9 @@ async def test_a_slower_update_gives_way_to_the_build_before_it(session: ServerS
 
 
 @pytest.mark.thorough
-async def test_an_update_that_does_not_serve_the_model_gives_way(session: ServerSession, tmp_path: Path) -> None:
+async def test_after_an_update_that_does_not_serve_the_model_the_previous_build_is_used_again(
+    session: ServerSession, tmp_path: Path
+) -> None:
     new, old = update(BROKEN, tmp_path)
     found = await compare_engines(session, new, old, "demo", seconds=0.0, is_update=True)
     assert (found.ratio, found.pairs) == (None, 0)
@@ -118,7 +120,7 @@ async def test_an_update_that_does_not_serve_the_model_gives_way(session: Server
     assert "does not serve demo" in list_slower_builds()[new.name].reason
 
 
-def test_what_is_compared(tmp_path: Path) -> None:
+def test_only_an_update_by_the_program_is_compared(tmp_path: Path) -> None:
     new, old = update(BROKEN, tmp_path)
     pin_engine()
     assert find_uncompared_update() is None
@@ -133,7 +135,7 @@ def test_what_is_compared(tmp_path: Path) -> None:
     ("estimate", "low", "high", "slower"),
     [(1.02, 1.0, 1.04, False), (0.98, 0.975, 0.985, False), (0.95, 0.89, 1.01, False), (0.97, 0.96, 0.98, True)],
 )
-def test_slower_is_3_percent_and_certain(
+def test_a_build_counts_as_slower_from_3_percent_with_certainty(
     tmp_path: Path, estimate: float, low: float, high: float, slower: bool
 ) -> None:
     new, old = update(BROKEN, tmp_path)

@@ -1,4 +1,4 @@
-"""`mtp-launcher downloads` as a user types it, in processes of its own, from a fake file server."""
+"""`mtp-launcher downloads` in processes of its own, with a fake file server."""
 
 import asyncio
 import hashlib
@@ -48,7 +48,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return result
 
 
-def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
+def read_json(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
     result = run(*arguments, "--json")
     assert result.returncode == 0, result.stdout + result.stderr
     return json.loads(result.stdout)
@@ -63,8 +63,8 @@ def states() -> list[tuple[int, str]]:
 
 
 @contextmanager
-def working(*options: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that works the queue and tells it as JSON."""
+def running_queue(*options: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that downloads the queue and prints its events as JSON."""
     with forked.start("downloads", "run", "--json", *options, stdout=subprocess.PIPE) as process:
         try:
             yield process
@@ -72,8 +72,8 @@ def working(*options: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def until(process: subprocess.Popen[str], event: str, **what: object) -> dict[str, Any]:
-    """Read what it tells up to that event."""
+def read_until(process: subprocess.Popen[str], event: str, **what: object) -> dict[str, Any]:
+    """Read the events of a process up to one of this kind with these values, and return it."""
     assert process.stdout is not None
     for line in process.stdout:
         result: dict[str, Any] = json.loads(line)
@@ -84,20 +84,20 @@ def until(process: subprocess.Popen[str], event: str, **what: object) -> dict[st
 
 def test_the_empty_list() -> None:
     assert "no downloads" in run().stdout
-    assert answer() == answer("list") == {"jobs": [], "held": None, "notices": []}
+    assert read_json() == read_json("list") == {"jobs": [], "held": None, "notices": []}
     nothing = run("run")
     assert (nothing.returncode, nothing.stderr) == (0, "The queue is empty.\n")
 
 
 def test_added_listed_moved_and_downloaded_in_that_order(server: FileServer, checksum: str, home: Path) -> None:
-    (added,) = answer("add", server.url("order", "none", "a.gguf"), "--sha256", checksum)["added"]
+    (added,) = read_json("add", server.url("order", "none", "a.gguf"), "--sha256", checksum)["added"]
     assert (added["id"], added["fresh"], added["state"]) == (1, True, "waiting")
     add(server.url("order", "none", "b.gguf"), checksum)
     result = run("add", server.url("order", "none", "c.gguf"), "--sha256", checksum)
     assert "c.gguf: added as number 3." in result.stdout
     again = run("add", server.url("order", "none", "a.gguf"), "--sha256", checksum)
     assert "a.gguf: already in the list: waiting." in again.stdout
-    assert [job["id"] for job in answer("move", "3", "first")["jobs"]] == [3, 1, 2]
+    assert [job["id"] for job in read_json("move", "3", "first")["jobs"]] == [3, 1, 2]
     assert "No download is running. Start with `mtp-launcher downloads run`." in run().stdout
     worked = run("run")
     assert worked.returncode == 0, worked.stderr
@@ -111,7 +111,7 @@ def test_added_listed_moved_and_downloaded_in_that_order(server: FileServer, che
     assert states() == []
 
 
-def test_one_that_is_wrong_keeps_no_other_out_of_the_list() -> None:
+def test_one_invalid_download_does_not_keep_the_others_out() -> None:
     wrong = "https://a.invalid/a.gguf"
     result = run("add", wrong, "no-such-id", "--engine", "--json")
     answered = json.loads(result.stdout)
@@ -124,16 +124,16 @@ def test_one_that_is_wrong_keeps_no_other_out_of_the_list() -> None:
     assert f"{wrong}: Not added: There is no checksum for the file from a.invalid." in " ".join(result.stderr.split())
 
 
-def test_another_command_pauses_what_runs_and_it_goes_on_there(server: FileServer, checksum: str) -> None:
+def test_another_command_pauses_a_running_download_which_resumes_later(server: FileServer, checksum: str) -> None:
     number = add(server.url("pause", f"stalls={HALF}*1", "a.gguf"), checksum)
-    with working() as process:
-        until(process, "progress", done_bytes=HALF)
-        (seen,) = answer("list")["jobs"]
+    with running_queue() as process:
+        read_until(process, "progress", done_bytes=HALF)
+        (seen,) = read_json("list")["jobs"]
         assert (seen["state"], seen["asked"]) == ("running", "run")
         completed = run("pause", str(number))
         assert "pausing" in completed.stdout or "paused" in completed.stdout
-        until(process, "changed", state="paused")
-        assert until(process, "end")["failed"] == 0
+        read_until(process, "changed", state="paused")
+        assert read_until(process, "end")["failed"] == 0
         assert process.wait(120) == 0
     assert "paused, 4.0 MB are kept" in run("pause", "all").stdout
     assert states() == [(number, "paused")]
@@ -141,25 +141,27 @@ def test_another_command_pauses_what_runs_and_it_goes_on_there(server: FileServe
     resumed = run("resume", "all").stdout
     assert "waiting" in resumed
     assert resumed.endswith("No download is running. Start with `mtp-launcher downloads run`.\n")
-    with working() as process:
-        done = until(process, "done")
+    with running_queue() as process:
+        done = read_until(process, "done")
         assert process.wait(120) == 0
     assert done["result"]["resumed_bytes"] == HALF
     assert server.read_record("pause").sent_bytes == done["bytes"]
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_however_the_program_ends_the_next_one_goes_on(end: signal.Signals, server: FileServer, checksum: str) -> None:
+def test_the_next_process_resumes_however_the_last_one_ended(
+    end: signal.Signals, server: FileServer, checksum: str
+) -> None:
     number = add(server.url(f"end{end}", f"stalls={HALF}*1", "a.gguf"), checksum)
-    with working() as process:
-        until(process, "progress", done_bytes=HALF)
+    with running_queue() as process:
+        read_until(process, "progress", done_bytes=HALF)
         process.send_signal(end)
         code = process.wait(120)
     assert code == {signal.SIGKILL: -signal.SIGKILL, signal.SIGINT: 130, signal.SIGTERM: 143}[end]
-    (job,) = answer("list")["jobs"]
+    (job,) = read_json("list")["jobs"]
     assert (job["id"], job["state"], job["error"]) == (number, "waiting", None)
-    with working() as process:
-        assert until(process, "done")["result"]["resumed_bytes"] == HALF
+    with running_queue() as process:
+        assert read_until(process, "done")["result"]["resumed_bytes"] == HALF
         assert process.wait(120) == 0
     assert server.read_record(f"end{end}").sent_bytes == server.folder.joinpath("a.gguf").stat().st_size
 
@@ -167,22 +169,22 @@ def test_however_the_program_ends_the_next_one_goes_on(end: signal.Signals, serv
 def test_two_commands_work_one_queue(server: FileServer, checksum: str) -> None:
     for name in "abc":
         add(server.url("two", "none", f"{name}.gguf"), checksum)
-    with working() as one, working() as other:
-        ends = [until(process, "end") for process in (one, other)]
+    with running_queue() as one, running_queue() as other:
+        ends = [read_until(process, "end") for process in (one, other)]
         assert [process.wait(120) for process in (one, other)] == [0, 0]
     assert [state for _, state in states()] == ["done"] * 3
     assert all(end["failed"] == 0 for end in ends)
     assert server.read_record("two").sent_bytes == 3 * server.folder.joinpath("a.gguf").stat().st_size
 
 
-def test_a_failed_one_is_reported_and_tried_again_and_the_next_is_done(server: FileServer, checksum: str) -> None:
+def test_a_failed_download_is_reported_and_retried_and_the_next_completes(server: FileServer, checksum: str) -> None:
     add(server.url("fails", "404*1", "a.gguf"), checksum)
     add(server.url("fails", "none", "b.gguf"), checksum)
     worked = run("run")
     assert worked.returncode == 1
     assert "a.gguf: failed. " in worked.stderr
     assert "1 done, 1 failed" in worked.stderr
-    failed, done = answer("list")["jobs"]
+    failed, done = read_json("list")["jobs"]
     assert (failed["state"], done["state"]) == ("failed", "done")
     assert failed["error"]["message"] in " ".join(run().stdout.split())
     assert run("clear").stdout == "Removed 1 from the list.\n"
@@ -190,33 +192,31 @@ def test_a_failed_one_is_reported_and_tried_again_and_the_next_is_done(server: F
     assert run("run").returncode == 0
 
 
-def test_cancelled_it_is_kept_and_discarded_it_is_gone(server: FileServer, checksum: str, home: Path) -> None:
+def test_cancelling_keeps_the_data_and_discarding_deletes_it(server: FileServer, checksum: str, home: Path) -> None:
     number = add(server.url("cancel", f"stalls={HALF}", "a.gguf"), checksum)
-    with working() as process:
-        until(process, "progress", done_bytes=HALF)
-        assert answer("cancel", str(number))["jobs"][0]["asked"] == "cancel"
-        until(process, "changed", state="cancelled")
+    with running_queue() as process:
+        read_until(process, "progress", done_bytes=HALF)
+        assert read_json("cancel", str(number))["jobs"][0]["asked"] == "cancel"
+        read_until(process, "changed", state="cancelled")
     parts = list(home.rglob("a.gguf.part"))
     assert [part.stat().st_size >= HALF for part in parts] == [True]
     assert run("cancel", "--discard", str(number)).stdout.endswith("cancelled.\n")
     assert not list(home.rglob("a.gguf.part*"))
 
 
-def test_a_full_disk_holds_the_queue_and_running_it_again_goes_on(
-    server: FileServer, checksum: str, home: Path
-) -> None:
+def test_a_full_disk_holds_the_queue_until_it_is_run_again(server: FileServer, checksum: str, home: Path) -> None:
     add(server.url("full", "none", "a.gguf"), checksum)
     file = home / "state" / "downloads" / "queue.json"
     whole = json.loads(file.read_bytes())
     whole["hold"] = {"code": "disk_full", "title": "The disk is full.", "hint": "Make room.", "temporary": False}
     file.write_text(json.dumps(whole))
     assert "Downloads are on hold: The disk is full." in run().stdout
-    assert answer("list")["held"]["code"] == "disk_full"
+    assert read_json("list")["held"]["code"] == "disk_full"
     assert run("run").returncode == 0
-    assert answer("list")["held"] is None
+    assert read_json("list")["held"] is None
 
 
-def test_a_disk_that_is_full_is_an_error_with_what_to_do(server: FileServer, checksum: str) -> None:
+def test_a_write_beyond_the_limit_is_an_error(server: FileServer, checksum: str) -> None:
     add(server.url("limit", "none", "a.gguf"), checksum)
     limited = f"ulimit -f {HALF // 1024}; exec {sys.executable} -m launcher downloads run"
     result = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60, check=False)
@@ -250,7 +250,7 @@ def test_a_damaged_list_is_set_aside_and_reported(home: Path, server: FileServer
         (["fly"], 2, "invalid choice"),
     ],
 )
-def test_what_cannot_be_meant_is_reported(arguments: list[str], code: int, why: str) -> None:
+def test_invalid_arguments_are_reported(arguments: list[str], code: int, why: str) -> None:
     result = run(*arguments)
     assert result.returncode == code
     assert why in result.stderr

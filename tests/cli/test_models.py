@@ -163,7 +163,7 @@ class TestRefresh:
         (differs,) = (line for line in lines if line.startswith("  differs"))
         assert self.REPLACED in differs
         assert "17,923,394,624 bytes on the hub now" in differs
-        assert "the catalogue keeps 17,559,178,144 bytes" in differs
+        assert "the catalogue still has 17,559,178,144 bytes" in differs
         assert f"  missing    {self.GONE}" in lines
         assert run("qwen3.8-27b", "--refresh").stdout.count("known now") == 0
 

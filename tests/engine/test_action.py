@@ -1,4 +1,4 @@
-"""Actions: what they make of the settings that failed, and when they cannot."""
+"""Actions applied to settings that failed, and actions that cannot be applied."""
 
 from pathlib import Path
 
@@ -51,14 +51,14 @@ def action(kind: ActionKind, **parameters: Value) -> Action:
     ],
     ids=str,
 )
-def test_an_action_changes_what_it_says(wanted: Action, field: str, value: object) -> None:
+def test_an_action_changes_its_setting(wanted: Action, field: str, value: object) -> None:
     changed = apply_action(wanted, OPTIONS)
     assert getattr(changed, field) == value
     assert changed.model == OPTIONS.model
     assert changes_settings(wanted)
 
 
-def test_a_context_that_was_left_open_is_the_one_that_ran() -> None:
+def test_an_unset_context_is_the_one_that_the_engine_used() -> None:
     assert apply_action(action(ActionKind.SMALLER_CONTEXT), ServeOptions(Path("m")), context=8_192).context == 4_096
 
 
@@ -73,12 +73,12 @@ def test_a_context_that_was_left_open_is_the_one_that_ran() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_done_is_reported(wanted: Action) -> None:
+def test_an_impossible_action_is_refused(wanted: Action) -> None:
     with pytest.raises(ActionImpossible):
         apply_action(wanted, OPTIONS)
 
 
-def test_what_is_so_already_is_not_done_again() -> None:
+def test_an_action_without_effect_is_refused() -> None:
     with pytest.raises(ActionImpossible, match="nothing to change"):
         apply_action(action(ActionKind.DRAFT_OFF), ServeOptions(Path("m"), draft=0))
     with pytest.raises(ActionImpossible):

@@ -20,7 +20,7 @@ def nvidia(capability: tuple[int, int] | None, driver: str | None) -> Gpu:
         ((7, 5), "580", "cuda-13", None),
         ((12, 0), "595.10", "cuda-13", None),
         ((8, 9), "579.99", "cuda-12", "driver 580 or newer"),
-        ((7, 0), "580.65.06", "cuda-12", None),  # Volta: CUDA 13 has left it behind
+        ((7, 0), "580.65.06", "cuda-12", None),  # Volta, which CUDA 13 no longer supports
         ((6, 1), "525.60.13", "cuda-12", None),
         ((5, 0), "535.1", "cuda-12", None),
         ((8, 6), "524.99", "vulkan", "driver 525 or newer"),
@@ -30,7 +30,7 @@ def nvidia(capability: tuple[int, int] | None, driver: str | None) -> Gpu:
         ((8, 9), "odd", "vulkan", None),
     ],
 )
-def test_an_nvidia_gpu_takes_the_newest_cuda_that_it_can(
+def test_an_nvidia_gpu_gets_the_newest_cuda_that_it_supports(
     capability: tuple[int, int] | None, driver: str | None, backend: str, better: str | None
 ) -> None:
     choice = choose_backend([nvidia(capability, driver)], "Linux")
@@ -40,7 +40,7 @@ def test_an_nvidia_gpu_takes_the_newest_cuda_that_it_can(
     assert choice.reason.endswith(".")
 
 
-def test_for_a_gpu_that_sleeps_none_is_recommended() -> None:
+def test_no_build_is_recommended_for_a_sleeping_gpu() -> None:
     choice = choose_backend([replace(nvidia(None, "580.65.06"), asleep=True)], "Linux")
     assert choice.backend is None
     assert "is asleep" in choice.reason
@@ -53,7 +53,7 @@ def test_the_first_gpu_decides() -> None:
     assert choose_backend([arc, card], "Windows").backend == "vulkan"
 
 
-def test_without_a_gpu_it_is_the_processor_and_on_a_mac_metal() -> None:
+def test_the_backend_without_a_gpu_is_cpu_or_metal_on_a_mac() -> None:
     assert choose_backend([], "Windows").backend == "cpu"
     assert choose_backend([], "Darwin").backend == "metal"
 
@@ -67,7 +67,7 @@ def test_without_a_gpu_it_is_the_processor_and_on_a_mac_metal() -> None:
         ("AMD Radeon RX 6800", 16, "with its current driver.", None),
     ],
 )
-def test_amd_s_cards_get_vulkan_and_what_was_measured_of_rocm(
+def test_amd_cards_get_vulkan_with_the_measured_reason(
     name: str, memory_gb: int, reason: str, better: str | None
 ) -> None:
     chosen = choose_backend([Gpu("amd", 0, name, "0000:03:00.0", memory_gb * 2**30)], "Linux")

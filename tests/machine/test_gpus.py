@@ -1,4 +1,4 @@
-"""All sources of GPUs together, in processes that find a stand-in for NVML or none."""
+"""GPUs from all sources together, in processes with or without a fake NVML library."""
 
 import struct
 from pathlib import Path
@@ -33,11 +33,11 @@ opened = lambda: (
     if os.environ["STUB_LIBRARY"] else None
 )
 sensors = GpuSensors(root)
-said = []
+samples = []
 for runs in (False, True, True, False, True):
-    said.append([sensors.sample(engine_runs=runs), opened()])
+    samples.append([sensors.sample(engine_runs=runs), opened()])
 sensors.close()
-print(json.dumps({"samples": said, "open": opened()}))
+print(json.dumps({"samples": samples, "open": opened()}))
 """
 NVIDIA, AMD, INTEL = (0x10DE, 0x2684), (0x1002, 0x744C), (0x8086, 0x46A6)
 AMD_FILES: dict[str, str | bytes] = {
@@ -55,7 +55,7 @@ def find(folder: Path, root: Path, **answers: object) -> dict[str, Any]:
 
 
 class TestFind:
-    def test_gpus_of_all_makers_come_with_built_in_ones_last(self, driver: Path, root: Path) -> None:
+    def test_gpus_of_all_vendors_are_listed_with_integrated_ones_last(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:00:02.0", INTEL, "i915")
         pci_card(root, "0000:01:00.0", NVIDIA, "nvidia")
         pci_card(root, "0000:03:00.0", AMD, "amdgpu", AMD_FILES)
@@ -72,7 +72,7 @@ class TestFind:
         assert activity["throttled_by"] == []
         assert found["inspected"]["0000:03:00.0"][0]["gpu_temperature_c"] == [44.0, None]
 
-    def test_nothing_at_all_says_why(self, no_driver: Path, root: Path) -> None:
+    def test_without_any_gpu_the_reason_is_given(self, no_driver: Path, root: Path) -> None:
         found = find(no_driver, root)
         assert found["gpus"] == []
         assert found["none_because"] == "No NVIDIA driver is installed."
@@ -84,7 +84,7 @@ class TestFind:
         assert found["failures"] == ["NVIDIA GPU 1: The GPU stopped answering: restart the computer."]
 
 
-class TestUndriven:
+class TestUnusableCards:
     def test_an_nvidia_card_without_a_driver(self, no_driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, None)
         found = find(no_driver, root)
@@ -113,7 +113,7 @@ class TestUndriven:
         ]
         assert found["absent"] == {"nvidia": "No NVIDIA driver is installed.", "intel": why}
 
-    def test_another_driver_has_it(self, no_driver: Path, root: Path) -> None:
+    def test_cards_with_a_driver_that_no_engine_supports(self, no_driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nouveau")
         pci_card(root, "0000:03:00.0", AMD, "vfio-pci")
         assert [card["reason"] for card in find(no_driver, root)["unusable_cards"]] == [
@@ -121,27 +121,27 @@ class TestUndriven:
             "It uses the driver vfio-pci, which no engine supports.",
         ]
 
-    def test_its_driver_is_there_and_does_not_work(self, driver: Path, root: Path) -> None:
+    def test_an_nvidia_card_whose_driver_does_not_work(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nvidia")
         found = find(driver, root, nvmlInitWithFlags=NOT_LOADED)
         assert [card["reason"] for card in found["unusable_cards"]] == [
             "The NVIDIA driver is installed but not loaded."
         ]
 
-    def test_a_container_that_was_given_one_card_of_two_is_well(self, driver: Path, root: Path) -> None:
+    def test_a_container_with_one_of_two_cards_has_no_unusable_card(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nvidia")
         pci_card(root, "0000:41:00.0", NVIDIA, "nvidia")
         found = find(driver, root, GPUS=1)
         assert (len(found["gpus"]), found["unusable_cards"]) == (1, [])
 
-    def test_a_card_that_sleeps_has_its_driver(self, no_driver: Path, root: Path) -> None:
+    def test_a_sleeping_card_is_not_unusable(self, no_driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nvidia", status="suspended", control="auto")
         found = find(no_driver, root)
         assert (found["unusable_cards"], [gpu["asleep"] for gpu in found["gpus"]]) == ([], [True])
 
 
 class TestWatch:
-    def test_a_laptops_gpu_is_left_alone_until_an_engine_runs(self, driver: Path, root: Path) -> None:
+    def test_a_gpu_that_may_sleep_is_read_only_while_an_engine_runs(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nvidia", status="suspended", control="auto")
         readings = ask_driver(WATCH, driver, root)
         alone = {name: [None, LEFT_ALONE] for name in READINGS}
@@ -151,12 +151,12 @@ class TestWatch:
         assert [count for _, count in readings["samples"]] == [0, 1, 1, 0, 1]  # an open library would keep it awake
         assert readings["open"] == 0
 
-    def test_a_gpu_that_lights_a_display_never_sleeps_and_is_always_read(self, driver: Path, root: Path) -> None:
+    def test_a_gpu_with_an_active_display_is_always_read(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nvidia", control="auto")
         readings = ask_driver(WATCH, driver, root)
         assert {readings["gpu_temperature_c"][0] for readings, _ in readings["samples"]} == {61}
 
-    def test_without_power_management_it_is_always_read(self, driver: Path, root: Path) -> None:
+    def test_a_gpu_without_power_management_is_always_read(self, driver: Path, root: Path) -> None:
         readings = ask_driver(WATCH, driver, root, nvmlDeviceGetDisplayActive=3)
         assert {readings["gpu_temperature_c"][0] for readings, _ in readings["samples"]} == {61}
         assert readings["open"] == 0
@@ -166,12 +166,12 @@ class TestWatch:
         readings = ask_driver(WATCH, no_driver, root)
         assert {tuple(readings["gpu_temperature_c"]) for readings, _ in readings["samples"]} == {(44.0, None)}
 
-    def test_without_a_gpu_each_reading_says_why(self, no_driver: Path, root: Path) -> None:
+    def test_without_a_gpu_each_reading_has_the_reason(self, no_driver: Path, root: Path) -> None:
         readings = ask_driver(WATCH, no_driver, root)
         reason = "No NVIDIA driver is installed."
         assert readings["samples"][1][0] == {name: [None, reason] for name in READINGS}
 
-    def test_the_larger_of_two_is_the_one_that_an_engine_would_use(self, driver: Path, root: Path) -> None:
+    def test_of_two_gpus_the_larger_one_is_read(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:00:02.0", INTEL, "i915")
         write(root / "sys/bus/pci/devices/0000:00:02.0", {"drm/card0/gt_act_freq_mhz": "300"})
         readings = ask_driver(WATCH, driver, root)

@@ -1,1 +1,1 @@
-"""Accuracy of the memory formula: beside published measurements, published predictions, and a real engine."""
+"""Accuracy of the memory formula, compared with published measurements and predictions, and with a real engine."""

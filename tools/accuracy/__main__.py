@@ -1,4 +1,4 @@
-"""Command line: `python -m tools.accuracy` prints how right the memory formula is: the tables of docs/accuracy.md."""
+"""Command line: `python -m tools.accuracy` prints the memory formula's accuracy: the tables of docs/accuracy.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tools.accuracy.grid import COUNTS, Outcome, cases, measure
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the tables; the exit code is 1 when the engine cannot be asked."""
+    """Print the tables; the exit code is 1 if the engine cannot estimate."""
     parser = argparse.ArgumentParser(prog="python -m tools.accuracy", description=__doc__)
     parser.add_argument("--engine", type=Path, metavar="PATH", help="a llama-server to ask (default: the built-in)")
     parser.add_argument("--only-engine", action="store_true", help="leave out what was published")

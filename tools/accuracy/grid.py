@@ -1,4 +1,4 @@
-"""Settings by the hundred on models without content: the formula's figures beside those that a real engine prints."""
+"""Hundreds of settings on models without data: the formula's figures and those that a real engine prints."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Case:
     setting: PlanSettings
 
     def __str__(self) -> str:
-        """Name it nearly as its command line would."""
+        """Return a name similar to the command line."""
         at = self.setting
         experts = f" --n-cpu-moe {at.n_cpu_moe}" if at.n_cpu_moe else ""
         return f"{self.model} -c {at.context} -ctk {at.kv} -ub {at.ubatch} -np {at.slots} n{at.draft}{experts}"
@@ -77,12 +77,12 @@ class Outcome:
         return self.engine_mib(part) <= self.formula[part] < self.engine_mib(part) + self._roundings(part)
 
     def beyond_mib(self, part: str) -> float:
-        """Return by how many MiB they differ beyond that rounding."""
+        """Return by how many MiB the figures differ beyond the engine's rounding."""
         least = self.engine_mib(part)
         return min(self.formula[part] - least, 0.0) or max(self.formula[part] - least - self._roundings(part), 0.0)
 
     def beyond_percent(self, part: str) -> float:
-        """Return the same in percent of the engine's figure."""
+        """Return `beyond_mib` in percent of the engine's figure."""
         return 100 * self.beyond_mib(part) / max(self.engine_mib(part), 1)
 
     def _roundings(self, part: str) -> int:
@@ -138,7 +138,7 @@ async def measure(
     at_once: int = 2,
     tell: Callable[[Outcome], None] = lambda _outcome: None,
 ) -> list[Outcome]:
-    """Ask `build` for every case, `at_once` of them at a time; the models are written to `folder`.
+    """Let `build` estimate every case, `at_once` of them at a time; the models are written to `folder`.
 
     Raises what ask_engine raises, with the case as a note.
     """

@@ -25,7 +25,7 @@ _QM = "sudoingX/qwen38-mtp"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A model that somebody ran. `size_bytes` where the catalogue has no such file, or has none of that size."""
+    """A model in a published run. `size_bytes` is given if the catalogue has no file of that size."""
 
     model: str
     quant: str
@@ -33,7 +33,7 @@ class Run:
     size_bytes: int | None = None
 
     def estimate(self) -> MemoryEstimate | None:
-        """Return what the formula says, None while the file's size is unknown: an estimated size proves nothing."""
+        """Return the formula's estimate, None if the file's size is unknown: an estimated size proves nothing."""
         entry = shipped().find(self.model)
         file = entry.file(self.quant) or ModelFile(quant=self.quant, file=self.quant)
         sized = replace(file, size_bytes=self.size_bytes or file.size_bytes)
@@ -49,7 +49,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A log in which the engine told every part, in MiB; `peaks` by GPU have the driver's own in them."""
+    """A log in which the engine printed every part, in MiB; `peaks` by GPU include the driver's memory."""
 
     run: Run
     parts: Mapping[str, float]
@@ -59,7 +59,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """GPU memory in use in MiB while a model was served, on AMD's cards. `unknown` is what the report leaves open."""
+    """GPU memory in use in MiB while a model was served, on AMD's cards. `unknown` lists unreported facts."""
 
     gpu: str
     run: Run

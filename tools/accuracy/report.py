@@ -26,7 +26,7 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 
 
 
 def setting(run: Run) -> str:
-    """Return how a run is set, in a few words."""
+    """Return the settings of a run in a few words."""
     output = run.setting
     words = [run.quant, f"{output.context:,}", output.kv, f"draft {output.draft}" if output.draft else "no MTP"]
     if output.ubatch != 512:
@@ -37,7 +37,7 @@ def setting(run: Run) -> str:
 
 
 def logs() -> str:
-    """Return each part that an engine engine_mib in a log, beside the formula's."""
+    """Return each part that an engine printed in a log, beside the formula's."""
     rows = []
     for log in LOGS:
         found = log.run.estimate()
@@ -85,7 +85,7 @@ def _total_numbers(run: PublishedTotal) -> tuple[str, str, str]:
 
 
 def totals() -> str:
-    """Return what AMD's GPUs had in use, beside the formula's totals."""
+    """Return the memory in use on AMD's GPUs, beside the formula's totals."""
     rows = []
     for total in TOTALS:
         result = total.run.total_mib()
@@ -126,7 +126,7 @@ def presets() -> str:
 
 
 def claims() -> str:
-    """Return what articles say of memory, beside the formula's totals."""
+    """Return the memory that articles claim, beside the formula's totals."""
     rows = [(claim.article, setting(claim.run), claim.says, f"{claim.run.total_mib():,.0f}") for claim in CLAIMS]
     return table(("article", "run", "says", "formula, MiB"), rows, texts=3)
 

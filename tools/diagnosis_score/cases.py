@@ -1,4 +1,4 @@
-"""Faults on purpose: how to start an engine so that it fails, and which codes name that."""
+"""Deliberate faults: settings with which an engine fails, and the codes of the expected diagnosis."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ BUILT_IN = "built-in"
 
 @dataclass(frozen=True)
 class Case:
-    """A fault on purpose: what to start, and which codes name it."""
+    """A deliberate fault: the command to start, and the codes of the expected diagnosis."""
 
     name: str
     codes: tuple[str, ...]
@@ -158,7 +158,7 @@ def cases(rng: random.Random, models: Path, busy_port: int) -> list[Case]:
 
 
 def combined(rng: random.Random, models: Path, busy_port: int) -> list[Case]:
-    """Return cases with two things wrong at a time, and the one that the engine meets first."""
+    """Return cases with two faults each, and the one that the engine meets first."""
     port = ["--port", str(busy_port)]
     mtp = ["--spec-type", "draft-mtp", "--spec-draft-n-max", "2"]
     layers = ["-ngl", str(rng.choice((20, 99)))]
@@ -215,7 +215,7 @@ def _post(url: str, body: dict[str, object]) -> None:
 
 
 def ask_shortly(url: str) -> None:
-    """Have the server at `url` write some tokens."""
+    """Let the server at `url` generate some tokens."""
     _post(url, {"prompt": "What is MTP?", "n_predict": 12})
 
 

@@ -1,4 +1,4 @@
-"""The tables of docs/diagnosis.md: every fault with what a person reads and can do, and the score on recorded logs."""
+"""The tables of docs/diagnosis.md: every fault with its sentences and actions, and the score on recorded logs."""
 
 import re
 import tomllib
@@ -16,12 +16,12 @@ _PART = re.compile(r"\[([^\[\]]*)\]")
 
 
 def sections() -> dict[str, str]:
-    """Return the text of each part of the document that is made."""
+    """Return the text of each generated part of the document."""
     return {"faults": fault_table(), "score": score_table()}
 
 
 def written(document: str) -> str:
-    """Return the document with its made parts as they should be."""
+    """Return the document with its generated parts up to date."""
     for name, text in sections().items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         place = pattern.search(document)

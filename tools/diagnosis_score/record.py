@@ -1,4 +1,4 @@
-"""Records logs of failing engines: which fault is at work is known, because it is made on purpose.
+"""Records logs of failing engines, whose faults are known because they are deliberate.
 
     python -m tools.diagnosis_score.record --seed 7 --count 48 --models FOLDER --out FOLDER
         [--vulkan llama-server-on-a-small-card ...] [--cpu llama-server]
@@ -31,7 +31,7 @@ _TIME_S = 40
 
 
 def _harmless(rng: random.Random, engine: str) -> list[str]:
-    """Return settings that change nothing about any fault."""
+    """Return settings that have no effect on any fault."""
     chosen = [["-lv", rng.choice(("3", "3", "4"))], ["-t", rng.choice("12")]]
     chosen += [
         flag
@@ -45,7 +45,7 @@ def _harmless(rng: random.Random, engine: str) -> list[str]:
 
 
 def _run(program: list[str], case: Case, port: int, folder: Path, extra: list[str]) -> tuple[str, int]:
-    """Run one engine to its end, or until it has been talked to; return what it wrote and its exit code."""
+    """Run one engine to its end, or until it has replied; return its output and its exit code."""
     arguments = [*program, *case.arguments, *extra]
     if "--port" not in arguments:
         arguments += ["--port", str(port)]
@@ -97,7 +97,7 @@ def _clean(text: str, models: Path, folder: Path, engine: list[str]) -> str:
 
 
 def _dress(rng: random.Random, text: str) -> str:
-    """Return a log as it comes out of what keeps it: a file of ours, the journal, docker compose, Windows."""
+    """Return a log in the format of its source: our log file, the journal, docker compose, Windows."""
     style = rng.choice(("plain", "plain", "book", "journal", "compose", "windows", "colours"))
     lines = text.splitlines()
     if style == "book":
@@ -117,7 +117,7 @@ def _dress(rng: random.Random, text: str) -> str:
 
 
 def _draw(rng: random.Random, models: Path, busy: int, *, two: bool) -> Iterator[Case]:
-    """Yield faults for ever: all of them, again with other values, each time in another order."""
+    """Yield all faults again and again, each time with other values and in another order."""
     while True:
         found = [case for case in (combined if two else cases)(rng, models, busy) if case.engines]
         rng.shuffle(found)

@@ -16,7 +16,7 @@ LOGS = Path(__file__).parents[2] / "tests" / "data" / "logs"
 
 @dataclass(frozen=True)
 class Judged:
-    """One log: what was done to the engine, and what the diagnosis says. No codes mean that nothing was wrong."""
+    """One log: the codes of the deliberate fault, none without a fault, and the diagnosis."""
 
     name: str
     codes: tuple[str, ...]
@@ -25,7 +25,7 @@ class Judged:
 
     @property
     def right(self) -> bool:
-        """Whether the diagnosis names what was done, or nothing where nothing was."""
+        """Whether the diagnosis names the fault, or names none if there was none."""
         return self.said in self.codes if self.codes else self.said is None
 
 

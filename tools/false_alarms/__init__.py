@@ -1,1 +1,1 @@
-"""Ordinary use of the demo, watched for what health says of it: `python -m tools.false_alarms [--minutes N]`."""
+"""Counts false alarms of the health detectors while the demo is used: `python -m tools.false_alarms [--minutes N]`."""

@@ -30,7 +30,7 @@ SLOTS = 2
 
 
 class Use:
-    """One session with the server, by a user who is not always there."""
+    """One user's session with the server, with pauses."""
 
     def __init__(self, session: ServerSession, seed: int) -> None:
         self.session = session
@@ -42,7 +42,7 @@ class Use:
         self.disturbed = 0
 
     async def go_on(self, until_s: float, options: ServeOptions) -> None:
-        """Use it until `until_s` of the monotonic clock."""
+        """Use the server until `until_s` of the monotonic clock."""
         while time.monotonic() < until_s:
             kinds = ("chat", "burst", "stranger", "idle", "restart")
             match self.random.choices(kinds, weights=(40, 12, 12, 30, 6))[0]:
@@ -59,7 +59,7 @@ class Use:
         self._note_counts()
 
     async def chat(self, turns: int | None = None) -> None:
-        """Talk for some turns; the context grows."""
+        """Chat for some turns, so that the context grows."""
         talk: list[dict[str, str]] = []
         for _ in range(turns or self.random.randint(1, 8)):
             talk.append({"role": "user", "content": self.random.choice(QUESTIONS)})
@@ -71,11 +71,11 @@ class Use:
             await asyncio.sleep(self.random.uniform(0.2, 4.0))
 
     async def burst(self) -> None:
-        """Ask several things at once, now and then more than there are slots."""
+        """Send several requests at once, sometimes more than there are slots."""
         await asyncio.gather(*(self.chat(self.random.randint(1, 3)) for _ in range(self.random.randint(2, 3))))
 
     async def stranger(self) -> None:
-        """Let another program ask, through its own client."""
+        """Send requests by another program's client."""
         endpoint = self.session.supervisor.endpoint
         async with EngineClient(endpoint.url, endpoint.api_key) as client:
             for _ in range(self.random.randint(1, 10)):
@@ -87,7 +87,7 @@ class Use:
                 await asyncio.sleep(self.random.uniform(0.0, 2.0))
 
     async def idle(self) -> None:
-        """Do something else."""
+        """Send no requests for a while."""
         await asyncio.sleep(self.random.uniform(1.0, 60.0))
 
     async def restart(self, options: ServeOptions) -> None:
@@ -106,7 +106,7 @@ class Use:
 
 
 async def measure(minutes: float, seed: int, model: str) -> str:
-    """Use `model` for `minutes`, and return what was raised."""
+    """Use `model` for `minutes`, and return the findings."""
     events: list[HealthEvent] = []
 
     def note(event: HealthEvent) -> None:

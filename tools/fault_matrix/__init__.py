@@ -1,1 +1,1 @@
-"""Every fault that a download can meet, really met: `python -m tools.fault_matrix` prints docs/downloads.md's table."""
+"""Every fault of a download, provoked for real: `python -m tools.fault_matrix` prints docs/downloads.md's table."""

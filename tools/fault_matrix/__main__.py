@@ -11,13 +11,13 @@ BEGIN, END = "<!-- the table is made by `python -m tools.fault_matrix --write` -
 
 
 def made() -> str:
-    """Meet all faults, and return the table."""
+    """Provoke all faults, and return the table."""
     with tempfile.TemporaryDirectory(prefix="mtp-faults-") as folder:
         return table(outcomes(Path(folder))) + "\n"
 
 
 def written() -> str:
-    """Return the table as it stands in the document."""
+    """Return the table in the document."""
     return DOCUMENT.read_text("utf-8").partition(BEGIN)[2].partition(END)[0]
 
 

@@ -1,4 +1,4 @@
-"""The faults: what a server does, how the download is set, and what was there before."""
+"""The faults: the behaviour of the server, the settings of the download, and the files that exist before."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ SIZE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A fault in words, how the fake server makes it, and what is known of the file.
+    """A fault: its description, the fake server's behaviour, and the known facts of the file.
 
     `first` are the faults of an earlier run that is resumed. `vague` is more than the bytes that are lost, where their
     count depends on when a connection is cut. With `room` 0 the disk is full when it begins; below 0,

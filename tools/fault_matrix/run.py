@@ -57,7 +57,7 @@ async def _run_case(case: Case, server: FileServer, run: str, target: Path) -> O
             notes.append(progress.note)
 
     async def pause(_seconds: float) -> None:
-        """Do not wait: the note has the time that it would be."""
+        """Return without waiting; the note shows the time."""
 
     known = SIZE if case.with_size else None
     sha256 = hashlib.sha256(content()).hexdigest() if case.with_hash else None
@@ -106,7 +106,7 @@ def _address(case: Case, server: FileServer, run: str) -> str:
 
 @contextmanager
 def _largest_file(n_bytes: int | None) -> Iterator[None]:
-    """Let no file of this process grow beyond that, as a quota does."""
+    """Limit the size of files that this process writes, as a quota does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         if n_bytes is not None:

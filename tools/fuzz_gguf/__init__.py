@@ -1,1 +1,1 @@
-"""A fuzzer for the reader of GGUF headers: whatever it is given, only a few things may come of it."""
+"""A fuzzer for the reader of GGUF headers, which must return a header or raise one of two errors."""

@@ -1,4 +1,4 @@
-"""Changes of a good header: of its fields' values, and of its bytes."""
+"""Random changes of a valid header: of its fields' values, and of its bytes."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _typed_value(random: Random, depth: int = 0) -> Entry:
 
 
 def _add_bomb(pieces: Pieces, _: Pieces, random: Random) -> None:
-    """A long array of zeros, which as texts are empty ones. Seldom very long: it takes its time to make."""
+    """Add a long array of zeros, which are empty texts in an array of texts. Rarely very long, as that is slow."""
     largest = LARGEST_BOMB if random.random() < 0.01 else 2**14
     count = random.choice([edge for edge in EDGES if edge <= largest])
     kind = random.choice((*SCALAR_BYTES, STRING))
@@ -150,7 +150,7 @@ def _set_counts(pieces: Pieces) -> None:
 
 
 def _set_offsets(pieces: Pieces) -> None:
-    """Let each tensor begin where the one before it ends, as far as their entries can still be read."""
+    """Let each tensor begin where the previous one ends, as far as their entries can still be read."""
     offset = 0
     for entry in pieces.tensors:
         entry[-1] = number(offset, 8)

@@ -1,4 +1,4 @@
-"""A header taken to pieces, so that it can be changed where it means something."""
+"""A header split into its fields, so that single fields can be changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORTH_TAKING_APART = 16
 
 
 class Piece(NamedTuple):
-    """Bytes that mean one thing: a "number", a "text", or a "blob" of many values."""
+    """The bytes of one field: a "number", a "text", or a "blob" of many values."""
 
     kind: str
     data: bytes
@@ -33,7 +33,7 @@ class Pieces:
     padding: bytes
 
     def copy(self) -> Pieces:
-        """Return one that can be changed without changing this."""
+        """Return a copy."""
         return Pieces(list(self.beginning), list(map(list, self.keys)), list(map(list, self.tensors)), self.padding)
 
     def data(self) -> bytes:
@@ -53,7 +53,7 @@ def text(data: bytes) -> Entry:
 
 
 def take_apart(header: bytes) -> Pieces:
-    """Take a good header to pieces."""
+    """Split a valid header into its pieces."""
     return _Reader(header).pieces()
 
 

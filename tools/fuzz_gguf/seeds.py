@@ -1,4 +1,4 @@
-"""The good headers that the fuzzer starts from."""
+"""The valid headers that the fuzzer changes."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Count:
 
 
 def main() -> int:
-    """Kill, count, print."""
+    """Kill downloads, and print the counts."""
     parser = argparse.ArgumentParser(prog="python -m tools.kill_downloads", description="Downloads survive kill -9.")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--megabytes", type=int, default=512, help="size of one file")

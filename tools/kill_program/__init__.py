@@ -1,1 +1,1 @@
-"""Kills the program at random moments, and looks at what is left."""
+"""Kills the program at random moments, and checks what is left."""

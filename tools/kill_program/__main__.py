@@ -59,7 +59,7 @@ class Run:
         """The draft lengths that may be kept: the acknowledged one, and one that was being taken."""
 
     def kill_once(self, phase: str) -> None:
-        """Start the program, kill it in a phase, and look at what is left."""
+        """Start the program, kill it in a phase, and check what is left."""
         draft = self.chance.randint(1, 4)
         self.allowed.add(draft)
         command = [*_COMMAND, "serve", "--model", "demo", "--draft", str(draft), "--json"]
@@ -85,7 +85,7 @@ class Run:
             self._complain("unclean", f"{phase}: {result}")
 
     def _reach(self, phase: str, program: "subprocess.Popen[bytes]", draft: int) -> "subprocess.Popen[bytes] | None":
-        """Wait until the program is in a phase, and for a random while more."""
+        """Wait until the program is in a phase, and then for a random time."""
         if phase == "starting":
             time.sleep(self.chance.uniform(0.0, 0.7))
             return None
@@ -148,7 +148,7 @@ class Run:
         return bool(self._open_stream.readline())
 
     def _look_for_orphans(self, phase: str, killed_s: float, work: "subprocess.Popen[bytes] | None") -> None:
-        """Wait until nothing is left but who asked for a restart, and complain when that takes too long."""
+        """Wait until only the process that requested a restart is left, and record a problem if that takes too long."""
         own = work.pid if work else None
         while left := [each for each in self._left() if each.pid != own]:
             if time.monotonic() - killed_s > _ORPHAN_S:
@@ -161,7 +161,7 @@ class Run:
         self.count.slowest_s = max(self.count.slowest_s, time.monotonic() - killed_s)
 
     def _left(self) -> list[psutil.Process]:
-        """Return all processes that have this home in their environment, whatever became of their parents."""
+        """Return all processes that have this home in their environment, also orphaned ones."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -189,7 +189,7 @@ class Run:
         self.before = {kept}
 
     def end_cleanly(self) -> None:
-        """Start once more, ask, stop: all as if nothing had been."""
+        """Start, send a request and stop once more, which must work as usual."""
         command = [*_COMMAND, "serve", "--model", "demo", "--json"]
         with subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
             self._until_ready(program, 2)
@@ -219,7 +219,7 @@ def _words(process: psutil.Process) -> list[str]:
 
 
 def main() -> int:
-    """Kill, look, print."""
+    """Kill, check, and print the counts."""
     parser = argparse.ArgumentParser(prog="python -m tools.kill_program", description="The program survives kill -9.")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))

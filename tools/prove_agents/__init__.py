@@ -1,1 +1,1 @@
-"""Proof that coding agents work: real ones are run by `mtp-launcher code`, and treated badly."""
+"""Proof that coding agents work: real ones are run by `mtp-launcher code`, also with server errors."""

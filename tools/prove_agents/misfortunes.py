@@ -1,4 +1,4 @@
-"""Agents with bad luck: too long a prompt, a context that is outgrown, an engine that ends in a reply."""
+"""Agents and server errors: a prompt that is too long, a full context, an engine that ends during a reply."""
 
 import json
 import os
@@ -21,7 +21,7 @@ _READINGS = 4
 
 
 def prove_misfortunes(place: Workplace) -> Iterator[str]:
-    """Yield, as cells of a Markdown table, what the agent makes of each misfortune."""
+    """Yield how the agent handles each error, as cells of a Markdown table."""
     yield send_overlong_prompt(place)
     yield outgrow_context(place)
     for name, disturb in (("restarted", restart_engine), ("killed", kill_engine)):
@@ -65,7 +65,7 @@ def outgrow_context(place: Workplace) -> str:
 
 
 def disturb_reply(place: Workplace, name: str, disturb: Callable[[Workplace], object]) -> str:
-    """Do something to the server at the first word of the scripted engine's text; return what became of it.
+    """Do something to the server at the first word of the scripted engine's text; return how it ended.
 
     That engine then says no more, so the disturbance is never too late.
     """

@@ -84,7 +84,7 @@ class Outcome:
         return self.read_file and not any(self.codes) and reused
 
     def as_row(self) -> str:
-        """Return it as a row of a Markdown table."""
+        """Return the outcome as a row of a Markdown table."""
         turns = [str(turn) for turn in self.turns]
         turns += ["-"] * (len(_LATER_QUESTIONS) - len(turns))
         least = f"{100 * min(self.reuse):.1f} %" if self.reuse else "-"
@@ -93,7 +93,7 @@ class Outcome:
         return f"| {' | '.join(cells)} |"
 
     def name_reached(self) -> str:
-        """Return the hosts that it tried to reach, as a list for readers."""
+        """Return the hosts that the agent tried to reach, as text."""
         return ", ".join(self.reached) or "nothing"
 
     def describe_session(self) -> str:

@@ -25,7 +25,7 @@ MODEL_NAME = "de'mo $HOME é.gguf"
 
 
 def starts(command: list[str], port: int, key: str, **environment: str) -> str:
-    """Start a server, wait until it is ready, see that it wants the key, and end it."""
+    """Start a server, wait until it is ready, check that it requires the key, and end it."""
     with subprocess.Popen(
         command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -88,14 +88,14 @@ def _compose(text: str) -> str:
 
 
 def _compose_1(folder: Path, text: str) -> str:
-    """Let docker-compose 1.29, which is Python, resolve the file; it asks no daemon for that."""
+    """Let docker-compose 1.29, a Python program, resolve the file, for which it needs no daemon."""
     root = _unpacked(folder, "bookworm", "docker-compose", dependencies="python3-")
     program = ("/usr/bin/python3", root / "usr/bin/docker-compose")
     return _resolved(folder, text, *program, PYTHONPATH=str(root / "usr/lib/python3/dist-packages"))
 
 
 def _compose_2(folder: Path, text: str) -> str:
-    """Let docker compose 2, which is one program, do the same."""
+    """Let docker compose 2, a single binary, resolve the file."""
     root = _unpacked(folder, "trixie", "docker-compose")
     return _resolved(folder, text, root / "usr/libexec/docker/cli-plugins/docker-compose")
 
@@ -116,7 +116,7 @@ def _resolved(folder: Path, text: str, *program: str | Path, **environment: str)
 
 
 def _unpacked(folder: Path, suite: str, package: str, *, dependencies: str = "") -> Path:
-    """Unpack a package of a Debian release, and what it depends on by that beginning; install nothing."""
+    """Unpack a Debian package and its dependencies whose names begin so, without installing them."""
     base = folder / suite
     root = base / "root"
     if root.exists():
@@ -145,7 +145,7 @@ def _unpacked(folder: Path, suite: str, package: str, *, dependencies: str = "")
 
 
 def _podman_compose(folder: Path, text: str) -> str:
-    """Let podman-compose resolve the file; it starts no container, so all it wants of podman is its version."""
+    """Let podman-compose resolve the file; it starts no container, so it only needs podman's version."""
     python = folder / "compose-venv" / "bin" / "python"
     if not python.exists():
         ensure(run(sys.executable, "-m", "venv", folder / "compose-venv"))

@@ -1,4 +1,4 @@
-"""Coding agents and editors read the configurations that are exported for them, and send a request with those."""
+"""Coding agents and editors read their exported configurations, and send a request with them."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def _environment(place: Path, key: dict[str, str], **more: str) -> dict[str, str
 
 
 def _requests() -> list[str]:
-    """Return who sent the requests that the server has seen."""
+    """Return the senders of the requests that the server received."""
     result = json.loads(ensure(run(*COMMAND, "requests", "--json")).stdout)["requests"]
     return [f"{each['who']} {each['end']}" for each in result]
 

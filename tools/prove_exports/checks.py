@@ -25,7 +25,7 @@ class Proofs:
     failed: list[str] = field(default_factory=list)
 
     def __call__(self, name: str, check: Callable[[], str]) -> None:
-        """Run one check, which returns what is worth telling."""
+        """Run one check, which returns a note to print."""
         try:
             result = check()
         except Exception as error:  # noqa: BLE001 -- a check may fail in any way; it is named and the others go on
@@ -46,7 +46,7 @@ def run(
 
 
 def ensure(result: subprocess.CompletedProcess[str], code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Return what a command result, unless it ended with another code."""
+    """Return the output of a command; fail if it ended with another exit code."""
     if result.returncode != code:
         raise AssertionError(f"exit code {result.returncode}, not {code}: {(result.stderr + result.stdout)[-800:]}")
     return result
@@ -59,7 +59,7 @@ def export(kind: str, *options: str) -> str:
 
 @contextmanager
 def served(*options: str, home: Path | None = None) -> Iterator[dict[str, Any]]:
-    """Serve a model for as long as the block lasts; yield what `serve --json` tells. `home` is another home."""
+    """Serve a model for as long as the block lasts; yield the JSON of `serve --json`. `home` is another home."""
     environment = {**os.environ, **({"MTP_LAUNCHER_HOME": str(home)} if home else {})}
     with subprocess.Popen(
         [*COMMAND, "serve", *options, "--json"],
@@ -77,7 +77,7 @@ def served(*options: str, home: Path | None = None) -> Iterator[dict[str, Any]]:
 
 
 def get(url: str, key: str | None = None) -> tuple[int, Any]:
-    """Return the status and the JSON of an answer; 0 where there is none."""
+    """Return the status and the JSON of a response; status 0 if there is none."""
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
     try:
         with OPENER.open(request, timeout=5) as answer:

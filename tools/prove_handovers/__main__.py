@@ -248,7 +248,7 @@ async def run_proof(options: argparse.Namespace) -> int:
 
 
 async def _hand_over(options: argparse.Namespace, numbers: range) -> AsyncIterator[Outcome]:
-    """Serve the demo and yield what handovers do. Those with the same number are the same in each run."""
+    """Serve the demo and yield the outcomes of handovers. Handovers with the same number are the same in each run."""
     from launcher.app.running_servers import restart_server
 
     os.environ["MTP_LAUNCHER_HOME"] = str(options.folder / "home")
@@ -297,7 +297,7 @@ async def read_whole(client: Client, prompt: str) -> str:
 def make_outcome(
     client: str, change: str, report: Mapping[str, Any], reply: Mapping[str, Any], expected: str, *, begun: bool
 ) -> Outcome:
-    """Return what a handover did: `report` is what `restart` printed, `expected` the text without a handover."""
+    """Return the outcome of a handover: `report` is what `restart` printed, `expected` the text without a handover."""
     way = str(report["handover"]) if begun and report["streams"] else "no stream"
     uncertain = begun and report["continued"] and report["uncertain"]
     text = "same" if reply["text"] == expected else "uncertain" if uncertain else "other"

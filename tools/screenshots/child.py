@@ -1,4 +1,4 @@
-"""One window in one theme and language: serves the demo, asks it, and is pictured page by page, size by size."""
+"""One window in one theme and language: serves the demo, and takes pictures of each page in each size."""
 
 import os
 import platform
@@ -111,7 +111,7 @@ def main() -> int:
 
 
 def _live_in(home: Path) -> None:
-    """Have all folders where a user has them, in an empty home, and say nothing that tells which computer this is."""
+    """Use an empty home with the usual folders, and hide everything that identifies this computer."""
     for name in [name for name in os.environ if name.startswith("XDG_") or name in (HOME_VARIABLE, MODELS_VARIABLE)]:
         del os.environ[name]
     os.environ["HOME"] = str(home)
@@ -123,14 +123,14 @@ def _live_in(home: Path) -> None:
 
 
 def _put_models() -> None:
-    """Put models of true geometry and size there, whose weights are holes, so that there is something to list."""
+    """Write sparse model files of real sizes, so that there is something to list."""
     folder = models_dir()
     folder.mkdir(parents=True)
     sparse_models([str(folder), *(word for name in _MODELS for word in ("--model", name))])
 
 
 def _serve_and_ask(window: Window) -> None:
-    """Serve the demo, and ask it what a reader would."""
+    """Serve the demo, and ask it some questions."""
     controller = window.controller
     window.start_demo()
     _until(lambda: controller.inputs.status.state is ServerState.READY)
@@ -145,7 +145,7 @@ def _serve_and_ask(window: Window) -> None:
 
 
 def _ask(window: Window, question: str) -> None:
-    """Ask, and wait for the reply and for what is drawn of it."""
+    """Ask a question, and wait until the reply is drawn."""
     controller = window.controller
     _until(lambda: controller.view.can_ask)
     window.page("cockpit").chat.send_question(question)
@@ -199,7 +199,7 @@ def _take(
 
 
 def _quantised(picture: QImage) -> QImage:
-    """Return a picture with the theme's own colours and those that it has most of: 256, and nothing is dithered."""
+    """Return a picture reduced to 256 colours, those of the theme and the most frequent ones, without dithering."""
     plain = picture.convertToFormat(QImage.Format.Format_RGB32)
     pixels = np.frombuffer(plain.constBits(), np.uint32)
     colours, counts = np.unique(pixels, return_counts=True)
@@ -226,7 +226,7 @@ def _mixed(line: str, surface: str, share: float) -> int:
 
 
 def _until(done: Callable[[], bool], limit_ms: int = _LIMIT_MS) -> None:
-    """Wait until it is so. Raises TimeoutError."""
+    """Wait until a condition holds. Raises TimeoutError."""
     clock = QElapsedTimer()
     clock.start()
     while not done():

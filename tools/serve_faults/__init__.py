@@ -1,1 +1,1 @@
-"""Every fault that a server can meet, really met: `python -m tools.serve_faults` prints the table of docs/faults.md."""
+"""Every fault of a server, provoked for real: `python -m tools.serve_faults` prints the table of docs/faults.md."""

@@ -1,4 +1,4 @@
-"""Faults of an engine: killed, held, silent, crashing, flooding its log."""
+"""Faults of an engine: killed, suspended, silent, crashing, flooding its log."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ async def _begun(supervisor: Supervisor) -> "asyncio.Task[tuple[str, str]]":
 
 
 async def killed_idle(world: World) -> Seen:
-    """Kill the engine while nobody asks."""
+    """Kill the engine while there is no request."""
     async with world.supervised() as supervisor:
         await supervisor.become(world.real)
         pid = supervisor.engine_pid
@@ -78,7 +78,7 @@ async def killed_streaming(world: World) -> Seen:
 
 
 async def keeper_killed(world: World) -> Seen:
-    """Kill the process between us and the engine."""
+    """Kill the keeper process."""
     async with world.supervised() as supervisor:
         await supervisor.become(world.real)
         pid = supervisor.engine_pid
@@ -90,7 +90,7 @@ async def keeper_killed(world: World) -> Seen:
 
 
 async def held(world: World) -> Seen:
-    """Hold the engine, and let it go on once that was told."""
+    """Suspend the engine, and resume it after the notice."""
     async with world.supervised() as supervisor:
         await supervisor.become(world.real)
         pid = supervisor.engine_pid
@@ -103,7 +103,7 @@ async def held(world: World) -> Seen:
 
 
 async def held_and_stopped(world: World) -> Seen:
-    """Stop a server whose engine is held."""
+    """Stop a server whose engine is suspended."""
     async with world.supervised(limits=_GUARD_OFF) as supervisor:
         await supervisor.become(world.real)
         os.kill(supervisor.engine_pid or 0, signal.SIGSTOP)
@@ -159,7 +159,7 @@ async def stalls(world: World) -> Seen:
 
 
 async def _another_engine(supervisor: Supervisor, old_pid: int | None) -> str:
-    """As `ready_again`, of an engine whose every reply but the first stalls: another one serves is all that can be."""
+    """Wait until another engine serves. Only its first reply completes, so no more can be expected."""
 
     def another() -> bool:
         return supervisor.status.state is ServerState.READY and supervisor.engine_pid not in (None, old_pid)
@@ -178,7 +178,7 @@ async def crash_loop(world: World) -> Seen:
 
 
 class _Clocks(SystemClock):
-    """This computer's clocks, but for what is added to them."""
+    """This computer's clocks, plus an offset."""
 
     ahead_s = 0.0
 
@@ -209,7 +209,7 @@ async def clock_back(world: World) -> Seen:
 
 
 async def flood(world: World) -> Seen:
-    """Let the engine print faster than anybody reads."""
+    """Let the engine print faster than its output is read."""
     lines = 500_000
     async with world.supervised() as supervisor:
         await supervisor.become(world.fake("flood-later", FAKE_LINES=str(lines)))
@@ -226,7 +226,7 @@ async def flood(world: World) -> Seen:
 
 
 async def half_lines(world: World) -> Seen:
-    """Let the engine print what is no line and no text."""
+    """Let the engine print incomplete lines and bytes that are no text."""
     async with world.supervised() as supervisor:
         await supervisor.become(world.fake("half-lines"))
         shown = [await _line(supervisor, part) for part in ("second half", "no end")]
@@ -269,7 +269,7 @@ async def unknown_flag(world: World) -> Seen:
 
 
 async def out_of_memory(world: World) -> Seen:
-    """Start an engine that ends with the words of a full GPU."""
+    """Start an engine that ends with the error of a full GPU."""
     words = world.home / "says"
     words.write_text(
         "0.06.520.077 E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 2908.50 MiB on device 0: cudaMalloc"

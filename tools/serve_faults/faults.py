@@ -11,7 +11,7 @@ REAL, FAKE = "built-in", "fake"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault in words, the engine it is met with, and how.
+    """A fault: its description, its engine, and the function that causes it.
 
     A `slow` one is left to `.ci/faults`: it takes seconds, or other tests prove the same.
     """

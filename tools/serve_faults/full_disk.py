@@ -1,4 +1,4 @@
-"""Serve on a disk that is then filled to the last byte, and freed again: FOLDER; prints what was seen as JSON."""
+"""Serve on a disk that is then filled to the last byte, and freed again: FOLDER; prints the observation as JSON."""
 
 import asyncio
 import dataclasses
@@ -41,7 +41,7 @@ async def _meet(world: World) -> Seen:
 
 
 def main() -> None:
-    """Meet it."""
+    """Provoke the fault and print the observation."""
     with a_world(Path(sys.argv[1]) / "home") as world:
         print(json.dumps(dataclasses.asdict(asyncio.run(_meet(world)))))
 

@@ -1,4 +1,4 @@
-"""Faults of the program itself and of its folders, met by the command as a user runs it."""
+"""Faults of the program itself and of its folders, provoked while a command runs."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ _ENDS_S = 20.0
 
 @contextmanager
 def _serving(start: StartCommand) -> Iterator[tuple[Any, Any]]:
-    """Run the command until it is ready; stop it at the end."""
+    """Start a server, yield its process and the JSON of its start, and stop it at the end."""
     with start(*_SERVE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
         assert program.stdout is not None
         try:
@@ -34,13 +34,13 @@ def _serving(start: StartCommand) -> Iterator[tuple[Any, Any]]:
             program.wait(_ENDS_S)
 
 
-def _said(program: Any) -> str:  # noqa: ANN401 -- what StartCommand returns
-    """End it, and return what it wrote for its user."""
+def _end_program(program: Any) -> str:  # noqa: ANN401 -- what StartCommand returns
+    """End the program, and return its messages on standard error."""
     program.terminate()
     return str(program.stderr.read()).strip()
 
 
-async def _asks(ready: Any, tokens: int = 4) -> bool:  # noqa: ANN401 -- parsed JSON
+async def _is_answered(ready: Any, tokens: int = 4) -> bool:  # noqa: ANN401 -- parsed JSON
     try:
         async with EngineClient(ready["url"], ready["api_key"]) as client, client.chat(question(tokens)) as deltas:
             return bool([delta async for delta in deltas])
@@ -54,13 +54,13 @@ async def killed(world: World) -> Seen:
 
 
 async def killed_with_keeper(world: World) -> Seen:
-    """Kill the program and what would have ended its engine."""
+    """Kill the program and the keeper that would have ended its engine."""
     return await _killed(world, with_keeper=True)
 
 
 async def _killed(world: World, *, with_keeper: bool) -> Seen:
     with _serving(world.start) as (program, ready):
-        asking = asyncio.create_task(_asks(ready, 4_000))
+        asking = asyncio.create_task(_is_answered(ready, 4_000))
         await asyncio.sleep(0.2)
         victims = [psutil.Process(program.pid)]
         if with_keeper:
@@ -72,7 +72,7 @@ async def _killed(world: World, *, with_keeper: bool) -> Seen:
         left = await world.left_running()
     with _serving(world.start) as (program, again):
         same = (again.get("url"), again.get("api_key")) == (ready["url"], ready["api_key"])
-        output = _said(program)
+        output = _end_program(program)
     gone = "the engine ended with it, in less than 2 s" if not left else f"LEFT RUNNING: {left}"
     happened = f"{gone}; the next start has {'the same address and key' if same else 'ANOTHER ADDRESS'}"
     return Seen(happened, output or "Nothing", "the rest of the reply")
@@ -83,23 +83,23 @@ async def two_programs(world: World) -> Seen:
     with _serving(world.start) as (_, first):
         assert first["url"] == world.endpoint.url
         with _serving(world.start) as (_, second):
-            answers = [await _asks(ready) for ready in (first, second)]
+            answers = [await _is_answered(ready) for ready in (first, second)]
             result, _ = await _run(world, "status", "--json")
             seen = {server["url"] for server in json.loads(result)}
-        answers.append(await _asks(first))
+        answers.append(await _is_answered(first))
     joined = first["url"] == second["url"] and first["api_key"] == second["api_key"]
     happened = "the second one joins the first, which goes on after it" if joined and all(answers) else "THEY DISTURB"
     return Seen(happened, "`status` shows one server" if seen == {first["url"]} else f"STATUS: {seen}")
 
 
 async def read_only(world: World) -> Seen:
-    """Serve where neither settings nor state can be written."""
+    """Serve with read-only folders of settings and state."""
     (world.home / "config").mkdir(exist_ok=True)
     return await _read_only(world, "config", "state")
 
 
 async def all_read_only(world: World) -> Seen:
-    """Serve where nothing at all can be written."""
+    """Serve with a read-only home folder."""
     return await _read_only(world, ".")
 
 
@@ -108,7 +108,7 @@ async def _read_only(world: World, *names: str) -> Seen:
     folders = [folder for top in tops for folder in (top, *(path for path in top.rglob("*") if path.is_dir()))]
     for folder in folders:
         folder.chmod(0o500)
-    # root may write anywhere, unless it has laid that power down
+    # root may write anywhere unless it drops its capabilities
     before = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"] if os.geteuid() == 0 else []
 
     def start(*words: str, stdout: int, stderr: int) -> "subprocess.Popen[str]":
@@ -117,8 +117,8 @@ async def _read_only(world: World, *names: str) -> Seen:
 
     try:
         with _serving(start) as (program, ready):
-            answered = "url" in ready and await _asks(ready)
-            result = _said(program)
+            answered = "url" in ready and await _is_answered(ready)
+            result = _end_program(program)
     finally:
         for folder in folders:
             folder.chmod(0o700)
@@ -163,7 +163,7 @@ async def cut_model(world: World) -> Seen:
 
 
 async def _run(world: World, *words: str) -> tuple[str, str]:
-    """Run the command to its end; return what it printed, and what it text its user."""
+    """Run a command to its end; return its standard output and standard error."""
 
     def run() -> tuple[str, str]:
         with world.start(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
@@ -187,8 +187,8 @@ async def _corrupt(world: World, name: str) -> Seen:
     path.write_bytes(content)
     world.expects_bad = True
     with _serving(world.start) as (program, ready):
-        answered = await _asks(ready)
-        output = _said(program)
+        answered = await _is_answered(ready)
+        output = _end_program(program)
     bad = path.with_name(f"{name}.bad")
     kept = bad.exists() and bad.read_bytes() == content
     happened = f"{'ready' if answered else 'NOT READY'}; the file is {'kept as .bad' if kept else 'LOST'}"

@@ -16,7 +16,7 @@ from tools.serve_faults.world import Seen, World, answers, goes_on, question, re
 
 
 async def _port_taken(world: World, port: int | None) -> tuple[str, int | None]:
-    """Take the port as soon as it was found to be free; return what the user read, and the port it is now.
+    """Take the port as soon as it was found to be free; return the message to the user, and the new port.
 
     The server has no gateway, which would hold the port from that moment.
     """
@@ -72,7 +72,7 @@ async def model_removed(world: World) -> Seen:
 
 
 async def model_shrinks(world: World) -> Seen:
-    """Truncate the file that is served, and ask."""
+    """Truncate the file that is served, and send a request."""
     options = _copy(world)
     async with world.supervised() as supervisor:
         await supervisor.become(options)
@@ -88,7 +88,7 @@ async def model_shrinks(world: World) -> Seen:
 
 
 async def engine_replaced(world: World) -> Seen:
-    """Put another program in the place of the one that runs, and restart."""
+    """Replace the engine's program by another one, and restart."""
     program = world.real_program()
     async with world.supervised() as supervisor:
         await supervisor.become(replace(world.real, built_in=False, engine=program))

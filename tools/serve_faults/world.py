@@ -64,7 +64,7 @@ def start_command(*words: str, stdout: int, stderr: int) -> "subprocess.Popen[st
 
 
 class World:
-    """The surroundings of one fault. Paths, pids, ports and times are taken out of what is read."""
+    """The surroundings of one fault. Paths, pids, ports and times are removed from the messages."""
 
     def __init__(self, home: Path, start: StartCommand = start_command) -> None:
         self.home = home
@@ -135,12 +135,12 @@ class World:
         return self.notice(code) or ""
 
     def states(self, since: int = 0) -> list[ServerState]:
-        """Return the states that were shown, each once in a row."""
+        """Return the states that were shown, without repetitions."""
         states = [event.state for event in self.events[since:] if isinstance(event, ServerStatus)]
         return [state for i, state in enumerate(states) if i == 0 or states[i - 1] != state]
 
     def timeless(self, text: str) -> str:
-        """Return a text as it reads anywhere at any time."""
+        """Return a text without paths, pids, ports and times."""
         text = text.replace(str(self.home), "FOLDER").replace(str(self.endpoint.port), "PORT")
         text = re.sub(r"run/[^/]+/server-\w+\.json", "run/COMPUTER/server-PORT.json", text)
         text = re.sub(r"(?<=process )\d+|(?<=-CONT )\d+", "PID", text)
@@ -148,7 +148,7 @@ class World:
         return re.sub(r"\s+", " ", text).strip().replace("|", "\\|")
 
     async def aftermath(self) -> list[str]:
-        """Return what is broken now: processes left, settings or address lost, files damaged, the next start."""
+        """Return the damage: processes left, settings or address lost, files damaged, a failing next start."""
         broken = [f"LEFT RUNNING: {words}" for words in await self.left_running()]
         for name in list(os.environ):
             if name.startswith("FAKE_"):
@@ -166,7 +166,7 @@ class World:
         return broken
 
     async def left_running(self) -> list[str]:
-        """Return the command lines of what still runs 2 s from now, and end it."""
+        """Return the command lines of processes that still run after 2 s, and end them."""
         deadline_s = time.monotonic() + _ORPHAN_S
         while (left := list(self.processes())) and time.monotonic() < deadline_s:  # noqa: ASYNC110 -- nothing tells
             await asyncio.sleep(0.02)
@@ -178,7 +178,7 @@ class World:
         return words
 
     def processes(self) -> Iterator[psutil.Process]:
-        """Yield all processes that have this home in their environment, but for ours."""
+        """Yield all processes that have this home in their environment, except this one."""
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 ended = process.status() == psutil.STATUS_ZOMBIE
@@ -188,7 +188,7 @@ class World:
 
 @contextmanager
 def a_world(home: Path, start: StartCommand = start_command) -> Iterator[World]:
-    """Make a home the program's own for as long as the block lasts."""
+    """Use a folder as the program's home until the block ends."""
     home.mkdir(parents=True)
     before = dict(os.environ)
     os.environ[HOME_VARIABLE] = str(home)
@@ -203,7 +203,7 @@ def a_world(home: Path, start: StartCommand = start_command) -> Iterator[World]:
 
 
 async def until(true: Callable[[], bool], what: str) -> None:
-    """Wait until something is so. Raises RuntimeError when it is not within 30 s."""
+    """Wait until a condition holds. Raises RuntimeError after 30 s."""
     deadline_s = time.monotonic() + _WAIT_S
     while not true():
         if time.monotonic() > deadline_s:
@@ -212,14 +212,14 @@ async def until(true: Callable[[], bool], what: str) -> None:
 
 
 def question(tokens: int) -> ChatRequest:
-    """Ask for exactly so many tokens."""
+    """Return a request for exactly this number of tokens."""
     return ChatRequest(
         [{"role": "user", "content": "What is MTP?"}], max_tokens=tokens, temperature=0.0, extra={"ignore_eos": True}
     )
 
 
 async def answers(supervisor: Supervisor) -> bool:
-    """Ask for four tokens, and return whether they came."""
+    """Request four tokens, and return whether they arrived."""
     text = ""
     try:
         async with asyncio.timeout(_WAIT_S), supervisor.chat(question(4)) as deltas:
@@ -231,7 +231,7 @@ async def answers(supervisor: Supervisor) -> bool:
 
 
 async def ready_again(supervisor: Supervisor, old_pid: int | None) -> str:
-    """Wait until another engine serves, and say so; a failure is said, too."""
+    """Wait until another engine serves; return a sentence about that, or about the failure."""
 
     def settled() -> bool:
         other = supervisor.status.state in SERVING and supervisor.engine_pid not in (None, old_pid)
@@ -244,7 +244,7 @@ async def ready_again(supervisor: Supervisor, old_pid: int | None) -> str:
 
 
 async def goes_on(supervisor: Supervisor, pid: int | None) -> str:
-    """Say whether the same engine still answers."""
+    """Return a sentence on whether the same engine still answers."""
     same = supervisor.engine_pid == pid and await answers(supervisor)
     return "the server goes on" if same else "THE SERVER DOES NOT GO ON"
 

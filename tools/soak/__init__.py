@@ -1,1 +1,1 @@
-"""The program and its server at full speed for long, watched for what grows: `python -m tools.soak [MINUTES]`."""
+"""A long run of the program at full load, to find resources that grow: `python -m tools.soak [MINUTES]`."""

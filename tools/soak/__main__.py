@@ -34,7 +34,7 @@ _WORDS = {"rss": "resident memory, MiB", "files": "open files", "threads": "thre
 
 
 def soak(minutes: float, seed: int) -> tuple[list[Held], Counter[str], list[str]]:
-    """Run it; return the samples, what was counted, and what went wrong."""
+    """Run the load; return the samples, the counts, and the errors."""
     with tempfile.TemporaryDirectory(prefix="mtp-soak-") as folder:
         os.environ[HOME_VARIABLE] = folder
         command = [sys.executable, "-m", "tools.soak.program", str(seed)]
@@ -74,7 +74,7 @@ def _watch(minutes: float, chance: random.Random, program: psutil.Process, home:
 
 
 def report(minutes: float, seed: int, samples: list[Held], counts: Counter[str], wrong: list[str]) -> tuple[str, bool]:
-    """Return what was found as markdown, and whether nothing grew and nothing went wrong."""
+    """Return the results as Markdown, and whether nothing grew and no error occurred."""
     lines = ["| what | second fifth | last fifth | most | may grow by | verdict |", "|---|---|---|---|---|---|"]
     found = growths(samples)
     for growth in found:
@@ -96,7 +96,7 @@ def report(minutes: float, seed: int, samples: list[Held], counts: Counter[str],
 
 
 def main() -> int:
-    """Soak, and print what was found."""
+    """Run the load, and print the results."""
     parser = argparse.ArgumentParser(prog="python -m tools.soak", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("minutes", nargs="?", type=float, default=30.0, metavar="MINUTES", help="how long (30)")
     parser.add_argument("--seed", type=int, default=secrets.randbits(16), metavar="N", help="repeats a run's choices")

@@ -1,4 +1,4 @@
-"""The program that is watched: serves the demo and talks to it as a window does, until its input ends.
+"""The program under load: serves the demo and sends it requests as a window does, until its input ends.
 
 Prints a line of JSON when it is ready, and one with its counts at the end.
 """
@@ -29,7 +29,7 @@ _AT_ONCE = 2
 
 
 async def _talk(session: ServerSession, chance: random.Random, counts: Counter[str]) -> None:
-    """Ask again and again: short, long, in turns, and broken off in the middle."""
+    """Send requests without end: short ones, long ones, conversations, and cancelled ones."""
     talk: list[dict[str, str]] = []
     while True:
         if len(talk) >= 2 * chance.randint(1, 6):

@@ -1,4 +1,4 @@
-"""Other programs' requests, by their own HTTP: whole, streamed, broken off, and such as no server can answer."""
+"""Requests of other programs over plain HTTP: whole, streamed, broken off, and invalid ones."""
 
 import http.client
 import json
@@ -23,7 +23,7 @@ _BAD = (
 
 
 class Strangers:
-    """Some threads that ask without a pause until they are stopped."""
+    """Threads that send requests without a pause until they are stopped."""
 
     def __init__(self, url: str, api_key: str, *, threads: int, seed: int) -> None:
         self.counts: Counter[str] = Counter()

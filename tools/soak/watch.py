@@ -52,7 +52,7 @@ class Growth:
 
 
 def look(program: psutil.Process, logs: Path, began_s: float) -> Held | None:
-    """Return what is held now, None while there is no engine (a restart)."""
+    """Return the resources in use now, None while there is no engine (during a restart)."""
     with suppress(psutil.Error):
         engine = next((each for each in program.children(recursive=True) if _is_engine(each)), None)
         if engine is not None:

@@ -1,1 +1,1 @@
-"""Models of true geometry without content: GGUF files that take kilobytes on disk, for an engine's dry run."""
+"""Model files with the shapes of real models but without data: they take kilobytes on disk, for an engine's dry run."""

@@ -1,4 +1,4 @@
-"""Command line: `python -m tools.sparse_models FOLDER` writes models of true geometry without content."""
+"""Command line: `python -m tools.sparse_models FOLDER` writes model files with real shapes but without data."""
 
 from __future__ import annotations
 

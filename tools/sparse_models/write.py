@@ -1,4 +1,4 @@
-"""The file of a model: a whole header, and a hole where the data would be."""
+"""Writes a model file with a complete header, and a hole in place of the data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .models import Model, n_bytes
 
 
 def write(path: Path, name: str, model: Model) -> None:
-    """Write `model`, called `name`, to `path`: of its full size, some ten KB on disk where the file system knows holes.
+    """Write `model`, called `name`, to `path`: of its full size, but ten KB on disk if the file system supports holes.
 
     It has no vocabulary ("no_vocab"), so it is for a dry run only. Raises OSError.
     """

@@ -1,1 +1,1 @@
-"""Accuracy of the speed forecasts: beside published runs, each forecast without its own source and card."""
+"""Accuracy of the speed forecasts, compared with published runs; each forecast leaves out its own source and card."""

@@ -46,7 +46,7 @@ _SMALLEST_STEP = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A published run that is counted: what it did, on which card, and its rate."""
+    """A published run that is used: its settings, its card, and its rate."""
 
     row: dict[str, str]
     work: PassWork
@@ -58,7 +58,7 @@ class Run:
 
     @property
     def group(self) -> tuple[str, str]:
-        """Its source and card: runs that are left out together."""
+        """The source and the card of the run; runs that share both are left out together."""
         return self.row["source"], self.card.name
 
 

@@ -30,7 +30,7 @@ _WIDTH = 118
 
 @functools.cache
 def asks() -> Sequence[tuple[str, int, str, list[ast.expr]]]:
-    """Return each place of the source that asks for a text: file, line, the function, and its texts.
+    """Return each call in the source that has a text to translate: file, line, function, and texts.
 
     Read from the syntax tree, because calls may also stand inside f-strings, where tokens do not show them. That takes
     seconds.
@@ -48,7 +48,7 @@ def asks() -> Sequence[tuple[str, int, str, list[ast.expr]]]:
 
 
 def template() -> Catalog:
-    """Return every text for users that the source and its data hold, with the files that do."""
+    """Return every text for users in the source and its data, with the files that contain it."""
     catalog = Catalog(project="mtp-launcher", version=__version__)
     for text, source in _of_data():
         catalog.add(text, locations=[(source.relative_to(ROOT).as_posix(), 0)])
@@ -60,7 +60,7 @@ def template() -> Catalog:
 
 
 def _of_data() -> Iterator[tuple[str, Path]]:
-    """Yield the texts of the engine's faults, what is said of the quality of files, and the demo's own notes.
+    """Yield the texts of the engine's faults, of the quality of files, and of the demo's notes.
 
     Other models' notes are quoted from their sources.
     """
@@ -106,7 +106,7 @@ def read(language: str) -> Catalog:
 
 
 def update(catalog: Catalog, source: Catalog) -> None:
-    """Take over what the source says now. A text that has changed is a new one, for nothing is guessed."""
+    """Update the catalogue from the source. A changed text counts as a new one; nothing is guessed."""
     catalog.update(source, no_fuzzy_matching=True, update_header_comment=False, update_creation_date=False)
     catalog.obsolete.clear()
     name = LANGUAGES[catalog.locale_identifier or "en"]
@@ -115,7 +115,7 @@ def update(catalog: Catalog, source: Catalog) -> None:
 
 
 def po_bytes(catalog: Catalog) -> bytes:
-    """Return a .po file, sorted by text and without places, so that code may move without a change here."""
+    """Return a .po file, sorted by text and without places, so that moved code does not change the file."""
     buffer = io.BytesIO()
     write_po(buffer, catalog, width=_WIDTH, no_location=True, sort_output=True)
     return buffer.getvalue()

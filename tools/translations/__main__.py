@@ -1,4 +1,4 @@
-"""`python -m tools.translations`: brings the .po files up to the source, compiles them, and tells what they lack."""
+"""`python -m tools.translations`: brings the .po files up to the source, compiles them, and prints what they lack."""
 
 import sys
 

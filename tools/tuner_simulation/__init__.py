@@ -1,1 +1,1 @@
-"""The tuner judged on machines whose true answer is known: `python -m tools.tuner_simulation --tunes 1000`."""
+"""Simulates the tuner on machines whose best settings are known: `python -m tools.tuner_simulation --tunes 1000`."""

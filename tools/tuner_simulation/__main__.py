@@ -38,7 +38,7 @@ _SHARE = 5
 
 
 def main() -> int:
-    """Simulate, print the figures or the tables, and put these where they are to go."""
+    """Simulate, and print or write the figures or the tables."""
     parser = argparse.ArgumentParser(prog="python -m tools.tuner_simulation", description="The tuner, judged.")
     parser.add_argument("--first", type=int, default=50_000, metavar="N", help="number of the first machine (50,000)")
     parser.add_argument("--tunes", type=int, default=1_000, metavar="N", help="machines to tune (1,000)")

@@ -1,4 +1,4 @@
-"""The bench of a machine that is drawn: in virtual time, with noise, drift, throttling and starts that fail."""
+"""Simulated bench of a random machine: in virtual time, with noise, drift, throttling and failing starts."""
 
 import asyncio
 import math
@@ -18,7 +18,7 @@ from tools.tuner_simulation.machine import PROMPTS, REPLY_TOKENS, Machine
 
 PROMPT_TOKENS = 600
 _MARKED = 0.9
-"""Share of the runs in a throttling episode that a sensor tells of."""
+"""Share of the runs in a throttling episode that a sensor marks."""
 _EPISODE_S = (20.0, 90.0)
 _WANDER_S = 400.0
 _WARM_UP_S = 180.0
@@ -33,8 +33,8 @@ def prompts() -> tuple[Prompt, ...]:
     return tuple(Prompt(name, (("user", name),), REPLY_TOKENS) for name in PROMPT_NAMES)
 
 
-class Condition:
-    """Changes of the machine's speed by itself over the time of a tune: warming up, wandering, episodes of heat."""
+class SpeedDrift:
+    """Changes of a machine's speed during a tune that no setting causes: warming up, slow drift, throttling."""
 
     def __init__(self, machine: Machine, dice: np.random.Generator) -> None:
         self._machine, self._dice = machine, dice
@@ -45,10 +45,10 @@ class Condition:
         rate = self._machine.episodes_per_s
         return after_s + self._dice.exponential(1 / rate) if rate else math.inf
 
-    def look(self, now_s: float) -> tuple[float, bool]:
-        """Return the logarithm by which steps are slower than nominal at a time, and whether it throttles.
+    def drift_at(self, now_s: float) -> tuple[float, bool]:
+        """Return the logarithm of the factor by which steps are slower than nominal, and whether the machine throttles.
 
-        Times must not go back.
+        Successive times must not decrease.
         """
         machine, dice = self._machine, self._dice
         keeps = math.exp(-(now_s - self._at_s) / _WANDER_S)
@@ -63,14 +63,14 @@ class Condition:
 
 
 class SimulatedBench:
-    """One machine as the tuner sees it. `drifts` are its conditions, which the truth of its speed has to know."""
+    """One machine as the tuner sees it. `drifts` are the logarithms of its slowdowns, for computing its true speed."""
 
     def __init__(self, machine: Machine, seed: int) -> None:
         self.machine = machine
         self.starts = self.runs = 0
         self.drifts: list[float] = []
         self._dice = np.random.default_rng(seed)
-        self._condition = Condition(machine, self._dice)
+        self._drift = SpeedDrift(machine, self._dice)
         self._now_s = 0.0
         self._in_use: dict[str, Value] | None = None
         self._start_effect = 0.0
@@ -80,13 +80,13 @@ class SimulatedBench:
         return self._now_s
 
     def later(self, now_s: float) -> None:
-        """Let time pass up to a moment."""
+        """Advance the virtual time to `now_s`."""
         self._now_s = max(self._now_s, now_s)
 
     async def become(self, settings: RunSettings, *, fresh: bool = False, reliable: bool = False) -> float:
         """Start with settings, unless they are in use and no `fresh` start is wanted.
 
-        Raises EngineFailed for want of memory, and, unless `reliable`, now and then.
+        Raises EngineFailed if memory runs out, and, unless `reliable`, at random.
         """
         await asyncio.sleep(0)  # where a tune that is cancelled stops
         if settings == self._in_use and not fresh:
@@ -108,12 +108,12 @@ class SimulatedBench:
         return self._now_s - began_s
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
-        """Ask once; `seed` stands for the text, so it gives the same acceptance at all settings, near enough."""
+        """Send one request. `seed` determines the text, and so about the same acceptance at all settings."""
         if self._in_use is None:
             return Run(prompt.name, {}, self._now_s, 0.0, error="Nothing is served.")
         self.runs += 1
         settings, machine, dice = self._in_use, self.machine, self._dice
-        drift, throttled = self._condition.look(self._now_s)
+        drift, throttled = self._drift.drift_at(self._now_s)
         if not throttled:
             self.drifts.append(drift)
         number = PROMPT_NAMES.index(prompt.name)
@@ -158,7 +158,7 @@ class SimulatedBench:
 
 @lru_cache(maxsize=4_096)
 def _text(seed: int, prompt: int) -> tuple[float, NDArray[np.float64]]:
-    """Return what one text is like: the factor on its odds to be drafted rightly, and the luck of each step.
+    """Return the properties of one text: the factor on its odds of acceptance, and a random number for each step.
 
     Both are the same at all settings, as the same seed gives the same text.
     """

@@ -79,11 +79,11 @@ class Machine:
 
     @property
     def offloads(self) -> bool:
-        """Whether experts lie on the processor."""
+        """Whether experts are on the processor."""
         return self.kind == "offload"
 
     def space(self) -> Space:
-        """Return the grid that a tune is given for it."""
+        """Return the grid of a tune on this machine."""
         baseline: dict[str, Any] = {"kv": "q8_0", "ubatch": 512, "p_min": 0.0, "ngram": "none"}
         axes: tuple[SpaceAxis, ...] = AXES
         if self.offloads:
@@ -94,7 +94,7 @@ class Machine:
 
     @property
     def believed_mib(self) -> float:
-        """The memory that the plan counts on: near the truth, on either side of it."""
+        """The memory that the plan assumes, a little more or less than the true one."""
         return self.memory_mib * (1 + self.believed_error)
 
     def need(self, settings: Mapping[str, Any]) -> float:
@@ -130,7 +130,7 @@ class Machine:
         return self.step_s * math.exp(log) * (1 + extra)
 
     def rates(self, settings: Mapping[str, Any], prompt: int) -> tuple[float, ...]:
-        """Return by position how often a draft is accepted, all before it being so."""
+        """Return the acceptance rate by position, given that all drafts before were accepted."""
         draft = draft_length(settings)
         first = self.chain[prompt] * self._kept(settings) ** 0.5
         if settings["ngram"] != "none":
@@ -145,7 +145,7 @@ class Machine:
         return sum(math.log(self._yield(settings, prompt)) for prompt in range(PROMPTS)) / PROMPTS
 
     def _kept(self, settings: Mapping[str, Any]) -> float:
-        """Return the share of the drafts that p-min leaves."""
+        """Return the share of the drafts that p-min keeps."""
         return 1 - self.p_min_cut * float(settings.get("p_min", 0.0))
 
     def prefill(self, settings: Mapping[str, Any]) -> float:
@@ -154,7 +154,7 @@ class Machine:
         return self.prefill_rate * math.exp(self.ubatch_prefill[settings.get("ubatch", 512)] - slower)
 
     def power(self, settings: Mapping[str, Any]) -> float:
-        """Return the true watts while it writes."""
+        """Return the true power in watts during generation."""
         return self.power_w * (1 + self.power_draft * math.sqrt(draft_length(settings)))
 
     def benefit(self, settings: Mapping[str, Any], goal: Goal, prompt_tokens: int) -> float:
@@ -194,7 +194,7 @@ class Surroundings:
 
 
 def draw(number: int, surroundings: Surroundings | None = None) -> Machine:
-    """Return machine `number`: the same for the same number, kinds in turn."""
+    """Return the random machine `number`, always the same one; the kinds take turns."""
     around = surroundings or Surroundings()
     kind = KINDS[number % len(KINDS)]
     dice = random.Random(f"machine {number}")

@@ -1,4 +1,4 @@
-"""Tunes on machines that are drawn, and how good their answers are."""
+"""Tunes on random machines, and the quality of their answers."""
 
 import asyncio
 import math
@@ -35,7 +35,7 @@ _AT_ONCE = 5
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """An answer against the truth.
+    """The answer of a tune, compared with the truth.
 
     `likely` says whether the answer rests on the forecast. `to_best` and `to_baseline` are the true benefit of the
     recommended settings over that of the best and of the baseline, `speedup` that of the best with MTP over the best
@@ -165,7 +165,7 @@ def _errors(
 
 
 def exhaust(number: int, goal: Goal, visits: int, surroundings: Surroundings | None = None) -> Outcome:
-    """Measure every setting of a grid so many times and take the best mean: the search without thought."""
+    """Measure every setting of a grid several times and take the best mean: an exhaustive search."""
     machine = draw(number, surroundings)
     bench = SimulatedBench(machine, seed=number)
     scores = truth(machine, goal, PROMPT_TOKENS)
@@ -214,6 +214,6 @@ def tunes(
 def exhaustives(
     numbers: Iterable[int], goal: Goal, visits: int, surroundings: Surroundings | None = None
 ) -> list[Outcome]:
-    """Search several machines' grids through."""
+    """Search several machines' grids exhaustively."""
     with ProcessPoolExecutor() as pool:
         return list(pool.map(exhaust, numbers, repeat(goal), repeat(visits), repeat(surroundings), chunksize=_AT_ONCE))

@@ -206,7 +206,7 @@ def _format_length(length_s: float) -> str:
 # Export as picture or table, written on the core's thread so that the window stays responsive.
 
 _MAX_FILES = 100
-"""Numbers that are tried if a path named after the same second exists."""
+"""Numbered names to try if a file named after the same second exists."""
 
 
 class NotSaved(LauncherError):
@@ -305,7 +305,7 @@ class PlotPanel(QWidget):
         self._drawn_s = self._numbers_s = self._server_start_s = float("-inf")
         """When the plots were drawn, when the numbers were shown, and when the running server started."""
         self._is_idle, self._under_way = controller.view.resting, controller.view.under_way
-        """Whether no server runs, and what is done until one is ready."""
+        """Whether no server runs, and the text of the current step of a start, "" if there is none."""
         self._stale = self._attaching = False
         self._ends: tuple[bool, PlotRow, PlotRow] | None = None
         """Whether the panel is narrow, and the first and the last row with a plot; None before the first layout."""
@@ -363,7 +363,7 @@ class PlotPanel(QWidget):
             self.schedule_refresh()
 
     def _show_no_server(self) -> None:
-        """Show that nothing runs, or how far a start is, in place of figures that would look current."""
+        """Show that nothing runs, or the step of a start, in place of figures that would look current."""
         for row in self.rows.values():
             if self._is_idle:
                 row.show_no_server(tr("Nothing is running."))
@@ -372,7 +372,7 @@ class PlotPanel(QWidget):
 
     @Slot(object)
     def _handle_launch(self, launch: Launch | None) -> None:
-        """Start the figures again for another server."""
+        """Reset the figures when a server has started."""
         if launch is not None:
             self._server_start_s, self._latest = time.monotonic(), None
             for row in self.rows.values():
@@ -476,7 +476,7 @@ class PlotPanel(QWidget):
             row.setVisible(row.plot.with_gpu in (None, has_gpu))
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Give the texts beside the plots the room that there is."""
+        """Adapt the texts beside the plots to the width."""
         super().resizeEvent(event)
         self._place_ends()
 
