@@ -45,7 +45,7 @@ Downloaded models and engines.
 Logs, API keys and ports.
 .TP
 ~/.cache/mtp\-launcher
-What can be made again.
+Files that the program can recreate.
 """
 
 

@@ -1,4 +1,4 @@
-"""Scripts of PowerShell: their syntax, and that install.ps1 takes the steps of install.sh. None runs here."""
+"""PowerShell scripts: their syntax, and that install.ps1 has the steps of install.sh. No script is run here."""
 
 import re
 import shutil
@@ -44,22 +44,22 @@ def nodes(node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
 
 
 def errors(text: str) -> list[int]:
-    """Return the lines, from 1, on which the text is no PowerShell."""
+    """Return the numbers of the lines, from 1, with syntax errors."""
     return [node.start_point[0] + 1 for node in nodes(parsed(text)) if node.is_error or node.is_missing]
 
 
 @pytest.mark.parametrize("script", [INSTALL, IN_WSL, *PROOFS], ids=lambda path: path.name)
-def test_it_is_understood(script: Path) -> None:
+def test_a_script_has_no_syntax_error(script: Path) -> None:
     assert errors(script.read_text("ascii")) == []  # Windows PowerShell takes other letters for those of a code page
 
 
 @pytest.mark.parametrize("broken", ["if ($a { 1 }", "function f { 'open }", "$x = @(1, 2"])
-def test_what_is_broken_is_seen(broken: str) -> None:
+def test_syntax_errors_are_found(broken: str) -> None:
     assert errors(f"$a = 1\n{broken}\n")
 
 
 @pytest.mark.parametrize("script", [INSTALL, IN_WSL], ids=lambda path: path.name)
-def test_each_function_that_is_called_is_there(script: Path) -> None:
+def test_each_called_function_exists(script: Path) -> None:
     """Every command is PowerShell's own or one of the script's, written in the same way."""
     text = script.read_text("ascii")
     made = set(re.findall(r"^function ([\w-]+)", text, re.MULTILINE))
@@ -89,7 +89,7 @@ def of_ps1(name: str) -> str:
     return str(found)
 
 
-def test_it_takes_what_install_sh_takes() -> None:
+def test_its_values_are_those_of_install_sh() -> None:
     for name in ("uv_version", "pythons", "room_mib"):
         assert of_ps1(name) == of_sh(name), name
     assert f'"{of_ps1("network")}"' in SH.read_text("utf-8")
@@ -107,7 +107,7 @@ def function(name: str) -> str:
 
 
 def test_it_finds_its_release() -> None:
-    """By what the user names, else beside itself, else at the project's address; else it says what to do."""
+    """Where the user says, else in its own folder, else at the project's address; else it stops with a hint."""
     find = function("Find-Release")
     places = ["$Offline", "$From", f"$env:{RELEASES_VARIABLE}", "Split-Path -Parent $PSCommandPath", "return $releases"]
     order = [find.index(place) for place in [*places, 'Stop-With "The files of this release']]
@@ -131,7 +131,7 @@ def test_install_sh_looks_in_the_same_order() -> None:
 
 
 def test_it_verifies_the_release_as_install_sh_does() -> None:
-    """After the packages came by hash, which hold the verifier, and before ours are installed; it says the same."""
+    """Between the packages, which include the verifier, and the program itself, and with the same messages."""
     packages = function("Install-Package")
     steps = ["--require-hashes", "Confirm-Release $Python $Release", "& $Uv tool install"]
     assert [packages.index(step) for step in steps] == sorted(packages.index(step) for step in steps)
@@ -155,7 +155,7 @@ def test_it_verifies_the_release_as_install_sh_does() -> None:
     assert RELEASE_KEY_VARIABLE in INSTALL.read_text("ascii")
 
 
-def test_the_helper_for_wsl_runs_only_what_it_was_made_with(tmp_path: Path) -> None:
+def test_the_wsl_helper_runs_only_the_script_that_it_was_built_with(tmp_path: Path) -> None:
     (tmp_path / "install.sh").write_text(f"release_key={STAMPED['release_key']}\n")
     subprocess.run([INSTALLER / "wsl" / "build-install", tmp_path], check=True, timeout=60)
     inside = (tmp_path / "inside.sh").read_bytes()
@@ -169,7 +169,7 @@ def test_the_helper_for_wsl_runs_only_what_it_was_made_with(tmp_path: Path) -> N
     assert "-ne $inside_sha256" in script
 
 
-def test_it_hides_from_uv_what_install_sh_hides() -> None:
+def test_it_hides_the_variables_from_uv_that_install_sh_hides() -> None:
     (hidden,) = re.findall(r"^ +unset (.*?) 2>/dev/null", SH.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     text = INSTALL.read_text("ascii")
     (cleared,) = re.findall(r"^\$variables = (.*?)\n[$#\n]", text, re.MULTILINE | re.DOTALL)
@@ -182,23 +182,23 @@ def test_it_hides_from_uv_what_install_sh_hides() -> None:
 
 
 @pytest.mark.parametrize(("script", "end"), [(SH, "\nEND\n"), (INSTALL, "# Written by ")], ids=["sh", "ps1"])
-def test_what_its_help_promises_is_in_its_body(script: Path, end: str) -> None:
+def test_the_variables_in_its_help_are_used(script: Path, end: str) -> None:
     head, _, body = script.read_text("utf-8").partition(end)
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         assert name in head
         assert name in body
 
 
-def test_a_version_that_does_not_start_any_more_is_installed_anew() -> None:
+def test_a_version_that_no_longer_starts_is_reinstalled() -> None:
     text = INSTALL.read_text("ascii")
-    (looks,) = re.findall(r"^function Test-Version.*?^}", text, re.MULTILINE | re.DOTALL)
-    assert "'--version'" in looks
+    (check,) = re.findall(r"^function Test-Version.*?^}", text, re.MULTILINE | re.DOTALL)
+    assert "'--version'" in check
     assert re.search(r"if \(Test-Version \$fresh\) \{\s+Write-Host 'This version is installed already", text)
 
 
 @pytest.mark.parametrize("script", [INSTALL, IN_WSL], ids=lambda path: path.name)
-def test_what_programs_print_is_read_as_they_write_it(script: Path) -> None:
-    """Before any is run, and as it was at the end: else a user's name that is not ASCII makes other paths."""
+def test_output_of_programs_is_read_as_utf_8(script: Path) -> None:
+    """Set before a program is run and restored at the end. Otherwise paths with a non-ASCII user name would break."""
     text = script.read_text("ascii")
     main = text[text.index("\n$code = 0\ntry {\n") :]
     wanted = "[Console]::OutputEncoding = New-Object System.Text.UTF8Encoding $false"
@@ -209,7 +209,7 @@ def test_what_programs_print_is_read_as_they_write_it(script: Path) -> None:
 
 
 def uv_commands(text: str) -> list[list[str]]:
-    """Return what uv is asked in a script, in order: words, without options that name a place."""
+    """Return the uv commands of a script in order, without options for paths."""
     lines = re.sub(r"[`\\]\n\s*", "", text).splitlines()
     found = []
     for line in lines:
@@ -229,7 +229,7 @@ def test_its_steps_are_those_of_install_sh() -> None:
     ]  # fmt: skip
 
 
-def test_it_is_stamped_with_what_install_sh_is(tmp_path: Path) -> None:
+def test_it_is_stamped_with_the_values_of_install_sh(tmp_path: Path) -> None:
     assert not any(of_ps1(name) for name in STAMPED)
     (tmp_path / "install.sh").write_text("".join(f"{name}={value}\n" for name, value in STAMPED.items()))
     subprocess.run([BUILD, tmp_path], check=True, timeout=60)
@@ -244,7 +244,7 @@ def test_it_is_stamped_with_what_install_sh_is(tmp_path: Path) -> None:
     assert "names no wheel" in result.stderr
 
 
-def test_the_builders_are_understood_by_a_posix_shell() -> None:
+def test_the_build_scripts_are_valid_posix_shell() -> None:
     assert shutil.which("dash")
     for script in (BUILD, INSTALLER / "wsl" / "build-install"):
         subprocess.run(["dash", "-n", script], check=True, timeout=60)

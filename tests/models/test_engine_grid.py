@@ -1,4 +1,4 @@
-"""The memory formula against the real engine: settings by the hundred on models of true geometry without content."""
+"""The memory formula, compared with the real engine for hundreds of settings on model files without data."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tools.accuracy.grid import COUNTS, PARTS, Outcome, cases, measure
 
 CACHES = ("context_mib", "draft_context_mib")
 SAMPLE = 12
-"""One of so many cases is tried here; `just accuracy` tries all."""
+"""Every 12th case is tested here; `just accuracy` tests all."""
 MOST_PERCENT = 3.0
-"""The differences that are allowed for compute buffers."""
+"""Largest allowed difference of compute buffers, in percent."""
 
 
 def named(outcome: Outcome, part: str) -> str:
@@ -24,7 +24,7 @@ def named(outcome: Outcome, part: str) -> str:
 
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("model", COUNTS)
-async def test_the_engine_says_what_the_formula_says(model: str, tmp_path: Path) -> None:
+async def test_the_engine_agrees_with_the_formula(model: str, tmp_path: Path) -> None:
     wanted = [case for case in cases(COUNTS, gpu=False) if case.model == model][::SAMPLE]
     outcomes = await measure(await probe_engine(None), wanted, tmp_path)
     assert [outcome.case for outcome in outcomes] == wanted
@@ -41,7 +41,7 @@ async def test_the_engine_says_what_the_formula_says(model: str, tmp_path: Path)
     assert list((cache_dir() / "twins").iterdir()) == []
 
 
-def test_the_grid_reaches_everywhere() -> None:
+def test_the_grid_covers_all_values() -> None:
     grid = cases(COUNTS, gpu=False)
     assert len(grid) == len(set(grid)) >= 200
     for model in list(COUNTS)[:2]:

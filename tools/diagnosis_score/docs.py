@@ -67,7 +67,7 @@ def _proofs() -> dict[str, set[str]]:
     for name in HELD_OUT:
         for judged in judge(LOGS / name):
             for code in judged.codes:
-                if judged.said == code:
+                if judged.diagnosis == code:
                     proof[code].add("recorded")
     return proof
 

@@ -16,17 +16,17 @@ LOGS = Path(__file__).parents[2] / "tests" / "data" / "logs"
 
 @dataclass(frozen=True)
 class Judged:
-    """One log: the codes of the deliberate fault, none without a fault, and the diagnosis."""
+    """One log: the codes of the deliberate fault (none without a fault), and the code and title of the diagnosis."""
 
     name: str
     codes: tuple[str, ...]
-    said: str | None
+    diagnosis: str | None
     title: str
 
     @property
     def right(self) -> bool:
         """Whether the diagnosis names the fault, or names none if there was none."""
-        return self.said in self.codes if self.codes else self.said is None
+        return self.diagnosis in self.codes if self.codes else self.diagnosis is None
 
 
 def judge(folder: Path) -> Iterator[Judged]:

@@ -102,7 +102,7 @@ class JobRow(QWidget):
 
 
 class DownloadsBar(Card):
-    """The download that runs, with its progress, speed and rest; the others are behind the arrow.
+    """The running download with its progress, speed and remaining time. "Show all" opens the list of the others.
 
     Hidden while there is no download. Its height never exceeds one line and six rows. `name` returns the name of a
     download for users, by its title.
@@ -223,7 +223,7 @@ class DownloadsBar(Card):
             self.rows[job.id].show_job(job, snapshot.progress_by_id.get(job.id), is_first=queued[:1] == [job.id])
 
     def _show_adding(self, title: str) -> None:
-        """Show a download that the queue does not have yet: what it is, is asked on the hub first."""
+        """Show a download that is not in the queue yet, because its facts are still being read from the hub."""
         self.glyph.show_glyph("dashed", "secondary")
         self.title.setText(self._name(title))
         self.progress.show_fraction(None)
