@@ -179,7 +179,7 @@ def nothing_left_running() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def forked_commands() -> Iterator[None]:
-    """Have what the commands of tests.forked are forked from."""
+    """Provide the process that the commands of tests.forked are forked from."""
     with forked.prepared():
         yield
 
@@ -271,11 +271,11 @@ class Hub:
     folder: Path
 
     def with_faults(self, *faults: str) -> str:
-        """Return an endpoint that has them."""
+        """Return an endpoint with these faults."""
         return f"{self.url}/fault/{','.join(faults)}"
 
     def requests(self) -> list[dict[str, Any]]:
-        """Return what was asked since the last time: server, method, target and headers."""
+        """Return the requests since the last call: server, method, target and headers."""
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{self.url}/requests") as reply:
             return list(json.load(reply))
 
@@ -314,7 +314,7 @@ class ReleaseServer:
     command: str
 
     def with_faults(self, *faults: str) -> str:
-        """Return an address of the API that has them."""
+        """Return an address of the API with these faults."""
         return f"{self.api}/fault/{','.join(faults)}"
 
     def publish(self, tag: str, *builds: str, **details: object) -> None:
@@ -326,7 +326,7 @@ class ReleaseServer:
         self._post("/forget", {})
 
     def requests(self) -> list[dict[str, Any]]:
-        """Return what was asked since the last time: server, target and headers."""
+        """Return the requests since the last call: server, target and headers."""
         with self._opened(f"{self.api}/requests") as reply:
             return list(json.load(reply))
 

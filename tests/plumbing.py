@@ -1,4 +1,4 @@
-"""Engine arguments without those that tell one run of the same server from another."""
+"""Engine arguments without those that differ between runs of the same server."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Caches over all tests for what is the same in each home: the built-in engine's probe, the demo.
+"""Caches shared by all tests: the probe of the built-in engine, and the unpacked demo model.
 
 A probe starts two programs and unpacking takes memory and time, hundreds of times in a run of all tests. Programs that
 tests start by themselves still do both, and tests/engine proves both.
@@ -14,7 +14,7 @@ from launcher.engine.builds import probe
 
 
 def remember_answers() -> None:
-    """Have this process, and all that are forked from it, probe the built-in engine and unpack the demo once."""
+    """Make this process, and all that are forked from it, probe the built-in engine and unpack the demo only once."""
     known: dict[tuple[str | int, ...], Any] = {}
     load, save = probe._load_cached_probe, probe._save_probe
     built_in = str(probe._BUILT_IN_SCRIPT)

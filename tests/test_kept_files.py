@@ -1,4 +1,4 @@
-"""Every kind of file that the program keeps, with everything that can happen to one: it goes on, and says so once."""
+"""Every kind of file that the program keeps, with every kind of damage: the program goes on, and reports it once."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The verdict on a server: by the scripted one with each fault, and by the real engine with the demo."""
+"""The verdict on a server: a scripted one with each fault, and the real engine with the demo."""
 
 import asyncio
 from pathlib import Path

@@ -33,7 +33,7 @@ def write_program(folder: Path, name: str, script: str) -> Path:
     "folder", [".local/bin", ".volta/bin", ".nvm/versions/node/v22.1.0/bin", ".npm-global/bin", ".opencode/bin"]
 )
 def test_an_agent_beyond_the_path_of_the_desktop_is_found(home: Path, folder: str) -> None:
-    """The folders of npm's prefix, nvm, volta and the agents' own installers are looked at."""
+    """The folders of npm's prefix, nvm, volta and the agents' own installers are searched."""
     path = write_program(home / folder, "opencode", "#!/bin/sh\n")
     assert find_program(find_agent("opencode")) == (str(path),)
     assert [agent.name for agent in find_agents().installed] == ["opencode"]
@@ -47,7 +47,7 @@ def test_the_prefix_in_npmrc_is_used(home: Path) -> None:
 
 
 def test_an_agent_runs_with_the_node_beside_it(home: Path) -> None:
-    """Its script asks for `node`, which is in the same folder; of two versions the newer one counts."""
+    """The script needs `node`, which is in the same folder; of two versions the newer one is used."""
     for version in ("v9.11.2", "v22.1.0"):
         folder = home / f".nvm/versions/node/{version}/bin"
         write_program(folder, "node", f"#!/bin/sh\necho {version}\n")
@@ -67,7 +67,7 @@ def test_what_is_in_path_comes_first(home: Path, monkeypatch: pytest.MonkeyPatch
     assert search_path(program).startswith(f"{home / 'mine'}:")
 
 
-def test_an_agent_that_is_nowhere_is_named(home: Path) -> None:
+def test_a_missing_agent_is_named(home: Path) -> None:
     """The error has the line that installs it."""
     assert home.is_dir()
     with pytest.raises(AgentMissing) as caught:
@@ -87,7 +87,7 @@ def test_an_agent_that_is_nowhere_is_named(home: Path) -> None:
 def test_the_script_that_a_shim_of_npm_starts_is_started_by_itself(
     tmp_path: Path, line: str, words: tuple[str, ...] | None
 ) -> None:
-    """A shell that runs the .cmd file would read the arguments once more."""
+    """A shell that runs the .cmd file would parse the arguments a second time."""
     shim = tmp_path / "pi.cmd"
     shim.write_text(f"@ECHO off\n{line}\n")
     expected = None if words is None else (*words[:-1], str(tmp_path / words[-1]))

@@ -1,4 +1,4 @@
-"""A window reduced to its session: serves the model that is named, says where, and waits until it is killed."""
+"""A window reduced to its session: serves a given model, prints the address, and waits until it is killed."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Servers that others started: friendly ones, sparing ones, strange and hostile ones."""
+"""Servers of other programs: complete, minimal, strange and hostile ones."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ MODELS = reply({"object": "list", "data": [{"id": "some/model"}, {"id": "other"}
 
 @asynccontextmanager
 async def serving(routes: dict[str, Answer], default: Answer = NOT_FOUND) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A server that answers by path; yield its address and what it was asked."""
+    """Run a server with an answer for each path; yield its address and the requests that it received."""
     asked: list[bytes] = []
     talks: set[asyncio.Task[Any]] = set()
 

@@ -1,4 +1,4 @@
-"""The machine that a plan is for: what only the llama-server on PATH says of its GPUs."""
+"""The machine of a plan, and facts about its GPUs that only the llama-server on PATH reports."""
 
 import json
 import os
@@ -33,7 +33,7 @@ BUILT_IN = Gpu("intel", 0, "Intel Iris Xe", "0000:00:02.0", unified=True)
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_driver: Path) -> Path:
-    """A file that names what the llama-server on PATH was asked for; no NVIDIA driver is there."""
+    """A file with the arguments that the llama-server on PATH was run with; there is no NVIDIA driver."""
     folder, log = tmp_path / "bin", tmp_path / "asked"
     folder.mkdir()
     fake = shlex.join([sys.executable, str(FAKES / "llama_server.py")])

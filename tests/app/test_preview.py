@@ -1,4 +1,4 @@
-"""Previews of other settings: beside the estimate itself, on described machines, and on the real engine."""
+"""Previews of changed settings: compared with the estimate, on described machines, and on the real engine."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ _MIB = 2**20
 
 
 def described(model: str = "qwen3.6-35b-a3b-mtp", quant: str = "UD-Q3_K_XL", *, free_mib: int = 23_400) -> PreviewBasis:
-    """A server of a real model on a GPU of 24 GB that nobody has here."""
+    """A server of a real model on a described GPU of 24 GB."""
     entry = load_catalogue().find(model)
     file = entry.file(quant)
     assert file is not None

@@ -1,4 +1,4 @@
-"""Servers that run already, asked from elsewhere, on the real engine."""
+"""Commands to running servers from other processes, on the real engine."""
 
 import asyncio
 import gc

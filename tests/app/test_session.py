@@ -183,7 +183,7 @@ async def test_the_first_token_is_counted_from_the_question_and_not_from_the_ans
 
 
 class Thief:
-    """Another program, which takes the port that a session has claimed before the engine can; `times` often."""
+    """Another program, which takes a session's port before the engine does, this many `times`."""
 
     def __init__(self, times: int) -> None:
         self.stolen: list[socket.socket] = []

@@ -1,4 +1,4 @@
-"""One button: what an error or a finding proposes is done by another start, on the real engine."""
+"""Suggested fixes of errors and findings, applied by another start on the real engine."""
 
 import shutil
 import socket

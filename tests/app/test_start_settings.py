@@ -56,7 +56,7 @@ def own(home: Path) -> Path:
 
 @pytest.fixture
 def nine(tmp_path: Path) -> Path:
-    """A model of 9B that nobody has heard of."""
+    """A model of 9B that is not in the catalogue."""
     path = tmp_path / "nine.gguf"
     write(path, "Nine", made("qwen35-9b-q4_k_m"))
     return path

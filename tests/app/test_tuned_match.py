@@ -1,4 +1,4 @@
-"""Tuned settings in use, on this machine with the real built-in engine and the demo model."""
+"""The use of tuned settings, with the real built-in engine and the demo model."""
 
 import asyncio
 import json

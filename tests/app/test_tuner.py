@@ -78,7 +78,7 @@ async def prepared(options: ServeOptions, budget_s: float = SHORT_S, workload: W
 
 
 class EventRecorder:
-    """Takes events down; `enough` is set after so many trials."""
+    """Records events; `enough` is set after a number of trials."""
 
     def __init__(self, trials: int = 0) -> None:
         self.events: list[TuneEvent] = []
@@ -102,7 +102,7 @@ class EventRecorder:
 
 
 async def paused(session: ServerSession, options: ServeOptions, *, trials: int) -> EventRecorder:
-    """Begin a tune, and pause it after so many trials."""
+    """Begin a tune, and pause it after a number of trials."""
     result = EventRecorder(trials)
     tuning = asyncio.create_task(run_tune(session, await prepared(options, budget_s=3_600.0), result))
     await result.enough_of(tuning)

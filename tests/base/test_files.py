@@ -35,7 +35,7 @@ def names_in(folder: Path) -> list[str]:
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    """A file that is there already, alone in its folder."""
+    """An existing file, alone in its folder."""
     path = tmp_path / "settings" / "server.json"
     path.parent.mkdir()
     path.write_bytes(b"old")

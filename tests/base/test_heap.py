@@ -1,4 +1,4 @@
-"""Large blocks never lie in the C heap, whatever was freed before."""
+"""Large blocks are never allocated in the C heap, whatever was freed before."""
 
 import platform
 import subprocess

@@ -1,4 +1,4 @@
-"""Addresses: whose they are, where they lead, and what of them may be shown."""
+"""Addresses: their hosts, their redirects, and the parts that may be shown."""
 
 import httpx
 import pytest

@@ -1,4 +1,4 @@
-"""Copies of files as they were before an update: where they lie, which stays, what is told of them."""
+"""Copies of files from before an update: their places, which one is kept, and the notices."""
 
 import stat
 from pathlib import Path

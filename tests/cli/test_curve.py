@@ -1,4 +1,4 @@
-"""`curve` and `endure` on the demo: tables, JSON, costs, and what an interrupt leaves."""
+"""`curve` and `endure` on the demo: tables, JSON, costs, and interrupts."""
 
 import json
 import signal

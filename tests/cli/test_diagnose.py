@@ -1,4 +1,4 @@
-"""`mtp-launcher diagnose`: a file, standard input, JSON, what is no log, and a log of 100 MB."""
+"""`mtp-launcher diagnose`: a file, standard input, JSON, input that is no log, and a log of 100 MB."""
 
 import json
 import os

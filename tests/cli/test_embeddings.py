@@ -1,4 +1,4 @@
-"""Commands with an embedding model: it is served, and what needs text is refused in one sentence."""
+"""Commands with an embedding model: it is served, and commands that need text refuse it in one sentence."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Text and tables in the columns that there are."""
+"""Text and tables in the width of the terminal."""
 
 import pytest
 

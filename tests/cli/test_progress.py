@@ -1,4 +1,4 @@
-"""The bar on a terminal and where it cannot move, and what programs are told in its place."""
+"""The progress bar on a terminal, its substitute elsewhere, and the JSON for programs."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""`prove`: on the demo, on a card that is not there, beside a running server, and what its report names."""
+"""`prove`: on the demo, on a simulated card, beside a running server, and the contents of its report."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`restart`: what it says before it begins, and when its reader leaves."""
+"""`restart`: the lines before it begins, and the end of the process that reads them."""
 
 import json
 import signal

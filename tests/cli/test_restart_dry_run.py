@@ -1,4 +1,4 @@
-"""`restart --dry-run`: what other settings would cost, as a user reads it."""
+"""`restart --dry-run`: the cost of other settings, as text."""
 
 import json
 import subprocess

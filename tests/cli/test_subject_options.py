@@ -1,4 +1,4 @@
-"""With which settings a model is measured: the user's, the tuned ones, what is asked for."""
+"""The settings that a model is measured with: the user's, the tuned ones, those of the command line."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path

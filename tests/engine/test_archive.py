@@ -1,4 +1,4 @@
-"""Archives, honest ones and others."""
+"""Archives, valid and malicious ones."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""The diagnosis on what engines write: every signature, in every dress, and the first cause before its symptoms."""
+"""The diagnosis of engines' logs: every signature, in every log format, and the first cause before its symptoms."""
 
 import json
 import string

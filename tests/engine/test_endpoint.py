@@ -1,4 +1,4 @@
-"""Ports and keys, kept and claimed; servers, registered and found."""
+"""Ports and keys: kept and claimed. Servers: registered and found."""
 
 import json
 import os

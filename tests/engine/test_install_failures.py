@@ -1,4 +1,4 @@
-"""Installations that fail: what was in use stays in use, and nothing is left behind."""
+"""Installations that fail: the engine in use stays in use, and no files are left behind."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""An engine that an earlier run left, program and keeper killed, is ended; nobody else's process is."""
+"""An engine that was left when program and keeper were killed is ended; no other process is."""
 
 import subprocess
 import sys

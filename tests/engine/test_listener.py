@@ -1,4 +1,4 @@
-"""Whose port it is, where the system tells no owner, as wine does for every connection."""
+"""The owner of a port if the system does not report it, as with wine for every connection."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Finding engines and asking them what they can do."""
+"""Finding engines and probing their features."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Twins of models: all of the size, none of the data, and gone afterwards."""
+"""Twins of models: sparse files of the same size without data, deleted afterwards."""
 
 import os
 import resource

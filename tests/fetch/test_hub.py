@@ -1,4 +1,4 @@
-"""Files on the hub: how they are written, where they are, what the hub says of them, and who may have them."""
+"""Files on the hub: their names, their URLs, their facts from the hub, and access to them."""
 
 import hashlib
 from collections.abc import Callable

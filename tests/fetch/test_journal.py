@@ -1,4 +1,4 @@
-"""The journal: what it keeps, and what is believed of it after a kill, a power cut, or damage."""
+"""The journal: its contents, and which of them count after a kill, a power cut, or damage."""
 
 import os
 from pathlib import Path

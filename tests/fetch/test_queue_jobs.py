@@ -1,4 +1,4 @@
-"""Jobs as values: what may become of them, by example and by whatever hypothesis thinks of."""
+"""Jobs as values: their state changes, by examples and by hypothesis."""
 
 from dataclasses import replace
 from pathlib import Path

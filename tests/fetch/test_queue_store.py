@@ -1,4 +1,4 @@
-"""The queue's file: what is read back, what is set aside, who may write."""
+"""The queue's file: reading it back, damage, and concurrent writers."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""One file from a server: whole, resumed, cancelled, over several connections, and what is left beside it."""
+"""One file from a server: whole, resumed, cancelled, over several connections, and the files that it leaves."""
 
 import asyncio
 import hashlib

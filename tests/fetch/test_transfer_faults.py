@@ -1,4 +1,4 @@
-"""Every fault that a download can meet comes out as docs/downloads.md says."""
+"""Every fault of a download has the outcome that docs/downloads.md documents."""
 
 from tools.fault_matrix.__main__ import made, written
 

@@ -1,4 +1,4 @@
-"""Streams of Anthropic's API over a handover, frame for frame, before engines that send what a test tells them to."""
+"""Streams of Anthropic's API over a handover, frame for frame, with engines that send what a test chooses."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The log of requests: what it knows of each, on the real built-in engine, and what is kept of it."""
+"""The log of requests: its figures of each request, on the real built-in engine, and those that are kept."""
 
 import asyncio
 import gc

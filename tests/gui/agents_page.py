@@ -1,4 +1,4 @@
-"""What tests of the Agents page share: programs in PATH, a terminal that writes down what it shows, clicks."""
+"""Helpers of the Agents page's tests: programs in PATH, a terminal that records its output, clicks."""
 
 import stat
 import sys

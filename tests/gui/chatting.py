@@ -1,4 +1,4 @@
-"""Helpers of the chat's tests: questions and replies without an engine, and what the file keeps of them."""
+"""Helpers of the chat's tests: questions and replies without an engine, and their stored messages."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""A program that reads one set of files off every page and verb that says what fits, before and while a server runs.
+"""A program that reads the verdicts on one set of files from all pages and commands, before and while a server runs.
 
     python -m tests.gui.memory_pages SERVED PROGRAMS MIB ID ...
 

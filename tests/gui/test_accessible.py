@@ -1,4 +1,4 @@
-"""Everybody can use it: names and roles for screen readers, the keyboard, text that is large or small."""
+"""Accessibility: names and roles for screen readers, the keyboard, text that is large or small."""
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAccessible

@@ -1,4 +1,4 @@
-"""The page of coding agents: from a click to an agent in a terminal, the verdict, and what is in the way."""
+"""The page of coding agents: from a click to an agent in a terminal, the verdict, and obstacles."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The chat: what is asked, shown, kept, and compared, on the real engine."""
+"""The chat on the real engine: questions, replies, stored conversations, and comparisons."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""One question to two settings: A as the server runs, B with what the bar says."""
+"""One question to two settings: A with those of the server, B with those of the bar."""
 
 from collections.abc import Callable
 

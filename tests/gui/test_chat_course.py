@@ -1,4 +1,4 @@
-"""The chat when something else happens while a reply comes: its conversation is deleted, its server stopped."""
+"""Events during a reply in the chat: its conversation is deleted, its server stopped."""
 
 from collections.abc import Callable
 from pathlib import Path

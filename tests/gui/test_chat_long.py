@@ -1,4 +1,4 @@
-"""Long replies in the chat: blocks are there near what is seen, and nowhere else."""
+"""Long replies in the chat: only blocks near the visible part are widgets."""
 
 import pytest
 from PySide6.QtCore import QPoint, QRect

@@ -1,4 +1,4 @@
-"""Questions of which nothing came: how they are kept, asked again and changed."""
+"""Questions without a reply: stored, asked again and changed."""
 
 import pytest
 from PySide6.QtCore import Qt

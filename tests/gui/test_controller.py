@@ -1,4 +1,4 @@
-"""The controller: what is asked in quick order ends as the last of it says, and nothing old is told of it."""
+"""The controller: of requests in quick succession the last one counts, and no result of an earlier one is reported."""
 
 from collections.abc import Callable
 from pathlib import Path

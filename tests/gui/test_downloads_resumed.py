@@ -1,4 +1,4 @@
-"""The window goes on with a download that a killed one was at, and tells when it is done."""
+"""The window resumes the download of a killed window, and notifies when it is done."""
 
 import asyncio
 import hashlib

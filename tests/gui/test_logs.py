@@ -1,4 +1,4 @@
-"""The Logs page: what it shows of a log, of a flood, and of what went wrong."""
+"""The Logs page: an ordinary log, a flood of lines, and errors."""
 
 import shlex
 import sys

@@ -1,4 +1,4 @@
-"""Language, theme and text size apply at once: everything is built anew, and nothing that was there is lost."""
+"""Language, theme and text size apply at once: all pages are rebuilt, and no state is lost."""
 
 from collections.abc import Callable, Iterator
 

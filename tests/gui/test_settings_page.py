@@ -1,4 +1,4 @@
-"""The Settings page: made from the declarations, changed, taken back, searched, and told what is wrong."""
+"""The Settings page: made from the declarations, changed, reset, searched, and errors."""
 
 import os
 from collections.abc import Iterator

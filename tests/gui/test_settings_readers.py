@@ -1,4 +1,4 @@
-"""The window does what its settings say: each setting with the part that reads it, on the real engine."""
+"""Each setting takes effect in the part of the window that reads it, on the real engine."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What pages show while something is looked for or loaded, and where the focus goes on."""
+"""Pages while something is searched for or loaded, and the focus afterwards."""
 
 import pytest
 from PySide6.QtCore import Qt

@@ -1,4 +1,4 @@
-"""The tokens: what can be read, what can be told apart, and by whom."""
+"""The theme's colours: contrast of text, and differences also for colour-blind users."""
 
 from itertools import combinations
 from pathlib import Path

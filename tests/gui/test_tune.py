@@ -1,4 +1,4 @@
-"""The Tune page: before a measurement it pretends nothing, and its widgets show what they are told."""
+"""The Tune page: its state before a measurement, and its widgets."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

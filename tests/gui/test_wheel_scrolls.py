@@ -1,4 +1,4 @@
-"""The wheel scrolls pages: what it passes over on the way keeps its value."""
+"""The wheel scrolls pages; widgets under the pointer keep their values."""
 
 import pytest
 from PySide6.QtCore import QPoint, QPointF

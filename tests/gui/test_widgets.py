@@ -1,4 +1,4 @@
-"""The building blocks: what they show, what they tell, what a screen reader and the keyboard get."""
+"""The basic widgets: their texts and signals, for screen readers and the keyboard."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Ways through the window for tests that look at all of it."""
+"""Walks through all pages of the window, for tests of all of them."""
 
 import html
 import re

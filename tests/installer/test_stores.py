@@ -1,4 +1,4 @@
-"""The manifests for package managers, as far as they can be told without their own tools (.ci/stores has those)."""
+"""The manifests for package managers, tested without the managers' tools (.ci/stores uses those)."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""The Windows setup program, as far as it can be told without building it (.ci/windows-setup does that)."""
+"""The Windows setup program, as far as it can be tested without building it (.ci/windows-setup does that)."""
 
 import hashlib
 import importlib

@@ -1,4 +1,4 @@
-"""Plans for the shipped catalogue, each made once: many tests ask the same of the same machine."""
+"""Plans for the shipped catalogue, cached because many tests need the same ones."""
 
 from functools import lru_cache
 

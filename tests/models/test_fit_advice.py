@@ -1,4 +1,4 @@
-"""Advice where an estimate does not fit: with each piece of advice it fits."""
+"""Advice for an estimate that does not fit: each piece of advice makes it fit."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Headers that lie: refused or read, never believed, and never at a cost."""
+"""Malicious headers: refused, or read without trusting their values, in bounded time and memory."""
 
 import signal
 import struct

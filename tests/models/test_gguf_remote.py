@@ -1,4 +1,4 @@
-"""Headers on the hub: the same as of the file on disk, for a few ranges, and once."""
+"""Headers on the hub: equal to those of the file on disk, read by a few range requests, and only once."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Figures that the hub tells: they fill what the catalogue leaves open, and never change what it states."""
+"""Figures from the hub: they fill gaps of the catalogue, and never change its values."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The user's own models and presets: they join the catalogue, and what is wrong is told by file, line and field."""
+"""The user's own models and presets: they join the catalogue, and errors name the file, line and field."""
 
 import json
 import re

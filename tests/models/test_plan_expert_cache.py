@@ -1,4 +1,4 @@
-"""Plans with an expert cache: where the engine has one, how large it is, what it replaces, and what is said of it."""
+"""Plans with an expert cache: which engines have one, its size, the settings that it replaces, and its sentences."""
 
 from dataclasses import replace
 

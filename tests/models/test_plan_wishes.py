@@ -1,4 +1,4 @@
-"""Plans with settings that the user has fixed: they are kept, or refused by name."""
+"""Plans with settings that the user chose: they are kept, or refused by name."""
 
 from dataclasses import replace
 

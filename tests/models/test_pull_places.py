@@ -1,4 +1,4 @@
-"""Pulling what other programs have downloaded, what lies anywhere on the web, and pulling without the network."""
+"""Pulling files of other programs, files from any web address, and pulling without the network."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Made series for the detectors: looks two seconds apart, from figures that were published."""
+"""Artificial series for the detectors: samples two seconds apart, with published figures."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Health as a whole: the latch, sleep, and that the document names all that may be found."""
+"""Health as a whole: the latch, sleep, and the document, which names all findings."""
 
 import json
 from pathlib import Path

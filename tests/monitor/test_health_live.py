@@ -1,4 +1,4 @@
-"""From the driver's library to the event: a real engine, and NVML's stand-in that says what holds the clocks back."""
+"""From the driver's library to the event: a real engine, and a fake NVML that reports throttling."""
 
 from pathlib import Path
 

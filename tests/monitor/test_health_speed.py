@@ -1,4 +1,4 @@
-"""Slower than it was: like is compared with like."""
+"""The finding that a server has become slower, which compares only similar requests."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Host memory: slopes that are a finding and those that are none, the causes, and what is read from logs and groups."""
+"""Host memory: growth that is a finding or none, the causes, and figures from logs and control groups."""
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise

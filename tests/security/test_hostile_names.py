@@ -1,4 +1,4 @@
-"""Names and metadata that act: of files, of models, wherever the program prints them."""
+"""File names, model names and metadata with control characters, wherever the program prints them."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A reply that means harm, in the terminal and in the window."""
+"""A malicious reply, in the terminal and in the window."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A program that means harm on the server's port: a sentence, in bounded time and memory."""
+"""A malicious program on the server's port: an error in one sentence, in bounded time and memory."""
 
 import resource
 import subprocess

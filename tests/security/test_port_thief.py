@@ -1,4 +1,4 @@
-"""A program that has taken a port of ours and answers like a llama-server: it is told from the engine, gets no key."""
+"""A program that took a port of ours and answers like a llama-server: it is recognised, and gets no key."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Text that acts, made to do nothing."""
+"""Control characters in text are made harmless."""
 
 import json
 import unicodedata

@@ -1,4 +1,4 @@
-"""The score of the diagnosis on held-out logs, and the document that tells it."""
+"""The score of the diagnosis on held-out logs, and the document that contains it."""
 
 import pytest
 

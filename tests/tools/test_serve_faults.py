@@ -1,4 +1,4 @@
-"""The table of faults is what happens."""
+"""The table of faults agrees with what happens."""
 
 from pathlib import Path
 

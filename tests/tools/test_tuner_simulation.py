@@ -1,4 +1,4 @@
-"""A small, fixed part of the simulation behind docs/tuning.md, and the tables that it is told in."""
+"""A small, fixed part of the simulation behind docs/tuning.md, and its tables."""
 
 import json
 import statistics

@@ -1,4 +1,4 @@
-"""Passive advice against answers that are known: a model of drafting with rates and step times of our own."""
+"""Passive advice compared with known answers: a model of drafting with chosen rates and step times."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

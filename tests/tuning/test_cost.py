@@ -1,4 +1,4 @@
-"""Cost of electricity by hand-made figures, and what is said where a figure is missing."""
+"""Cost of electricity from given figures, and the sentences if a figure is missing."""
 
 import pytest
 

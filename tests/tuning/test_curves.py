@@ -1,4 +1,4 @@
-"""Curves by a bench in virtual time: what is measured in which order, and what comes of it."""
+"""Curves on a bench in virtual time: the order of the measurements, and the results."""
 
 import asyncio
 import json

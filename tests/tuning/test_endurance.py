@@ -1,4 +1,4 @@
-"""Sustained load: changes that are there are found, those that are not are not, and causes are what sensors showed."""
+"""Sustained load: real changes are found, no others are, and the causes come from the sensors."""
 
 import itertools
 import math

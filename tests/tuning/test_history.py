@@ -1,4 +1,4 @@
-"""The file of measurements: what is put in comes out, by what it is found, and what happens to a damaged one."""
+"""The file of measurements: reading back, searching, and damage."""
 
 import sqlite3
 import stat

@@ -1,4 +1,4 @@
-"""Load of the processor: what marks a reply, what is waited for, what is said."""
+"""Load of the processor: marked replies, waiting, and the sentences."""
 
 import asyncio
 

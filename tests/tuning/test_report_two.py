@@ -1,4 +1,4 @@
-"""Two measurements beside each other: what is compared with what, what differs, and what is said of it."""
+"""Two measurements compared: the matched rows, the differences, and the sentences."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A measurement as a file: it comes back as it was, and what is shared tells nothing of whose computer it was."""
+"""A measurement as a file: it is read back unchanged, and a shared one does not identify the computer."""
 
 import getpass
 import json

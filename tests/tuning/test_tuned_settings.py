@@ -1,4 +1,4 @@
-"""Tuned settings: what is kept of a verdict, what is exported and imported, and what confirms them."""
+"""Tuned settings: kept from a verdict, exported and imported, and confirmed."""
 
 import itertools
 import json

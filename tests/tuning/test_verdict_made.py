@@ -1,4 +1,4 @@
-"""From answers to what is recommended and said."""
+"""Recommendations and sentences made from answers."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Workloads: those that ship are whole, and a file that is none is told in a sentence."""
+"""Workloads: the shipped ones are complete, and an invalid file is reported in a sentence."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Manifests of releases: which file is whose, which version is later, and what is no manifest."""
+"""Manifests of releases: the file for each platform, the order of versions, and invalid manifests."""
 
 from typing import Any
 

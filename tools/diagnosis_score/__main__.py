@@ -20,7 +20,9 @@ def main() -> None:
         judged = list(judge(folder))
         for each in judged:
             if not each.right:
-                print(f"{each.name}: should be {' or '.join(each.codes) or 'nothing'}, is {each.said or 'nothing'}")
+                print(
+                    f"{each.name}: should be {' or '.join(each.codes) or 'nothing'}, is {each.diagnosis or 'nothing'}"
+                )
         right = sum(each.right for each in judged)
         print(f"{folder.name}: {right} of {len(judged)} right ({100 * right / len(judged):.0f} %)")
 
