@@ -13,7 +13,7 @@ from launcher.gui.chat.pane import ChatPane
 from launcher.gui.chat.reply import ReplyView
 from launcher.gui.window import Window
 from tests.gui.chatting import can_send, in_file
-from tests.gui.test_journeys import endless
+from tests.gui.test_journeys import make_replies_endless
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 
@@ -35,7 +35,7 @@ def delete_first(chat: ChatPane, qtbot: QtBot) -> None:
 def compare_endlessly(window: Window, chat: ChatPane, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare with draft 0; B replies until it is stopped."""
     applied = window.controller.applied
-    applied.connect(lambda _error: endless(window, monkeypatch))  # B is asked at once after this
+    applied.connect(lambda _error: make_replies_endless(window, monkeypatch))  # B is asked at once after this
     with qtbot.waitSignal(applied):
         chat.compare_button.setChecked(True)
         chat.compare_bar.fields["draft"].setText("0")
@@ -47,7 +47,7 @@ def compare_endlessly(window: Window, chat: ChatPane, qtbot: QtBot, monkeypatch:
 def test_a_conversation_that_is_deleted_while_a_reply_comes_ends_the_reply(
     window: Window, chat: ChatPane, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endless(window, monkeypatch)
+    make_replies_endless(window, monkeypatch)
     with qtbot.waitSignal(window.controller.deltas):
         send(chat, qtbot, "What is a draft?")
     qtbot.waitUntil(lambda: len(chat.findChildren(ReplyView)[-1].text) > 50)
@@ -101,7 +101,7 @@ def test_a_comparison_whose_conversation_is_deleted_leaves_the_server_as_it_was(
 def test_another_conversation_is_not_opened_while_a_reply_comes_and_that_is_said(
     window: Window, chat: ChatPane, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endless(window, monkeypatch)
+    make_replies_endless(window, monkeypatch)
     with qtbot.waitSignal(window.controller.deltas):
         send(chat, qtbot, "What is a draft?")
     chat.focus_search()

@@ -14,7 +14,7 @@ from launcher.engine.server.state import ServerState
 from launcher.gui.core_events import DeltaReceived
 from launcher.gui.service import DEMO
 from launcher.gui.window import Window
-from tests.gui.test_journeys import endless
+from tests.gui.test_journeys import make_replies_endless
 
 FIRST_PAGE = "about"
 Wait = Callable[..., None]
@@ -103,7 +103,7 @@ def test_other_work_that_fails_while_a_model_is_prepared_does_not_fail_it(window
 def test_parts_of_a_reply_that_was_stopped_are_not_put_into_the_next(
     demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endless(demo, monkeypatch)
+    make_replies_endless(demo, monkeypatch)
     controller = demo.controller
     came: list[str] = []
     controller.deltas.connect(lambda deltas: came.extend(delta.content for delta in deltas))
