@@ -72,7 +72,7 @@ def run(*, quick: bool) -> Iterator[Row]:
 def _rows(runs: Sequence[dict[str, Run]], size: int) -> Iterator[Row]:
     limits = {"curl and openssl": 0.9, "huggingface_hub": 1.0}
     ours = [each["ours"] for each in runs]
-    what = f"{size / 2**30:.0f} GiB over loopback, verified and fsynced"
+    what = f"{size / 2**30:.2g} GiB over loopback, verified and fsynced"
     peers = {
         "curl and openssl": f"{what}: speed over that of `curl -o` and then `openssl dgst -sha256`",
         "huggingface_hub": "the same over huggingface_hub's `hf_hub_download` (which neither verifies nor fsyncs)",
