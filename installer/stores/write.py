@@ -80,6 +80,8 @@ def main(arguments: list[str]) -> None:
     manifest = json.loads((options.dist / "manifest.json").read_text("utf-8"))
     values = read_values(manifest, url, options.homepage or url)
     for source in sorted(HERE.glob("*/*")):
+        if source.suffix == ".pyc":
+            continue
         target = options.folder / source.relative_to(HERE)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(fill_places(source.read_text("utf-8"), values), "utf-8", newline="\n")

@@ -108,8 +108,9 @@ async def test_a_tune_completes_while_a_client_streams_and_the_settings_are_rest
             def listen(event: TuneEvent) -> None:
                 nonlocal reading
                 events.append(event)
+                if isinstance(event, ClientsAwaited):
+                    cut.most_parts = cut.parts + 50
                 if isinstance(event, TrialPlanned) and reading is None:
-                    cut.most_parts = 400
                     reading = asyncio.create_task(read_stream(client, cut))
 
             prepared = await prepare_tune("demo", lent.options, WORK, Goal(), 2.0, vary=[])
@@ -120,7 +121,7 @@ async def test_a_tune_completes_while_a_client_streams_and_the_settings_are_rest
             assert any(isinstance(event, ClientsAwaited) for event in events)
             assert lent.waited_s > 0
         assert session.supervisor.options == options
-        check_same_words(cut, await read_whole(client, 400))
+        check_same_words(cut, await read_whole(client, cut.parts))
 
 
 class Conversation:

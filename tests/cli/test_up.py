@@ -81,7 +81,7 @@ def test_without_the_network_it_offers_the_demo(monkeypatch: pytest.MonkeyPatch)
     result = run("mine")
     assert result.returncode == 1
     assert "HF_HUB_OFFLINE is set" in result.stderr
-    assert "`mtp-launcher demo` shows all of it" in result.stderr
+    assert "`mtp-launcher demo` runs a small built-in model" in result.stderr
     (*_, error) = (json.loads(line) for line in run("mine", "--json").stdout.splitlines())
     assert error["error"]["code"] == "offline"
 
