@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -179,18 +178,21 @@ def test_one_file_of_a_model_can_be_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "option"),
+    ("arguments", "reason"),
     [
-        (("demo", "--gpu-memory", "24"), "--gpu-memory"),
-        (("demo", "--vision"), "--vision"),
-        (("demo", "--quant", "Q4_0"), "--quant"),
-        (("qwen3.6-35b-a3b-mtp", "--engine", "built-in", "--host-memory", "64"), "--host-memory"),
+        (("demo", "--gpu-memory", "24"), "--gpu-memory does not apply to a model file"),
+        (("demo", "--vision"), "--vision does not apply to a model file"),
+        (("demo", "--quant", "Q4_0"), "--quant does not apply to a model file"),
+        (
+            ("qwen3.6-35b-a3b-mtp", "--engine", "built-in", "--host-memory", "64"),
+            "--host-memory and --engine cannot be combined",
+        ),
     ],
 )
-def test_what_chooses_a_plan_is_refused_where_none_is_chosen(arguments: tuple[str, ...], option: str) -> None:
+def test_options_that_choose_a_plan_are_refused_without_a_choice(arguments: tuple[str, ...], reason: str) -> None:
     done = run("export", "command", "--model", *arguments)
     assert done.returncode == 1
-    assert re.search(f"{option} (does not apply to|and --engine cannot be combined)", done.stderr)
+    assert reason in done.stderr
 
 
 def test_a_file_is_exported_for_the_backend_and_the_quantisation_that_are_named(
