@@ -80,6 +80,7 @@ def run_window(options: argparse.Namespace) -> int:
     if single is not None:
         single.listen()
     window = Window(remember=picture is None, page=options.page)
+    shorten_collections(window)
     _report_slot_exceptions(window)
     _follow_colour_scheme(application, window)
     window.shut_down.connect(application.quit)
@@ -117,6 +118,15 @@ def collect_garbage_in_this_thread(parent: QObject) -> None:
     timer.setInterval(_COLLECT_PERIOD_MS)
     timer.timeout.connect(_collect_due_garbage)
     timer.start()
+
+
+def shorten_collections(window: Window) -> None:
+    """Leave what exists when all pages are built out of collections: modules and pages, which live on.
+
+    To go through them took up to 67 ms each time. When the pages are replaced, the former ones are to be collected.
+    """
+    window.prebuilt.connect(gc.freeze)
+    window.pages_replaced.connect(gc.unfreeze)
 
 
 def _collect_due_garbage() -> None:

@@ -122,6 +122,10 @@ class Window(QMainWindow):
 
     shut_down = Signal()
     """The window has closed for good, and the server has stopped."""
+    prebuilt = Signal()
+    """All pages of the rail are built."""
+    pages_replaced = Signal()
+    """All pages are about to be built anew, in another language or size."""
     page_shown = Signal(str)
     """The name of a page that is painted and whose `on_shown` has run."""
 
@@ -202,6 +206,7 @@ class Window(QMainWindow):
             QTimer.singleShot(_LOOK_PAUSE_MS, self, self._change_look)
             return
         changed, self._changed_look = self._changed_look, {}
+        self.pages_replaced.emit()
         self._notify_page("on_hidden")
         self.controller.bridge.cancel_page_work()
         for name, page in self._pages.items():
@@ -262,8 +267,12 @@ class Window(QMainWindow):
 
     def prebuild_next(self) -> None:
         """Run the next step of building pages in advance while idle, and schedule another."""
-        if not self._may_close and self.isEnabled() and next(self._prebuild_steps, False):
+        if self._may_close or not self.isEnabled():
+            return
+        if next(self._prebuild_steps, False):
             QTimer.singleShot(_PREBUILD_PAUSE_MS, self, self.prebuild_next)
+        else:
+            self.prebuilt.emit()
 
     def _prebuild_pages(self) -> Iterator[bool]:
         """List the GPUs, then import and build each page of the rail in steps of at most 30 ms."""

@@ -11,7 +11,8 @@ from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QApplication, QDialog
 from pytestqt.qtbot import QtBot
 
-from launcher.gui.application import collect_garbage_in_this_thread
+from launcher.gui.application import collect_garbage_in_this_thread, shorten_collections
+from launcher.gui.window import Window
 from launcher.runtime import Runtime
 
 _OBJECTS = 20_000
@@ -51,3 +52,15 @@ async def _allocate_objects(kept: list[list[object]]) -> None:
     for _ in range(20):
         await asyncio.sleep(0)
         kept.extend([] for _ in range(_OBJECTS))
+
+
+def test_pages_that_are_built_are_left_out_of_collections_until_they_are_replaced(window: Window, qtbot: QtBot) -> None:
+    shorten_collections(window)
+    try:
+        with qtbot.waitSignal(window.prebuilt, timeout=60_000):
+            window.prebuild_next()
+        assert gc.get_freeze_count() > 10_000
+        window.pages_replaced.emit()
+        assert gc.get_freeze_count() == 0
+    finally:
+        gc.unfreeze()
