@@ -24,7 +24,6 @@ from benchmarks.workplace import ROOT, end_with_parent
 from launcher.base.paths import state_dir
 from launcher.engine.server.state import ServerState
 from launcher.gui import theme
-from launcher.gui.application import collect_garbage_in_this_thread, shorten_collections
 from launcher.gui.window import Window
 
 if TYPE_CHECKING:
@@ -144,11 +143,8 @@ def main() -> None:
     end_with_parent()
     application = QApplication([])
     theme.apply_theme(application, theme.current())
-    collect_garbage_in_this_thread(application)
     window = Window(remember=False, page="cockpit")
-    shorten_collections(window)
     window.show()
-    window.prebuild_next()
     window.controller.closed.connect(application.quit)
     if mode == "flood":
         _flood(window, float(arguments[0]))
