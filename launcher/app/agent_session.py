@@ -1,4 +1,4 @@
-"""What a coding agent gets on this computer now: a server that runs or would be started, and whether it suits."""
+"""The server that a coding agent gets on this computer now, running or to be started, and whether it suits."""
 
 import asyncio
 import shlex
@@ -41,7 +41,7 @@ from launcher.engine.server.registry import ServerEntry
 from launcher.engine.settings import EXTRA
 
 HIDDEN_KEY = "***"
-"""What stands for the API key in configurations that are shown."""
+"""Text in place of the API key in configurations that are shown."""
 
 
 class NeedKind(Enum):

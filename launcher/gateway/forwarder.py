@@ -29,7 +29,7 @@ from launcher.gateway.rejoined_stream import RejoinedStream
 
 _EVENT_STREAM = "text/event-stream"
 _DELTA = b'.delta"'
-"""What the events of /v1/responses that add to the reply have in their types."""
+"""Part of the types of those events of /v1/responses that add to the reply."""
 _PASSED_ON = ("Content-Type", "Accept", "User-Agent")
 _PASSED_BACK = ("Content-Type", "Retry-After")
 _MOST_UNSENT_BYTES = 64 << 10

@@ -1,4 +1,4 @@
-"""What the Agents page knows and does: finds agents, reads what one would get, starts it, and checks the server."""
+"""State and actions of the Agents page: finds agents, reads what one would get, starts it, and checks the server."""
 
 from __future__ import annotations
 

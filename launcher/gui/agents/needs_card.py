@@ -1,4 +1,4 @@
-"""What an agent needs of a server: a meter of the context, and a row for each other need."""
+"""Card with an agent's needs of a server: a meter of the context, and a row for each other need."""
 
 from __future__ import annotations
 

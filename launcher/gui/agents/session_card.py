@@ -1,4 +1,4 @@
-"""What is set for an agent's session: variables, files and command, with the API key hidden."""
+"""Card with the settings of an agent's session: variables, files and command, with the API key hidden."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NODE_PAGE = "https://nodejs.org"
 _SENTENCE = re.compile(r"(?<=[:：])\s*|(?<=\.)\s+|(?<=。)")  # noqa: RUF001 -- the Chinese colon
-"""Where the first words of a verdict end: "Ready for opencode:", "Not ready for opencode."."""
+"""End of the first words of a verdict: "Ready for opencode:", "Not ready for opencode."."""
 _FRESH_S, _MINUTE_S, _HOUR_S = 60, 60, 3_600
 _THOUSAND = 1_024
 

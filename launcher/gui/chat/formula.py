@@ -23,7 +23,7 @@ _COMMANDS = re.compile(
     r"\\(frac|dfrac|tfrac|sqrt|binom|text|textbf|textit|textrm|mathrm|operatorname\*?|mbox)(?![A-Za-z])"
 )
 _SIMPLE = re.compile(r"[0-9.]*|[^\W\d_]|\\[A-Za-z]+|[^\W\d_]*\([^()]*\)|√\(?[^()]*\)?")
-"""What needs no brackets above or below a fraction: a number, a letter, a command, a function with its argument."""
+"""Terms without brackets above or below a fraction: a number, a letter, a command, a function with its argument."""
 _SYMBOL = re.compile(r"\\([A-Za-z]+)(?: *\{([A-Za-z])\}| ([A-Za-z])(?![A-Za-z]))?")
 _SCRIPT = re.compile(r"([_^])(?:\{([^{}]*)\}|(\S))")
 _MINUS = re.compile(r"(?<![^\W\d_]{2})-|-(?![^\W\d_]{2})")

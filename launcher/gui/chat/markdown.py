@@ -110,7 +110,7 @@ class Leaf:
 TOOL_CALL = "tool_call"
 """The language of a block with a call of a tool."""
 _TOOL_CALL_MARKS = "<tool_call>", "</tool_call>"
-"""What most models write around the call of a tool. An engine that was given no tools leaves it in the text."""
+"""Mark that most models write around the call of a tool. An engine that was given no tools leaves it in the text."""
 _MOST_COLUMNS = 30
 """A table with more columns is shown as text, because Qt would take too long for it."""
 _MOST_NESTED = 20

@@ -43,7 +43,7 @@ _PATHS_SHOWN = 3
 """Parts of a split file whose paths are shown."""
 _FACT_NAME_WIDTH = 92
 _REASONS_SHOWN = 2
-"""Of a plan; the Start page has all of them."""
+"""Sentences of a plan that are shown; the Start page has all of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the Models page reads beside the library: a file's header. And its deletion. Both on the core's thread."""
+"""Reads the header of a model file, and deletes the file, on the core's thread, for the Models page."""
 
 from __future__ import annotations
 
