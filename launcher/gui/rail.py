@@ -91,6 +91,7 @@ class PageButton(QPushButton):
         super().__init__(tr(spec.title))
         self.setObjectName("page")
         self.setCheckable(True)
+        self.setAutoExclusive(True)  # else a screen reader calls it a check box
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         key = QKeySequence(spec.key).toString(QKeySequence.SequenceFormat.NativeText)
         self._width = WIDTH

@@ -53,6 +53,14 @@ def test_every_control_has_a_name_and_a_role_and_is_reached_by_tab(demo: Window,
     assert unreachable == []
 
 
+def test_one_of_several_choices_is_a_radio_button(window: Window, qtbot: QtBot) -> None:
+    show(window, qtbot, "settings")
+    choices = [each for each in window.findChildren(QAbstractButton) if each.objectName() in ("page", "segment")]
+    roles = {each.text(): QAccessible.queryAccessibleInterface(each).role() for each in choices}
+    assert {"Cockpit", "Downloads"} <= set(roles)
+    assert set(roles.values()) == {Role.RadioButton}
+
+
 def test_a_page_is_shown_when_a_screen_reader_presses_its_button(window: Window, qtbot: QtBot) -> None:
     button = next(each for each in window.rail.findChildren(QAbstractButton) if each.text() == "Settings")
     action = QAccessible.queryAccessibleInterface(button).actionInterface()

@@ -21,6 +21,7 @@ class SectionButton(QPushButton):
         super().__init__(title)
         self.setObjectName("page")
         self.setCheckable(True)
+        self.setAutoExclusive(True)  # else a screen reader calls it a check box
         self._is_narrow = False
 
     def set_narrow(self, *, narrow: bool) -> None:

@@ -31,6 +31,7 @@ class Segmented(QWidget):
             button = self._buttons[each] = QPushButton(label)
             button.setObjectName("segment")
             button.setCheckable(True)
+            button.setAutoExclusive(True)  # else a screen reader calls it a check box
             button.setAccessibleName(f"{name}: {label}")
             button.setProperty("end", segment_position(at, len(options)))
             reserve_width(button)
