@@ -21,6 +21,7 @@ from launcher.base.files import make_private_folder
 from launcher.base.paths import check_writable, state_dir
 from launcher.base.units import process_age_s
 from launcher.gui import appearance, theme
+from launcher.gui.motion import follow_system_motion
 from launcher.gui.single import SingleInstance
 from launcher.gui.tray import make_icon
 from launcher.gui.updates import announce_newer
@@ -173,12 +174,21 @@ def _on_first_paint(window: Window, options: argparse.Namespace, file: Path | No
     if picture is None:
         window.add_tray()
         warn_about_folders(window)
+        follow_system_motion(window, apply_system_motion)
         QTimer.singleShot(_PREBUILD_AFTER_MS, window, window.prebuild_next)
         QTimer.singleShot(_UPDATE_CHECK_AFTER_MS, window, lambda: announce_newer(window))
     else:
         from launcher.gui.screenshot import ScreenshotTaker
 
         ScreenshotTaker(window, picture, painted_s, live=options.demo, waits_for_file=file is not None)
+
+
+def apply_system_motion() -> None:
+    """Use what the system asks for now, unless the user has turned motion off."""
+    application = QApplication.instance()
+    if isinstance(application, QApplication) and settings.stored_value(MOTION) == VALUE_SYSTEM:
+        theme.set_motion(None)
+        theme.apply_theme(application, theme.current())
 
 
 def _handle_second_start(window: Window, file: Path | None, *, demo: bool) -> None:

@@ -7,6 +7,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication
 
+from launcher.gui.motion import is_motion_reduced
+
 GAP_S, GAP, GAP_M, GAP_L, GAP_XL, GAP_XXL = 4, 8, 12, 16, 24, 32
 CONTROL_HEIGHT, DENSE_HEIGHT, BADGE_HEIGHT, BAR_HEIGHT = 32, 28, 20, 24
 CARD_RADIUS, CONTROL_RADIUS = 8, 6
@@ -223,7 +225,9 @@ def set_motion(animated: bool | None) -> None:
 
 
 def _system_reduces_motion() -> bool:
-    """Return whether the system asks for reduced motion. Qt shows that only in the style's animation duration."""
+    """Return whether the system asks for less motion, by its own setting or by the style's animation duration."""
+    if is_motion_reduced():
+        return True
     application = QApplication.instance()
     if not isinstance(application, QApplication):
         return False
