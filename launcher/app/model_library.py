@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from launcher.models.library import LocalModel
     from launcher.models.plan import Plan
     from launcher.models.situation import Situation
+    from launcher.tuning.history_records import MeasuredSpeed
 
 _BATCH_S = 0.5
 """Seconds of planning after which the plans so far are passed on."""
@@ -47,7 +48,8 @@ class LibraryFile:
 
     `entry` and `file` describe a file that can be planned; they are None for a local file whose header was not read
     yet, and for drafts and projectors. `rank` is its place among the model's files for this machine. `lack` is a
-    message that says why there is no plan. `size_bytes` is an estimate unless `is_size_known`.
+    message that says why there is no plan. `size_bytes` is an estimate unless `is_size_known`. `measured` is its speed
+    on this computer, None if it was not measured here.
     """
 
     entry: ModelEntry | None = None
@@ -58,6 +60,7 @@ class LibraryFile:
     lack: str = ""
     size_bytes: int | None = None
     is_size_known: bool = True
+    measured: MeasuredSpeed | None = None
 
     @property
     def quant(self) -> str:
@@ -102,7 +105,8 @@ class LibraryModel:
 
     `entry` is the catalogue's or the hub's; None for a model of which only local files are known. `found` is what the
     hub's search said of it, until its files are read. `used_s` and `changed_s` are when a file of it was last used,
-    and when the newest file came or changed, in seconds since 1970.
+    and when the newest file came or changed, in seconds since 1970. `released` is the model's date as YYYY-MM-DD or
+    YYYY-MM, "" if it is unknown.
     """
 
     key: str
@@ -112,6 +116,7 @@ class LibraryModel:
     found: FoundRepo | None = None
     used_s: float | None = None
     changed_s: float | None = None
+    released: str = ""
 
     @property
     def best(self) -> LibraryFile | None:
@@ -314,6 +319,7 @@ def _read_files(catalogue: Catalogue) -> ModelShelf:
     from launcher.engine.server.last_start import load_last_uses
     from launcher.fetch.jobs import QUEUED_STATES
     from launcher.models.added_places import read_added_places
+    from launcher.models.evidence import family_key, read_release_dates
     from launcher.models.leftovers import find_leftovers
     from launcher.models.library import list_library
 
@@ -326,7 +332,8 @@ def _read_files(catalogue: Catalogue) -> ModelShelf:
             of_entries.setdefault(local.record.model, []).append(local)
         else:
             others.setdefault((_origin(local) or str(local.path)).casefold(), []).append(local)
-    models = []
+    models: list[LibraryModel] = []
+    released = read_release_dates()
     short_names = Counter(_short_name(each.name) for each in catalogue.models)
     for entry in sorted(catalogue.models, key=lambda each: (each.id == "demo", each.preference)):
         found = of_entries.pop(entry.id, [])
@@ -342,6 +349,7 @@ def _read_files(catalogue: Catalogue) -> ModelShelf:
                 entry,
                 None,
                 *_times(found, used),
+                released.get(family_key(entry.family or entry.name), ""),
             )
         )
     for model_id, group in of_entries.items():  # of an entry that is gone from the catalogue
@@ -349,6 +357,7 @@ def _read_files(catalogue: Catalogue) -> ModelShelf:
     for key, group in sorted(others.items(), key=lambda each: _name_group(each[1]).casefold()):
         files = tuple(LibraryFile(local=each, size_bytes=each.record.bytes) for each in group)
         models.append(LibraryModel(key, _name_group(group), files, None, None, *_times(group, used)))
+    models = _add_measured(models)
     queued = {
         path
         for job in download_queue().read_snapshot().jobs.jobs
@@ -375,6 +384,35 @@ def _read_files(catalogue: Catalogue) -> ModelShelf:
         library.models,
     )
     return ModelShelf(tuple(models), state)
+
+
+def _add_measured(models: Iterable[LibraryModel]) -> list[LibraryModel]:
+    """Return models with the speeds that were measured on this computer."""
+    speeds = _read_speeds()
+
+    def with_speed(model: LibraryModel, file: LibraryFile) -> LibraryFile:
+        if file.local is not None:
+            found = speeds.get((file.local.path.name, file.local.record.bytes))
+        else:
+            found = speeds.get((file.file.file, file.size_bytes)) if model.is_built_in and file.file else None
+        return file if found is None else replace(file, measured=found)
+
+    if not speeds:
+        return list(models)
+    return [replace(each, files=tuple(with_speed(each, file) for file in each.files)) for each in models]
+
+
+def _read_speeds() -> dict[tuple[str, int | None], MeasuredSpeed]:
+    """Return what the history has measured; nothing if there is none, or if it cannot be read."""
+    from launcher.tuning.history import History, history_file
+
+    if not history_file().exists():
+        return {}
+    try:
+        with History() as history:
+            return history.read_speeds()
+    except LauncherError:  # the Tune page says so
+        return {}
 
 
 def _by_quant(found: Iterable[LocalModel]) -> dict[str, list[LocalModel]]:

@@ -3,6 +3,8 @@
 A row is one run. Rates are in tokens per second, memory is in MiB, a missing figure is empty. `baseline` is the rate of
 the same run without drafts. `code`, `prose` and `shell` are the rates by kind of prompt, `runs` is the number of
 requests, `method` how the source supports its figures. A row with trust `low` is shown, but never used.
+
+When models were released is in presets/evidence/releases.csv, each date with its source.
 """
 
 import csv
@@ -13,6 +15,7 @@ from launcher.base.paths import shipped_file
 from launcher.models.preset import PublishedRun
 
 RUNS_FILE = "presets", "evidence", "runs.csv"
+RELEASES_FILE = "presets", "evidence", "releases.csv"
 _LONG_PROMPT = 2_000
 """From this length, in tokens, a prompt counts as a context that was filled before the generation."""
 _SEVERAL = re.compile(r"(\d)x |\+")
@@ -25,6 +28,21 @@ def read_published_runs() -> dict[str, tuple[PublishedRun, ...]]:
     for row in read_rows():
         found.setdefault(family_key(row["model"]), []).append(_to_published_run(row))
     return {family: tuple(runs) for family, runs in found.items()}
+
+
+@cache
+def read_release_dates() -> dict[str, str]:
+    """Return when models were released, as YYYY-MM-DD or YYYY-MM, by their `family_key`.
+
+    Where the day is not known, it is that of the first published run.
+    """
+    dates: dict[str, str] = {}
+    for row in read_rows():
+        if row["date"]:
+            key = family_key(row["model"])
+            dates[key] = min(dates.get(key, row["date"]), row["date"])
+    with shipped_file(*RELEASES_FILE).open(encoding="utf-8", newline="") as file:
+        return dates | {family_key(row["model"]): row["released"] for row in csv.DictReader(file)}
 
 
 def family_key(name: str) -> str:

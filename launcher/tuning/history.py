@@ -27,6 +27,7 @@ from launcher.gateway.request_log import RequestRecord
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import (
     RUN_COLUMNS,
+    MeasuredSpeed,
     RunRow,
     Session,
     Summary,
@@ -70,6 +71,13 @@ SELECT s.id, s.kind, s.workload, s.began_s, s.ended_s, s.model, s.quant,
        count(r.number), coalesce(sum({_IS_USABLE}), 0), avg(CASE WHEN {_AVERAGED} THEN r.decode_rate END),
        s.sentence, json_extract(s.result, '$.messages.sentence'), s.owner
 FROM sessions s LEFT JOIN runs r ON r.session = s.number
+"""  # noqa: S608 -- constants
+_SPEEDS = f"""
+SELECT json_extract(s.environment, '$.model.file'), json_extract(s.environment, '$.model.bytes'),
+       avg(CASE WHEN {_AVERAGED} THEN r.decode_rate END) AS rate, s.began_s, s.kind, s.workload
+FROM sessions s JOIN runs r ON r.session = s.number
+WHERE s.kind IN ('bench', 'tune') AND json_extract(s.environment, '$.model.file') IS NOT NULL
+GROUP BY s.number HAVING rate IS NOT NULL ORDER BY s.began_s
 """  # noqa: S608 -- constants
 CUT_OFF = message("Interrupted: the program that measured it has ended.")
 _ENVIRONMENT: TypeAdapter[Environment] = TypeAdapter(Environment)
@@ -184,6 +192,17 @@ class History:
         limit = "" if most is None else f" LIMIT {most:d}"
         query = f"{_SUMMARY} WHERE {' AND '.join(conditions)} GROUP BY s.number ORDER BY s.number DESC{limit}"
         return tuple(_summary_from_row(*row) for row in self._fetch_rows(query, *values))
+
+    def read_speeds(self) -> dict[tuple[str, int | None], MeasuredSpeed]:
+        """Return the newest measured speed of each model file, by its name and size in bytes.
+
+        Of a tune it is that of the recommended settings. A session without usable runs is left out.
+        """
+        rows = self._fetch_rows(_SPEEDS)
+        return {
+            (file, size): MeasuredSpeed(rate, began_s, kind, workload)
+            for file, size, rate, began_s, kind, workload in rows
+        }
 
     def resolve_id(self, text: str) -> str:
         """Return the full id of the session whose id begins with `text`, or of the newest for "last"."""

@@ -43,6 +43,16 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredSpeed:
+    """A model's mean decoding speed in one session, in tokens per second. `began_s` is in seconds since the epoch."""
+
+    tokens_per_second: float
+    began_s: float
+    kind: str
+    workload: str
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
     """A measurement session with all its runs in order.
 

@@ -5,6 +5,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,18 @@ from launcher.fetch.journal import DownloadIdentity, Stretch
 from launcher.fetch.partial_file import journal_path, part_path
 from launcher.gui.models.list_view import Columns
 from launcher.gui.models.page import ModelsPage
-from launcher.gui.models.row_text import Row
+from launcher.gui.models.row_text import Row, describe_model, pictures_mib
 from launcher.gui.models.search import BEST, BY_NAME, FASTEST, LAST_USED, NEWEST, SMALLEST, sort_models
 from launcher.gui.models.text import place_text, without_flags
 from launcher.gui.window import Window
 from launcher.models.library import LocalModel
 from launcher.runtime import WorkHandle
+from launcher.tuning.history import History
+from launcher.tuning.history_environment import ModelFacts
 from tests.conftest import Hub
 from tests.gui.dragging import dropped
+from tests.tuning.measured import ENVIRONMENT, OFF
+from tests.tuning.measured import run as measured
 
 FIRST_PAGE = "about"
 FILE = "demo-F16.gguf"
@@ -278,8 +283,55 @@ async def test_models_are_sorted_by_what_they_mean(home: Path, demo_model: Path)
     assert sizes == sorted(sizes)
     by_name = [each.name.casefold() for each in sort_models(models, BY_NAME)]
     assert by_name == sorted(by_name)
-    assert sort_models(models, NEWEST)[0].is_here
+    newest = sort_models(models, NEWEST)
+    assert newest[0].is_here
+    dates = [each.released for each in newest if each.released and not each.is_here]
+    assert dates == sorted(dates, reverse=True)
+    assert len(dates) > 30
+    assert next(each for each in models if each.key == "qwen3.6-27b").released == "2026-04-22"
     assert len(sort_models(models, LAST_USED)) == len(models)
+
+
+async def test_a_speed_that_was_measured_here_stands_beside_the_expected_one(home: Path, demo_model: Path) -> None:
+    target = models_dir() / "own" / "Tiny-GGUF" / FILE
+    target.parent.mkdir(parents=True)
+    shutil.copy(demo_model, target)
+    measured_model = ModelFacts("tiny", "F16", target.stat().st_size, file=FILE)
+    with History() as history:
+        for rates in ((80.0, 81.0), (60.0, 62.0)):
+            session = history.begin_session("bench", replace(ENVIRONMENT, model=measured_model), OFF, workload="code")
+            history.add_runs(session, [measured(rate) for rate in rates])
+            history.finish(session, {})
+    shelf = [each async for each in read_shelf(CARD)][-1]
+    model = next(each for each in shelf.models if each.is_here)
+    assert model.first is not None
+    row = describe_model(model, {}, recommended=False)
+    assert model.first.measured is not None
+    assert model.first.measured.tokens_per_second == 61.0  # the newest
+    if model.first.plan is not None and model.first.plan.forecast is not None:
+        assert row.speed_note == "measured 61"
+        assert "expected" in row.sentence
+    else:
+        assert (row.speed, row.speed_note) == ("61", "measured here")
+        assert "measured 61 t/s" in row.sentence
+    assert not any(each.first.measured for each in shelf.models if each.first and each is not model)
+
+
+async def test_pictures_are_promised_where_the_projector_has_room(home: Path) -> None:
+    notes = {}
+    for gib in (24, 48):
+        shelf = [each async for each in read_shelf(MachineDescription(gpu_memory_gib=(gib,), free_mib=gib * 1_000))][-1]
+        for model in shelf.models:
+            plan = model.first.plan if model.first is not None else None
+            if plan is None or plan.group == 2 or not plan.entry.mmproj:
+                continue
+            needed, spare = pictures_mib(plan), plan.free_mib - plan.needed_mib
+            assert needed is None or needed > 200
+            notes[describe_model(model, {}, recommended=False).note.rpartition("; ")[2]] = (
+                needed is None or needed <= spare
+            )
+    assert notes["reads pictures"]
+    assert not notes.get("no room for pictures", False)
 
 
 async def test_plans_are_kept_while_the_memory_is_the_same(home: Path) -> None:
@@ -587,6 +639,18 @@ def test_without_a_network_it_says_where_it_searched(
     assert page.list.models
     assert all("qwen" in each.name.casefold() or "qwen" in each.key for each in page.list.models)
     assert page.hub_line.buttons == []
+
+
+def test_a_search_that_finds_nothing_leads_to_a_link(
+    open_page: OpenPage, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    page = open_page()
+    qtbot.keyClicks(page.search.field, "no such model")
+    assert page.nothing.isVisible()
+    press(qtbot, page.nothing.buttons[1])
+    assert page.add_card.isVisible()
+    assert page.add_card.address.hasFocus() or not page.isActiveWindow()
 
 
 def test_a_download_that_cannot_be_says_why(open_page: OpenPage, hub: Hub, qtbot: QtBot) -> None:

@@ -12,10 +12,11 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QScrollArea, QSi
 from launcher.gui import theme
 from launcher.gui.duration import format_duration
 from launcher.gui.labels import Label, display_path, set_tooltip
-from launcher.gui.models.row_text import Download, download_text
+from launcher.gui.models.row_text import Download, download_text, pictures_mib
 from launcher.gui.models.text import (
     file_state,
     format_date,
+    format_day,
     format_size,
     head_state,
     place_text,
@@ -202,7 +203,7 @@ class DetailPanel(Card):
         self.speed = Label()
         self.speed.setFont(theme.font(theme.READOUT_PX, bold=True, tabular=True))
         self.speed_range = SpeedRange()
-        self.speed_source = make_caption()
+        self.speed_source, self.measured = make_caption(), make_caption()
         self.memory = MemoryBar()
         self.why, self.caution = make_caption(), make_caption()
         self._facts_holder, self.grid = _make_grid()
@@ -240,7 +241,9 @@ class DetailPanel(Card):
         top = _Section(
             head, self.subtitle, fit, self.note, actions, self.downloading, self.progress, self.progress_text
         )
-        self._speed_section = _Section(make_caption(tr("Expected speed")), value, self.speed_range, self.speed_source)
+        expected = make_caption(tr("Expected speed"))
+        self._expected = (expected, self.speed, unit, self.speed_range, self.speed_source)
+        self._speed_section = _Section(expected, value, self.speed_range, self.speed_source, self.measured)
         memory_head = QHBoxLayout()
         memory_head.addWidget(_make_heading(tr("Memory")), 1)
         memory_head.addWidget(self.age)
@@ -298,10 +301,10 @@ class DetailPanel(Card):
         self._show_subtitle(model, file)
         self._show_fit(plan, file, situation)
         self._show_buttons(model, file, download, serving)
-        self._show_speed(plan)
+        self._show_speed(plan, file)
         self._show_memory(plan, situation)
         self._show_why(plan)
-        self._show_facts(file)
+        self._show_facts(file, model.released)
         self._show_delete()
 
     def show_figures(self, path: str, figures: FileFigures) -> None:
@@ -309,7 +312,7 @@ class DetailPanel(Card):
         if self._file is None or self._file.local is None or str(self._file.local.path) != path or self._model is None:
             return
         self._figures = figures
-        self._show_facts(self._file)
+        self._show_facts(self._file, self._model.released)
 
     def show_progress(self, done: int | None, size: int, speed: float | None = None) -> None:
         """Show the verification progress in bytes, or hide it if `done` is None."""
@@ -386,9 +389,16 @@ class DetailPanel(Card):
         if download is not None:
             self.downloading.setText(tr("Downloading: {progress}", progress=download_text(download)))
 
-    def _show_speed(self, plan: Plan | None) -> None:
+    def _show_speed(self, plan: Plan | None, file: LibraryFile | None) -> None:
+        measured = file.measured if file is not None else None
+        self.measured.setVisible(measured is not None)
+        if measured is not None:
+            values = {"rate": measured.tokens_per_second, "when": format_date(measured.began_s)}
+            self.measured.setText(tr("Measured here: {rate:,.1f} t/s, {when}.", **values))
         forecast = plan.forecast if plan is not None and plan.status.value != "TOO BIG" else None
-        self._speed_section.setVisible(forecast is not None)
+        self._speed_section.setVisible(forecast is not None or measured is not None)
+        for widget in self._expected:
+            widget.setVisible(forecast is not None)
         if plan is None or forecast is None:
             return
         self.speed.setText(f"{forecast.tokens_per_second:,.0f}")
@@ -417,12 +427,13 @@ class DetailPanel(Card):
         self.caution.setText(caution)
         self.caution.setVisible(bool(caution))
 
-    def _show_facts(self, file: LibraryFile | None) -> None:
+    def _show_facts(self, file: LibraryFile | None, released: str) -> None:
         local = file.local if file is not None else None
         for widget in (self.verify, self.folder):
             widget.setVisible(local is not None)
         self.delete.setVisible(local is not None and local.store is None)
-        rows = [*_plan_facts(file), *_file_facts(file)]
+        dates = [(tr("Released"), format_day(released), "")] if released else []
+        rows = [*_plan_facts(file), *dates, *_file_facts(file)]
         self._facts_section.setVisible(bool(rows))
         _fill_grid(self.grid, rows)
         more = _local_facts(local, self._figures) if local is not None else []
@@ -521,12 +532,25 @@ def _plan_facts(file: LibraryFile | None) -> _Facts:
     else:
         head = tr("in the file, not used") if entry.has_head(plan.file) else tr("none")
     rows.append((tr("Draft head"), head, ""))
-    rows.append((tr("Reads"), tr("text and pictures") if entry.mmproj else tr("text"), ""))
+    rows.append((tr("Reads"), _senses_text(plan), ""))
     if entry.licence:
         rows.append((tr("Licence"), entry.licence, ""))
     if entry.parameters_b:
         rows.append((tr("Parameters"), tr("{count:,.3g} billion", count=entry.parameters_b), ""))
     return rows
+
+
+def _senses_text(plan: Plan) -> str:
+    """Return whether a model reads pictures, and the memory that its projector takes in addition."""
+    if not plan.entry.mmproj:
+        return tr("text")
+    needed = None if plan.setting.mmproj_bytes else pictures_mib(plan)
+    if needed is None:
+        return tr("text and pictures")
+    if plan.needed_mib + needed > plan.free_mib:
+        missing = plan.needed_mib + needed - plan.free_mib
+        return tr("text; for pictures {size:,} MiB more are needed than are free", size=missing)
+    return tr("text and pictures, which take {size:,} MiB more", size=needed)
 
 
 def _file_facts(file: LibraryFile | None) -> _Facts:

@@ -135,7 +135,8 @@ class _RowDelegate(QStyledItemDelegate):
         if not (view.isExpanded(index) and not index.internalId()):
             painter.setPen(QPen(theme.colour("border"), 1))
             inset = theme.px(_FILE_LEFT if index.internalId() and not _is_last(index) else 0)
-            painter.drawLine(rect.left() + inset, rect.bottom(), rect.right(), rect.bottom())
+            y = rect.bottom() + 0.5  # the middle of a pixel: else antialiasing makes two faint lines of it
+            painter.drawLine(QPointF(rect.left() + inset, y), QPointF(rect.right() + 1, y))
         if view.hasFocus() and view.currentIndex() == index:
             painter.setPen(QPen(theme.colour("accent"), 2))
             painter.setBrush(Qt.BrushStyle.NoBrush)

@@ -380,7 +380,10 @@ class ModelsPage(QWidget):
         self.nothing = EmptyState(
             tr("Nothing found"),
             tr("No model of the catalogue or on this computer has these words."),
-            ((tr("Clear the search"), self.search.field.clear),),
+            (
+                (tr("Clear the search"), self.search.field.clear),
+                (tr("Paste a link"), lambda: self._show_adding(shows=True)),
+            ),
         )
         self.looking = Label(tr("Looking for models ..."))
         self.looking.setObjectName("secondary")

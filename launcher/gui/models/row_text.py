@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from launcher.models.library import LocalModel
     from launcher.models.plan import Plan
 
-_GIB_MIB = 1_024
+_GIB_MIB, _MIB = 1_024, 2**20
 _MUCH_FASTER = 1.1
 """Ratio of the speed with drafts to that without from which drafts are named as the reason."""
 _ROOMY_MIB = 6_144
@@ -65,13 +66,18 @@ class Row:
     size: str = UNKNOWN
     tip: str = ""
     tag: str = ""
+    is_measured: bool = False
+    """Whether the speed is the measured one, not the expected."""
 
     @property
     def sentence(self) -> str:
         """All of it as one text, for screen readers."""
         parts = [self.name, self.tag, self.quant if self.quant != self.name else "", tr(self.fit) if self.fit else ""]
         if self.speed != UNKNOWN:
-            parts.append(tr("expected {speed} t/s", speed=self.speed))
+            if self.is_measured:
+                parts.append(tr("measured {speed} t/s", speed=self.speed))
+            else:
+                parts.append(tr("expected {speed} t/s", speed=self.speed))
         parts += [self.size if self.size != UNKNOWN else "", self.state, action_text(self.action), self.note]
         return ", ".join(filter(None, parts))
 
@@ -167,6 +173,16 @@ def speed_range(plan: Plan) -> str:
     return "" if forecast is None else tr("{low:,.0f} to {high:,.0f}", low=forecast.low, high=forecast.high)
 
 
+def pictures_mib(plan: Plan) -> int | None:
+    """Return the MiB that a model takes in addition once it reads pictures; None if the projector's size is unknown."""
+    from launcher.models.memory import ENCODER_MIB
+
+    projector = plan.entry.projector
+    if projector is None or not projector.expected_bytes:
+        return None
+    return math.ceil(projector.expected_bytes / _MIB) + ENCODER_MIB
+
+
 def missing_mib(plan: Plan) -> int:
     """Return the MiB that a plan lacks, 0 if it fits."""
     return max(plan.needed_mib - plan.free_mib, 0)
@@ -203,7 +219,13 @@ def _describe(model: LibraryModel, file: LibraryFile, download: Download | None)
             state=text if role in ("bad", "attention") else state,
             state_role=role if role == "bad" else "secondary",
         )
-    if plan is None or plan.status.value == "TOO BIG":
+    if file.measured is not None:
+        measured = tr("measured {rate:,.0f}", rate=file.measured.tokens_per_second)
+        expected = plan.forecast if plan is not None and plan.status.value != "TOO BIG" else None
+        speed = file.measured if expected is None else expected
+        row = replace(row, speed=f"{speed.tokens_per_second:,.0f}", is_measured=expected is None)
+        row = replace(row, speed_note=tr("measured here") if expected is None else measured)
+    elif plan is None or plan.status.value == "TOO BIG":
         if not model.is_built_in and file.is_model:
             note = tr("unknown") if plan is None and file.lack else tr("cannot run") if plan is not None else ""
             row = replace(row, speed_note=note)
@@ -280,9 +302,10 @@ def _second_remark(plan: Plan) -> str:
         return tr(
             "context {tokens} of {trained}", tokens=format_tokens(plan.setting.context), trained=format_tokens(trained)
         )
-    if plan.entry.mmproj:
-        return tr("reads pictures")
     spare = plan.free_mib - plan.needed_mib
+    if plan.entry.mmproj and not plan.setting.mmproj_bytes:
+        needed = pictures_mib(plan)
+        return tr("reads pictures") if needed is None or needed <= spare else tr("no room for pictures")
     return tr("leaves {size:.0f} GiB free", size=spare / _GIB_MIB) if spare >= _ROOMY_MIB else ""
 
 

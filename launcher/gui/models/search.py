@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QSize, Qt, Signal
@@ -54,13 +55,21 @@ def sort_models(models: list[LibraryModel], order: str, *, by_fit: bool = True) 
             figure = -speed.tokens_per_second if speed is not None else None
         elif order == SMALLEST and first is not None:
             figure = first.size_bytes
-        elif order == NEWEST and model.changed_s is not None:
-            figure = -model.changed_s
+        elif order == NEWEST:
+            time_s = model_time(model)
+            figure = None if time_s is None else -time_s
         elif order == LAST_USED and model.used_s is not None:
             figure = -model.used_s
         return (figure is None, figure or 0.0, place)
 
     return sorted(models, key=key)
+
+
+def model_time(model: LibraryModel) -> float | None:
+    """Return when a model was released, else when its newest file came or changed, in seconds since 1970."""
+    if not model.released:
+        return model.changed_s
+    return datetime.fromisoformat(f"{model.released}-01"[:10]).replace(tzinfo=UTC).timestamp()
 
 
 def _searched_text(model: LibraryModel) -> str:

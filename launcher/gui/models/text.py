@@ -6,7 +6,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QDateTime, QLocale
+from PySide6.QtCore import QDate, QDateTime, QLocale, Qt
 
 from launcher.gui.duration import format_duration
 from launcher.gui.labels import UNKNOWN
@@ -40,6 +40,14 @@ def format_date(time_s: float | None) -> str:
     if moment.date() == QDateTime.currentDateTime().date():
         return QLocale().toString(moment.time(), QLocale.FormatType.ShortFormat)
     return QLocale().toString(moment.date(), QLocale.FormatType.ShortFormat)
+
+
+def format_day(date: str) -> str:
+    """Return a date of YYYY-MM-DD or YYYY-MM as text."""
+    day = QDate.fromString(f"{date}-01"[:10], Qt.DateFormat.ISODate)
+    if len(date) < len("YYYY-MM-DD"):
+        return QLocale().toString(day, "MMM yyyy")
+    return QLocale().toString(day, QLocale.FormatType.ShortFormat)
 
 
 def quant_text(local: LocalModel) -> str:
