@@ -161,7 +161,7 @@ class ServerClient:
 
     def set_purpose(self, purpose: str) -> None:
         """State this purpose in further requests, so that the server's log distinguishes them from those of clients."""
-        self._headers["User-Agent"] = f"{purpose} ({USER_AGENT})"
+        self._headers |= _purpose_header(purpose)
 
     async def close(self) -> None:
         """Close every connection, including open streams."""
@@ -208,14 +208,19 @@ class ServerClient:
         return _parse_json(await self.get_text(path, body, unlimited=unlimited), self.url + path)
 
     @asynccontextmanager
-    async def stream_events(self, path: str, body: dict[str, Any]) -> AsyncIterator[AsyncIterator[Any]]:
+    async def stream_events(
+        self, path: str, body: dict[str, Any], purpose: str = ""
+    ) -> AsyncIterator[AsyncIterator[Any]]:
         """POST `body` and yield the parsed JSON of each server-sent event until `[DONE]`.
+
+        A `purpose` is stated in this request alone: see set_purpose.
 
         Leaving the block closes the connection, which makes llama-server cancel the request. The server sends a ping
         every 30 s; after 75 s without data (two missed pings) or without response headers it counts as hung.
         """
         timeout = httpx.Timeout(_REPLY_S, connect=self._connect_s, read=_SILENCE_S)
         headers = {**self._headers, "Accept": "text/event-stream", "Cache-Control": "no-store"}
+        headers |= _purpose_header(purpose) if purpose else {}
         # A client of its own, because httpcore keeps cancelled streams in a shared pool.
         async with self._open_client() as client, AsyncExitStack() as stack:
             with self._converted_errors():
@@ -463,6 +468,10 @@ def make_remote_client() -> httpx.Client:
     # SOCKS without its library, or an unknown scheme.
     except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
         raise setup_error(error) from error
+
+
+def _purpose_header(purpose: str) -> dict[str, str]:
+    return {"User-Agent": f"{purpose} ({USER_AGENT})"}
 
 
 def bearer_header(token: str | None) -> dict[str, str]:

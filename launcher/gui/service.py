@@ -45,6 +45,8 @@ _IDLE_CHECKS = 5
 """Checks in a row at which no server may run before an updated engine is compared with the one before it."""
 _REQUEST_FIELDS = ("max_tokens", "temperature", "seed", "thinking")
 """Sampling values for which ChatRequest has fields."""
+CHAT_PURPOSE = "window-chat"
+"""Purpose that the requests of the window's chat carry; `mtp-launcher requests` lists them under it."""
 
 
 class ServerService:
@@ -271,7 +273,7 @@ class ServerService:
 
         fields = {name: value for name, value in sampling.items() if name in _REQUEST_FIELDS}
         others = {name: value for name, value in sampling.items() if name not in _REQUEST_FIELDS}
-        request = ChatRequest(messages, **fields, extra=others)
+        request = ChatRequest(messages, **fields, extra=others, purpose=CHAT_PURPOSE)
         reply = await self._running_session().send_request(
             request, lambda delta: self._post(DeltaReceived(number, delta))
         )

@@ -80,7 +80,7 @@ class ChatRequest:
     """A chat request: messages (role, and content as text or as OpenAI's parts) and generation parameters.
 
     None leaves a value to the server. `thinking` turns the model's reasoning on or off. `extra` holds further fields of
-    the JSON body and overrides the others.
+    the JSON body and overrides the others. A `purpose` is stated to the server: see EngineClient.set_purpose.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -89,6 +89,7 @@ class ChatRequest:
     seed: int | None = None
     thinking: bool | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    purpose: str = ""
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body. It always requests a stream, because the engine cannot cancel other replies."""
@@ -223,7 +224,8 @@ class EngineClient:
     @asynccontextmanager
     async def chat(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
         """Send a chat request and yield the events of its reply; leaving the block cancels an unfinished reply."""
-        async with self._http.stream_events("/v1/chat/completions", request.body()) as events:
+        path = "/v1/chat/completions"
+        async with self._http.stream_events(path, request.body(), request.purpose) as events:
             yield _parse_deltas(events)
 
 

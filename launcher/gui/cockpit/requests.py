@@ -1,17 +1,22 @@
 """Requests of all clients, below the plots: client, reused share of the prompt, speed of the reply, and more."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from PySide6.QtCore import QObject, QTimer, Signal, Slot
-from PySide6.QtWidgets import QHeaderView
+from PySide6.QtCore import QModelIndex, QObject, QPersistentModelIndex, QRectF, QSize, Qt, QTimer, Signal, Slot
+from PySide6.QtGui import QIcon, QPainter, QPen, QPixmap
+from PySide6.QtWidgets import QHeaderView, QStyledItemDelegate, QStyleOptionViewItem
 
 from launcher.base.errors import LauncherError
 from launcher.base.text import one_line
 from launcher.engine.server.reread import Reread
 from launcher.gui import theme
+from launcher.gui.chat.style import glyph_icon
 from launcher.gui.controller import Controller
 from launcher.gui.labels import UNKNOWN, ElidedLabel
+from launcher.gui.service import CHAT_PURPOSE
 from launcher.gui.translation import mark, ntr, render, tr
 from launcher.gui.widgets import Card
 from launcher.gui.widgets.row_table import RowTable
@@ -22,6 +27,8 @@ Record = Mapping[str, Any]
 """A request with the keys of docs/json.md."""
 
 _MOST_KEPT = 200
+_TILE, _GLYPH, _BAR_WIDTH, _BAR_HEIGHT = QSize(24, 22), 14, 44, 6
+"""In pixels: size of a client's tile, of a state's glyph, and of the bar of the reused share."""
 _MAX_NAME = 40
 _RETRY_MS = 2_000
 _ENDS: Mapping[str, str] = {
@@ -96,6 +103,87 @@ class RequestFeed(QObject):
             self._retry.start()
 
 
+class _RequestDelegate(QStyledItemDelegate):
+    """Paints the tile of a client, the bar of the reused share and the glyph of a state beside the texts."""
+
+    def __init__(self, rows: TableRows[Record], table: RowTable) -> None:
+        super().__init__(table)
+        self._rows, self._table = rows, table
+        self._icons: dict[tuple[str, ...], QIcon] = {}
+        """Painted tiles and glyphs by what they show and the colour."""
+
+    def initStyleOption(self, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex) -> None:  # noqa: N802 -- Qt's
+        """Put a tile or a glyph before the text."""
+        super().initStyleOption(option, index)
+        cell = self._rows.cell_at(index)
+        if cell.tile or cell.glyph:
+            size = _TILE if cell.tile else QSize(_GLYPH, _GLYPH)
+            option.features |= QStyleOptionViewItem.ViewItemFeature.HasDecoration
+            option.decorationSize = QSize(theme.px(size.width()), theme.px(size.height()))
+            option.icon = self._find_icon(cell)
+
+    def sizeHint(self, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex) -> QSize:  # noqa: N802
+        """Return the size of the text, with that of a bar."""
+        size = super().sizeHint(option, index)
+        if self._rows.cell_at(index).share is None:
+            return size
+        return QSize(
+            2 * self._table.text_inset + self._figure_width() + theme.px(_BAR_WIDTH + theme.GAP), size.height()
+        )
+
+    def paint(
+        self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex
+    ) -> None:
+        """Paint a cell, with the bar before its text."""
+        super().paint(painter, option, index)
+        share = self._rows.cell_at(index).share
+        if share is None:
+            return
+        right = option.rect.right() - self._table.text_inset - self._figure_width() - theme.px(theme.GAP)
+        width, height = theme.px(_BAR_WIDTH), theme.px(_BAR_HEIGHT)
+        bar = QRectF(right - width, option.rect.center().y() - height / 2 + 1, width, height)
+        painter.save()
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(theme.colour("border"))
+        painter.drawRoundedRect(bar, height / 2, height / 2)
+        painter.setBrush(theme.colour("ours"))
+        painter.setClipRect(QRectF(bar.left(), bar.top(), width * min(max(share, 0.0), 1.0), height))
+        painter.drawRoundedRect(bar, height / 2, height / 2)
+        painter.restore()
+
+    def _figure_width(self) -> int:
+        """Return the width of the widest share, so that the bars are below each other."""
+        return self._table.fontMetrics().horizontalAdvance("100 %")
+
+    def _find_icon(self, cell: Cell) -> QIcon:
+        key = cell.tile, cell.glyph, theme.colour("text").name(), theme.colour(cell.role).name()
+        if key not in self._icons:
+            self._icons[key] = _paint_tile(cell.tile) if cell.tile else glyph_icon(cell.glyph, cell.role)
+        return self._icons[key]
+
+
+def _paint_tile(letters: str) -> QIcon:
+    """Return a square with two letters."""
+    size = QSize(theme.px(_TILE.width()), theme.px(_TILE.height()))
+    picture = QPixmap(size * 2)
+    picture.setDevicePixelRatio(2)
+    picture.fill(Qt.GlobalColor.transparent)
+    with QPainter(picture) as painter:
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(QPen(theme.colour("border"), 1))
+        painter.setBrush(theme.colour("raised"))
+        box = QRectF(0.5, 0.5, size.width() - 1, size.height() - 1)
+        painter.drawRoundedRect(box, theme.px(4), theme.px(4))
+        painter.setPen(theme.colour("text"))
+        painter.setFont(theme.font(11, bold=True))
+        painter.drawText(box, int(Qt.AlignmentFlag.AlignCenter), letters)
+    icon = QIcon()
+    for mode in (QIcon.Mode.Normal, QIcon.Mode.Selected, QIcon.Mode.Active):
+        icon.addPixmap(picture, mode)
+    return icon
+
+
 class RequestStrip(Card):
     """Table of the requests, and a line of details on the chosen one."""
 
@@ -110,6 +198,7 @@ class RequestStrip(Card):
         self.rows: TableRows[Record] = TableRows(columns, self)
         self.table = RowTable(tr("Requests"))
         self.table.setModel(self.rows)
+        self.table.setItemDelegate(_RequestDelegate(self.rows, self.table))
         head = self.table.horizontalHeader()
         head.setSectionResizeMode(len(columns) - 1, QHeaderView.ResizeMode.Stretch)
         self.table.selectionModel().selectionChanged.connect(lambda *_: self._show_details())
@@ -189,7 +278,14 @@ def _describe_request(record: Record) -> str:
 def _client_cell(record: Record) -> Cell:
     who = record["who"]
     agent = (who["user_agent"] or "").partition(" (")[0].partition("/")[0]
-    return Cell(one_line(agent or who["key"] or UNKNOWN, _MAX_NAME), tip=who["user_agent"] or "")
+    name = tr("Chat") if agent == CHAT_PURPOSE else one_line(agent or who["key"] or UNKNOWN, _MAX_NAME)
+    return Cell(name, tip=who["user_agent"] or "", tile=_abbreviate_name(name))
+
+
+def _abbreviate_name(name: str) -> str:
+    """Return two letters for a client: those of its first two words, or the first two of its only one."""
+    words = re.split(r"[\s_-]+", name.strip())
+    return (words[0][:1] + words[1][:1].lower() if len(words) > 1 else name[:1].upper() + name[1:2]).strip()
 
 
 def _key_cell(record: Record) -> Cell:
@@ -202,7 +298,8 @@ def _number_cell(value: float | None, text: str) -> Cell:
 
 def _reuse_cell(record: Record) -> Cell:
     read, reused = record["prompt_tokens"], record["reused_tokens"]
-    return _number_cell(100 * reused / read if read and reused is not None else None, "{:.0f} %")
+    share = reused / read if read and reused is not None else None
+    return replace(_number_cell(None if share is None else 100 * share, "{:.0f} %"), share=share)
 
 
 def _acceptance_cell(record: Record) -> Cell:
@@ -217,9 +314,9 @@ def _state_cell(record: Record) -> Cell:
         text: str = tr(_ENDS[end]) if end in _ENDS else str(end)
         if handovers:
             text = f"{text}, {ntr('1 restart', '{n} restarts', handovers)}"
-        return Cell(text, role="secondary" if good else "attention")
+        return Cell(text, glyph="tick" if good else "triangle", role="good" if good else "attention")
     states = {"waiting": tr("waiting"), "running": tr("writing"), "paused": tr("paused")}
-    return Cell(states.get(str(record["state"]), ""), role="information")
+    return Cell(states.get(str(record["state"]), ""), glyph="dot", role="information")
 
 
 def _first_token_cell(record: Record) -> Cell:

@@ -21,7 +21,10 @@ SORT_ROLE = Qt.ItemDataRole.UserRole
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell: text with an optional glyph before it, or a badge instead. `order` is the sort key."""
+    """A cell: text with an optional glyph or tile of two letters before it, or a badge instead.
+
+    `order` is the sort key. `share`, 0 to 1, is shown as a bar before the text.
+    """
 
     text: str
     order: Any = None
@@ -30,6 +33,8 @@ class Cell:
     badge: bool = False
     tip: str = ""
     dim: bool = False
+    tile: str = ""
+    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
