@@ -56,8 +56,8 @@ class Theme:
     memory: tuple[str, str, str, str, str]
     driver: str
     on_memory: tuple[str, str, str, str, str]
-    drafted: tuple[str, str]
-    """Backgrounds of alternating draft steps."""
+    drafted: tuple[str, str, str]
+    """Backgrounds of tokens from drafts: of the first position, the second, and further ones."""
     code_keyword: str
     code_name: str
     code_string: str
@@ -90,7 +90,7 @@ LIGHT = Theme(
     memory=("#0B4F8A", "#1F6FB5", "#4A90D0", "#84B1DE", "#B3D1EE"),
     driver="#9AA5AE",
     on_memory=("#FFFFFF", "#FFFFFF", "#14191E", "#14191E", "#14191E"),
-    drafted=("#D8E9F8", "#D5EFE4"),
+    drafted=("#D8E9F8", "#D5EFE4", "#F2E4EC"),
     code_keyword="#7A3DB8",
     code_name="#0B5CAD",
     code_string="#0A664A",
@@ -122,7 +122,7 @@ DARK = Theme(
     memory=("#2A6DAF", "#3F86CB", "#6AA6DF", "#93C1EB", "#BBDAF5"),
     driver="#6B7680",
     on_memory=("#FFFFFF", "#0B1116", "#0B1116", "#0B1116", "#0B1116"),
-    drafted=("#17354F", "#173B30"),
+    drafted=("#17354F", "#173B30", "#3D2B38"),
     code_keyword="#CFA2EE",
     code_name="#7CC0FF",
     code_string="#6CCFA8",

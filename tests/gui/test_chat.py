@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from PySide6.QtCore import QPoint, QRect, Qt
-from PySide6.QtGui import QImage
+from PySide6.QtGui import QImage, QTextCharFormat
 from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 from shiboken6 import delete, isValid
@@ -20,6 +20,7 @@ from launcher.gui import theme
 from launcher.gui import translation as words
 from launcher.gui.chat.chat_store import ChatStore
 from launcher.gui.chat.code import CodeBlock
+from launcher.gui.chat.drafts import DraftLegend, mark_draft
 from launcher.gui.chat.footer import format_footer
 from launcher.gui.chat.pane import ChatPane
 from launcher.gui.chat.reply import ReplyView
@@ -122,37 +123,75 @@ def colours(answer: ReplyView) -> dict[str, str]:
     return found
 
 
-def test_tokens_of_one_step_have_one_colour(idle_controller: Controller, pane: ChatPane, qtbot: QtBot) -> None:
+def test_a_token_has_the_colour_of_its_position_in_the_draft(
+    idle_controller: Controller, pane: ChatPane, qtbot: QtBot
+) -> None:
     pane.colour_button.click()
     pane.send_question("Why?")
     for text, ms, drafted in (
         ("one ", 1.0, 2),
         ("two ", 1.0, 2),
-        ("three ", 2.0, 4),
-        ("four ", 3.0, 6),
-        ("five", 3.0, 6),
+        ("three ", 1.0, 2),
+        ("four ", 2.0, 4),
+        ("five ", 3.0, 6),
+        ("six", 3.0, 6),
     ):
         idle_controller.deltas.emit([Delta(text, "", Timings(1, 0, 1.0, 1, ms, 1.0, drafted, 1))])
     pane.finish_reply("", None)
     answer = pane.column.replies[-1]
 
-    first, second = theme.current().drafted
-    coloured = {"one two ": first, "three ": "", "four five": first}
-    assert colours(answer) == coloured
-    assert second != first
+    first, second, _ = theme.current().drafted
+    coloured = {"one ": first, "two ": second, "three four ": "", "five ": first, "six": ""}
+    assert colours(answer) == coloured, "the last token of a step is the model's own"
+    assert legend(pane) == [
+        ["Colours:", "model itself", "1st draft", "2nd draft", "3 of the text's 6 tokens came from drafts"]
+    ]
     pane.open_conversation(pane.conversation.id or "")
     qtbot.waitUntil(lambda: pane.column.replies[-1] is not answer)
     answer = pane.column.replies[-1]
     assert colours(answer) == coloured, "they are kept with the conversation"
+    assert len(legend(pane)) == 1
     pane.colour_button.click()
-    assert colours(answer) == {"one two three four five": ""}
+    assert colours(answer) == {"one two three four five six": ""}
+    assert legend(pane) == []
 
 
-@pytest.mark.parametrize("kept", [None, 7, "", "3 x", "5x2 4", "1e3", "999999999x999 1"])
+def legend(pane: ChatPane) -> list[list[str]]:
+    found = [each for reply in pane.column.replies for each in reply.findChildren(DraftLegend)]
+    return [each.texts for each in found if not each.isHidden()]
+
+
+def test_each_position_has_another_underline_but_for_links(qapp: QApplication) -> None:
+    def marked(position: int, *, link: bool = False) -> QTextCharFormat:
+        form = QTextCharFormat()
+        form.setAnchor(link)
+        mark_draft(form, position)
+        return form
+
+    lines = [marked(position).underlineStyle() for position in (1, 2, 3)]
+    assert len(set(lines)) == 3
+    assert marked(7) == marked(3)
+    assert marked(1, link=True).underlineStyle() is QTextCharFormat.UnderlineStyle.NoUnderline
+
+
+def test_the_legend_is_under_the_first_reply_with_drafts_alone(idle_controller: Controller, pane: ChatPane) -> None:
+    pane.colour_button.click()
+    for question, drafted in (("One?", 0), ("Two?", 2), ("Three?", 2)):
+        pane.send_question(question)
+        for text in ("a ", "b"):
+            ms = 1.0 if drafted else float(ord(text[0]))
+            idle_controller.deltas.emit([Delta(text, "", Timings(1, 0, 1.0, 1, ms, 1.0, drafted, 1))])
+        pane.finish_reply("", None)
+    legends = [reply.findChildren(DraftLegend) for reply in pane.column.replies]
+    assert [len([each for each in found if not each.isHidden()]) for found in legends] == [0, 1, 0]
+    assert all(len(texts) == 4 for texts in legend(pane)), "no draft had a second token"
+
+
+@pytest.mark.parametrize("kept", [None, 7, "", "3 x", "5x2 3", "5+2 4", "4++4", "1e3", "999999999+999 1"])
 def test_kept_steps_that_do_not_fit_colour_nothing(kept: object) -> None:
     steps = VerificationSteps()
     steps.restore_steps(8, {"draft_steps": kept})
-    assert list(steps.split_by_tint(0, 8)) == [(0, 8, None)]
+    assert list(steps.split_by_position(0, 8)) == [(0, 8, 0)]
     assert steps.as_figures() == {}
 
 

@@ -4,12 +4,16 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QTextBlock, QTextTable
+from PySide6.QtGui import QTextBlock, QTextCharFormat, QTextFormat, QTextTable
+from PySide6.QtWidgets import QApplication, QPlainTextEdit
 from pytestqt.qtbot import QtBot
 
 from launcher.gui import theme
+from launcher.gui.chat.block_stream import BlockStream
+from launcher.gui.chat.body import Body
 from launcher.gui.chat.code import CodeBlock
 from launcher.gui.chat.pane import ChatPane
+from launcher.gui.chat.steps import VerificationSteps
 from launcher.gui.chat.table import TableBlock
 from launcher.gui.chat.text import ReadOnlyText
 
@@ -156,3 +160,41 @@ def test_tasks_have_boxes(pane: ChatPane) -> None:
     pane.finish_reply("", None)
     shown = [text.toPlainText() for text in pane.column.replies[-1].findChildren(ReadOnlyText)]
     assert shown == ["☐\tto do\n☑\tdone\n•\t[y] other"]
+
+
+@pytest.mark.parametrize("source", ["```python\n{}\n```", "```\n{}\n```", "- a list\n\n  ```python\n  {}\n  ```"])
+@pytest.mark.parametrize("size", [1, 400])
+def test_tokens_from_drafts_are_underlined_in_code_without_a_background(
+    source: str, size: int, qtbot: QtBot, qapp: QApplication
+) -> None:
+    """The offsets of code are those of its source, also where that is indented, and however it comes."""
+    code = "x = 1"
+    text = source.format(code)
+    begin = text.index(code)
+    steps = VerificationSteps()
+    steps.restore_steps(len(text), {"draft_steps": f"{begin} 4+1 {len(text) - begin - 5}"})
+    body = Body()
+    qtbot.addWidget(body)
+    body.coloured = True
+    stream = BlockStream(body, steps)
+    for at in range(0, len(text), size):
+        stream.append_text(text[at : at + size])
+    stream.end_text()
+    (block,) = [each for each in body.blocks if isinstance(each, CodeBlock)]
+
+    def underlined(edit: QPlainTextEdit) -> list[tuple[int, int]]:
+        none = QTextCharFormat.UnderlineStyle.NoUnderline
+        formats = edit.document().firstBlock().layout().formats()
+        marked = [each for each in formats if each.format.underlineStyle() is not none]
+        assert not any(each.format.hasProperty(QTextFormat.Property.BackgroundBrush) for each in marked)
+        return [(each.start, each.length) for each in marked]
+
+    assert block.code == code
+    assert underlined(block.edit) == [(0, 4)]
+    made = block.make_source()
+    assert made is not None
+    again = made.build_block(coloured=True)
+    qtbot.addWidget(again)
+    assert underlined(again.edit) == [(0, 4)]
+    again.recolour(coloured=False)
+    assert underlined(again.edit) == []

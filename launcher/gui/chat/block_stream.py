@@ -2,7 +2,7 @@
 
 from launcher.gui import theme
 from launcher.gui.chat.body import Body
-from launcher.gui.chat.code import CodeBlock, FramedBlock
+from launcher.gui.chat.code import UNKNOWN_OFFSET, CodeBlock, FramedBlock
 from launcher.gui.chat.markdown import (
     Code,
     Leaf,
@@ -23,6 +23,8 @@ _LONGEST_LINE = 2_000
 """Longer lines are broken: Qt's layout time grows with the square of a line's length."""
 _SEGMENT, _LONGEST_SEGMENT = 3_000, 6_000
 """Characters after which the next paragraph begins a new prose block, and after which one is broken."""
+_NEXT_LINE = (UNKNOWN_OFFSET, UNKNOWN_OFFSET)
+"""Offsets of the parts of a line end: that of the next line follows with its first character."""
 _MOST_ROWS = 100
 """A table with more rows goes on in another one, because Qt lays it out whenever a row comes."""
 
@@ -83,7 +85,7 @@ class BlockStream:
             self._add_to_line(text[:room])
             text = text[room:]
             if isinstance(self._framed, CodeBlock) and self._open_code:
-                self._framed.append_text("\n")
+                self._framed.append_text("\n", _NEXT_LINE)
                 self._lines[-1] = ""
             else:
                 self._show_tail()
@@ -95,7 +97,8 @@ class BlockStream:
         self._lines[-1] += text
         self._offset += len(text)
         if isinstance(self._framed, CodeBlock) and self._open_code:
-            self._framed.append_text(self._strip_indent(self._lines[-1])[len(self._strip_indent(before)) :])
+            piece = self._strip_indent(self._lines[-1])[len(self._strip_indent(before)) :]
+            self._framed.append_text(piece, (self._offset - len(piece),))
 
     def _end_line(self) -> None:
         line = self._lines[-1]
@@ -113,7 +116,7 @@ class BlockStream:
             self._close_code()
             self._lines[-1:], self._offsets[-1:] = [line, ""], [start, self._offset]
         else:
-            self._framed.append_text("\n")
+            self._framed.append_text("\n", _NEXT_LINE)
             self._lines[-1] = ""
 
     def _strip_indent(self, line: str) -> str:
@@ -212,8 +215,8 @@ class BlockStream:
             return
         self._prose = None
         if isinstance(content, Code):
-            self._framed = CodeBlock(content.language)
-            self._framed.show_code(content.text)
+            self._framed = CodeBlock(content.language, self._steps, coloured=self._body.coloured)
+            self._framed.show_code(content.text, self._find_offsets(leaf, content))
         else:
             self._framed = TableBlock()
             self._framed.show_table(content)
@@ -226,12 +229,22 @@ class BlockStream:
         if isinstance(content, tuple) and self._prose is not None:
             self._prose.replace_lines(self._first_line, content)
         elif isinstance(content, Code) and isinstance(self._framed, CodeBlock):
-            self._framed.show_code(content.text)
+            self._framed.show_code(content.text, self._find_offsets(leaf, content))
         elif isinstance(content, Table) and isinstance(self._framed, TableBlock):
             self._framed.show_table(content)
         else:
             self._remove_leaf()
             self._begin_leaf(leaf)
+
+    def _find_offsets(self, leaf: Leaf, code: Code) -> list[int]:
+        """Return the offset in the text of each line of code; lines in lists and quotes are indented in the source."""
+        first = leaf.first + (1 if code.fence else 0)
+        offsets = []
+        for number, line in enumerate(code.text.split("\n"), first):
+            source = self._lines[number] if number < len(self._lines) else ""
+            known = number < len(self._lines) and self._offsets[number] >= 0 and source.endswith(line)
+            offsets.append(self._offsets[number] + len(source) - len(line) if known else UNKNOWN_OFFSET)
+        return offsets
 
     def _remove_leaf(self) -> None:
         """Remove the tail's first leaf, which has turned out to be of another kind."""

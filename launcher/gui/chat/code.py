@@ -2,7 +2,7 @@
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -15,6 +15,7 @@ from launcher.gui import theme
 from launcher.gui.chat.body import Block
 from launcher.gui.chat.highlight import CodeColours
 from launcher.gui.chat.markdown import TOOL_CALL
+from launcher.gui.chat.steps import VerificationSteps
 from launcher.gui.labels import Label
 from launcher.gui.translation import tr
 
@@ -26,6 +27,8 @@ _HEAD_HEIGHT = 32
 """Height of the line with the language and the copy button, in pixels."""
 _BORDER = 1
 """Width of the frame's border in the style sheet, in pixels."""
+UNKNOWN_OFFSET = -1
+"""Offset in the reply of a line that does not stand there in the same way."""
 
 
 class FramedBlock(Block):
@@ -88,27 +91,39 @@ class CodeSource:
 
     text: str
     language: str
+    offsets: tuple[int, ...]
+    steps: VerificationSteps | None
     wraps: bool
     indent: int
 
-    def build_block(self, *, coloured: bool) -> "CodeBlock":  # noqa: ARG002 -- code is not coloured by draft step
+    def build_block(self, *, coloured: bool) -> "CodeBlock":
         """Build the block's widget."""
-        block = CodeBlock(self.language, wraps=self.wraps)
+        block = CodeBlock(self.language, self.steps, wraps=self.wraps, coloured=coloured)
         block.indent = self.indent
-        block.show_code(self.text)
+        block.show_code(self.text, self.offsets)
         block.end_block()
         return block
 
 
 class CodeBlock(FramedBlock):
-    """Code, verbatim. Long lines are wrapped unless the user says no."""
+    """Code, verbatim. Long lines are wrapped unless the user says no; tokens from drafts underlined if `coloured`."""
 
-    def __init__(self, language: str, *, wraps: bool = True) -> None:
+    def __init__(
+        self,
+        language: str,
+        steps: VerificationSteps | None = None,
+        *,
+        wraps: bool = True,
+        coloured: bool = False,
+    ) -> None:
         self.edit, self.wrap_button = QPlainTextEdit(), QPushButton(tr("Wrap"))
         name = tr("tool call") if language == TOOL_CALL else language or tr("code")
         super().__init__(name, self.edit, self.wrap_button)
         self._language, self._wraps = language, wraps
         self._lines = [""]
+        self._offsets = [UNKNOWN_OFFSET]
+        """Offset of each line's first character in the reply."""
+        self._steps = steps
         self._rows: list[int] = []
         """Rows that each line takes when it is wrapped to `_rows_width`; those behind are not counted yet."""
         self._rows_width = 0
@@ -127,18 +142,23 @@ class CodeBlock(FramedBlock):
         self.wrap_button.setChecked(wraps)
         self.wrap_button.setAutoDefault(True)
         self.wrap_button.toggled.connect(self._wrap_lines)
-        self._colours = CodeColours(self.edit.document(), language)
+        self._colours = CodeColours(self.edit.document(), language, self._split_line)
+        self._colours.marks_drafts = coloured
 
     @property
     def code(self) -> str:
         """The code of the block."""
         return "\n".join(self._lines)
 
-    def append_text(self, text: str) -> None:
-        """Append code, which may contain line ends."""
+    def append_text(self, text: str, offsets: Sequence[int] = ()) -> None:
+        """Append code, which may contain line ends. `offsets` are those of the first character of each of its lines."""
         first, *others = text.split("\n")
+        known = offsets or [UNKNOWN_OFFSET] * (len(others) + 1)
+        if not self._lines[-1]:
+            self._offsets[-1] = known[0]
         self._lines[-1] += first
         self._lines += others
+        self._offsets += known[1:]
         ends = len(others)
         self._longest = max(self._longest, *self._lines[-ends - 1 :], key=len)
         cursor = QTextCursor(self.edit.document())
@@ -149,20 +169,20 @@ class CodeBlock(FramedBlock):
         if ends or self._wraps or not self._height:
             self.grew.emit()
 
-    def show_code(self, code: str) -> None:
-        """Show code that begins with what is shown already, or other code."""
+    def show_code(self, code: str, offsets: Sequence[int] = ()) -> None:
+        """Show code that begins with what is shown already, or other code. `offsets` are those of its lines."""
         if not code.startswith(self.code):
-            self._lines, self._rows, self._longest = [""], [], ""
+            self._lines, self._offsets, self._rows, self._longest = [""], [UNKNOWN_OFFSET], [], ""
             self.edit.clear()
             self._colours.restart()
-        self.append_text(code[len(self.code) :])
+        self.append_text(code[len(self.code) :], offsets[len(self._lines) - 1 :])
         if self._language == TOOL_CALL and (found := _TOOL_NAME.search(code)):
             self._name.setText(tr("tool call: {name}", name=one_line(found[1] or found[2], 60)))
 
     def drop_line(self) -> None:
         """Remove the last line, which turned out to be the closing fence or to belong to another block."""
         self._lines.pop()
-        del self._rows[len(self._lines) :]
+        del self._rows[len(self._lines) :], self._offsets[len(self._lines) :]
         cursor = QTextCursor(self.edit.document())
         cursor.movePosition(QTextCursor.MoveOperation.End)
         cursor.movePosition(QTextCursor.MoveOperation.StartOfBlock, QTextCursor.MoveMode.KeepAnchor)
@@ -180,11 +200,20 @@ class CodeBlock(FramedBlock):
         """Return the block's content once it is finished, unless part of it is selected."""
         if not self._ended or self.edit.hasFocus() or self.edit.textCursor().hasSelection():
             return None
-        return CodeSource(self.code, self._language, self._wraps, self.indent)
+        offsets = tuple(self._offsets)
+        return CodeSource(self.code, self._language, offsets, self._steps, self._wraps, self.indent)
 
-    def recolour(self, *, coloured: bool) -> None:  # noqa: ARG002 -- code is not coloured by draft step
-        """Colour the code for the current theme."""
+    def recolour(self, *, coloured: bool) -> None:
+        """Colour the code for the current theme, and underline the tokens from drafts or not."""
+        self._colours.marks_drafts = coloured
         self._colours.restart()
+
+    def _split_line(self, number: int) -> Iterator[tuple[int, int, int]]:
+        """Yield begin, end and draft position of the parts of a line, in characters."""
+        offset = self._offsets[number]
+        if self._steps is not None and offset != UNKNOWN_OFFSET:
+            for begin, end, position in self._steps.split_by_position(offset, offset + len(self._lines[number])):
+                yield begin - offset, end - offset, position
 
     def set_width(self, width: int) -> int:
         """Set the width. Returns the height needed, both in pixels."""

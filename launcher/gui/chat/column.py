@@ -88,6 +88,14 @@ class TurnColumn(QScrollArea):
         self.following = True
         self._show_suggestions()
 
+    @Slot()
+    def _place_legend(self) -> None:
+        """Show the legend of the colours once, under the first reply that has them."""
+        replies = self.replies
+        first = next((each for each in replies if each.has_drafts), None)
+        for each in replies:
+            each.show_legend(shown=each is first)
+
     def suggest_for(self, model: str | None) -> None:
         """Suggest questions for a model while there are no turns; None for no suggestions."""
         self._suggests = model is not None
@@ -112,6 +120,7 @@ class TurnColumn(QScrollArea):
             self.turns.remove(turn)
             self._remove_widget(turn.question)
             self._remove_widget(turn.reply)
+        self._place_legend()
         self._show_suggestions()
 
     def clear(self) -> None:
@@ -121,10 +130,11 @@ class TurnColumn(QScrollArea):
         self._show_earlier_button()
 
     def set_coloured(self, *, coloured: bool) -> None:
-        """Turn the colouring of tokens by draft step on or off, also for later replies."""
+        """Turn the colouring of tokens by draft position on or off, also for later replies."""
         self._coloured = coloured
         for reply_view in self.replies:
             reply_view.set_coloured(coloured=coloured)
+        self._place_legend()
 
     def show_messages(self, messages: Sequence[ChatMessage]) -> None:
         """Show the end of `messages` in place of all turns. A button offers the earlier ones."""
@@ -176,6 +186,7 @@ class TurnColumn(QScrollArea):
             self._layout.insertWidget(0, reply_view)
             self._layout.insertWidget(0, turn.question)
             self._connect_turn(turn)
+        self._place_legend()
         self._show_earlier_button()
 
     def _show_earlier_button(self) -> None:
@@ -191,6 +202,7 @@ class TurnColumn(QScrollArea):
 
     def _connect_turn(self, turn: Turn) -> None:
         for reply_view in _list_replies(turn):
+            reply_view.ended.connect(self._place_legend)
             for body in reply_view.bodies:
                 body.shifted.connect(self._keep_position)
         if isinstance(turn.reply, ReplyView):

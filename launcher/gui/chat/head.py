@@ -25,7 +25,7 @@ class ChatHead(QWidget):
         self.title.setMinimumWidth(theme.px(theme.GAP_XL))
         self.colour_button = make_dense_button(
             tr("Colour drafts"),
-            tr("Colour the tokens of each accepted draft. Tokens without a draft stay plain"),
+            tr("Colour the tokens that came from drafts, by their position. The model's own tokens stay plain"),
             checkable=True,
         )
         self.compare_button = make_dense_button(
@@ -58,12 +58,23 @@ class ChatHead(QWidget):
         """Paint the icons in the current theme."""
         self.more_button.setIcon(glyph_icon("more", "text"))
 
+    def show_list_buttons(self, shown: bool) -> None:
+        """Show the buttons for the saved chats and a new one, or leave them to the column of chats."""
+        for button in (self.chats_button, self.new_button):
+            button.setVisible(shown)
+        self._fit_buttons()
+
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Move buttons into the menu, the last ones first, until the title has room."""
+        """Show the buttons for which there is room."""
         super().resizeEvent(event)
+        self._fit_buttons()
+
+    def _fit_buttons(self) -> None:
+        """Move buttons into the menu, the last ones first, until the title has room."""
         gap, extras = self.row.spacing(), (self.colour_button, self.compare_button, self.wide_button)
         others = [item.widget() for at in range(self.row.count()) if (item := self.row.itemAt(at)) is not None]
         fixed = [each for each in others if each is not None and each is not self.title and each not in extras]
+        fixed = [each for each in fixed if not each.isHidden()]
         room = self.width() - theme.px(_LEAST_TITLE) - sum(each.sizeHint().width() + gap for each in fixed)
         for button, entry in zip(extras, self._entries, strict=True):
             room -= button.sizeHint().width() + gap

@@ -1,6 +1,6 @@
 """Colours of code in replies, by Pygments: line by line, a little per turn of the event loop."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -9,6 +9,7 @@ from PySide6.QtCore import QObject, QTimer, Slot
 from PySide6.QtGui import QColor, QTextBlock, QTextCharFormat, QTextDocument, QTextLayout
 
 from launcher.gui import theme
+from launcher.gui.chat.drafts import mark_draft
 from launcher.gui.chat.markdown import TOOL_CALL
 
 if TYPE_CHECKING:
@@ -37,17 +38,28 @@ _ROLES = {
 """The colour's role for a kind of token and all kinds below it."""
 
 
-class CodeColours(QObject):
-    """Colours the lines of a document, which grows at its end only."""
+SplitLine = Callable[[int], Iterable[tuple[int, int, int]]]
+"""Yields begin, end and draft position of the parts of a line, in characters, by the line's number."""
 
-    def __init__(self, document: QTextDocument, language: str) -> None:
+
+class CodeColours(QObject):
+    """Colours the lines of a document, which grows at its end only.
+
+    The parts of a line that came from drafts are underlined while `marks_drafts` is set.
+    """
+
+    def __init__(self, document: QTextDocument, language: str, split_line: SplitLine = lambda _number: ()) -> None:
         super().__init__(document)
+        self._split_line = split_line
+        self.marks_drafts = False
         self._document, self._language = document, "json" if language == TOOL_CALL else language
         self._lexer: Lexer | None = None
         self._stack = ["root"]
         """The lexer's states at the beginning of the first line without colours."""
         self._coloured_lines = 0
         """Number of complete lines that have their colours."""
+        self._has_marks = False
+        """Whether tokens from drafts are underlined in lines that have been coloured."""
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.timeout.connect(self.colour_new_lines)
@@ -62,8 +74,9 @@ class CodeColours(QObject):
         """Colour the lines without colours as far as the time allows, and the rest a little later."""
         if self._lexer is None:
             self._lexer = find_lexer(self._language)
-            if self._lexer is None:
-                return
+        if self._lexer is None and not self.marks_drafts and not self._has_marks:
+            return
+        self._has_marks = self.marks_drafts
         until_s, block = perf_counter() + _BUSY_S, self._document.findBlockByNumber(self._coloured_lines)
         while block.isValid():
             following, stack = block.next(), list(self._stack)
@@ -77,15 +90,30 @@ class CodeColours(QObject):
 
     def _set_formats(self, block: QTextBlock, stack: list[str]) -> None:
         formats = []
-        for begin, length, role in _split_line(self._lexer, block.text(), stack):
+        for begin, length, role in _find_colours(self._lexer, block.text(), stack):
             format_range = QTextLayout.FormatRange()
             format_range.start, format_range.length = begin, length
             format_range.format = QTextCharFormat()
             format_range.format.setForeground(QColor(theme.colour(role)))
             formats.append(format_range)
+        if self.marks_drafts:
+            formats += self._mark_drafts(block)
         if formats or block.layout().formats():
             block.layout().setFormats(formats)
             self._document.markContentsDirty(block.position(), block.length())
+
+    def _mark_drafts(self, block: QTextBlock) -> Iterator[QTextLayout.FormatRange]:
+        """Yield the underlines of the parts of a line that came from drafts."""
+        text = block.text()
+        wide = not text.isascii()
+        for begin, end, position in self._split_line(block.blockNumber()):
+            if position:
+                format_range = QTextLayout.FormatRange()
+                format_range.start = _count_utf16(text[:begin]) if wide else begin
+                format_range.length = _count_utf16(text[begin:end]) if wide else end - begin
+                format_range.format = QTextCharFormat()
+                mark_draft(format_range.format, position, background=False)
+                yield format_range
 
 
 def find_lexer(language: str) -> "Lexer | None":
@@ -99,7 +127,7 @@ def find_lexer(language: str) -> "Lexer | None":
         return None
 
 
-def _split_line(lexer: "Lexer | None", line: str, stack: list[str]) -> Iterator[tuple[int, int, str]]:
+def _find_colours(lexer: "Lexer | None", line: str, stack: list[str]) -> Iterator[tuple[int, int, str]]:
     """Yield begin, length and colour role of a line's parts that have a colour, in UTF-16 units as Qt counts.
 
     `stack` has the lexer's states at the line's beginning, and then at its end.

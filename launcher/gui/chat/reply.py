@@ -14,6 +14,7 @@ from launcher.gui import theme
 from launcher.gui.chat.block_stream import BlockStream
 from launcher.gui.chat.body import Body
 from launcher.gui.chat.code import CopyButton
+from launcher.gui.chat.drafts import DraftLegend
 from launcher.gui.chat.steps import VerificationSteps
 from launcher.gui.chat.style import glyph_icon
 from launcher.gui.labels import Label
@@ -123,6 +124,8 @@ class ReplyView(QWidget):
     edit_requested = Signal()
     version_requested = Signal(int)
     """Number of versions to go forward (negative: back)."""
+    ended = Signal()
+    """The reply has ended."""
 
     def __init__(self, *, coloured: bool = False) -> None:
         super().__init__()
@@ -149,12 +152,13 @@ class ReplyView(QWidget):
         self.copy_button = CopyButton(
             lambda: visible_reply(self.text), tr("Copy this reply (Ctrl+Shift+C the last one)")
         )
-        layout = QVBoxLayout(self)
+        layout = self._column = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.px(theme.GAP_S))
         self._actions = self._make_actions()
         for widget in (self.reasoning, self.body):
             layout.addWidget(widget)
+        self._legend: DraftLegend | None = None
         self._foot = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         self._foot.setSpacing(theme.px(theme.GAP_S))
         self._foot.addWidget(self._footer, 1)
@@ -206,8 +210,21 @@ class ReplyView(QWidget):
         directions = QBoxLayout.Direction
         self._foot.setDirection(directions.LeftToRight if beside else directions.TopToBottom)
 
+    @property
+    def has_drafts(self) -> bool:
+        """Whether the reply has ended, and tokens from drafts are coloured in it."""
+        return self._ended and self.body.coloured and self.steps.last_position > 0
+
+    def show_legend(self, *, shown: bool) -> None:
+        """Show or hide the legend of the colours, below the text."""
+        if shown and self._legend is None:
+            self._legend = DraftLegend(self.steps)
+            self._column.insertWidget(self._column.indexOf(self.body) + 1, self._legend)
+        if self._legend is not None:
+            self._legend.setVisible(shown)
+
     def set_coloured(self, *, coloured: bool) -> None:
-        """Turn the colouring of tokens by draft step on or off."""
+        """Turn the colouring of tokens by draft position on or off."""
         self.body.coloured = coloured
         self.recolour()
 
@@ -233,6 +250,7 @@ class ReplyView(QWidget):
         self._ended = True
         if not self._waiting_characters:
             self._stream.end_text()
+        self.ended.emit()
 
     def show_versions(self, number: int, count: int) -> None:
         """Show which of several versions this is; nothing if there is only one."""

@@ -1,4 +1,4 @@
-"""Verification steps of a reply: which characters arrived in the same step."""
+"""Verification steps of a reply: which characters are from drafts, and from which position in them."""
 
 import re
 from array import array
@@ -9,74 +9,97 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from launcher.engine.server.client import Timings
 
-_MOST_TOKENS = 255
+_LAST_POSITION = 255
 _FIGURE_NAME = "draft_steps"
-_STORED_STEP = re.compile(r"(\d{1,9})(?:x(\d{1,3}))?")
+_STORED_STEP = re.compile(r"\d{1,9}(?:\+\d{1,9})*")
 
 
 class VerificationSteps:
-    """The verification steps of one reply.
+    """The tokens of one reply, each with its position in a draft.
 
-    Events with the same counters and time are the tokens of one step: the accepted drafts and the model's own token
-    (see launcher.monitor.meter).
+    Events with the same counters and time are the tokens of one step: the accepted drafts, and after them the model's
+    own token (see launcher.monitor.meter).
     """
 
     def __init__(self) -> None:
         self._starts = array("L")
-        """Offset of each step's first character."""
-        self._tokens = array("B")
-        """Tokens of each step."""
+        """Offset of each token's first character."""
+        self._positions = array("B")
+        """Position of each token in its draft, from 1; 0 for the model's own tokens."""
         self._length = 0
-        """Characters of all steps."""
+        """Characters of all tokens."""
+        self._step_tokens = 0
+        """Tokens of the last step so far."""
         self._last_counters: tuple[float, int | None] | None = None
-        """Time and counter of the last event with timings."""
+        """Time and counter of the last event."""
 
     def add_token(self, characters: int, timings: "Timings | None") -> None:
-        """Add a token with this many characters. Without timings it belongs to the previous step."""
-        counters = self._last_counters if timings is None else (timings.predicted_ms, timings.draft_n)
-        if not self._starts or counters != self._last_counters:
-            self._starts.append(self._length)
-            self._tokens.append(0)
-        if self._tokens[-1] < _MOST_TOKENS:
-            self._tokens[-1] += 1
-        self._last_counters = counters
+        """Add a token with this many characters. Without timings they belong to the previous token."""
+        if timings is not None or not self._starts:
+            counters = None if timings is None else (timings.predicted_ms, timings.draft_n)
+            if self._starts and counters == self._last_counters:
+                self._positions[-1] = min(self._step_tokens, _LAST_POSITION)  # it was not the last one of its step
+            else:
+                self._step_tokens = 0
+            self._begin_token()
+            self._last_counters = counters
         self._length += characters
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The number of tokens that were accepted from drafts, and of all tokens."""
+        return len(self._positions) - self._positions.count(0), len(self._positions)
+
+    @property
+    def last_position(self) -> int:
+        """The last position in a draft of which a token was accepted, 0 for none."""
+        return max(self._positions, default=0)
+
     def as_figures(self) -> dict[str, str]:
-        """Return the steps as stored with a reply: the characters of each step, with xN if it yielded N tokens."""
-        if not any(tokens > 1 for tokens in self._tokens):
+        """Return the steps as stored with a reply: the characters of each step's tokens, such as "4+6+3 5 2+4"."""
+        if not self.last_position:
             return {}
         ends = (*self._starts[1:], self._length)
         lengths = (end - start for start, end in zip(self._starts, ends, strict=True))
-        steps = zip(lengths, self._tokens, strict=True)
-        return {_FIGURE_NAME: " ".join(f"{length}x{tokens}" if tokens > 1 else f"{length}" for length, tokens in steps)}
+        words = (
+            f"{length}{'+' if position else ' '}" for length, position in zip(lengths, self._positions, strict=True)
+        )
+        return {_FIGURE_NAME: "".join(words).strip()}
 
     def restore_steps(self, characters: int, figures: Mapping[str, object]) -> None:
         """Restore the stored steps of a text with this many characters.
 
-        Missing or inconsistent data becomes one step of one token.
+        Missing or inconsistent data becomes one token of the model itself.
         """
         stored = figures.get(_FIGURE_NAME)
-        matches = [_STORED_STEP.fullmatch(word) for word in stored.split()] if isinstance(stored, str) else []
-        steps = [(int(each[1]), int(each[2] or 1)) for each in matches if each is not None]
-        if sum(length for length, _ in steps) != characters:
-            steps = [(characters, 1)]
-        for length, tokens in steps:
-            self._starts.append(self._length)
-            self._tokens.append(min(tokens, _MOST_TOKENS))
-            self._length += length
+        words = stored.split() if isinstance(stored, str) else []
+        steps = [list(map(int, word.split("+"))) for word in words if _STORED_STEP.fullmatch(word)]
+        if len(steps) != len(words) or sum(map(sum, steps)) != characters:
+            steps = [[characters]]
+        for step in steps:
+            self._step_tokens = 0
+            for number, length in enumerate(step, 1):
+                self._begin_token()
+                self._positions[-1] = min(number, _LAST_POSITION) if number < len(step) else 0
+                self._length += length
 
-    def split_by_tint(self, begin: int, end: int) -> Iterator[tuple[int, int, int | None]]:
-        """Yield (begin, end, tint) for the characters between two offsets.
+    def split_by_position(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (begin, end, position) for the characters between two offsets.
 
-        The tint is the step's number modulo 2, or None if the step yielded a single token.
+        The position is that in the draft, from 1, or 0 for what the model itself generated.
         """
-        step = max(0, bisect_right(self._starts, begin) - 1)
+        token = max(0, bisect_right(self._starts, begin) - 1)
         while begin < end:
-            next_start = self._starts[step + 1] if step + 1 < len(self._starts) else end
-            step_end = min(next_start, end)
-            has_drafts = step < len(self._tokens) and self._tokens[step] > 1
-            if step_end > begin:
-                yield begin, step_end, step % 2 if has_drafts else None
-            begin = max(begin, step_end)
-            step += 1
+            position = self._positions[token] if token < len(self._positions) else 0
+            token += 1
+            while position == 0 and token < len(self._positions) and self._positions[token] == 0:
+                token += 1
+            token_end = min(self._starts[token] if token < len(self._starts) else end, end)
+            if token_end > begin:
+                yield begin, token_end, position
+                begin = token_end
+
+    def _begin_token(self) -> None:
+        self._starts.append(self._length)
+        self._positions.append(0)
+        self._step_tokens += 1

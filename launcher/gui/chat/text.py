@@ -6,7 +6,6 @@ from math import ceil
 
 from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import (
-    QColor,
     QFont,
     QPainter,
     QPaintEvent,
@@ -20,6 +19,7 @@ from PySide6.QtWidgets import QFrame, QVBoxLayout
 
 from launcher.gui import theme
 from launcher.gui.chat.body import Block
+from launcher.gui.chat.drafts import mark_draft
 from launcher.gui.chat.links import LinkText
 from launcher.gui.chat.markdown import Line, LineKind, Span, SpanStyle
 from launcher.gui.chat.steps import VerificationSteps
@@ -220,10 +220,10 @@ class ProseBlock(Block):
                 cursor.insertText(span.text, form)
                 continue
             first = span.start
-            for begin, end, tint in self._steps.split_by_tint(first, first + len(span.text)):
+            for begin, end, position in self._steps.split_by_position(first, first + len(span.text)):
                 stretch = QTextCharFormat(form)
-                if tint is not None:
-                    stretch.setBackground(QColor(theme.current().drafted[tint]))
+                if position:
+                    mark_draft(stretch, position)
                 cursor.insertText(span.text[begin - first : end - first], stretch)
 
     def _block_format(self, line: Line) -> QTextBlockFormat:
