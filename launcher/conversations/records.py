@@ -53,7 +53,7 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class ConversationSummary:
-    """A conversation in a list. `messages` is the number of messages in all branches."""
+    """A conversation in a list. `messages` and `replies` are counted in all branches."""
 
     id: str
     title: str
@@ -61,6 +61,7 @@ class ConversationSummary:
     created_s: float
     changed_s: float
     messages: int
+    replies: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,9 @@ _EXCERPT_BEFORE, _EXCERPT_AFTER = 40, 80
 _CUT_OFF_FOOTER = message("The program ended before this reply was complete.")
 _SUMMARY = """
 SELECT c.id, c.title, c.model, c.created_s, c.changed_s,
-       (SELECT count(*) FROM messages WHERE conversation = c.id) FROM conversations c WHERE NOT c.hidden
+       (SELECT count(*) FROM messages WHERE conversation = c.id),
+       (SELECT count(*) FROM messages WHERE conversation = c.id AND role = 'assistant')
+FROM conversations c WHERE NOT c.hidden
 """
 _MESSAGE = """
 SELECT id, parent, role,

@@ -107,11 +107,11 @@ def test_another_conversation_is_not_opened_while_a_reply_comes_and_that_is_said
     chat.focus_search()
     qtbot.waitUntil(lambda: chat.conversation_list.list.count() == 1)
     chat.conversation_list.list.setCurrentRow(0)
-    chat.conversation_list._open.click()
+    qtbot.keyClick(chat.conversation_list.list, Qt.Key.Key_Return)
     assert "reply" in chat.banner.text.text()
     chat.send_button.click()
     qtbot.waitUntil(lambda: can_send(chat))
-    chat.conversation_list._open.click()
+    qtbot.keyClick(chat.conversation_list.list, Qt.Key.Key_Return)
     qtbot.waitUntil(lambda: not chat.chats_button.isChecked())
     assert not chat.banner.isVisible()
 

@@ -74,8 +74,12 @@ def test_the_result_of_a_tune_is_shown_in_place_of_the_usual_note(window: Window
     tuned(asyncio.run(here(model)), model)
     window.start_demo()
     wait_for(ServerState.READY)
+    window.resize(1440, 900)
     page: CockpitPage = window.page("cockpit")
-    qtbot.waitUntil(lambda: page.note.text() == "Tuned on this machine: Draft 1 is 20 % faster than no MTP.")
+    sentence = "Tuned on this machine: Draft 1 is 20 % faster than no MTP."
+    qtbot.waitUntil(lambda: page.live.note.text() == sentence and page.live.note.isVisible())
+    page.panes.choose_layout("watch")
+    assert page.note.text() == sentence
     assert page.note.isVisible()
 
 
@@ -307,7 +311,7 @@ def test_an_error_that_no_restart_fixes_has_a_button_to_the_page_that_does(
 
 
 def visible_panes(page: CockpitPage) -> set[str]:
-    return {name for name in ("sliders", "plots", "chat") if page.panes.is_shown(name)}
+    return {name for name in ("sliders", "chats", "plots", "chat", "live") if page.panes.is_shown(name)}
 
 
 def test_each_layout_has_its_panes_and_remembers_what_was_changed(
@@ -322,30 +326,40 @@ def test_each_layout_has_its_panes_and_remembers_what_was_changed(
     assert seen == {
         "watch": ({"sliders", "plots"}, False, True),
         "adjust": ({"sliders", "plots"}, True, False),
-        "chat": ({"plots", "chat"}, False, False),
+        "chat": ({"chats", "chat", "live"}, False, False),
     }
-    assert page.chat.width() > page.plots.width()
-    qtbot.mouseClick(page.tabs["sliders"], Qt.MouseButton.LeftButton)
-    assert visible_panes(page) == {"sliders", "plots", "chat"}
+    assert (page.chat.chats_column.width(), page.live.width()) == (208, 184)
     (hide,) = page.chat.findChildren(HidePaneButton)
+    assert not hide.isVisible(), "the chat is what this layout is for"
+    (hide_live,) = page.live.findChildren(HidePaneButton)
+    qtbot.mouseClick(hide_live, Qt.MouseButton.LeftButton)
+    assert visible_panes(page) == {"chats", "chat"}
     page.switches.button("watch").click()
     qtbot.mouseClick(page.tabs["chat"], Qt.MouseButton.LeftButton)
+    assert visible_panes(page) == {"sliders", "plots", "chat"}
     qtbot.mouseClick(hide, Qt.MouseButton.LeftButton)
     assert visible_panes(page) == {"sliders", "plots"}
     page.switches.button("chat").click()
-    assert visible_panes(page) == {"sliders", "plots", "chat"}, "the layout is remembered"
+    assert visible_panes(page) == {"chats", "chat"}, "the layout is remembered"
+    qtbot.mouseClick(page.tabs["live"], Qt.MouseButton.LeftButton)
+    assert visible_panes(page) == {"chats", "chat", "live"}
     again = CockpitPage(demo.controller)
     while again.build_next_part():
         pass
     again.setParent(demo)
     assert again.note.text() == page.note.text() != ""  # even though the note was set before this page existed
     assert again.panes.layout_name == "chat"
-    demo.resize(940, 560)
-    assert len(visible_panes(page)) == 2, "a pane without room is hidden"
-    assert any(tab.isVisible() for tab in page.tabs.values())
-    demo.resize(1440, 900)
     page.panes.reset_layout()
-    assert visible_panes(page) == {"plots", "chat"}
+    demo.resize(940, 560)
+    assert visible_panes(page) == {"chat"}, "a pane without room is hidden"
+    assert [name for name, tab in page.tabs.items() if tab.isVisible()] == ["live"]
+    qtbot.mouseClick(page.tabs["live"], Qt.MouseButton.LeftButton)
+    assert visible_panes(page) == {"chat", "live"}
+    demo.resize(1440, 900)
+    assert visible_panes(page) == {"chats", "chat", "live"}
+    page.panes.reset_layout()
+    demo.resize(1920, 1080)
+    assert visible_panes(page) == {"chats", "plots", "chat", "live"}, "there is room for the plots, too"
 
 
 def test_requests_of_all_clients_are_listed_as_they_go_on(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
@@ -368,6 +382,9 @@ def test_requests_of_all_clients_are_listed_as_they_go_on(page: CockpitPage, qtb
     }
     assert shown_cells["Prompt, tokens"] == f"{record['prompt_tokens']:,}"
     assert shown_cells["State"] == "ended"
+    cells = {column.title: rows.cell_at(rows.index(0, at)) for at, column in enumerate(rows.columns)}
+    assert (cells["Who"].text, cells["Who"].tile) == ("Chat", "Ch")
+    assert cells["Reused"].share == record["reused_tokens"] / record["prompt_tokens"]
     assert float(shown_cells["Tokens/s"]) == pytest.approx(record["tokens_per_second"], abs=0.06)
     table.selectRow(0)
     texts = [label.full_text for label in page.requests.findChildren(ElidedLabel) if label.isVisible()]

@@ -85,7 +85,8 @@ def reply_figures(reply: "Reply | None") -> dict[str, object]:
     timings, acceptance = reply.timings, reply.acceptance
     figures: dict[str, object] = {"finish_reason": reply.finish_reason, "first_token_s": reply.first_token_s}
     if timings is not None:
-        figures |= {"predicted_n": timings.predicted_n, "tokens_per_second": timings.tokens_per_second}
+        figures |= {"prompt_n": timings.prompt_n, "cache_n": timings.cache_n, "predicted_n": timings.predicted_n}
+        figures["tokens_per_second"] = timings.tokens_per_second
     if acceptance.drafted:
         by_position = [round(share, 4) for share in acceptance.rates_by_position]
         figures |= {"draft_n": acceptance.drafted, "draft_n_accepted": acceptance.accepted}

@@ -1,55 +1,34 @@
-"""Layout of the chat pane: head, conversation, list of conversations, and the bars above the prompt."""
+"""Layout of the chat pane: head, conversation, where the list of conversations is, and the bars above the prompt."""
 
 from collections import deque
 from pathlib import Path
 
-from PySide6.QtCore import (
-    QDate,
-    QDateTime,
-    QLocale,
-    QModelIndex,
-    QPersistentModelIndex,
-    QRect,
-    QSize,
-    Qt,
-    QTimer,
-    Signal,
-    Slot,
-)
-from PySide6.QtGui import QKeyEvent, QPainter, QResizeEvent
+from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import (
     QCheckBox,
-    QFileDialog,
     QFrame,
     QHBoxLayout,
-    QLineEdit,
-    QListWidget,
-    QListWidgetItem,
     QPlainTextEdit,
     QPushButton,
     QSizePolicy,
     QStackedWidget,
-    QStyledItemDelegate,
-    QStyleOptionViewItem,
     QVBoxLayout,
     QWidget,
 )
 
-from launcher.base.errors import LauncherError
 from launcher.base.text import one_line
-from launcher.conversations.export import find_writer, make_file_name
-from launcher.conversations.records import ConversationSummary, SearchHit
-from launcher.conversations.store import Conversations
 from launcher.gui import theme
 from launcher.gui.chat.chat_store import ChatStore
 from launcher.gui.chat.column import TurnColumn
 from launcher.gui.chat.compare import CompareBar
 from launcher.gui.chat.composer import Composer
+from launcher.gui.chat.conversation_list import ConversationList
 from launcher.gui.chat.head import ChatHead
 from launcher.gui.chat.style import chat_style_sheet, glyph_icon, make_dense_button
 from launcher.gui.labels import Label
-from launcher.gui.translation import ntr, render, tr
-from launcher.gui.widgets import Banner
+from launcher.gui.translation import tr
+from launcher.gui.widgets import Banner, Card
 from launcher.gui.window_settings import open_window_settings
 
 # Bars above the prompt (for a question being edited, for prompts from a file) and the field for the system prompt.
@@ -220,246 +199,22 @@ class SystemPrompt(QWidget):
         self._show_title()
 
 
-# List of stored conversations: search, open, rename, export, delete.
+class ChatsColumn(Card):
+    """The stored conversations beside the chat, where there is room for a column of them."""
 
-_SEARCH_MS = 150
-_ID_ROLE, _LINE_ROLE = Qt.ItemDataRole.UserRole, Qt.ItemDataRole.UserRole + 1
+    def __init__(self) -> None:
+        super().__init__(tr("Chats"))
+        self.new_button = make_dense_button(tr("New"), tr("Start a new chat (Ctrl+N). This one is saved"))
+        self.head.addWidget(self.new_button)
+        gap, end = theme.px(theme.GAP_M), theme.px(10)
+        self.body.setContentsMargins(gap, end, gap, gap)
+        self.head.setContentsMargins(theme.px(theme.GAP_S), 0, 0, 0)
+        self.recolour()
 
-
-class _TwoLineDelegate(QStyledItemDelegate):
-    """Paints a title with a second line under it."""
-
-    def sizeHint(  # noqa: N802 -- Qt's name
-        self,
-        option: QStyleOptionViewItem,  # noqa: ARG002
-        index: QModelIndex | QPersistentModelIndex,  # noqa: ARG002
-    ) -> QSize:
-        return QSize(theme.px(120), theme.px(52))
-
-    def paint(
-        self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex
-    ) -> None:
-        rect: QRect = option.rect
-        if option.state & option.state.State_Selected:
-            painter.setPen(Qt.PenStyle.NoPen)
-            painter.setBrush(theme.colour("raised"))
-            painter.drawRoundedRect(rect.adjusted(1, 1, -1, -1), theme.px(6), theme.px(6))
-        inside = rect.adjusted(theme.px(10), theme.px(7), -theme.px(10), -theme.px(7))
-        title, second_line = index.data(Qt.ItemDataRole.DisplayRole), index.data(_LINE_ROLE)
-        for role, text, font, align in (
-            ("text", title, theme.font(theme.BODY_PX), Qt.AlignmentFlag.AlignTop),
-            ("secondary", second_line, theme.font(theme.CAPTION_PX, tabular=True), Qt.AlignmentFlag.AlignBottom),
-        ):
-            painter.setFont(font)
-            painter.setPen(theme.colour(role))
-            elided = painter.fontMetrics().elidedText(text or "", Qt.TextElideMode.ElideRight, inside.width())
-            painter.drawText(inside, int(align | Qt.AlignmentFlag.AlignLeft), elided)
-
-
-class _ConversationListWidget(QListWidget):
-    delete_requested = Signal()
-
-    def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
-        """Delete with Del, open with Enter."""
-        if event.key() == Qt.Key.Key_Delete:
-            self.delete_requested.emit()
-        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self.currentItem() is not None:
-            self.itemActivated.emit(self.currentItem())
-        else:
-            super().keyPressEvent(event)
-
-
-class ConversationList(QWidget):
-    """List of stored conversations. A deletion can be undone until its banner closes."""
-
-    opened = Signal(str)
-    """The ID of a conversation."""
-    deleted = Signal(str)
-    """The ID of a deleted conversation."""
-
-    def __init__(self, store: ChatStore) -> None:
-        super().__init__()
-        self._store = store
-        self._hidden_id: str | None = None
-        """The conversation that is hidden and will be deleted when the banner closes."""
-        self._filling = False
-        self.search = QLineEdit()
-        self.search.setPlaceholderText(tr("Search in all conversations"))
-        self.search.setAccessibleName(tr("Search in all conversations"))
-        self.search.setToolTip(tr("Shows chats that contain all of these words (Ctrl+F)"))
-        self.search.setClearButtonEnabled(True)
-        self._search_timer = QTimer(self)
-        self._search_timer.setSingleShot(True)
-        self._search_timer.setInterval(_SEARCH_MS)
-        self._search_timer.timeout.connect(self.refresh)
-        self.search.textChanged.connect(lambda _: self._search_timer.start())
-        self.list = _ConversationListWidget()
-        self.search.returnPressed.connect(self.list.setFocus)
-        self.list.setAccessibleName(tr("Conversations"))
-        self.list.setToolTip(tr("Enter opens, F2 renames, Del deletes"))
-        self.list.setItemDelegate(_TwoLineDelegate(self.list))
-        self.list.setUniformItemSizes(True)
-        self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.list.setEditTriggers(QListWidget.EditTrigger.EditKeyPressed)
-        self.list.itemActivated.connect(lambda item: self.opened.emit(item.data(_ID_ROLE)))
-        self.list.itemChanged.connect(self._store_title)
-        self.list.currentItemChanged.connect(lambda *_: self._update_buttons())
-        self.list.delete_requested.connect(self.delete_selected)
-        self._empty = Label()
-        self._empty.setObjectName("secondary")
-        self._empty.setWordWrap(True)
-        self.banner = Banner()
-        self.banner.closed.connect(self._delete_now)
-        self._open = make_dense_button(tr("Open"), tr("Continue the selected chat (Enter)"))
-        self._open.clicked.connect(lambda: self.opened.emit(self.list.currentItem().data(_ID_ROLE)))
-        self._rename = make_dense_button(tr("Rename"), tr("Rename the selected chat (F2)"))
-        self._rename.clicked.connect(lambda: self.list.editItem(self.list.currentItem()))
-        self._export = make_dense_button(tr("Export …"), tr("Save the selected chat to a file: Markdown, JSON or text"))
-        self._export.clicked.connect(self._choose_export_file)
-        self._delete = make_dense_button(
-            tr("Delete"), tr("Delete the selected chat (Del). You can undo this for a short time")
-        )
-        self._delete.clicked.connect(self.delete_selected)
-        row = QHBoxLayout()
-        row.setSpacing(theme.px(theme.GAP))
-        for button in (self._open, self._rename, self._export, self._delete):
-            row.addWidget(button)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(theme.px(theme.GAP))
-        layout.addWidget(self.search)
-        layout.addWidget(self.banner)
-        layout.addWidget(self._empty)
-        layout.addWidget(self.list, 1)
-        layout.addLayout(row)
-        self._empty.hide()
-        self._update_buttons()
-
-    def refresh(self) -> None:
-        """Reload the list."""
-        text = self.search.text()
-
-        def search(conversations: Conversations) -> tuple[str, tuple[SearchHit, ...]]:
-            if text.strip():
-                return text, conversations.search(text)
-            return text, tuple(SearchHit(each, "") for each in conversations.list_all())
-
-        self._store.enqueue(search, self._show_hits)
-
-    def delete_selected(self) -> None:
-        """Hide the selected conversation and offer to undo that. It is deleted when the banner closes."""
-        item = self.list.currentItem()
-        if item is None:
-            return
-        self._delete_now()
-        conversation_id, title = str(item.data(_ID_ROLE)), item.text()
-        self._hidden_id = conversation_id
-        self._store.enqueue_change(lambda conversations: conversations.hide(conversation_id))
-        self.deleted.emit(conversation_id)
-        self.banner.show_message(
-            tr("Deleted “{title}”.", title=title), "information", [(tr("Undo"), self._undo_deletion)]
-        )
-        self.refresh()
-
-    def confirm_deletion(self) -> None:
-        """Delete the hidden conversation for good; it can no longer be restored."""
-        self._delete_now()
-        self.banner.clear()
-
-    def export_conversation(self, conversation_id: str, file: Path) -> None:
-        """Write a conversation to a file, in the format of its suffix."""
-
-        def write(conversations: Conversations) -> str:
-            from launcher.base.files import write_atomically
-
-            try:
-                writer = find_writer(file)
-                write_atomically(file, writer(conversations.read_conversation(conversation_id)).encode())
-            except OSError as error:
-                return tr("Cannot write {file}: {why}.", file=file.name, why=error.strerror or error)
-            except LauncherError as error:
-                return render(error.message)
-            return ""
-
-        def show_result(problem: str) -> None:
-            if problem:
-                self.banner.show_message(problem, "bad")
-            else:
-                self.banner.show_message(tr("Wrote {file}.", file=one_line(str(file))), "good")
-
-        self._store.enqueue(write, show_result)
-
-    def _undo_deletion(self) -> None:
-        conversation_id, self._hidden_id = self._hidden_id, None
-        self.banner.clear()
-        if conversation_id is not None:
-            self._store.enqueue_change(lambda conversations: conversations.hide(conversation_id, hidden=False))
-            self.refresh()
-
-    def _delete_now(self) -> None:
-        conversation_id, self._hidden_id = self._hidden_id, None
-        if conversation_id is not None:
-            self._store.enqueue_change(lambda conversations: conversations.delete([conversation_id]))
-
-    def _show_hits(self, result: tuple[str, tuple[SearchHit, ...]]) -> None:
-        text, hits = result
-        if text != self.search.text():
-            return  # the text has changed since, and a newer search is under way
-        current = self.list.currentItem().data(_ID_ROLE) if self.list.currentItem() else None
-        self._filling = True
-        self.list.clear()
-        for hit in hits:
-            item = QListWidgetItem(one_line(hit.conversation.title))
-            item.setFlags(item.flags() | Qt.ItemFlag.ItemIsEditable)
-            item.setData(_ID_ROLE, hit.conversation.id)
-            item.setData(_LINE_ROLE, one_line(hit.excerpt) or _summary_line(hit.conversation))
-            item.setData(Qt.ItemDataRole.AccessibleDescriptionRole, item.data(_LINE_ROLE))
-            self.list.addItem(item)
-            if hit.conversation.id == current:
-                self.list.setCurrentItem(item)
-        self._filling = False
-        self._empty.setVisible(not hits)
-        self._empty.setText(
-            tr("No chat contains all of these words.") if text.strip() else tr("Your chats will appear here.")
-        )
-        self._update_buttons()
-
-    def _store_title(self, item: QListWidgetItem) -> None:
-        if not self._filling:
-            conversation_id, title = str(item.data(_ID_ROLE)), item.text()
-            self._store.enqueue_change(lambda conversations: conversations.rename(conversation_id, title))
-            self.refresh()
-
-    def _choose_export_file(self) -> None:
-        item = self.list.currentItem()
-        if item is None:
-            return
-        conversation_id = str(item.data(_ID_ROLE))
-        self._store.enqueue(
-            lambda conversations: make_file_name(conversations.read_conversation(conversation_id), "md"),
-            lambda name: self._show_export_dialog(conversation_id, name),
-        )
-
-    def _show_export_dialog(self, conversation_id: str, name: str) -> None:
-        dialog = QFileDialog(self, tr("Export the conversation"), name)
-        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
-        dialog.setNameFilters([tr("Markdown (*.md)"), tr("JSON (*.json)"), tr("Text (*.txt)")])
-        dialog.setDefaultSuffix("md")
-        dialog.filterSelected.connect(lambda chosen: dialog.setDefaultSuffix(chosen.rpartition(".")[2].rstrip(")")))
-        dialog.fileSelected.connect(lambda file: self.export_conversation(conversation_id, Path(file)))
-        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        dialog.open()
-
-    def _update_buttons(self) -> None:
-        for button in (self._open, self._rename, self._export, self._delete):
-            button.setEnabled(self.list.currentItem() is not None)
-
-
-def _summary_line(summary: ConversationSummary) -> str:
-    changed = QDateTime.fromSecsSinceEpoch(int(summary.changed_s))
-    today = changed.date() == QDate.currentDate()
-    when = changed.toString("HH:mm") if today else QLocale().toString(changed.date(), QLocale.FormatType.ShortFormat)
-    return " · ".join(filter(None, (when, ntr("1 message", "{n} messages", summary.messages), summary.model)))
+    def recolour(self) -> None:
+        """Apply the current theme."""
+        self.setStyleSheet(chat_style_sheet())
+        self.new_button.setIcon(glyph_icon("plus", "text"))
 
 
 _LEAST_WIDTH = 280
@@ -481,6 +236,9 @@ class ChatFrame(QFrame):
         self.colour_button, self.compare_button = self.head.colour_button, self.head.compare_button
         self.title_row, self.from_file = self.head.row, self.head.from_file
         self.conversation_list = ConversationList(self.store)
+        self.chats_column = ChatsColumn()
+        self.chats_column.setParent(self)  # until it is placed beside the chat
+        self.chats_column.hide()
         self.compare_bar, self.editing_bar, self.prompts = CompareBar(), EditingBar(), PromptsBar()
         self.compare_bar.hide()
         self.system = SystemPrompt()
@@ -490,10 +248,25 @@ class ChatFrame(QFrame):
         """Show the conversation's title, shortened to fit."""
         self.head.title.setText(one_line(title) or tr("New chat"))
 
+    @property
+    def has_column(self) -> bool:
+        """Whether the conversations are in their column."""
+        return self.chats_column.isAncestorOf(self.conversation_list)
+
+    def show_column(self, shown: bool) -> None:
+        """Put the conversations into their column, or else where the button *Chats* shows them."""
+        if shown == self.has_column:
+            return
+        self.chats_button.setChecked(False)
+        self.head.show_list_buttons(not shown)
+        (self.chats_column.body if shown else self._list_layout).addWidget(self.conversation_list)
+        self.conversation_list.show()
+
     @Slot()
     def focus_search(self) -> None:
         """Focus the search field for conversations."""
-        self.chats_button.setChecked(True)
+        if not self.has_column:
+            self.chats_button.setChecked(True)
         self.conversation_list.search.setFocus()
         self.conversation_list.search.selectAll()
 
@@ -501,7 +274,6 @@ class ChatFrame(QFrame):
     def _show_conversation_list(self, shown: bool) -> None:
         self._stack.setCurrentIndex(1 if shown else 0)
         if shown:
-            self.conversation_list.refresh()
             self.conversation_list.search.setFocus()
         else:
             self.conversation_list.confirm_deletion()
@@ -522,8 +294,8 @@ class ChatFrame(QFrame):
     def _build(self) -> None:
         self.setStyleSheet(chat_style_sheet())
         gap, small = theme.px(theme.GAP_L), theme.px(theme.GAP)
-        self._aligned = [QVBoxLayout(), QVBoxLayout()]
-        above, below = self._aligned
+        self._aligned = [QVBoxLayout(), QVBoxLayout(), QVBoxLayout(), QVBoxLayout()]
+        head, notice, above, below = self._aligned
         above.addWidget(self.system)
         below.setContentsMargins(0, small, 0, gap)
         below.setSpacing(small)
@@ -539,9 +311,9 @@ class ChatFrame(QFrame):
         column.addLayout(below)
         list_page = QWidget()
         list_page.setObjectName("plain")
-        list_layout = QVBoxLayout(list_page)
-        list_layout.setContentsMargins(gap, small, gap, gap)
-        list_layout.addWidget(self.conversation_list)
+        self._list_layout = QVBoxLayout(list_page)
+        self._list_layout.setContentsMargins(gap, small, gap, gap)
+        self._list_layout.addWidget(self.conversation_list)
         self._stack = QStackedWidget()
         self._stack.addWidget(chat_page)
         self._stack.addWidget(list_page)
@@ -551,10 +323,8 @@ class ChatFrame(QFrame):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(1, 0, 1, 1)
         layout.setSpacing(0)
-        head = QVBoxLayout()
-        head.setContentsMargins(gap, small, small, small)
+        head.setContentsMargins(gap, small + 1, gap, small)
         head.addWidget(self.head)
-        notice = QVBoxLayout()
         notice.setContentsMargins(gap, 0, gap, 0)
         notice.addWidget(self.banner)
         layout.addLayout(head)

@@ -31,6 +31,7 @@ from launcher.gui.chat.frame import ChatFrame
 from launcher.gui.chat.prompt import QuestionBubble
 from launcher.gui.chat.reply import ReplyView
 from launcher.gui.chat.style import chat_style_sheet
+from launcher.gui.chat.usage import ContextUse
 from launcher.gui.controller import Controller
 from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import View
@@ -135,6 +136,9 @@ class KeptChat:
 class ChatPane(ChatFrame):
     """The chat: sends questions through the controller, and shows and stores the conversation."""
 
+    use_changed = Signal()
+    """`context_use` is that of another conversation, or of another reply."""
+
     def __init__(self, controller: Controller, kept: KeptChat | None = None) -> None:
         super().__init__(None if kept is None else kept.store)
         self._controller = controller
@@ -145,6 +149,8 @@ class ChatPane(ChatFrame):
         self._editing_index: int | None = None
         self._comparison: SettingsComparison | None = None
         self._can_ask = self._replying = False
+        self.context_use: ContextUse | None = None
+        """Tokens of the last request; None if they are not known."""
         self._projectors = ProjectorFinder(controller, self)
         self._drop_target = DropTarget(
             self,
@@ -197,7 +203,7 @@ class ChatPane(ChatFrame):
         if changed and self._theme is not theme.current():  # setting a style sheet changes the palette, too
             self._theme = theme.current()
             self.setStyleSheet(chat_style_sheet())
-            for widget in (self.head, self.system, self.composer):
+            for widget in (self.head, self.system, self.composer, self.chats_column):
                 widget.recolour()
             for reply_view in self.column.replies:
                 reply_view.recolour()
@@ -211,7 +217,7 @@ class ChatPane(ChatFrame):
         self.send_button.setText(tr("Stop reply") if replying else tr("Send"))
         self.send_button.setToolTip(tr("Stop the reply (Esc)") if replying else tr("Send the message (Enter)"))
         self.send_button.setEnabled(self._can_ask or replying)
-        for each in (self.new_button, self.compare_bar, self.compare_button):
+        for each in (self.new_button, self.chats_column.new_button, self.compare_bar, self.compare_button):
             each.setEnabled(is_idle)
         self.prompt.show_hint(hint)
         self._update_actions()
@@ -239,6 +245,7 @@ class ChatPane(ChatFrame):
         if not self.messages:
             self.show_title(make_title(text or ", ".join(each.name for each in attachments)))
         self.conversation.add_question(text, self._model_name, attachments)
+        self.conversation_list.mark_open(self.conversation.id)
         reply_view = comparison.pair.replies[0] if comparison else ReplyView(coloured=coloured)
         self.column.add_turn(
             Turn(
@@ -295,6 +302,7 @@ class ChatPane(ChatFrame):
         """Open a stored conversation."""
         if self._replying or self._comparison is not None:
             self.banner.show_message(tr("Stop the reply first, or wait until it finishes."), "information")
+            self.conversation_list.mark_open(self.conversation.id)
             return
         self.banner.clear()
         self.store.enqueue(
@@ -311,6 +319,9 @@ class ChatPane(ChatFrame):
         self.system.show_text(conversation.system)
         self.show_title(conversation.title)
         self.column.show_messages(conversation.messages)
+        figures = (ContextUse.from_figures(each.figures) for each in reversed(conversation.messages))
+        self._show_use(next(filter(None, figures), None))
+        self.conversation_list.mark_open(conversation.id)
         self._close_conversation_list()
         self._update_actions()
         self.prompt.setFocus()
@@ -341,12 +352,16 @@ class ChatPane(ChatFrame):
     def _add_deltas(self, deltas: "list[Delta]") -> None:
         if self._reply_view is not None:
             self._reply_view.add_deltas(deltas)
+            timings = next((each.timings for each in reversed(deltas) if each.timings is not None), None)
+            if timings is not None:
+                self.context_use = ContextUse.from_timings(timings)
             text, reasoning = (each.content for each in deltas), (each.reasoning for each in deltas)
             self.store.append_text(self._reply_id, "".join(text), "".join(reasoning))
 
     @Slot(object, str)
     def _end_reply(self, reply: "Reply | None", footer: str) -> None:
         self.finish_reply(footer, reply)
+        self.use_changed.emit()
 
     @Slot(object)
     def _show_view(self, view: View) -> None:
@@ -539,7 +554,13 @@ class ChatPane(ChatFrame):
         self.prompts.clear()
         self.column.clear()
         self.conversation.clear()
+        self.conversation_list.mark_open(None)
+        self._show_use(None)
         self.show_title("")
+
+    def _show_use(self, use: ContextUse | None) -> None:
+        self.context_use = use
+        self.use_changed.emit()
 
     @Slot(object)
     def _show_store_error(self, error: LauncherError) -> None:
@@ -577,7 +598,8 @@ class ChatPane(ChatFrame):
         self._projectors.missing.connect(self._refuse_pictures)
         self.system.changed.connect(self.conversation.set_system)
         self.editing_bar.cancelled.connect(self._leave_editing)
-        self.new_button.clicked.connect(self.start_conversation)
+        for button in (self.new_button, self.chats_column.new_button):
+            button.clicked.connect(self.start_conversation)
         self.send_button.clicked.connect(self._send_or_stop)
         self.from_file.triggered.connect(self._choose_prompts)
         self.colour_button.toggled.connect(self._colour_steps)

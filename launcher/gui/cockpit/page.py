@@ -1,4 +1,4 @@
-"""The Cockpit page: sliders on the left, plots in the middle, chat on the right, in layouts; notices above them."""
+"""The Cockpit page: sliders, plots, requests, saved chats, chat and live values in layouts; notices above them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from launcher.base.text import make_visible
 from launcher.gui import theme
 from launcher.gui.chat.pane import ChatPane, KeptChat
 from launcher.gui.cockpit.controls import ControlsPane
+from launcher.gui.cockpit.live import LiveColumn
 from launcher.gui.cockpit.panes import HidePaneButton, PaneLayout, PaneSplitter, PaneTab
 from launcher.gui.cockpit.requests import RequestStrip
 from launcher.gui.cockpit.state import SettingsState
@@ -439,10 +440,13 @@ class ModelsCard(Card):
         return row
 
 
+_TABS = ("sliders", "plots", "chat")
 _PANE_LAYOUTS = {
-    "watch": PaneLayout("plots", {"sliders": 272}),
-    "adjust": PaneLayout("plots", {"sliders": 352}),
-    "chat": PaneLayout("chat", {"plots": 380}, enough=560),
+    "watch": PaneLayout("plots", {"sliders": 272}, tabs=_TABS),
+    "adjust": PaneLayout("plots", {"sliders": 352}, tabs=_TABS),
+    "chat": PaneLayout(
+        "chat", {"chats": 208, "live": 184, "plots": 760}, enough=540, roomy={"plots": 700}, tabs=("live",)
+    ),
 }
 _LEAST_PLOTS_HEIGHT, _REQUESTS_HEIGHT, _REQUESTS_FROM_HEIGHT = 300, 190, 700
 """In pixels: least height of the plots, first height of the requests, page height from which requests are shown."""
@@ -487,6 +491,7 @@ class CockpitPage(QWidget):
         self.plots = PlotPanel(controller, None if kept is None else kept.plots)
         yield True
         self.controls, self.memory = ControlsPane(self.state, controller), MemoryCard(self.state)
+        self.live = LiveColumn(controller, self.plots, self.chat, self.state)
         yield True
         self.notices, self.copy_panel = NoticeArea(controller), CopyPanel(controller)
         self.copy_panel.copied.connect(self.notices.show_done)
@@ -495,7 +500,13 @@ class CockpitPage(QWidget):
         self._middle.addWidget(self.welcome)
         self._middle.addWidget(self._make_middle_pane())
         self.panes = PaneSplitter(
-            {"sliders": (self.controls, 272), "plots": (self._middle, 300), "chat": (self.chat, 300)},
+            {
+                "sliders": (self.controls, 272),
+                "chats": (self.chat.chats_column, 208),
+                "plots": (self._middle, 300),
+                "chat": (self.chat, 300),
+                "live": (self.live, 184),
+            },
             _PANE_LAYOUTS,
             "chat",
         )
@@ -562,7 +573,10 @@ class CockpitPage(QWidget):
         self._restart_button.setEnabled(self._controller.launch is not None and view.can_stop)
         self._copy_as_button.setEnabled(bool(view.address))
         self._middle.setCurrentIndex(0 if view.offers_demo else 1)
-        self.panes.set_suppressed({"sliders"} if view.offers_demo else set())
+        if view.offers_demo:
+            self.panes.set_state({"sliders", "live"}, ["plots"])
+        else:
+            self.panes.set_state(set(), [])
 
     @Slot(object)
     def _show_launch(self, launch: object) -> None:
@@ -593,12 +607,15 @@ class CockpitPage(QWidget):
         self.memory.setVisible(self.panes.layout_name == "adjust")
         has_room = self.height() >= theme.px(_REQUESTS_FROM_HEIGHT)
         self.requests.setVisible(self.panes.layout_name == "watch" and has_room)
+        self.chat.show_column(self.panes.is_shown("chats"))
+        self._hide_chat_button.setVisible(self.panes.layout_name != "chat")
 
     def _make_pane_row(self) -> QHBoxLayout:
         """Return the panes between the tabs of those that are hidden."""
-        titles = {"sliders": tr("Sliders"), "plots": tr("Plots"), "chat": tr("Chat")}
+        titles = {"sliders": tr("Sliders"), "plots": tr("Plots"), "chat": tr("Chat"), "live": tr("Live")}
+        right = ("chat", "live")
         self.tabs = {
-            name: PaneTab(self.panes, name, title, opens="left" if name == "chat" else "right")
+            name: PaneTab(self.panes, name, title, opens="left" if name in right else "right")
             for name, title in titles.items()
         }
         row = QHBoxLayout()
@@ -606,9 +623,12 @@ class CockpitPage(QWidget):
         for name in ("sliders", "plots"):
             row.addWidget(self.tabs[name])
         row.addWidget(self.panes, 1)
-        row.addWidget(self.tabs["chat"])
+        for name in right:
+            row.addWidget(self.tabs[name])
+        self._hide_chat_button = HidePaneButton(self.panes, "chat", titles["chat"], closes="right")
         self.controls.title_row.addWidget(HidePaneButton(self.panes, "sliders", titles["sliders"], closes="left"))
-        self.chat.title_row.addWidget(HidePaneButton(self.panes, "chat", titles["chat"], closes="right"))
+        self.chat.title_row.addWidget(self._hide_chat_button)
+        self.live.title_row.addWidget(HidePaneButton(self.panes, "live", titles["live"], closes="right"))
         return row
 
     def _make_head(self) -> PageHead:

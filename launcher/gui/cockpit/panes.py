@@ -1,7 +1,7 @@
 """Side-by-side panes in three layouts. What each layout shows, and how wide, is remembered."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from PySide6.QtCore import QRectF, QSize, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QColor, QHideEvent, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent
@@ -25,12 +25,15 @@ class PaneLayout:
     """A layout's initial state: the `main` pane, and the usual widths of those beside it.
 
     Widths are in pixels at 100 % scale. Where there is no room, the last of `beside` is hidden first. The main pane has
-    `enough` pixels before any is shown beside it, unless the user asks for that.
+    `enough` pixels before any is shown beside it, and one in `roomy` is shown only with that width, unless the user
+    asks for them. A pane in `tabs` has a tab while it is hidden.
     """
 
     main: str
     beside: Mapping[str, int]
     enough: int = 0
+    roomy: Mapping[str, int] = field(default_factory=dict)
+    tabs: Collection[str] = ()
 
 
 class PaneSplitter(QSplitter):
@@ -47,6 +50,7 @@ class PaneSplitter(QSplitter):
         self._least = {name: theme.px(least) for name, (_, least) in panes.items()}
         self._layouts = layouts
         self._suppressed: set[str] = set()
+        self._needed: list[str] = []
         self._wanted: list[str] = []
         """The panes that the layout shows where there is room, by priority."""
         self._widths: dict[str, int] = {}
@@ -68,7 +72,7 @@ class PaneSplitter(QSplitter):
             self._save_state()
         self.layout_name = name
         layout, stored = self._layouts[name], open_window_settings()
-        shown = str(stored.value(f"cockpit/{name}/panes", "")).split()
+        shown = str(stored.value(f"cockpit/{name}/shown", "")).split()
         self._wanted = [each for each in shown if each in self._panes] or [layout.main, *layout.beside]
         self._widths = {
             each: int(str(stored.value(f"cockpit/{name}/{each}", theme.px(layout.beside.get(each, 0)))))
@@ -90,9 +94,10 @@ class PaneSplitter(QSplitter):
         """Return whether a pane is visible."""
         return not self._panes[name].isHidden()
 
-    def can_show(self, name: str) -> bool:
-        """Return whether a pane may be shown, which depends on the state of the server."""
-        return name not in self._suppressed
+    def has_tab(self, name: str) -> bool:
+        """Return whether a pane has a tab in this layout and state of the server."""
+        hidden = not self.is_shown(name) and name not in self._suppressed
+        return hidden and name in self._layouts[self.layout_name].tabs
 
     def show_pane(self, name: str, *, shown: bool) -> None:
         """Show or hide a pane, as the user chose. A shown one may hide others for lack of room."""
@@ -104,23 +109,31 @@ class PaneSplitter(QSplitter):
         self.fit_panes()
         self._save_state()
 
-    def set_suppressed(self, names: set[str]) -> None:
-        """Set the panes that are hidden whatever the user chose, such as the sliders before a server was started."""
-        if names != self._suppressed:
-            self._suppressed = names
+    def set_state(self, suppressed: set[str], needed: list[str]) -> None:
+        """Set the panes that are hidden, and those that are shown, whatever the user chose.
+
+        They depend on the state of the server: before the first start there are no sliders, but a welcome.
+        """
+        if (suppressed, needed) != (self._suppressed, self._needed):
+            self._suppressed, self._needed = suppressed, needed
             self.fit_panes()
+            self.fitted.emit()  # a tab may be there now, or no longer
 
     def fit_panes(self, *, changed: bool = False) -> None:
         """Show as many of the layout's panes as fit, at least one. `changed`: the layout is another one."""
-        candidates = [name for name in self._wanted if name not in self._suppressed]
-        candidates = candidates or [self._layouts[self.layout_name].main]
-        shown: list[str] = []
-        room = self.width() + self.handleWidth()
         layout = self._layouts[self.layout_name]
-        enough = theme.px(layout.enough) if candidates[0] == layout.main else 0
+        wanted = [name for name in self._wanted if name not in (*self._suppressed, *self._needed)]
+        candidates = self._needed + wanted or [layout.main]
+        asked = candidates[: candidates.index(layout.main)] if layout.main in candidates else candidates
+        shown: list[str] = []
         for name in candidates:
-            room -= max(self._least[name], enough if name == layout.main else 0) + self.handleWidth()
-            if room >= 0 or not shown:
+            widths = {each: self._least[each] for each in (*shown, name)}
+            if name not in asked:
+                roomy = {each: theme.px(width) for each, width in layout.roomy.items() if each not in asked}
+                widths = {each: max(width, roomy.get(each, 0)) for each, width in widths.items()}
+                if layout.main in widths and not (name == layout.main and asked):
+                    widths[layout.main] = max(widths[layout.main], theme.px(layout.enough))
+            if sum(widths.values()) + self.handleWidth() * len(shown) <= self.width() or not shown:
                 shown.append(name)
             else:
                 break
@@ -173,7 +186,7 @@ class PaneSplitter(QSplitter):
     def _save_state(self) -> None:
         self._save_timer.stop()
         stored, name = open_window_settings(), self.layout_name
-        stored.setValue(f"cockpit/{name}/panes", " ".join(self._wanted))
+        stored.setValue(f"cockpit/{name}/shown", " ".join(self._wanted))
         for each, width in self._widths.items():
             if width and each != self._layouts[name].main:
                 stored.setValue(f"cockpit/{name}/{each}", width)
@@ -211,8 +224,7 @@ class PaneTab(QAbstractButton):
     @Slot()
     def show_state(self) -> None:
         """Show the tab while its pane is hidden, if there is room for it."""
-        is_hidden = not self._panes.is_shown(self._name) and self._panes.can_show(self._name)
-        self.setVisible(self._allowed and is_hidden)
+        self.setVisible(self._allowed and self._panes.has_tab(self._name))
 
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
         """Return the size of the upright text."""

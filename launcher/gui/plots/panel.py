@@ -19,7 +19,7 @@ from launcher.gui import theme
 from launcher.gui.labels import set_tooltip
 from launcher.gui.plots.asides import PlotState
 from launcher.gui.plots.marks import MarkLog
-from launcher.gui.plots.quantities import GPU_NAMES, PLOTS, read_values
+from launcher.gui.plots.quantities import GPU_NAMES, PLOTS, Plot, read_values
 from launcher.gui.plots.readout import ElidedText
 from launcher.gui.plots.references import RateReferences
 from launcher.gui.plots.row import PlotRow
@@ -264,6 +264,8 @@ def _save_file(
 _TICK_MS = 100
 _NUMBERS_INTERVAL_S = 0.2
 """Least time between two updates of the numbers: nobody reads faster."""
+_MOST_UNSTORED = 600
+"""Samples that are kept before NumPy is loaded for them: those of a minute."""
 _LONGEST_INTERVAL_S = 1.0
 """Longest time between two drawings while live."""
 _NARROW_WIDTH = 620
@@ -288,6 +290,8 @@ class PlotPanel(QWidget):
 
     exported = Signal(str)
     """The path of a written file."""
+    recorded = Signal()
+    """There are new samples, or a server has started or ended."""
 
     def __init__(self, controller: Controller, kept: KeptPlots | None = None) -> None:
         super().__init__()
@@ -306,7 +310,7 @@ class PlotPanel(QWidget):
         """When the plots were drawn, when the numbers were shown, and when the running server started."""
         self._is_idle, self._under_way = controller.view.resting, controller.view.under_way
         """Whether no server runs, and the text of the current step of a start, "" if there is none."""
-        self._stale = self._attaching = False
+        self._stale = self._attaching = self._attached = False
         self._ends: tuple[bool, PlotRow, PlotRow] | None = None
         """Whether the panel is narrow, and the first and the last row with a plot; None before the first layout."""
         self.drawings = 0
@@ -361,20 +365,25 @@ class PlotPanel(QWidget):
             self._is_idle, self._under_way = view.resting, view.under_way
             self._show_no_server()
             self.schedule_refresh()
+            self.recorded.emit()
+
+    def absence_of(self, plot: Plot) -> str:
+        """Return that nothing runs, or the step of a start, in place of figures that would look current; else ""."""
+        if self._is_idle:
+            return tr("Nothing is running.")
+        return self._under_way if plot.of_server else ""
 
     def _show_no_server(self) -> None:
-        """Show that nothing runs, or the step of a start, in place of figures that would look current."""
         for row in self.rows.values():
-            if self._is_idle:
-                row.show_no_server(tr("Nothing is running."))
-            elif self._under_way and row.plot.of_server:
-                row.show_no_server(self._under_way)
+            if reason := self.absence_of(row.plot):
+                row.show_no_server(reason)
 
     @Slot(object)
     def _handle_launch(self, launch: Launch | None) -> None:
         """Reset the figures when a server has started."""
         if launch is not None:
             self._server_start_s, self._latest = time.monotonic(), None
+            self.recorded.emit()
             for row in self.rows.values():
                 if row.plot.of_server:
                     row.show_aside("")
@@ -388,10 +397,31 @@ class PlotPanel(QWidget):
         self._latest = batch[-1]
         if self.samples is None:
             self._unstored += batch
+            if len(self._unstored) > _MOST_UNSTORED:  # the plots have not been shown yet, and may never be
+                self.load_samples()
         else:
             self._store(self.samples, batch)
         if self._is_visible_to_user() and not self._timer.isActive():
             self._timer.start()
+        self.recorded.emit()
+
+    def load_samples(self) -> Samples:
+        """Return the samples. Loads NumPy for them the first time, which takes 0.1 s."""
+        if self.samples is None:
+            from launcher.gui.plots.samples import Samples
+
+            self.samples = Samples() if self._kept_samples is None else self._kept_samples
+            unstored, self._unstored = self._unstored, []
+            self._store(self.samples, unstored)
+        return self.samples
+
+    @property
+    def state(self) -> PlotState | None:
+        """The newest values, or None before the first sample."""
+        if self._latest is None:
+            return None
+        limit, note = self.references.limit, self._controller.note
+        return PlotState(self.load_samples(), self._latest, limit, note, self._server_start_s, self._throttled)
 
     def _store(self, samples: Samples, batch: list[MonitorSnapshot]) -> None:
         offset_s = time.time() - time.monotonic()
@@ -462,10 +492,9 @@ class PlotPanel(QWidget):
                 row.show_readings(latest.readings, samples, has_gpu=has_gpu, server_start_s=self._server_start_s)
         self._place_ends()
         self._show_no_server()
-        if self._is_idle or self._under_way:
+        state = self.state
+        if self._is_idle or self._under_way or state is None:
             return
-        limit, note = self.references.limit, self._controller.note
-        state = PlotState(samples, latest, limit, note, self._server_start_s, self._throttled)
         for row in self.rows.values():
             aside = row.plot.aside(state) if row.plot.aside is not None and row.absent is None else None
             if aside is not None:
@@ -503,13 +532,12 @@ class PlotPanel(QWidget):
 
     def attach_charts(self) -> None:
         """Load the plot library once and put the charts into the rows."""
-        if self.samples is not None:
+        if self._attached:
             return
         from launcher.gui.plots.chart import Chart
-        from launcher.gui.plots.samples import Samples
 
-        self._attaching = True
-        self.samples = Samples() if self._kept_samples is None else self._kept_samples
+        self._attaching = self._attached = True
+        self.load_samples()
         for row in self.rows.values():
             chart = Chart(row.plot, row.least_height)
             row.attach_chart(chart)
@@ -520,8 +548,6 @@ class PlotPanel(QWidget):
             chart.overlay.reset_requested.connect(self.reset_view)
         self._ends = None
         self._place_ends()
-        unstored, self._unstored = self._unstored, []
-        self._store(self.samples, unstored)
         self.schedule_drawing()
 
     def showEvent(self, event: QShowEvent) -> None:  # noqa: N802

@@ -75,7 +75,7 @@ class ReadOut(QWidget):
         line.setSpacing(theme.px(5))
         line.addWidget(self.value, 0, Qt.AlignmentFlag.AlignBottom)
         line.addWidget(self.unit, 1, Qt.AlignmentFlag.AlignBottom)
-        layout = QVBoxLayout(self)
+        layout = self._layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
         layout.addWidget(self.title)
@@ -87,6 +87,11 @@ class ReadOut(QWidget):
             layout.addWidget(self.caption, 1)
         self.set_pixels(theme.READOUT_PX)
         self.show_reading(quantity, Reading.unknown(tr("Not read yet.")))
+
+    def insert_line(self, widget: QWidget, *, caption_lines: int) -> None:
+        """Put a widget between the number and the text below, which gets the height of so many lines."""
+        self._layout.insertWidget(2, widget)
+        self.caption.setFixedHeight(caption_lines * self.caption.fontMetrics().lineSpacing())
 
     def set_pixels(self, pixels: int) -> None:
         """Set the height of the number."""

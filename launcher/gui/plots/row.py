@@ -109,19 +109,16 @@ class PlotRow(QWidget):
 
         Values from before `server_start_s` belong to an earlier server and are ignored.
         """
-        own = [(quantity, readings[quantity.name]) for quantity in self.plot.read_outs if quantity.name in readings]
-        if not own:
+        found = find_reading(self.plot, readings, samples, server_start_s)
+        if found is None:
             return
-        quantity, reading = next((each for each in own if each[1].value is not None), own[0])
+        quantity, reading, last = found
         newest_s = samples.newest_s
         oldest_s = server_start_s if quantity.of_server else float("-inf")
         from_s, to_s = max(newest_s - 2 * _MINUTE_S, oldest_s), newest_s - _MINUTE_S
         minute_before = None
         if reading.value is not None and from_s < to_s:
             minute_before = samples.mean(quantity.name, from_s, to_s)
-        last = samples.last_known(quantity.name)
-        if last is not None and newest_s - last[1] < oldest_s:
-            last = None
         self.read_out.show_reading(quantity, reading, last, minute_before=minute_before)
         was_known = any(curve.name in samples.names for curve in self.plot.curves)
         can_be_absent = self.plot.small or self.plot.with_gpu is not None
@@ -286,6 +283,24 @@ class PlotRow(QWidget):
         overlay.hover = Hover(x, tuple(header), tuple(rows), tuple(dots))
         overlay.update()
         return ", ".join(f"{row.name} {row.value}" for row in rows)
+
+
+def find_reading(
+    plot: Plot, readings: Mapping[str, Reading], samples: Samples, server_start_s: float
+) -> tuple[Quantity, Reading, tuple[float, float] | None] | None:
+    """Return what a plot's read-out shows: the quantity, its reading, and its last known value with its age.
+
+    The last value is None if it is from before `server_start_s` and belongs to a server. Returns None if nothing of the
+    plot is read.
+    """
+    own = [(quantity, readings[quantity.name]) for quantity in plot.read_outs if quantity.name in readings]
+    if not own:
+        return None
+    quantity, reading = next((each for each in own if each[1].value is not None), own[0])
+    last = samples.last_known(quantity.name)
+    if last is not None and quantity.of_server and samples.newest_s - last[1] < server_start_s:
+        last = None
+    return quantity, reading, last
 
 
 def _is_shown(curve: Quantity, samples: Samples) -> bool:
