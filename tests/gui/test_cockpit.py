@@ -124,6 +124,25 @@ def test_the_draft_length_is_changed_and_applied(page: CockpitPage, qtbot: QtBot
     assert previewer.basis.load.loads == 2
 
 
+def test_the_sliders_work_again_after_a_stop_and_a_start(
+    page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
+) -> None:
+    page.controls.mode.button("advanced").click()
+    fields = page.controls.restart.fields
+    values = {name: field.value for name, field in fields.items()}
+    visible = {name for name, field in fields.items() if field.isVisible()}
+    demo.controller.stop()
+    wait_for(ServerState.STOPPED)
+    qtbot.waitUntil(lambda: fields["ctx"].value is None)
+    assert {name for name, field in fields.items() if field.isVisible()} == visible
+    demo.controller.start()
+    wait_for(ServerState.READY)
+    qtbot.waitUntil(lambda: page.state.preview is not None)
+    assert {name: field.value for name, field in fields.items()} == values
+    assert {label.text() for label in fields["ctx"].findChildren(Label)} >= {"8,192"}
+    page.controls.mode.button("simple").click()
+
+
 def test_settings_that_fail_are_undone_and_the_reason_is_shown(
     page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
 ) -> None:

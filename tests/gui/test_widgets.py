@@ -123,6 +123,17 @@ class TestSliderField:
             field.show_hint(hint)
             assert field.heightForWidth(field.width()) == height
 
+    def test_a_value_that_was_unknown_is_shown_again(self) -> None:
+        field = SliderField("Context", [1, 2, 4])
+        field.set_value(4)
+        field.show_unknown()
+        assert field.value is None
+        field.set_values([1, 2, 4])
+        assert field.value is None
+        field.set_value(4)
+        assert field.value == 4
+        assert field.slider.accessibleDescription() == "4"
+
     def test_other_steps_keep_it_near(self) -> None:
         field = SliderField("Context", [1, 2, 4, 8])
         field.set_value(8)

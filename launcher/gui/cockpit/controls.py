@@ -466,6 +466,8 @@ class RestartFields(QWidget):
         super().__init__()
         self._state = state
         self._advanced = False
+        self._offered = set(ROWS)
+        """Settings that the last server left a choice in."""
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(theme.px(theme.GAP_M))
@@ -492,17 +494,19 @@ class RestartFields(QWidget):
         """Give the sliders the steps that this server supports."""
         previewer = self._state.previewer
         self.setEnabled(previewer is not None and not self._state.applying)
-        if previewer is None:
-            for name, field in self.fields.items():
+        if previewer is not None:
+            steps = {name: previewer.basis.slider_values(name) for name in self.fields}
+            # A hint explains a disabled draft slider.
+            self._offered = {name for name, values in steps.items() if len(values) > 1 or name == "draft"}
+        for name, field in self.fields.items():
+            field.setVisible(name in self._offered and (self._advanced or name in _SIMPLE_SETTINGS))
+            if previewer is None:
                 field.show_unknown()
-                field.setVisible(self._advanced or name in _SIMPLE_SETTINGS)
+            else:
+                field.set_values(steps[name])
+        if previewer is None:
             return
         basis = previewer.basis
-        for name, field in self.fields.items():
-            steps = basis.slider_values(name)
-            field.set_values(steps)
-            has_choice = len(steps) > 1 or name == "draft"  # a hint explains a disabled draft slider
-            field.setVisible(has_choice and (self._advanced or name in _SIMPLE_SETTINGS))
         self.fields["draft"].setEnabled(basis.can_draft)
         self._show_preview()
 

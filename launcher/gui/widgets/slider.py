@@ -137,8 +137,8 @@ class SliderField(QWidget):
 
     @property
     def value(self) -> object:
-        """The current value; None without any."""
-        return self._values[self.slider.value()] if self._values else None
+        """The current value; None while it is unknown or there are no values."""
+        return self._values[self.slider.value()] if self._values and self._is_known else None
 
     def set_value(self, value: object) -> None:
         """Set the value without emitting `value_changed`. A number between two steps goes to the nearest."""
@@ -161,7 +161,7 @@ class SliderField(QWidget):
         self._values = tuple(values)
         self.slider.setRange(0, max(len(self._values) - 1, 0))
         self.slider.blockSignals(False)
-        if value is not None and self._is_known:
+        if value is not None:
             self.set_value(value)
         self._update_texts()
 
