@@ -18,6 +18,7 @@ from launcher.app import settings
 from launcher.app.settings_declared import MOTION, VALUE_SYSTEM
 from launcher.base.errors import LauncherError
 from launcher.base.files import make_private_folder
+from launcher.base.messages import message
 from launcher.base.paths import check_writable, state_dir
 from launcher.base.units import process_age_s
 from launcher.gui import appearance, theme
@@ -233,13 +234,15 @@ def _report_slot_exceptions(window: Window) -> None:
         text = "".join(traceback.format_exception(kind, error, trace))
         if sys.stderr is not None:  # pythonw has none
             sys.stderr.write(text)
-        path = state_dir() / "logs" / "window.log"
+        path, is_logged = state_dir() / "logs" / "window.log", True
         try:
             with make_private_folder(path.parent).joinpath(path.name).open("a", encoding="utf-8") as log:
                 log.write(text)
-            hint = f"The details are in {path}."
         except OSError:
-            hint = ""
-        window.controller.show_problem(LauncherError(f"Something went wrong in the window: {error}.", hint))
+            is_logged = False
+        hint = message("The details are in {path}.", path=path) if is_logged else ""
+        reason = str(error).rstrip(".") or kind.__name__
+        title = message("Something went wrong in the window: {reason}.", reason=reason)
+        window.controller.show_problem(LauncherError(title, hint))
 
     sys.excepthook = hook

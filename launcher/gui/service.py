@@ -24,7 +24,6 @@ from launcher.gui.core_events import (
     SharingChanged,
     StartRequest,
 )
-from launcher.gui.translation import render, tr
 
 if TYPE_CHECKING:
     from launcher.app.engine_sentinel import BuildComparison
@@ -317,7 +316,7 @@ class ServerService:
         from launcher.app.tuned_match import measured_sentence
 
         sentence = await asyncio.to_thread(measured_sentence, launch)
-        return tr("Tuned on this machine: {sentence}", sentence=render(sentence)) if sentence else ""
+        return message("Tuned on this machine: {sentence}", sentence=sentence) if sentence else ""
 
     def _post_launched(self, session: "RemoteSession") -> None:
         from launcher.engine.demo import read_demo_preset
@@ -328,18 +327,19 @@ class ServerService:
         draft = launch.options.draft
         context = f"{launch.context // 1024}K" if launch.context % 1024 == 0 else f"{launch.context:,}"
         settings_text = (
-            tr("{context} context · draft {draft} · MTP on", context=context, draft=draft)
+            message("{context} context · draft {draft} · MTP on", context=context, draft=draft)
             if draft
-            else tr("{context} context · MTP off", context=context)
+            else message("{context} context · MTP off", context=context)
         )
         if launch.options.embeddings:
             settings_text = (
-                tr("{context} context · ranks texts", context=context)
+                message("{context} context · ranks texts", context=context)
                 if launch.options.reranking
-                else tr("{context} context · turns texts into vectors", context=context)
+                else message("{context} context · turns texts into vectors", context=context)
             )
-        settings_text += tr(" · shared with the network") if session.shared else ""
-        note = render(as_message(read_demo_preset().speed_note)) if self.served_name == DEMO else ""
+        if session.shared:
+            settings_text = join_messages(settings_text, message("shared with the network"), separator=" · ")
+        note = as_message(read_demo_preset().speed_note) if self.served_name == DEMO else ""
         address = session.supervisor.endpoint.url.removeprefix("http://")
         name, shared = launch.header.name, session.shared
         self._post(Launched(launch, name, settings_text, address, note, shared, shared and session.encrypted))

@@ -122,7 +122,7 @@ def derive_view(inputs: Inputs) -> View:
         meaning=_MEANING.get(state, "attention"),
         model_name=one_line(inputs.model or tr("No model yet")),
         address="" if resting else inputs.address,
-        settings="" if resting else inputs.settings,
+        settings="" if resting else render(inputs.settings),
         problem=one_line(render(error.message), _LONGEST_ERROR) if error else "",
         actions=error.actions if error else (),
         resting=resting,

@@ -87,9 +87,12 @@ def test_what_was_there_is_still_there(window: Window, wait_for: Wait, qtbot: Qt
     qtbot.waitUntil(lambda: cockpit.state.previewer is not None)
     cockpit.state.request_value("draft", 5)
     window.page("logs")
+    window.page("models")
     launch, lines, marks = window.controller.launch, len(window.page("logs").lines.all_lines), len(cockpit.plots.marks)
     change(window, qtbot, LANGUAGE, "zh_CN")
     assert window.controller.launch is launch, "nothing was restarted"
+    settings_text = tr("{context} context · draft {draft} · MTP on", context="8K", draft=2)
+    assert window.controller.view.settings == settings_text != "8K context · draft 2 · MTP on"
     window.show_page("cockpit")
     now = window.page("cockpit")
     assert now is not cockpit

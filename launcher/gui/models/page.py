@@ -468,7 +468,7 @@ class ModelsPage(QWidget):
         self.verifying.failed.connect(self._show_error)
         self.verifying.ended.connect(lambda: self.details.show_progress(None, 0))
         self._controller.launched.connect(self._handle_launch)
-        self._controller.view_changed.connect(lambda _view: self._show_details())
+        self._controller.view_changed.connect(self._handle_view)
         self._controller.setting_changed.connect(self._handle_setting)
 
     def _set_drawer_open(self) -> None:
@@ -583,6 +583,11 @@ class ModelsPage(QWidget):
                 done=lambda figures: self.details.show_figures(path, figures),
                 failed=self._show_error,
             )
+
+    @Slot(object)
+    def _handle_view(self, _view: object) -> None:
+        """Follow the server. As a slot it ends with the page; a lambda would go on with a page that is replaced."""
+        self._show_details()
 
     def _show_details(self) -> None:
         selected = self.selected

@@ -44,7 +44,7 @@ def rate_aside(state: PlotState) -> Aside:
     from_s, newest_s = max(samples.newest_s - MEAN_S, server_start_s), samples.newest_s
     mean = samples.mean("tokens_per_second", from_s, newest_s) if from_s <= newest_s else None
     lines = [] if mean is None else [tr("mean of 5 min {rate:,.1f}", rate=mean)]
-    tips = [note] if note else []
+    tips = [render(note)] if note else []
     if limit is not None and limit.value:
         if mean is not None:
             lines.append(tr("{share:.0f} % of the limit", share=100 * mean / limit.value))

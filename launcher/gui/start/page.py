@@ -447,7 +447,7 @@ class StartPage(QWidget):
     def _show_plan(self) -> None:
         result, plan, inputs = self.result, self.plan, self._controller.inputs
         if self._is_serving:
-            self.card.show_served(self._served_model, inputs.settings, inputs.address)
+            self.card.show_served(self._served_model, render(inputs.settings), inputs.address)
             return
         if result is None:
             return
