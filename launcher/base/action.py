@@ -33,6 +33,7 @@ class ActionKind(StrEnum):
     UPDATE_DRIVER = "update_driver"
     INSTALL_LIBRARY = "install_library"
     FREE_MEMORY = "free_memory"
+    FREE_PROCESSOR = "free_processor"
     UNSET_VARIABLE = "unset_variable"
     CHECK_NETWORK = "check_network"
     SHORTER_PROMPT = "shorter_prompt"

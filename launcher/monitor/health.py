@@ -21,6 +21,7 @@ from launcher.monitor.health_event import (
     ServerSetup,
 )
 from launcher.monitor.host_memory import HostMemoryDetector
+from launcher.monitor.processor import BusyProcessorDetector
 
 # Drafts that are not made or rarely accepted, and requests that wait.
 
@@ -728,6 +729,7 @@ _CAUSES = frozenset(
         FindingCode.THROTTLED_HARDWARE,
         FindingCode.THROTTLED_POWER,
         FindingCode.GPU_UNUSED,
+        FindingCode.PROCESSOR_BUSY,
     }
 )
 """Findings that explain slow replies, so SPEED_FALLING is not raised while there is one of them."""
@@ -757,6 +759,7 @@ class Health:
             FindingCode.REQUESTS_WAIT: Latch(WaitingRequestsDetector(setup), raise_checks=10, clear_checks=10),
             FindingCode.PROMPT_READ_AGAIN: Latch(RereadPromptsDetector(setup), raise_checks=1, clear_checks=1),
             FindingCode.HOST_MEMORY: Latch(HostMemoryDetector(setup), raise_checks=1, clear_checks=15),
+            FindingCode.PROCESSOR_BUSY: Latch(BusyProcessorDetector(setup), raise_checks=1, clear_checks=3),
             FindingCode.SPEED_FALLING: Latch(FallingSpeedDetector(self.speed), raise_checks=2, clear_checks=2),
         }
 

@@ -34,6 +34,7 @@ class FindingCode(StrEnum):
     ACCEPTANCE_LOW = "acceptance_low"
     DRAFTS_INERT = "drafts_inert"
     GPU_UNUSED = "gpu_unused"
+    PROCESSOR_BUSY = "processor_busy"
     REQUESTS_WAIT = "requests_wait"
     PROMPT_READ_AGAIN = "prompt_read_again"
     HOST_MEMORY = "host_memory"
@@ -124,7 +125,8 @@ class Moment:
 
     `readings` are means since the last check. `generating` is whether tokens were generated since then, `waiting` the
     number of requests that wait for a slot; both are None if unknown. `finished` are the replies that ended since then,
-    `prompts` what each of these requests read again, None for one that read nothing twice.
+    `prompts` what each of these requests read again, None for one that read nothing twice. `others_percent` is the
+    processor share of other programs since the last check.
     """
 
     time_s: float
@@ -135,6 +137,7 @@ class Moment:
     finished: tuple[FinishedReply, ...] = ()
     prompts: tuple[Reread | None, ...] = ()
     on_battery: bool | None = None
+    others_percent: float | None = None
 
     def value(self, name: str) -> float | None:
         """Return a reading's value, or None if unknown."""

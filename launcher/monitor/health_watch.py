@@ -298,6 +298,7 @@ class HealthWatch:
             waiting=self._count_waiting(held_requests),
             finished=tuple(self._add_others_share(began_s, reply) for began_s, reply in self._finished),
             on_battery=machine.on_battery,
+            others_percent=machine.others_percent,
             prompts=tuple(self._prompts),
         )
         self._finished.clear()

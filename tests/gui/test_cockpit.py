@@ -312,6 +312,11 @@ def check_that_a_finding_is_shown_with_its_button_until_it_ends(page: CockpitPag
     next(iter(page.notices.findings.values())).close_button.click()
     demo.controller.health_changed.emit((finding,))
     assert not page.notices.isVisible()
+    by_hand = Action(ActionKind.PLUG_IN, "Plug in the charger")
+    demo.controller.health_changed.emit((Finding(FindingCode.THROTTLED_POWER, "On battery.", {}, by_hand),))
+    (banner,) = page.notices.findings.values()
+    assert (banner.text.text(), banner.buttons) == ("On battery. To do: Plug in the charger.", [])
+    demo.controller.health_changed.emit(())
 
 
 @pytest.mark.thorough

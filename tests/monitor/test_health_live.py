@@ -18,8 +18,11 @@ ENDLESS = ChatRequest([{"role": "user", "content": "What is MTP?"}], extra={"ign
 
 async def main():
     events = asyncio.Queue()
+    def note(event):
+        if event.finding.code == "throttled_hot":
+            events.put_nowait(event)
     options = ServeOptions(model=Path(os.environ["STUB_MODEL"]), built_in=True, threads=1)
-    async with serve(options, on_health=events.put_nowait) as session:
+    async with serve(options, on_health=note) as session:
         session.monitor.periods, session.monitor.health_watch.period_s = MonitorPeriods(metrics_s=0.05), 0.05
         asking = asyncio.create_task(session.send_request(ENDLESS))
         raised = await asyncio.wait_for(events.get(), 120)

@@ -342,7 +342,10 @@ class NoticeArea(QWidget):
                 continue
             banner = self.findings.get(finding.code) or self._add_banner(finding.code)
             button = self._make_fix_button(finding.action)
-            banner.show_message(finding.sentence, _BANNER_MEANINGS[finding.level.value], [button] if button else [])
+            text = finding.sentence
+            if finding.action is not None and button is None:  # only the user can do it
+                text = tr("{finding} To do: {action}.", finding=text, action=finding.action.label)
+            banner.show_message(text, _BANNER_MEANINGS[finding.level.value], [button] if button else [])
         self._hide_if_empty()
 
     def _add_banner(self, code: "FindingCode") -> Banner:
