@@ -2,7 +2,7 @@
 
     python -m tools.catalogue_check [ID ...]
 
-Every repository is listed once, at the head of its main branch. Exits with 1 if something is to be mended in presets/,
+Every repository is listed once, at the head of its main branch. Exits with 1 if something must be corrected in presets/,
 or if a repository could not be listed.
 """
 

@@ -100,7 +100,7 @@ class AttachedBench:
     async def _read_reply(self, request: ChatRequest, tokens: int) -> Reply:
         characters_left = _MAX_CHARACTERS_PER_TOKEN * tokens
 
-        def check(delta: Delta) -> None:
+        def count_characters(delta: Delta) -> None:
             nonlocal characters_left
             characters_left -= len(delta.content) + len(delta.reasoning)
             if characters_left < 0:
@@ -117,7 +117,7 @@ class AttachedBench:
         began_s = time.monotonic()
         try:
             async with self.server.chat(request) as deltas:
-                return await read_reply(deltas, began_s, meter, check)
+                return await read_reply(deltas, began_s, meter, count_characters)
         finally:
             self.monitor.end_reply_meter(meter)
 

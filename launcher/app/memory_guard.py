@@ -118,7 +118,7 @@ class _WatchedModel:
         self._lines_read = 0
         self._latch: Latch | None = None
 
-    async def check(self, time_s: float, root: Path) -> str | None:
+    async def check_memory(self, time_s: float, root: Path) -> str | None:
         """Check once. Return the sentence of a finding that was raised, None if there is none."""
         supervisor, pid = self._supervisor, self._supervisor.engine_pid
         if pid is None or supervisor.is_changing or supervisor.status.state not in SERVING:
@@ -167,17 +167,17 @@ class PoolMemoryGuard:
         while True:
             while not pool.supervisors_beside:
                 await pool.wait_for_change()
-            await self.check(pool.supervisors_beside, read_root())
+            await self.check_models(pool.supervisors_beside, read_root())
             await self._pause()
 
-    async def check(self, supervisors: Mapping[str, Supervisor], root: Path) -> None:
+    async def check_models(self, supervisors: Mapping[str, Supervisor], root: Path) -> None:
         """Check each model, by its name, once."""
         self._watched = {name: watched for name, watched in self._watched.items() if name in supervisors}
         for name, supervisor in supervisors.items():
             if name not in self._watched:
                 guard = MemoryGuard(_PooledServer(supervisor), self._notify, agreed=self._agreed)
                 self._watched[name] = _WatchedModel(supervisor, guard)
-            found = await self._watched[name].check(self._clock(), root)
+            found = await self._watched[name].check_memory(self._clock(), root)
             if found is not None:
                 self._notify(Notice(MODEL_FILLS_MEMORY, message("{model}: {finding}", model=name, finding=found)))
 

@@ -637,7 +637,7 @@ def _keep_plans(shelf: ModelShelf, known: ModelShelf) -> ModelShelf:
     """Return a shelf with the plans of an earlier one, for the files that are the same."""
     earlier = {each.key: each for each in known.models}
 
-    def keep(model: LibraryModel) -> LibraryModel:
+    def restore_plans(model: LibraryModel) -> LibraryModel:
         before = earlier.get(model.key)
         if before is None or before.used_s != model.used_s:  # other settings may have been used and kept
             return model
@@ -651,4 +651,4 @@ def _keep_plans(shelf: ModelShelf, known: ModelShelf) -> ModelShelf:
             files.append(each)
         return replace(model, files=_order_files(files))
 
-    return replace(shelf, models=tuple(keep(each) for each in shelf.models))
+    return replace(shelf, models=tuple(restore_plans(each) for each in shelf.models))

@@ -210,10 +210,10 @@ class Controller(QObject):
     def answer_drain(self, answer: DrainAnswer) -> None:
         """Answer `drain_asked`."""
 
-        async def work(_report: object) -> None:
+        async def pass_answer(_report: object) -> None:
             self._service.answer_drain(answer)
 
-        self._run(work)
+        self._run(pass_answer)
 
     def set_shared(
         self, shared: bool, ended: Callable[[LauncherError | None], object], *, encrypted: bool = True

@@ -26,7 +26,7 @@ from launcher.gui.core_events import (
 )
 
 if TYPE_CHECKING:
-    from launcher.app.engine_sentinel import BuildComparison
+    from launcher.app.engine_comparison import BuildComparison
     from launcher.app.remote_session import RemoteSession
     from launcher.app.use_counting import UseCounting
     from launcher.base.action import Action
@@ -152,7 +152,7 @@ class ServerService:
         while True:
             await asyncio.sleep(check_s)
             # Not before the first wait: these load half of the program, which would hold up the window's start.
-            from launcher.app.engine_sentinel import compare_engines, find_uncompared_update
+            from launcher.app.engine_comparison import compare_engines, find_uncompared_update
             from launcher.app.session import ServerSession
 
             update = await asyncio.to_thread(find_uncompared_update)

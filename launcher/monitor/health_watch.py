@@ -268,7 +268,7 @@ class HealthWatch:
             return held_requests or None
         return held_requests + self._counters.waiting
 
-    def check(
+    def run_detectors(
         self, now_s: float, machine: CheckInput | None, series: Mapping[str, Series], *, held_requests: int = 0
     ) -> None:
         """Run the detectors, and pass their events to the listener. `machine` is None if no server is ready.

@@ -225,7 +225,9 @@ class Monitor:
                     )
                 )
                 if read_check is not None:
-                    self.health_watch.check(next_s, check_input, self.series, held_requests=server.held_requests)
+                    self.health_watch.run_detectors(
+                        next_s, check_input, self.series, held_requests=server.held_requests
+                    )
                     next_check_s = next_s + self.health_watch.period_s
                 elif not serving:
                     self.health_watch.reset()

@@ -127,8 +127,8 @@ def test_a_restart_that_fails_says_how_it_would_do() -> None:
         assert "so the previous ones were restored" in failed.stderr
         command = find_command(failed.stderr)
         assert re.fullmatch(r"mtp-launcher restart --set ctx=\d+ --set draft=1", command)
-        mended = run(*shlex.split(command))
-        assert mended.returncode == 0, mended.stderr
+        fixed = run(*shlex.split(command))
+        assert fixed.returncode == 0, fixed.stderr
         (after,) = json.loads(run("mtp-launcher", "status", "--json").stdout)
         assert before["settings"]["ctx"] < after["settings"]["ctx"] < 3_000_000
         assert after["settings"]["draft"] == 1

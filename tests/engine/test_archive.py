@@ -45,7 +45,7 @@ def zipped(path: Path, *members: tuple[str, bytes], mode: int = stat.S_IFREG | 0
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members:
             info = zipfile.ZipInfo(name)
-            info.filename = name  # as it is, also where zipfile would mend it
+            info.filename = name  # as it is, also where zipfile would correct it
             info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, mode << 16
             with warnings.catch_warnings(action="ignore"):  # of names that are there twice
                 archive.writestr(info, content)

@@ -110,7 +110,7 @@ async def looks(engine: Engine, guard: Guard, seconds: float, each: Callable[[],
     for _ in range(round(seconds / LIMITS.period_s)):
         each()
         engine.clocks.go(LIMITS.period_s)
-        if (error := await guard.check()) is not None:
+        if (error := await guard.check_engine()) is not None:
             return error
     return None
 

@@ -77,7 +77,7 @@ class LimitedServer:
         watch = self.session.monitor.health_watch
         machine = await asyncio.to_thread(watch.read_machine, self._gpu, pid, supervisor.launch, supervisor.log)
         self._now_s += 4.0
-        watch.check(self._now_s, machine, {})
+        watch.run_detectors(self._now_s, machine, {})
 
 
 async def send_words(client: httpx.AsyncClient, chance: random.Random, **fields: object) -> None:

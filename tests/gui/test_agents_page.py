@@ -154,8 +154,8 @@ def test_too_little_context_is_mended_by_one_button(
     assert page.needs.context.text() == "8,192 tokens, too few"
     assert "runs 8K, needs 24K" in page.needs.meter.accessibleName()
     assert not verdict.start_button.isEnabled()
-    assert verdict.mend_button.text().startswith("Raise the context to 24K")
-    click(verdict.mend_button, qtbot)
+    assert verdict.fix_button.text().startswith("Raise the context to 24K")
+    click(verdict.fix_button, qtbot)
     wait_for_title(page, qtbot, "Ready for opencode:")
     launch = window.controller.launch
     assert launch is not None
@@ -178,7 +178,7 @@ def test_what_a_check_finds_is_explained_beside_the_turns(
         wait_for_title(page, qtbot, "Not checked yet")
         press(page.verdict, qtbot, "Check")
     else:
-        click(page.verdict.mend_button, qtbot)
+        click(page.verdict.fix_button, qtbot)
     wait_for_title(page, qtbot, "Not ready for opencode.")
     qtbot.waitUntil(lambda: not page.control.is_busy)
     assert "answered with text" in page.verdict.text.text()
@@ -211,7 +211,7 @@ def test_one_more_slot_mends_a_prompt_that_is_read_again(
     qtbot.waitUntil(lambda: page.control.record is not record)
     assert window.controller.launch is not None
     assert window.controller.launch.options.slots == 2
-    qtbot.waitUntil(lambda: page.verdict.mend_button.text() == "Check again")  # more slots are no help here
+    qtbot.waitUntil(lambda: page.verdict.fix_button.text() == "Check again")  # more slots are no help here
 
 
 def test_without_a_terminal_the_command_is_shown(

@@ -113,12 +113,12 @@ def facts(page: ModelsPage) -> dict[str, str]:
 
 
 def row_of(page: ModelsPage, key: str) -> Row:
-    return page.list.tree.row_at(page.list.tree.find(key))
+    return page.list.tree.row_at(page.list.tree.find_index(key))
 
 
 def click_row(page: ModelsPage, qtbot: QtBot, key: str, place: QPoint | None = None) -> None:
     """Click a row, at its name or at a place of the viewport."""
-    index = page.list.tree.find(key)
+    index = page.list.tree.find_index(key)
     page.list.scrollTo(index)
     where = place or page.list.visualRect(index).topLeft() + QPoint(80, 10)
     qtbot.mouseClick(page.list.viewport(), Qt.MouseButton.LeftButton, pos=where)
@@ -126,7 +126,7 @@ def click_row(page: ModelsPage, qtbot: QtBot, key: str, place: QPoint | None = N
 
 def press_row_button(page: ModelsPage, qtbot: QtBot, key: str, file_key: str | None = None) -> None:
     """Click the button that is painted in a row."""
-    index = page.list.tree.find(key, file_key)
+    index = page.list.tree.find_index(key, file_key)
     page.list.scrollTo(index)
     button = page.list.pressable(index)
     assert button is not None
@@ -178,16 +178,16 @@ def test_the_other_quants_are_behind_the_arrow_and_planned_when_it_is_pressed(
 ) -> None:
     page = open_page(CARD, waits=True)
     model = next(each for each in page.list.models if not each.is_planned and len(each.files) > 6)
-    index = page.list.tree.find(model.key)
+    index = page.list.tree.find_index(model.key)
     page.list.scrollTo(index)
     rect = page.list.visualRect(index)
     click_row(page, qtbot, model.key, QPoint(page.list.viewport().width() - 12, rect.center().y()))
-    assert page.list.isExpanded(page.list.tree.find(model.key))
+    assert page.list.isExpanded(page.list.tree.find_index(model.key))
     planned = lambda: next(each for each in page.list.models if each.key == model.key).is_planned  # noqa: E731
     qtbot.waitUntil(planned)
-    assert page.list.isExpanded(page.list.tree.find(model.key))
+    assert page.list.isExpanded(page.list.tree.find_index(model.key))
     opened = next(each for each in page.list.models if each.key == model.key)
-    rows = [page.list.tree.row_at(page.list.tree.find(model.key, each.key)) for each in opened.files]
+    rows = [page.list.tree.row_at(page.list.tree.find_index(model.key, each.key)) for each in opened.files]
     assert rows[0].note == "best for this card"
     assert all(row.fit for row in rows)
     assert {row.fit for row in rows} > {"FITS"}
@@ -196,7 +196,7 @@ def test_the_other_quants_are_behind_the_arrow_and_planned_when_it_is_pressed(
     assert page.details.subtitle.text().startswith(opened.files[1].quant)
     page.list.choose(model.key)
     qtbot.keyClick(page.list, Qt.Key.Key_Space)
-    assert not page.list.isExpanded(page.list.tree.find(model.key))
+    assert not page.list.isExpanded(page.list.tree.find_index(model.key))
 
 
 def test_files_are_listed_with_what_is_known(
@@ -750,7 +750,7 @@ def test_no_sentence_of_the_page_names_a_command(open_page: OpenPage, window: Wi
 def test_a_screen_reader_hears_a_row_as_a_sentence(open_page: OpenPage) -> None:
     page = open_page(CARD, waits=True)
     model: LibraryModel = page.list.models[0]
-    heard = page.list.tree.data(page.list.tree.find(model.key), Qt.ItemDataRole.AccessibleTextRole)
+    heard = page.list.tree.data(page.list.tree.find_index(model.key), Qt.ItemDataRole.AccessibleTextRole)
     for part in (model.name, "recommended", "FITS", "t/s", "GB", "Download"):
         assert part in heard
 

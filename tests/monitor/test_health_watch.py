@@ -61,16 +61,16 @@ def timings(tokens: int, *, cached: int = 0, prompt: int = 100) -> Timings:
 class TestOwnReplies:
     def test_a_reply_is_seen_with_its_context_and_what_others_took(self, seen: list[Seen]) -> None:
         watch = HealthWatch()
-        watch.check(0.0, sensed(pid=1), {})
+        watch.run_detectors(0.0, sensed(pid=1), {})
         meter = ReplyMeter()
         watch.reply_started(meter, 1.0)
-        watch.check(2.0, sensed(10.0), {})
+        watch.run_detectors(2.0, sensed(10.0), {})
         meter.add(timings(50, cached=1_000))
-        watch.check(4.0, sensed(30.0), {})
+        watch.run_detectors(4.0, sensed(30.0), {})
         meter.add(timings(200, cached=1_000))
         watch.reply_ended(meter, 5.0)
-        watch.check(6.0, sensed(50.0), {})
-        watch.check(8.0, sensed(0.0), {})
+        watch.run_detectors(6.0, sensed(50.0), {})
+        watch.run_detectors(8.0, sensed(0.0), {})
         (health,) = seen
         assert [one.generating for one in health.moments] == [None, False, True, None, None]
         assert [len(one.finished) for one in health.moments] == [0, 0, 0, 1, 0]
@@ -81,7 +81,7 @@ class TestOwnReplies:
 
     def test_replies_at_once_are_counted_as_such_whoever_asks(self, seen: list[Seen]) -> None:
         watch = HealthWatch()
-        watch.check(0.0, sensed(pid=1), {})
+        watch.run_detectors(0.0, sensed(pid=1), {})
         meters = [ReplyMeter(), ReplyMeter()]
         for meter in meters:
             watch.reply_started(meter, 1.0)
@@ -89,16 +89,16 @@ class TestOwnReplies:
         watch.add_counters(None, Counters(0, 0, 0, 0, 0, (), processing=3), 0.0)
         for meter in meters:
             watch.reply_ended(meter, 5.0)
-        watch.check(6.0, sensed(), {})
+        watch.run_detectors(6.0, sensed(), {})
         assert [reply.streams for reply in seen[0].moments[-1].finished] == [3, 3]
 
     def test_a_reply_that_never_came_says_nothing(self, seen: list[Seen]) -> None:
         watch = HealthWatch()
-        watch.check(0.0, sensed(pid=1), {})
+        watch.run_detectors(0.0, sensed(pid=1), {})
         meter = ReplyMeter()
         watch.reply_started(meter, 1.0)
         watch.reply_ended(meter, 2.0)
-        watch.check(2.0, sensed(), {})
+        watch.run_detectors(2.0, sensed(), {})
         assert seen[0].moments[-1].finished == ()
 
 
@@ -114,40 +114,40 @@ class TestOtherClients:
         self, seen: list[Seen], tokens: int, seconds: float, prompt: int, context_used: float | None
     ) -> None:
         watch = HealthWatch()
-        watch.check(0.0, sensed(pid=1), {})
+        watch.run_detectors(0.0, sensed(pid=1), {})
         watch.add_counters(NOTHING, self.after(tokens=tokens, seconds=seconds, prompt=prompt), 0.0)
-        watch.check(2.0, sensed(), {})
+        watch.run_detectors(2.0, sensed(), {})
         (reply,) = seen[0].moments[-1].finished
         assert (reply.predicted_n, reply.context_used, reply.drafted, reply.accepted) == (tokens, context_used, 100, 60)
 
     def test_drafts_that_a_build_does_not_count_are_unknown(self, seen: list[Seen]) -> None:
         watch = HealthWatch()
-        watch.check(0.0, sensed(pid=1), {})
+        watch.run_detectors(0.0, sensed(pid=1), {})
         watch.add_counters(NOTHING, self.after(tokens=300, seconds=1, prompt=9, counts=False), 0.0)
-        watch.check(2.0, sensed(), {})
+        watch.run_detectors(2.0, sensed(), {})
         (reply,) = seen[0].moments[-1].finished
         assert (reply.drafted, reply.accepted) == (None, None)
 
     def test_our_own_replies_are_not_counted_twice(self, seen: list[Seen]) -> None:
         watch = HealthWatch()
-        watch.check(0.0, sensed(pid=1), {})
+        watch.run_detectors(0.0, sensed(pid=1), {})
         meter = ReplyMeter()
         watch.reply_started(meter, 0.5)
         meter.add(timings(200))
         watch.reply_ended(meter, 1.5)
         watch.add_counters(NOTHING, self.after(tokens=200, seconds=2, prompt=9), 0.0)
-        watch.check(2.0, sensed(), {})
+        watch.run_detectors(2.0, sensed(), {})
         assert len(seen[0].moments[-1].finished) == 1
 
 
 def test_readings_are_means_since_the_last_look(seen: list[Seen]) -> None:
     watch = HealthWatch()
     power, gone = Series("gpu_power_w"), Series("gpu_temperature_c")
-    watch.check(0.0, sensed(pid=1), {})
+    watch.run_detectors(0.0, sensed(pid=1), {})
     for time_s, watts in ((0.5, 100.0), (1.0, 300.0), (1.5, None)):
         power.add(time_s, Reading(watts, None if watts else "No answer."))
         gone.add(time_s, Reading.unknown("The driver does not say."))
-    watch.check(2.0, sensed(), {"gpu_power_w": power, "gpu_temperature_c": gone, "host_cpu_percent": power})
+    watch.run_detectors(2.0, sensed(), {"gpu_power_w": power, "gpu_temperature_c": gone, "host_cpu_percent": power})
     assert seen[0].moments[-1].readings == {
         "gpu_power_w": Reading(200.0),
         "gpu_temperature_c": Reading.unknown("The driver does not say."),
@@ -157,11 +157,11 @@ def test_readings_are_means_since_the_last_look(seen: list[Seen]) -> None:
 
 def test_a_restarted_server_is_a_new_one(seen: list[Seen]) -> None:
     watch = HealthWatch()
-    watch.check(0.0, sensed(pid=1), {})
+    watch.run_detectors(0.0, sensed(pid=1), {})
     watch.reset()
     assert watch.health is None
     assert watch.open_findings == ()
-    watch.check(4.0, sensed(pid=2), {})
+    watch.run_detectors(4.0, sensed(pid=2), {})
     assert [health.setup.engine_pid for health in seen] == [1, 2]
 
 
@@ -169,13 +169,13 @@ def test_a_restarted_server_is_a_new_one(seen: list[Seen]) -> None:
 def test_what_was_found_of_an_engine_is_over_when_another_takes_its_place(ends_first: bool) -> None:
     received: list[tuple[bool, int]] = []
     watch = HealthWatch(lambda event: received.append((event.cleared, len(watch.open_findings))))
-    watch.check(0.0, sensed(pid=1), {})
+    watch.run_detectors(0.0, sensed(pid=1), {})
     watch.note_prompt(Reread(9_000, 3.0, RereadCause.RESTART))
-    watch.check(2.0, sensed(), {})
+    watch.run_detectors(2.0, sensed(), {})
     assert received == [(False, 1)]
     if ends_first:
         watch.reset()
-    watch.check(4.0, sensed(pid=2), {})
+    watch.run_detectors(4.0, sensed(pid=2), {})
     assert received == [(False, 1), (True, 0)]
 
 

@@ -234,11 +234,11 @@ class NotingWatch(HealthWatch):
         super().__init__()
         self.looks: list[float] = []
 
-    def check(
+    def run_detectors(
         self, now_s: float, machine: CheckInput | None, series: Mapping[str, Series], *, held_requests: int = 0
     ) -> None:
         self.looks.append(now_s)
-        super().check(now_s, machine, series, held_requests=held_requests)
+        super().run_detectors(now_s, machine, series, held_requests=held_requests)
 
 
 async def test_the_detectors_look_as_often_at_rest(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ class Guard:
         while True:
             await asyncio.sleep(self._limits.period_s)
             try:
-                error = await self.check()
+                error = await self.check_engine()
             except Exception as failed:  # noqa: BLE001 -- a bug in a check must not end the engine
                 if not check_fails:
                     _log.exception("A check of the server failed")
@@ -142,7 +142,7 @@ class Guard:
             if error is not None:
                 return error
 
-    async def check(self) -> LauncherError | None:
+    async def check_engine(self) -> LauncherError | None:
         """Check once and send new notices; return the reason if the engine has to be ended."""
         slept_s = self._detect_sleep()
         healthy = await self._client.is_healthy()

@@ -196,12 +196,12 @@ class AgentControl(QObject):
     def find_agents(self) -> None:
         """Find out which agents are installed, and then what the chosen one would get."""
 
-        async def work(_report: object) -> tuple[FoundAgents, tuple[str, ...]]:
+        async def find_programs(_report: object) -> tuple[FoundAgents, tuple[str, ...]]:
             from launcher.agents.terminal import list_terminals
 
             return await asyncio.to_thread(find_agents), await asyncio.to_thread(list_terminals)
 
-        self._bridge.run(work, done=lambda found: self._show_found(*found))
+        self._bridge.run(find_programs, done=lambda found: self._show_found(*found))
 
     def _show_found(self, found: FoundAgents, terminals: tuple[str, ...]) -> None:
         is_new = found != self.found
@@ -215,7 +215,7 @@ class AgentControl(QObject):
         self.read_session()
 
     def _read_versions(self, agents: tuple[Agent, ...]) -> None:
-        async def work(report: Callable[[object], None]) -> None:
+        async def read_versions(report: Callable[[object], None]) -> None:
             for agent in agents:  # one after another: each starts a program
                 try:
                     program = await asyncio.to_thread(find_program, agent)
@@ -227,7 +227,7 @@ class AgentControl(QObject):
             self.versions[version[0]] = version[1]
             self.agents_changed.emit()
 
-        self._bridge.run(work, reported=show)
+        self._bridge.run(read_versions, reported=show)
 
     def read_session(self) -> None:
         """Read what the chosen agent would get now."""
@@ -237,10 +237,10 @@ class AgentControl(QObject):
         if self._reading is not None:
             self._reading.cancel()
 
-        async def work(_report: object) -> AgentSession:
+        async def read_chosen(_report: object) -> AgentSession:
             return await self._read_session(agent, own)
 
-        self._reading = self._bridge.run(work, done=self._show_session, failed=self._show_reading_error)
+        self._reading = self._bridge.run(read_chosen, done=self._show_session, failed=self._show_reading_error)
 
     async def _read_session(self, agent: Agent, own: tuple[str, str] | None) -> AgentSession:
         """Return what an agent would get. Runs on the core's thread."""
@@ -260,7 +260,7 @@ class AgentControl(QObject):
 
     # What is done.
 
-    def start(self) -> None:
+    def start_agent(self) -> None:
         """Start the chosen agent in the chosen folder, on a server that suits it, and check that server."""
         if self.folder is not None:
             self._prepare_server(self._open_terminal)
@@ -269,7 +269,7 @@ class AgentControl(QObject):
         """Start a server that suits the agent, without the agent."""
         self._prepare_server(lambda _url: self._end_activity())
 
-    def check(self) -> None:
+    def start_check(self) -> None:
         """Check the server; start it first if it does not run or does not suit the agent."""
         self._prepare_server(self._check_server)
 
@@ -295,10 +295,10 @@ class AgentControl(QObject):
             return
         self._begin_activity(Activity.PREPARING)
 
-        async def work(_report: object) -> AgentSession:
+        async def read_needs(_report: object) -> AgentSession:
             return await self._read_session(agent, own)
 
-        self._run(work, lambda session: self._serve(session, ready))
+        self._run(read_needs, lambda session: self._serve(session, ready))
 
     def _serve(self, session: AgentSession, ready: Callable[[str], object]) -> None:
         self._show_session(session)
@@ -320,14 +320,14 @@ class AgentControl(QObject):
         self._begin_activity(Activity.OPENING)
         is_checked = self.is_record_fresh and self.record is not None and self.record.verdict.ready
 
-        async def work(_report: object) -> None:
+        async def open_agent(_report: object) -> None:
             from launcher.agents.terminal import open_terminal
             from launcher.base.own_command import own_command
 
             command = own_command("code", agent.name, "--url", url)
             await asyncio.to_thread(open_terminal, command, folder, prompt, terminal)
 
-        self._run(work, lambda _: self._end_activity() if is_checked else self._check_server(url))
+        self._run(open_agent, lambda _: self._end_activity() if is_checked else self._check_server(url))
 
     def _check_server(self, url: str) -> None:
         agent = self.agent
@@ -337,12 +337,12 @@ class AgentControl(QObject):
         self.requests = ()
         self._begin_activity(Activity.CHECKING)
 
-        async def work(report: Callable[[object], None]) -> Verdict:
+        async def send_checks(report: Callable[[object], None]) -> Verdict:
             from launcher.app.agent_session import check_running
 
             return await check_running(agent, url, report)
 
-        self._run(work, lambda verdict: self._keep_verdict(agent, verdict), reported=self._show_request)
+        self._run(send_checks, lambda verdict: self._keep_verdict(agent, verdict), reported=self._show_request)
 
     def _show_request(self, request: CheckedRequest) -> None:
         self.requests = (*self.requests, request)

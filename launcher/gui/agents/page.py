@@ -26,7 +26,7 @@ from launcher.gui.agents.check_card import CheckCard
 from launcher.gui.agents.control import Activity, AgentControl
 from launcher.gui.agents.needs_card import NeedsCard
 from launcher.gui.agents.session_card import SessionCard
-from launcher.gui.agents.text import Mend
+from launcher.gui.agents.text import Fix
 from launcher.gui.agents.verdict_card import VerdictCard
 from launcher.gui.labels import set_tooltip
 from launcher.gui.translation import tr
@@ -64,7 +64,7 @@ class AgentsPage(QWidget):
         rows = AgentRows(self.control, self)
         self.list = AgentList(rows)
         self.list.chosen.connect(self.control.choose_agent)
-        self.verdict = VerdictCard(self.control, self.apply_mend)
+        self.verdict = VerdictCard(self.control, self.apply_fix)
         self.needs, self.session, self.check = NeedsCard(), SessionCard(), CheckCard()
         self._lay_out()
         self.control.changed.connect(self._show_state)
@@ -176,29 +176,29 @@ class AgentsPage(QWidget):
         self.needs.show_session(session, _judge_needs(verdict) if verdict is not None and not is_stale else {})
         self.session.show_session(session)
 
-    def apply_mend(self, mend: Mend) -> None:
+    def apply_fix(self, fix: Fix) -> None:
         """Do what the button of a verdict says."""
         control, agent = self.control, self.control.agent
-        match mend:
-            case Mend.CHECK | Mend.RESTART:
-                control.check()
-            case Mend.MORE_SLOTS if agent is not None:
+        match fix:
+            case Fix.CHECK | Fix.RESTART:
+                control.start_check()
+            case Fix.MORE_SLOTS if agent is not None:
                 control.change_settings({"slots": agent.slots, "kv_unified": True})
-            case Mend.NO_DRAFTS:
+            case Fix.NO_DRAFTS:
                 control.change_settings({"draft": 0})
-            case Mend.SUGGESTED_PLAN if control.failure or control.reading_error:
+            case Fix.SUGGESTED_PLAN if control.failure or control.reading_error:
                 error = control.failure or control.reading_error
                 self._controller.show_plan(str(error.facts["suggested"]) if error is not None else "")
-            case Mend.PLANS:
+            case Fix.PLANS:
                 self._controller.show_plans("agents")
-            case Mend.LOOK_AGAIN:
+            case Fix.SEARCH_AGAIN:
                 control.find_agents()
-            case Mend.CANCEL:
+            case Fix.CANCEL:
                 control.cancel()
 
     def _check_again(self) -> None:
         self.verdict.keep_focus()
-        self.control.check()
+        self.control.start_check()
 
     def _open_copy_menu(self) -> None:
         self.copy_menu.popup(self.copy_button.mapToGlobal(self.copy_button.rect().bottomLeft()))

@@ -30,7 +30,7 @@ _FRESH_S, _MINUTE_S, _HOUR_S = 60, 60, 3_600
 _THOUSAND = 1_024
 
 
-class Mend(Enum):
+class Fix(Enum):
     """What the one button of a verdict does."""
 
     CHECK = "check"
@@ -39,7 +39,7 @@ class Mend(Enum):
     NO_DRAFTS = "no drafts"
     PLANS = "plans"
     SUGGESTED_PLAN = "suggested plan"
-    LOOK_AGAIN = "look again"
+    SEARCH_AGAIN = "search again"
     CANCEL = "cancel"
 
 
@@ -55,7 +55,7 @@ class VerdictView:
     caption: str
     title: str
     text: str = ""
-    mend: Mend | None = None
+    fix: Fix | None = None
     button: str = ""
     command: str = ""
     is_dim: bool = False
@@ -98,13 +98,13 @@ def _describe_missing(agent: Agent, *, has_npm: bool) -> VerdictView:
             text = tr("It is proprietary, so this program never downloads it.")
         text = join_sentences(text, tr("This page says how to install it:"))
         return VerdictView(
-            "secondary", "", "", title, text, Mend.LOOK_AGAIN, button, agent.install.removeprefix("see ")
+            "secondary", "", "", title, text, Fix.SEARCH_AGAIN, button, agent.install.removeprefix("see ")
         )
     needed = ""
     if agent.install.startswith("npm ") and not has_npm:
         needed = tr("npm is missing: it comes with Node.js, {page}.", page=NODE_PAGE)
     text = join_sentences(needed, tr("Run this in a terminal, then come back:"))
-    return VerdictView("secondary", "", "", title, text, Mend.LOOK_AGAIN, button, agent.install)
+    return VerdictView("secondary", "", "", title, text, Fix.SEARCH_AGAIN, button, agent.install)
 
 
 def _describe_activity(control: AgentControl, agent: Agent) -> VerdictView:
@@ -119,29 +119,29 @@ def _describe_activity(control: AgentControl, agent: Agent) -> VerdictView:
             text = tr("Request {number} of {count}", number=len(control.requests) + 1, count=count_requests(agent))
             if len(control.requests) == count_requests(agent):
                 text = tr("Asking about the chat template")
-            return VerdictView("accent", "dashed", caption, title, text, Mend.CANCEL, tr("Cancel"))
+            return VerdictView("accent", "dashed", caption, title, text, Fix.CANCEL, tr("Cancel"))
         case _:
             title = tr("Loading the model ...")
             text = control.controller.view.state_text
             if session is not None and session.start is not None:
                 model, context = session.server.model, session.server.context or 0
                 title = tr("Loading {model} with {context:,} tokens of context ...", model=model, context=context)
-            return VerdictView("accent", "dashed", caption, title, text, Mend.CANCEL, tr("Cancel"))
+            return VerdictView("accent", "dashed", caption, title, text, Fix.CANCEL, tr("Cancel"))
     return VerdictView("accent", "dashed", caption, title)
 
 
 def _describe_error(error: LauncherError, agent: Agent) -> VerdictView:
     suggested = error.facts.get("suggested")
-    mend, button, command = Mend.CHECK, tr("Try again"), ""
+    fix, button, command = Fix.CHECK, tr("Try again"), ""
     text = render(error.hint or "")
     if suggested:
-        mend, button = Mend.SUGGESTED_PLAN, tr("Show its plan")
+        fix, button = Fix.SUGGESTED_PLAN, tr("Show its plan")
     elif isinstance(error, ModelMissing | ContextTooSmall):
-        mend, button = Mend.PLANS, tr("Show plans for agents")
+        fix, button = Fix.PLANS, tr("Show plans for agents")
     elif error.code == "terminal_missing":
         text = tr("Run this in a terminal, in the folder of your project:")
         command = f"mtp-launcher code {agent.name}"
-    return VerdictView("bad", "cross", tr("Verdict"), render(error.title), text, mend, button, command)
+    return VerdictView("bad", "cross", tr("Verdict"), render(error.title), text, fix, button, command)
 
 
 def _describe_unsuited(session: AgentSession, problem: LauncherError) -> VerdictView:
@@ -161,7 +161,7 @@ def _describe_unsuited(session: AgentSession, problem: LauncherError) -> Verdict
         text = render(problem.title)
         button = tr("Restart with a corrected template{seconds}", seconds=seconds)
     title = tr("Not ready for {title}.", title=session.agent.title)
-    return VerdictView("bad", "cross", tr("Verdict"), title, text, Mend.RESTART, button)
+    return VerdictView("bad", "cross", tr("Verdict"), title, text, Fix.RESTART, button)
 
 
 def _describe_record(record: CheckRecord, agent: Agent, session: AgentSession | None) -> VerdictView:
@@ -175,32 +175,32 @@ def _describe_record(record: CheckRecord, agent: Agent, session: AgentSession | 
     title, text = split_sentence(render(verdict.sentence))
     if verdict.ready:
         return VerdictView("good", "tick", caption, title, text)
-    mend, button = _find_mend(verdict, agent, session)
-    return VerdictView("bad", "cross", caption, title, text, mend, button)
+    fix, button = _find_fix(verdict, agent, session)
+    return VerdictView("bad", "cross", caption, title, text, fix, button)
 
 
-def _find_mend(verdict: Verdict, agent: Agent, session: AgentSession | None) -> tuple[Mend, str]:
-    """Return what mends the first fault that can be mended here."""
+def _find_fix(verdict: Verdict, agent: Agent, session: AgentSession | None) -> tuple[Fix, str]:
+    """Return the fix of the first fault that can be fixed here, and the text of its button."""
     from launcher.agents.check import CheckFault
 
     slots = session.settings.get("slots") if session is not None else None
     for fault in verdict.faults:
         if fault is CheckFault.PROMPT_READ_AGAIN and isinstance(slots, int) and slots < agent.slots:
-            return Mend.MORE_SLOTS, ntr("Use 1 slot", "Use {n} slots", agent.slots)
+            return Fix.MORE_SLOTS, ntr("Use 1 slot", "Use {n} slots", agent.slots)
         if fault is CheckFault.NO_DRAFT_ACCEPTED and slots is not None:
-            return Mend.NO_DRAFTS, tr("Turn MTP off")
+            return Fix.NO_DRAFTS, tr("Turn MTP off")
         if fault is CheckFault.TEMPLATE_REFUSES:
-            return Mend.RESTART, tr("Restart with a corrected template{seconds}", seconds="")
+            return Fix.RESTART, tr("Restart with a corrected template{seconds}", seconds="")
         if fault in (CheckFault.NO_TOOL_CALL, CheckFault.TOOL_CALL_AS_TEXT):
-            return Mend.PLANS, tr("Show plans for agents")
-    return Mend.CHECK, tr("Check again")
+            return Fix.PLANS, tr("Show plans for agents")
+    return Fix.CHECK, tr("Check again")
 
 
 def _describe_stale(record: CheckRecord, *, is_running: bool) -> VerdictView:
     reason = tr("the server settings have changed since") if is_running else tr("the server has stopped since")
     caption = tr("Verdict · {age} · {reason}", age=format_age(record.checked_at), reason=reason)
     title, text = split_sentence(render(record.verdict.sentence))
-    return VerdictView("attention", "half", caption, title, text, Mend.CHECK, tr("Check again"), is_dim=True)
+    return VerdictView("attention", "half", caption, title, text, Fix.CHECK, tr("Check again"), is_dim=True)
 
 
 def _describe_unchecked(session: AgentSession) -> VerdictView:
@@ -211,7 +211,7 @@ def _describe_unchecked(session: AgentSession) -> VerdictView:
             "The check sends {n} short requests, which takes some seconds.",
             count_requests(agent),
         )
-        return VerdictView("secondary", "ring", tr("Verdict"), tr("Not checked yet"), text, Mend.CHECK, tr("Check"))
+        return VerdictView("secondary", "ring", tr("Verdict"), tr("Not checked yet"), text, Fix.CHECK, tr("Check"))
     text = tr(
         "Start {title} loads {model} with {context:,} tokens of context, opens a terminal and checks the server.",
         title=agent.title,

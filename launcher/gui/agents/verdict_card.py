@@ -11,7 +11,7 @@ from PySide6.QtGui import QGuiApplication, QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QBoxLayout, QFileDialog, QHBoxLayout, QLineEdit, QPushButton, QSizePolicy, QVBoxLayout
 
 from launcher.gui import theme
-from launcher.gui.agents.text import Mend, VerdictView, describe_verdict
+from launcher.gui.agents.text import Fix, VerdictView, describe_verdict
 from launcher.gui.labels import Label, display_path, set_tooltip
 from launcher.gui.translation import tr
 from launcher.gui.widgets import Card, ComboBox, Glyph
@@ -28,9 +28,9 @@ _LONG_TEXT = 110
 
 
 class VerdictCard(Card):
-    """The verdict with the button that mends it; folder, terminal, and the buttons that start."""
+    """The verdict with the button that fixes it; folder, terminal, and the buttons that start."""
 
-    def __init__(self, control: AgentControl, act: Callable[[Mend], object]) -> None:
+    def __init__(self, control: AgentControl, act: Callable[[Fix], object]) -> None:
         super().__init__()
         self.setObjectName("banner")
         self._control, self._act = control, act
@@ -53,7 +53,7 @@ class VerdictCard(Card):
         self.command.setFont(theme.monospace(theme.BODY_PX))
         self.command.setMaximumWidth(theme.px(520))
         self.copy_button: QPushButton = make_button(tr("Copy"), self._copy_command)
-        self.mend_button: QPushButton = make_button("", self._press_mend)
+        self.fix_button: QPushButton = make_button("", self._press_fix)
         self.folder = ComboBox()
         self.folder.setAccessibleName(tr("Folder of your project"))
         set_tooltip(self.folder, tr("The folder of your project, in which the agent reads and changes files"))
@@ -71,7 +71,7 @@ class VerdictCard(Card):
         self.terminal.activated.connect(lambda _: control.choose_terminal(self.terminal.currentData()))
         self.server_button: QPushButton = make_button(tr("Server only"), control.start_server)
         set_tooltip(self.server_button, tr("Start a server for this agent. You start the agent yourself"))
-        self.start_button: QPushButton = make_button("", self.start, primary=True)
+        self.start_button: QPushButton = make_button("", self.start_agent, primary=True)
         self._lay_out()
         self._timer = QTimer(self, interval=_AGE_MS)
         self._timer.timeout.connect(self.refresh)
@@ -101,7 +101,7 @@ class VerdictCard(Card):
         sentence.addWidget(self._glyph, alignment=Qt.AlignmentFlag.AlignTop)
         sentence.addLayout(words, 1)
         self._verdict.addLayout(sentence, 1)
-        self._verdict.addWidget(self.mend_button, alignment=Qt.AlignmentFlag.AlignTop)
+        self._verdict.addWidget(self.fix_button, alignment=Qt.AlignmentFlag.AlignTop)
         self.body.addLayout(self._verdict)
         self.body.addSpacing(theme.px(theme.GAP_S))
         where = self._where = QHBoxLayout()
@@ -127,7 +127,7 @@ class VerdictCard(Card):
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
         """Return the width that is needed with the buttons below the texts, and the height for the present width."""
-        parts = (self._where.minimumSize(), self._buttons.minimumSize(), self.mend_button.minimumSizeHint())
+        parts = (self._where.minimumSize(), self._buttons.minimumSize(), self.fix_button.minimumSizeHint())
         margins = self.body.contentsMargins()
         width = max(part.width() for part in parts) + margins.left() + margins.right()
         return QSize(width, self.body.minimumHeightForWidth(max(self.width(), width)))
@@ -136,9 +136,9 @@ class VerdictCard(Card):
         """Put the buttons beside or below the texts."""
         margins = self.body.contentsMargins()
         room = self.width() - margins.left() - margins.right() - theme.px(2 * theme.GAP_M)
-        mend = 0 if self.mend_button.isHidden() else self.mend_button.minimumSizeHint().width()
+        fix = 0 if self.fix_button.isHidden() else self.fix_button.minimumSizeHint().width()
         needs = (
-            (self._verdict, theme.px(_LEAST_TEXT) + mend),
+            (self._verdict, theme.px(_LEAST_TEXT) + fix),
             (self._actions, self._where.minimumSize().width() + self._buttons.minimumSize().width()),
         )
         for layout, needed in needs:
@@ -156,11 +156,11 @@ class VerdictCard(Card):
         super().hideEvent(event)
         self._timer.stop()
 
-    def start(self) -> None:
+    def start_agent(self) -> None:
         """Start the agent; ask for the folder first if none is chosen."""
         if self._control.folder is None:
             self.choose_other_folder()
-        self._control.start()
+        self._control.start_agent()
 
     def choose_other_folder(self) -> None:
         """Let the user choose the folder of a project."""
@@ -231,7 +231,7 @@ class VerdictCard(Card):
             self._arrange()
         if self._keeps_focus and not control.is_busy:
             self._keeps_focus = False
-            (self.start_button if self.start_button.isEnabled() else self.mend_button).setFocus()
+            (self.start_button if self.start_button.isEnabled() else self.fix_button).setFocus()
 
     def keep_focus(self) -> None:
         """Let the focus go to the next step when what begins now has ended."""
@@ -259,18 +259,18 @@ class VerdictCard(Card):
         self.command.setVisible(bool(view.command))
         self.copy_button.setVisible(bool(view.command))
         self.copy_button.setText(tr("Copy"))
-        self.mend_button.setText(view.button)
-        self.mend_button.setVisible(view.mend is not None)
-        is_next = not self.start_button.isEnabled() and view.mend not in (Mend.CANCEL, Mend.LOOK_AGAIN)
-        self.mend_button.setObjectName("primary" if is_next else "")
-        self.mend_button.style().unpolish(self.mend_button)
-        self.mend_button.style().polish(self.mend_button)
+        self.fix_button.setText(view.button)
+        self.fix_button.setVisible(view.fix is not None)
+        is_next = not self.start_button.isEnabled() and view.fix not in (Fix.CANCEL, Fix.SEARCH_AGAIN)
+        self.fix_button.setObjectName("primary" if is_next else "")
+        self.fix_button.style().unpolish(self.fix_button)
+        self.fix_button.style().polish(self.fix_button)
         self.setAccessibleName(f"{view.title} {view.text}".strip())
 
-    def _press_mend(self) -> None:
-        if self._view is not None and self._view.mend is not None:
-            self._keeps_focus = self._view.mend not in (Mend.PLANS, Mend.SUGGESTED_PLAN, Mend.LOOK_AGAIN)
-            self._act(self._view.mend)
+    def _press_fix(self) -> None:
+        if self._view is not None and self._view.fix is not None:
+            self._keeps_focus = self._view.fix not in (Fix.PLANS, Fix.SUGGESTED_PLAN, Fix.SEARCH_AGAIN)
+            self._act(self._view.fix)
 
     def _copy_command(self) -> None:
         QGuiApplication.clipboard().setText(self.command.text())

@@ -365,9 +365,9 @@ class LibraryList(QTreeView):
         self._filling = True
         if self.tree.show_models(models):
             for key in open_keys:
-                self.setExpanded(self.tree.find(key), True)
+                self.setExpanded(self.tree.find_index(key), True)
             if model is not None:
-                self.setCurrentIndex(self.tree.find(model.key, file.key if file is not None else None))
+                self.setCurrentIndex(self.tree.find_index(model.key, file.key if file is not None else None))
             if not self.currentIndex().isValid() and models:
                 self.setCurrentIndex(self.tree.index(0, 0))
             self.verticalScrollBar().setValue(scrolled)
@@ -377,7 +377,7 @@ class LibraryList(QTreeView):
 
     def choose(self, key: str, file_key: str | None = None) -> bool:
         """Select a model, or a file of it, and scroll to it. Returns whether it is shown."""
-        index = self.tree.find(key, file_key)
+        index = self.tree.find_index(key, file_key)
         if index.isValid():
             if index.parent().isValid():
                 self.setExpanded(index.parent(), True)

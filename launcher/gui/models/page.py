@@ -146,7 +146,7 @@ class ModelsPage(QWidget):
     def refresh(self) -> None:
         """Read the models again. Cancels a read in progress."""
 
-        async def work(report: object) -> None:
+        async def read_models(report: object) -> None:
             from launcher.app.model_library import read_shelf
             from launcher.app.planner import MachineDescription
 
@@ -157,7 +157,9 @@ class ModelsPage(QWidget):
         if self._reading is not None:
             self._reading.cancel()
         machine, known = self.machine, self.shelf
-        self._reading = self._controller.bridge.run(work, reported=self._show_shelf, failed=self._show_read_failure)
+        self._reading = self._controller.bridge.run(
+            read_models, reported=self._show_shelf, failed=self._show_read_failure
+        )
 
     # What the user does with the selected model.
 
@@ -239,7 +241,7 @@ class ModelsPage(QWidget):
             return
         model, file = selected[0], selected[1]
 
-        async def work(_report: object) -> None:
+        async def look_up_file(_report: object) -> None:
             from launcher.app.model_library import look_up
 
             await look_up(model, file)
@@ -247,14 +249,14 @@ class ModelsPage(QWidget):
         self.details.look_up.setEnabled(False)
         self.banner.show_message(tr("Asking Hugging Face about {name} ...", name=model.name), "information")
         self._controller.bridge.run(
-            work, done=lambda _none: self._show_looked_up(model), failed=self._show_look_up_failure
+            look_up_file, done=lambda _none: self._show_looked_up(model), failed=self._show_look_up_failure
         )
 
     def show_hub_model(self, name: str) -> None:
         """Read the files of a model on the hub, by its name or link, and select it in the list."""
         situation = self.shelf.situation if self.shelf is not None else None
 
-        async def work(_report: object) -> LibraryModel:
+        async def read_files(_report: object) -> LibraryModel:
             from launcher.app.model_library import read_hub_model
 
             return await read_hub_model(name, situation)
@@ -263,7 +265,7 @@ class ModelsPage(QWidget):
         if self._searching is not None:
             self._searching.cancel()
         self._searching = self._controller.bridge.run(
-            work, done=self._show_hub_model, failed=lambda error: self._show_hub_failure(error, name)
+            read_files, done=self._show_hub_model, failed=lambda error: self._show_hub_failure(error, name)
         )
 
     # Files, folders and links.
@@ -286,7 +288,7 @@ class ModelsPage(QWidget):
     def add_place(self, path: Path) -> None:
         """Add a model folder, or list a single file."""
 
-        async def work(_report: object) -> tuple[bool, str]:
+        async def add_to_list(_report: object) -> tuple[bool, str]:
             from launcher.models.added_places import add_place
             from launcher.models.library import describe_store
 
@@ -296,7 +298,9 @@ class ModelsPage(QWidget):
 
         self._path_to_select = path if path.suffix.lower() == ".gguf" else None
         self._controller.bridge.run(
-            work, done=lambda added: self._show_added(path, is_new=added[0], store=added[1]), failed=self._show_error
+            add_to_list,
+            done=lambda added: self._show_added(path, is_new=added[0], store=added[1]),
+            failed=self._show_error,
         )
 
     def add_link(self, text: str) -> None:
@@ -614,13 +618,13 @@ class ModelsPage(QWidget):
             return
         self._planning.add(model.key)
 
-        async def work(_report: object) -> LibraryModel:
+        async def plan_model(_report: object) -> LibraryModel:
             from launcher.app.model_library import plan_files
 
             return await plan_files(model, situation)
 
         self._controller.bridge.run(
-            work, done=self._replace_model, failed=lambda error: self._show_plan_failure(model.key, error)
+            plan_model, done=self._replace_model, failed=lambda error: self._show_plan_failure(model.key, error)
         )
 
     def _replace_model(self, model: LibraryModel) -> None:
@@ -706,7 +710,7 @@ class ModelsPage(QWidget):
     def _search_hub(self) -> None:
         text = self.search.text
 
-        async def work(_report: object) -> tuple[LibraryModel, ...]:
+        async def search_words(_report: object) -> tuple[LibraryModel, ...]:
             from launcher.app.model_library import search_hub
 
             return await search_hub(text)
@@ -716,7 +720,7 @@ class ModelsPage(QWidget):
         if self._searching is not None:
             self._searching.cancel()
         self._searching = self._controller.bridge.run(
-            work, done=self._show_found, failed=lambda error: self._show_hub_failure(error, "")
+            search_words, done=self._show_found, failed=lambda error: self._show_hub_failure(error, "")
         )
 
     def _show_found(self, found: tuple[LibraryModel, ...]) -> None:
@@ -749,7 +753,7 @@ class ModelsPage(QWidget):
         self.show_folders(shows=False)
         self._show_rows()
         self._select_wanted()
-        index = self.list.tree.find(model.key)
+        index = self.list.tree.find_index(model.key)
         if index.isValid():
             self.list.setExpanded(index, True)
             self.list.scrollTo(index)
@@ -887,21 +891,21 @@ class ModelsPage(QWidget):
             self.add_place(path)
 
     def _remove_folder(self, path: Path) -> None:
-        async def work(_report: object) -> bool:
+        async def remove_from_list(_report: object) -> bool:
             from launcher.models.added_places import remove_place
 
             return await asyncio.to_thread(remove_place, path)
 
-        self._controller.bridge.run(work, done=lambda _done: self.refresh(), failed=self._show_error)
+        self._controller.bridge.run(remove_from_list, done=lambda _done: self.refresh(), failed=self._show_error)
 
     def _remove_leftover(self, leftover: Leftover) -> None:
-        async def work(_report: object) -> int:
+        async def delete_leftover(_report: object) -> int:
             from launcher.models.leftovers import remove_leftover
 
             return await asyncio.to_thread(remove_leftover, leftover)
 
         self._controller.bridge.run(
-            work, done=lambda freed: self._show_deleted(leftover.path.name, freed), failed=self._show_error
+            delete_leftover, done=lambda freed: self._show_deleted(leftover.path.name, freed), failed=self._show_error
         )
 
     def _open_folder(self, folder: Path) -> None:

@@ -67,7 +67,7 @@ class QueueController(QObject):
     def add_download(self, target: str) -> None:
         """Append a download: ID:QUANT, REPO:FILE, or a URL, optionally followed by a space and its SHA-256."""
 
-        async def work(_report: object) -> AddedJob:
+        async def add_to_queue(_report: object) -> AddedJob:
             from launcher.app.downloads import add_pull
 
             name, _, sha256 = target.partition(" ")
@@ -77,7 +77,7 @@ class QueueController(QObject):
             self.adding.append(target)
             self.adding_changed.emit()
             self._controller.bridge.run(
-                work,
+                add_to_queue,
                 done=lambda added: self._handle_added(target, added),
                 failed=lambda error: self._handle_refused(target, error),
             )
@@ -114,11 +114,11 @@ class QueueController(QObject):
         self._change_queue(change)
 
     def _change_queue(self, change: Callable[[], None]) -> None:
-        async def work(_report: object) -> QueueView:
+        async def change_and_read(_report: object) -> QueueView:
             await asyncio.to_thread(change)
             return await _read_queue()
 
-        self._controller.bridge.run(work, done=self._handle_snapshot, failed=self.failed.emit)
+        self._controller.bridge.run(change_and_read, done=self._handle_snapshot, failed=self.failed.emit)
 
     def _handle_added(self, target: str, added: AddedJob) -> None:
         self.adding.remove(target)

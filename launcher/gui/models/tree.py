@@ -96,7 +96,7 @@ class LibraryTree(QAbstractItemModel):
             self._rows[place] = self._describe(model, file)
         return self._rows[place]
 
-    def find(self, key: str, file_key: str | None = None) -> QModelIndex:
+    def find_index(self, key: str, file_key: str | None = None) -> QModelIndex:
         """Return the index of a model, or of a file of it; an invalid one if it is not shown."""
         for at, model in enumerate(self.models):
             if model.key == key:

@@ -42,7 +42,7 @@ class Verification(QObject):
     def start_verifying(self, local: LocalModel) -> None:
         """Verify a file."""
 
-        async def work(report: Callable[[object], None]) -> tuple[VerifiedFile, ...]:
+        async def verify_file(report: Callable[[object], None]) -> tuple[VerifiedFile, ...]:
             from launcher.models.library import verify_model
 
             reported_s = started_s = time.monotonic()
@@ -61,7 +61,7 @@ class Verification(QObject):
 
         self.local = local
         self.handle = self._bridge.run(
-            work,
+            verify_file,
             reported=emit_progress,
             done=lambda results: self._emit_result(local, results),
             failed=lambda error: self._emit_error(local, error),

@@ -244,7 +244,7 @@ def save_picture(bridge: Bridge, picture: QImage, path: Path, on_end: Callable[[
 def _save_file(
     bridge: Bridge, write: Callable[[], None], path: Path, on_end: Callable[[str, Path | None], object]
 ) -> None:
-    async def work(_report: object) -> None:
+    async def write_file(_report: object) -> None:
         try:
             await asyncio.to_thread(write)
         except OSError as error:
@@ -255,7 +255,7 @@ def _save_file(
             ) from error
 
     bridge.run(
-        work,
+        write_file,
         done=lambda _: on_end(tr("Saved: {path}", path=path), path),
         failed=lambda error: on_end(str(error), None),
     )

@@ -177,11 +177,11 @@ class SettingsPage(QWidget):
         """Store a value for a setting."""
         setting = settings.find_setting(name)
 
-        def work() -> SettingState:
+        def store_value() -> SettingState:
             parsed = settings.parse_value(setting, str(value)) if setting.kind == "folder" else value
             return settings.change_setting(name, parsed)
 
-        self._write(work)
+        self._write(store_value)
 
     def reset_setting(self, name: str) -> None:
         """Reset a setting to its default."""

@@ -225,7 +225,7 @@ class StartFlow(QObject):
         if self.running:
             return
 
-        async def work(report: Callable[[object], None]) -> Reply | None:
+        async def run_steps(report: Callable[[object], None]) -> Reply | None:
             from launcher.app.first_checks import FirstStartRequest, make_first_start_request
             from launcher.engine.demo import DEMO
 
@@ -233,7 +233,7 @@ class StartFlow(QObject):
             return await run_first_start(request, report, lambda: self._controller.session)
 
         self._starting = self._bridge.run(
-            work,
+            run_steps,
             done=self._finish,
             failed=self._finish_failed,
             reported=self._handle_report,

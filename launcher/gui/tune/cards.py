@@ -98,10 +98,10 @@ class TunedSettingsCard(Card):
         """Read the tuned settings and the advice."""
         session, model = self._controller.session, self._controller.served_name
 
-        async def work(_report: object) -> TunedState:
+        async def read_state(_report: object) -> TunedState:
             return await _read_state(session, model)
 
-        self._controller.bridge.run(work, done=self.show_state, failed=self._show_error)
+        self._controller.bridge.run(read_state, done=self.show_state, failed=self._show_error)
 
     def _show_error(self, error: LauncherError) -> None:
         """Show why reading failed."""

@@ -89,10 +89,10 @@ class TuneControl(QObject):
             self._planning.cancel()
         session, model = self._controller.session, self._controller.served_name
 
-        async def work(_report: object) -> PreparedTune:
+        async def prepare_tune(_report: object) -> PreparedTune:
             return await _prepare_tune(session, model, request)
 
-        self._planning = self._controller.bridge.run(work, done=self.planned.emit, failed=lambda _: None)
+        self._planning = self._controller.bridge.run(prepare_tune, done=self.planned.emit, failed=lambda _: None)
 
     def start_tune(self, request: TuneRequest | None, *, more_minutes: float = 0.0, when_idle: bool = False) -> None:
         """Start a tune or, with None, continue the last one with some more minutes of budget.
@@ -107,7 +107,7 @@ class TuneControl(QObject):
             self._model_path = None
         model_path = self._model_path
 
-        async def work(session: ServingSession, model: str, report: Callable[[object], None]) -> Any:  # noqa: ANN401 -- a Verdict
+        async def measure_settings(session: ServingSession, model: str, report: Callable[[object], None]) -> Any:  # noqa: ANN401 -- a Verdict
             from launcher.app.tuner import run_tune
 
             saved = await asyncio.to_thread(_read_saved_tune, model_path) if request is None else None
@@ -120,7 +120,7 @@ class TuneControl(QObject):
             return await run_tune(session, prepared, report, resume=saved)
 
         self._running_tune = self._controller.run_measurement(
-            work,
+            measure_settings,
             reported=self._handle_event,
             done=self._finish_judged,
             failed=self._finish_failed,
@@ -157,7 +157,7 @@ class TuneControl(QObject):
         """Serve and store settings for the model of the last tune; None for those that its verdict recommends."""
         model_path = self._model_path
 
-        async def work(session: ServingSession, _model: str, _report: object) -> None:
+        async def serve_found(session: ServingSession, _model: str, _report: object) -> None:
             from launcher.app.tuner import serve_early_answer, serve_winner
 
             saved = await asyncio.to_thread(_read_saved_tune, model_path)
@@ -167,7 +167,7 @@ class TuneControl(QObject):
                 await serve_winner(session, saved.model, saved.options, saved.verdict["settings"])
 
         self._controller.run_measurement(
-            work,
+            serve_found,
             done=lambda _: self.applied.emit(None),
             failed=self.applied.emit,
             cancelled=lambda: None,
@@ -200,14 +200,16 @@ class TuneControl(QObject):
         # Without trials, the stored tune is an earlier one, which is kept.
         path_to_delete = self._model_path if self._view is not None and self._view.trials else None
 
-        def work() -> None:
+        def delete_saved() -> None:
             from launcher.app.saved_tunes import delete_tune
 
             if path_to_delete is not None:
                 delete_tune(path_to_delete)
 
         self._view = None
-        self._controller.bridge.run(lambda _report: asyncio.to_thread(work), done=lambda _: self.last_read.emit(None))
+        self._controller.bridge.run(
+            lambda _report: asyncio.to_thread(delete_saved), done=lambda _: self.last_read.emit(None)
+        )
 
     def _handle_event(self, event: object) -> None:
         from launcher.app.tuner_space import PreparedTune
