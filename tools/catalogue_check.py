@@ -2,8 +2,8 @@
 
     python -m tools.catalogue_check [ID ...]
 
-Every repository is listed once, at the head of its main branch. Exits with 1 if something must be corrected in presets/,
-or if a repository could not be listed.
+Every repository is listed once, at the head of its main branch. Exits with 1 if presets/ must be corrected, or if a
+repository could not be listed.
 """
 
 import sys

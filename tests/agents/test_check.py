@@ -23,7 +23,7 @@ def check(url: str, agent: str | None = None) -> Verdict:
     return asyncio.run(ask())
 
 
-def test_a_server_that_does_all_of_it_is_ready() -> None:
+def test_a_server_that_passes_every_check_is_ready() -> None:
     with scripted_server() as url:
         verdict = check(url, "claude")
     assert verdict.ready
@@ -69,7 +69,7 @@ def test_each_request_is_reported_as_soon_as_its_result_is_known() -> None:
         ("refuses-late", "codex", "refuses the late system messages of Codex"),
     ],
 )
-def test_what_is_wrong_is_said_with_what_to_do(fault: str, agent: str | None, words: str) -> None:
+def test_each_fault_is_reported_with_its_fix(fault: str, agent: str | None, words: str) -> None:
     with scripted_server(fault) as url:
         verdict = check(url, agent)
     assert not verdict.ready
@@ -78,7 +78,7 @@ def test_what_is_wrong_is_said_with_what_to_do(fault: str, agent: str | None, wo
 
 
 @pytest.mark.parametrize(("agent", "least"), [("qwen", "40,960"), (None, "16,384")])
-def test_a_context_that_is_too_small_is_the_verdict(home: Path, agent: str | None, least: str) -> None:
+def test_a_context_that_is_too_small_fails_the_check(home: Path, agent: str | None, least: str) -> None:
     with scripted_server(context=8_192) as url:
         checked = run("agent-check", "--url", url, *(("--agent", agent) if agent else ()))
     assert checked.returncode == 1

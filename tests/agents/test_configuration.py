@@ -20,12 +20,12 @@ def configure(agent: Agent, context: int = 65_536, model: str = 'my "model"') ->
     )
 
 
-def test_the_agents_of_the_issue_are_known() -> None:
+def test_the_main_agents_are_known() -> None:
     assert {agent.name for agent in AGENTS} >= {"claude", "cline", "codex", "opencode", "pi", "qwen"}
 
 
 @pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.name)
-def test_nothing_is_left_to_fill_in_and_the_key_is_no_argument(agent: Agent) -> None:
+def test_all_placeholders_are_filled_and_the_key_is_no_argument(agent: Agent) -> None:
     made = configure(agent)
     texts = [*made.environment.values(), *made.files.values(), *made.command[:-2]]
     assert not any(f"<{name}>" in text for text in texts for name in ("url", "key", "model", "context", "folder"))
@@ -39,7 +39,7 @@ def test_nothing_is_left_to_fill_in_and_the_key_is_no_argument(agent: Agent) -> 
 
 
 @pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.name)
-def test_every_agent_but_cline_is_told_the_context(agent: Agent) -> None:
+def test_every_agent_but_cline_gets_the_context(agent: Agent) -> None:
     texts = [str(part) for made in (configure(agent, 65_539),) for part in (made.environment, made.files, made.command)]
     assert any("65539" in text for text in texts) == (agent.name != "cline")  # Cline has no setting for it
 
@@ -65,6 +65,6 @@ def test_a_small_context_shortens_the_prompt_of_claude_code() -> None:
     assert error.hint == "Do this."
 
 
-def test_an_unknown_agent_is_named_with_the_known_ones() -> None:
+def test_an_unknown_agent_is_refused_with_the_known_names() -> None:
     with pytest.raises(BadOption, match="opencode"):
         find_agent("copilot")

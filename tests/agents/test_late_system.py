@@ -39,7 +39,7 @@ async def ask_engine(model: Path, template: Path) -> tuple[bool | None, str]:
             return True, (await client.request_json("/apply-template", {"messages": CONVERSATION}))["prompt"]
 
 
-def test_a_template_that_refuses_late_messages_takes_them_once_corrected(
+def test_a_template_that_refuses_late_system_messages_accepts_them_once_corrected(
     demo_model: Path, home: Path, tmp_path: Path
 ) -> None:
     corrected = correct_template(GUARDED)
@@ -58,7 +58,7 @@ def test_templates_without_the_guard_or_with_other_turns_stay_as_they_are() -> N
     assert correct_template(GUARDED.replace("<|im_start|>", "<start_of_turn>")) is None
 
 
-def test_a_server_that_cannot_tell_is_unknown() -> None:
+def test_it_is_unknown_whether_a_server_without_apply_template_accepts_late_messages() -> None:
     async def ask(url: str) -> bool | None:
         async with EngineClient(url, None) as client:
             return await takes_late_system(client)

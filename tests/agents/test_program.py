@@ -32,7 +32,7 @@ def write_program(folder: Path, name: str, script: str) -> Path:
 @pytest.mark.parametrize(
     "folder", [".local/bin", ".volta/bin", ".nvm/versions/node/v22.1.0/bin", ".npm-global/bin", ".opencode/bin"]
 )
-def test_an_agent_beyond_the_path_of_the_desktop_is_found(home: Path, folder: str) -> None:
+def test_an_agent_outside_the_path_of_the_desktop_is_found(home: Path, folder: str) -> None:
     """The folders of npm's prefix, nvm, volta and the agents' own installers are searched."""
     path = write_program(home / folder, "opencode", "#!/bin/sh\n")
     assert find_program(find_agent("opencode")) == (str(path),)
@@ -57,7 +57,7 @@ def test_an_agent_runs_with_the_node_beside_it(home: Path) -> None:
     assert search_path(program).startswith(str(home / ".nvm/versions/node/v22.1.0/bin"))
 
 
-def test_what_is_in_path_comes_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_on_path_comes_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shell that has its own order keeps it."""
     monkeypatch.setenv("PATH", f"{home / 'mine'}:/usr/bin:/bin")
     write_program(home / ".local/bin", "pi", "#!/bin/sh\n")
@@ -84,7 +84,7 @@ def test_a_missing_agent_is_named(home: Path) -> None:
         ("@echo off", None),
     ],
 )
-def test_the_script_that_a_shim_of_npm_starts_is_started_by_itself(
+def test_the_script_of_an_npm_shim_is_started_directly(
     tmp_path: Path, line: str, words: tuple[str, ...] | None
 ) -> None:
     """A shell that runs the .cmd file would parse the arguments a second time."""
@@ -95,9 +95,7 @@ def test_the_script_that_a_shim_of_npm_starts_is_started_by_itself(
 
 
 @pytest.mark.parametrize(("ending", "version"), [("exit 0", "0.74.2"), ("exit 1", None)])
-async def test_a_program_that_fails_prints_no_version_of_its_own(
-    tmp_path: Path, ending: str, version: str | None
-) -> None:
+async def test_no_version_is_read_from_a_program_that_fails(tmp_path: Path, ending: str, version: str | None) -> None:
     """Node names its version when a script does not load."""
     path = write_program(tmp_path, "pi", f"#!/bin/sh\necho 0.74.2 >&2\n{ending}\n")
     assert await read_version((str(path),)) == version

@@ -8,7 +8,7 @@ import pytest
 from launcher.agents.session_folder import delete_left_folders, kept_session_files, session_folder
 
 
-def test_files_are_private_and_end_with_the_session(home: Path) -> None:
+def test_files_are_private_and_deleted_with_the_session(home: Path) -> None:
     folder = session_folder("opencode")
     deep = folder / "data" / "settings" / "key.json"
     with kept_session_files(folder, {folder / "a.json": "{}", deep: "secret"}):
@@ -20,14 +20,14 @@ def test_files_are_private_and_end_with_the_session(home: Path) -> None:
     assert not folder.exists()
 
 
-def test_an_error_within_the_session_deletes_them_too(home: Path) -> None:
+def test_files_are_deleted_after_an_error_in_the_session(home: Path) -> None:
     folder = session_folder("pi")
     with pytest.raises(KeyError), kept_session_files(folder, {folder / "a.json": "{}"}):
         raise KeyError
     assert not folder.exists()
 
 
-def test_what_a_killed_session_left_is_deleted_by_the_next(home: Path) -> None:
+def test_files_of_a_killed_session_are_deleted_by_the_next(home: Path) -> None:
     own = session_folder("cline")
     left = own.parent / "cline-999999999-12.34"
     left.mkdir(parents=True)

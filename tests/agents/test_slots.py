@@ -46,7 +46,5 @@ async def measure_reuse(agent: Agent, model: Path) -> float:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("agent", [agent for agent in load_agents() if agent.slots > 1], ids=lambda agent: agent.name)
-def test_other_requests_of_an_agent_leave_the_main_prompt_in_its_slot(
-    agent: Agent, demo_model: Path, home: Path
-) -> None:
+def test_other_requests_of_an_agent_do_not_evict_the_main_prompt(agent: Agent, demo_model: Path, home: Path) -> None:
     assert asyncio.run(measure_reuse(agent, demo_model)) >= _LEAST_REUSE

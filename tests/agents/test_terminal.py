@@ -40,7 +40,7 @@ def open_and_read(log: Path, folder: Path) -> str:
     return log.read_text()
 
 
-def test_the_users_own_goes_first_and_runs_the_command_in_the_folder(
+def test_the_terminal_of_the_user_comes_first_and_runs_the_command_in_the_folder(
     make_program: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, folder = tmp_path / "log", tmp_path / "a b"
@@ -55,14 +55,16 @@ def test_the_users_own_goes_first_and_runs_the_command_in_the_folder(
     assert text == f"mine -e {folder}\n{expected}"
 
 
-def test_one_that_does_not_open_is_passed_over(make_program: Callable[[str, str], None], tmp_path: Path) -> None:
+def test_a_terminal_that_does_not_open_is_skipped(make_program: Callable[[str, str], None], tmp_path: Path) -> None:
     log = tmp_path / "log"
     make_program("x-terminal-emulator", "exit 1")
     make_program("kitty", f"\"$@\" >> '{log}'")
     assert "here in" in open_and_read(log, tmp_path)
 
 
-def test_a_failure_keeps_it_open_until_enter(make_program: Callable[[str, str], None], tmp_path: Path) -> None:
+def test_the_terminal_stays_open_after_a_failure_until_enter(
+    make_program: Callable[[str, str], None], tmp_path: Path
+) -> None:
     log = tmp_path / "log"
     make_program("xterm", f"shift; echo | \"$@\" >> '{log}' 2>&1; echo \" ended $?\" >> '{log}'")
     open_terminal(("sh", "-c", "exit 7"), tmp_path, "Press Enter.")
@@ -92,7 +94,7 @@ def test_windows_terminal_gets_the_path_of_a_script(
     assert log.read_text() == f"wsl.exe -d Debian --exec\n{tmp_path} {home}\n"
 
 
-def test_a_folder_that_is_gone_is_named(make_program: Callable[[str, str], None], tmp_path: Path) -> None:
+def test_a_missing_folder_is_named(make_program: Callable[[str, str], None], tmp_path: Path) -> None:
     make_program("xterm", "exit 0")
     with pytest.raises(BadOption, match="gone"):
         open_terminal(COMMAND, tmp_path / "gone", "")

@@ -89,7 +89,7 @@ class TestAddresses:
             ("http://localhost.example", "http://localhost.example", False),
         ],
     )
-    def test_as_users_write_them(self, text: str, url: str, local: bool) -> None:
+    def test_addresses_are_parsed_as_users_write_them(self, text: str, url: str, local: bool) -> None:
         address = parse_address(text)
         assert (address.url, address.local) == (url, local)
 
@@ -108,11 +108,11 @@ class TestAddresses:
             "x/v1",
         ],
     )
-    def test_what_is_none_is_refused(self, text: str) -> None:
+    def test_an_invalid_address_is_refused(self, text: str) -> None:
         with pytest.raises(BadOption):
             parse_address(text)
 
-    def test_a_word_is_no_address(self) -> None:
+    def test_a_single_word_is_not_an_address(self) -> None:
         with pytest.raises(
             BadOption, match=r"^`nonsense` is not the address of a server\. .* http://127\.0\.0\.1:8080"
         ):
@@ -121,19 +121,19 @@ class TestAddresses:
     @pytest.mark.parametrize("place", ["x", "[x", "x:99999", "x@[y"])
     @pytest.mark.parametrize("login", ["user:hunter2", "user:p/hunter2", "hunter2"])
     @pytest.mark.parametrize("scheme", ["http://", ""])
-    def test_a_password_in_an_address_is_not_repeated(self, scheme: str, login: str, place: str) -> None:
+    def test_a_password_in_an_address_is_not_shown(self, scheme: str, login: str, place: str) -> None:
         with pytest.raises(BadOption) as refused:
             parse_address(f"{scheme}{login}@{place}")
         assert "hunter2" not in str(refused.value)
 
-    def test_a_key_over_plain_http_to_elsewhere_is_open(self) -> None:
+    def test_a_key_over_plain_http_to_another_computer_is_reported_as_exposed(self) -> None:
         assert parse_address("http://192.168.1.20:8080").exposes_key
         assert not parse_address("http://127.0.0.1:8080").exposes_key
         assert not parse_address("https://models.example").exposes_key
 
 
 class TestOffers:
-    async def test_a_server_with_models_and_chat_alone(self) -> None:
+    async def test_a_server_with_only_models_and_chat_is_recognised(self) -> None:
         async with serving({"/v1/models": MODELS}) as (url, _):
             features = (await looked(f"{url}/v1")).features
         assert features.models == ("some/model", "other")
@@ -142,7 +142,7 @@ class TestOffers:
         assert not features.has_counters
         assert features.missing == dict.fromkeys(("/props", "/slots", "/metrics", "/health"), "not offered")
 
-    async def test_counters_of_another_kind_are_not_taken_for_zeros(self) -> None:
+    async def test_missing_counters_do_not_count_as_zero(self) -> None:
         other = reply(b"vllm:num_requests_running 3.0\n", kind="text/plain")
         routes: dict[str, Answer] = {"/v1/models": MODELS, "/metrics": other}
         async with serving(routes) as (url, _), attach_server(parse_address(url)) as server:
@@ -165,7 +165,7 @@ class TestOffers:
         assert name.isprintable()
         assert len(name) <= 401
 
-    async def test_the_key_goes_by_header_and_a_wrong_one_is_reported(self) -> None:
+    async def test_the_key_is_sent_in_a_header_and_a_wrong_one_is_reported(self) -> None:
         refused = reply({"error": {"message": "Invalid API Key", "code": 401}}, "401 Unauthorized")
         async with serving({}, default=refused) as (url, asked):
             with pytest.raises(Refused, match="rejected the API key") as error:
@@ -223,7 +223,7 @@ STRANGE: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("kind", STRANGE)
-async def test_a_strange_server_is_an_error_in_a_sentence(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_kind_of_server_is_an_error_in_a_sentence(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_REPLY_S", 0.5)
     async with serving({}, default=STRANGE[kind]) as (url, _):
         with pytest.raises((Unreachable, Refused)) as error:
@@ -245,7 +245,7 @@ async def test_a_strange_server_is_an_error_in_a_sentence(kind: str, monkeypatch
         ("a number", "its answer is not a list of models; its answer is not that of llama-server"),
     ],
 )
-async def test_what_a_server_answered_that_is_none_is_reported(kind: str, why: str) -> None:
+async def test_an_invalid_reply_of_a_server_is_reported(kind: str, why: str) -> None:
     more: dict[str, Answer] = {
         "a message": reply({"error": {"message": "out of cheese"}}, "500 Oops"),
         "secret redirect": b"HTTP/1.1 302 Found\r\nLocation: http://u:pw@127.0.0.1:1/v1?key=x\r\n"
@@ -257,7 +257,7 @@ async def test_what_a_server_answered_that_is_none_is_reported(kind: str, why: s
     assert why in error.value.title
 
 
-async def test_where_nothing_listens() -> None:
+async def test_an_address_without_a_server_is_reported() -> None:
     async with serving({}) as (url, _):
         pass
     with pytest.raises(Unreachable, match="No server responds"):
@@ -265,15 +265,13 @@ async def test_where_nothing_listens() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://xn--zz", "http://\N{SNOWMAN}.example", "http://a\x7fb"])
-async def test_a_host_whose_name_is_none_is_an_error_in_a_sentence(url: str) -> None:
+async def test_an_invalid_host_name_is_an_error_in_a_sentence(url: str) -> None:
     with pytest.raises(Unreachable, match="Cannot connect to"):
         await looked(url)
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "odd://127.0.0.1:1", "http://127.0.0.1:x"])
-async def test_a_proxy_that_cannot_be_used_is_an_error_in_a_sentence(
-    proxy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unusable_proxy_is_an_error_in_a_sentence(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", proxy)
     with pytest.raises(Unreachable, match="HTTPS_PROXY") as error:
         await looked("https://models.example")
@@ -314,19 +312,19 @@ class TestChat:
             [{"timings": {"predicted_n": []}}],
         ],
     )
-    async def test_odd_events_are_an_error(self, events: list[object]) -> None:
+    async def test_invalid_events_are_an_error(self, events: list[object]) -> None:
         odd = streamed(*events)
         async with serving({"/v1/models": MODELS, "/v1/chat/completions": odd}) as (url, _):
             with pytest.raises(Refused):
                 await request_text(url, REQUEST)
 
-    async def test_a_line_of_ten_megabytes_is_not_kept(self) -> None:
+    async def test_a_line_of_ten_megabytes_is_not_stored(self) -> None:
         long = streamed({"choices": [{"delta": {"content": "x" * 10_000_000}}]})
         async with serving({"/v1/models": MODELS, "/v1/chat/completions": long}) as (url, _):
             with pytest.raises(Refused, match="bytes"):
                 await request_text(url, REQUEST)
 
-    async def test_a_reply_that_breaks_off_in_a_line(self) -> None:
+    async def test_a_reply_that_ends_within_a_line_is_an_error(self) -> None:
         cut = streamed(b'{"choices": [{"delta": {"cont', done=False)
         async with serving({"/v1/models": MODELS, "/v1/chat/completions": cut}) as (url, _):
             with pytest.raises(LauncherError):
@@ -334,7 +332,7 @@ class TestChat:
 
 
 class TestWatching:
-    async def test_the_monitor_reads_what_others_ask_for(self) -> None:
+    async def test_the_monitor_measures_requests_of_other_clients(self) -> None:
         tokens = iter(range(0, 1_000_000, 10))
 
         async def counters(writer: asyncio.StreamWriter) -> None:
@@ -365,7 +363,7 @@ class TestWatching:
             assert server.engine_pid is None
         assert rates[0] == pytest.approx(50.0)
 
-    async def test_where_nothing_listens_the_address_is_to_be_checked_and_not_the_internet(self) -> None:
+    async def test_a_refused_connection_suggests_to_check_the_address_and_not_the_internet(self) -> None:
         async with serving({}) as (url, _):
             pass
         with pytest.raises(Unreachable, match="cannot be reached") as error:

@@ -55,7 +55,7 @@ async def measured(answer: Answer, runs: int = 2) -> tuple[MeasuredSpeed, list[b
     return result, [each for each in asked if each.startswith(b"POST")]
 
 
-async def test_another_server_is_measured_by_the_wall_and_its_token_counts() -> None:
+async def test_another_server_is_measured_by_wall_time_and_its_token_counts() -> None:
     result, asked = await measured(streaming(usage=True))
     assert result.clock == "wall"
     assert result.decode
@@ -74,7 +74,7 @@ async def test_another_server_is_measured_by_the_wall_and_its_token_counts() -> 
     assert {"max_tokens", "temperature", "seed"} < bodies[0].keys() <= STANDARD
 
 
-async def test_a_reply_without_an_end_is_reported_for_what_it_is() -> None:
+async def test_a_reply_without_an_end_is_reported() -> None:
     async def endless(writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
         while True:
@@ -86,14 +86,14 @@ async def test_a_reply_without_an_end_is_reported_for_what_it_is() -> None:
     assert "--max-tokens" not in str(raised.value)
 
 
-async def test_events_are_not_taken_for_tokens() -> None:
+async def test_events_are_not_counted_as_tokens() -> None:
     result, _ = await measured(streaming(usage=False), runs=1)
     assert (result.prefill, result.decode) == (None, None)
     assert "no token counts" in unknown_reasons(result)["decode"]
     assert result.first_token
 
 
-async def test_a_server_that_refuses_to_count_is_asked_without() -> None:
+async def test_a_server_that_refuses_token_counts_is_asked_without_them() -> None:
     plain = streaming(usage=False)
     asked: list[int] = []
 
@@ -112,14 +112,14 @@ async def test_a_server_that_refuses_to_count_is_asked_without() -> None:
     assert not [each for each in bodies[1:] if b"stream_options" in each]
 
 
-async def test_what_it_refuses_otherwise_is_reported() -> None:
+async def test_other_refusals_are_reported() -> None:
     with pytest.raises(Refused, match="too long"):
         await measured(reply({"error": {"message": "the prompt is too long"}}, "413 Too Large"))
 
 
 @pytest.mark.usefixtures("forked_commands")
 @pytest.mark.thorough
-async def test_the_real_engine_is_measured_by_its_own_clock(demo_model: Path) -> None:
+async def test_the_real_engine_is_measured_by_its_own_timings(demo_model: Path) -> None:
     session = ServerSession()
     try:
         await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=4_096))
@@ -157,7 +157,7 @@ async def test_the_real_engine_is_measured_by_its_own_clock(demo_model: Path) ->
     ("arguments", "code"),
     [(["--runs", "3"], 1), (["--workload", "code"], 1), (["--bench", "--runs", "0"], 2), (["--bench", "--once"], 2)],
 )
-def test_options_that_mean_nothing_together(arguments: list[str], code: int) -> None:
+def test_contradictory_options_are_refused(arguments: list[str], code: int) -> None:
     result = forked.run("attach", "http://127.0.0.1:9", *arguments)
     assert result.returncode == code
     assert "Traceback" not in result.stderr
@@ -167,7 +167,7 @@ def test_options_that_mean_nothing_together(arguments: list[str], code: int) -> 
 @pytest.mark.parametrize(
     ("host", "expected"), [("127.0.0.1:9", "tune is already running"), ("nowhere.invalid", "invalid")]
 )
-def test_nothing_on_this_computer_is_measured_beside_a_tune(host: str, expected: str) -> None:
+def test_a_server_on_this_computer_is_not_measured_during_a_tune(host: str, expected: str) -> None:
     with hold_tune_lock():
         result = forked.run("attach", f"http://{host}", "--bench")
     assert result.returncode == 1

@@ -43,7 +43,7 @@ def read_exec(entry: str) -> list[str]:
     return [re.sub(r"\\(.)", r"\1", word).replace("%%", "%") for word in words]
 
 
-def test_it_is_off_until_it_is_switched_on(login: Path) -> None:
+def test_autostart_is_off_by_default(login: Path) -> None:
     assert autostart.read_autostart() == autostart.Autostart()
     assert autostart.switch_off() == ()
 
@@ -89,7 +89,7 @@ def test_without_systemd_the_desktop_starts_it(login: Path) -> None:
     assert not entry.exists()
 
 
-def test_switching_on_again_replaces_what_was_there(systemd: Path) -> None:
+def test_switching_on_again_replaces_the_earlier_entry(systemd: Path) -> None:
     autostart.switch_on("demo")
     (systemd / "run" / "systemd" / "private").unlink()
     state = autostart.switch_on(None)
@@ -98,14 +98,14 @@ def test_switching_on_again_replaces_what_was_there(systemd: Path) -> None:
     assert "--last" in state.command
 
 
-def test_a_line_break_is_refused_where_it_cannot_be_written_and_what_was_on_stays(login: Path) -> None:
+def test_a_line_break_is_refused_where_the_file_cannot_hold_it_and_the_earlier_entry_stays(login: Path) -> None:
     before = autostart.switch_on("demo")
     with pytest.raises(BadOption, match="line break"):
         autostart.switch_on("a\nb")
     assert autostart.read_autostart() == before
 
 
-def test_the_program_that_is_started_is_there(login: Path) -> None:
+def test_the_program_in_the_entry_exists(login: Path) -> None:
     command = autostart.serve_command("demo")
     assert Path(command[0]).exists()
     result = subprocess.run([*command[:-4], "--version"], capture_output=True, text=True, check=True, cwd="/")
@@ -121,7 +121,9 @@ def test_windows_gets_one_line_without_a_console() -> None:
         autostart.make_run_line([*command, "x" * 300])
 
 
-def test_the_last_model_is_kept_as_it_was_named(home: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_model_is_stored_under_the_name_that_the_user_gave(
+    home: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ModelMissing, match="No model was loaded"):
         require_last_model()
     save_last_model("demo")
@@ -131,7 +133,7 @@ def test_the_last_model_is_kept_as_it_was_named(home: Path, demo_model: Path, mo
     assert require_last_model() == str(demo_model)
 
 
-def test_where_it_cannot_be_kept_serving_goes_on(home: Path) -> None:
+def test_serving_goes_on_if_the_last_model_cannot_be_stored(home: Path) -> None:
     home.mkdir()
     (home / "state").write_text("a file in the way")
     save_last_model("demo")
@@ -145,7 +147,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.usefixtures("forked_commands")
 @pytest.mark.thorough
-def test_the_command_says_what_it_wrote(login: Path) -> None:
+def test_the_command_reports_the_files_that_it_wrote(login: Path) -> None:
     assert run().stdout.startswith("Off")
     output = run("on", "--model", "demo").stdout
     entry = login / "config" / "autostart" / "mtp-launcher.desktop"
@@ -157,7 +159,7 @@ def test_the_command_says_what_it_wrote(login: Path) -> None:
 
 
 @pytest.mark.usefixtures("forked_commands")
-def test_a_model_that_is_not_there_is_not_written_down(login: Path) -> None:
+def test_a_missing_model_is_not_stored(login: Path) -> None:
     result = run("on", "--model", "/nowhere/x.gguf")
     assert result.returncode == 1
     assert "/nowhere/x.gguf" in result.stderr

@@ -39,7 +39,7 @@ PROMPTS = (
 WORK = Workload("boats", "Our trips", 1, PROMPTS, "this test")
 
 
-async def test_acceptance_and_tokens_are_the_engines_own_counts_exactly(demo_model: Path) -> None:
+async def test_acceptance_and_tokens_are_exactly_the_counts_of_the_engine(demo_model: Path) -> None:
     session = ServerSession()
     received: list[tuple[int, Run]] = []
     try:
@@ -79,7 +79,7 @@ async def test_acceptance_and_tokens_are_the_engines_own_counts_exactly(demo_mod
     assert kept.result["acceptance"] == found.acceptance.rate
 
 
-async def test_what_does_not_fit_is_reported_and_kept_as_a_failure(demo_model: Path) -> None:
+async def test_settings_that_do_not_fit_are_recorded_as_a_failure(demo_model: Path) -> None:
     session = ServerSession()
     options = ServeOptions(model=demo_model, built_in=True, threads=1, context=512)
     try:
@@ -100,7 +100,7 @@ async def test_what_does_not_fit_is_reported_and_kept_as_a_failure(demo_model: P
     assert "context" in kept.sentence
 
 
-async def test_what_the_servers_own_program_says_of_its_memory_counts(demo_model: Path) -> None:
+async def test_a_memory_finding_of_the_servers_program_ends_the_measurement(demo_model: Path) -> None:
     session = ServerSession()
     spilled = {"code": "spill", "sentence": "300 MiB lie in host memory."}
     try:
@@ -116,7 +116,7 @@ async def test_what_the_servers_own_program_says_of_its_memory_counts(demo_model
         await session.stop()
 
 
-async def test_the_machine_is_watched_beside_a_server_of_another_program(demo_model: Path) -> None:
+async def test_the_machine_is_monitored_while_the_server_of_another_program_is_measured(demo_model: Path) -> None:
     session = ServerSession()
     try:
         await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048))
@@ -133,7 +133,7 @@ async def test_the_machine_is_watched_beside_a_server_of_another_program(demo_mo
         await session.stop()
 
 
-async def test_another_kind_of_server_beside_ours_is_measured_by_the_same_clock(demo_model: Path) -> None:
+async def test_another_kind_of_server_and_ours_are_measured_by_the_same_clock(demo_model: Path) -> None:
     session = ServerSession()
     routes: dict[str, Answer] = {"/v1/models": MODELS, "/v1/chat/completions": streaming(usage=True)}
     turns: list[tuple[str, int]] = []

@@ -73,7 +73,7 @@ async def borrowed(session: ServerSession, rules: IdleRules = RULES) -> AsyncIte
         yield lent
 
 
-async def test_a_client_in_the_middle_of_a_measurement_is_answered_and_the_measurement_is_repeated(
+async def test_a_client_request_during_a_measurement_is_answered_and_the_measurement_repeated(
     options: ServeOptions,
 ) -> None:
     async with serving(options) as (session, client):
@@ -210,7 +210,7 @@ async def test_the_settings_are_restored_when_a_measurement_is_killed(options: S
         await session.supervisor.wait_for_state(ServerState.READY)
 
 
-async def test_a_change_by_somebody_else_ends_the_measurement_and_stays(options: ServeOptions) -> None:
+async def test_a_change_by_another_client_ends_the_measurement_and_stays(options: ServeOptions) -> None:
     async with serving(options) as (session, _), borrowed(session) as lent:
         bench = BorrowedBench(lent, options)
         await bench.become({"draft": 3})
@@ -234,7 +234,7 @@ async def test_kept_settings_stay_after_the_loan(options: ServeOptions) -> None:
         assert session.supervisor.options == replace(options, draft=4)
 
 
-async def test_a_server_is_lent_once_at_a_time_and_only_with_the_gateway(options: ServeOptions) -> None:
+async def test_a_server_is_lent_to_one_measurement_at_a_time_and_only_with_the_gateway(options: ServeOptions) -> None:
     async with serving(options) as (session, client):
         address = (await find_entry(session)).control_address
         assert address is not None

@@ -15,7 +15,7 @@ OUT_OF_MEMORY = (
 )
 
 
-async def test_it_holds_versions_the_cause_and_the_last_lines() -> None:
+async def test_a_report_has_versions_the_cause_and_the_last_lines() -> None:
     lines = [f"line {number}" for number in range(1_000)] + [
         OUT_OF_MEMORY,
         "srv main: exiting due to model loading error",
@@ -29,7 +29,7 @@ async def test_it_holds_versions_the_cause_and_the_last_lines() -> None:
     assert text.count("```") == 4
 
 
-async def test_no_secret_of_ours_is_in_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_no_key_is_in_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_tokenOfMine123456")
     monkeypatch.setenv("MY_OWN_KEY", "swordfish-9")
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -58,7 +58,7 @@ def test_a_chart_has_every_axis_of_a_curve() -> None:
     assert Chart.parse(chart.as_json()) == chart
 
 
-def test_an_interval_that_says_nothing_is_left_out() -> None:
+def test_an_interval_wider_than_the_value_is_left_out() -> None:
     points = [dict(point) for point in CURVE.result["points"]]
     points[0]["tokens_per_second"] = {"estimate": 50.0, "low": 1.0, "high": 400.0, "n": 2}
     wide = replace(CURVE, result={**CURVE.result, "points": points})
@@ -83,7 +83,7 @@ def test_a_curve_is_exported_with_every_axis() -> None:
     assert "AGAINST THE BASELINE" not in text  # means over all places say nothing
 
 
-def test_a_tune_s_forecasts_are_shown_where_nothing_was_measured() -> None:
+def test_forecasts_of_a_tune_are_shown_where_nothing_was_measured() -> None:
     forecasts = [{"draft": draft, "value": 60.0, "low": 50.0, "high": 70.0} for draft in (2, 3)]
     tuned = replace(SESSION, result={"forecasts": forecasts, "shown": {"draft": 2, "kv": "q8_0"}, "unit": "tokens/s"})
     chart = build_chart(tuned)
@@ -92,7 +92,7 @@ def test_a_tune_s_forecasts_are_shown_where_nothing_was_measured() -> None:
     assert "rings are forecasts" in chart.notes[-1]
 
 
-def test_a_tune_for_another_goal_begins_with_that() -> None:
+def test_a_tune_for_another_goal_begins_with_the_panel_of_that_goal() -> None:
     forecasts = [{"draft": draft, "value": 9.0 - draft, "low": 5.0, "high": 10.0} for draft in (0, 2)]
     chart = build_chart(replace(SESSION, result={"forecasts": forecasts, "unit": "s per task"}))
     assert [panel.title for panel in chart.panels][:2] == ["Time of a task", "Generation"]
@@ -102,7 +102,7 @@ def test_a_tune_for_another_goal_begins_with_that() -> None:
     ]
 
 
-def test_each_of_several_workloads_of_a_tune_has_its_line() -> None:
+def test_each_workload_of_a_tune_has_a_series() -> None:
     runs = [
         replace(run(speed, settings), prompt=f"{name}: one")
         for name, speeds in (("code", (50.0, 80.0)), ("prose", (50.0, 40.0)))
@@ -121,7 +121,7 @@ def test_each_of_several_workloads_of_a_tune_has_its_line() -> None:
     assert build_chart(long).subtitle == "Draft 2 is best."
 
 
-def test_prompts_are_not_joined_and_time_has_even_ticks() -> None:
+def test_prompts_are_not_joined_by_lines_and_time_has_even_ticks() -> None:
     bench = build_chart(replace(SESSION, kind="bench", runs=(run(50.0), run(40.0, prompt="b"), run(70.0, ON))))
     assert not bench.joined
     assert [text for _, text in bench.ticks] == ["parser", "b"]
@@ -133,7 +133,7 @@ def test_prompts_are_not_joined_and_time_has_even_ticks() -> None:
     assert [panel.title for panel in endured.panels] == ["Generation"]
 
 
-def test_an_agent_s_tasks_have_reading_and_writing_apart() -> None:
+def test_reading_and_writing_of_an_agents_tasks_are_separate_series() -> None:
     task = {"seconds": 9.0, "reading_s": 2.0, "writing_s": 6.0, "reused_tokens": 90, "read_tokens": 10, "error": None}
     result = {"agent": "loop", "tasks": [task, {**task, "seconds": 10.0}, {**task, "error": "It broke."}]}
     session = replace(SESSION, kind="endure", result=result)

@@ -74,7 +74,7 @@ async def test_a_model_is_pulled_into_the_library(repo: str, demo_model: Path) -
     assert [local.path for local in list_library(load_catalogue()).models] == [target]
 
 
-async def test_it_is_no_faster_than_the_settings_say(server: FileServer, demo_model: Path, tmp_path: Path) -> None:
+async def test_the_speed_limit_of_the_settings_applies(server: FileServer, demo_model: Path, tmp_path: Path) -> None:
     settings.change_setting(DOWNLOAD_LIMIT, 8)
     await add_pull(server.url("limited", "", "demo.gguf"), sha256=sha256(demo_model), to=tmp_path)
     began_s = time.monotonic()
@@ -83,7 +83,7 @@ async def test_it_is_no_faster_than_the_settings_say(server: FileServer, demo_mo
     assert time.monotonic() - began_s >= (size - 2 * 10**6) / (8 * 10**6)  # a quarter second's worth comes at once
 
 
-async def test_one_that_is_not_there_fails_and_the_next_is_pulled(repo: str, hub: Hub) -> None:
+async def test_a_missing_model_fails_and_the_next_one_is_downloaded(repo: str, hub: Hub) -> None:
     await add_pull(f"{repo}:missing.gguf")
     await add_pull(f"{repo}:{FILE}")
     await work()
@@ -94,7 +94,7 @@ async def test_one_that_is_not_there_fails_and_the_next_is_pulled(repo: str, hub
     assert "missing.gguf" in missing.failure.title
 
 
-async def test_what_cannot_be_meant_is_not_added() -> None:
+async def test_an_invalid_target_is_not_added() -> None:
     with pytest.raises(ModelUnknown):
         await add_pull("no-such-model")
     with pytest.raises(BadOption):
@@ -102,14 +102,14 @@ async def test_what_cannot_be_meant_is_not_added() -> None:
     assert not download_queue().read_snapshot().jobs.jobs
 
 
-async def test_the_quantisation_is_chosen_when_it_is_added() -> None:
+async def test_the_quantisation_is_chosen_when_a_download_is_added() -> None:
     added = await add_pull("qwen3.6-35b-a3b-mtp:UD-Q3_K_XL")
     assert added.job.title == "qwen3.6-35b-a3b-mtp:UD-Q3_K_XL"
     assert added.job.bytes is not None
     assert added.job.bytes > 10e9
 
 
-async def test_paused_in_the_middle_it_goes_on_there_and_discarded_it_leaves_nothing(
+async def test_a_paused_download_resumes_and_a_discarded_one_leaves_no_file(
     server: FileServer, demo_model: Path, tmp_path: Path
 ) -> None:
     url = server.url("middle", f"stalls={HALF}*2", "demo.gguf")
@@ -139,7 +139,7 @@ async def test_paused_in_the_middle_it_goes_on_there_and_discarded_it_leaves_not
     assert sha256(tmp_path / "demo.gguf") == sha256(demo_model)
 
 
-async def test_discarding_a_model_in_parts_takes_its_finished_parts_too(hub: Hub, tmp_path: Path) -> None:
+async def test_discarding_a_split_model_deletes_its_finished_parts(hub: Hub, tmp_path: Path) -> None:
     folder, here = hub.folder / "queued" / "Split-GGUF", models_dir() / "queued" / "Split-GGUF"
     first = write_split(folder)
     whole = sorted(folder.iterdir())
@@ -173,7 +173,7 @@ async def test_a_model_without_the_head_that_its_name_promises_fails_and_is_kept
     shutil.rmtree(folder)
 
 
-def test_what_is_verified_after_it_arrived_does_not_count_back() -> None:
+def test_verification_does_not_lower_the_progress() -> None:
     received: list[Progress] = []
     report = _report_pull(received.append)
     at = Progress(900, 1_000, 50.0, 2.0, item="a")
@@ -194,7 +194,7 @@ async def test_an_engine_is_installed(releases: ReleaseServer) -> None:
     assert Path(job.result["path"]).is_file()
 
 
-async def test_an_engines_download_outlives_that_of_another(
+async def test_discarding_one_engine_keeps_the_download_of_another(
     releases: ReleaseServer, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     releases.publish("b11400", "cpu")
@@ -215,7 +215,7 @@ async def test_an_engines_download_outlives_that_of_another(
     assert not kept.exists()
 
 
-async def test_an_engine_that_is_not_offered_fails(releases: ReleaseServer) -> None:
+async def test_an_engine_that_is_not_published_fails(releases: ReleaseServer) -> None:
     await add_engine("b1")
     await work()
     (job,) = download_queue().read_snapshot().jobs.jobs

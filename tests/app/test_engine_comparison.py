@@ -120,7 +120,7 @@ async def test_after_an_update_that_does_not_serve_the_model_the_previous_build_
     assert "does not serve demo" in list_slower_builds()[new.name].reason
 
 
-def test_only_an_update_by_the_program_is_compared(tmp_path: Path) -> None:
+def test_only_updates_by_the_program_are_compared(tmp_path: Path) -> None:
     new, old = update(BROKEN, tmp_path)
     pin_engine()
     assert find_uncompared_update() is None
@@ -135,7 +135,7 @@ def test_only_an_update_by_the_program_is_compared(tmp_path: Path) -> None:
     ("estimate", "low", "high", "slower"),
     [(1.02, 1.0, 1.04, False), (0.98, 0.975, 0.985, False), (0.95, 0.89, 1.01, False), (0.97, 0.96, 0.98, True)],
 )
-def test_a_build_counts_as_slower_from_3_percent_with_certainty(
+def test_a_build_is_slower_if_the_difference_is_3_percent_and_certain(
     tmp_path: Path, estimate: float, low: float, high: float, slower: bool
 ) -> None:
     new, old = update(BROKEN, tmp_path)

@@ -114,7 +114,7 @@ async def start(aim: FirstStartRequest, session: ServerSession, recorder: StepRe
     return await perform_first_start(aim, make_server_starter(session), recorder)
 
 
-async def test_the_demo_needs_nothing(session: ServerSession, recorder: StepRecorder) -> None:
+async def test_the_demo_needs_no_download(session: ServerSession, recorder: StepRecorder) -> None:
     reply = await start(FirstStartRequest("demo"), session, recorder)
     assert reply.text
     assert reply.acceptance.accepted > 0
@@ -127,7 +127,9 @@ async def test_the_demo_needs_nothing(session: ServerSession, recorder: StepReco
 
 
 @pytest.mark.thorough
-async def test_the_demo_is_served_as_it_was_the_last_time(session: ServerSession, recorder: StepRecorder) -> None:
+async def test_the_demo_is_served_with_the_settings_of_the_last_time(
+    session: ServerSession, recorder: StepRecorder
+) -> None:
     await start(FirstStartRequest("demo"), session, recorder)
     first = session.supervisor.launch
     assert first is not None
@@ -142,7 +144,7 @@ async def test_the_demo_is_served_as_it_was_the_last_time(session: ServerSession
     assert load_model_settings(first.options.model) == kept | {"draft": 2}
 
 
-async def test_a_model_is_fetched_verified_and_served_as_planned(
+async def test_a_model_is_downloaded_verified_and_served_as_planned(
     mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, demo_model: Path
 ) -> None:
     await start(mine, session, recorder)
@@ -156,7 +158,7 @@ async def test_a_model_is_fetched_verified_and_served_as_planned(
     assert load_model_settings(launch.options.model) == {}  # the plan is nobody's choice
 
 
-async def test_a_file_without_a_published_checksum_is_not_called_verified(
+async def test_a_file_without_a_published_checksum_is_not_reported_as_verified(
     mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("no-hash"))
@@ -164,7 +166,7 @@ async def test_a_file_without_a_published_checksum_is_not_called_verified(
     assert recorder.last(Step.VERIFY).detail is StepDetail.WITHOUT_SUM
 
 
-async def test_what_is_done_is_reported_as_done_and_not_done_again(
+async def test_finished_steps_are_reported_as_done_and_not_repeated(
     mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, hub: Hub
 ) -> None:
     await start(mine, session, recorder)
@@ -208,7 +210,7 @@ async def test_an_engine_for_the_gpu_is_installed_first(
     assert Step.ENGINE not in again.began()
 
 
-async def test_a_server_that_another_launcher_runs_has_to_be_stopped_first(
+async def test_a_server_of_another_process_must_be_stopped_first(
     mine: FirstStartRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan counts on its memory, as on that of the server whose place it takes."""
@@ -260,7 +262,7 @@ class TestBeforeAnythingLarge:
         assert not models_dir().exists()
 
     @pytest.mark.usefixtures("mine")
-    async def test_an_engine_that_cannot_be_had_is_reported_before_the_model_comes(
+    async def test_an_unavailable_engine_is_reported_before_the_model_is_downloaded(
         self, session: ServerSession, recorder: StepRecorder, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("MTP_LAUNCHER_GITHUB_API", releases.with_faults("limited"))
@@ -269,7 +271,7 @@ class TestBeforeAnythingLarge:
         assert recorder.last(Step.ENGINE).stage is Stage.FAILED
         assert not models_dir().exists()
 
-    async def test_without_the_network_what_is_here_is_served_all_the_same(
+    async def test_local_files_are_served_without_a_network(
         self, mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await start(mine, session, recorder)
@@ -283,7 +285,7 @@ class TestBeforeAnythingLarge:
 
 
 class TestPausing:
-    async def test_a_download_goes_on_where_it_was(
+    async def test_an_interrupted_download_is_resumed(
         self,
         mine: FirstStartRequest,
         session: ServerSession,
@@ -310,7 +312,7 @@ class TestPausing:
 
     @pytest.mark.cases(1)
     @pytest.mark.parametrize("step", [Step.LOAD, Step.WARM_UP, Step.SELF_TEST])
-    async def test_at_any_later_step(
+    async def test_an_interrupted_later_step_is_resumed(
         self, step: Step, mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder
     ) -> None:
         starting = asyncio.ensure_future(start(mine, session, recorder))
@@ -323,7 +325,7 @@ class TestPausing:
         assert (await start(mine, session, recorder)).text
 
 
-async def test_a_model_without_its_head_fails_at_verify(
+async def test_a_model_without_its_mtp_head_fails_verification(
     home: Path, repository: Path, headless_model: Path, session: ServerSession, recorder: StepRecorder
 ) -> None:
     shutil.copy(headless_model, repository / FILE)
@@ -337,7 +339,7 @@ async def test_a_model_without_its_head_fails_at_verify(
     assert recorder.last(Step.MODEL).stage is Stage.DONE
 
 
-async def test_a_download_that_the_queue_works_at_is_looked_on_and_then_taken(
+async def test_a_download_of_the_queue_is_awaited_and_then_used(
     mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
@@ -372,7 +374,7 @@ async def test_drafts_that_are_never_accepted_are_an_error(recorder: StepRecorde
     assert recorder.last(Step.SELF_TEST).stage is Stage.FAILED
 
 
-async def test_an_engine_of_the_users_own_suits(
+async def test_an_engine_added_by_the_user_is_used(
     home: Path, real_engine: Path, mine: FirstStartRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from launcher.engine.builds import installed

@@ -42,7 +42,7 @@ def plan() -> Plan:
     return found
 
 
-def test_what_is_known_afterwards_replaces_the_estimate(demo_model: Path) -> None:
+def test_exact_figures_replace_the_estimate(demo_model: Path) -> None:
     estimated = plan()
     assert (estimated.file.size_bytes, estimated.estimate.weights_exact) == (None, False)
     assert hub_headers.find_estimated_plans([estimated, estimated]) == (estimated,)
@@ -52,7 +52,7 @@ def test_what_is_known_afterwards_replaces_the_estimate(demo_model: Path) -> Non
     assert hub_headers.find_estimated_plans([known]) == ()
 
 
-def test_a_file_that_was_replaced_on_the_hub_is_asked_about_once(repository: Path) -> None:
+def test_a_file_that_was_replaced_on_the_hub_is_read_once_more(repository: Path) -> None:
     for each in repository.iterdir():
         each.unlink()
     (repository / "README.md").write_text("gone")
@@ -61,7 +61,7 @@ def test_a_file_that_was_replaced_on_the_hub_is_asked_about_once(repository: Pat
     assert hub_headers.find_estimated_plans([plan()]) == ()
 
 
-def test_no_network_is_an_error_that_leaves_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_error_leaves_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     estimated = plan()
     error = asyncio.run(hub_headers.read_headers([estimated]))
@@ -74,7 +74,7 @@ def test_no_network_is_an_error_that_leaves_the_plan(monkeypatch: pytest.MonkeyP
     assert hub_headers.may_read()
 
 
-def test_offline_nothing_is_asked_or_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_read_from_the_hub_when_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (hub_headers.should_ask(), hub_headers.may_read()) == (True, False)
     hub_headers.keep_answer(agreed=True)
     assert (hub_headers.should_ask(), hub_headers.may_read()) == (False, True)
@@ -102,7 +102,7 @@ def run_on_terminal(typed: str, *arguments: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("typed", "kept", "is_exact"), [("y\n", VALUE_ON, True), ("\n", VALUE_OFF, False)])
-def test_the_question_is_asked_once_and_the_answer_is_kept(typed: str, kept: str, is_exact: bool, hub: Hub) -> None:
+def test_the_user_is_asked_once_and_the_answer_is_stored(typed: str, kept: str, is_exact: bool, hub: Hub) -> None:
     output, asked = run_on_terminal(typed)
     assert "Read headers of such files from Hugging Face" in asked
     assert settings.stored_value(READ_HEADERS) == kept
@@ -114,7 +114,7 @@ def test_the_question_is_asked_once_and_the_answer_is_kept(typed: str, kept: str
     assert hub.requests() == []
 
 
-def test_programs_are_not_asked(hub: Hub) -> None:
+def test_the_question_is_not_asked_in_json_output(hub: Hub) -> None:
     _, asked = run_on_terminal("", "--json")
     assert "Hugging Face" not in asked
     output = forked.run("plan", *ARGUMENTS, input=b"")

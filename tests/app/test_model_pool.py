@@ -147,7 +147,7 @@ async def test_models_are_loaded_by_name_and_unloaded_to_make_room(served: Serve
 
 
 @pytest.mark.thorough
-async def test_a_model_that_is_kept_stays_and_the_started_one_goes_and_comes_back(
+async def test_a_kept_model_stays_loaded_and_the_started_one_is_unloaded_and_reloaded(
     served: Served, rules: list[PoolRules]
 ) -> None:
     rules[0] = PoolRules(memory_limit_mib=int(2.5 * estimate_mib(served)))
@@ -168,7 +168,7 @@ async def test_a_model_that_is_kept_stays_and_the_started_one_goes_and_comes_bac
 
 
 @pytest.mark.thorough
-async def test_what_requests_loaded_is_unloaded_when_idle_and_what_was_started_is_not(
+async def test_models_loaded_by_requests_are_unloaded_when_idle_and_started_ones_are_not(
     served: Served, rules: list[PoolRules]
 ) -> None:
     rules[0] = PoolRules(idle_s=1.0)
@@ -189,7 +189,9 @@ async def test_requests_for_an_absent_model_share_one_load(served: Served) -> No
     assert sum(STARTED in line for line in second.supervisor.log.last_lines()) == 1
 
 
-async def test_a_busy_model_is_not_unloaded_and_its_place_is_waited_for(served: Served, rules: list[PoolRules]) -> None:
+async def test_a_busy_model_is_not_unloaded_and_others_wait_for_its_memory(
+    served: Served, rules: list[PoolRules]
+) -> None:
     rules[0] = PoolRules(memory_limit_mib=int(2.5 * estimate_mib(served)))
     keep_model("demo")
     async with served.streaming("second"):
@@ -205,7 +207,7 @@ async def test_a_busy_model_is_not_unloaded_and_its_place_is_waited_for(served: 
 
 
 @pytest.mark.thorough
-async def test_a_start_in_the_place_of_a_stop_takes_requests_of_all_models_again(served: Served) -> None:
+async def test_a_start_that_replaces_a_stop_accepts_requests_for_all_models_again(served: Served) -> None:
     await served.ask_well("second")
     options = served.session.supervisor.options
     assert options is not None
@@ -236,9 +238,7 @@ async def test_an_unknown_name_is_answered_by_the_only_model_that_was_started(
     assert refused.json()["error"]["message"] == "There is no model 'gpt-4' here. Models: demo, second, third"
 
 
-async def test_a_load_that_fails_has_its_own_status_and_the_others_go_on(
-    served: Served, models: dict[str, Path]
-) -> None:
+async def test_a_failed_load_has_its_own_status_and_other_models_go_on(served: Served, models: dict[str, Path]) -> None:
     assert (await served.list_states())["second"] == "unloaded"
     models["second"].unlink()
     for stream in (False, True):
@@ -284,7 +284,7 @@ async def test_an_alias_has_a_system_text_and_settings(served: Served) -> None:
     assert listed["second"]["capabilities"] == ["completion"]
 
 
-async def test_one_model_is_stopped_and_the_server_ends_with_its_last(served: Served) -> None:
+async def test_the_server_ends_when_its_last_model_is_stopped(served: Served) -> None:
     await served.ask_well("second")
     assert (await running_servers.stop_model("demo", None))[1] == "demo"
     assert await served.list_states() == {"demo": "unloaded", "second": "loaded", "third": "unloaded"}
@@ -297,7 +297,7 @@ async def test_one_model_is_stopped_and_the_server_ends_with_its_last(served: Se
     assert await running_servers.read_running_servers() == ()
 
 
-async def test_metrics_and_state_of_each_model_can_be_asked_for(served: Served) -> None:
+async def test_metrics_and_state_of_each_model_can_be_read(served: Served) -> None:
     await served.ask_well("second", most=16)
     await served.ask_well("demo")
     counts = {name: await read_counts(served, name) for name in ("demo", "second", "third")}
@@ -314,7 +314,7 @@ async def read_counts(served: Served, model: str) -> Mapping[str, float]:
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"}
 
 
-async def test_a_stream_that_waits_for_its_model_gets_comments_and_a_late_failure_is_an_event(
+async def test_a_stream_that_waits_for_its_model_gets_comments_and_a_late_failure_as_an_event(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = asyncio.Event()

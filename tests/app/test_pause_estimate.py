@@ -29,14 +29,14 @@ def estimate(
     return estimate_pause(Previewer(basis).preview(changes), outlook)
 
 
-def test_a_recurrent_model_reads_its_reply_again_and_its_slot_is_as_large_as_was_measured() -> None:
+def test_a_recurrent_model_reads_its_reply_again_and_its_slot_has_the_measured_size() -> None:
     pause = estimate({"draft": 3})
     assert (pause.load_s, pause.reading_s, pause.tokens_read, pause.reads_prompts) == (8.6, 2.0, 3_000, False)
     assert pause.slots_s == pytest.approx((61_000 * 10_880 + 9 * 62.85 * 2**20) / 1e9, rel=0.02)
     assert pause.seconds == pytest.approx(8.6 + 2.0 + 1.25, abs=0.05)
 
 
-def test_a_model_of_attention_alone_reads_nothing_again() -> None:
+def test_a_model_with_attention_only_reads_nothing_again() -> None:
     geometry = described().geometry
     assert geometry is not None
     pause = estimate({"draft": 3}, geometry=replace(geometry, attention_layers=geometry.layers))
@@ -50,7 +50,7 @@ def test_where_slots_cannot_be_restored_prompts_are_read_again(change: dict[str,
     assert pause.reading_s == pytest.approx(61_000 / 1_500)
 
 
-def test_slots_that_share_one_cache_can_be_restored_into_more() -> None:
+def test_slots_of_a_unified_cache_can_be_restored_into_more_slots() -> None:
     assert not estimate({"slots": 2}, unified=True).reads_prompts
 
 
@@ -64,7 +64,7 @@ def test_an_engine_without_checkpoints_in_its_slot_files_reads_prompts_again(
     assert estimate({"draft": 3}, slot_files=found).reads_prompts == reads
 
 
-def test_what_was_never_measured_is_unknown() -> None:
+def test_the_pause_is_unknown_before_it_was_measured() -> None:
     pause = estimate({"draft": 3}, outlook=replace(OUTLOOK, reading_speed=None), load=None)
     assert (pause.seconds, pause.load_s, pause.reading_s) == (None, None, None)
 

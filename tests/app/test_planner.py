@@ -53,7 +53,7 @@ def machine_of(*arguments: str, verb: str = "plan") -> Any:  # noqa: ANN401 -- a
 
 
 @pytest.mark.thorough
-def test_a_gpu_that_only_the_engine_names_is_planned_for(asked: Path, demo_model: Path) -> None:
+def test_a_gpu_that_only_the_engine_lists_is_planned_for(asked: Path, demo_model: Path) -> None:
     machine = machine_of()["machine"]
     assert (machine["gpu"], machine["backend"]) == ("AMD Radeon RX 9999 XT", "vulkan")
     assert (machine["free_mib"], machine["gpus"]) == (15_000, 1)
@@ -62,23 +62,23 @@ def test_a_gpu_that_only_the_engine_names_is_planned_for(asked: Path, demo_model
 
 
 @pytest.mark.parametrize("arguments", [("--gpu-memory", "24"), ("--backend", "cpu")])
-def test_the_engine_s_devices_are_asked_for_only_when_they_matter(asked: Path, arguments: tuple[str, ...]) -> None:
+def test_the_devices_of_the_engine_are_read_only_when_they_matter(asked: Path, arguments: tuple[str, ...]) -> None:
     machine_of(*arguments)
     assert not asked.exists() or "--list-devices" not in asked.read_text()
 
 
-def test_a_gpu_that_is_left_alone_is_not_said_to_be_missing(asked: Path) -> None:
+def test_a_gpu_that_is_not_used_on_purpose_is_not_reported_as_missing(asked: Path) -> None:
     result = forked.run("plan", "--backend", "cpu")
     assert result.stdout.startswith("The processor (cpu): ")
 
 
-def test_an_engine_that_does_not_answer_costs_no_plan(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_are_made_if_the_engine_does_not_answer(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (Path(os.environ["PATH"].split(os.pathsep)[0]) / "llama-server").write_text("#!/bin/sh\nexit 3\n")
     assert machine_of("--host-memory", "64")["machine"]["backend"] == "cpu"
 
 
 @pytest.mark.skipif(bool(find_gpus().gpus), reason="a driver here tells of a GPU")
-async def test_the_engine_that_is_named_is_asked_for_its_gpus(asked: Path, tmp_path: Path) -> None:
+async def test_the_named_engine_is_asked_for_its_gpus(asked: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copyfile(shutil.which("llama-server") or "", other)
     other.chmod(0o755)
@@ -89,7 +89,9 @@ async def test_the_engine_that_is_named_is_asked_for_its_gpus(asked: Path, tmp_p
     assert (await read_situation(MachineDescription(), build=build)).backend == "vulkan"
 
 
-async def test_an_engine_is_asked_about_the_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_engine_estimates_a_model_file_without_the_draft_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, settings = tmp_path / "headless.gguf", []
     write(path, "headless", model("qwen35moe-35b-iq3_s-nomtp"))
 
@@ -117,7 +119,7 @@ async def test_an_engine_is_asked_about_the_file_alone(tmp_path: Path, monkeypat
     ],
     ids=["none", "all told", "beside a built-in one", "built-in", "free unknown", "sleeps", "woken"],
 )
-def test_a_driver_that_tells_all_is_enough_and_a_sleeper_is_left_alone(
+def test_a_driver_that_reports_everything_is_enough_and_a_sleeping_gpu_is_not_woken(
     gpus: tuple[Gpu, ...], wake: bool, more: bool
 ) -> None:
     machine = Machine(read_host(), gpus, None, {}, (), ())

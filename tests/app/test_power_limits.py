@@ -12,7 +12,7 @@ NVIDIA = Gpu("nvidia", 1, "NVIDIA GeForce RTX 4090", "GPU-1")
 AMD = Gpu("amd", 0, "Radeon RX 7900 XTX", "0000:03:00.0")
 
 
-def test_the_command_is_for_the_user() -> None:
+def test_the_command_is_left_to_the_user() -> None:
     assert limit_command(NVIDIA, 300, "linux") == "sudo nvidia-smi -i 1 -pl 300"
     assert limit_command(NVIDIA, 300, "win32") == "nvidia-smi -i 1 -pl 300"
     file = "/sys/bus/pci/devices/0000:03:00.0/hwmon/hwmon*/power1_cap"
@@ -21,7 +21,7 @@ def test_the_command_is_for_the_user() -> None:
     assert limit_command(replace(AMD, vendor="intel"), 100, "linux") is None
 
 
-def test_limits_that_were_not_measured_are_proposed() -> None:
+def test_power_limits_that_were_not_measured_are_proposed() -> None:
     assert limits_to_try(450.0, []) == [380, 315, 250]
     measured = [LimitedTune("a", 450.0, 3, 1.0), LimitedTune("b", 318.0, 3, 1.2)]
     assert limits_to_try(250.0, measured) == [380]

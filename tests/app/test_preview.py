@@ -49,7 +49,7 @@ def described(model: str = "qwen3.6-35b-a3b-mtp", quant: str = "UD-Q3_K_XL", *, 
     )
 
 
-def test_nothing_changed_is_what_runs() -> None:
+def test_a_preview_without_changes_shows_the_running_server() -> None:
     found = Previewer(described()).preview({"draft": 2, "ctx": 65_536, "kv": "q8_0", "ubatch": 512, "n_cpu_moe": None})
     assert found.changes == ()
     assert not found.needs_restart
@@ -57,7 +57,7 @@ def test_nothing_changed_is_what_runs() -> None:
     assert found.restart_s == 8.6
 
 
-def test_each_change_says_what_it_alone_costs_and_all_what_they_cost_together() -> None:
+def test_each_change_shows_its_own_cost_and_all_changes_their_total() -> None:
     basis = described()
     assert basis.geometry is not None
     assert basis.weights is not None
@@ -99,7 +99,7 @@ def test_each_change_says_what_it_alone_costs_and_all_what_they_cost_together() 
         ({"extra": "--no-warmup"}, "extra arguments are not in the estimate"),
     ],
 )
-def test_every_setting_has_a_sentence(change: dict[str, int | str], sentence: str) -> None:
+def test_every_setting_has_a_preview_text(change: dict[str, int | str], sentence: str) -> None:
     (found,) = Previewer(described()).preview(change).changes
     assert str(found.consequence).endswith(sentence)
     assert "{" not in str(found.consequence)
@@ -108,7 +108,7 @@ def test_every_setting_has_a_sentence(change: dict[str, int | str], sentence: st
         assert str(found.consequence).startswith(f"{sign}{abs(found.mib):,} MiB ")
 
 
-def test_it_fits_is_tight_or_too_big_and_the_largest_context_is_the_last_that_fits() -> None:
+def test_a_preview_fits_is_tight_or_too_big_and_knows_the_largest_context() -> None:
     roomy = described()
     previewer = Previewer(roomy)
     found = previewer.preview({})
@@ -128,7 +128,7 @@ def test_it_fits_is_tight_or_too_big_and_the_largest_context_is_the_last_that_fi
     assert Previewer(replace(roomy, available_mib=1_000)).preview({}).largest_context is None
 
 
-def test_contexts_are_powers_of_two_and_half_way_steps_up_to_the_trained_length() -> None:
+def test_contexts_are_powers_of_two_and_midpoints_up_to_the_trained_length() -> None:
     basis = described()
     assert basis.contexts[:5] == (1_024, 1_536, 2_048, 3_072, 4_096)
     assert basis.contexts[-3:] == (131_072, 196_608, 262_144)
@@ -137,7 +137,7 @@ def test_contexts_are_powers_of_two_and_half_way_steps_up_to_the_trained_length(
     assert 5_000 in odd.contexts
 
 
-def test_what_no_engine_could_use_is_refused() -> None:
+def test_settings_that_no_engine_accepts_are_refused() -> None:
     previewer = Previewer(replace(described(), can_draft=False, plan_settings=PlanSettings(context=8_192, draft=0)))
     with pytest.raises(BadOption, match="out of range"):
         previewer.preview({"ctx": 1})
@@ -147,7 +147,7 @@ def test_what_no_engine_could_use_is_refused() -> None:
         previewer.preview({"draft": 2})
 
 
-def test_a_model_without_a_formula_has_no_figures_but_a_reason_and_still_its_changes() -> None:
+def test_a_model_without_a_formula_has_a_reason_in_place_of_figures() -> None:
     unknown = replace(described(), geometry=None, weights=None, unknown="No formula knows it.")
     found = Previewer(unknown).preview({"draft": 3})
     assert (found.estimate, found.status, found.needed_mib, found.largest_context) == (None, None, None, None)
@@ -156,7 +156,7 @@ def test_a_model_without_a_formula_has_no_figures_but_a_reason_and_still_its_cha
     assert (result["status"], result["unknown"], result["parts"]) == (None, "No formula knows it.", None)
 
 
-def test_another_look_at_the_memory_keeps_the_estimates() -> None:
+def test_a_new_memory_reading_keeps_the_estimates() -> None:
     previewer = Previewer(described())
     first = previewer.preview({"draft": 3})
     moved = previewer.with_basis(replace(described(), available_mib=20_000, others_mib=4_564))
@@ -167,7 +167,7 @@ def test_another_look_at_the_memory_keeps_the_estimates() -> None:
     assert other.preview({"draft": 3}).estimate != first.estimate
 
 
-def test_limits_of_host_memory_that_are_left_open_again_are_those_of_a_start() -> None:
+def test_resetting_host_memory_limits_chooses_them_anew() -> None:
     basis = described()
     options = replace(basis.options, cache_ram=4_096, ctx_checkpoints=4)
     basis = replace(
@@ -182,9 +182,7 @@ def test_limits_of_host_memory_that_are_left_open_again_are_those_of_a_start() -
     assert checkpoints is not None
 
 
-async def test_a_context_that_is_left_open_again_is_that_of_a_start(
-    demo_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_resetting_the_context_chooses_it_anew(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.models.plan.CONTEXT_WITHOUT_GPU", 16_384)
     session = ServerSession()
     options = ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024)
@@ -201,7 +199,7 @@ async def test_a_context_that_is_left_open_again_is_that_of_a_start(
         await session.stop()
 
 
-async def test_a_command_that_does_not_run_yet_is_previewed_too(demo_model: Path) -> None:
+async def test_a_command_that_does_not_run_yet_has_a_preview(demo_model: Path) -> None:
     launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True), Endpoint(1, "key"))
     basis = await read_basis(launch)
     found = Previewer(basis).preview({"draft": 3})
@@ -211,7 +209,7 @@ async def test_a_command_that_does_not_run_yet_is_previewed_too(demo_model: Path
     assert not basis.own_measured
 
 
-async def test_a_running_server_says_what_a_restart_would_cost_and_changes_nothing(demo_model: Path) -> None:
+async def test_a_preview_of_a_running_server_shows_the_cost_of_a_restart_and_changes_nothing(demo_model: Path) -> None:
     session = ServerSession()
     await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024))
     try:

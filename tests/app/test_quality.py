@@ -61,7 +61,7 @@ async def test_kv_types_are_judged_against_f16_and_mtp_against_itself(session: S
     assert ("F16, KV q4_0", 100, 100) in steps
 
 
-async def test_the_fact_is_hidden_in_the_context_in_use(demo_model: Path) -> None:
+async def test_a_fact_is_hidden_at_the_context_length_in_use(demo_model: Path) -> None:
     whole = await prepare_check(options(demo_model), "demo")
     assert whole.needle == round(0.9 * (4_096 - 320))
     halves = await prepare_check(replace(options(demo_model), slots=2), "demo")
@@ -92,7 +92,7 @@ async def test_weights_are_judged_against_the_largest_file_of_the_model(
         await prepare_check(options(four_bits), "toy", against=headless_model)
 
 
-async def test_settings_that_do_not_start_are_reported(session: ServerSession, demo_model: Path) -> None:
+async def test_settings_that_fail_to_start_are_reported(session: ServerSession, demo_model: Path) -> None:
     check = await prepare_check(options(demo_model), "demo", kv_types=("q8_0",), draft=0, **SHORT)
     broken = replace(check, reference=replace(check.reference, extra=("--no-such-flag",)))
     report = await run_check(session, broken)

@@ -41,7 +41,7 @@ async def served(
         await session.stop()
 
 
-async def test_a_status_is_reported_by_the_program_itself(options: ServeOptions) -> None:
+async def test_the_program_itself_reports_its_status(options: ServeOptions) -> None:
     async with served(options) as session:
         (result,) = await running_servers.read_running_servers()
         assert (result.state, result.entry.settings["ctx"], result.entry.settings["draft"]) == ("ready", 1_024, 2)
@@ -49,7 +49,7 @@ async def test_a_status_is_reported_by_the_program_itself(options: ServeOptions)
     assert await running_servers.read_running_servers() == ()
 
 
-async def test_it_is_restarted_with_other_settings_at_the_same_address(options: ServeOptions) -> None:
+async def test_the_server_is_restarted_with_other_settings_at_the_same_address(options: ServeOptions) -> None:
     seen: list[str] = []
     async with served(options) as session:
         endpoint = session.supervisor.endpoint
@@ -67,7 +67,7 @@ async def test_it_is_restarted_with_other_settings_at_the_same_address(options: 
         assert session.supervisor.engine_pid != before
 
 
-async def test_settings_that_fail_bring_the_old_ones_back_and_the_reason(
+async def test_settings_that_fail_are_undone_and_the_reason_is_reported(
     options: ServeOptions, fake_engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[ServerEvent] = []
@@ -85,7 +85,7 @@ async def test_settings_that_fail_bring_the_old_ones_back_and_the_reason(
     assert raised.value.reason in reasons
 
 
-async def test_a_wrong_setting_changes_nothing(options: ServeOptions) -> None:
+async def test_an_invalid_setting_changes_nothing(options: ServeOptions) -> None:
     async with served(options) as session:
         before = session.supervisor.engine_pid
         with pytest.raises(BadOption):
@@ -101,7 +101,7 @@ async def test_a_wrong_setting_changes_nothing(options: ServeOptions) -> None:
         assert load_model_settings(options.model) == {}
 
 
-async def test_its_log_is_followed_until_it_ends(options: ServeOptions) -> None:
+async def test_the_log_is_followed_until_the_server_ends(options: ServeOptions) -> None:
     async with served(options) as session:
         lines: list[str] = []
         reached = asyncio.Event()
@@ -129,7 +129,7 @@ async def test_its_log_is_followed_until_it_ends(options: ServeOptions) -> None:
 
 
 @pytest.mark.thorough
-async def test_the_longest_lines_of_a_log_come_over(options: ServeOptions) -> None:
+async def test_the_longest_log_lines_are_transmitted(options: ServeOptions) -> None:
     async with served(options) as session:
         for number in range(300):
             session.supervisor.log.add(f"{number}" + "\N{OX}" * 16_000)
@@ -137,7 +137,7 @@ async def test_the_longest_lines_of_a_log_come_over(options: ServeOptions) -> No
         assert [line.split("\N{OX}")[0].rpartition(" ")[2] for line in lines] == [str(each) for each in range(50, 300)]
 
 
-async def test_a_stop_that_comes_too_late_begins_nothing() -> None:
+async def test_a_stop_after_the_end_starts_nothing() -> None:
     class Ended(ServerSession):
         stopped = False
 
@@ -154,7 +154,7 @@ async def test_a_stop_that_comes_too_late_begins_nothing() -> None:
 
 
 @pytest.mark.thorough
-async def test_it_is_stopped_and_its_program_goes_on(options: ServeOptions) -> None:
+async def test_the_server_is_stopped_and_its_program_goes_on(options: ServeOptions) -> None:
     async with served(options) as session:
         ended = asyncio.create_task(session.wait_until_ended())
         await running_servers.stop_server(None)
@@ -165,7 +165,7 @@ async def test_it_is_stopped_and_its_program_goes_on(options: ServeOptions) -> N
 
 
 @pytest.mark.thorough
-async def test_a_drain_lets_replies_end_and_takes_no_new_ones(options: ServeOptions) -> None:
+async def test_a_drain_finishes_replies_and_accepts_no_new_ones(options: ServeOptions) -> None:
     request = ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=400, extra={"ignore_eos": True})
     async with served(options) as session:
         begun = asyncio.Event()
@@ -179,7 +179,7 @@ async def test_a_drain_lets_replies_end_and_takes_no_new_ones(options: ServeOpti
         await stopping
 
 
-async def test_a_drain_has_an_end(options: ServeOptions) -> None:
+async def test_a_drain_has_a_time_limit(options: ServeOptions) -> None:
     request = ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=100_000, extra={"ignore_eos": True})
     async with served(replace(options, context=131_072)) as session:  # what fills it outlasts any delay here
         begun = asyncio.Event()
@@ -208,7 +208,7 @@ async def test_two_sessions_never_share_a_port_or_a_key_and_see_each_other(optio
             await session.stop()
 
 
-async def test_a_state_folder_that_cannot_be_written_is_reported_and_it_serves(
+async def test_an_unwritable_state_folder_is_reported_and_the_model_is_served(
     options: ServeOptions, home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (home / "cache").mkdir(parents=True)
@@ -222,7 +222,7 @@ async def test_a_state_folder_that_cannot_be_written_is_reported_and_it_serves(
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("direct", [True, False], ids=["direct", "gateway"])
-async def test_a_reply_whose_engine_was_killed_goes_on_or_says_so_to_another_program(
+async def test_a_reply_is_continued_or_ended_with_an_error_for_another_program_when_its_engine_is_killed(
     options: ServeOptions, *, direct: bool
 ) -> None:
     async with served(options, direct=direct) as session:

@@ -126,7 +126,7 @@ async def wait_for_end(*processes: psutil.Process) -> None:
     assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
 
 
-async def test_it_serves_like_a_session_of_this_process(options: ServeOptions) -> None:
+async def test_a_remote_session_serves_like_a_local_one(options: ServeOptions) -> None:
     seen: list[ServerEvent] = []
     async with remote(seen) as session:
         assert session.is_idle
@@ -154,7 +154,7 @@ async def test_it_serves_like_a_session_of_this_process(options: ServeOptions) -
 
 
 @pytest.mark.thorough
-async def test_a_stream_goes_on_over_a_restart_and_its_pause_is_reported(options: ServeOptions) -> None:
+async def test_a_stream_is_continued_over_a_restart_and_its_gap_is_reported(options: ServeOptions) -> None:
     seen: list[ServerEvent] = []
     async with remote(seen) as session:
         await session.start(options)
@@ -175,7 +175,7 @@ async def test_a_stream_goes_on_over_a_restart_and_its_pause_is_reported(options
     assert prompt.first_token_s is not None
 
 
-async def test_the_owner_sees_the_rate_of_a_clients_stream_while_it_goes_on(options: ServeOptions) -> None:
+async def test_the_owner_sees_the_rate_of_a_clients_stream_in_progress(options: ServeOptions) -> None:
     async with remote([]) as session:
         await session.start(options)
         endpoint = session.supervisor.endpoint
@@ -190,9 +190,7 @@ async def test_the_owner_sees_the_rate_of_a_clients_stream_while_it_goes_on(opti
 
 
 @pytest.mark.thorough
-async def test_errors_are_of_their_own_kind_and_the_same_as_with_the_status(
-    options: ServeOptions, tmp_path: Path
-) -> None:
+async def test_errors_keep_their_class_in_calls_and_in_the_status(options: ServeOptions, tmp_path: Path) -> None:
     seen: list[ServerEvent] = []
     async with remote(seen) as session:
         with pytest.raises(ModelMissing):
@@ -211,7 +209,7 @@ async def test_errors_are_of_their_own_kind_and_the_same_as_with_the_status(
 
 
 @pytest.mark.thorough
-async def test_sharing_starts_it_anew_at_the_same_address(options: ServeOptions) -> None:
+async def test_the_server_is_shared_at_the_same_address(options: ServeOptions) -> None:
     async with remote() as session:
         await session.start(options)
         url = session.supervisor.endpoint.url
@@ -223,7 +221,7 @@ async def test_sharing_starts_it_anew_at_the_same_address(options: ServeOptions)
             assert (await session.send_request(QUESTION)).text
 
 
-async def test_of_starts_and_stops_before_the_process_listens_the_last_counts(options: ServeOptions) -> None:
+async def test_the_last_start_or_stop_before_the_process_listens_counts(options: ServeOptions) -> None:
     async with remote() as session:
         first, second = (asyncio.create_task(session.start(replace(options, draft=draft))) for draft in (1, 2))
         await asyncio.sleep(0)
@@ -285,7 +283,7 @@ async def test_a_stream_ends_as_usual_after_its_owner_was_killed_and_the_next_ow
         await wait_for_end(owned.process)
 
 
-async def test_without_owner_and_request_it_ends_but_not_in_the_middle_of_a_stream(options: ServeOptions) -> None:
+async def test_without_owner_and_requests_the_process_ends_but_not_during_a_stream(options: ServeOptions) -> None:
     with owner_program(options, idle_limit_s=0.0) as owned:
         async with EngineClient(owned.url, owned.key) as client, client.chat(LONG) as deltas:
             await anext(deltas)
@@ -295,7 +293,7 @@ async def test_without_owner_and_request_it_ends_but_not_in_the_middle_of_a_stre
         assert (find_process(), registry.list_entries()) == (None, ())
 
 
-async def test_stop_ends_a_server_without_owner_and_its_process(options: ServeOptions) -> None:
+async def test_stop_ends_a_server_process_without_owner(options: ServeOptions) -> None:
     with owner_program(options, idle_limit_s=600.0) as owned:
         owned.kill()
         await running_servers.restart_server(None, {"draft": "1"})
@@ -326,7 +324,7 @@ async def test_a_killed_process_leaves_no_engine_and_the_owner_can_start_again(o
         assert session.process != process
 
 
-async def test_a_process_that_does_not_answer_is_killed_at_the_end(
+async def test_a_process_that_does_not_answer_is_killed_at_quit(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("launcher.app.remote_session._END_LIMIT_S", 1.0)
@@ -340,7 +338,7 @@ async def test_a_process_that_does_not_answer_is_killed_at_the_end(
     assert session.is_idle
 
 
-async def test_a_server_has_stopped_at_the_end_even_if_its_process_could_not_say_so(options: ServeOptions) -> None:
+async def test_the_server_counts_as_stopped_if_its_process_ended_without_reporting(options: ServeOptions) -> None:
     seen: list[ServerEvent] = []
     session = RemoteSession(on_event=seen.append)
     await session.start(options)
@@ -353,7 +351,7 @@ async def test_a_server_has_stopped_at_the_end_even_if_its_process_could_not_say
 
 
 @pytest.mark.thorough
-async def test_a_left_process_that_does_not_answer_is_replaced(
+async def test_a_left_over_process_that_does_not_answer_is_replaced(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("launcher.app.remote_session._ANSWER_LIMIT_S", 5.0)
@@ -368,7 +366,7 @@ async def test_a_left_process_that_does_not_answer_is_replaced(
 
 
 @pytest.mark.thorough
-async def test_an_owner_learns_that_another_one_took_its_place(options: ServeOptions) -> None:
+async def test_an_owner_is_told_when_another_one_replaces_it(options: ServeOptions) -> None:
     seen: list[ServerEvent] = []
     first = RemoteSession(on_event=seen.append)
     await first.start(options)
@@ -395,9 +393,7 @@ async def test_a_process_without_a_server_ends_with_its_owner() -> None:
 
 
 @pytest.mark.thorough
-async def test_a_window_takes_over_what_was_started_at_login_and_its_end_ends_it(
-    options: ServeOptions, home: Path
-) -> None:
+async def test_a_window_takes_over_the_server_started_at_login_and_ends_it(options: ServeOptions, home: Path) -> None:
     with login_program(options.model) as program:
         assert program.stdout
         ready = json.loads(program.stdout.readline())
@@ -413,7 +409,7 @@ async def test_a_window_takes_over_what_was_started_at_login_and_its_end_ends_it
         assert registry.list_entries() == ()
 
 
-async def test_the_watchdog_knows_of_the_owners_replies(options: ServeOptions) -> None:
+async def test_the_watchdog_sees_replies_of_the_owner(options: ServeOptions) -> None:
     host = SessionHost(600.0)
     await host.listen()
     session = RemoteSession()
@@ -436,7 +432,7 @@ async def test_the_watchdog_knows_of_the_owners_replies(options: ServeOptions) -
         await host.close()
 
 
-async def test_a_process_of_another_version_is_ended_first(
+async def test_a_process_of_another_version_is_ended_before_a_start(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("launcher.app.session_host.__version__", "0.0.1")
@@ -490,7 +486,7 @@ async def wait_for_notice(seen: list[ServerEvent], code: str) -> None:
 
 
 @pytest.mark.thorough
-async def test_requests_name_other_models_and_a_start_of_the_window_comes_before_these(
+async def test_requests_can_name_other_models_and_a_start_of_the_window_goes_first(
     options: ServeOptions, second: Path
 ) -> None:
     seen: list[ServerEvent] = []
@@ -523,7 +519,7 @@ async def test_requests_name_other_models_and_a_start_of_the_window_comes_before
 
 
 @pytest.mark.thorough
-async def test_prompts_that_are_read_again_reach_the_owners_health_checks(options: ServeOptions) -> None:
+async def test_prompts_that_are_read_again_reach_the_health_checks_of_the_owner(options: ServeOptions) -> None:
     found: asyncio.Queue[HealthEvent] = asyncio.Queue()
     session = RemoteSession(on_health=found.put_nowait)
     try:
@@ -541,7 +537,7 @@ async def test_prompts_that_are_read_again_reach_the_owners_health_checks(option
         await session.close()
 
 
-def test_every_field_of_a_launch_crosses(demo_model: Path) -> None:
+def test_every_field_of_a_launch_is_transmitted(demo_model: Path) -> None:
     options = ServeOptions(
         demo_model,
         Path("/engine"),

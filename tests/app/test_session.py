@@ -42,7 +42,7 @@ async def session() -> AsyncIterator[ServerSession]:
         await opened.stop()
 
 
-async def test_of_many_starts_at_once_the_last_one_counts(options: ServeOptions) -> None:
+async def test_the_last_of_many_simultaneous_starts_counts(options: ServeOptions) -> None:
     async with session() as mine:
         many = [
             asyncio.create_task(mine.start(replace(options, context=context))) for context in (512, 1024, 2048, 4096)
@@ -77,7 +77,7 @@ async def test_a_start_can_be_followed_by_a_stop_or_a_start_at_any_moment(option
         assert mine.supervisor.launch.options.draft == 3
 
 
-async def test_a_program_that_holds_the_list_of_servers_holds_up_nobody_else(options: ServeOptions) -> None:
+async def test_a_program_that_locks_the_list_of_servers_blocks_no_other(options: ServeOptions) -> None:
     _, registration = await asyncio.to_thread(registry.register_server, None, model="m", engine="e", draft=0)
     registration.remove()  # the folder is there now
     async with session() as mine:
@@ -166,7 +166,7 @@ async def test_cancelling_a_stop_still_stops(options: ServeOptions) -> None:
         assert not process.identity.is_running()
 
 
-async def test_the_first_token_is_counted_from_the_question_and_not_from_the_answer(options: ServeOptions) -> None:
+async def test_time_to_first_token_is_measured_from_the_request(options: ServeOptions) -> None:
     async with session() as mine:
         await mine.start(options)
         long = replace(QUESTION, max_tokens=600, extra={"ignore_eos": True})
@@ -217,7 +217,7 @@ async def session_with_thief(times: int, port: int | None = None) -> AsyncIterat
         thief.give_back()
 
 
-async def test_a_port_that_another_program_takes_first_is_exchanged_for_another(options: ServeOptions) -> None:
+async def test_a_port_that_another_program_takes_first_is_replaced(options: ServeOptions) -> None:
     async with session_with_thief(2) as (mine, thief):
         await mine.start(options)
         assert mine.supervisor.status.state is ServerState.READY
@@ -240,7 +240,7 @@ async def test_a_changed_address_is_reported_with_its_reason(options: ServeOptio
     assert address in notice.text
 
 
-async def test_a_port_that_was_asked_for_is_not_exchanged(options: ServeOptions) -> None:
+async def test_a_requested_port_is_not_replaced(options: ServeOptions) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     async with session_with_thief(1, port) as (mine, thief):
@@ -252,7 +252,7 @@ async def test_a_port_that_was_asked_for_is_not_exchanged(options: ServeOptions)
 
 
 @pytest.mark.thorough
-async def test_the_search_for_a_port_ends(options: ServeOptions) -> None:
+async def test_the_search_for_a_port_is_limited(options: ServeOptions) -> None:
     async with session_with_thief(100) as (mine, thief):
         with pytest.raises(PortBusy):
             await mine.start(options)
@@ -260,7 +260,7 @@ async def test_the_search_for_a_port_ends(options: ServeOptions) -> None:
         assert thief.states.count(ServerState.FAILED) == 1
 
 
-async def test_a_start_that_looks_for_a_port_gives_way_to_a_stop(options: ServeOptions) -> None:
+async def test_a_stop_ends_the_search_for_a_port(options: ServeOptions) -> None:
     async with session_with_thief(100) as (mine, thief):
         starting = asyncio.create_task(mine.start(options))
         while len(thief.stolen) < 2:
@@ -272,7 +272,7 @@ async def test_a_start_that_looks_for_a_port_gives_way_to_a_stop(options: ServeO
 
 
 @pytest.mark.thorough
-async def test_a_session_whose_port_was_taken_in_a_pause_moves_on(options: ServeOptions) -> None:
+async def test_a_session_whose_port_is_taken_during_a_pause_uses_another(options: ServeOptions) -> None:
     async with session() as mine:
         await mine.start(options)
         port = mine.supervisor.endpoint.port
@@ -282,7 +282,7 @@ async def test_a_session_whose_port_was_taken_in_a_pause_moves_on(options: Serve
             assert mine.supervisor.endpoint.port != port
 
 
-async def test_a_stop_that_is_cancelled_while_it_closes_leaves_nothing(
+async def test_a_stop_that_is_cancelled_while_closing_leaves_no_process(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, go_on = threading.Event(), threading.Event()

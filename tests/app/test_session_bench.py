@@ -48,7 +48,7 @@ async def bench(options: ServeOptions) -> AsyncIterator[SessionBench]:
     assert registry.list_entries() == ()
 
 
-async def test_settings_are_served_and_a_reply_has_the_engines_own_figures(bench: SessionBench) -> None:
+async def test_settings_are_served_and_a_reply_has_the_figures_of_the_engine(bench: SessionBench) -> None:
     assert await bench.become({"draft": 2}) > 0
     assert await bench.become({"draft": 2}) == 0
     client = bench.session.supervisor.client
@@ -90,7 +90,7 @@ async def test_the_same_seed_gives_the_same_reply(bench: SessionBench) -> None:
     assert other.is_counted
 
 
-async def test_what_cannot_be_served_leaves_nothing_and_the_next_is_a_start_of_its_own(
+async def test_settings_that_fail_leave_no_process_and_the_next_trial_starts_anew(
     bench: SessionBench,
 ) -> None:
     await bench.become({"draft": 0})
@@ -105,7 +105,7 @@ async def test_what_cannot_be_served_leaves_nothing_and_the_next_is_a_start_of_i
 
 
 @pytest.mark.thorough
-async def test_a_model_without_a_head_is_measured_without_drafts_only(headless_model: Path) -> None:
+async def test_a_model_without_a_head_is_measured_without_drafts(headless_model: Path) -> None:
     async with serving_bench(ServeOptions(model=headless_model, built_in=True, threads=1)) as bench:
         with pytest.raises(ModelHasNoHead):
             await bench.become({"draft": 1})
@@ -113,7 +113,7 @@ async def test_a_model_without_a_head_is_measured_without_drafts_only(headless_m
         assert (await bench.run(PROMPT, seed=1)).reply_tokens
 
 
-async def test_an_engine_that_dies_is_told_in_the_run(bench: SessionBench) -> None:
+async def test_an_engine_crash_is_recorded_in_the_run(bench: SessionBench) -> None:
     await bench.become({"draft": 0})
     long = Prompt("long", PROMPT.messages, 900)
     asking = asyncio.create_task(bench.run(long, seed=1))
@@ -170,7 +170,7 @@ async def disturbed(bench: SessionBench, asking: Awaitable[Run], tokens: int = 4
 
 @pytest.mark.parametrize("slots", [1, pytest.param(2, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(("tokens", "programs"), [(4, 3), (400, 1)])  # one of three waits for its turn at any time
-async def test_another_programs_request_meanwhile_spoils_a_run(
+async def test_another_programs_request_during_a_run_spoils_it(
     options: ServeOptions, slots: int, tokens: int, programs: int
 ) -> None:
     async with serving_bench(replace(options, slots=slots)) as bench:
@@ -195,7 +195,7 @@ async def test_several_runs_at_once_do_not_spoil_each_other_and_another_programs
 
 
 @pytest.mark.thorough
-async def test_what_others_spoilt_is_asked_again(options: ServeOptions) -> None:
+async def test_a_spoilt_run_is_repeated(options: ServeOptions) -> None:
     # A slot for each: none of the others' requests waits until they are over, and then goes on.
     async with serving_bench(replace(options, slots=4, context=4_096)) as bench:
         await bench.become({"draft": 0})
@@ -210,7 +210,7 @@ async def test_what_others_spoilt_is_asked_again(options: ServeOptions) -> None:
 
 
 @pytest.mark.parametrize("counts", ["metrics", pytest.param("slots", marks=pytest.mark.thorough), "neither"])
-async def test_a_server_that_others_started_tells_of_others_too(options: ServeOptions, counts: str) -> None:
+async def test_requests_of_others_are_seen_on_a_server_that_others_started(options: ServeOptions, counts: str) -> None:
     async with serving_bench(replace(options, slots=2)) as ours:
         await ours.become({"draft": 0})
         endpoint = ours.session.supervisor.endpoint
@@ -232,7 +232,9 @@ async def test_a_server_that_others_started_tells_of_others_too(options: ServeOp
 
 
 @pytest.mark.parametrize("how", ["stopped", "changed"])
-async def test_somebody_else_may_take_the_server(bench: SessionBench, options: ServeOptions, how: str) -> None:
+async def test_another_user_of_the_session_may_take_the_server(
+    bench: SessionBench, options: ServeOptions, how: str
+) -> None:
     await bench.become({"draft": 0})
     await (bench.session.stop() if how == "stopped" else bench.session.start(options))
     if how == "stopped":
@@ -242,7 +244,7 @@ async def test_somebody_else_may_take_the_server(bench: SessionBench, options: S
         await bench.become({"draft": 1})
 
 
-async def test_a_stop_while_it_starts_is_somebody_elses(bench: SessionBench) -> None:
+async def test_a_stop_during_a_start_belongs_to_another_user_of_the_session(bench: SessionBench) -> None:
     starting = asyncio.create_task(bench.become({"draft": 0}))
     while bench.session.is_idle:
         await asyncio.sleep(0.01)

@@ -46,7 +46,7 @@ def running(session: ServerSession) -> Launch:
     return launch
 
 
-async def test_what_a_failed_start_proposes_is_done_to_it(session: ServerSession, options: ServeOptions) -> None:
+async def test_the_action_of_a_failed_start_is_applied(session: ServerSession, options: ServeOptions) -> None:
     with pytest.raises(EngineUnsuitable) as failed:
         await session.start(replace(options, extra=("--warp-speed", "9")), chosen={"ctx": 4_096})
     first = failed.value.actions[0]
@@ -57,7 +57,7 @@ async def test_what_a_failed_start_proposes_is_done_to_it(session: ServerSession
 
 
 @pytest.mark.thorough
-async def test_new_settings_that_failed_are_mended_and_not_the_old_ones(
+async def test_an_action_changes_the_settings_that_failed_and_not_the_old_ones(
     session: ServerSession, options: ServeOptions
 ) -> None:
     await session.start(options)
@@ -68,7 +68,7 @@ async def test_new_settings_that_failed_are_mended_and_not_the_old_ones(
     assert (running(session).context, running(session).options.extra) == (2_048, ())
 
 
-async def test_a_model_that_fails_takes_nothing_from_the_one_that_runs(
+async def test_a_model_that_fails_does_not_stop_the_running_one(
     session: ServerSession, options: ServeOptions, tmp_path: Path
 ) -> None:
     await session.start(options, chosen={"threads": 1}, set_aside={"ctx": 4_096}, model_name="demo")
@@ -95,7 +95,7 @@ async def test_a_model_that_fails_takes_nothing_from_the_one_that_runs(
     assert (running(session).options.model, running(session).options.extra) == (other, ())
 
 
-async def test_a_start_again_as_it_was_keeps_what_was_kept(session: ServerSession, options: ServeOptions) -> None:
+async def test_a_repeated_start_keeps_the_kept_settings(session: ServerSession, options: ServeOptions) -> None:
     save_model_settings(options.model, {"ctx": 4_096})
     await session.start(options, set_aside={})
     await session.start(replace(options, draft=0), chosen={"draft": 0})
@@ -103,7 +103,9 @@ async def test_a_start_again_as_it_was_keeps_what_was_kept(session: ServerSessio
 
 
 @pytest.mark.thorough
-async def test_a_finding_is_mended_in_what_runs_and_kept(session: ServerSession, options: ServeOptions) -> None:
+async def test_the_action_of_a_finding_is_applied_to_the_running_server_and_stored(
+    session: ServerSession, options: ServeOptions
+) -> None:
     await session.start(replace(options, context=None))
     before = running(session).context
     await session.apply_fix(Action(ActionKind.SMALLER_CONTEXT, "Halve the context"))
@@ -115,7 +117,7 @@ async def test_a_finding_is_mended_in_what_runs_and_kept(session: ServerSession,
     assert session.supervisor.engine_pid != old
 
 
-async def test_a_port_that_is_taken_is_exchanged(options: ServeOptions) -> None:
+async def test_a_port_in_use_is_replaced(options: ServeOptions) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -140,7 +142,9 @@ async def test_a_model_without_a_head_is_served_without_drafts(session: ServerSe
     assert running(session).options.draft == 0
 
 
-async def test_what_is_no_start_is_pointed_to(session: ServerSession, options: ServeOptions) -> None:
+async def test_an_action_that_is_no_start_is_refused_with_its_command(
+    session: ServerSession, options: ServeOptions
+) -> None:
     install = Action(ActionKind.OTHER_ENGINE_BUILD, "Install the current build")
     with pytest.raises(ServerNotFound):
         await session.apply_fix(install)
@@ -152,7 +156,7 @@ async def test_what_is_no_start_is_pointed_to(session: ServerSession, options: S
     assert running(session).options == options
 
 
-async def test_a_crash_carries_its_actions_to_the_listener(
+async def test_a_crash_passes_its_actions_to_the_listener(
     fake_engine: Path, options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[ServerEvent] = []
@@ -170,7 +174,7 @@ async def test_a_crash_carries_its_actions_to_the_listener(
     await session.stop()
 
 
-async def test_each_start_is_ready_once(session: ServerSession, options: ServeOptions) -> None:
+async def test_each_start_is_reported_ready_once(session: ServerSession, options: ServeOptions) -> None:
     ready: list[object] = []
 
     def note(event: ServerEvent) -> None:

@@ -60,7 +60,7 @@ def options(**given: object) -> argparse.Namespace:
     return argparse.Namespace(**{"verb": "gui", "language": None, "theme": None, "scale": None} | given)
 
 
-def test_without_a_file_all_are_as_usual(file: Path, login: Path) -> None:
+def test_all_settings_have_their_defaults_without_a_file(file: Path, login: Path) -> None:
     look = settings.read_app_settings()
     assert [each.setting for each in look.states] == list(SETTINGS)
     assert {each.source for each in look.states} == {"default"}
@@ -71,7 +71,7 @@ def test_without_a_file_all_are_as_usual(file: Path, login: Path) -> None:
 
 
 @pytest.mark.parametrize("declared", SETTINGS, ids=lambda each: each.name)
-def test_each_is_declared_whole(declared: Setting) -> None:
+def test_each_setting_is_declared_completely(declared: Setting) -> None:
     assert declared.group
     assert declared.title
     assert declared.sentence.endswith(".")
@@ -92,7 +92,7 @@ def test_each_is_declared_whole(declared: Setting) -> None:
             settings.parse_value(declared, str(declared.most + 1))
 
 
-def test_what_is_chosen_is_kept_and_the_default_leaves_the_file(file: Path) -> None:
+def test_a_changed_value_is_stored_and_a_default_is_removed_from_the_file(file: Path) -> None:
     standing = settings.change_setting(THEME, "dark")
     assert (standing.value, standing.source, standing.changed) == ("dark", "file", True)
     assert settings_file.read_settings_file().values == {THEME: "dark"}
@@ -105,7 +105,7 @@ def test_what_is_chosen_is_kept_and_the_default_leaves_the_file(file: Path) -> N
     assert settings_file.read_settings_file().values == {}
 
 
-def test_what_a_person_wrote_stays_as_it_is(file: Path) -> None:
+def test_comments_and_layout_of_the_user_are_preserved(file: Path) -> None:
     file.write_text(BY_HAND)
     look = settings.read_app_settings()
     assert look.value(THEME) == "dark"
@@ -127,7 +127,7 @@ def test_a_file_of_windows_notepad_is_read_and_changed(file: Path) -> None:
     assert settings_file.read_settings_file().values == {THEME: "dark", TEXT_SCALE: 125}
 
 
-def test_a_value_over_several_lines_is_replaced_whole(file: Path) -> None:
+def test_a_value_of_several_lines_is_replaced_completely(file: Path) -> None:
     file.write_text('[window]\ntheme = """\\\n  dark"""\nkeep = 1\n')
     assert value(THEME) == "dark"
     settings.change_setting(THEME, "light")
@@ -135,7 +135,7 @@ def test_a_value_over_several_lines_is_replaced_whole(file: Path) -> None:
 
 
 @pytest.mark.parametrize("written", ['window = { theme = "dark" }\n', 'window.theme = "dark"\n'])
-def test_what_cannot_be_changed_by_the_line_is_left_to_a_person(file: Path, written: str) -> None:
+def test_a_file_that_cannot_be_edited_by_line_is_left_to_the_user(file: Path, written: str) -> None:
     file.write_text(written)
     assert value(THEME) == "dark"
     with pytest.raises(BadOption, match="cannot edit"):
@@ -143,7 +143,7 @@ def test_what_cannot_be_changed_by_the_line_is_left_to_a_person(file: Path, writ
     assert file.read_text() == written
 
 
-def test_a_damaged_file_is_set_aside_with_a_notice(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_is_renamed_with_a_notice(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     file.write_text("[window\ntheme = ")
     look = settings.read_app_settings()
     assert "was damaged" in look.notices[0]
@@ -165,7 +165,7 @@ def test_a_damaged_file_is_set_aside_with_a_notice(file: Path, caplog: pytest.Lo
         ("text_scale = 1979-05-27", "it must be a whole number from 80 to 200"),
     ],
 )
-def test_a_value_that_cannot_be_is_reported_and_not_used(file: Path, line: str, expected: str) -> None:
+def test_an_invalid_value_is_reported_and_not_used(file: Path, line: str, expected: str) -> None:
     file.write_text(f"[window]\n{line}\n")
     look = settings.read_app_settings()
     assert expected in look.notices[0]
@@ -173,7 +173,7 @@ def test_a_value_that_cannot_be_is_reported_and_not_used(file: Path, line: str, 
     assert line in file.read_text()
 
 
-def test_what_cannot_be_chosen_is_refused(file: Path) -> None:
+def test_an_invalid_choice_is_refused(file: Path) -> None:
     for name, wrong in ((THEME, "pink"), (TEXT_SCALE, 300), (TEXT_SCALE, "big"), (AT_LOGIN, "yes")):
         with pytest.raises(BadOption):
             settings.change_setting(name, wrong)
@@ -185,7 +185,7 @@ def test_what_cannot_be_chosen_is_refused(file: Path) -> None:
     assert not file.exists()
 
 
-def test_texts_are_understood_as_people_write_them() -> None:
+def test_values_are_parsed_as_people_write_them() -> None:
     assert settings.find_setting("text-scale").name == TEXT_SCALE
     assert settings.parse_value(settings.find_setting("text_scale"), "125 %") == 125
     assert settings.parse_value(settings.find_setting("language"), "ZH_cn") == "zh_CN"
@@ -193,7 +193,7 @@ def test_texts_are_understood_as_people_write_them() -> None:
     assert settings.parse_value(settings.find_setting("models.folder"), "~/models") == str(Path.home() / "models")
 
 
-def test_the_folder_for_models_holds_for_all_that_runs_here(file: Path, tmp_path: Path) -> None:
+def test_the_folder_for_models_applies_at_once(file: Path, tmp_path: Path) -> None:
     usual, wanted = models_dir(), tmp_path / "big disk" / "models"
     settings.change_setting(MODELS_FOLDER, str(wanted))
     assert wanted.is_dir()
@@ -207,14 +207,16 @@ def test_the_folder_for_models_holds_for_all_that_runs_here(file: Path, tmp_path
     assert MODELS_VARIABLE not in os.environ
 
 
-def test_a_folder_that_cannot_be_is_refused(file: Path, tmp_path: Path) -> None:
+def test_an_invalid_folder_is_refused(file: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(TargetUnusable):
         settings.change_setting(MODELS_FOLDER, str(tmp_path / "file"))
     assert settings_file.read_settings_file().values == {}
 
 
-def test_the_users_variable_goes_before_the_file(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_overrides_the_file(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(MODELS_VARIABLE, str(tmp_path / "theirs"))
     standing = settings.change_setting(MODELS_FOLDER, str(tmp_path / "ours"))
     assert (standing.value, standing.source) == (str(tmp_path / "theirs"), MODELS_VARIABLE)
@@ -223,7 +225,7 @@ def test_the_users_variable_goes_before_the_file(file: Path, tmp_path: Path, mon
     assert models_dir() == tmp_path / "theirs"
 
 
-def test_a_command_line_is_given_what_it_leaves_open(file: Path, tmp_path: Path) -> None:
+def test_options_that_a_command_line_leaves_open_are_filled(file: Path, tmp_path: Path) -> None:
     file.write_text(f"[window]\ntheme = 'dark'\ntext_scale = 150\n[models]\nfolder = {str(tmp_path)!r}\n")
     given = options(theme="light")
     settings.fill_options(given)
@@ -235,7 +237,7 @@ def test_a_command_line_is_given_what_it_leaves_open(file: Path, tmp_path: Path)
     os.environ.pop(MODELS_VARIABLE)
 
 
-def test_a_wrong_file_stops_no_command(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_file_stops_no_command(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     file.write_text("[window]\ntheme = 7\n")
     given = options()
     settings.fill_options(given)
@@ -249,7 +251,7 @@ def test_a_wrong_file_stops_no_command(file: Path, caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the registry is the user's own")
-def test_serving_from_login_on_is_what_autostart_says(file: Path, login: Path, tmp_path: Path) -> None:
+def test_the_setting_for_login_reflects_autostart(file: Path, login: Path, tmp_path: Path) -> None:
     save_last_model("demo")
     settings.change_setting(MODELS_FOLDER, str(tmp_path / "models"))
     standing = settings.change_setting(AT_LOGIN, True)
@@ -267,7 +269,7 @@ def test_serving_from_login_on_is_what_autostart_says(file: Path, login: Path, t
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
-def test_a_link_to_the_file_stays_one(file: Path, tmp_path: Path) -> None:
+def test_a_symbolic_link_to_the_file_is_preserved(file: Path, tmp_path: Path) -> None:
     real = tmp_path / "dotfiles" / "settings.toml"
     real.parent.mkdir()
     real.write_text("[window]\ntheme = 'dark'\n")
@@ -277,7 +279,7 @@ def test_a_link_to_the_file_stays_one(file: Path, tmp_path: Path) -> None:
     assert real.read_text() == '[window]\ntheme = "light"\n'
 
 
-def test_downloads_are_received_as_the_file_says(file: Path) -> None:
+def test_downloads_use_the_settings_of_the_file(file: Path) -> None:
     assert settings.transfer_settings() == TransferSettings()
     file.write_text("[downloads]\nlimit = 2\nconnections = 3\n")
     assert settings.transfer_settings() == TransferSettings(connections=3, bytes_per_second=2_000_000)
@@ -285,7 +287,7 @@ def test_downloads_are_received_as_the_file_says(file: Path) -> None:
     assert settings.transfer_settings() == TransferSettings()
 
 
-def test_a_chat_samples_as_the_file_says_and_the_server_decides_the_rest(file: Path) -> None:
+def test_a_chat_uses_the_sampling_of_the_file_and_the_server_defaults(file: Path) -> None:
     assert settings.chat_sampling() == {}
     file.write_text('[chat]\ntemperature = 0\ntop_p = 0.95\nmin_p = "server"\ntop_k = 2.5\nthinking = "off"\n')
     assert settings.chat_sampling() == {"temperature": 0, "top_p": 0.95, "thinking": False}
@@ -294,7 +296,7 @@ def test_a_chat_samples_as_the_file_says_and_the_server_decides_the_rest(file: P
     assert settings.chat_sampling() == {"temperature": 0, "top_p": 0.95, "max_tokens": 64, "thinking": True}
 
 
-def test_a_number_or_its_word_and_lines_of_text_are_kept(file: Path) -> None:
+def test_numbers_keywords_and_multi_line_texts_are_stored(file: Path) -> None:
     temperature, prompt = settings.find_setting("temperature"), settings.find_setting("system_prompt")
     assert settings.parse_value(temperature, "0.7") == 0.7
     assert settings.parse_value(temperature, "Server") == "server"
@@ -308,7 +310,7 @@ def test_a_number_or_its_word_and_lines_of_text_are_kept(file: Path) -> None:
         settings.change_setting(prompt.name, "x" * 20_001)
 
 
-def test_the_document_is_made_from_the_declarations() -> None:
+def test_the_document_is_generated_from_the_declarations() -> None:
     """`just generate` writes it; it may wait for that."""
     assert [line.split("`")[1] for line in rendered().splitlines() if line.startswith("| `")] == [
         each.name for each in SETTINGS

@@ -27,7 +27,7 @@ def launch_of(model: Path, **options: object) -> Launch:
     return Launch(EngineCommand([], {}, model.parent), build, read_model(model), 4_096, chosen)
 
 
-def test_it_is_the_bandwidth_over_what_a_pass_reads(demo_model: Path) -> None:
+def test_the_limit_is_bandwidth_divided_by_the_bytes_read_per_pass(demo_model: Path) -> None:
     launch = launch_of(demo_model)
     geometry = read_geometry(launch.header)
     read = bytes_per_token(geometry, read_weights(launch.header, geometry), PlanSettings(context=4_096))
@@ -35,7 +35,7 @@ def test_it_is_the_bandwidth_over_what_a_pass_reads(demo_model: Path) -> None:
     assert limit_on_gpus(launch, [CARD]).value == pytest.approx(1_008e9 / read)
 
 
-def test_a_gpu_that_shares_memory_is_left_out_beside_one_of_its_own(demo_model: Path) -> None:
+def test_an_integrated_gpu_is_ignored_beside_a_dedicated_one(demo_model: Path) -> None:
     shared = Gpu("amd", 0, "APU", "0000:05:00.0", memory_bandwidth_gb_s=60.0, unified=True)
     launch = launch_of(demo_model)
     assert limit_on_gpus(launch, [CARD, shared]) == limit_on_gpus(launch, [CARD])
@@ -50,7 +50,7 @@ def test_a_gpu_that_shares_memory_is_left_out_beside_one_of_its_own(demo_model: 
         ([replace(CARD, memory_bytes=2**20)], "larger than the GPU's memory"),
     ],
 )
-def test_without_one_gpu_whose_bandwidth_is_reported_it_is_unknown(
+def test_the_limit_is_unknown_unless_one_gpu_has_a_known_bandwidth(
     demo_model: Path, gpus: list[Gpu], reason: str
 ) -> None:
     limit = limit_on_gpus(launch_of(demo_model), gpus)
@@ -66,13 +66,13 @@ def test_without_one_gpu_whose_bandwidth_is_reported_it_is_unknown(
         ({"extra": ("-ngl=10",)}, "Your extra arguments"),
     ],
 )
-def test_weights_that_lie_elsewhere_have_no_limit(demo_model: Path, options: dict[str, object], reason: str) -> None:
+def test_weights_in_host_memory_have_no_limit(demo_model: Path, options: dict[str, object], reason: str) -> None:
     limit = find_speed_limit(launch_of(demo_model, **options))
     assert limit.value is None
     assert reason in (limit.absent or "")
 
 
-async def test_the_built_in_engine_computes_on_the_processor(demo_model: Path) -> None:
+async def test_the_built_in_engine_runs_on_the_processor(demo_model: Path) -> None:
     limit = find_speed_limit(replace(launch_of(demo_model), build=await probe_engine(None)))
     assert limit.value is None
     assert "runs on the CPU" in (limit.absent or "")

@@ -102,7 +102,7 @@ def values(start: ResolvedStart, *names: str) -> list[object]:
 
 @pytest.mark.usefixtures("has")
 class TestPrecedence:
-    async def test_a_plan_is_what_is_recommended(self, own: Path) -> None:
+    async def test_the_plan_gives_the_recommended_settings(self, own: Path) -> None:
         for named in ("own", "own:Q", str(own)):
             start = await resolve_start(named)
             assert values(start, "ctx", "kv", "draft") == [65_536, "q8_0", 2]
@@ -111,7 +111,9 @@ class TestPrecedence:
             assert start.chosen == {}  # what is recommended is not what the user chose
             assert {start.origins[name] for name in ("ctx", "kv", "draft")} == {SettingOrigin.RECOMMENDED}
 
-    async def test_a_file_of_its_own_has_the_longest_context_that_fits(self, nine: Path, has: list[Situation]) -> None:
+    async def test_a_file_outside_the_catalogue_has_the_longest_context_that_fits(
+        self, nine: Path, has: list[Situation]
+    ) -> None:
         for gib, context in ((8, 32_768), (12, 131_072), (24, 262_144)):
             has[0] = this(gib)
             start = await resolve_start(str(nine))
@@ -121,7 +123,7 @@ class TestPrecedence:
             assert start.plan is not None
             assert start.plan.status in (Status.FITS, Status.TIGHT)
 
-    async def test_each_of_four_goes_before_the_next(self, own: Path, tuned: dict[str, int | str]) -> None:
+    async def test_sources_of_settings_have_their_order(self, own: Path, tuned: dict[str, int | str]) -> None:
         tuned |= {"draft": 4, "kv": "q5_1", "ubatch": 256, "ctx": 4_096}
         save_model_settings(own, {"kv": "q4_0", "ubatch": 1_024})
         start = await resolve_start("own", {"ubatch": 128})
@@ -134,13 +136,13 @@ class TestPrecedence:
         }
         assert start.chosen == {"kv": "q4_0", "ubatch": 128}
 
-    async def test_presets_for_several_slots_alone_are_presets_too(self, own: Path) -> None:
+    async def test_presets_for_several_slots_count_as_presets(self, own: Path) -> None:
         entry = own.with_name("own.toml")
         entry.write_text(entry.read_text() + "slots = 2\n")
         start = await resolve_start("own")
         assert values(start, "ctx", "slots") == [65_536, 2]
 
-    async def test_kept_and_tuned_settings_can_be_left_out(self, own: Path, tuned: dict[str, int | str]) -> None:
+    async def test_kept_and_tuned_settings_can_be_ignored(self, own: Path, tuned: dict[str, int | str]) -> None:
         tuned |= {"draft": 4}
         save_model_settings(own, {"kv": "q4_0", "draft": 3})
         found = [
@@ -150,7 +152,7 @@ class TestPrecedence:
         ]
         assert found == [["q4_0", 3], ["q4_0", 3], ["q8_0", 4], ["q8_0", 2]]
 
-    async def test_what_was_kept_when_a_tune_was_applied_is_the_tunes(
+    async def test_settings_kept_by_an_applied_tune_count_as_tuned(
         self, own: Path, tuned: dict[str, int | str]
     ) -> None:
         tuned |= {"draft": 4, "ubatch": 256}
@@ -160,14 +162,14 @@ class TestPrecedence:
         assert (start.chosen, start.set_aside) == ({"kv": "q4_0"}, {"draft": 4})
         assert values(await resolve_start("own", use_tuned=False), "draft") == [2]
 
-    async def test_a_kv_cache_type_of_a_fork_is_taken_as_it_is_asked_for(self, own: Path) -> None:
+    async def test_a_kv_cache_type_of_a_fork_is_passed_unchanged(self, own: Path) -> None:
         start = await resolve_start(str(own), {"kv": "tbq4_0"})
         assert values(start, "kv", "ctx") == ["tbq4_0", 65_536]
 
 
 @pytest.mark.usefixtures("tuned")
 class TestKeptSettingsThatNoLongerFit:
-    async def test_the_one_that_is_too_much_is_named_and_replaced(self, own: Path, has: list[Situation]) -> None:
+    async def test_the_setting_that_does_not_fit_is_named_and_replaced(self, own: Path, has: list[Situation]) -> None:
         save_model_settings(own, {"ctx": 262_144, "draft": 3})
         start = await resolve_start("own")
         assert values(start, "ctx", "draft") == [262_144, 3]
@@ -185,7 +187,9 @@ class TestKeptSettingsThatNoLongerFit:
         assert (start.chosen, start.set_aside) == ({"draft": 3}, {"ctx": 262_144})
         assert values(await resolve_start("own", {"ctx": 4_096}), "ctx") == [4_096]
 
-    async def test_so_is_a_prompt_cache_that_the_host_has_no_room_for(self, own: Path, has: list[Situation]) -> None:
+    async def test_a_prompt_cache_that_does_not_fit_into_the_host_is_replaced(
+        self, own: Path, has: list[Situation]
+    ) -> None:
         save_model_settings(own, {"cache_ram": 6_000, "draft": 3})
         assert (await resolve_start("own")).options.cache_ram == 6_000
         has[0] = replace(this(), host_mib=4_096)
@@ -195,7 +199,7 @@ class TestKeptSettingsThatNoLongerFit:
         assert (start.chosen, start.set_aside) == ({"draft": 3}, {"cache_ram": 6_000})
         assert "cache-ram 6000" in start.notices[0].text
 
-    async def test_where_nothing_fits_they_stay(self, own: Path, has: list[Situation]) -> None:
+    async def test_kept_settings_stay_where_nothing_fits(self, own: Path, has: list[Situation]) -> None:
         save_model_settings(own, {"ctx": 16_384})
         has[0] = this(2)
         start = await resolve_start("own")
@@ -203,7 +207,7 @@ class TestKeptSettingsThatNoLongerFit:
         assert start.plan.status is Status.TOO_BIG
         assert (values(start, "ctx"), start.chosen, start.notices) == ([16_384], {"ctx": 16_384}, ())
 
-    async def test_what_the_engine_lacks_is_replaced(self, own: Path, has: list[Situation]) -> None:
+    async def test_settings_that_the_engine_lacks_are_replaced(self, own: Path, has: list[Situation]) -> None:
         del has
         save_model_settings(own, {"kv": "tbq4_0"})
         start = await resolve_start(str(own), make_options=lambda path: ServeOptions(path, built_in=True))
@@ -228,7 +232,7 @@ class TestKeptSettingsThatNoLongerFit:
         tuned |= {"moe_cache_mib": 1_024}
         assert values(await resolve_start(str(own), make_options=make_options), "moe_cache_mib") == [None]
 
-    async def test_a_card_that_shows_the_plan_in_their_place_keeps_them(self, own: Path) -> None:
+    async def test_a_card_that_shows_the_plan_sets_kept_settings_aside(self, own: Path) -> None:
         save_model_settings(own, {"ctx": 262_144})
         wish, situation = PlanCriteria(model="own"), this(8)
         plans = make_plans(load_catalogue(), situation, wish)
@@ -238,7 +242,7 @@ class TestKeptSettingsThatNoLongerFit:
         assert (start.chosen, start.set_aside) == ({}, {"ctx": 262_144})
         assert [notice.code for notice in start.notices] == [KEPT_REPLACED]
 
-    async def test_what_a_tune_found_too_stays_kept_when_a_card_starts(
+    async def test_kept_settings_equal_to_the_tune_are_set_aside_without_a_notice(
         self, own: Path, tuned: dict[str, int | str]
     ) -> None:
         tuned |= {"draft": 4}
@@ -250,7 +254,7 @@ class TestKeptSettingsThatNoLongerFit:
         assert values(start, "draft") == [4]
         assert (start.chosen, start.set_aside, start.notices) == ({}, {"draft": 4}, ())
 
-    async def test_up_leaves_a_tune_out_for_a_file_too(self, nine: Path, tuned: dict[str, int | str]) -> None:
+    async def test_a_first_start_can_ignore_the_tune_of_a_file(self, nine: Path, tuned: dict[str, int | str]) -> None:
         tuned |= {"draft": 4}
         drafts = [
             (await resolve_requested_start(FirstStartRequest(str(nine), use_tuned=use))).options.draft
@@ -258,7 +262,7 @@ class TestKeptSettingsThatNoLongerFit:
         ]
         assert drafts == [4, 2]
 
-    async def test_the_plans_own_in_place_of_theirs_is_what_the_user_has_taken(self, own: Path) -> None:
+    async def test_the_user_can_start_the_plan_in_place_of_the_kept_settings(self, own: Path) -> None:
         save_model_settings(own, {"draft": 3})
         wish = PlanCriteria(model="own")
         plans = make_plans(load_catalogue(), this(), wish)
@@ -271,7 +275,7 @@ class TestKeptSettingsThatNoLongerFit:
         assert (mine.chosen, mine.options.draft) == ({"draft": 3}, 3)
         assert (theirs.chosen, theirs.set_aside, theirs.options.draft) == ({}, {}, 2)
 
-    async def test_they_are_kept_all_the_same(self, demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_replaced_settings_stay_kept(self, demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Another program may have the memory only today."""
         calls: list[int] = []
 
@@ -307,7 +311,7 @@ class TestFilesBesideTheModel:
         assert (start.options.context or 0) < (alone.options.context or 0)
         assert plan_settings_of(start.options, "cuda").mmproj_bytes == 900 * 2**20
 
-    async def test_repeats_are_drafted_without_a_head(self, home: Path) -> None:
+    async def test_ngram_drafts_work_without_a_head(self, home: Path) -> None:
         path = own_model(home, made("qwen35-9b-q4_k_m-nomtp"))
         entry = home / "config" / "models" / "own.toml"
         entry.write_text(entry.read_text().replace("'mtp'", "'ngram-mod'"))
@@ -322,7 +326,7 @@ class TestFilesBesideTheModel:
 
 @pytest.mark.usefixtures("tuned", "has")
 class TestFileWithoutHead:
-    async def test_it_starts_with_mtp_off_and_says_so(self, headless_model: Path) -> None:
+    async def test_a_file_without_a_head_starts_with_mtp_off_and_a_note(self, headless_model: Path) -> None:
         start = await resolve_start(str(headless_model))
         assert values(start, "draft") == [0]
         (notice,) = start.notices
@@ -330,7 +334,7 @@ class TestFileWithoutHead:
         assert notice.text == "headless.gguf has no MTP head, so MTP is off."
         assert start.chosen == {}
 
-    async def test_drafts_that_are_asked_for_are_refused(self, headless_model: Path) -> None:
+    async def test_drafts_on_the_command_line_are_refused(self, headless_model: Path) -> None:
         refused, session = await resolve_start(str(headless_model), {"draft": 3}), ServerSession()
         with pytest.raises(ModelHasNoHead) as error:
             await session.start(refused.options, chosen=refused.chosen)
@@ -339,21 +343,21 @@ class TestFileWithoutHead:
         start = await resolve_start(str(headless_model), {"draft": 0})
         assert start.notices == ()  # the user knows
 
-    async def test_drafts_that_were_kept_are_replaced(self, headless_model: Path, tuned: dict[str, int | str]) -> None:
+    async def test_kept_drafts_are_replaced(self, headless_model: Path, tuned: dict[str, int | str]) -> None:
         tuned |= {"draft": 4}
         save_model_settings(headless_model, {"draft": 3})
         start = await resolve_start(str(headless_model))
         assert values(start, "draft") == [0]
         assert [notice.code for notice in start.notices] == [NO_HEAD, KEPT_REPLACED]
 
-    async def test_so_is_one_that_the_catalogue_says_to_have_one(self, home: Path) -> None:
+    async def test_a_file_whose_head_only_the_catalogue_promises_starts_with_mtp_off(self, home: Path) -> None:
         own_model(home, made("qwen35-9b-q4_k_m-nomtp"))
         start = await resolve_start("own")
         assert values(start, "draft", "ctx") == [0, 65_536]
         assert [notice.code for notice in start.notices] == [NO_HEAD]
 
 
-async def test_what_no_formula_knows_has_a_context_that_the_docs_name(tmp_path: Path, has: list[Situation]) -> None:
+async def test_a_model_without_a_formula_has_the_documented_context(tmp_path: Path, has: list[Situation]) -> None:
     del has
     whole = made("llama-8b-q4_k")
     for trained, context in ((131_072, 32_768), (2_048, 2_048)):
@@ -367,7 +371,7 @@ async def test_what_no_formula_knows_has_a_context_that_the_docs_name(tmp_path: 
     assert (start.options.context, start.origins["ctx"]) == (1_024, SettingOrigin.KEPT)
 
 
-async def test_another_model_under_a_name_of_the_catalogue_is_not_started(demo_model: Path) -> None:
+async def test_a_file_with_the_name_of_another_model_of_the_catalogue_is_not_started(demo_model: Path) -> None:
     nine = next(entry for entry in shipped_models() if entry.id == "qwen3.5-9b-mtp")
     file = nine.file("Q4_K_M")
     assert file is not None
@@ -397,7 +401,7 @@ class TestPlansWithWhatTheUserSet:
         assert found[0] == plans
         return list(found[0]), list(found[1])
 
-    def test_what_the_user_set_is_the_plans_with_all_that_follows_from_it(self, own: Path) -> None:
+    def test_settings_of_the_user_change_the_plan_with_all_consequences(self, own: Path) -> None:
         (plan, *_), (found,) = self.kept({"ctx": 32_768, "draft": 4, "kv": "q8_0", "threads": 3}, own)
         assert found.planned == plan
         assert found.settings == {"ctx": 32_768, "draft": 4, "threads": 3}
@@ -413,7 +417,7 @@ class TestPlansWithWhatTheUserSet:
         assert found.is_kept_plan(found.kept_plan)
         assert not found.is_kept_plan(plan)
 
-    def test_what_does_not_fit_any_more_is_reported_and_the_rest_is_taken(self, own: Path) -> None:
+    def test_kept_settings_that_no_longer_fit_are_reported_and_the_rest_is_used(self, own: Path) -> None:
         plans, (found,) = self.kept({"ctx": 262_144, "draft": 3}, own, this(8.0))
         assert found.kept_plan is not None
         assert found.kept_plan.setting.draft == 3
@@ -421,12 +425,12 @@ class TestPlansWithWhatTheUserSet:
         assert found.settings["ctx"] == 262_144
         assert not found.is_kept_plan(plans[0])
 
-    def test_where_none_fits_the_plan_stands(self, own: Path) -> None:
+    def test_the_plan_is_used_where_no_kept_settings_fit(self, own: Path) -> None:
         plans, (found,) = self.kept({"ctx": 262_144}, own, this(8.0))
         assert (found.kept_plan, found.replaced) == (None, {"ctx": 262_144})
         assert not found.is_kept_plan(plans[0])
 
-    def test_what_is_the_plans_own_is_the_users_all_the_same(self, own: Path) -> None:
+    def test_kept_settings_equal_to_the_plan_are_still_the_users(self, own: Path) -> None:
         assert self.kept({}, own)[1] == []
         (plan, *_), _ = self.kept({}, own)
         setting = plan.setting
@@ -434,7 +438,7 @@ class TestPlansWithWhatTheUserSet:
         (found,) = self.kept(same, own)[1]
         assert (found.settings, found.kept) == ({}, same)
 
-    async def test_another_computer_and_a_published_run_stay_as_they_are(self, own: Path) -> None:
+    async def test_plans_for_described_machines_and_published_runs_ignore_kept_settings(self, own: Path) -> None:
         save_model_settings(own, {"ctx": 32_768})
         catalogue, other = load_catalogue(), describe_machine(24.0, backend="cuda")
         plans = make_plans(catalogue, this(), WISH)
@@ -442,14 +446,14 @@ class TestPlansWithWhatTheUserSet:
         published = replace(WISH, intent="as-published")
         assert await apply_own_settings(plans, catalogue, this(), published) == (plans, ())
 
-    async def test_a_model_that_is_not_here_has_none(self, own: Path) -> None:
+    async def test_a_missing_model_has_no_kept_settings(self, own: Path) -> None:
         save_model_settings(own, {"ctx": 32_768})
         catalogue, wish = load_catalogue(), PlanCriteria(model="qwen3.6-35b-a3b-mtp")
         plans = make_plans(catalogue, this(), wish)
         assert await apply_own_settings(plans, catalogue, this(), wish) == (plans, ())
 
 
-def test_a_preset_that_does_not_fit_is_left_out_before_what_the_user_set(own: Path) -> None:
+def test_a_preset_that_does_not_fit_is_dropped_before_the_users_settings(own: Path) -> None:
     catalogue = load_catalogue()
     assert own.exists()
     settings = OwnSettings(kept={"ctx": 131_072}, tuned={"ubatch": 16_384})
@@ -468,11 +472,13 @@ class TestVision:
         assert start.plan.estimate.parts.mmproj > beside.stat().st_size
         assert (await resolve_start(str(nine))).options.mmproj is None
 
-    async def test_without_one_it_is_named_as_missing(self, nine: Path) -> None:
+    async def test_a_missing_projector_is_named(self, nine: Path) -> None:
         with pytest.raises(ModelMissing, match="No vision projector was found"):
             await resolve_start(str(nine), vision=True)
 
-    async def test_that_of_the_catalogue_is_loaded_or_can_be_downloaded(self, home: Path, tmp_path: Path) -> None:
+    async def test_the_projector_of_the_catalogue_is_loaded_or_offered_for_download(
+        self, home: Path, tmp_path: Path
+    ) -> None:
         path = own_model(home, made("qwen35-9b-q4_k_m"))
         file = home / "config" / "models" / "own.toml"
         text = file.read_text()

@@ -66,7 +66,7 @@ async def test_fills_are_exact_and_both_series_are_kept_in_the_history(
     assert len(kept.result["points"]) == 6
 
 
-async def test_a_fill_gets_the_context_that_it_needs_unless_that_was_chosen(subject: SweepModel) -> None:
+async def test_a_fill_gets_the_context_that_it_needs_unless_one_was_chosen(subject: SweepModel) -> None:
     grown = plan_sweep(CurveAxis.FILL, subject, WORK, (0, 3_000), rounds=1)
     assert {start.settings["ctx"] for start in grown.starts} == {3_328}
     assert grown.gaps == ()
@@ -82,7 +82,7 @@ async def test_a_fill_gets_the_context_that_it_needs_unless_that_was_chosen(subj
     assert usual.starts[0].places == (0, 234, 468, 702, 936)
 
 
-async def test_streams_are_answered_at_once(session: ServerSession, subject: SweepModel) -> None:
+async def test_streams_run_at_the_same_time(session: ServerSession, subject: SweepModel) -> None:
     sweep = plan_sweep(CurveAxis.STREAMS, subject, WORK, (1, 3), rounds=1)
     found: list[RoundPoint] = []
     await run_sweep(session, sweep, found.append)
@@ -99,7 +99,7 @@ async def test_streams_are_answered_at_once(session: ServerSession, subject: Swe
 
 
 @pytest.mark.thorough
-async def test_a_context_is_swept_by_its_size(session: ServerSession, subject: SweepModel) -> None:
+async def test_the_context_axis_varies_the_context_size(session: ServerSession, subject: SweepModel) -> None:
     sweep = plan_sweep(CurveAxis.CONTEXT, subject, WORK, (1_024, 4_096), rounds=1)
     found: list[RoundPoint] = []
     await run_sweep(session, sweep, found.append)
@@ -121,7 +121,9 @@ async def test_a_context_is_swept_by_its_size(session: ServerSession, subject: S
 
 
 @pytest.mark.thorough
-async def test_cancelled_what_was_measured_is_reported_and_kept(session: ServerSession, subject: SweepModel) -> None:
+async def test_a_cancelled_sweep_reports_and_stores_what_was_measured(
+    session: ServerSession, subject: SweepModel
+) -> None:
     found: list[RoundPoint] = []
     ids: list[str] = []
 
@@ -148,7 +150,9 @@ def end_engine(session: ServerSession) -> None:
 
 
 @pytest.mark.thorough
-async def test_an_engine_that_ends_is_a_result_and_started_again(session: ServerSession, subject: SweepModel) -> None:
+async def test_a_crash_of_the_engine_is_a_result_and_the_engine_is_restarted(
+    session: ServerSession, subject: SweepModel
+) -> None:
     found: list[RoundPoint] = []
 
     def take(taken: RoundPoint) -> None:
@@ -174,7 +178,9 @@ async def test_an_engine_that_ends_is_a_result_and_started_again(session: Server
     assert judge_endurance(runs).answer != "ended"
 
 
-async def test_sustained_load_asks_without_a_pause_until_its_time(session: ServerSession, subject: SweepModel) -> None:
+async def test_an_endurance_test_sends_requests_without_pause_until_its_time(
+    session: ServerSession, subject: SweepModel
+) -> None:
     runs: list[Run] = []
     ids: list[str] = []
     began_s = time.monotonic()
@@ -193,7 +199,9 @@ async def test_sustained_load_asks_without_a_pause_until_its_time(session: Serve
 
 
 @pytest.mark.thorough
-async def test_an_agents_tasks_reuse_their_prompts_and_are_kept(session: ServerSession, subject: SweepModel) -> None:
+async def test_the_tasks_of_an_agent_reuse_their_prompts_and_are_stored(
+    session: ServerSession, subject: SweepModel
+) -> None:
     shape = AgentShape("tiny", "made for this test", 300, 200, 4, 60, 24)
     tasks: list[AgentTask] = []
     ids: list[str] = []
@@ -220,7 +228,7 @@ async def test_a_model_without_a_head_has_one_series(headless_model: Path, demo_
     assert (await prepare_model(demo, "demo", (0, 1, 3))).drafts == (0, 1, 3)
 
 
-async def test_places_that_make_no_sense(subject: SweepModel) -> None:
+async def test_invalid_places_are_refused(subject: SweepModel) -> None:
     for axis, place in ((CurveAxis.FILL, -1), (CurveAxis.CONTEXT, 0), (CurveAxis.STREAMS, 0)):
         with pytest.raises(BadOption):
             plan_sweep(axis, subject, WORK, (place,), rounds=1)

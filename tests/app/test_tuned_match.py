@@ -64,7 +64,7 @@ def imported(preset: TunedSettings) -> TunedSettings:
     return kept
 
 
-async def test_one_that_matches_is_used(demo_model: Path) -> None:
+async def test_matching_tuned_settings_are_used(demo_model: Path) -> None:
     preset = tuned(await here(demo_model), demo_model)
     assert len(preset.evidence.environment.model.sha256[0]) == 64  # computed, as it was not known
     found = await find_tuned_match(ServeOptions(demo_model, built_in=True))
@@ -73,13 +73,13 @@ async def test_one_that_matches_is_used(demo_model: Path) -> None:
     assert await find_outdated_matches(read_machine()) == ()
 
 
-async def test_the_demo_says_what_it_found_in_place_of_the_usual_note(demo_model: Path) -> None:
+async def test_the_demo_shows_its_tuned_settings_in_place_of_the_usual_note(demo_model: Path) -> None:
     assert (await run_demo(seconds=0.0)).speed_note == read_demo_preset().speed_note
     tuned(await here(demo_model), demo_model)
     assert (await run_demo(seconds=0.0)).speed_note == f"Tuned on this machine: {RESULT['sentence']}"
 
 
-async def test_what_another_machine_found_is_not_said_of_this_one(demo_model: Path) -> None:
+async def test_tuned_settings_of_another_machine_are_not_shown(demo_model: Path) -> None:
     preset = tuned(await here(demo_model), demo_model)
     launch = Launch(
         EngineCommand([], {}, demo_model.parent),
@@ -95,17 +95,17 @@ async def test_what_another_machine_found_is_not_said_of_this_one(demo_model: Pa
     assert measured_sentence(launch) == ""
 
 
-async def test_without_one_nothing_is_looked_at(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_read_without_tuned_settings(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuned_match, "check_model", None)
     assert await find_tuned_match(ServeOptions(demo_model, built_in=True)) is None
 
 
-async def test_one_for_another_model_is_none(demo_model: Path) -> None:
+async def test_tuned_settings_of_another_model_do_not_match(demo_model: Path) -> None:
     tuned(ENVIRONMENT, demo_model)
     assert await find_tuned_match(ServeOptions(demo_model, built_in=True)) is None
 
 
-async def test_a_model_that_cannot_be_read_is_for_the_start_to_tell(demo_model: Path, tmp_path: Path) -> None:
+async def test_an_unreadable_model_is_left_to_the_start(demo_model: Path, tmp_path: Path) -> None:
     tuned(await here(demo_model), demo_model)
     assert await find_tuned_match(ServeOptions(tmp_path / "none.gguf")) is None
 
@@ -135,7 +135,7 @@ async def test_doctor_suggests_to_measure_again(demo_model: Path) -> None:
     )
 
 
-async def test_a_changed_file_is_seen(demo_model: Path, tmp_path: Path) -> None:
+async def test_a_changed_file_is_detected(demo_model: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.gguf"
     own.write_bytes(demo_model.read_bytes())
     tuned(await here(own), own)
@@ -147,7 +147,7 @@ async def test_a_changed_file_is_seen(demo_model: Path, tmp_path: Path) -> None:
     assert found.changed == ("The model file has changed.",)
 
 
-async def test_an_imported_one_waits_until_it_is_confirmed_here(demo_model: Path) -> None:
+async def test_imported_tuned_settings_wait_for_confirmation(demo_model: Path) -> None:
     preset = imported(tuned(await here(demo_model), demo_model))
     found = await find_tuned_match(ServeOptions(demo_model, built_in=True))
     assert found is not None
@@ -167,7 +167,7 @@ async def test_an_imported_one_waits_until_it_is_confirmed_here(demo_model: Path
     assert found.tuned.settings == preset.settings
 
 
-async def test_a_plan_for_this_machine_takes_it_and_one_for_another_does_not(home: Path) -> None:
+async def test_a_plan_for_this_machine_uses_them_and_one_for_another_does_not(home: Path) -> None:
     path = own_model(home, made("qwen35-9b-q4_k_m"))
     store_record(Record(paths=(path,), bytes=path.stat().st_size, model="own", quant="Q"))
     result = RESULT | {"settings": {"draft": 3, "kv": "q4_0", "threads": 4}}
@@ -197,7 +197,7 @@ async def test_a_plan_for_this_machine_takes_it_and_one_for_another_does_not(hom
 
 @pytest.mark.parametrize("named", ["as tuned", "by a link"])
 @pytest.mark.parametrize("same", [True, False])
-async def test_applying_a_tune_keeps_its_verdict_as_the_preset(
+async def test_applying_a_tune_stores_its_verdict(
     demo_model: Path, same: bool, named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     environment = await here(demo_model)
@@ -229,7 +229,7 @@ def served(*arguments: str) -> dict[str, object]:
 
 @pytest.mark.usefixtures("forked_commands")
 @pytest.mark.thorough
-async def test_serve_takes_it_says_so_and_leaves_it_out_when_asked() -> None:
+async def test_serve_uses_them_reports_it_and_ignores_them_on_request() -> None:
     from launcher.engine.demo import unpack_demo_model
 
     model = unpack_demo_model()

@@ -112,7 +112,7 @@ async def paused(session: ServerSession, options: ServeOptions, *, trials: int) 
     return result
 
 
-async def test_what_may_change_is_known_before_anything_is_started(options: ServeOptions) -> None:
+async def test_the_axes_are_known_before_a_server_is_started(options: ServeOptions) -> None:
     found = await prepare_tune("demo", options, WORK, Goal(), 600.0)
     assert found.space.baseline_settings()["draft"] == 0
     assert found.options.draft == 0
@@ -131,7 +131,7 @@ async def test_what_may_change_is_known_before_anything_is_started(options: Serv
     assert next(axis.values for axis in found.space.axes if axis.name == "kv") == ("q8_0", "f16")
 
 
-async def test_a_model_without_a_head_has_nothing_to_decide(headless_model: Path) -> None:
+async def test_a_model_without_a_head_is_refused(headless_model: Path) -> None:
     with pytest.raises(ModelHasNoHead, match="nothing to tune"):
         await prepared(ServeOptions(model=headless_model, built_in=True))
 
@@ -152,7 +152,7 @@ async def test_a_kv_cache_type_that_changes_the_answers_is_not_recommended_silen
     assert changes_answers(saved.verdict)
 
 
-async def test_what_mtp_changes_in_the_answers_stands_beside_a_verdict_with_drafts(
+async def test_the_effect_of_mtp_on_the_answers_is_shown_beside_the_verdict(
     options: ServeOptions, session: ServerSession
 ) -> None:
     tuned, recorder = await prepared(options), EventRecorder()
@@ -175,7 +175,7 @@ async def test_what_mtp_changes_in_the_answers_stands_beside_a_verdict_with_draf
 
 
 @pytest.mark.thorough
-async def test_an_early_answer_that_changes_the_answers_is_not_used(
+async def test_an_early_verdict_that_changes_the_answers_is_not_used(
     options: ServeOptions, session: ServerSession
 ) -> None:
     await session.start(options)
@@ -185,7 +185,7 @@ async def test_an_early_answer_that_changes_the_answers_is_not_used(
     assert load_model_settings(options.model) == {}
 
 
-async def test_a_tune_ends_with_a_verdict_in_the_history_and_nothing_runs(
+async def test_a_tune_ends_with_a_verdict_in_the_history_and_no_server(
     options: ServeOptions, session: ServerSession
 ) -> None:
     recorder, tuned = EventRecorder(), await prepared(options)
@@ -212,7 +212,7 @@ async def test_a_tune_ends_with_a_verdict_in_the_history_and_nothing_runs(
 
 
 @pytest.mark.thorough
-async def test_what_ran_before_runs_again(options: ServeOptions, session: ServerSession) -> None:
+async def test_the_earlier_server_is_restored(options: ServeOptions, session: ServerSession) -> None:
     before = replace(options, draft=3)
     await session.start(before)
     result = EventRecorder(trials=2)
@@ -228,7 +228,7 @@ async def test_what_ran_before_runs_again(options: ServeOptions, session: Server
 
 
 @pytest.mark.thorough
-async def test_it_goes_on_where_it_was(options: ServeOptions, session: ServerSession) -> None:
+async def test_a_paused_tune_continues(options: ServeOptions, session: ServerSession) -> None:
     result = await paused(session, options, trials=3)
     kept = load_tune()
     assert kept is not None
@@ -247,7 +247,7 @@ async def test_it_goes_on_where_it_was(options: ServeOptions, session: ServerSes
     assert listed.runs == sum(len(trial.runs) for trial in verdict.trials)
 
 
-async def test_the_winner_is_served_and_kept(options: ServeOptions, session: ServerSession) -> None:
+async def test_the_winner_is_served_and_stored(options: ServeOptions, session: ServerSession) -> None:
     save_winner(options, {"draft": 0, "threads": 1, "p_min": 0.5})
     assert load_model_settings(options.model) == {"draft": 0, "threads": 1, "p_min": 0.5}
     save_model_settings(options.model, {"ctx": 4_096})
@@ -262,7 +262,7 @@ async def test_the_winner_is_served_and_kept(options: ServeOptions, session: Ser
     assert not recommends_settings({"mtp": "undecided", "gain": None})
 
 
-async def test_who_takes_the_server_keeps_it(options: ServeOptions, session: ServerSession) -> None:
+async def test_another_user_of_the_session_keeps_the_server(options: ServeOptions, session: ServerSession) -> None:
     result = EventRecorder(trials=1)
     tuning = asyncio.create_task(run_tune(session, await prepared(options, budget_s=3_600.0), result))
     await result.enough_of(tuning)
@@ -276,7 +276,9 @@ async def test_who_takes_the_server_keeps_it(options: ServeOptions, session: Ser
 
 
 @pytest.mark.thorough
-async def test_texts_get_their_size_by_the_models_own_tokens(options: ServeOptions, session: ServerSession) -> None:
+async def test_prompts_get_their_size_from_the_tokenizer_of_the_model(
+    options: ServeOptions, session: ServerSession
+) -> None:
     long = replace(WORK, prompts=(replace(WORK.prompts[0], size=200),))
     verdict = await run_tune(session, await prepared(options, workload=long), EventRecorder())
     runs = [run for trial in verdict.trials for run in trial.runs if run.is_counted]
@@ -286,7 +288,7 @@ async def test_texts_get_their_size_by_the_models_own_tokens(options: ServeOptio
     assert kept.workload.sized_tokens == 0  # its text is kept as it was asked
 
 
-async def test_what_cannot_be_measured_is_no_tune_to_go_on_with(options: ServeOptions, session: ServerSession) -> None:
+async def test_a_failed_baseline_leaves_no_tune_to_continue(options: ServeOptions, session: ServerSession) -> None:
     too_long = replace(WORK, prompts=(Prompt("long", (("user", "word " * 3_000),), 8),))
     with pytest.raises(NothingMeasured):
         await run_tune(session, await prepared(options, workload=too_long), EventRecorder())
@@ -295,7 +297,7 @@ async def test_what_cannot_be_measured_is_no_tune_to_go_on_with(options: ServeOp
         assert "cannot be measured" in (history.find_sessions(kind="tune")[0].sentence or "")
 
 
-async def test_each_model_keeps_its_own_tune(options: ServeOptions, session: ServerSession, tmp_path: Path) -> None:
+async def test_each_model_has_its_own_saved_tune(options: ServeOptions, session: ServerSession, tmp_path: Path) -> None:
     await paused(session, options, trials=1)
     first = load_tune()
     assert first is not None
@@ -312,7 +314,7 @@ async def test_each_model_keeps_its_own_tune(options: ServeOptions, session: Ser
 
 
 @pytest.mark.thorough
-async def test_a_plan_is_made_anew_by_what_was_measured(options: ServeOptions, session: ServerSession) -> None:
+async def test_the_plan_is_updated_by_measurements(options: ServeOptions, session: ServerSession) -> None:
     guessed = await prepared(options)
     verdict = await run_tune(session, guessed, EventRecorder())
     first = verdict.trials[0]
@@ -339,7 +341,7 @@ def test_one_tune_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"version": 1}', "no json"])
-def test_a_damaged_tune_is_none(text: str) -> None:
+def test_a_damaged_tune_is_ignored(text: str) -> None:
     assert load_tune() is None
     state_dir().mkdir(parents=True, exist_ok=True)
     (state_dir() / "tune.json").write_text(text)

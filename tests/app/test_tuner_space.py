@@ -34,17 +34,17 @@ def two_cards(**changes: Any) -> PreviewBasis:  # noqa: ANN401
 
 
 @pytest.mark.parametrize(("temperature", "tried"), [(0.0, False), (0.5, False), (0.6, True), (1.0, True), (None, True)])
-def test_drafts_are_sampled_where_replies_are_hot(temperature: float | None, tried: bool) -> None:
+def test_draft_sampling_is_varied_where_the_temperature_is_high(temperature: float | None, tried: bool) -> None:
     assert ("draft_sampling" in values(space(described(), temperature=temperature))) is tried
 
 
-def test_an_engine_without_the_flag_gets_no_such_setting() -> None:
+def test_settings_without_a_flag_in_the_engine_are_not_varied() -> None:
     old = replace(described(free_mib=12_000), unsupported=frozenset({"draft_sampling", "moe_cache_mib"}))
     assert not {"draft_sampling", "moe_cache_mib"} & values(space(old)).keys()
     assert not {"draft_sampling", "moe_cache_mib"} & values(space(old, ["draft_sampling", "moe_cache_mib"])).keys()
 
 
-def test_a_cache_for_experts_is_tried_together_with_the_experts_that_make_room_for_it() -> None:
+def test_an_expert_cache_is_tried_together_with_moving_experts() -> None:
     short = described(free_mib=12_000)
     found = space(short)
     assert values(found)["moe_cache_mib"] == (0, 1_024, 4_096)
@@ -59,12 +59,12 @@ def test_a_cache_for_experts_is_tried_together_with_the_experts_that_make_room_f
     assert max(values(space(short, ["n_cpu_moe"]))["n_cpu_moe"]) < layers[0]
 
 
-def test_a_cache_is_named_alone_and_its_experts_come_along() -> None:
+def test_an_expert_cache_on_the_command_line_includes_moving_experts() -> None:
     assert values(space(described(free_mib=12_000), ["moe_cache_mib"])).keys() == {"moe_cache_mib", "n_cpu_moe"}
 
 
 @pytest.mark.parametrize("vary", [None, ["moe_cache_mib"]])
-def test_no_cache_for_experts_that_are_on_the_gpu_or_on_a_processor(vary: list[str] | None) -> None:
+def test_no_expert_cache_is_tried_for_experts_on_the_gpu_or_without_a_gpu(vary: list[str] | None) -> None:
     roomy = replace(described(), plan_settings=replace(described().plan_settings, context=8_192))
     for found in (
         space(replace(roomy, available_mib=80_000), vary),
@@ -74,7 +74,7 @@ def test_no_cache_for_experts_that_are_on_the_gpu_or_on_a_processor(vary: list[s
         assert "moe_cache_mib" not in values(found)
 
 
-def test_two_cards_share_layers_or_tensors() -> None:
+def test_split_modes_are_varied_on_two_cards() -> None:
     assert values(space(replace(two_cards(), available_mib=48_000)))["split_mode"] == ("layer", "tensor")
     vulkan = replace(two_cards(backend="vulkan"), available_mib=48_000)
     assert "split_mode" not in values(space(vulkan))
@@ -83,7 +83,7 @@ def test_two_cards_share_layers_or_tensors() -> None:
         assert "split_mode" not in values(space(one, ["split_mode"]))
 
 
-def test_what_is_tried_reaches_the_engine() -> None:
+def test_settings_tried_reach_the_engine() -> None:
     changes = {
         "draft": 3,
         "draft_sampling": "probabilistic",
@@ -113,7 +113,7 @@ def test_what_is_tried_reaches_the_engine() -> None:
         (40_000, ["kv", "threads"]),
     ],
 )
-def test_no_two_settings_differ_in_nothing_that_the_engine_is_reported(free_mib: int, vary: list[str] | None) -> None:
+def test_settings_that_give_the_engine_the_same_arguments_are_tried_once(free_mib: int, vary: list[str] | None) -> None:
     basis = described(free_mib=free_mib)
     received = [
         tuple(server_arguments(change_settings(basis.options, settings), LLAMA_SERVER, gpu=True))

@@ -56,7 +56,7 @@ async def asked(session: ServerSession, before: Counters) -> Counters:
     return await counters_after(session, before)
 
 
-async def test_what_is_counted_is_what_the_engine_counts(session: ServerSession) -> None:
+async def test_counts_are_those_of_the_engine(session: ServerSession) -> None:
     counting = UseCounting(session)
     await session.start(demo())
     before = await counters_after(session, None)
@@ -100,7 +100,7 @@ async def launch() -> Launch:
 TRAFFIC = Traffic(100, 50.0, Acceptance(80, 60, (40, 40), (35, 25)))
 
 
-async def test_it_is_kept_once_a_minute(launch: Launch) -> None:
+async def test_counts_are_saved_once_a_minute(launch: Launch) -> None:
     now_s = 1.0
     counting = UseCounting(StillSession(launch), clock=lambda: now_s)  # type: ignore[arg-type]
     place = use_counts_key(Environment.for_launch(launch))
@@ -123,7 +123,7 @@ async def test_it_is_kept_once_a_minute(launch: Launch) -> None:
         assert history.load_use(place)[0].tokens == 400
 
 
-async def test_nothing_is_counted_or_said_while_it_is_off(launch: Launch) -> None:
+async def test_nothing_is_counted_or_advised_while_the_setting_is_off(launch: Launch) -> None:
     seed(launch)
     assert find_advice(launch) is not None
     settings.change_setting(ADVICE, False)
@@ -138,13 +138,13 @@ async def test_nothing_is_counted_or_said_while_it_is_off(launch: Launch) -> Non
         assert history.load_use(place) == before
 
 
-async def test_without_use_there_is_no_file(launch: Launch) -> None:
+async def test_no_file_is_written_without_use(launch: Launch) -> None:
     counting = UseCounting(StillSession(launch))  # type: ignore[arg-type]
     await counting.close()
     assert not history_file().exists()
 
 
-async def test_a_disk_that_refuses_ends_nothing(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_write_error_is_only_logged(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
     history_file().mkdir(parents=True)
     counting = UseCounting(StillSession(launch))  # type: ignore[arg-type]
     counting.add_traffic(TRAFFIC)
@@ -163,7 +163,7 @@ def seed(launch: Launch) -> None:
         history.add_runs(history.begin_session("tune", here, {"draft": 0}), measured((1, 2, 4), kv=None))
 
 
-async def test_advice_is_of_this_machine_and_these_settings(launch: Launch) -> None:
+async def test_advice_is_for_this_machine_and_these_settings(launch: Launch) -> None:
     assert find_advice(launch) is None
     seed(launch)
     advice = find_advice(launch)
