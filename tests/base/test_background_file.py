@@ -31,7 +31,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return slow
 
 
-def test_nobody_waits_for_the_disk_and_the_newest_content_counts(tmp_path: Path, disk: Disk) -> None:
+def test_writes_do_not_block_and_the_newest_content_is_written(tmp_path: Path, disk: Disk) -> None:
     file = BackgroundFile(tmp_path / "file", "The file")
     file.write(b"0")
     assert disk.asked.wait(60)
@@ -44,9 +44,7 @@ def test_nobody_waits_for_the_disk_and_the_newest_content_counts(tmp_path: Path,
     assert (tmp_path / "file").read_bytes() == b"99"
 
 
-def test_what_cannot_be_written_is_tried_again_and_reported_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_write_is_repeated_and_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "folder"
     folder.write_text("in the way")
     file = BackgroundFile(folder / "file", "The file", retry_s=0.01)
@@ -61,7 +59,7 @@ def test_what_cannot_be_written_is_tried_again_and_reported_once(
     assert file.was_deleted()
 
 
-def test_the_end_waits_for_what_is_being_written_and_nothing_comes_after_it(tmp_path: Path, disk: Disk) -> None:
+def test_closing_waits_for_a_write_in_progress_and_nothing_is_written_after_it(tmp_path: Path, disk: Disk) -> None:
     file = BackgroundFile(tmp_path / "file", "The file")
     file.write(b"late")
     assert disk.asked.wait(60)

@@ -67,13 +67,13 @@ async def answers(address: ControlAddress, verb: str, **fields: object) -> list[
     return [value async for value in send_request(address, verb, **fields)]
 
 
-async def test_a_question_is_answered(tmp_path: Path) -> None:
+async def test_a_request_is_answered(tmp_path: Path) -> None:
     async with listening(tmp_path) as (program, address, _):
         assert await answers(address, "tell", say="grüß dich") == [{"heard": "grüß dich"}, ["and", "more"]]
         assert program.asked == [("tell", {"say": "grüß dich"})]
 
 
-async def test_an_error_comes_as_what_it_is(tmp_path: Path) -> None:
+async def test_an_error_keeps_its_class(tmp_path: Path) -> None:
     async with listening(tmp_path) as (_, address, _server):
         with pytest.raises(LauncherError, match="That is no option") as raised:
             await answers(address, "refuse")
@@ -84,7 +84,7 @@ async def test_an_error_comes_as_what_it_is(tmp_path: Path) -> None:
         )
 
 
-async def test_a_fault_of_the_program_is_reported_and_it_goes_on(
+async def test_a_bug_in_the_handler_is_reported_and_the_program_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with listening(tmp_path) as (_, address, _server):
@@ -107,7 +107,7 @@ async def test_a_wrong_token_is_refused(tmp_path: Path) -> None:
     "sent",
     [b"\n", b"{}\n", b"[]\n", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xfe\n", b"{" * 5_000 + b"\n", b"[" * 2_000_000],
 )
-async def test_what_is_no_request_gets_no_answer(tmp_path: Path, sent: bytes) -> None:
+async def test_an_invalid_request_gets_no_answer(tmp_path: Path, sent: bytes) -> None:
     async with listening(tmp_path) as (program, address, _):
         reader, writer = await asyncio.open_unix_connection(address.path)
         writer.write(sent)
@@ -118,14 +118,14 @@ async def test_what_is_no_request_gets_no_answer(tmp_path: Path, sent: bytes) ->
         assert await answers(address, "tell")
 
 
-async def test_an_answer_ends_when_who_asked_has_left(tmp_path: Path) -> None:
+async def test_an_answer_ends_when_the_client_has_left(tmp_path: Path) -> None:
     async with listening(tmp_path) as (program, address, _):
         async for _value in send_request(address, "wait"):
             break
         await asyncio.wait_for(program.left.wait(), 120)
 
 
-async def test_who_asks_is_reported_when_the_program_ends(tmp_path: Path) -> None:
+async def test_a_client_is_told_when_the_program_ends(tmp_path: Path) -> None:
     async with listening(tmp_path) as (_, address, server):
         waiting = send_request(address, "wait")
         assert await anext(waiting) == {"heard": None}
@@ -136,26 +136,26 @@ async def test_who_asks_is_reported_when_the_program_ends(tmp_path: Path) -> Non
         await answers(address, "tell")
 
 
-async def test_nothing_is_left_of_it_in_the_folder(tmp_path: Path) -> None:
+async def test_the_socket_is_deleted_at_the_end(tmp_path: Path) -> None:
     async with listening(tmp_path) as (_, address, _server):
         assert Path(address.path).exists()
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_socket_that_a_killed_program_left_is_no_obstacle(tmp_path: Path) -> None:
+async def test_a_socket_left_by_a_killed_program_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "line"))
     async with listening(tmp_path) as (_, address, _server):
         assert await answers(address, "tell")
 
 
-async def test_a_path_longer_than_a_sockets_address_serves(tmp_path: Path) -> None:
+async def test_a_path_longer_than_a_socket_address_works(tmp_path: Path) -> None:
     async with listening(tmp_path / ("x" * 120) / ("y" * 120)) as (_, address, _server):
         assert len(address.path) > 240
         assert await answers(address, "tell")
 
 
-async def test_socket_and_folder_are_their_owners_only(public: Path) -> None:
+async def test_socket_and_folder_are_readable_by_their_owner_only(public: Path) -> None:
     before = os.umask(0)
     try:
         async with listening(public / "run") as (_, address, _server):
@@ -191,14 +191,14 @@ async def test_another_user_is_refused_even_with_the_token(public: Path, opened:
         assert program.asked == []
 
 
-async def test_many_at_once_are_answered_or_turned_away(tmp_path: Path) -> None:
+async def test_many_simultaneous_requests_are_answered_or_refused(tmp_path: Path) -> None:
     async with listening(tmp_path) as (_, address, _server):
         ends = await asyncio.gather(*(answers(address, "tell") for _ in range(60)), return_exceptions=True)
         assert all(isinstance(end, Unreachable) or end[0] == {"heard": None} for end in ends)
         assert await answers(address, "tell")
 
 
-async def test_connections_that_say_nothing_hold_nobody_up(tmp_path: Path) -> None:
+async def test_idle_connections_block_no_other(tmp_path: Path) -> None:
     async with listening(tmp_path) as (_, address, _server):
         silent = [await asyncio.open_unix_connection(address.path) for _ in range(40)]
         silent[-1][1].write(b'{"do": "te')  # and one that breaks off in the middle
@@ -210,7 +210,7 @@ async def test_connections_that_say_nothing_hold_nobody_up(tmp_path: Path) -> No
                 writer.close()
 
 
-async def test_answers_that_take_long_hold_nobody_up(tmp_path: Path) -> None:
+async def test_long_answers_block_no_other(tmp_path: Path) -> None:
     async with listening(tmp_path) as (_, address, server):
         waiting = [send_request(address, "wait") for _ in range(40)]
         for each in waiting:

@@ -20,7 +20,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "folder" / "file.db"
 
 
-def test_it_is_brought_up_to_date_step_by_step(path: Path) -> None:
+def test_a_database_is_migrated_step_by_step(path: Path) -> None:
     with closing(open_database(path, (FIRST,), WHAT).db) as db:
         db.execute("INSERT INTO a VALUES (1)")
     for _ in range(2):
@@ -43,7 +43,7 @@ def test_a_step_that_fails_changes_nothing(path: Path) -> None:
         assert db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'c'").fetchone() == (0,)
 
 
-def test_before_a_step_what_is_there_is_copied_and_kept(path: Path) -> None:
+def test_a_copy_is_kept_before_a_migration(path: Path) -> None:
     third = "CREATE TABLE c (x)"
     with closing(
         open_database(path, (FIRST,), WHAT).db
@@ -72,7 +72,7 @@ def test_before_a_step_what_is_there_is_copied_and_kept(path: Path) -> None:
         assert db.execute("SELECT x FROM a").fetchall() == [(1,), (2,)]
 
 
-def test_a_new_file_has_no_copy(path: Path) -> None:
+def test_a_new_database_has_no_copy(path: Path) -> None:
     with closing(open_database(path, (FIRST, SECOND), WHAT).db):
         pass
     with closing(open_memory((FIRST, SECOND), WHAT).db):
@@ -80,7 +80,7 @@ def test_a_new_file_has_no_copy(path: Path) -> None:
     assert find_version_copies([path.parent, Path()]) == []
 
 
-def test_what_cannot_be_copied_is_not_changed(path: Path) -> None:
+def test_a_database_that_cannot_be_copied_is_not_migrated(path: Path) -> None:
     with closing(open_database(path, (FIRST,), WHAT).db):
         pass
     path.with_name("file.db.old-v1").mkdir()
@@ -93,7 +93,7 @@ def test_what_cannot_be_copied_is_not_changed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["head", "page", "ready"])
-def test_what_is_damaged_is_set_aside(path: Path, where: str) -> None:
+def test_a_damaged_database_is_renamed(path: Path, where: str) -> None:
     with closing(open_database(path, (FIRST,), WHAT).db) as db:
         db.execute("CREATE INDEX i ON a (x)")
         db.executemany("INSERT INTO a VALUES (?)", [("text" * 50,)] * 500)
@@ -118,7 +118,7 @@ def test_what_is_damaged_is_set_aside(path: Path, where: str) -> None:
     assert path.with_name("file.db.bad").exists()
 
 
-def test_what_is_no_damage_is_raised_and_nothing_set_aside(path: Path) -> None:
+def test_other_errors_are_raised_and_nothing_is_renamed(path: Path) -> None:
     def ready(_: sqlite3.Connection) -> None:
         raise sqlite3.OperationalError("locked")
 
@@ -127,7 +127,7 @@ def test_what_is_no_damage_is_raised_and_nothing_set_aside(path: Path) -> None:
     assert sorted(each.name for each in path.parent.iterdir()) == ["file.db"]
 
 
-def test_one_in_memory_is_like_it(tmp_path: Path) -> None:
+def test_a_database_in_memory_has_the_same_tables(tmp_path: Path) -> None:
     with closing(open_memory((FIRST, SECOND), WHAT).db) as db:
         db.execute("INSERT INTO a (x) VALUES (1)")
         assert db.execute("SELECT z FROM a").fetchone() == (7,)

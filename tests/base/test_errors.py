@@ -10,21 +10,21 @@ from launcher.base.errors import CrashLoop, LauncherError, PortBusy, Refused, Se
 KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, LauncherError)]
 
 
-def test_it_says_what_happened_and_then_what_to_do() -> None:
+def test_the_text_says_what_happened_and_then_what_to_do() -> None:
     assert str(PortBusy("Port 8080 is taken.", "Choose another.")) == "Port 8080 is taken. Choose another."
 
 
-def test_without_a_next_step_nothing_trails() -> None:
+def test_the_text_ends_after_the_title_without_a_hint() -> None:
     assert str(PortBusy("Port 8080 is taken.")) == "Port 8080 is taken."
 
 
-def test_the_figures_are_kept_apart_from_the_sentence() -> None:
+def test_facts_are_separate_from_the_sentence() -> None:
     error = PortBusy("Port 8080 is taken.", port=8080)
     assert error.facts == {"port": 8080}
     assert "{" not in str(error)
 
 
-def test_no_password_of_an_address_is_in_it() -> None:
+def test_passwords_in_addresses_are_hidden() -> None:
     address = "http://user:hunter2@server.example/v1"
     error = Refused(f"{address} refused.", f"Run `chat --url {address}`.", where=address, port=80)
     assert "hunter2" not in f"{error} {error.args} {dict(error.facts)}"
@@ -32,17 +32,17 @@ def test_no_password_of_an_address_is_in_it() -> None:
     assert error.facts["port"] == 80
 
 
-def test_an_at_sign_in_a_path_is_no_login() -> None:
+def test_an_at_sign_in_a_path_is_not_a_login() -> None:
     assert Refused("https://server.example/@user/model is gone.").title.startswith("https://server.example/@user/")
 
 
-def test_a_refusal_knows_the_http_status() -> None:
+def test_a_refused_error_has_the_http_status() -> None:
     error = Refused("No.", status=404, where="/nope")
     assert error.status == 404
     assert error.facts == {"status": 404, "where": "/nope"}
 
 
-def test_every_kind_can_be_caught_as_one_and_keeps_its_words() -> None:
+def test_every_error_can_be_caught_by_the_base_class_and_keeps_its_text() -> None:
     for kind in KINDS:
         if kind not in (CrashLoop, SettingsFailed):
             with pytest.raises(LauncherError, match=r"^It happened\. Do this\.$"):
@@ -56,13 +56,13 @@ def test_every_kind_can_be_caught_as_one_and_keeps_its_words() -> None:
         SettingsFailed(PortBusy("Port 80 is taken.", "Choose another.", port=80)),
     ],
 )
-def test_those_that_stand_for_another_keep_its_reason_hint_and_facts(error: CrashLoop | SettingsFailed) -> None:
+def test_errors_that_wrap_another_keep_its_reason_hint_and_facts(error: CrashLoop | SettingsFailed) -> None:
     assert error.title.endswith("Port 80 is taken.")
     assert error.hint == "Choose another."
     assert error.facts["port"] == 80
     assert error.facts["reason"] == error.reason.code == "port_busy"
 
 
-def test_no_two_kinds_share_a_code() -> None:
+def test_codes_are_unique() -> None:
     codes = [kind.code for kind in KINDS]
     assert len(set(codes)) == len(codes) > 10

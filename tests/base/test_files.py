@@ -42,27 +42,27 @@ def old(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_new_file_and_its_folders_are_made(tmp_path: Path) -> None:
+def test_a_new_file_and_its_folders_are_created(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "key"
     write_atomically(path, b"\x00\xff")
     assert path.read_bytes() == b"\x00\xff"
     assert names_in(path.parent) == ["key"]
 
 
-def test_an_old_file_is_replaced_whole(old: Path) -> None:
+def test_an_old_file_is_replaced_completely(old: Path) -> None:
     write_atomically(old, b"n")
     assert old.read_bytes() == b"n"
     assert names_in(old.parent) == [old.name]
 
 
-def test_who_has_the_old_file_open_still_reads_the_old(old: Path) -> None:
+def test_an_open_old_file_keeps_its_content(old: Path) -> None:
     with old.open("rb") as reader:
         write_atomically(old, b"new")
         assert reader.read() == b"old"
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
-def test_only_the_owner_may_read_it_whatever_the_umask(old: Path, mask: int) -> None:
+def test_a_file_is_readable_by_its_owner_only_for_every_umask(old: Path, mask: int) -> None:
     old.chmod(0o666)
     before = os.umask(mask)
     try:
@@ -72,7 +72,7 @@ def test_only_the_owner_may_read_it_whatever_the_umask(old: Path, mask: int) -> 
     assert stat.S_IMODE(old.stat().st_mode) == 0o600
 
 
-def test_another_mode_can_be_asked_for(old: Path) -> None:
+def test_another_mode_can_be_chosen(old: Path) -> None:
     write_atomically(old, b"program", mode=0o755)
     assert stat.S_IMODE(old.stat().st_mode) == 0o755
 
@@ -96,20 +96,20 @@ def test_a_read_only_folder_leaves_the_old_content(old: Path) -> None:
     assert names_in(old.parent) == ["other", old.name]
 
 
-def test_a_folder_in_the_files_place_is_left_alone(old: Path) -> None:
+def test_a_folder_in_place_of_the_file_is_not_changed(old: Path) -> None:
     with pytest.raises(OSError, match="directory"):
         write_atomically(old.parent, b"new")
     assert old.read_bytes() == b"old"
     assert names_in(old.parent.parent) == [old.parent.name]
 
 
-def test_a_file_in_the_folders_place_is_left_alone(old: Path) -> None:
+def test_a_file_in_place_of_the_folder_is_not_changed(old: Path) -> None:
     with pytest.raises(OSError):
         write_atomically(old / "inner", b"new")
     assert old.read_bytes() == b"old"
 
 
-def test_a_temporary_file_that_the_program_was_killed_over_is_deleted_later(old: Path) -> None:
+def test_a_temporary_file_of_a_killed_program_is_deleted_later(old: Path) -> None:
     killed = (
         "import os, sys, launcher.base.files as files; files.replace_file = lambda *_: os._exit(9); "
         "files.write_atomically(files.Path(sys.argv[1]), b'new')"
@@ -124,7 +124,7 @@ def test_a_temporary_file_that_the_program_was_killed_over_is_deleted_later(old:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes are POSIX's")
-def test_folders_that_are_made_are_their_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
+def test_new_folders_are_private_for_every_umask(tmp_path: Path) -> None:
     script = (
         "import os, sys; from pathlib import Path; os.umask(0)\n"
         "from launcher.base.control import _bind_socket\n"

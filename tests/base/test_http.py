@@ -115,28 +115,28 @@ class TestAnswers:
             assert await client.get_json("/slots") == [{"id": 0, "speculative": True}]
             assert server.head.startswith("GET /slots HTTP/1.1\r\n")
 
-    async def test_a_text_body_is_left_as_it_is(self) -> None:
+    async def test_a_text_body_is_returned_unchanged(self) -> None:
         text = "# HELP llamacpp:tokens_predicted_total Füße\n"
         async with talking(reply(text, kind="text/plain; version=0.0.4")) as (_, client):
             assert await client.get_text("/metrics") == text
 
-    async def test_the_key_travels_with_every_request(self) -> None:
+    async def test_the_key_is_sent_with_every_request(self) -> None:
         async with serving(reply("{}")) as server, ServerClient(server.url, api_key="s3cret") as client:
             await client.get_json("/props")
             assert "authorization: bearer s3cret\r\n" in server.head.lower()
 
-    async def test_without_a_key_nothing_is_reported_about_one(self) -> None:
+    async def test_without_a_key_no_authorization_header_is_sent(self) -> None:
         async with talking(reply("{}")) as (server, client):
             await client.get_json("/props")
             assert "authorization" not in server.head.lower()
 
-    async def test_the_key_is_not_shown_to_a_server_that_is_only_asked_how_it_is(self) -> None:
+    async def test_the_key_is_not_sent_with_status_requests(self) -> None:
         async with serving(reply("{}")) as server, ServerClient(server.url, api_key="s3cret") as client:
             assert await client.get_status("/health", timeout_s=PATIENCE_S) == 200
             assert "s3cret" not in server.head
 
     @pytest.mark.parametrize("status", ["200 OK", "503 Service Unavailable", "401 Unauthorized"])
-    async def test_the_status_is_reported_whatever_it_is(self, status: str) -> None:
+    async def test_every_http_status_is_returned(self, status: str) -> None:
         async with talking(reply("{}", status)) as (_, client):
             assert await client.get_status("/health", timeout_s=PATIENCE_S) == int(status[:3])
 
@@ -159,7 +159,7 @@ class TestRefusals:
             ("503 Service Unavailable", "Loading model", "still loading"),
         ],
     )
-    async def test_the_servers_own_words_are_passed_on_with_a_next_step(
+    async def test_an_error_text_of_the_server_is_passed_on_with_a_hint(
         self, status: str, message: str, hint: str
     ) -> None:
         error = {"error": {"message": message, "type": "some_error", "code": int(status[:3])}}
@@ -173,18 +173,18 @@ class TestRefusals:
             assert refused.value.facts["where"] == f"{server.url}/v1/models"
 
     @pytest.mark.parametrize("body", ["<html>Bad Gateway</html>", "", '"oops"', '{"error":{}}'])
-    async def test_an_error_without_the_servers_words_is_named_by_its_status(self, body: str) -> None:
+    async def test_an_error_without_a_text_is_named_by_its_status(self, body: str) -> None:
         async with talking(reply(body, "502 Bad Gateway")) as (_, client):
             with pytest.raises(Refused, match="HTTP status 502") as refused:
                 await client.get_text("/metrics")
             assert refused.value.status == 502
 
-    async def test_an_error_that_is_only_a_text_is_reported(self) -> None:
+    async def test_a_plain_text_error_is_reported(self) -> None:
         async with talking(reply('{"error":"oops"}', "502 Bad Gateway")) as (_, client):
             with pytest.raises(Refused, match="refused the request: oops"):
                 await client.get_text("/metrics")
 
-    async def test_a_page_where_json_was_expected_is_refused(self) -> None:
+    async def test_an_html_page_in_place_of_json_is_refused(self) -> None:
         async with talking(reply("<html>Welcome</html>", kind="text/html")) as (server, client):
             with pytest.raises(Refused) as refused:
                 await client.get_json("/slots")
@@ -192,7 +192,7 @@ class TestRefusals:
 
 
 class TestSilence:
-    async def test_nothing_listens(self, dead_url: str) -> None:
+    async def test_a_refused_connection_is_reported(self, dead_url: str) -> None:
         async with ServerClient(dead_url) as client:
             assert await client.get_status("/health", timeout_s=PATIENCE_S) is None
             with pytest.raises(Unreachable, match=f"No server responds at {dead_url}"):
@@ -206,18 +206,18 @@ class TestSilence:
                 assert await client.get_status("/health", timeout_s=0.05) is None
                 await server.client_gone.wait()
 
-    async def test_a_server_that_never_answers_is_given_up(self) -> None:
+    async def test_a_request_without_an_answer_times_out(self) -> None:
         async with talking(stays=True) as (server, client):
             client._client.timeout = 0.05
             with pytest.raises(Unreachable, match=f"{server.url} did not respond in time"):
                 await client.get_text("/metrics")
 
-    async def test_a_body_that_breaks_off(self) -> None:
+    async def test_an_incomplete_body_is_reported(self) -> None:
         async with talking(reply('{"status":"ok"}')[:-5]) as (_, client):
             with pytest.raises(Unreachable, match="was lost"):
                 await client.get_json("/health")
 
-    async def test_something_that_does_not_speak_http(self) -> None:
+    async def test_a_server_that_does_not_speak_http_is_reported(self) -> None:
         async with talking(b"SSH-2.0-OpenSSH_9.2\r\n\r\n") as (_, client):
             assert await client.get_status("/health", timeout_s=PATIENCE_S) is None
             with pytest.raises(Unreachable, match="was lost"):
@@ -232,11 +232,11 @@ class TestEvents:
             assert server.head.startswith("POST /v1/chat/completions HTTP/1.1\r\n")
             assert json.loads(server.body) == {"stream": True, "max_tokens": 14}
 
-    async def test_they_arrive_parsed_and_in_order(self) -> None:
+    async def test_events_arrive_parsed_and_in_order(self) -> None:
         async with talking(*whole_stream(event({"n": 1}), event({"n": 2}) + event([3]), DONE)) as (_, client):
             assert await received(client) == [{"n": 1}, {"n": 2}, [3]]
 
-    async def test_the_key_travels_along_and_a_later_request_is_an_ordinary_one(self) -> None:
+    async def test_the_key_is_sent_with_a_stream_and_later_requests_work(self) -> None:
         async with serving(*whole_stream(DONE)) as server, ServerClient(server.url, api_key="s3cret") as client:
             await received(client)
             assert "authorization: bearer s3cret\r\n" in server.head.lower()
@@ -249,7 +249,7 @@ class TestEvents:
         async with talking(*whole_stream(*parts)) as (_, client):
             assert await received(client) == [{"n": 1}, {"n": 2}]
 
-    async def test_done_is_the_end_even_of_a_connection_that_stays(self) -> None:
+    async def test_done_ends_the_stream_even_if_the_connection_stays_open(self) -> None:
         stays = (STREAM_HEAD, chunk(event({"n": 1}) + DONE + event({"n": 2})))
         async with talking(*stays, stays=True) as (server, client), asyncio.timeout(PATIENCE_S):
             assert await received(client) == [{"n": 1}]
@@ -260,19 +260,19 @@ class TestEvents:
             assert await received(client) == [{"n": 1}]
 
     @pytest.mark.parametrize("token", ["\u2028", "\x85", "\x0b", "日本", "🦙"])
-    async def test_a_token_survives_whatever_characters_it_has_and_wherever_it_is_cut(self, token: str) -> None:
+    async def test_tokens_are_decoded_for_all_characters_and_all_cuts(self, token: str) -> None:
         data = event({"content": token}) + DONE
         async with talking(*whole_stream(*(data[i : i + 1] for i in range(len(data))))) as (_, client):
             assert await received(client) == [{"content": token}]
 
-    async def test_a_refusal_before_the_stream_is_the_servers_own(self) -> None:
+    async def test_an_error_before_the_stream_has_the_text_of_the_server(self) -> None:
         async with talking(reply(json.dumps(CONTEXT_EXCEEDED), "400 Bad Request")) as (_, client):
             with pytest.raises(Refused, match="9017 tokens") as refused:
                 await received(client)
             assert refused.value.status == 400
             assert "--ctx" in refused.value.hint
 
-    async def test_an_error_in_midstream_is_the_servers_own(self) -> None:
+    async def test_an_error_within_the_stream_has_the_text_of_the_server(self) -> None:
         error = {"error": {"code": 500, "message": "Compute error.", "type": "server_error"}}
         seen: list[Any] = []
         async with talking(*whole_stream(event({"n": 1}), event(error), event({"n": 2}))) as (_, client):
@@ -280,7 +280,7 @@ class TestEvents:
                 await received(client, seen)
         assert seen == [{"n": 1}]
 
-    async def test_a_server_that_ends_in_midstream_is_noticed(self) -> None:
+    async def test_a_stream_that_breaks_off_is_reported(self) -> None:
         seen: list[Any] = []
         async with talking(STREAM_HEAD, chunk(event({"n": 1}))) as (server, client):
             with pytest.raises(Unreachable, match=f"The connection to {server.url} was lost"):
@@ -292,7 +292,7 @@ class TestEvents:
             with pytest.raises(Refused, match="not JSON"):
                 await received(client)
 
-    async def test_an_answer_that_is_no_event_stream_is_not_read_as_one(self) -> None:
+    async def test_an_answer_of_another_type_is_not_read_as_a_stream(self) -> None:
         async with talking(reply('{"choices":[]}')) as (_, client):
             with pytest.raises(Refused, match="event stream"):
                 await received(client)
@@ -308,7 +308,7 @@ class TestHangingUp:
                 assert not server.client_gone.is_set()
             await server.client_gone.wait()
 
-    async def test_an_error_of_the_reader_closes_the_connection_and_stays_itself(self) -> None:
+    async def test_an_error_in_the_reader_closes_the_connection_and_is_raised_unchanged(self) -> None:
         async with talking(*self.OPEN_STREAM, stays=True) as (server, client), asyncio.timeout(PATIENCE_S):
 
             async def stumble() -> None:

@@ -50,7 +50,7 @@ def ranges(hub: Hub) -> list[str]:
 
 
 class TestReading:
-    def test_it_reads_seeks_and_tells_like_a_file(self, hub: Hub) -> None:
+    def test_a_remote_file_supports_read_seek_and_tell(self, hub: Hub) -> None:
         with reader(hub) as file:
             assert (file.read(4), file.tell()) == (CONTENT[:4], 4)
             assert file.seek(300 * KIB) == 300 * KIB
@@ -59,7 +59,7 @@ class TestReading:
             assert file.read(1_000_000) == CONTENT[2:1_000_002]
             assert file.size == len(CONTENT)
 
-    def test_to_the_end_and_beyond(self, hub: Hub) -> None:
+    def test_reading_to_the_end_and_beyond_it(self, hub: Hub) -> None:
         with reader(hub) as file:
             assert file.read(10 * MIB) == CONTENT
             assert file.read(1) == b""
@@ -74,24 +74,24 @@ class TestReading:
         steps = [0, 256, 768, 1792, 3840, 7936, 12032]
         assert ranges(hub) == [f"bytes={begin * KIB}-{end * KIB - 1}" for begin, end in pairwise(steps)]
 
-    def test_the_size_costs_one_range_which_is_then_read_from(self, hub: Hub) -> None:
+    def test_the_size_is_known_from_the_first_range(self, hub: Hub) -> None:
         with reader(hub) as file:
             assert file.size == len(CONTENT)
             file.read(256 * KIB)
         assert len(ranges(hub)) == 1
 
-    def test_nothing_is_fetched_behind_the_limit(self, hub: Hub) -> None:
+    def test_nothing_beyond_the_limit_is_fetched(self, hub: Hub) -> None:
         with RangeReader(address(hub), limit_bytes=100_000) as file:
             assert file.read(MIB) == CONTENT[:100_000]
             assert file.read(1) == b""
         assert ranges(hub) == ["bytes=0-99999"]
 
-    def test_every_range_after_the_first_goes_straight_to_where_the_first_led(self, hub: Hub) -> None:
+    def test_later_ranges_are_requested_at_the_redirected_address(self, hub: Hub) -> None:
         with reader(hub) as file:
             read_in_steps(file, MIB)
         assert [asked["server"] for asked in hub.requests()] == ["hub", "store", "store", "store"]
 
-    def test_every_range_after_the_first_is_of_the_same_content_or_none(self, hub: Hub) -> None:
+    def test_later_ranges_require_the_same_content(self, hub: Hub) -> None:
         with reader(hub) as file:
             read_in_steps(file, MIB)
         conditions = [asked.get("If-Range") for asked in hub.requests()]
@@ -99,13 +99,13 @@ class TestReading:
         assert len(set(conditions[2:])) == 1
 
     @pytest.mark.parametrize("fault", ["ignores-range", "clips", "generous"])
-    def test_a_server_that_sends_more_or_less_is_read_all_the_same(self, hub: Hub, fault: str) -> None:
+    def test_ranges_of_other_lengths_are_read(self, hub: Hub, fault: str) -> None:
         with reader(hub, fault) as file:
             assert file.read(50_000) == CONTENT[:50_000]
             assert file.read(10) == CONTENT[50_000:50_010]
             assert file.size == len(CONTENT)
 
-    def test_a_server_that_ignores_ranges_is_asked_once(self, hub: Hub) -> None:
+    def test_a_server_that_ignores_ranges_is_requested_once(self, hub: Hub) -> None:
         with reader(hub, "ignores-range") as file:
             assert file.read(9 * MIB) == CONTENT
         assert len(ranges(hub)) == 1
@@ -116,18 +116,18 @@ class TestReading:
 
 
 class TestToken:
-    def test_it_goes_to_the_server_that_was_named_and_to_no_other(self, hub: Hub) -> None:
+    def test_requests_go_to_the_named_server_only(self, hub: Hub) -> None:
         with RangeReader(address(hub), token="hf_s3cret") as file:
             read_in_steps(file, MIB)
         received = [(asked["server"], asked.get("Authorization")) for asked in hub.requests()]
         assert received == [("hub", "Bearer hf_s3cret")] + [("store", None)] * 3
 
-    def test_a_head_tells_the_token_and_follows_no_redirect(self, hub: Hub) -> None:
+    def test_a_head_request_sends_the_token_and_follows_no_redirect(self, hub: Hub) -> None:
         answer = send_head_request(hub.url + PATH, token="hf_s3cret")
         assert (answer.status, answer.headers["x-linked-size"]) == (302, str(len(CONTENT)))
         assert [asked.get("Authorization") for asked in hub.requests()] == ["Bearer hf_s3cret"]
 
-    def test_no_error_shows_a_signature(self, hub: Hub) -> None:
+    def test_signatures_of_addresses_are_not_shown_in_errors(self, hub: Hub) -> None:
         with reader(hub, "gone") as file, pytest.raises(Refused) as refused:
             file.read(4)
         assert "s3cret" not in f"{refused.value} {refused.value.facts}"
@@ -151,13 +151,13 @@ class TestRefusals:
             ("503", "HTTP status 503"),
         ],
     )
-    def test_what_is_wrong_is_reported(self, hub: Hub, fault: str, what: str) -> None:
+    def test_each_fault_is_reported(self, hub: Hub, fault: str, what: str) -> None:
         with reader(hub, fault) as file, pytest.raises(Refused, match=rf"127\.0\.0\.1 .*{what}") as refused:
             read_in_steps(file, MIB)
         if fault.isdecimal():
             assert refused.value.status == int(fault)
 
-    def test_a_server_that_has_too_much_to_do_says_when_to_come_back(self, hub: Hub) -> None:
+    def test_a_hint_has_the_retry_time_of_a_busy_server(self, hub: Hub) -> None:
         with reader(hub, "429") as file, pytest.raises(Refused, match="too many requests") as refused:
             file.read(4)
         assert (refused.value.status, refused.value.hint) == (429, "Try again in 7 s.")
@@ -165,11 +165,11 @@ class TestRefusals:
 
 class TestConnection:
     @pytest.mark.parametrize("fault", ["breaks-off", "breaks-off,ignores-range", "breaks-off,long"])
-    def test_a_connection_that_breaks_off(self, hub: Hub, fault: str) -> None:
+    def test_a_connection_that_breaks_off_is_reported(self, hub: Hub, fault: str) -> None:
         with reader(hub, fault) as file, pytest.raises(Unreachable, match=r"was lost|closed the connection"):
             file.read(9 * MIB)
 
-    def test_nothing_listens(self) -> None:
+    def test_a_refused_connection_is_reported(self) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{taken.getsockname()[1]}/file"
@@ -179,7 +179,7 @@ class TestConnection:
                 send_head_request(url)
             assert unreachable.value.hint == "Check the internet connection."
 
-    def test_a_name_that_nobody_knows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unknown_host_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def unknown(*_: object, **__: object) -> None:
             raise socket.gaierror(-2, "Name or service not known")
 
@@ -190,13 +190,13 @@ class TestConnection:
         ):
             file.read(4)
 
-    def test_a_server_without_tls(self, hub: Hub) -> None:
+    def test_a_server_without_tls_is_reported(self, hub: Hub) -> None:
         with RangeReader(address(hub).replace("http", "https")) as file, pytest.raises(Unreachable) as unreachable:
             file.read(4)
         assert unreachable.value.title.startswith("Cannot make a secure connection to 127.0.0.1: ")
         assert "SSL_CERT_FILE" in unreachable.value.hint
 
-    def test_a_server_that_never_answers(self) -> None:
+    def test_a_server_that_never_answers_is_reported(self) -> None:
         with (
             socket.create_server(("127.0.0.1", 0)) as silent,
             RangeReader(f"http://127.0.0.1:{silent.getsockname()[1]}/file") as file,
@@ -205,28 +205,30 @@ class TestConnection:
             with pytest.raises(Unreachable, match="did not respond in time"):
                 file.read(4)
 
-    def test_a_server_that_takes_too_long_in_all(self, hub: Hub) -> None:
+    def test_the_total_time_is_limited(self, hub: Hub) -> None:
         with RangeReader(address(hub), timeout_s=-1) as file, pytest.raises(Unreachable, match="too slowly"):
             file.read(4)
 
-    def test_a_redirect_in_a_circle(self, hub: Hub) -> None:
+    def test_a_redirect_loop_is_refused(self, hub: Hub) -> None:
         url = f"{hub.url}/round/model/resolve/main/file.gguf"
         with RangeReader(url) as file, pytest.raises(Unreachable, match="redirects"):
             file.read(4)
 
     @pytest.mark.parametrize("url", ["ftp://127.0.0.1/file", "file:///etc/passwd", "nonsense", "http://[::1", ""])
-    def test_no_web_address(self, url: str) -> None:
+    def test_other_addresses_than_web_addresses_are_refused(self, url: str) -> None:
         with RangeReader(url) as file, pytest.raises(Unreachable, match="Not a valid web address"):
             file.read(4)
 
-    def test_the_environments_proxy_is_used(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_proxy_of_the_environment_is_used(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HTTP_PROXY", hub.url)
         with RangeReader("http://hub.example" + PATH) as file:
             assert file.read(4) == CONTENT[:4]
         assert hub.requests()[0]["target"] == "http://hub.example" + PATH
 
     @pytest.mark.parametrize("scheme", ["http://", ""])
-    def test_a_dead_proxy_is_named_without_its_password(self, monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    def test_an_unreachable_proxy_is_named_without_its_password(
+        self, monkeypatch: pytest.MonkeyPatch, scheme: str
+    ) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             monkeypatch.setenv("HTTP_PROXY", f"{scheme}me:s3cret@127.0.0.1:{taken.getsockname()[1]}")
@@ -234,7 +236,7 @@ class TestConnection:
                 file.read(4)
         assert unreachable.value.hint == "The connection uses the proxy 127.0.0.1."
 
-    def test_a_proxy_that_is_not_for_this_server_is_not_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_proxy_that_is_not_used_for_a_server_is_not_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
         for exception, hint in (("127.0.0.1", "Check the internet connection."), ("", "uses the proxy 127.0.0.1.")):
             monkeypatch.setenv("NO_PROXY", exception)
@@ -243,7 +245,7 @@ class TestConnection:
             assert unreachable.value.hint.endswith(hint)
 
     @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "nonsense://127.0.0.1"])
-    def test_a_proxy_of_an_unknown_kind(self, hub: Hub, monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    def test_a_proxy_of_an_unknown_kind_is_refused(self, hub: Hub, monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
         monkeypatch.setenv("ALL_PROXY", proxy)
         with pytest.raises(LauncherError, match="proxy or certificates set in the environment cannot be used"):
             reader(hub)

@@ -104,29 +104,31 @@ class TestTls:
     def trusted(self, serving: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG002 -- after it
         monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
 
-    def test_a_certificate_of_the_environment_is_trusted(self, serving: Callable[..., Server]) -> None:
+    def test_a_certificate_named_in_the_environment_is_trusted(self, serving: Callable[..., Server]) -> None:
         stream = RangeStream(serving(whole, tls=True).url)
         assert stream.open(1_000).status == 206
         assert received(stream) == BODY[1_000:]
         stream.close()
 
-    def test_an_unknown_one_is_not(self, serving: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unknown_certificate_is_refused(
+        self, serving: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.delenv("SSL_CERT_FILE")
         with pytest.raises(Untrusted, match=r"a secure connection to 127.0.0.1: self-signed certificate"):
             RangeStream(serving(whole, tls=True).url).open(0)
 
-    def test_one_for_another_name_is_not(self, serving: Callable[..., Server]) -> None:
+    def test_a_certificate_for_another_name_is_refused(self, serving: Callable[..., Server]) -> None:
         with pytest.raises(Untrusted, match=r"a secure connection to localhost: Hostname mismatch"):
             RangeStream(serving(whole, tls=True).url.replace("127.0.0.1", "localhost")).open(0)
 
-    def test_files_that_cannot_be_read_are_reported(
+    def test_unreadable_certificate_files_are_reported(
         self, serving: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
         with pytest.raises(Unreachable, match="certificates"):
             RangeStream(serving(whole, tls=True).url).open(0)
 
-    def test_it_is_not_left_for_a_plain_address(self, serving: Callable[..., Server]) -> None:
+    def test_https_is_not_redirected_to_http(self, serving: Callable[..., Server]) -> None:
         plain = serving(whole)
 
         def redirect(connection: socket.socket, _head: bytes) -> None:
@@ -157,7 +159,7 @@ def test_a_reader_is_woken(serving: Callable[..., Server]) -> None:
     woken(serving(silent).url)
 
 
-def test_silence_is_reported(serving: Callable[..., Server]) -> None:
+def test_a_silent_server_times_out(serving: Callable[..., Server]) -> None:
     stream = RangeStream(serving(silent).url, silence_s=0.05)
     stream.open(None)
     view = memoryview(bytearray(100_000))
@@ -167,7 +169,7 @@ def test_silence_is_reported(serving: Callable[..., Server]) -> None:
     stream.close()
 
 
-def test_a_part_is_asked_for_by_its_bytes(serving: Callable[..., Server]) -> None:
+def test_a_part_is_requested_by_its_byte_range(serving: Callable[..., Server]) -> None:
     server = serving(whole)
     stream = RangeStream(server.url)
     stream.open(10, 20, if_range='"etag"')
@@ -177,7 +179,7 @@ def test_a_part_is_asked_for_by_its_bytes(serving: Callable[..., Server]) -> Non
     stream.close()
 
 
-def test_a_name_and_a_password_in_the_address_are_sent_to_it(serving: Callable[..., Server]) -> None:
+def test_a_login_in_the_address_is_sent_to_the_server(serving: Callable[..., Server]) -> None:
     server = serving(whole)
     stream = RangeStream(server.url.replace("://", "://me:pass%20word@"))
     stream.open(0)
@@ -202,7 +204,7 @@ def test_a_system_without_certificates_is_noticed(
     assert net._system_has_certificates() is holds
 
 
-def test_without_them_those_that_come_along_serve(
+def test_without_system_certificates_those_of_certifi_are_used(
     serving: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(net, "_system_has_certificates", lambda: False)
@@ -213,7 +215,7 @@ def test_without_them_those_that_come_along_serve(
 
 
 @pytest.mark.parametrize("location", ["http://[oops", "http://exa mple\x01.org/", "http://a:b/", "ftp://a/b"])
-def test_a_redirect_to_what_is_no_address_is_reported(serving: Callable[..., Server], location: str) -> None:
+def test_a_redirect_to_an_invalid_address_is_reported(serving: Callable[..., Server], location: str) -> None:
     def redirect(connection: socket.socket, _head: bytes) -> None:
         connection.sendall(f"HTTP/1.1 302 x\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
 

@@ -31,26 +31,26 @@ def identity_of(process: subprocess.Popen[bytes]) -> ProcessId:
     return identity
 
 
-def test_a_running_process_is_recognised(child: subprocess.Popen[bytes]) -> None:
+def test_a_running_process_is_identified(child: subprocess.Popen[bytes]) -> None:
     identity = identity_of(child)
     assert identity.pid == child.pid
     assert identity.is_running()
 
 
-def test_it_is_the_same_each_time_it_is_asked_for(child: subprocess.Popen[bytes]) -> None:
+def test_the_identity_of_a_process_does_not_change(child: subprocess.Popen[bytes]) -> None:
     first, second = identity_of(child), identity_of(child)
     assert first.pid == second.pid
     assert first.created_s == pytest.approx(second.created_s, abs=0.1)
 
 
-def test_a_zombie_does_not_run(child: subprocess.Popen[bytes]) -> None:
+def test_a_zombie_does_not_count_as_running(child: subprocess.Popen[bytes]) -> None:
     identity = identity_of(child)
     end(child)
     assert ProcessId.from_pid(child.pid) is not None  # its entry is still there
     assert not identity.is_running()
 
 
-def test_a_process_that_is_gone_does_not_run(child: subprocess.Popen[bytes]) -> None:
+def test_an_ended_process_does_not_count_as_running(child: subprocess.Popen[bytes]) -> None:
     identity = identity_of(child)
     end(child)
     child.wait()
@@ -59,9 +59,7 @@ def test_a_process_that_is_gone_does_not_run(child: subprocess.Popen[bytes]) -> 
 
 
 @pytest.mark.parametrize("seconds", [-3600.0, -1.0, 1.0])
-def test_another_process_with_the_same_pid_is_not_mistaken_for_it(
-    child: subprocess.Popen[bytes], seconds: float
-) -> None:
+def test_another_process_with_the_same_pid_is_distinguished(child: subprocess.Popen[bytes], seconds: float) -> None:
     identity = identity_of(child)
     earlier = identity._replace(created_s=identity.created_s + seconds)
     assert not earlier.is_running()
@@ -69,7 +67,7 @@ def test_another_process_with_the_same_pid_is_not_mistaken_for_it(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system keeps the time of creation")
-def test_the_time_is_counted_from_the_boot_so_that_a_set_clock_makes_no_other_process() -> None:
+def test_creation_times_count_from_the_boot_and_are_independent_of_the_clock() -> None:
     before_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as process:
         created_s = identity_of(process).created_s

@@ -49,14 +49,14 @@ def test_a_message_is_its_english_text() -> None:
     assert {taken(): 1}["Port 80 is taken by nginx."] == 1
 
 
-def test_it_is_rendered_with_its_facts_in_turn() -> None:
+def test_a_message_is_rendered_with_its_facts_in_order() -> None:
     assert taken().render(German()) == "nginx hat Port 80."
     whole = message("{count:,} files of {who}: {what}", count=1_200, who="me", what=taken())
     assert whole == "1,200 files of me: Port 80 is taken by nginx."
     assert whole.render(German()) == "nginx hat Port 80. (me: 1,200 Dateien)"
 
 
-def test_what_lacks_a_translation_stays_english_with_its_facts_translated() -> None:
+def test_a_text_without_a_translation_stays_english_with_its_facts_translated() -> None:
     whole = message("It did not start: {why}", why=taken())
     assert whole.render(German()) == "It did not start: nginx hat Port 80."
 
@@ -68,13 +68,13 @@ def test_a_fact_is_never_read_as_a_template() -> None:
 
 
 @pytest.mark.parametrize(("n", "english", "german"), [(1, "1 file", "1 Datei"), (2, "2 files", "2 Dateien")])
-def test_a_count_chooses_the_form(n: int, english: str, german: str) -> None:
+def test_a_count_chooses_the_plural_form(n: int, english: str, german: str) -> None:
     counted = plural_message("{n} file", "{n} files", n)
     assert counted == english
     assert counted.render(German()) == german
 
 
-def test_the_window_may_say_it_otherwise() -> None:
+def test_the_window_can_have_another_text() -> None:
     text = message("Take another --port.", window="Choose another port in Settings.")
     assert text == "Take another --port."
     assert text.render(gettext.NullTranslations()) == "Choose another port in Settings."
@@ -91,7 +91,7 @@ def test_messages_are_joined_without_the_empty_ones() -> None:
     assert join_messages("", taken()).render(German()) == "nginx hat Port 80."
 
 
-def test_an_error_is_a_message_and_so_is_what_quotes_it() -> None:
+def test_an_error_is_a_message_and_can_be_a_fact_of_another() -> None:
     error = LauncherError(taken(), message("Take another port."), port=80)
     assert str(error) == "Port 80 is taken by nginx. Take another port."
     assert error.message.render(German()) == "nginx hat Port 80. Nimm einen anderen Port."
@@ -110,7 +110,7 @@ def test_an_error_is_a_message_and_so_is_what_quotes_it() -> None:
         Message("somebody else's {text}"),
     ],
 )
-def test_it_goes_whole_through_copies_and_json(original: Message) -> None:
+def test_a_message_survives_copies_and_json(original: Message) -> None:
     files = {"sentence": original, "more": [original, "plain"], "deep": {"why": original, "count": 3}}
     read = restore_messages(json.loads(json.dumps(add_message_data(files))))
     assert read == files
@@ -120,7 +120,7 @@ def test_it_goes_whole_through_copies_and_json(original: Message) -> None:
         assert rendered == original.render(German())
 
 
-def test_json_keeps_its_keys_and_gains_one() -> None:
+def test_message_data_adds_one_key_to_json() -> None:
     result = add_message_data({"sentence": taken(), "n": 1})
     assert result["sentence"] == "Port 80 is taken by nginx."
     assert set(result) == {"sentence", "n", "messages"}
@@ -141,7 +141,7 @@ def test_json_keeps_its_keys_and_gains_one() -> None:
         None,
     ],
 )
-def test_a_description_that_makes_no_sense_leaves_the_text(described: object) -> None:
+def test_invalid_message_data_leaves_the_text(described: object) -> None:
     read = message_from_json("Port 80 is taken by nginx.", described)
     assert read == "Port 80 is taken by nginx."
     assert read.render(German()) == "Port 80 is taken by nginx."

@@ -8,19 +8,19 @@ from launcher.base.http import fetch_json_pages
 from launcher.base.net import find_proxy, redirect_target, strip_secrets, url_origin
 
 
-def test_one_server_however_its_address_is_written() -> None:
+def test_two_spellings_of_an_address_are_recognised_as_one_server() -> None:
     assert url_origin("HTTPS://Hub.example/a") == url_origin("https://hub.example:443/b")
     assert url_origin("http://hub.example/") != url_origin("https://hub.example/")
 
 
-def test_the_proxy_of_a_scheme_in_capitals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_variable_in_capitals_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy.invalid:1")
     assert find_proxy("HTTPS://example.org/") == find_proxy("https://example.org/") == "http://proxy.invalid:1"
 
 
 @pytest.mark.parametrize("url", ["https://a.example/x", "HTTPS://a.example/x"])
 @pytest.mark.parametrize("location", ["http://a.example/y", "Http://b.example/", "ftp://a.example/"])
-def test_no_redirect_leads_away_from_https(url: str, location: str) -> None:
+def test_no_redirect_leads_from_https_to_http(url: str, location: str) -> None:
     with pytest.raises(Refused, match="to an unencrypted address"):
         redirect_target(url, location)
 
@@ -31,18 +31,18 @@ def test_other_redirects_are_followed() -> None:
 
 
 @pytest.mark.parametrize("location", ["http://[oops", "http://a:b/", "http://a:99999/"])
-def test_a_redirect_to_no_address(location: str) -> None:
+def test_a_redirect_to_an_invalid_address_is_refused(location: str) -> None:
     with pytest.raises(Refused, match="redirects to an invalid address"):
         redirect_target("http://a.example/x", location)
 
 
-def test_what_may_be_shown_of_an_address() -> None:
+def test_secrets_are_hidden_in_shown_addresses() -> None:
     assert strip_secrets("https://me:secret@a.example:1/x?signature=s#y") == "https://a.example:1/x"
     with pytest.raises(BadOption):
         strip_secrets("http://[::1")
 
 
-def test_json_is_not_fetched_without_encryption_where_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_is_not_fetched_without_encryption_if_https_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def answer(_transport: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:

@@ -26,7 +26,7 @@ from launcher.base.units import process_age_s
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_variable_moves_everything_that_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_variable_moves_all_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "stick"))
     assert cache_dir() == tmp_path / "stick" / "cache"
     assert config_dir() == tmp_path / "stick" / "config"
@@ -34,15 +34,13 @@ def test_the_variable_moves_everything_that_is_written(monkeypatch: pytest.Monke
     assert runtime_dir() == tmp_path / "stick" / "state" / "run" / platform.node()
 
 
-def test_a_relative_home_is_taken_from_where_the_program_was_started(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_relative_home_starts_at_the_current_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(HOME_VARIABLE, "portable")
     assert state_dir() == tmp_path / "portable" / "state"
 
 
-def test_a_tilde_is_the_users_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_tilde_is_the_home_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv(HOME_VARIABLE, "~/launcher")
     assert cache_dir() == tmp_path / "launcher" / "cache"
@@ -50,7 +48,7 @@ def test_a_tilde_is_the_users_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the XDG folders are Linux's")
 @pytest.mark.parametrize("value", [None, ""], ids=["unset", "empty"])
-def test_without_the_variable_the_systems_own_folders_are_used(
+def test_without_the_variable_the_folders_of_the_system_are_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str | None
 ) -> None:
     monkeypatch.delenv(HOME_VARIABLE)
@@ -64,17 +62,17 @@ def test_without_the_variable_the_systems_own_folders_are_used(
     assert state_dir() == tmp_path / "states" / "mtp-launcher"
 
 
-def test_asking_for_a_folder_does_not_make_it(home: Path) -> None:
+def test_returning_a_folder_does_not_create_it(home: Path) -> None:
     runtime_dir()
     assert not home.exists()
 
 
-def test_in_a_checkout_the_shipped_files_lie_beside_the_package() -> None:
+def test_in_a_checkout_shipped_files_are_beside_the_package() -> None:
     assert shipped_file("resources", "system-libraries.txt") == ROOT / "resources" / "system-libraries.txt"
     assert shipped_file("resources", "system-libraries.txt").is_file()
 
 
-def test_in_a_wheel_the_shipped_files_lie_inside_the_package(tmp_path: Path) -> None:
+def test_in_a_wheel_shipped_files_are_inside_the_package(tmp_path: Path) -> None:
     package = tmp_path / "launcher"
     (package / "base").mkdir(parents=True)
     (package / "_data").mkdir()
@@ -94,7 +92,7 @@ def test_in_a_wheel_the_shipped_files_lie_inside_the_package(tmp_path: Path) -> 
     assert output.stdout.strip() == str(package / "_data" / "presets" / "demo.toml")
 
 
-def test_a_process_knows_its_age() -> None:
+def test_the_age_of_the_process_is_known() -> None:
     script = "from launcher.base.units import process_age_s as age; print(age()); input(); print(age())"
     pipe = subprocess.PIPE
     before_s = process_age_s()
@@ -109,7 +107,7 @@ def test_a_process_knows_its_age() -> None:
         assert float(child.stdout.readline()) > young_s
 
 
-def test_the_home_of_a_user_who_does_not_exist_stays_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_with_an_unknown_user_is_not_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert expand_user("~/a.gguf") == Path.home() / "a.gguf"
     assert expand_user("~nobody-of-that-name/a.gguf") == Path("~nobody-of-that-name/a.gguf")
     monkeypatch.setenv(HOME_VARIABLE, "~nobody-of-that-name")
@@ -117,7 +115,7 @@ def test_the_home_of_a_user_who_does_not_exist_stays_as_it_was_written(monkeypat
 
 
 @pytest.mark.parametrize("below", [".", "further/below"])
-def test_a_home_that_is_a_file_is_refused_with_what_to_do(
+def test_a_home_that_is_a_file_is_refused_with_a_hint(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, below: str
 ) -> None:
     blocked = tmp_path / "file"
@@ -130,12 +128,14 @@ def test_a_home_that_is_a_file_is_refused_with_what_to_do(
 
 
 @pytest.mark.parametrize("name", ["", "home", "home/not/there/yet"])
-def test_a_home_that_is_a_folder_or_can_become_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+def test_a_home_that_is_or_can_become_a_folder_is_accepted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / name) if name else "")
     check_home()
 
 
-def test_a_refusal_within_our_folders_names_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_error_in_our_folders_names_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     for home, inside in ((str(tmp_path / "stick"), "stick/state/run"), ("", "caches/mtp-launcher"), ("", "caches")):
         monkeypatch.setenv(HOME_VARIABLE, home)
@@ -151,7 +151,7 @@ def test_a_refusal_within_our_folders_names_the_variable(monkeypatch: pytest.Mon
     )
 
 
-def test_a_full_disk_is_named_where_the_system_names_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_full_disk_is_recognised_without_a_file_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "yet to be made"))
     full = shutil.disk_usage(tmp_path)._replace(free=16_384)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: {tmp_path: full}[path])

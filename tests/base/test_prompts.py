@@ -35,7 +35,7 @@ def test_prompts_come_from_a_file(tmp_path: Path) -> None:
         (None, "cannot be read"),
     ],
 )  # fmt: skip
-def test_a_file_that_is_none_is_reported(tmp_path: Path, data: bytes | None, why: str) -> None:
+def test_an_unusable_file_is_reported(tmp_path: Path, data: bytes | None, why: str) -> None:
     file = tmp_path / "prompts.txt"
     if data is not None:
         file.write_bytes(data)

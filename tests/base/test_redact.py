@@ -22,7 +22,7 @@ def redacted(text: str, *secrets: str) -> str:
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U",
     ],
 )
-def test_what_looks_like_a_key_goes(secret: str) -> None:
+def test_texts_that_look_like_keys_are_hidden(secret: str) -> None:
     assert redacted(f"got {secret}, then") == f"got {HIDDEN}, then"
 
 
@@ -43,7 +43,7 @@ def test_what_looks_like_a_key_goes(secret: str) -> None:
         ("C:\\Users\\ada\\m.gguf", "C:\\Users\\[user]\\m.gguf"),
     ],
 )
-def test_what_it_is_assigned_to_tells_it(line: str, left: str) -> None:
+def test_values_assigned_to_secret_names_are_hidden(line: str, left: str) -> None:
     assert redacted(line) == left
 
 
@@ -60,10 +60,10 @@ def test_what_it_is_assigned_to_tells_it(line: str, left: str) -> None:
         "draft acceptance rate = 0.81",
     ],
 )
-def test_all_else_stays(line: str) -> None:
+def test_other_text_is_unchanged(line: str) -> None:
     assert redacted(line) == line
 
 
-def test_what_is_known_goes_wherever_it_stands() -> None:
+def test_known_secrets_are_hidden_everywhere() -> None:
     assert redacted("x=Zm9vYmFyYmF6;", "Zm9vYmFyYmF6") == f"x={HIDDEN};"
     assert redacted("the word", "the") == "the word"

@@ -67,7 +67,7 @@ def web_server(handler: type[_QuietHandler] = _QuietHandler) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("words", WITH_URL, ids=lambda words: words[0])
-def test_a_password_in_an_address_is_repeated_nowhere(home: object, words: list[str]) -> None:
+def test_a_password_in_an_address_is_not_shown(home: object, words: list[str]) -> None:
     for login in ("http://user:hunter2@", "user:hunter2@", "http://user:p/hunter2@"):
         refused = run(*words, "--url", f"{login}127.0.0.1:1", "--json")
         assert refused.returncode == 1
@@ -80,20 +80,20 @@ def test_a_password_in_an_address_is_repeated_nowhere(home: object, words: list[
     [["attach"], ["plan"], ["estimate"], ["serve", "--model"], ["models", "show"], ["export", "litellm", "--peers"]],
     ids=lambda words: words[0],
 )
-def test_nor_that_of_another_address(home: object, words: list[str]) -> None:
+def test_a_password_in_a_model_address_is_not_shown(home: object, words: list[str]) -> None:
     refused = run(*words, "http://user:hunter2@127.0.0.1:1/model.gguf")
     assert refused.returncode == 1
     assert refused.stderr.startswith("Error: ")
     assert "hunter2" not in refused.stdout + refused.stderr
 
 
-def test_nor_one_that_is_no_argument(home: object) -> None:
+def test_a_password_in_an_unknown_argument_is_not_shown(home: object) -> None:
     refused = run("status", "http://user:hunter2@127.0.0.1:1")
     assert refused.returncode == 2
     assert "unrecognized arguments: http://***@127.0.0.1:1\n" in refused.stderr
 
 
-def test_a_web_server_is_no_server_of_models(home: object) -> None:
+def test_a_web_server_is_not_a_model_server(home: object) -> None:
     with web_server() as url:
         refused = run("agent-check", "--url", url)
     assert refused.returncode == 1
@@ -101,7 +101,7 @@ def test_a_web_server_is_no_server_of_models(home: object) -> None:
     assert "HTTP status" not in refused.stderr
 
 
-def test_a_server_of_another_program_is_asked_for_its_own_model(home: object) -> None:
+def test_the_model_name_of_another_programs_server_is_used(home: object) -> None:
     with web_server(_OtherServer) as url:
         verdict = json.loads(run("agent-check", "--url", url, "--json").stdout)
     assert "answered with text" in verdict["sentence"]
@@ -111,7 +111,7 @@ def test_a_server_of_another_program_is_asked_for_its_own_model(home: object) ->
     "words",
     [["agent-check"], ["chat", "hi"], ["code", "opencode", "--print"], ["status"], ["stop"], ["requests"]],
 )
-def test_a_word_is_no_address(home: object, words: list[str]) -> None:
+def test_a_single_word_is_not_an_address(home: object, words: list[str]) -> None:
     refused = run(*words, "--url", "nonsense")
     assert refused.stderr.splitlines() == [
         "Error: `nonsense` is not the address of a server.",

@@ -25,7 +25,7 @@ def test_reading_reuse_and_drafts_are_summed_up() -> None:
     assert summarize() == summarize(record(end=None)) == []
 
 
-def test_what_was_read_again_is_said_with_its_cause() -> None:
+def test_tokens_read_again_are_reported_with_the_cause() -> None:
     reread = Reread(4_096, 3.2, RereadCause.OTHER_CLIENT)
     lost = record(prompt_tokens=5_200, reused_tokens=0, reread=reread)
     assert summarize(lost)[1:] == [
@@ -33,7 +33,7 @@ def test_what_was_read_again_is_said_with_its_cause() -> None:
     ]
 
 
-def test_prompts_that_were_too_long_are_said_with_the_longest() -> None:
+def test_prompts_that_were_too_long_are_reported_with_the_longest() -> None:
     long, longer = (record(end="too long", prompt_tokens=tokens) for tokens in (20_000, 30_000))
     (one,) = summarize(long)
     assert one.startswith("A prompt was refused as too long: it had 20,000 tokens, and the context has 16,384. Begin")

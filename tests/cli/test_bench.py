@@ -54,7 +54,7 @@ def served(*arguments: str) -> Iterator[dict[str, Any]]:
             process.wait(120)
 
 
-def test_it_serves_the_model_itself_and_its_figures_are_those_of_its_runs_and_are_kept(short: Path) -> None:
+def test_bench_serves_the_model_and_stores_its_runs(short: Path) -> None:
     result = answer("bench", "demo", "--workload", str(short), "--runs", "2", "--set", "draft=3", "--set", "ctx=2K")
     assert result["workload"] == {"name": "short", "version": 3}
     assert result["settings"]["draft"] == 3
@@ -81,7 +81,7 @@ def test_it_serves_the_model_itself_and_its_figures_are_those_of_its_runs_and_ar
 
 
 @pytest.mark.thorough
-def test_a_server_that_runs_is_asked_as_it_is(short: Path) -> None:
+def test_a_running_server_is_measured_with_its_settings(short: Path) -> None:
     with served("demo", "--draft", "4", "--ctx", "2048") as server:
         result = answer("bench", "--workload", str(short), "--runs", "2")
         same = run("bench", "demo", "--workload", str(short), "--runs", "1")
@@ -102,7 +102,7 @@ def test_a_server_that_runs_is_asked_as_it_is(short: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_two_servers_are_asked_in_turns_and_shown_in_one_table(short: Path) -> None:
+def test_two_servers_are_measured_in_turns_and_shown_in_one_table(short: Path) -> None:
     with served("demo", "--draft", "0") as off, served("demo", "--draft", "4", "--port", find_port()) as on:
         against = ["--url", off["url"], "--against", f"{on['url']}/v1", "--workload", str(short)]
         result = answer("bench", *against, "--runs", "3")
@@ -124,7 +124,7 @@ def test_two_servers_are_asked_in_turns_and_shown_in_one_table(short: Path) -> N
     assert alone.returncode == 2
 
 
-def test_another_model_is_not_measured_beside_the_one_that_runs(demo_model: Path, tmp_path: Path) -> None:
+def test_another_model_is_not_measured_while_a_server_runs(demo_model: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
     other.symlink_to(demo_model)
     with served("demo"):
@@ -134,14 +134,14 @@ def test_another_model_is_not_measured_beside_the_one_that_runs(demo_model: Path
 
 
 @pytest.mark.thorough
-def test_the_time_that_it_may_take_ends_it(short: Path) -> None:
+def test_the_time_limit_ends_a_benchmark(short: Path) -> None:
     result = answer("bench", "demo", "--workload", str(short), "--within", "0.000001", "--budget", "0.000001")
     assert result["ended"] == "budget"
     assert len(result["runs"]) == 2
     assert result["ci_low"] is None
 
 
-def test_what_cannot_be_served_says_what_to_do(demo_model: Path, short: Path) -> None:
+def test_a_model_that_cannot_be_served_is_reported_with_a_hint(demo_model: Path, short: Path) -> None:
     result = run("bench", str(demo_model), "--workload", str(short), "--engine", "built-in", "--set", "n-cpu-moe=2")
     assert result.returncode == 1
     assert "all experts are already there" in result.stderr
@@ -149,7 +149,7 @@ def test_what_cannot_be_served_says_what_to_do(demo_model: Path, short: Path) ->
     assert wrong["error"]["code"] == "bad_option"
 
 
-def test_an_interrupted_one_leaves_no_server_and_keeps_what_it_has(tmp_path: Path) -> None:
+def test_an_interrupted_benchmark_leaves_no_server_and_keeps_its_runs(tmp_path: Path) -> None:
     endless = tmp_path / "endless.txt"
     endless.write_text("\n".join(f"What is the number {number}?" for number in range(500)))
     command = ["bench", "demo", "--workload", str(endless), "--runs", "100"]
@@ -182,11 +182,11 @@ def test_the_workloads_are_listed() -> None:
     "arguments",
     [["--runs", "0"], ["--runs", "3", "--within", "2"], ["--within", "80"], ["--budget", "0"], ["--set", "draft"]],
 )
-def test_options_that_mean_nothing(arguments: list[str]) -> None:
+def test_contradictory_options_are_refused(arguments: list[str]) -> None:
     assert run("bench", *arguments).returncode == 2
 
 
-def test_who_it_is_compared_with_is_asked_before_the_model_is_loaded(short: Path) -> None:
+def test_the_other_server_is_checked_before_the_model_is_loaded(short: Path) -> None:
     done = run("bench", "demo", "--workload", str(short), "--against", "nowhere.invalid")
     assert done.returncode == 1
     assert "nowhere.invalid" in done.stderr
@@ -198,13 +198,13 @@ def test_who_it_is_compared_with_is_asked_before_the_model_is_loaded(short: Path
 @pytest.mark.parametrize(
     ("setting", "hint"), [("foo=1", "There are ctx, "), ("p-mim=0.5", "Did you mean p-min"), ("ngam=1", "mean ngram")]
 )
-def test_a_setting_that_is_none_names_all_that_it_takes(setting: str, hint: str) -> None:
+def test_an_unknown_setting_is_refused_with_all_known_names(setting: str, hint: str) -> None:
     output = run("bench", "demo", "--set", setting).stderr
     assert hint in output
     assert "There are" not in output or output.rstrip().endswith("p-min, draft-sampling, ngram, extra.")
 
 
-async def test_the_model_is_served_as_serve_does_with_the_machines_preset(demo_model: Path, short: Path) -> None:
+async def test_the_model_is_served_with_its_tuned_settings(demo_model: Path, short: Path) -> None:
     tuned(await here(demo_model), demo_model)
     command = ["bench", str(demo_model), "--workload", str(short), "--runs", "1"]
     result = answer(*command)
@@ -221,7 +221,7 @@ async def test_the_model_is_served_as_serve_does_with_the_machines_preset(demo_m
 
 
 @pytest.mark.thorough
-def test_what_a_million_tokens_cost(short: Path) -> None:
+def test_the_cost_of_a_million_tokens_is_computed(short: Path) -> None:
     command = ["bench", "demo", "--workload", str(short), "--runs", "1", "--price-kwh", "0.30", "--cloud-price", "0.60"]
     result = answer(*command, "--watts", "200")
     assert result["cost"]["power"] == "given"

@@ -11,7 +11,7 @@ from launcher.tuning.workloads import load_workload
 from tests.tuning.measured import ENVIRONMENT, ON, run
 
 
-def test_of_a_server_that_failed_it_is_not_said_that_rounds_were_too_few() -> None:
+def test_a_failed_server_is_not_reported_as_too_few_rounds() -> None:
     runs = (run(50.0), run(51.0))
     measured = MeasuredSpeed(runs, rate_interval([50.0, 51.0]), EndReason.MOST)
     found = [
@@ -26,7 +26,7 @@ def test_of_a_server_that_failed_it_is_not_said_that_rounds_were_too_few() -> No
     assert "too few rounds" not in lines["http://first"] + lines["http://lost"]
 
 
-def test_runs_of_one_prompt_stand_in_a_table_as_articles_have_it() -> None:
+def test_runs_of_one_prompt_are_shown_in_a_table() -> None:
     measured = MeasuredSpeed(
         (run(249.3, ON), run(None, ON, spoilt="Another program."), run(251.25, ON)), None, EndReason.MOST
     )

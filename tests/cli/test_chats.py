@@ -34,24 +34,24 @@ def two(home: Path) -> tuple[str, str]:
     return "aaa111", "bbb222"
 
 
-def test_without_any_it_says_who_keeps_them() -> None:
+def test_an_empty_list_says_what_stores_conversations() -> None:
     assert "`mtp-launcher chat` keeps none" in run().stdout
     assert answer() == {"conversations": []}
 
 
-def test_they_are_listed_newest_first(two: tuple[str, str]) -> None:
+def test_conversations_are_listed_newest_first(two: tuple[str, str]) -> None:
     assert [each["id"] for each in answer("list")["conversations"]] == [two[1], two[0]]
     first = run().stdout.splitlines()[1]
     assert first.startswith("bbb222")
     assert "Name a fish." in first
 
 
-def test_one_is_shown(two: tuple[str, str]) -> None:
+def test_one_conversation_is_shown(two: tuple[str, str]) -> None:
     assert "## You\n\nWhy is the sky blue?" in run("show", "aaa").stdout
     assert answer("show", "AAA")["messages"][1]["footer"] == "9 t/s"
 
 
-def test_words_are_searched(two: tuple[str, str]) -> None:
+def test_conversations_are_searched_by_words(two: tuple[str, str]) -> None:
     result = run("search", "sky", "REPLY")
     assert result.returncode == 0
     assert result.stdout.startswith("aaa111  Why is the sky blue?\n              The reply to Why is")
@@ -61,7 +61,7 @@ def test_words_are_searched(two: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("ending", ["md", "json", "txt"])
-def test_one_is_exported(two: tuple[str, str], tmp_path: Path, ending: str) -> None:
+def test_one_conversation_is_exported(two: tuple[str, str], tmp_path: Path, ending: str) -> None:
     file = tmp_path / f"talk.{ending}"
     assert run("export", "aaa", "--to", str(file)).returncode == 0
     assert "Why is the sky blue?" in file.read_text("utf-8")
@@ -71,7 +71,7 @@ def test_one_is_exported(two: tuple[str, str], tmp_path: Path, ending: str) -> N
     assert run("export", "aaa", "--to", str(tmp_path / "talk.pdf")).returncode == 1
 
 
-def test_they_are_deleted(two: tuple[str, str]) -> None:
+def test_conversations_are_deleted(two: tuple[str, str]) -> None:
     assert answer("delete", "aaa")["deleted"] == 1
     assert [each["id"] for each in answer()["conversations"]] == ["bbb222"]
     unasked = run("delete", "all")
@@ -84,7 +84,7 @@ def test_they_are_deleted(two: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("typed", "left"), [("\n", 2), ("n\n", 2), ("Y\n", 0)])
-def test_on_a_terminal_all_is_asked_about(two: tuple[str, str], typed: str, left: int) -> None:
+def test_deleting_all_asks_for_confirmation_on_a_terminal(two: tuple[str, str], typed: str, left: int) -> None:
     controlling, terminal = os.openpty()
     command = [*forked.COMMAND, "chats", "delete", "all"]
     with subprocess.Popen(command, stdin=terminal, stderr=terminal, stdout=subprocess.PIPE) as program:
@@ -100,7 +100,7 @@ def test_on_a_terminal_all_is_asked_about(two: tuple[str, str], typed: str, left
     assert len(answer("list")["conversations"]) == left
 
 
-def test_one_that_is_not_there_is_reported(two: tuple[str, str]) -> None:
+def test_an_unknown_conversation_is_reported(two: tuple[str, str]) -> None:
     result = answer("show", "zzz")
     assert result["error"]["code"] == "conversation_missing"
     assert run("delete", "aaa", "zzz").returncode == 1

@@ -56,7 +56,7 @@ def opencode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-def test_the_agent_gets_a_server_of_its_own_and_its_exit_code_is_ours(home: Path, opencode: Path) -> None:
+def test_the_agent_gets_its_own_server_and_its_exit_code_is_returned(home: Path, opencode: Path) -> None:
     ended = forked.run("code", "opencode", "--model", "demo", "--no-check", "--", "run", "--fast", "a b")
     assert ended.returncode == 5, ended.stderr
     assert "reply" in ended.stdout
@@ -77,7 +77,7 @@ def test_the_agent_gets_a_server_of_its_own_and_its_exit_code_is_ours(home: Path
         ("text-call", "Not ready for opencode. The tool call came as text, so that an agent cannot run it"),
     ],
 )
-def test_its_server_is_checked_when_the_agent_has_ended(
+def test_its_server_is_checked_after_the_agent_has_ended(
     home: Path, opencode: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, verdict: str
 ) -> None:
     monkeypatch.setenv("AGENT_FAULTS", fault)
@@ -138,7 +138,7 @@ def test_claude_code_reads_a_file_and_goes_on(
     assert requests[4]["reused"] >= 0.97 * requests[4]["tokens"]
 
 
-def test_claude_code_sums_a_long_conversation_up_and_reuses_its_prompt(
+def test_claude_code_compacts_a_long_conversation_and_reuses_its_prompt(
     home: Path, claude: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, file = tmp_path / "log", tmp_path / "answer.py"
@@ -156,7 +156,7 @@ def test_claude_code_sums_a_long_conversation_up_and_reuses_its_prompt(
     assert requests[summary + 1]["tokens"] < requests[summary]["tokens"] / 2
 
 
-def test_claude_codes_late_system_message_is_refused_by_a_template_that_is_then_corrected(
+def test_a_template_that_refuses_the_late_system_message_of_claude_code_is_corrected(
     home: Path, claude: Path, demo_model: Path, tmp_path: Path
 ) -> None:
     model = tmp_path / "guarded.gguf"
@@ -172,7 +172,7 @@ def test_claude_codes_late_system_message_is_refused_by_a_template_that_is_then_
 
 
 @pytest.mark.thorough
-def test_an_agent_that_no_template_suits_is_not_started(
+def test_an_agent_without_a_usable_template_is_not_started(
     home: Path, claude: Path, demo_model: Path, tmp_path: Path
 ) -> None:
     model = tmp_path / "other.gguf"
@@ -189,7 +189,7 @@ def test_an_agent_that_no_template_suits_is_not_started(
 
 
 @pytest.mark.thorough
-def test_ctrl_c_is_the_agents(home: Path, opencode: Path) -> None:
+def test_ctrl_c_is_left_to_the_agent(home: Path, opencode: Path) -> None:
     command = [sys.executable, "-m", "launcher", "code", "opencode", "--model", "demo", "--", "wait"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
@@ -199,7 +199,7 @@ def test_ctrl_c_is_the_agents(home: Path, opencode: Path) -> None:
         assert process.wait(60) == 7
 
 
-def test_nothing_is_printed_into_the_window_of_the_agent(home: Path, opencode: Path) -> None:
+def test_nothing_is_printed_while_the_agent_runs(home: Path, opencode: Path) -> None:
     command = [sys.executable, "-m", "launcher", "code", "opencode", "--model", "demo", "--no-check", "--", "wait"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
@@ -256,7 +256,7 @@ def test_a_running_server_is_used_and_checked(home: Path, opencode: Path) -> Non
     assert data["acceptance"] == 0.7
 
 
-def test_an_agent_that_ends_without_a_request_is_told_from_a_server_that_fails(home: Path, opencode: Path) -> None:
+def test_an_agent_that_sends_no_request_is_distinguished_from_a_failing_server(home: Path, opencode: Path) -> None:
     opencode.write_text("#!/bin/sh\nexit 3\n")
     ended = forked.run("code", "opencode", "--model", "demo")
     assert ended.returncode == 3
@@ -264,7 +264,7 @@ def test_an_agent_that_ends_without_a_request_is_told_from_a_server_that_fails(h
     assert "Checking" not in ended.stderr
 
 
-def test_a_prompt_that_is_too_long_is_said_though_the_agent_is_silent(
+def test_a_prompt_that_is_too_long_is_reported_even_if_the_agent_does_not(
     home: Path, opencode: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HELLOS", "30000")
@@ -303,7 +303,7 @@ def test_print_starts_and_writes_nothing_and_hides_the_key(home: Path, opencode:
     assert path in text
 
 
-def test_what_cannot_work_is_refused(home: Path, opencode: Path) -> None:
+def test_impossible_requests_are_refused(home: Path, opencode: Path) -> None:
     assert "no coding agent" in run("code", "copilot").stderr
     assert "npm install -g cline" in run("code", "cline", "--model", "demo").stderr
     assert "--json belongs to --print" in run("code", "opencode", "--json").stdout
@@ -319,7 +319,7 @@ def test_what_cannot_work_is_refused(home: Path, opencode: Path) -> None:
     assert "at least 24,576 tokens" in small.stderr
 
 
-def test_an_agent_that_the_system_does_not_run_is_to_be_installed_again(home: Path, opencode: Path) -> None:
+def test_a_program_that_the_system_cannot_run_is_reported_with_the_install_command(home: Path, opencode: Path) -> None:
     opencode.write_text("#!/no/such/interpreter\n")
     refused = run("code", "opencode", "--model", "demo")
     assert refused.returncode == 1
@@ -330,7 +330,7 @@ def test_an_agent_that_the_system_does_not_run_is_to_be_installed_again(home: Pa
     assert run("status").returncode == 1, "its server has ended"
 
 
-def test_a_wrong_command_is_explained_in_two_lines(home: Path, opencode: Path) -> None:
+def test_a_wrong_command_line_is_explained_in_two_lines(home: Path, opencode: Path) -> None:
     done = run("code", "opencode", "run", "hi")
     assert done.returncode == 2
     output = done.stderr.splitlines()
@@ -341,7 +341,7 @@ def test_a_wrong_command_is_explained_in_two_lines(home: Path, opencode: Path) -
     assert "cannot be combined" in both.stderr
 
 
-def test_a_fix_is_a_command_of_the_same_verb(home: Path, opencode: Path) -> None:
+def test_a_fix_names_a_command_of_the_same_verb(home: Path, opencode: Path) -> None:
     done = run("code", "opencode", "--model", "demo", "--ctx", "65536", "--engine", "/nope", "--", "run", "hi")
     fixes = [line.strip() for line in done.stderr.splitlines() if line.strip().startswith("mtp-launcher ")]
     built_in = next(line for line in fixes if " code " in line)
@@ -363,7 +363,7 @@ def test_an_option_that_leaves_too_little_context_is_named(home: Path, opencode:
     ("option", "sentence"),
     [(("--kv", "blah"), "blah"), (("--engine", "/nope"), "/nope"), (("--engine", "/bin/true"), "/bin/true")],
 )
-def test_what_a_start_would_refuse_is_refused_by_print(
+def test_print_refuses_the_same_options_as_a_start(
     home: Path, opencode: Path, option: tuple[str, str], sentence: str
 ) -> None:
     printed = run("code", "opencode", "--model", "demo", "--print", *option)
@@ -373,7 +373,7 @@ def test_what_a_start_would_refuse_is_refused_by_print(
     assert set(printed.stderr.splitlines()) <= set(started.stderr.splitlines())
 
 
-def test_no_context_beyond_the_trained_one_is_chosen_for_an_agent(
+def test_the_chosen_context_is_at_most_the_trained_one(
     home: Path, opencode: Path, demo_model: Path, tmp_path: Path
 ) -> None:
     model = tmp_path / "short.gguf"

@@ -71,17 +71,17 @@ def gone_within(seconds: float, *identities: ProcessId) -> bool:
     return True
 
 
-def test_the_version() -> None:
+def test_version_is_printed() -> None:
     assert run("--version").stdout == f"mtp-launcher {__version__}\n"
 
 
-def test_without_a_verb_and_without_a_display_it_helps() -> None:
+def test_without_a_verb_and_a_display_the_help_is_printed() -> None:
     result = run()
     assert result.returncode == 2
     assert "doctor" in result.stdout
 
 
-def test_options_without_a_verb_are_the_windows() -> None:
+def test_options_without_a_verb_are_passed_to_the_window() -> None:
     result = run("--theme", "dark", "--page", "models")
     assert result.returncode == 1
     assert result.stderr.startswith("Error: No display is available for the window.")
@@ -93,7 +93,7 @@ def test_an_unknown_verb_is_wrong_usage() -> None:
 
 
 @pytest.mark.thorough
-def test_the_demo_reports_what_it_measured() -> None:
+def test_the_demo_reports_its_measurements() -> None:
     report = answer("demo", "--headless")
     assert report["engine"]["name"] == "built-in"
     assert report["engine"]["version"].startswith("xllamacpp ")
@@ -109,12 +109,12 @@ def test_the_demo_reports_what_it_measured() -> None:
 
 
 @pytest.mark.thorough
-def test_the_demo_goes_on_for_as_long_as_asked() -> None:
+def test_the_demo_runs_for_the_requested_seconds() -> None:
     report = answer("demo", "--headless", "--seconds", "1")
     assert report["samples"] >= 8
 
 
-def test_the_demo_in_a_terminal_says_what_it_cannot_show() -> None:
+def test_without_a_display_the_demo_runs_in_the_terminal() -> None:
     result = run("demo")
     assert result.returncode == 0
     assert "There is no display" in result.stdout
@@ -147,7 +147,7 @@ def test_a_server_is_served_listed_asked_and_stopped() -> None:
     assert complaint("stop")["code"] == "server_not_found"
 
 
-def test_it_says_with_which_settings_it_serves() -> None:
+def test_serve_prints_its_settings() -> None:
     options = ["--kv", "q8_0", "--ubatch", "128", "--ctx", "300K"]
     with forked.start(
         "serve", "--model", "demo", *options, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -162,7 +162,7 @@ def test_it_says_with_which_settings_it_serves() -> None:
     assert result["note"].startswith("The model was trained for 262,144 tokens.")
 
 
-def test_address_and_key_outlive_a_restart() -> None:
+def test_address_and_key_are_the_same_after_a_restart() -> None:
     with served("--model", "demo") as (_, first):
         pass
     with served("--model", "demo", "--draft", "0") as (_, second):
@@ -174,7 +174,7 @@ def find_port() -> str:
         return str(probe.getsockname()[1])
 
 
-def test_a_second_serve_loads_its_model_at_the_first_until_it_ends(demo_model: Path, tmp_path: Path) -> None:
+def test_a_second_serve_loads_its_model_in_the_first_server_until_it_ends(demo_model: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copied.gguf"
     shutil.copy(demo_model, copy)
     with served("--model", "demo") as (_, first):
@@ -231,7 +231,7 @@ def test_a_reply_is_streamed_to_the_terminal_with_its_figures() -> None:
 
 
 @pytest.mark.parametrize("verb", [["chat", "Hello"], ["stop"], ["chat", "Hello", "--url", "http://127.0.0.1:9"]])
-def test_a_verb_that_needs_a_server_says_that_there_is_none(verb: list[str]) -> None:
+def test_a_verb_that_needs_a_server_reports_that_none_is_running(verb: list[str]) -> None:
     assert "mtp-launcher serve" in complaint(*verb)["hint"]
 
 
@@ -260,7 +260,7 @@ def test_a_model_without_a_head_is_served_with_mtp_off(headless_model: Path, wor
         assert (reply["draft_n"], reply["acceptance"]) == (0, None)
 
 
-def test_a_name_that_begins_with_a_dash_is_served(tmp_path: Path, demo_model: Path) -> None:
+def test_a_file_name_that_begins_with_a_dash_is_served(tmp_path: Path, demo_model: Path) -> None:
     model = tmp_path / "-dash.gguf"
     model.symlink_to(demo_model)
     with served(f"--model={model}") as (_, ready):
@@ -271,13 +271,13 @@ def test_a_name_that_begins_with_a_dash_is_served(tmp_path: Path, demo_model: Pa
     "arguments",
     [["chat", "hi", "--temperature", "nan"], ["chat", ""], ["chat", "-"], ["demo", "--seconds", "inf"]],
 )
-def test_a_value_that_is_none_is_wrong_usage(arguments: list[str]) -> None:
+def test_an_invalid_value_is_wrong_usage(arguments: list[str]) -> None:
     result = forked.run(*arguments, input=b"")
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
 
 
-def test_it_runs_with_closed_outputs_and_what_it_writes_is_for_its_owner_only(home: Path) -> None:
+def test_commands_work_with_closed_outputs_and_write_private_files(home: Path) -> None:
     for closed in ("umask 000; exec >&-; ", "exec >&- 2>&-; "):
         line = f'{closed}"{sys.executable}" -m launcher demo --headless --seconds 0.1'
         assert subprocess.run(["/bin/sh", "-c", line], check=False, capture_output=True).returncode == 0
@@ -312,7 +312,7 @@ def answerless(verb: str) -> bool:
     return result.returncode == 1 and json.loads(result.stdout) == []
 
 
-def test_a_busy_port_is_named_and_its_owner_left_alone() -> None:
+def test_a_port_in_use_is_named_and_the_other_program_is_not_changed() -> None:
     with served("--model", "demo") as (_, first):
         port = first["url"].rsplit(":", 1)[1]
         assert complaint("serve", "--model", "demo", "--port", port)["code"] == "port_busy"
@@ -320,7 +320,7 @@ def test_a_busy_port_is_named_and_its_owner_left_alone() -> None:
 
 
 @pytest.mark.thorough
-def test_a_llama_server_given_by_path_goes_the_same_way(real_engine: Path, demo_model: Path) -> None:
+def test_a_llama_server_given_by_path_is_used(real_engine: Path, demo_model: Path) -> None:
     with served("--model", str(demo_model), "--engine", str(real_engine), "--ctx", "1024") as (_, _ready):
         (listed,) = answer("status")
         assert listed["engine"] == "llama-server"
@@ -328,7 +328,7 @@ def test_a_llama_server_given_by_path_goes_the_same_way(real_engine: Path, demo_
 
 
 @pytest.mark.thorough
-def test_an_engine_that_crashes_is_started_again_at_the_same_address() -> None:
+def test_an_engine_that_crashes_is_restarted_at_the_same_address() -> None:
     with forked.start("serve", "--model", "demo", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -350,7 +350,7 @@ def test_an_engine_that_crashes_is_started_again_at_the_same_address() -> None:
     assert answerless("status")
 
 
-def test_after_a_kill_9_of_the_program_the_engine_is_gone_within_two_seconds() -> None:
+def test_the_engine_ends_within_two_seconds_after_kill_9_of_the_program() -> None:
     with served("--model", "demo") as (process, ready):
         engine = ProcessId.from_pid(ready["pid"])
         assert engine is not None
@@ -360,7 +360,7 @@ def test_after_a_kill_9_of_the_program_the_engine_is_gone_within_two_seconds() -
     assert answerless("status")
 
 
-def test_a_reader_that_leaves_early_ends_the_demo_quietly() -> None:
+def test_a_closed_pipe_ends_the_demo_silently() -> None:
     with forked.start("demo", "--seconds", "60", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -371,7 +371,7 @@ def test_a_reader_that_leaves_early_ends_the_demo_quietly() -> None:
     assert "Traceback" not in result
 
 
-def test_the_doctor_says_what_is_here() -> None:
+def test_doctor_lists_the_machine() -> None:
     report = answer("doctor")
     assert report["demo_can_run"] is True
     assert report["engines"][0]["place"] == "built-in"
@@ -381,7 +381,7 @@ def test_the_doctor_says_what_is_here() -> None:
     assert "The demo can run." in result.stdout
 
 
-def test_the_doctor_says_what_is_missing(tmp_path: Path) -> None:
+def test_doctor_reports_what_is_missing(tmp_path: Path) -> None:
     """A home that cannot be written stands for a machine on which the demo cannot run."""
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
@@ -391,7 +391,7 @@ def test_the_doctor_says_what_is_missing(tmp_path: Path) -> None:
     assert "The demo cannot run yet." in result.stdout
 
 
-def test_a_home_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_an_unwritable_home_is_reported_in_one_sentence(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     result = run("demo", "--headless", MTP_LAUNCHER_HOME=str(blocked))

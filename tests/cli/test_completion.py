@@ -56,12 +56,12 @@ def test_bash_completes_verbs_options_choices_models_and_files(bash_script: Path
     assert completed(bash_script, "mtp-launcher", "pull", "x", "--to", "f", folder=tmp_path) == {"folder"}
 
 
-def test_powershell_understands_its_script() -> None:
+def test_powershell_parses_its_script() -> None:
     parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_pwsh.language()))
     assert not parser.parse(printed("powershell").encode()).root_node.has_error
 
 
-def test_each_shell_has_every_verb() -> None:
+def test_each_script_has_every_verb() -> None:
     for shell in ("zsh", "fish"):
         script = printed(shell)
         assert [verb for verb in VERBS if verb not in script] == []

@@ -86,7 +86,7 @@ def test_a_fill_curve_as_a_table_and_a_chart(work: str, tmp_path: Path, monkeypa
 
 
 @pytest.mark.thorough
-def test_streams_as_json_with_their_cost(work: str) -> None:
+def test_streams_are_json_with_their_cost(work: str) -> None:
     prices = ["--price-kwh", "0.30", "--cloud-price", "0.60", "--watts", "100"]
     done = run_command(
         "curve", "demo", "--streams", "1,2", "--rounds", "1", "--json", "--workload", work, *SHORT, *prices
@@ -111,7 +111,7 @@ def test_streams_as_json_with_their_cost(work: str) -> None:
     assert kept["kind"] == "curve"
 
 
-def test_an_interrupted_curve_shows_what_was_measured(work: str) -> None:
+def test_an_interrupted_curve_shows_its_finished_points(work: str) -> None:
     arguments = ["curve", "demo", "--fill", "0,300", "--workload", work, *SHORT]
     code, out, err = interrupted(*arguments, at="no MTP at 0:")
     assert code == 130, err
@@ -122,7 +122,7 @@ def test_an_interrupted_curve_shows_what_was_measured(work: str) -> None:
 
 
 @pytest.mark.thorough
-def test_load_that_holds_or_not_is_reported_with_its_rows(work: str) -> None:
+def test_a_speed_that_holds_or_falls_is_reported_with_its_rows(work: str) -> None:
     done = run_command("endure", "demo", "--minutes", "0.05", "--draft", "1", "--json", "--workload", work, *SHORT)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -135,7 +135,7 @@ def test_load_that_holds_or_not_is_reported_with_its_rows(work: str) -> None:
     assert (found["draft"], found["complete"]) == (1, True)
 
 
-def test_interrupted_load_is_judged_as_far_as_it_went(work: str) -> None:
+def test_an_interrupted_endurance_test_is_judged_by_its_finished_part(work: str) -> None:
     arguments = ["endure", "demo", "--minutes", "60", "--workload", work, "--price-kwh", "0.3", *SHORT]
     with forked.start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr
@@ -184,7 +184,7 @@ def wait_for_runs() -> None:
         (["endure", "nothing.gguf"], 1, "nothing.gguf"),
     ],
 )
-def test_what_cannot_be_measured_is_reported(arguments: list[str], code: int, expected: str) -> None:
+def test_subjects_that_cannot_be_measured_are_reported(arguments: list[str], code: int, expected: str) -> None:
     done = run_command(*arguments)
     assert done.returncode == code, done.stderr
     assert expected in done.stderr

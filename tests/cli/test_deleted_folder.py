@@ -17,7 +17,7 @@ from tests.cli.in_process import run
         ["code", "opencode", "--model", "demo"],
     ],
 )
-def test_the_cause_and_the_cure_are_named(
+def test_a_deleted_current_folder_is_reported_with_a_hint(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     folder = tmp_path / "gone"

@@ -24,7 +24,7 @@ def diagnose(*arguments: str, standard_input: bytes = b"") -> subprocess.Complet
     return forked.run("diagnose", *arguments, input=standard_input)
 
 
-def test_a_person_reads_what_happened_why_and_what_to_do(tmp_path: Path) -> None:
+def test_the_text_says_what_happened_why_and_what_to_do(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
     log.write_text(PORT)
     result = diagnose(str(log))
@@ -34,7 +34,7 @@ def test_a_person_reads_what_happened_why_and_what_to_do(tmp_path: Path) -> None
     assert "--port" in result.stdout
 
 
-def test_a_program_gets_code_title_cause_and_action() -> None:
+def test_json_has_code_title_cause_and_action() -> None:
     result = diagnose("-", "--json", standard_input=PORT.encode())
     answer = json.loads(result.stdout)
     assert answer["code"] == "port_busy"
@@ -44,7 +44,7 @@ def test_a_program_gets_code_title_cause_and_action() -> None:
     assert answer["facts"] == {"host": "127.0.0.1", "port": 9101}
 
 
-def test_the_exit_code_is_a_witness_too() -> None:
+def test_the_exit_code_counts_as_evidence() -> None:
     assert json.loads(diagnose("-", "--json", "--exit-code", "137").stdout)["code"] == "killed"
     assert json.loads(diagnose("-", "--json", "--exit-code=-4").stdout)["code"] == "cpu_unsupported"
     crashed = diagnose("-", "--exit-code", "-11", standard_input=b"0.00.000.100 I srv  slot: going on\n")
@@ -53,7 +53,7 @@ def test_the_exit_code_is_a_witness_too() -> None:
 
 
 @pytest.mark.parametrize("code", ["99999999999", "ten"])
-def test_what_is_no_exit_code_is_refused(code: str) -> None:
+def test_an_invalid_exit_code_is_refused(code: str) -> None:
     result = diagnose("-", "--exit-code", code)
     assert result.returncode == 2
     assert f"{code} is not an exit code" in result.stderr
@@ -68,14 +68,14 @@ def test_a_log_without_a_known_cause_shows_its_first_error() -> None:
     assert (answer["code"], answer["line"], answer["cause"], answer["action"]) == (None, None, None, None)
 
 
-def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+def test_an_unreadable_log_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path / "gone.log", tmp_path):
         result = diagnose(str(path))
         assert result.returncode == 1
         assert result.stderr.startswith(f"Error: {path} cannot be read: ")
 
 
-def test_a_pipe_and_a_device_are_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_and_a_device_do_not_block(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (pipe, Path("/dev/zero")):
@@ -85,7 +85,7 @@ def test_a_pipe_and_a_device_are_not_waited_for(tmp_path: Path) -> None:
         assert "- to read standard input" in result.stderr
 
 
-def test_a_silent_standard_input_does_not_keep_it_from_ending() -> None:
+def test_sigterm_ends_it_while_it_waits_for_standard_input() -> None:
     command = [sys.executable, "-m", "launcher", "diagnose", "-"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         while not _catches(process.pid, signal.SIGTERM):
@@ -100,13 +100,13 @@ def _catches(pid: int, number: int) -> bool:
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
-def test_a_log_that_powershell_wrote(tmp_path: Path) -> None:
+def test_a_log_written_by_powershell_is_read(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
     log.write_bytes(PORT.replace("\n", "\r\n").encode("utf-16"))
     assert json.loads(diagnose(str(log), "--json").stdout)["code"] == "port_busy"
 
 
-def test_of_a_log_of_100_mb_only_the_ends_are_read(tmp_path: Path) -> None:
+def test_only_the_ends_of_a_log_of_100_mb_are_read(tmp_path: Path) -> None:
     log = tmp_path / "long.log"
     with log.open("wb") as file:
         file.write(PORT.split("\n")[0].encode() + b"\n")
@@ -116,20 +116,20 @@ def test_of_a_log_of_100_mb_only_the_ends_are_read(tmp_path: Path) -> None:
     assert json.loads(diagnose(str(log), "--json").stdout)["code"] == "port_busy"
 
 
-def test_a_pipe_without_end_marks_is_kept_to_a_limit() -> None:
+def test_input_without_line_ends_is_read_up_to_a_limit() -> None:
     flood = b"0.00.000.101 I srv  nothing to see\n" * 700_000
     result = diagnose("-", "--json", standard_input=flood + PORT.encode())
     assert json.loads(result.stdout)["code"] == "port_busy"
 
 
-def test_what_is_no_text_is_not_echoed() -> None:
+def test_binary_data_is_not_printed() -> None:
     result = diagnose("-", "--json", standard_input=random.Random(1).randbytes(2**20))
     answer = json.loads(result.stdout)
     assert (answer["code"], answer["line"]) == (None, None)
     assert answer["title"] == "This is not a log: it is not a text file."
 
 
-def test_of_a_line_without_an_end_only_the_beginning_is_read(tmp_path: Path) -> None:
+def test_only_the_beginning_of_a_long_line_is_read(tmp_path: Path) -> None:
     log = tmp_path / "line.log"
     log.write_bytes(b"x" * 30 * 2**20 + b"\n" + PORT.encode())
     assert len(read_log(log)) < 2**16

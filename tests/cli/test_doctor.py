@@ -61,14 +61,14 @@ def with_driver(driver: Path, **answers: object) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
-def test_it_is_as_wide_as_the_terminal(columns: int) -> None:
+def test_the_output_is_as_wide_as_the_terminal(columns: int) -> None:
     result = run(COLUMNS=str(columns))
     assert max(len(line) for line in result.splitlines() if "/" not in line) <= columns  # a path stays whole
     labels = [line.split()[0] for line in result.splitlines() if line[:1].strip()]
     assert labels[:3] == ["System", "Processor", "Memory"]
 
 
-def test_a_gpu_is_described_with_what_it_does_now_and_the_build_that_suits_it(driver: Path) -> None:
+def test_a_gpu_is_described_with_its_activity_and_the_suitable_build(driver: Path) -> None:
     result = report(**with_driver(driver, REASONS=4, PROCESSES=1))
     (gpu,) = result["gpus"]
     assert (gpu["name"], gpu["compute_capability"], gpu["cuda_version"]) == ("NVIDIA Stub 24GB", [8, 9], "13.1")
@@ -83,7 +83,7 @@ def test_a_gpu_is_described_with_what_it_does_now_and_the_build_that_suits_it(dr
     assert "Engine fit cuda-13. The NVIDIA Stub 24GB has compute capability 8.9" in text
 
 
-def test_what_a_driver_does_not_say_has_its_reason(driver: Path) -> None:
+def test_an_unknown_value_has_its_reason(driver: Path) -> None:
     result = report(**with_driver(driver, nvmlDeviceGetMemoryBusWidth=3, nvmlDeviceGetUtilizationRates=3))
     (gpu,) = result["gpus"]
     unsupported = "This card or driver does not report it."
@@ -92,13 +92,13 @@ def test_what_a_driver_does_not_say_has_its_reason(driver: Path) -> None:
     assert gpu["readings"]["gpu_use_percent"] == {"value": None, "absent": unsupported}
 
 
-def test_a_lost_gpu_leaves_the_other(driver: Path) -> None:
+def test_a_lost_gpu_does_not_hide_the_other(driver: Path) -> None:
     result = report(**with_driver(driver, GPUS=2, LOST=0))
     assert [gpu["id"] for gpu in result["gpus"]] == ["GPU-one"]
     assert "NVIDIA GPU 0: The GPU stopped answering: restart the computer." in titles(result)
 
 
-def test_without_a_driver_there_is_a_reason_and_the_processor(no_driver: Path) -> None:
+def test_without_a_driver_the_reason_and_the_processor_are_shown(no_driver: Path) -> None:
     result = report(LD_LIBRARY_PATH=str(no_driver))
     assert [gpu for gpu in result["gpus"] if gpu["vendor"] == "nvidia"] == []
     assert result["gpus_absent"]["nvidia"] == "No NVIDIA driver is installed."
@@ -141,7 +141,7 @@ def test_a_gpu_that_only_the_engine_names_is_listed(
         ),
     ],
 )
-def test_an_engine_that_sees_something_else_is_reported(
+def test_an_engine_that_lists_other_devices_is_reported(
     driver: Path, engine_on_path: Callable[[str, str], Path], devices: str, title: str
 ) -> None:
     program = engine_on_path("0.7.0 (build 11669, commit Debian)", devices)
@@ -172,7 +172,7 @@ def test_an_engine_that_is_too_old_is_reported(
     assert [(each["title"], each["blocks"]) for each in findings] == expected
 
 
-def test_the_models_folder_is_the_one_that_was_named(tmp_path: Path) -> None:
+def test_the_models_folder_of_the_option_is_shown(tmp_path: Path) -> None:
     result = report("--models", str(tmp_path / "models"))
     assert result["disks"]["models"]["folder"] == str(tmp_path / "models")
     assert result["disks"]["models"]["free_bytes"] > 0
@@ -200,7 +200,7 @@ def no_cursors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ({}, "libxcb-cursor.so.0"),
     ],
 )
-def test_the_libraries_of_the_display_that_would_be_used_are_named(
+def test_missing_libraries_of_the_display_in_use_are_named(
     no_cursors: Path, displays: dict[str, str], named: str
 ) -> None:
     result = report(**{"LD_LIBRARY_PATH": str(no_cursors), "DISPLAY": "", "WAYLAND_DISPLAY": ""} | displays)
@@ -209,7 +209,9 @@ def test_the_libraries_of_the_display_that_would_be_used_are_named(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 @pytest.mark.parametrize("verb", [["doctor"], ["demo", "--headless"]])
-def test_without_proc_a_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str]) -> None:
+def test_a_missing_proc_is_reported_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str]
+) -> None:
     with monkeypatch.context() as here:
         here.setattr(psutil, "PROCFS_PATH", str(tmp_path))
         result = in_process.run(*verb)
@@ -227,5 +229,5 @@ def test_without_proc_a_sentence_says_so(tmp_path: Path, monkeypatch: pytest.Mon
         ("", None),
     ],
 )
-def test_the_build_is_read_from_either_form_of_the_version(version: str, number: int | None) -> None:
+def test_both_forms_of_the_version_are_parsed(version: str, number: int | None) -> None:
     assert build_number(version) == number

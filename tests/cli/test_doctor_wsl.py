@@ -30,7 +30,7 @@ def wsl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return got
 
 
-def test_it_is_printed_and_nothing_is_written(wsl: Path) -> None:
+def test_the_suggestion_is_printed_and_nothing_is_written(wsl: Path) -> None:
     result = run("doctor")
     assert "Suggested for %UserProfile%\\.wslconfig:\n\n    [wsl2]\n    memory=24GB\n" in result.stdout
     assert "mtp-launcher doctor --copy-wslconfig" in result.stdout
@@ -38,7 +38,7 @@ def test_it_is_printed_and_nothing_is_written(wsl: Path) -> None:
     assert json.loads(run("doctor", "--json").stdout)["wslconfig"]["text"] == "[wsl2]\nmemory=24GB\n"
 
 
-def test_it_is_copied_on_request(wsl: Path) -> None:
+def test_the_suggestion_is_copied_on_request(wsl: Path) -> None:
     result = run("doctor", "--copy-wslconfig")
     assert result.returncode == 0, result.stderr
     assert wsl.read_bytes() == b"[wsl2]\r\nmemory=24GB\r\n"
@@ -48,14 +48,14 @@ def test_it_is_copied_on_request(wsl: Path) -> None:
     assert json.loads(run("doctor", "--copy-wslconfig", "--json").stdout)["text"].startswith("[wsl2]")
 
 
-def test_elsewhere_there_is_nothing_to_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_wsl_there_is_nothing_to_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "wsl_version", lambda _root: None)
     result = run("doctor", "--copy-wslconfig")
     assert result.returncode == 1
     assert result.stderr.startswith("Error: This is not WSL 2")
 
 
-def test_where_all_is_well_that_is_reported(wsl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_good_configuration_is_reported_as_such(wsl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = psutil.virtual_memory()._replace(total=2 * GIB)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     assert suggest_wsl_memory(2 * GIB) == 2

@@ -82,14 +82,14 @@ def read_until(process: subprocess.Popen[str], event: str, **what: object) -> di
     raise AssertionError(f"it ended without {event}")
 
 
-def test_the_empty_list() -> None:
+def test_an_empty_list_is_reported() -> None:
     assert "no downloads" in run().stdout
     assert read_json() == read_json("list") == {"jobs": [], "held": None, "notices": []}
     nothing = run("run")
     assert (nothing.returncode, nothing.stderr) == (0, "The queue is empty.\n")
 
 
-def test_added_listed_moved_and_downloaded_in_that_order(server: FileServer, checksum: str, home: Path) -> None:
+def test_downloads_are_added_listed_moved_and_run_in_order(server: FileServer, checksum: str, home: Path) -> None:
     (added,) = read_json("add", server.url("order", "none", "a.gguf"), "--sha256", checksum)["added"]
     assert (added["id"], added["fresh"], added["state"]) == (1, True, "waiting")
     add(server.url("order", "none", "b.gguf"), checksum)
@@ -111,7 +111,7 @@ def test_added_listed_moved_and_downloaded_in_that_order(server: FileServer, che
     assert states() == []
 
 
-def test_one_invalid_download_does_not_keep_the_others_out() -> None:
+def test_one_invalid_target_does_not_block_the_others() -> None:
     wrong = "https://a.invalid/a.gguf"
     result = run("add", wrong, "no-such-id", "--engine", "--json")
     answered = json.loads(result.stdout)

@@ -19,7 +19,7 @@ def vector(printed: str) -> list[float]:
     return [float(value) for value in json.loads(printed)["data"][0]["embedding"]]
 
 
-def test_the_example_that_serve_prints_is_answered(embedding_model: Path) -> None:
+def test_the_example_that_serve_prints_works(embedding_model: Path) -> None:
     with forked.start("serve", str(embedding_model), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         printed = []
@@ -84,7 +84,7 @@ def test_longer_texts_need_a_larger_ubatch_unless_the_last_token_counts(demo_mod
     assert line.split(maxsplit=1)[1].strip() == "up to 256 tokens each; --ubatch N allows longer ones"
 
 
-def test_a_running_one_writes_no_text(embedding_model: Path) -> None:
+def test_chat_is_refused_by_a_running_embedding_model(embedding_model: Path) -> None:
     with served(str(embedding_model)):
         assert answer("status")[0]["embeddings"]
         assert "  embeddings  " in forked.run("status").stdout
@@ -97,7 +97,7 @@ def test_a_running_one_writes_no_text(embedding_model: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["bench"], ["tune", "--yes"], ["endure"], ["curve"]])
-def test_it_is_not_measured(command: list[str], embedding_model: Path) -> None:
+def test_an_embedding_model_is_not_measured(command: list[str], embedding_model: Path) -> None:
     error = complaint(*command, str(embedding_model))
     assert (error["code"], error["message"]) == ("model_writes_no_text", SENTENCE)
 

@@ -43,7 +43,7 @@ def published(releases: ReleaseServer) -> None:
     releases.publish("b11434", *builds, command=FAKE)
 
 
-def test_a_users_day_with_engines() -> None:
+def test_engines_are_installed_listed_switched_and_removed() -> None:
     assert run_json("engine", "list")["current"] == "auto"
     first = run_json("engine", "install")
     assert (first["event"], first["name"], first["current"]) == ("done", "b11400-cpu-x64", True)
@@ -68,7 +68,7 @@ def test_a_users_day_with_engines() -> None:
     assert run_json("engine", "use", "auto")["current"] == "auto"
 
 
-def test_what_a_person_reads() -> None:
+def test_the_text_output_is_readable() -> None:
     installed = run("engine", "install")
     assert installed.stdout.startswith("b11400-cpu-x64 is in use now: `mtp-launcher serve` takes it. Its test: ")
     steps = installed.stderr.splitlines()
@@ -90,14 +90,14 @@ def test_what_a_person_reads() -> None:
     assert back[1].startswith("b11400-cpu-x64 is no longer pinned")
 
 
-def test_progress_as_json_is_one_object_a_line() -> None:
+def test_progress_as_json_is_one_object_per_line() -> None:
     lines = [json.loads(line) for line in run("engine", "install", "--json").stdout.splitlines()]
     assert {line["event"] for line in lines} == {"step", "note", "progress", "done"}
     assert lines[-1]["event"] == "done"
     assert len(next(iter(lines[-1]["archives"].values()))) == 64
 
 
-def test_serve_takes_the_engine_in_use(demo_model: Path, releases: ReleaseServer) -> None:
+def test_serve_uses_the_engine_in_use(demo_model: Path, releases: ReleaseServer) -> None:
     releases.publish("b11450", "cpu")
     run("engine", "install", "b11450")
     with forked.start("serve", "--model", demo_model, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
@@ -114,7 +114,7 @@ def test_serve_takes_the_engine_in_use(demo_model: Path, releases: ReleaseServer
 
 
 @pytest.mark.thorough
-def test_an_installed_engine_serves_by_its_name(demo_model: Path, releases: ReleaseServer) -> None:
+def test_an_installed_engine_is_chosen_by_its_name(demo_model: Path, releases: ReleaseServer) -> None:
     run("engine", "install", "b11434")
     run("engine", "use", "auto")
     with forked.start("serve", "--model", demo_model, "--engine", "b11434", stdout=subprocess.PIPE) as server:
@@ -126,7 +126,7 @@ def test_an_installed_engine_serves_by_its_name(demo_model: Path, releases: Rele
 
 
 @pytest.mark.thorough
-def test_an_engine_in_use_that_is_gone_stops_serve_with_words(home: Path, demo_model: Path) -> None:
+def test_a_missing_engine_in_use_stops_serve_with_a_hint(home: Path, demo_model: Path) -> None:
     run("engine", "install")
     shutil.rmtree(home / "data" / "engines" / "b11400-cpu-x64")
     error = run_json("serve", "--model", demo_model, code=1)["error"]
@@ -136,7 +136,7 @@ def test_an_engine_in_use_that_is_gone_stops_serve_with_words(home: Path, demo_m
     assert "b11400-cpu-x64, no longer exists" in run("doctor").stdout
 
 
-def test_an_engine_of_the_users_own(fake_engine: Path, tmp_path: Path) -> None:
+def test_an_engine_of_the_user_is_added_and_removed(fake_engine: Path, tmp_path: Path) -> None:
     fork = tmp_path / "my-fork" / "build" / "bin"
     fork.mkdir(parents=True)
     shutil.copy(fake_engine, fork / PROGRAM)
@@ -149,13 +149,13 @@ def test_an_engine_of_the_users_own(fake_engine: Path, tmp_path: Path) -> None:
     )
 
 
-def test_what_is_no_engine_is_not_taken_in(tmp_path: Path) -> None:
+def test_a_program_that_is_no_engine_is_not_added(tmp_path: Path) -> None:
     assert run_json("engine", "add", "/bin/true", code=1)["error"]["code"] == "engine_unsuitable"
     assert run_json("engine", "add", tmp_path, code=1)["error"]["code"] == "engine_missing"
 
 
 @pytest.mark.thorough
-def test_a_known_bad_build(releases: ReleaseServer) -> None:
+def test_a_known_bad_build_is_refused(releases: ReleaseServer) -> None:
     releases.publish("b10745", "cpu", command=FAKE)
     error = run_json("engine", "install", "b10745", code=1)["error"]
     assert error["code"] == "known_bad"
@@ -167,7 +167,7 @@ def test_a_known_bad_build(releases: ReleaseServer) -> None:
     assert "b10745-cpu-x64 is b10745, a build with a known bug" in run("doctor").stdout
 
 
-def test_interrupted_it_says_that_nothing_was_changed(releases: ReleaseServer) -> None:
+def test_an_interrupted_installation_reports_that_nothing_was_changed(releases: ReleaseServer) -> None:
     releases.publish("b11450", "cpu", command=f"env FAKE_FAULTS=slow-load FAKE_RELEASE=/nowhere {FAKE}")
     with forked.start("engine", "install", "b11450", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as installing:
         assert installing.stderr
@@ -181,11 +181,11 @@ def test_interrupted_it_says_that_nothing_was_changed(releases: ReleaseServer) -
 
 
 @pytest.mark.parametrize("wrong", [["nonsense"], ["use"], ["remove"], ["add"], ["install", "a", "b"]])
-def test_a_wrong_command_line(wrong: list[str]) -> None:
+def test_wrong_command_lines_are_refused(wrong: list[str]) -> None:
     assert "--help` shows the usage." in run("engine", *wrong, code=2).stderr
 
 
-def test_a_release_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_release_server_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MTP_LAUNCHER_GITHUB_API", "http://127.0.0.1:9")
     error = run_json("engine", "install", code=1)["error"]
     assert error["code"] == "unreachable"

@@ -17,7 +17,7 @@ def run_text(*arguments: str | Path) -> str:
     return " ".join(done.stdout.split())
 
 
-def test_the_context_of_a_model_of_attention_alone_stands_beside_its_kv_cache(tmp_path: Path, home: Path) -> None:
+def test_the_kv_cache_of_an_attention_only_model_is_shown_beside_the_engines(tmp_path: Path, home: Path) -> None:
     path = tmp_path / "llama.gguf"
     write(path, "llama", model("llama-8b-q4_k"))
     table = run_text("estimate", path, "--backend", "cpu", "--ctx", "4096", "--ask-engine")
@@ -26,7 +26,7 @@ def test_the_context_of_a_model_of_attention_alone_stands_beside_its_kv_cache(tm
 
 
 @pytest.mark.parametrize("speculation", ["draft-model", "draft-file", "ngram-mod"])
-def test_an_engine_is_asked_about_the_model_alone_where_drafts_are_not_in_its_file(
+def test_an_engine_estimates_only_the_model_if_the_draft_is_in_another_file(
     speculation: str, tmp_path: Path, home: Path
 ) -> None:
     path, folder = tmp_path / "llama.gguf", home / "config" / "models"
@@ -43,7 +43,7 @@ def test_an_engine_is_asked_about_the_model_alone_where_drafts_are_not_in_its_fi
     assert "That is the model alone, without its drafts." in plan
 
 
-def test_drafts_of_repeats_have_no_length(home: Path) -> None:
+def test_ngram_drafts_have_no_draft_length(home: Path) -> None:
     plan = run_text("plan", "--model", "qwen3.6-35b-a3b", "--gpu-memory", "16", "--ctx", "32768", "--draft", "3")
     assert "drafts from repeats, ubatch" in plan
     assert "--spec-type ngram-mod" in plan

@@ -137,12 +137,12 @@ class TestText:
         assert table["GPU memory free"] == "23,764"
         assert max(map(len, lines)) <= 110
 
-    def test_missing_memory_is_reported(self, sparse: Path) -> None:
+    def test_too_little_memory_is_reported(self, sparse: Path) -> None:
         output = run(sparse, "--gpu-memory", "8", "--n-cpu-moe", "0").stdout
         assert "too few" in output.split("GPU memory free")[1].splitlines()[0]
         assert "too few" not in run(sparse, "--gpu-memory", "24").stdout
 
-    def test_missing_memory_of_one_of_several_gpus_is_reported(self, sparse: Path) -> None:
+    def test_too_little_memory_of_one_of_several_gpus_is_reported(self, sparse: Path) -> None:
         cards = (22_000, 4_000)
         setting = PlanSettings(context=32_768, backend="cuda", gpus=2, gpu_free_mib=cards, tensor_split="1,1")
         found = estimate_by_formula(read_source(str(sparse)), setting)
@@ -177,7 +177,7 @@ class TestText:
 
     @pytest.mark.cases(2)
     @pytest.mark.parametrize("columns", [60, 80, 120])
-    def test_it_is_as_wide_as_the_terminal(self, columns: int, sparse: Path) -> None:
+    def test_the_output_is_as_wide_as_the_terminal(self, columns: int, sparse: Path) -> None:
         machine, wide = ("--gpu-memory", "16"), run(sparse, "--gpu-memory", "16").stdout.split()
         environment = os.environ | {"COLUMNS": str(columns)}
         for asked in ((), ("--ask-engine",)):
@@ -296,7 +296,7 @@ class TestFiles:
         assert there["engine"]["model_mib"] == here["engine"]["model_mib"]
         assert "Range" in {name for request in hub.requests() for name in request}
 
-    def test_a_file_that_is_not_on_the_hub(self, hub: Hub) -> None:
+    def test_a_file_missing_on_the_hub_is_reported(self, hub: Hub) -> None:
         (hub.folder / "somebody" / "estimated").mkdir(parents=True, exist_ok=True)
         assert "none.gguf" in read_error("somebody/estimated:none.gguf", "--gpu-memory", "8")["message"]
 
@@ -307,7 +307,7 @@ class TestFiles:
         assert "plan qwen3.6-27b-mtp:Q4_K_M`" in read_error("qwen3.6-27b-mtp:Q4_K_M")["hint"]
         assert "mtp-launcher plan" not in read_error("somebody/estimated:demo.gguf")["hint"]
 
-    def test_a_file_without_a_head(self, tmp_path: Path) -> None:
+    def test_a_file_without_a_head_is_estimated_without_drafts(self, tmp_path: Path) -> None:
         path = tmp_path / "headless.gguf"
         write(path, "headless", model("qwen35moe-35b-iq3_s-nomtp"))
         result = read_json(path, "--gpu-memory", "24")
@@ -317,7 +317,7 @@ class TestFiles:
         assert error["code"] == "model_has_no_mtp_head"
         assert error["hint"].startswith("Start it with --draft 0, or download a file with an MTP head")
 
-    def test_a_file_that_is_not_gguf(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_gguf_is_reported(self, tmp_path: Path) -> None:
         path = tmp_path / "page.gguf"
         path.write_text("<html>Not found</html>")
         error = read_error(path, "--gpu-memory", "24")
@@ -325,7 +325,7 @@ class TestFiles:
         assert "is not a GGUF file" in error["message"]
 
     @pytest.mark.parametrize("name", ["none.gguf", "folder/none.gguf"])
-    def test_a_missing_file(self, name: str) -> None:
+    def test_a_missing_file_is_reported(self, name: str) -> None:
         error = read_error(name, "--gpu-memory", "24")
         assert (error["code"], error["message"]) == ("model_missing", f"Model file {name} not found.")
         assert "OWNER/NAME:FILE.gguf" in error["hint"]
@@ -352,7 +352,7 @@ class TestCutShort:
         assert text.returncode == 0
         assert f"Warning: {warning}" in " ".join(text.stdout.split())
 
-    def test_the_engine_refuses_the_file(self, cut: Path) -> None:
+    def test_a_file_that_the_engine_refuses_is_reported(self, cut: Path) -> None:
         result = read_json(cut, "--gpu-memory", "24", "--ask-engine", code=1)
         assert (result["engine"], result["engine_error"]["code"], len(result["warnings"])) == (None, "model_broken", 1)
 
@@ -416,7 +416,7 @@ class TestUsage:
     def test_wrong_usage_exits_with_code_2(self, arguments: list[str]) -> None:
         assert run(*arguments).returncode == 2
 
-    def test_help(self) -> None:
+    def test_help_is_printed(self) -> None:
         result = run("--help")
         assert result.returncode == 0
         for option in ("--ask-engine", "--engine", "--gpu-memory", "--backend", "--kv", "--json"):

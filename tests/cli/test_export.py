@@ -101,7 +101,7 @@ def test_all_models_of_this_computer_are_in_one_file(
     assert list(only) == ["demo"]
 
 
-def test_running_gateways_are_put_behind_another_program(served: dict[str, Any]) -> None:
+def test_running_gateways_are_exported_to_a_router(served: dict[str, Any]) -> None:
     read = yaml.safe_load(run_text("export", "litellm"))
     (model,) = read["model_list"]
     assert (model["model_name"], model["litellm_params"]["api_base"]) == ("demo", f"{served['url']}/v1")
@@ -116,7 +116,7 @@ def test_running_gateways_are_put_behind_another_program(served: dict[str, Any])
     assert served["api_key"] in got["text"]
 
 
-def test_a_gateway_of_others_needs_its_key(served: dict[str, Any], tmp_path: Path) -> None:
+def test_the_gateway_of_another_computer_needs_its_key(served: dict[str, Any], tmp_path: Path) -> None:
     peers = ("export", "litellm", "--peers", f"{served['url']}/v1,{served['url']}")
     other = {"MTP_LAUNCHER_HOME": str(tmp_path / "other"), "LLAMA_API_KEY_1": served["api_key"]}
     refused = run(*peers, **other)
@@ -136,7 +136,7 @@ def test_a_gateway_of_others_needs_its_key(served: dict[str, Any], tmp_path: Pat
         (("router-ini", "--ctx", "4096"), "--ctx needs --model"),
     ],
 )
-def test_what_cannot_be_exported_is_reported(arguments: tuple[str, ...], reason: str) -> None:
+def test_impossible_exports_are_refused(arguments: tuple[str, ...], reason: str) -> None:
     done = run("export", *arguments)
     assert done.returncode == 1
     assert reason in done.stderr
@@ -148,7 +148,7 @@ def test_settings_need_a_model(served: dict[str, Any]) -> None:
     assert "--ctx needs --model" in done.stderr
 
 
-def test_without_a_server_and_without_a_model_there_is_nothing() -> None:
+def test_without_a_server_and_a_model_an_export_is_refused() -> None:
     done = run("export", "command")
     assert done.returncode == 1
     assert "No server is running" in done.stderr
@@ -208,20 +208,20 @@ def test_a_file_is_exported_for_the_backend_and_the_quantisation_that_are_named(
     assert "UD-Q4_K_XL" in missing.stderr
 
 
-def test_workers_and_own_arguments_are_in_every_export() -> None:
+def test_rpc_workers_and_extra_arguments_are_in_every_export() -> None:
     wanted = ("--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "24", "--rpc", "10.0.0.2:50052")
     text = run_text("export", "command", "--shell", "bash", *wanted, "--", "--jinja")
     assert "--rpc 10.0.0.2:50052" in text
     assert text.rstrip().endswith("--jinja")
 
 
-def test_what_does_not_fit_is_not_exported() -> None:
+def test_a_plan_that_does_not_fit_is_not_exported() -> None:
     done = run("export", "command", "--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "1", "--host-memory", "1")
     assert done.returncode == 1
     assert "does not fit this computer" in done.stderr
 
 
-def test_a_file_is_written_once(tmp_path: Path) -> None:
+def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     target = tmp_path / "serve it.sh"
     assert "Wrote" in run_text("export", "script", "--shell", "bash", "--model", "demo", "--out", str(target))
     assert target.stat().st_mode & 0o777 == 0o755
@@ -232,7 +232,7 @@ def test_a_file_is_written_once(tmp_path: Path) -> None:
     assert target.stat().st_mode & 0o777 == 0o700
 
 
-def test_json_has_the_text_and_says_what_is_missing() -> None:
+def test_json_has_the_text_and_the_notes() -> None:
     got = json.loads(run_text("export", "llama-swap", "--model", "qwen3.6-35b-a3b-mtp", "--gpu-memory", "24", "--json"))
     assert yaml.safe_load(got["text"])["models"]
     assert got["missing"].endswith(".gguf")
@@ -240,7 +240,9 @@ def test_json_has_the_text_and_says_what_is_missing() -> None:
 
 
 class TestAttach:
-    def test_a_server_of_others_is_seen_watched_and_asked(self, served: dict[str, Any], tmp_path: Path) -> None:
+    def test_a_server_of_another_program_is_inspected_watched_and_measured(
+        self, served: dict[str, Any], tmp_path: Path
+    ) -> None:
         other = {"MTP_LAUNCHER_HOME": str(tmp_path / "other"), "THE_KEY": served["api_key"]}
         url = f"{served['url']}/v1"
         seen = json.loads(run("attach", url, "--once", "--json", "--api-key-env", "THE_KEY", **other).stdout)
@@ -255,28 +257,28 @@ class TestAttach:
         watched = run("attach", url, "--seconds", "0.5", "--api-key-env", "THE_KEY", **other)
         assert watched.stdout.splitlines()[-1].startswith("ready")
 
-    def test_one_of_ours_needs_no_key(self, served: dict[str, Any]) -> None:
+    def test_our_own_server_needs_no_key_option(self, served: dict[str, Any]) -> None:
         assert "llama-server" in run_text("attach", served["url"], "--once")
 
-    def test_a_wrong_key_and_none_are_reported(self, served: dict[str, Any], tmp_path: Path) -> None:
+    def test_a_wrong_and_a_missing_key_are_reported(self, served: dict[str, Any], tmp_path: Path) -> None:
         other = {"MTP_LAUNCHER_HOME": str(tmp_path / "other"), "THE_KEY": "wrong-key"}
         refused = run("attach", served["url"], "--once", "--api-key-env", "THE_KEY", **other)
         assert "rejected the API key" in refused.stderr
         assert "wrong-key" not in refused.stderr
         assert "--api-key-env" in run("attach", served["url"], "--once", **other).stderr
 
-    def test_a_variable_that_is_not_set_is_reported(self) -> None:
+    def test_an_unset_variable_is_reported(self) -> None:
         assert "holds no API key" in run("attach", "http://127.0.0.1:1", "--api-key-env", "NOT_SET").stderr
 
     @pytest.mark.parametrize(("url", "warned"), [("http://192.0.2.1:1", True), ("http://127.0.0.1:1", False)])
-    def test_a_key_without_https_is_warned_of(
+    def test_a_key_without_https_is_warned_about(
         self, url: str, warned: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setenv("THE_KEY", "k" * 20)
         assert read_api_key(url, argparse.Namespace(api_key_env="THE_KEY", key_file=None)) == "k" * 20
         assert ("Without https" in capsys.readouterr().err) == warned
 
-    def test_status_shows_the_key_when_it_is_asked_for(self, served: dict[str, Any]) -> None:
+    def test_status_shows_the_key_on_request(self, served: dict[str, Any]) -> None:
         assert served["api_key"] not in run_text("status")
         assert "--show-key" in run_text("status")
         assert served["api_key"] in run_text("status", "--show-key")
@@ -291,7 +293,7 @@ class TestAttach:
         assert (again["url"], again["api_key"]) == (served["url"], served["api_key"])
 
 
-def test_what_cannot_be_written_or_read_is_reported_and_nothing_is_made(tmp_path: Path) -> None:
+def test_unreadable_and_unwritable_files_are_reported(tmp_path: Path) -> None:
     nowhere = tmp_path / "misspelled" / "x"
     refused = run("export", "script", "--model", "demo", "--out", str(nowhere))
     assert (refused.returncode, f"There is no folder {nowhere.parent}." in refused.stderr) == (1, True)

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("no_engine_here")
         "versions",
     ],
 )
-def test_it_says_what_one_of_its_own_says(line: str, home: Path) -> None:
+def test_a_forked_command_prints_the_same_as_a_new_process(line: str, home: Path) -> None:
     """Each of these verbs runs here as users start it, with what it imports by itself."""
     words, environment = [*forked.COMMAND, *line.split()], dict(os.environ)  # without what readline exports
     alone = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
@@ -45,23 +45,23 @@ def test_it_says_what_one_of_its_own_says(line: str, home: Path) -> None:
     assert result.stdout or result.stderr
 
 
-def test_it_has_the_environment_and_the_folder_that_it_is_given(tmp_path: Path) -> None:
+def test_a_forked_command_has_the_given_environment_and_folder(tmp_path: Path) -> None:
     (tmp_path / "some.log").write_text("CUDA error: out of memory\n")
     assert "memory" in forked.run("diagnose", "some.log", cwd=tmp_path).stdout
     elsewhere = tmp_path / "elsewhere"
     assert str(elsewhere) in forked.run("settings", env=os.environ | {"MTP_LAUNCHER_HOME": str(elsewhere)}).stdout
 
 
-def test_what_is_typed_reaches_it() -> None:
+def test_standard_input_reaches_a_forked_command() -> None:
     assert "memory" in forked.run("diagnose", "-", input=b"CUDA error: out of memory\n").stdout
 
 
-def test_one_that_takes_too_long_is_ended(demo_model: Path) -> None:
+def test_a_forked_command_that_takes_too_long_is_killed(demo_model: Path) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         forked.run("serve", str(demo_model), timeout=0.01)
 
 
-def test_where_its_libraries_would_be_others_it_is_started_by_itself(tmp_path: Path) -> None:
+def test_a_command_with_other_libraries_is_started_as_a_new_process(tmp_path: Path) -> None:
     result = forked.run("versions", env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)})
     assert result.returncode == 0
     assert vars(result) == vars(forked.run("versions"))

@@ -49,7 +49,7 @@ def answer(*arguments: str, code: int = 0) -> dict[str, Any]:
     return result
 
 
-def test_models_names_them_with_their_store(ollama: Path) -> None:
+def test_models_names_found_models_with_their_store(ollama: Path) -> None:
     result = answer("models")
     assert result["found"] == [{"name": "tiny:1b", "path": str(ollama / "blobs" / BLOB), "store": "ollama"}]
     assert documented("models")["each of `found`"] == result["found"][0].keys()
@@ -59,7 +59,7 @@ def test_models_names_them_with_their_store(ollama: Path) -> None:
     assert "found" not in answer("models", "demo")
 
 
-def test_models_list_has_them(ollama: Path) -> None:
+def test_models_list_includes_found_models(ollama: Path) -> None:
     (model,) = answer("models", "list")["models"]
     assert (model["name"], model["place"], model["store"], model["mtp_head"]) == (
         "tiny:1b",
@@ -72,7 +72,7 @@ def test_models_list_has_them(ollama: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["plan", "estimate"])
-def test_plan_and_estimate_take_their_names(ollama: Path, command: str) -> None:
+def test_plan_and_estimate_accept_names_of_found_models(ollama: Path, command: str) -> None:
     arguments = ["--gpu-memory", "16"]
     result = answer(command, "tiny:1b", *arguments)
     there = str(ollama / "blobs" / BLOB)
@@ -84,7 +84,7 @@ def test_plan_and_estimate_take_their_names(ollama: Path, command: str) -> None:
 
 
 @pytest.mark.thorough
-def test_serve_takes_them_and_calls_them_so(ollama: Path) -> None:
+def test_serve_accepts_names_of_found_models_and_shows_them(ollama: Path) -> None:
     command = [*forked.COMMAND, "serve", "tiny:1b", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -96,14 +96,14 @@ def test_serve_takes_them_and_calls_them_so(ollama: Path) -> None:
     assert running[0]["model"] == "tiny:1b"
 
 
-def test_they_are_not_removed(ollama: Path) -> None:
+def test_found_models_are_not_removed(ollama: Path) -> None:
     error = answer("models", "remove", "tiny:1b", "--yes", code=1)["error"]
     assert "tiny:1b belongs to Ollama and is not deleted here" in error["message"]
     assert "Note: 1 of other programs stays." in run("models", "remove", "all", "--yes", code=1).stderr
     assert (ollama / "blobs" / BLOB).is_file()
 
 
-def test_adding_such_a_folder_says_what_it_is(ollama: Path, tmp_path: Path) -> None:
+def test_adding_the_folder_of_a_store_names_the_store(ollama: Path, tmp_path: Path) -> None:
     output = run("models", "folders", "add", str(ollama)).stdout
     assert "searched already." in output
     assert "It is Ollama's: its model is used in place and never changed." in output
@@ -116,7 +116,7 @@ def test_adding_such_a_folder_says_what_it_is(ollama: Path, tmp_path: Path) -> N
     assert {"path": str(moved), "kind": "added", "there": True} in answer("models", "folders")["folders"]
 
 
-def test_a_store_in_a_bad_way_is_a_note(ollama: Path) -> None:
+def test_an_unreadable_store_is_a_note(ollama: Path) -> None:
     (ollama / "blobs" / BLOB).unlink()
     done = run("models", "list")
     assert "Note: Ollama's tiny:1b is incomplete. `ollama pull tiny:1b` completes it." in done.stderr

@@ -203,7 +203,7 @@ def test_each_command_prints_what_its_transcript_says(name: str, files: Path, re
         pytest.fail(f"{result}\n\nIs that what is meant? `just golden` writes it into the file.", pytrace=False)
 
 
-def test_every_verb_has_its_help_here(files: Path, request: pytest.FixtureRequest) -> None:
+def test_every_verb_has_a_transcript(files: Path, request: pytest.FixtureRequest) -> None:
     commands = {command for path in GOLDEN.glob("*.txt") for command in _commands(_transcript(path))}
     missing = [verb for verb in VERBS if f"{verb} --help" not in commands]
     if request.config.getoption("--write-golden"):

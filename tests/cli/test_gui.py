@@ -45,19 +45,19 @@ def read_chosen_platform(monkeypatch: pytest.MonkeyPatch, wsl: int | None) -> st
 
 
 @pytest.mark.parametrize(("wsl", "platform"), [(2, "xcb"), (None, None)])
-def test_in_wsl_the_window_goes_by_x11(
+def test_in_wsl_the_window_uses_x11(
     displays: None, monkeypatch: pytest.MonkeyPatch, wsl: int | None, platform: str | None
 ) -> None:
     monkeypatch.setenv(PLATFORM, "")  # so that it is put back
     assert read_chosen_platform(monkeypatch, wsl) == platform
 
 
-def test_what_the_user_sets_holds_in_wsl_too(displays: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_platform_chosen_by_the_user_is_kept_in_wsl(displays: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PLATFORM, "offscreen")
     assert read_chosen_platform(monkeypatch, 2) == "offscreen"
 
 
-def test_without_x11_wayland_is_left_to_qt_in_wsl_too(displays: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_x11_in_wsl_qt_chooses_the_platform(displays: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PLATFORM, "")
     monkeypatch.delenv("DISPLAY")
     assert read_chosen_platform(monkeypatch, 2) is None
@@ -73,12 +73,12 @@ def test_without_x11_wayland_is_left_to_qt_in_wsl_too(displays: None, monkeypatc
         ({"GIO_LAUNCHED_DESKTOP_FILE_PID": "1", "DESKTOP_STARTUP_ID": "id"}, False),  # the terminal's own
     ],
 )
-def test_who_started_it_is_recognised_by_the_environment(environment: dict[str, str], *, expected: bool) -> None:
+def test_a_start_from_a_menu_is_recognised_by_the_environment(environment: dict[str, str], *, expected: bool) -> None:
     with redirect_stderr(io.StringIO()):
         assert error_dialog.is_started_from_menu(environment) is expected
 
 
-def test_in_a_terminal_its_user_sees_what_is_printed() -> None:
+def test_a_start_in_a_terminal_is_recognised() -> None:
     controlling, terminal = os.openpty()
     with os.fdopen(controlling), os.fdopen(terminal, "w") as stream, redirect_stderr(stream):
         assert not error_dialog.is_started_from_menu({"XDG_ACTIVATION_TOKEN": "token"})

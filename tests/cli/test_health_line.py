@@ -17,7 +17,7 @@ SPILL = Finding(
 WAIT = Finding(FindingCode.REQUESTS_WAIT, "2 request(s) wait.", {}, None, FindingLevel.INFORMATION)
 
 
-def test_a_warning_names_its_remedy_and_a_note_need_have_none() -> None:
+def test_a_warning_has_an_action_and_a_note_may_have_none() -> None:
     sentence = "115 MiB of the GPU's memory have moved to host memory."
     assert health_line(SPILL.as_json()) == f"Warning: {sentence} To do: Halve the context."
     assert health_line(SPILL.as_json(), cleared=True) == f"Over: {sentence}"

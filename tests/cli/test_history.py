@@ -18,12 +18,12 @@ def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
     return json.loads(run(*arguments, "--json").stdout)
 
 
-def test_without_any_it_says_what_measures() -> None:
+def test_an_empty_history_names_the_commands_that_measure() -> None:
     assert "Nothing was measured yet." in run("history").stdout
     assert answer("history") == {"measurements": []}
 
 
-def test_they_are_listed_newest_first(two: tuple[str, str]) -> None:
+def test_measurements_are_listed_newest_first(two: tuple[str, str]) -> None:
     output = run("history").stdout
     head, first, second = output.splitlines()
     assert head.split() == ["ID", "WHEN", "KIND", "MODEL", "WORKLOAD", "RUNS", "TOKENS/S", "RESULT"]
@@ -46,12 +46,12 @@ def test_they_are_listed_newest_first(two: tuple[str, str]) -> None:
         (["--kind", "endure"], []),
     ],
 )
-def test_filters_before_and_after_the_action(two: tuple[str, str], filters: list[str], wanted: list[str]) -> None:
+def test_filters_work_before_and_after_the_action(two: tuple[str, str], filters: list[str], wanted: list[str]) -> None:
     for words in (["history", *filters], ["history", "list", *filters]):
         assert [each["id"][:3] for each in answer(*words)["measurements"]] == wanted
 
 
-def test_a_filter_that_leaves_nothing_says_so(two: tuple[str, str]) -> None:
+def test_an_empty_result_of_a_filter_is_reported(two: tuple[str, str]) -> None:
     assert run("history", "--kind", "endure").stdout == "No measurement matches.\n"
     wrong = run("history", "--since", "yesterday")
     assert wrong.returncode == 2
@@ -61,7 +61,7 @@ def test_a_filter_that_leaves_nothing_says_so(two: tuple[str, str]) -> None:
     assert "must be 1 or more" in none.stderr
 
 
-def test_one_is_shown(two: tuple[str, str]) -> None:
+def test_one_measurement_is_shown(two: tuple[str, str]) -> None:
     output = run("history", "show", "bbb").stdout
     assert "\x1b" not in output
     assert "Draft 2 is 45 % faster than no MTP for prose." in output
@@ -77,7 +77,7 @@ def test_one_is_shown(two: tuple[str, str]) -> None:
     assert rows[1]["acceptance_by_position"] == [0.9, 0.6]
 
 
-def test_of_a_tune_the_winners_speed_is_listed(two: tuple[str, str]) -> None:
+def test_a_tune_is_listed_with_the_speed_of_its_winner(two: tuple[str, str]) -> None:
     with History() as history:
         assert [each.decode_rate for each in history.find_sessions(kind="tune")] == [None]  # nothing is recommended
         history.finish(two[1], {"sentence": "Draft 2.", "settings": dict(ON)})
@@ -86,7 +86,7 @@ def test_of_a_tune_the_winners_speed_is_listed(two: tuple[str, str]) -> None:
         ]
 
 
-def test_a_file_with_another_models_name_inside_is_recognised_by_its_own(home: Path) -> None:
+def test_a_measurement_is_listed_with_its_file_name_beside_the_model_name(home: Path) -> None:
     with History() as history:
         facts = ModelFacts("MTP demo", file="slow4.gguf")
         history.begin_session("bench", replace(ENVIRONMENT, model=facts), OFF, workload="code", id="ccc0000003")
@@ -95,7 +95,7 @@ def test_a_file_with_another_models_name_inside_is_recognised_by_its_own(home: P
     assert ModelFacts("MTP demo", "F16", file="mtp-demo-F16.gguf").label_with_quant == "MTP demo F16"
 
 
-def test_what_has_no_runs_is_not_shared(home: Path, tmp_path: Path) -> None:
+def test_a_measurement_without_runs_is_not_shared(home: Path, tmp_path: Path) -> None:
     with History() as history:
         history.begin_session("bench", ENVIRONMENT, OFF, workload="code", id="ccc0000003")
     result = run("history", "share", "ccc", "--to", str(tmp_path / "nothing.json"))
@@ -105,7 +105,7 @@ def test_what_has_no_runs_is_not_shared(home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["md", "csv", "json"])
-def test_one_is_exported(two: tuple[str, str], tmp_path: Path, ending: str) -> None:
+def test_one_measurement_is_exported(two: tuple[str, str], tmp_path: Path, ending: str) -> None:
     file = tmp_path / f"result.{ending}"
     assert run("history", "export", "aaa", "--to", str(file)).returncode == 0
     assert "code" in file.read_text("utf-8")
@@ -119,7 +119,7 @@ def test_one_is_exported(two: tuple[str, str], tmp_path: Path, ending: str) -> N
     assert "End its name in" in run("history", "export", "aaa", "--to", str(tmp_path / "x.pdf")).stderr
 
 
-def test_one_is_shared_and_can_be_compared_with(two: tuple[str, str], tmp_path: Path) -> None:
+def test_a_shared_measurement_can_be_compared(two: tuple[str, str], tmp_path: Path) -> None:
     file = tmp_path / "shared.json"
     assert answer("history", "share", "aaa", "--to", str(file)) == {"id": two[0], "path": str(file), "runs": 3}
     run("history", "delete", "aaa")
@@ -128,7 +128,7 @@ def test_one_is_shared_and_can_be_compared_with(two: tuple[str, str], tmp_path: 
     assert run("history", "share", "bbb", "--to", str(tmp_path / "x.md")).returncode == 1
 
 
-def test_they_are_deleted(two: tuple[str, str]) -> None:
+def test_measurements_are_deleted(two: tuple[str, str]) -> None:
     with History() as history:
         history.add_use("place", [UseCounts({"draft": 2}, 100, 2.0, 40, (35, 25))])
     assert answer("history", "delete", "aaa")["deleted"] == 1
@@ -145,7 +145,7 @@ def test_they_are_deleted(two: tuple[str, str]) -> None:
         assert history.load_use("place") == ()
 
 
-def test_a_damaged_file_is_reported(home: Path, two: tuple[str, str]) -> None:
+def test_a_damaged_database_is_reported(home: Path, two: tuple[str, str]) -> None:
     file = home / "data" / "history" / "history.db"
     file.write_bytes(b"damaged " * 1_000)
     result = run("history")

@@ -51,7 +51,7 @@ def gone_within(seconds: float, *identities: ProcessId) -> bool:
         (signal.SIGTERM, 0.6),
     ],
 )
-def test_it_can_be_interrupted_at_any_moment(number: signal.Signals, after_s: float) -> None:
+def test_a_command_can_be_interrupted_at_any_moment(number: signal.Signals, after_s: float) -> None:
     """The autouse fixture proves that no process is left."""
     with subprocess.Popen(
         [*COMMAND, "demo", "--headless", "--seconds", "60"],
@@ -115,7 +115,7 @@ def test_start_can_be_interrupted_at_any_moment_of_its_first_second(checkout: Pa
 
 
 @pytest.mark.parametrize(("number", "form"), [(signal.SIGINT, []), (signal.SIGTERM, ["--json"])])
-def test_a_server_that_is_not_ready_yet_is_said_to_be_interrupted(
+def test_interrupting_a_server_that_still_loads_is_reported(
     number: signal.Signals, form: list[str], fake_engine: Path, demo_model: Path
 ) -> None:
     serve = ["serve", "--model", str(demo_model), "--engine", str(fake_engine), *form]
@@ -159,7 +159,7 @@ def test_two_interrupts_at_any_moment_of_a_start_end_it_without_a_traceback(stat
     assert servers() == []
 
 
-def test_a_second_interrupt_does_not_wait_and_the_engine_ends_all_the_same(fake_engine: Path, demo_model: Path) -> None:
+def test_a_second_interrupt_ends_the_process_at_once_and_its_engine_too(fake_engine: Path, demo_model: Path) -> None:
     serve = ["serve", "--model", str(demo_model), "--engine", str(fake_engine), "--json"]
     environment = os.environ | {"FAKE_FAULTS": "ignores-term"}
     with forked.start(*serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
@@ -178,7 +178,7 @@ def test_a_second_interrupt_does_not_wait_and_the_engine_ends_all_the_same(fake_
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")
-def test_a_server_goes_on_without_its_terminal_if_nohup_says_so() -> None:
+def test_a_server_under_nohup_survives_its_terminal() -> None:
     with subprocess.Popen(
         ["nohup", *COMMAND, "serve", "demo", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:

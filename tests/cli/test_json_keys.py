@@ -29,7 +29,7 @@ def answer(*arguments: str) -> Any:  # noqa: ANN401 -- what JSON holds
     return json.loads(done.stdout)
 
 
-def test_plan_has_its_keys() -> None:
+def test_keys_of_plan_json_are_documented() -> None:
     result, keys = answer("plan", "demo"), documented("plan")
     assert keys["the object"] <= result.keys()
     assert keys["`machine`"] <= result["machine"].keys()
@@ -41,7 +41,7 @@ def test_plan_has_its_keys() -> None:
 
 
 @pytest.mark.parametrize("command", ["estimate", "models"])
-def test_one_object_has_its_keys(command: str) -> None:
+def test_keys_of_single_objects_are_documented(command: str) -> None:
     result, keys = answer(command, *(["demo"] if command == "estimate" else [])), documented(command)
     assert len(keys["the object"]) > 1
     assert keys["the object"] <= result.keys()
@@ -49,7 +49,7 @@ def test_one_object_has_its_keys(command: str) -> None:
         assert keys["each of `models`"] <= each.keys()
 
 
-def test_serve_status_restart_and_requests_have_their_keys() -> None:
+def test_keys_of_serve_status_restart_and_requests_json_are_documented() -> None:
     with forked.start("serve", "demo", "--json", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
@@ -73,7 +73,7 @@ def test_serve_status_restart_and_requests_have_their_keys() -> None:
     assert keys["`who`"] == requests["requests"][0]["who"].keys()
 
 
-def test_keys_have_their_keys() -> None:
+def test_keys_of_keys_json_are_documented() -> None:
     claim_endpoint(None)
     result, keys = answer("keys", "add", "laptop"), documented("keys")
     assert keys["the object"] == result.keys()
@@ -81,7 +81,7 @@ def test_keys_have_their_keys() -> None:
 
 
 @pytest.mark.thorough
-def test_tune_ends_with_its_keys(tmp_path: Path) -> None:
+def test_keys_of_tune_json_are_documented(tmp_path: Path) -> None:
     workload = tmp_path / "boats.toml"
     workload.write_text(WORKLOAD)
     words = ["demo", "--workload", str(workload), "--vary", "none", "--budget", "0.1"]

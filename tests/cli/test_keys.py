@@ -26,13 +26,13 @@ def line_of(endpoint: Endpoint) -> dict[str, Any]:
     return {"port": endpoint.port, "url": endpoint.url, "running": False}
 
 
-def test_none_yet() -> None:
+def test_an_empty_list_is_reported() -> None:
     assert "no keys yet" in run("keys").stdout
     assert answer("keys") == {"action": "list", "replaced": False, "keys": []}
     assert answer("keys", "replace") == {"action": "replace", "replaced": True, "keys": []}
 
 
-def test_they_are_listed_and_shown_only_when_asked_for() -> None:
+def test_keys_are_listed_and_shown_only_on_request() -> None:
     endpoint = claim_endpoint(None)
     for each in (run("keys").stdout, run("keys", "--json").stdout):
         assert str(endpoint.port) in each
@@ -42,7 +42,7 @@ def test_they_are_listed_and_shown_only_when_asked_for() -> None:
     assert listed == {"name": "default", **line_of(endpoint), "api_key": endpoint.api_key}
 
 
-def test_one_is_replaced_for_good() -> None:
+def test_a_replaced_key_is_stored() -> None:
     first = claim_endpoint(None)
     other = claim_endpoint(None, taken=frozenset({first.port}))
     port = other.port
@@ -76,7 +76,7 @@ def test_one_is_replaced_for_good() -> None:
         (["keys", "list", "laptop"], "keys list` takes no name"),
     ],
 )
-def test_it_is_reported_what_is_missing(arguments: list[str], words: str) -> None:
+def test_missing_servers_and_ports_are_reported(arguments: list[str], words: str) -> None:
     first = claim_endpoint(None)
     claim_endpoint(None, taken=frozenset({first.port}))
     ports = {"FIRST": str(first.port), "UNUSED": "9"}
@@ -85,7 +85,7 @@ def test_it_is_reported_what_is_missing(arguments: list[str], words: str) -> Non
     assert words.replace("UNUSED", "9") in result.stderr
 
 
-def test_keys_by_name_are_added_replaced_and_revoked() -> None:
+def test_named_keys_are_added_replaced_and_revoked() -> None:
     endpoint = claim_endpoint(None)
     (added,) = answer("keys", "add", "laptop")["keys"]
     assert {**added, "api_key": ""} == {"name": "laptop", **line_of(endpoint), "applied": None, "api_key": ""}
@@ -110,7 +110,7 @@ def status(url: str, key: str) -> int:
     return httpx.get(f"{url}/v1/models", headers=headers, trust_env=False).status_code
 
 
-def test_a_running_server_takes_changes_over_at_once_and_keeps_them() -> None:
+def test_a_running_server_applies_changes_at_once() -> None:
     with forked.start("serve", "demo", "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
         assert program.stdout
         ready = json.loads(program.stdout.readline())
@@ -148,7 +148,7 @@ def test_a_running_server_takes_changes_over_at_once_and_keeps_them() -> None:
         program.wait(120)
 
 
-def test_a_server_without_the_gateway_goes_on_with_the_old_key() -> None:
+def test_a_server_without_the_gateway_keeps_the_old_key() -> None:
     command = ("serve", "demo", "--direct", "--json")
     with forked.start(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
         assert program.stdout
@@ -160,7 +160,7 @@ def test_a_server_without_the_gateway_goes_on_with_the_old_key() -> None:
         program.wait(120)
 
 
-def test_a_folder_where_the_list_of_keys_belongs_is_set_aside_and_keeps_its_rights(home: Path) -> None:
+def test_a_folder_in_place_of_the_key_file_is_renamed_and_keeps_its_rights(home: Path) -> None:
     folder = home / "state" / "endpoints.json"
     folder.mkdir(parents=True, mode=0o755)
     result = run("keys")

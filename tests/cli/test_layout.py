@@ -8,17 +8,17 @@ ROWS = (("ID", "NAME", "SIZE"), ("one", "the first of them", "1,234.5"), ("two",
 
 
 @pytest.mark.parametrize(("expected", "wanted"), [("60", 60), ("80", 80), ("300", 120), ("5", 40), ("none", 100)])
-def test_text_is_as_wide_as_can_be_read(expected: str, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_wrapped_to_a_readable_width(expected: str, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", expected)
     assert text_columns() == wanted
 
 
-def test_texts_that_differ_in_numbers_are_written_once() -> None:
+def test_texts_that_differ_in_numbers_are_printed_once() -> None:
     busy = [f"Others used {percent} % of the processor." for percent in (46, 51.5)]
     assert merge_similar([busy[0], "It was hot.", busy[1], "It was hot."]) == f"{busy[0]} It was hot."
 
 
-def test_lines_go_on_below_the_text_and_words_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_continue_below_the_text_and_words_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     name = "a-name-that-is-much-longer-than-any-line-of-40.gguf"
     assert wrap_text(f"1,234 MiB of {name} and of the others, for it", "  why  ").splitlines() == [
@@ -35,7 +35,7 @@ def test_a_table_in_a_file_has_one_line_a_row(monkeypatch: pytest.MonkeyPatch) -
     assert list(format_table(wide, right={1})) == ["  " + "x" * 150 + "  1", "  " + "y" + " " * 149 + "  2"]
 
 
-def test_columns_without_room_go_on_below(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_without_room_continue_below(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert list(format_table(ROWS, right={2})) == [
         "  ID   NAME                  SIZE",

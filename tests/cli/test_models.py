@@ -50,7 +50,7 @@ def test_the_list_is_a_table() -> None:
     assert len({row.index(row.split()[1]) for row in rows if "Qwen3.6-" in row}) == 1
 
 
-def test_the_list_for_programs() -> None:
+def test_the_list_as_json() -> None:
     result = answer()
     assert result["problems"] == []
     models = {model["id"]: model for model in result["models"]}
@@ -61,7 +61,7 @@ def test_the_list_for_programs() -> None:
     assert models["gemma-4-31b"]["draft"]["file"] == "mtp-gemma-4-31B-it.gguf"
 
 
-def test_one_model_is_reported_with_its_sources() -> None:
+def test_one_model_is_shown_with_its_sources() -> None:
     result = run("qwen3.6-35b-a3b-mtp")
     assert (result.returncode, result.stderr) == (0, "")
     text = result.stdout
@@ -78,7 +78,7 @@ def test_one_model_is_reported_with_its_sources() -> None:
     assert f"{runs} published runs" in words
 
 
-def test_what_is_reported_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = run("qwen3.6-35b-a3b-mtp").stdout
     figures = sorted(wide.split())
     for columns in (60, 80, 120):
@@ -90,7 +90,7 @@ def test_what_is_reported_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("model", ["demo", "gemma-4-31b", "qwen3.5-9b-mtp", "qwen3.6-27b-mtp", "qwen3.8-27b"])
-def test_every_other_model_can_be_told(model: str) -> None:
+def test_every_other_model_can_be_shown(model: str) -> None:
     result = run(model)
     assert result.returncode == 0
     assert f"({model})" in result.stdout.splitlines()[0]
@@ -98,7 +98,7 @@ def test_every_other_model_can_be_told(model: str) -> None:
     assert "None" not in result.stdout
 
 
-def test_a_model_that_is_not_there() -> None:
+def test_an_unknown_model_is_reported() -> None:
     result = run("qwen3.6-35b")
     assert result.returncode == 1
     assert 'no model "qwen3.6-35b"' in result.stderr
@@ -108,7 +108,7 @@ def test_a_model_that_is_not_there() -> None:
     assert "qwen3.6-35b-a3b" in error["facts"]["near"]
 
 
-def test_a_bad_file_of_the_users_is_reported_beside_the_list(bad_file: Path) -> None:
+def test_an_invalid_file_of_the_user_is_reported_beside_the_list(bad_file: Path) -> None:
     result = run()
     assert result.returncode == 0
     assert result.stderr == f"Left out: {bad_file}:4: models[0].files: has no entries\n"
@@ -117,7 +117,7 @@ def test_a_bad_file_of_the_users_is_reported_beside_the_list(bad_file: Path) -> 
     assert problem == {"file": str(bad_file), "line": 4, "field": "models[0].files", "reason": "has no entries"}
 
 
-def test_a_small_model_of_the_users_is_reported_with_what_is_known(home: Path) -> None:
+def test_an_incomplete_model_of_the_user_is_shown(home: Path) -> None:
     path = home / "config" / "models" / "mine.toml"
     path.parent.mkdir(parents=True)
     path.write_text('[[models]]\nid = "mine"\nname = "Mine"\nfiles = [{ quant = "Q8_0", file = "a.gguf" }]\n', "utf-8")
@@ -154,7 +154,7 @@ class TestRefresh:
                 path.write_text(pointer)
         (folder / self.GONE).unlink()
 
-    def test_what_came_of_it_is_reported(self) -> None:
+    def test_the_result_of_a_refresh_is_reported(self) -> None:
         result = run("qwen3.8-27b", "--refresh")
         assert (result.returncode, result.stderr) == (0, "")
         head, *lines = result.stdout.splitlines()
@@ -167,7 +167,7 @@ class TestRefresh:
         assert f"  missing    {self.GONE}" in lines
         assert run("qwen3.8-27b", "--refresh").stdout.count("known now") == 0
 
-    def test_the_catalogue_knows_it_from_then_on(self) -> None:
+    def test_refreshed_figures_are_in_the_catalogue(self) -> None:
         assert answer("qwen3.8-27b")["model"]["revision"] is None
         run("qwen3.8-27b", "--refresh")
         model = answer("qwen3.8-27b")["model"]
@@ -179,7 +179,7 @@ class TestRefresh:
         assert f"by the hub at {COMMIT[:12]}" in text
         assert "another file of this name" in text
 
-    def test_a_plan_uses_it(self) -> None:
+    def test_a_plan_uses_refreshed_figures(self) -> None:
         asked = ("--gpu-memory", "16", "--model", "qwen3.8-27b", "--quant", "Q3_K_M")
         result = " ".join(run(*asked, verb="plan").stdout.split())
         assert "weights by bits per weight: its size is not listed" in result
@@ -202,7 +202,7 @@ class TestRefresh:
         assert failed == {model.id for model in shipped_models() if model.repo} - {"qwen3.8-27b"}
         assert answer("qwen3.8-27b")["model"]["revision"] == COMMIT
 
-    def test_for_programs(self) -> None:
+    def test_a_refresh_as_json(self) -> None:
         outcomes = {each["model"]: each for each in answer("--refresh", code=1)["refreshed"]}
         dense = outcomes["qwen3.8-27b"]
         assert (dense["revision"], dense["error"]) == (COMMIT, None)
@@ -218,7 +218,7 @@ class TestRefresh:
             "refused",
         )
 
-    def test_a_users_own_model_and_a_file_of_theirs_that_is_bad(self, hub: Hub, home: Path) -> None:
+    def test_a_model_and_an_invalid_file_of_the_user_are_refreshed(self, hub: Hub, home: Path) -> None:
         folder = hub.folder / "someone" / "mine"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "a.gguf").write_bytes(b"GGUF")
@@ -233,7 +233,7 @@ class TestRefresh:
         assert f"Left out: {models / 'bad.toml'}:1" in result.stderr
         assert answer("mine", "--refresh")["problems"][0]["file"] == str(models / "bad.toml")
 
-    def test_a_model_of_which_nothing_was_known_can_be_planned_in_the_end(
+    def test_a_model_without_any_figures_can_be_planned_after_a_refresh(
         self, hub: Hub, home: Path, demo_model: Path
     ) -> None:
         folder = hub.folder / "someone" / "unknown"
@@ -260,13 +260,13 @@ class TestRefresh:
         assert (plan["bytes"], plan["revision"]) == (demo_model.stat().st_size, COMMIT)
         assert plan["parts"] == estimated["parts"]
 
-    def test_a_model_that_is_not_from_the_hub(self) -> None:
+    def test_a_model_that_is_not_on_the_hub_is_reported(self) -> None:
         result = run("demo", "--refresh")
         assert result.returncode == 1
         assert "demo is not from the hub" in result.stderr
         assert answer("no-such", "--refresh", code=1)["error"]["code"] == "model_unknown"
 
-    def test_what_is_wrong_for_all_is_reported_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_error_common_to_all_models_is_reported_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         result = run("--refresh")
         assert (result.returncode, result.stdout) == (1, "")

@@ -30,7 +30,7 @@ def _no_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-def test_a_folder_is_added_listed_and_taken_out(tmp_path: Path, demo_model: Path) -> None:
+def test_a_folder_is_added_listed_and_removed(tmp_path: Path, demo_model: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     shutil.copy(demo_model, folder / "mine-F16.gguf")
@@ -46,7 +46,7 @@ def test_a_folder_is_added_listed_and_taken_out(tmp_path: Path, demo_model: Path
     assert run("models", "folders", "add").returncode == 1
 
 
-def test_what_downloads_left_is_listed_and_removed() -> None:
+def test_leftovers_of_downloads_are_listed_and_removed() -> None:
     bad = models_dir() / "m.gguf.bad"
     bad.parent.mkdir(parents=True)
     bad.write_bytes(b"x" * 5_000)
@@ -63,7 +63,7 @@ def test_what_downloads_left_is_listed_and_removed() -> None:
     assert "nothing to remove" in run("models", "remove", "leftovers", "--yes").stdout
 
 
-def test_a_log_becomes_a_report() -> None:
+def test_a_bug_report_is_made_from_a_log() -> None:
     book = LogBook.for_port(9_100)
     book.add("srv load_model: --api-key abcdef0123 was given")
     book.close()

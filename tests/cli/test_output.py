@@ -32,12 +32,12 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 class TestOutput:
     @pytest.mark.parametrize("arguments", [PLAN, ["models", "--json"]], ids=" ".join)
-    def test_an_answer_without_an_output_is_an_error(self, arguments: list[str]) -> None:
+    def test_a_closed_output_is_an_error(self, arguments: list[str]) -> None:
         result = shell(f"{LAUNCHER} {shlex.join(arguments)} >&-")
         assert (result.returncode, result.stderr) == (1, "Error: The output could not be written: it is closed.\n")
 
     @pytest.mark.parametrize("arguments", [PLAN, [*PLAN, "--json"], ["models"], ["models", "--json"]], ids=" ".join)
-    def test_an_answer_that_has_no_room_is_an_error(self, arguments: list[str]) -> None:
+    def test_a_full_disk_behind_the_output_is_an_error(self, arguments: list[str]) -> None:
         with Path("/dev/full").open("w") as full:
             started = forked.start(*arguments, stdout=full.fileno(), stderr=subprocess.PIPE)
         with started as program:
@@ -45,11 +45,11 @@ class TestOutput:
         why = "No space left on device"
         assert (program.returncode, result) == (1, f"Error: The output could not be written: {why}.\n")
 
-    def test_without_any_output_the_exit_code_tells(self) -> None:
+    def test_without_any_output_the_exit_code_reports_the_failure(self) -> None:
         assert shell(f"{LAUNCHER} models >&- 2>&-").returncode == 1
         assert shell(f"{LAUNCHER} models 2>&-").returncode == 0
 
-    def test_a_reader_that_leaves_is_no_error_of_ours(self) -> None:
+    def test_a_closed_pipe_is_not_reported_as_an_error(self) -> None:
         result = shell(f'{LAUNCHER} models qwen3.6-35b-a3b-mtp | head -1; echo "${{PIPESTATUS[0]}}"')
         assert result.stdout.splitlines()[0] == "Qwen3.6-35B-A3B with MTP head (qwen3.6-35b-a3b-mtp)"
         assert result.stdout.splitlines()[1] in ("141", "0")  # 0 where all went into the pipe before
@@ -75,7 +75,7 @@ def test_an_empty_value_is_wrong_usage(arguments: list[str], what: str) -> None:
     assert f"error: {what} is empty: give it a value, or leave it out\n" in result.stderr
 
 
-def test_an_empty_value_behind_the_sign_is_the_engine_s() -> None:
+def test_an_empty_value_after_the_separator_is_passed_to_the_engine() -> None:
     result = run(*PLAN, "--json", "--", "--alias", "")
     assert json.loads(result.stdout)["plans"][0]["argv"][-2:] == ["--alias", ""]
 
@@ -86,7 +86,7 @@ class TestHome:
         [PLAN, ["estimate", "x.gguf"], ["models"], ["status"], ["stop"], ["chat", "hi"], ["serve", "--model", "demo"]],
         ids=" ".join,
     )
-    def test_a_file_in_its_place_is_reported_by_every_verb(self, arguments: list[str], tmp_path: Path) -> None:
+    def test_a_file_in_place_of_the_home_is_reported_by_every_verb(self, arguments: list[str], tmp_path: Path) -> None:
         blocked = tmp_path / "file"
         blocked.touch()
         result = run(*arguments, MTP_LAUNCHER_HOME=str(blocked))
@@ -95,7 +95,7 @@ class TestHome:
         assert error == f"Error: MTP_LAUNCHER_HOME is {blocked}, but {blocked} is not a folder."
         assert hint.strip().startswith("Set MTP_LAUNCHER_HOME to a writable folder")
 
-    def test_one_that_cannot_be_made_leaves_the_figures(self, demo_model: Path) -> None:
+    def test_a_home_that_cannot_be_created_leaves_the_formula_figures(self, demo_model: Path) -> None:
         words = ("estimate", str(demo_model), "--gpu-memory", "8", "--ask-engine", "--json")
         result = run(*words, MTP_LAUNCHER_HOME="/proc/nothing")
         assert result.returncode == 1

@@ -49,7 +49,7 @@ def first(*arguments: str, extra: Sequence[str] = (), **environment: str) -> dic
 
 
 class TestJson:
-    def test_it_has_what_programs_were_promised(self) -> None:
+    def test_plan_json_has_its_documented_keys(self) -> None:
         result = answer("--gpu-memory", "24")
         assert result["plans"]
         for plan in result["plans"]:
@@ -79,7 +79,7 @@ class TestJson:
         )
         assert plan["env"] == {}  # of another computer's engine nothing is known
 
-    def test_what_is_not_known_is_null(self) -> None:
+    def test_unknown_values_are_null(self) -> None:
         result = answer("--gpu-memory", "80")
         assert result["machine"]["host_mib"] is None
         assert result["machine"]["gpu"] is None
@@ -98,7 +98,7 @@ class TestJson:
         assert without["without_mtp"] == without["tokens_per_second"] == expected["without_mtp"]
 
     @pytest.mark.thorough
-    def test_cards_are_named(self) -> None:
+    def test_typical_cards_are_named(self) -> None:
         assert answer("--gpu", "5060 ti 8GB")["machine"]["gpu"] == "NVIDIA GeForce RTX 5060 Ti"
         pair = answer("--gpu-memory", "24+12")["machine"]
         assert (pair["gpus"], pair["cards"]) == (2, ["NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 3060"])
@@ -110,7 +110,7 @@ class TestJson:
         assert unknown.returncode == 2
         assert "NVIDIA GeForce RTX 4090" in unknown.stderr
 
-    def test_the_machine_is_what_was_described(self) -> None:
+    def test_the_described_machine_is_in_the_json(self) -> None:
         result = answer(
             "--gpu-memory", "16", "--free-memory", "15000", "--headless", "--host-memory", "32", "--backend", "vulkan"
         )
@@ -126,7 +126,7 @@ class TestJson:
         }  # fmt: skip
         assert result["plans"][0]["backend"] == "vulkan"
 
-    def test_every_option_is_taken(self) -> None:
+    def test_every_option_is_used(self) -> None:
         plan = first(
             "--model", MOE, "--gpu-memory", "80", "--quant", "UD-Q4_K_M", "--ctx", "65536", "--kv", "q4_0",
             "--draft", "1", "--ubatch", "1024", "--n-cpu-moe", "5", "--slots", "2",
@@ -137,10 +137,10 @@ class TestJson:
         assert {name: plan[name] for name in wanted} == wanted
         assert plan["status"] == "OFFLOADS"
 
-    def test_a_quantisation_may_be_named_twice_if_it_is_the_same(self) -> None:
+    def test_the_same_quantisation_may_be_named_twice(self) -> None:
         assert first(f"{MOE}:UD-IQ4_XS", "--quant", "ud-iq4_xs", "--gpu-memory", "24")["quant"] == "UD-IQ4_XS"
 
-    def test_without_mtp(self) -> None:
+    def test_options_that_turn_mtp_off(self) -> None:
         for words in (["--no-mtp"], ["--draft", "0"], ["--no-mtp", "--draft", "0"]):
             plan = first("--gpu-memory", "24", *words)
             assert (plan["draft"], plan["parts"]["draft_kv"]) == (0, 0)
@@ -148,14 +148,14 @@ class TestJson:
 
 
 class TestExtra:
-    def test_arguments_of_the_user_s_own_come_last_as_they_are(self) -> None:
+    def test_extra_arguments_come_last_and_unchanged(self) -> None:
         words = ["--threads", "8", "-ot", "exps=CPU", "--json", "two words"]
         result = run("--gpu-memory", "24", "--json", "--", *words)
         plan = json.loads(result.stdout)["plans"][0]
         assert plan["argv"][-len(words) :] == words == plan["extra"]
         assert plan["argv"][: -len(words)] == first("--gpu-memory", "24")["argv"]
 
-    def test_they_are_shown_as_the_user_s(self) -> None:
+    def test_extra_arguments_are_marked_in_the_text(self) -> None:
         result = run("--gpu-memory", "24", "--", "--threads", "8", "two words")
         command = result.stdout[result.stdout.index("  command") :].split("\n\n")[0]
         assert "and yours: --threads 8 'two words'" in " ".join(command.split())
@@ -173,7 +173,7 @@ class TestExtra:
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else None,
     )
-    def test_those_that_change_the_memory_are_said_to_be_uncounted(
+    def test_extra_arguments_that_change_the_memory_are_warned_about(
         self, words: list[str], expected: str | None
     ) -> None:
         plain, plan = first("--gpu-memory", "24"), first("--gpu-memory", "24", extra=words)
@@ -183,7 +183,7 @@ class TestExtra:
         text = " ".join(run("--gpu-memory", "24", "--", *words).stdout.split())
         assert (expected or "not counted") in text or expected is None
 
-    def test_a_word_without_the_sign_is_wrong_usage(self) -> None:
+    def test_a_word_without_the_separator_is_wrong_usage(self) -> None:
         assert run("qwen3.5-9b-mtp", "--gpu-memory", "24", "something").returncode == 2
 
 
@@ -200,14 +200,14 @@ class TestText:
     @pytest.mark.cases(4)
     @pytest.mark.parametrize("arguments", MACHINES, ids=" ".join)
     @pytest.mark.parametrize("columns", [60, 80, 120])
-    def test_it_is_as_wide_as_the_terminal(self, columns: int, arguments: list[str]) -> None:
+    def test_the_output_is_as_wide_as_the_terminal(self, columns: int, arguments: list[str]) -> None:
         output = run(*arguments, COLUMNS=str(columns)).stdout
         long = [line for line in output.splitlines() if len(line) > columns]
         assert len(output.splitlines()) > 2
         assert [line for line in long if " " in line[12:]] == []  # but for a file's name, which is whole
         assert output.split() == run(*arguments, COLUMNS="10000").stdout.split()
 
-    def test_it_says_what_how_why_and_what_to_mind(self) -> None:
+    def test_the_text_has_settings_memory_reasons_and_cautions(self) -> None:
         output = run("--gpu-memory", "16").stdout
         assert output.startswith("A GPU of 16 GiB (cuda): 15,843 MiB free, 1,024 of them to stay free\n")
         for label in ("settings", "memory", "why", "caution", "measured", "file", "command"):
@@ -216,7 +216,7 @@ class TestText:
         assert "Other plans" in output
         assert output.count("NJannasch") == 1
 
-    def test_each_guess_is_called_one(self, home: Path) -> None:
+    def test_each_guess_is_marked(self, home: Path) -> None:
         def memory(backend: str, *more: str) -> str:
             result = " ".join(run("--gpu-memory", "24", "--backend", backend, *more).stdout.split())
             return result[result.index(" memory ") : result.index(" why ")]
@@ -229,10 +229,10 @@ class TestText:
         assert [text in memory("cuda", *own) for text in (unread, guess)] == [False, False]
         assert [text in memory("metal", *own) for text in (unread, guess)] == [False, True]
 
-    def test_where_nobody_measured_that_is_reported(self) -> None:
+    def test_missing_published_runs_are_reported(self) -> None:
         assert "no similar run was published" in run("--gpu-memory", "80").stdout
 
-    def test_what_cannot_be_planned_says_what_to_do(self, home: Path) -> None:
+    def test_a_model_that_cannot_be_planned_has_a_hint(self, home: Path) -> None:
         path = home / "config" / "models" / "mine.toml"
         path.parent.mkdir(parents=True)
         file = '{ quant = "Q8_0", file = "a.gguf" }'
@@ -242,7 +242,7 @@ class TestText:
         output = " ".join(result.stdout.split())
         assert "Not planned: mine Q8_0: its layout is unknown. `mtp-launcher models mine --refresh`" in output
 
-    def test_a_host_that_is_short_is_reported_first(self) -> None:
+    def test_too_little_host_memory_is_reported_first(self) -> None:
         described = "--model", MOE, "--quant", "UD-Q4_K_M", "--gpu-memory", "12", "--host-memory", "8"
         assert answer(*described, code=1)["plans"][0]["host_short"]
         result = " ".join(run(*described).stdout.split())
@@ -259,7 +259,7 @@ class TestText:
 
 
 class TestExitCodes:
-    def test_one_when_all_are_too_big(self) -> None:
+    def test_exit_code_1_if_all_plans_are_too_big(self) -> None:
         tiny = "--gpu-memory", "2", "--free-memory", "300"
         result = answer(*tiny, code=1)
         assert {plan["status"] for plan in result["plans"]} == {"TOO BIG"}
@@ -295,7 +295,7 @@ class TestExitCodes:
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else value,
     )
-    def test_one_with_a_sentence_and_a_way_out(self, arguments: list[str], code: str) -> None:
+    def test_exit_code_1_with_a_sentence_and_a_hint(self, arguments: list[str], code: str) -> None:
         machine = {"--gpu-memory", "--free-memory", "--backend", "--unified-memory"}
         described = [] if machine & {*arguments} else ["--gpu-memory", "24"]
         error = answer(*described, *arguments, code=1)["error"]
@@ -303,7 +303,7 @@ class TestExitCodes:
         assert error["message"].endswith(".")
         assert error["hint"].endswith(".")
 
-    def test_an_error_in_text(self) -> None:
+    def test_an_error_is_printed_as_text(self) -> None:
         result = run("--model", "qwen3.6-35b", "--gpu-memory", "24")
         assert (result.returncode, result.stdout) == (1, "")
         error, hint = result.stderr.splitlines()
@@ -315,7 +315,7 @@ class TestExitCodes:
         [["--gpu-memory", "nan"], ["--gpu-memory", "1e9"], ["--intent", "fast"], ["--backend", "opencl"], ["--fly"]],
         ids=" ".join,
     )
-    def test_two_for_wrong_usage(self, arguments: list[str]) -> None:
+    def test_exit_code_2_for_wrong_usage(self, arguments: list[str]) -> None:
         result = run(*arguments)
         assert result.returncode == 2
         assert "Traceback" not in result.stderr
@@ -328,7 +328,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class TestThisMachine:
-    def test_without_a_gpu_it_is_the_processor(self) -> None:
+    def test_without_a_gpu_the_processor_is_planned(self) -> None:
         result = answer("--host-memory", "64")
         assert (result["machine"]["backend"], result["machine"]["free_mib"]) == ("cpu", 49_152)
         plan = result["plans"][0]
@@ -337,7 +337,7 @@ class TestThisMachine:
         text = run("--host-memory", "64").stdout
         assert text.startswith("No usable GPU: the processor (cpu): 49,152 MiB free")
 
-    def test_with_a_driver_the_gpu_s_free_memory_counts(self, driver: str) -> None:
+    def test_with_a_driver_the_free_memory_of_the_gpu_counts(self, driver: str) -> None:
         result = answer(LD_LIBRARY_PATH=driver)
         machine, plan = result["machine"], result["plans"][0]
         assert (machine["described"], machine["gpu"], machine["backend"]) == (False, "NVIDIA Stub 24GB", "cuda")
@@ -359,7 +359,7 @@ class TestThisMachine:
         assert run(LD_LIBRARY_PATH=driver, STUB_GPUS="2").stdout.startswith("2 x NVIDIA Stub 24GB (cuda)")
 
 
-def test_what_is_wrong_in_a_file_of_the_user_s_is_reported_and_the_rest_is_planned(home: Path) -> None:
+def test_errors_in_a_file_of_the_user_are_reported_and_the_rest_is_planned(home: Path) -> None:
     folder = home / "config" / "models"
     folder.mkdir(parents=True)
     (folder / "mine.toml").write_text('[[models]]\nid = "mine"\nname = "Mine"\nfiles = []\n')
@@ -374,6 +374,6 @@ def test_what_is_wrong_in_a_file_of_the_user_s_is_reported_and_the_rest_is_plann
     assert (missed.returncode, missed.stderr.count("Left out: ")) == (1, 1)
 
 
-def test_the_choices_are_those_of_the_types_they_stand_for() -> None:
+def test_choices_of_options_equal_those_of_their_types() -> None:
     assert Backend.__args__ == BACKENDS  # type: ignore[attr-defined]
     assert Intent.__args__ == INTENTS  # type: ignore[attr-defined]

@@ -50,7 +50,7 @@ class TestInstalledEngine:
         " --n-cpu-moe --device --spec-type --spec-draft-n-max"
     )
 
-    def test_its_own_path_and_flags_are_used(self, tmp_path: Path) -> None:
+    def test_the_plan_uses_the_path_and_flags_of_the_engine(self, tmp_path: Path) -> None:
         engine = llama_server(tmp_path, self.FLAGS)
         plan = first("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}")
         assert plan["argv"][0] == str(engine)
@@ -59,7 +59,7 @@ class TestInstalledEngine:
         assert plan["argv"][0] == str(engine)
         assert "--device none" in " ".join(plan["argv"])
 
-    def test_one_that_sees_no_gpu_is_not_what_serve_would_take(self, tmp_path: Path) -> None:
+    def test_an_engine_that_lists_no_gpu_is_not_used_for_the_plan(self, tmp_path: Path) -> None:
         engine = llama_server(tmp_path, self.FLAGS)
         engine.write_text(engine.read_text().replace("A card (24082", "A card (none"))
         plan = first("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}")
@@ -67,7 +67,7 @@ class TestInstalledEngine:
         assert plan["argv"][2].endswith("builtin.py")
         assert plan["env"].keys() == {"XDG_CONFIG_HOME"}
 
-    def test_one_that_is_too_old_costs_no_plan(self, tmp_path: Path) -> None:
+    def test_an_engine_that_is_too_old_does_not_prevent_a_plan(self, tmp_path: Path) -> None:
         llama_server(tmp_path, "--model --ctx-size --parallel --flash-attn")
         plan = first("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}")
         assert plan["argv"][0] == "llama-server"
@@ -77,7 +77,7 @@ class TestInstalledEngine:
         assert "The engine in use cannot run this plan." in text
 
     @pytest.mark.parametrize("has_cache", [True, False])
-    def test_an_expert_cache_is_planned_where_it_has_one(self, tmp_path: Path, has_cache: bool) -> None:
+    def test_an_expert_cache_is_planned_if_the_engine_has_one(self, tmp_path: Path, has_cache: bool) -> None:
         engine = llama_server(tmp_path, self.FLAGS + (" --moe-cache-mib" if has_cache else ""))
         card = "NVIDIA GeForce RTX 3060 (12288 MiB, 11882"
         engine.write_text(engine.read_text().replace("A card (24082 MiB, 23500", card))
@@ -104,7 +104,7 @@ class TestAskEngine:
         return own_model(home, model("qwen35-9b-q4_k_m"))
 
     @pytest.mark.usefixtures("own")
-    def test_the_first_plan_has_the_engine_s_figures_beside_it(self) -> None:
+    def test_the_first_plan_shows_the_figures_of_the_engine(self) -> None:
         plan = first("--model", "own", "--gpu-memory", "16", "--ask-engine")
         assert plan["engine"].keys() >= {
             "model_mib", "context_mib", "compute_mib", "draft_context_mib", "draft_compute_mib", "seconds",
@@ -119,7 +119,7 @@ class TestAskEngine:
         assert "the formula for cpu says" in text
 
     @pytest.mark.usefixtures("own")
-    def test_when_it_cannot_be_asked_the_plans_stand(self, home: Path) -> None:
+    def test_plans_are_printed_if_the_engine_cannot_be_asked(self, home: Path) -> None:
         (home / "cache").mkdir()
         (home / "cache" / "twins").touch()  # no folder can be made there
         plan = first("--model", "own", "--gpu-memory", "16", "--ask-engine", code=1)
@@ -130,7 +130,7 @@ class TestAskEngine:
         assert text.returncode == 1
         assert "could not be asked. " in " ".join(text.stdout.split())
 
-    def test_the_header_comes_from_the_hub_at_the_revision_that_is_planned(self, hub: Hub, demo_model: Path) -> None:
+    def test_the_header_is_read_from_the_hub_at_the_planned_revision(self, hub: Hub, demo_model: Path) -> None:
         folder = hub.folder / "unsloth" / "Qwen3.6-35B-A3B-MTP-GGUF"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf").write_bytes(demo_model.read_bytes())
@@ -140,7 +140,7 @@ class TestAskEngine:
         assert {request["method"] for request in hub.requests()} == {"HEAD", "GET"}
 
     @pytest.mark.usefixtures("hub")
-    def test_a_hub_without_that_file_costs_no_plan(self) -> None:
+    def test_a_file_missing_on_the_hub_does_not_prevent_a_plan(self) -> None:
         plan = first("--gpu-memory", "16", "--ask-engine", code=1)
         assert plan["engine"] is None
         assert plan["engine_error"]["message"]

@@ -40,7 +40,7 @@ def first(*arguments: str) -> dict[str, Any]:
     return plan
 
 
-def test_a_file_is_planned_from_its_header_as_a_model_of_the_catalogue_is(nine: Path) -> None:
+def test_a_file_is_planned_from_its_header_like_a_catalogue_model(nine: Path) -> None:
     (plan,) = answer(str(nine), *CARD)["plans"]
     assert plan.keys() == first("qwen3.5-9b-mtp", *CARD).keys() >= KEYS
     assert plan["parts"].keys() == PARTS
@@ -52,7 +52,7 @@ def test_a_file_is_planned_from_its_header_as_a_model_of_the_catalogue_is(nine: 
     assert run(str(nine), "--model", str(nine)).returncode == 2
 
 
-def test_its_context_is_the_longest_that_fits(nine: Path) -> None:
+def test_the_context_is_the_longest_that_fits(nine: Path) -> None:
     found = {gib: first(str(nine), "--gpu-memory", gib) for gib in ("6", "8", "12", "16", "24")}
     contexts = [plan["ctx"] for plan in found.values()]
     assert contexts == sorted(contexts)
@@ -76,7 +76,7 @@ def test_a_file_without_a_head_is_planned_without_mtp(tmp_path: Path) -> None:
     assert answer(str(path), *CARD, "--draft", "3", code=1)["error"]["code"] == "model_has_no_mtp_head"
 
 
-def test_a_file_of_the_catalogue_has_the_catalogues_plan_however_it_is_named() -> None:
+def test_a_catalogue_file_has_the_same_plan_under_any_name() -> None:
     assert NINE.repo
     path = models_dir() / NINE.repo / FILE.file
     path.parent.mkdir(parents=True)
@@ -90,7 +90,7 @@ def test_a_file_of_the_catalogue_has_the_catalogues_plan_however_it_is_named() -
     assert first(f"{NINE.repo}:{FILE.file}", *CARD)["model"] == "qwen3.5-9b-mtp"
 
 
-def test_another_model_under_a_name_of_the_catalogue_is_planned_as_what_it_is(demo_model: Path) -> None:
+def test_another_model_with_a_catalogue_file_name_is_planned_as_itself(demo_model: Path) -> None:
     assert NINE.repo
     path = models_dir() / NINE.repo / FILE.file
     path.parent.mkdir(parents=True)
@@ -99,14 +99,14 @@ def test_another_model_under_a_name_of_the_catalogue_is_planned_as_what_it_is(de
     assert (plan["model"], plan["bytes"]) == (str(path), demo_model.stat().st_size)
 
 
-def test_a_file_of_the_hub_that_is_here(demo_model: Path) -> None:
+def test_a_downloaded_hub_file_is_planned(demo_model: Path) -> None:
     path = models_dir() / "someone" / "Demo-GGUF" / "demo-F16.gguf"
     path.parent.mkdir(parents=True)
     shutil.copy(demo_model, path)
     assert first("someone/Demo-GGUF:demo-F16.gguf", *CARD)["path"] == str(path)
 
 
-def test_what_is_not_here_or_is_no_model_is_reported(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_file_is_reported(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
     for name, code in (
@@ -123,13 +123,13 @@ def test_what_is_not_here_or_is_no_model_is_reported(tmp_path: Path) -> None:
 class TestImpossiblePlans:
     SMALL = ("--gpu-memory", "6", "--host-memory", "16")
 
-    def test_a_plan_without_a_model_never_leads_with_it(self) -> None:
+    def test_a_plan_without_a_named_model_proposes_models_that_fit(self) -> None:
         result = answer(*self.SMALL)
         assert result["smaller"] is None
         assert [plan["status"] for plan in result["plans"]].count("TOO BIG") == 0
         assert not any(plan["host_short"] for plan in result["plans"])
 
-    def test_a_named_file_is_too_big_and_a_model_that_works_is_named(self) -> None:
+    def test_a_named_model_that_is_too_big_has_a_smaller_one_beside_it(self) -> None:
         result = answer("qwen3.6-35b-a3b-mtp:UD-Q4_K_M", *self.SMALL, code=1)
         (plan,) = result["plans"]
         assert (plan["status"], plan["host_short"]) == ("TOO BIG", True)
@@ -139,7 +139,7 @@ class TestImpossiblePlans:
         assert "cannot work well here: there is too little host memory. What fits: " in text
         assert f"{smaller['name']}, {smaller['quant']}, {smaller['bytes'] / 2**30:.1f} GiB" in text
 
-    def test_a_file_of_ones_own_that_is_too_big(self, tmp_path: Path) -> None:
+    def test_a_local_file_that_is_too_big_has_a_smaller_model_beside_it(self, tmp_path: Path) -> None:
         path = tmp_path / "large.gguf"
         write(path, "Large", model("qwen35moe-35b-q3_k_xl"))
         result = answer(str(path), "--gpu-memory", "6", "--host-memory", "8", code=1)
@@ -176,14 +176,14 @@ class TestOnTheHub:
             ("someone/nothing", "refused"),
         ],
     )
-    def test_what_is_not_there_is_reported(self, name: str, code: str) -> None:
+    def test_a_missing_repository_is_reported(self, name: str, code: str) -> None:
         assert answer(name, *CARD, code=1)["error"]["code"] == code
 
-    def test_no_network_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_network_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
         assert answer("someone/Planned-GGUF", *CARD, code=1)["error"]["code"] == "unreachable"
 
-    def test_a_repository_of_the_catalogue_is_its_entry(self, hub: Hub) -> None:
+    def test_a_repository_of_the_catalogue_is_planned_as_its_entry(self, hub: Hub) -> None:
         assert NINE.repo
         assert first(NINE.repo, *CARD) == first(NINE.id, *CARD)
         assert hub.requests() == []
@@ -204,7 +204,7 @@ class TestEstimateSource:
         assert not described["compute_exact"]  # the engine here computes by cpu
         assert described["low_mib"] < described["high_mib"]
 
-    def test_an_unknown_graph_is_asked_about(self, tmp_path: Path) -> None:
+    def test_the_engine_is_asked_about_an_unknown_graph(self, tmp_path: Path) -> None:
         path = tmp_path / "stable.gguf"
         write_decoder(path)
         plan = first(str(path))
@@ -214,7 +214,7 @@ class TestEstimateSource:
         assert (described["estimated_by"], described["compute_exact"]) == ("formula", False)
         assert any("the formula is not exact" in text for text in described["cautions"])
 
-    def test_a_known_graph_is_the_formula_s(self, nine: Path) -> None:
+    def test_the_formula_is_used_for_a_known_graph(self, nine: Path) -> None:
         assert first(str(nine))["estimated_by"] == "formula"
 
 

@@ -17,12 +17,12 @@ def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
     return json.loads(run("preset", *arguments, "--json").stdout)
 
 
-def test_without_any_it_says_what_makes_one(home: Path) -> None:
+def test_an_empty_list_names_the_command_that_saves_tuned_settings(home: Path) -> None:
     assert "`mtp-launcher tune --apply` saves some." in run("preset").stdout
     assert answer() == {"presets": []}
 
 
-def test_they_are_listed_with_what_has_changed(home: Path) -> None:
+def test_tuned_settings_are_listed_with_what_has_changed(home: Path) -> None:
     kept()
     result = " ".join(run("preset").stdout.split())
     assert result.startswith("Qwen3.6-35B-A3B UD-Q3_K_XL draft 2, kv q8_0, p-min 0.5 (Draft 2 is 41 % faster")
@@ -33,7 +33,7 @@ def test_they_are_listed_with_what_has_changed(home: Path) -> None:
     assert listed["changed"]
 
 
-def test_one_goes_out_and_comes_in_elsewhere(home: Path, tmp_path: Path) -> None:
+def test_tuned_settings_are_exported_and_imported(home: Path, tmp_path: Path) -> None:
     preset = kept()
     file = tmp_path / "preset.json"
     assert answer("export", "q3_k", "--to", str(file)) == {"model": preset.model.label_with_quant, "path": str(file)}
@@ -59,7 +59,7 @@ def test_one_goes_out_and_comes_in_elsewhere(home: Path, tmp_path: Path) -> None
         ({"model": "x"}, "model is not a server setting"),
     ],
 )
-def test_what_is_no_setting_is_not_taken_in(home: Path, tmp_path: Path, settings: dict[str, Any], what: str) -> None:
+def test_unknown_settings_are_not_imported(home: Path, tmp_path: Path, settings: dict[str, Any], what: str) -> None:
     file = tmp_path / "preset.json"
     exported = json.loads(kept().export_text())
     run("preset", "forget", "qwen")
@@ -70,7 +70,7 @@ def test_what_is_no_setting_is_not_taken_in(home: Path, tmp_path: Path, settings
     assert load_tuned_settings() == ()
 
 
-def test_what_is_not_there_is_reported(home: Path, tmp_path: Path) -> None:
+def test_unknown_names_and_files_are_reported(home: Path, tmp_path: Path) -> None:
     kept()
     measured(environment=replace(ENVIRONMENT, model=replace(MODEL, name="Another")))
     for words, what in (

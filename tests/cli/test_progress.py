@@ -27,7 +27,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> _Screen:
     return screen
 
 
-def test_why_it_waits_is_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reason_of_a_wait_is_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     bar = ProgressBar()
     bar.show_progress("Downloading", 1, 10)
     bar.show_progress("Waiting", 1, 10, note="The server did not answer. Again in 2 s.")
@@ -36,14 +36,14 @@ def test_why_it_waits_is_reported_at_once(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == "Waiting: 10 %  1 bytes of 10 bytes  The server did not answer. Again in 2 s.\n"
 
 
-def test_a_terminal_shows_at_once_why_it_waits_and_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_the_whole_reason_of_a_wait_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     screen, bar = terminal(monkeypatch, 100), ProgressBar()
     bar.show_progress("Downloading", 5, 10, speed=1.0, left_s=5.0)
     bar.show_progress("Waiting", 5, 10, note=WHY)
     assert screen.getvalue().split("\r")[-1].rstrip() == f"Waiting 50 %  {WHY}"
 
 
-def test_a_note_without_room_stands_above_the_bar_in_whole_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_note_stands_above_the_bar_in_whole_words(monkeypatch: pytest.MonkeyPatch) -> None:
     screen, bar = terminal(monkeypatch, 80), ProgressBar()
     bar.show_progress("Downloading", 5, 10)
     for _ in range(2):
@@ -63,27 +63,27 @@ def test_a_narrow_terminal_drops_whole_fields(monkeypatch: pytest.MonkeyPatch) -
     assert screen.getvalue().rstrip().endswith("… 50 %")
 
 
-def test_what_is_missing_is_reported_where_rounding_would_hide_it() -> None:
+def test_a_rounded_100_percent_is_not_shown_before_the_end() -> None:
     assert format_done_bytes(8_612_000, 8_640_000) == "all but 28 kB of 8.6 MB"
     assert format_done_bytes(8_640_000, 8_640_000) == "8.6 MB of 8.6 MB"
     assert format_done_bytes(5, None) == "5 bytes"
 
 
-def test_programs_are_reported_at_once_why_it_waits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_reports_the_reason_of_a_wait_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = Reporter(as_json=True)
     for note in ("", WHY, WHY, ""):
         reporter.show_progress("a.gguf", Progress(5, 10, note=note), {"event": "progress"})
     assert [json.loads(line)["note"] for line in capsys.readouterr().out.splitlines()] == [None, WHY, None]
 
 
-def test_lines_are_printed_when_something_changed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_is_printed_only_after_a_change(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = Reporter(as_json=False)
     for percent in (1, 1, 2):
         reporter.show_event({"percent": percent}, [f"{percent} %"], topic="loading", state=percent)
     assert capsys.readouterr().out == "1 %\n2 %\n"
 
 
-def test_a_status_is_overwritten_in_place_and_gone_before_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_status_is_overwritten_in_place_and_erased_before_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     screen, reporter = terminal(monkeypatch, 80), Reporter(as_json=False)
     reporter.show_status("round 1, a long prompt: 10.0 tokens/s")
     reporter.show_status("round 2: too short")
@@ -91,13 +91,13 @@ def test_a_status_is_overwritten_in_place_and_gone_before_a_line(monkeypatch: py
     assert [text.strip() for text in screen.getvalue().split("\r")][2:] == ["round 2: too short", "", "A point."]
 
 
-def test_a_status_is_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_status_is_shown_on_terminals_only(capsys: pytest.CaptureFixture[str]) -> None:
     for as_json in (True, False):
         Reporter(as_json=as_json).show_status("round 1")
     assert capsys.readouterr() == ("", "")
 
 
-def test_states_in_a_file_are_their_words_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_states_in_a_file_are_words_only(capsys: pytest.CaptureFixture[str]) -> None:
     line = StateLine()
     for status in (ServerStatus(ServerState.LOADING), ServerStatus(ServerState.LOADING, percent=50.0)):
         line.show_event(status)
@@ -105,7 +105,7 @@ def test_states_in_a_file_are_their_words_alone(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == "Loading the model\nReady\n"
 
 
-def test_a_state_on_a_terminal_covers_the_percentage_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_on_a_terminal_overwrites_the_percentage(monkeypatch: pytest.MonkeyPatch) -> None:
     screen, line = terminal(monkeypatch, 80), StateLine()
     line.show_event(ServerStatus(ServerState.LOADING))
     line.show_event(ServerStatus(ServerState.LOADING, percent=50.0))

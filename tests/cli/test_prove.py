@@ -42,14 +42,14 @@ def find_check(report: Mapping[str, Any], name: str) -> dict[str, Any]:
     return next(check for check in report["checks"] if check["id"] == name)
 
 
-def test_each_check_stands_beside_the_line_that_it_is_about() -> None:
+def test_each_check_is_beside_its_documented_claim() -> None:
     for check in CHECKS.values():
         lines = (ROOT / check.document).read_text("utf-8").splitlines()
         for row in check.rows.values():
             assert any(row in line and f"`{check.id}`" in line for line in lines), (check.id, row)
 
 
-def test_the_demo_is_proven_and_nobody_is_named(tmp_path: Path) -> None:
+def test_the_demo_passes_and_the_report_names_nobody(tmp_path: Path) -> None:
     person = tmp_path / PERSON
     person.mkdir()
     report_file, workload = person / "report.md", person / "boats.toml"
@@ -84,7 +84,7 @@ def test_the_demo_is_proven_and_nobody_is_named(tmp_path: Path) -> None:
     assert "already exists" in again.stderr
 
 
-def test_a_running_server_is_left_alone() -> None:
+def test_a_running_server_is_not_changed() -> None:
     with forked.start("serve", "demo", "--json", stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         ready = json.loads(server.stdout.readline())
@@ -150,7 +150,7 @@ def prove_card(
 
 
 @pytest.mark.thorough
-def test_a_card_is_as_nvidia_smi_and_the_plan_say(card: Mapping[str, str], demo_model: Path) -> None:
+def test_figures_of_a_card_are_compared_with_nvidia_smi_and_the_plan(card: Mapping[str, str], demo_model: Path) -> None:
     code, report = prove_card(card, demo_model)
     confirmed = {name for name, result in results(report).items() if result == "confirmed"}
     nvml = {name for name in CHECKS if name.startswith("nvml-")}
@@ -159,7 +159,7 @@ def test_a_card_is_as_nvidia_smi_and_the_plan_say(card: Mapping[str, str], demo_
     assert find_check(report, "plan-served")["line"] == "docs/accuracy.md: compute buffers, CUDA"
 
 
-def test_what_is_not_so_is_refuted(card: Mapping[str, str], demo_model: Path) -> None:
+def test_wrong_claims_are_refuted(card: Mapping[str, str], demo_model: Path) -> None:
     code, report = prove_card(card, demo_model, TAKES="4000", SMI_USED="9000")
     refuted = {name for name, result in results(report).items() if result == "refuted"}
     assert refuted >= {"nvml-used", "memory-served"}
@@ -176,7 +176,7 @@ def test_what_is_not_so_is_refuted(card: Mapping[str, str], demo_model: Path) ->
 
 
 @pytest.mark.thorough  # five checks of the detector, 2 s apart
-def test_heat_under_load_refutes(card: Mapping[str, str], demo_model: Path) -> None:
+def test_heat_under_load_refutes_a_claim(card: Mapping[str, str], demo_model: Path) -> None:
     code, report = prove_card(card, demo_model, STUB_REASONS="0x40", minutes="0.6")
     assert find_check(report, "throttling")["result"] == "refuted", report
     assert "too hot" in find_check(report, "throttling")["measured"]
@@ -185,7 +185,7 @@ def test_heat_under_load_refutes(card: Mapping[str, str], demo_model: Path) -> N
 
 
 @pytest.mark.thorough
-def test_ctrl_c_reports_what_was_tried() -> None:
+def test_ctrl_c_reports_the_finished_checks() -> None:
     pipe = subprocess.PIPE
     with forked.start("prove", "--minutes", "5", stdout=pipe, stderr=pipe) as proof:
         assert proof.stderr is not None

@@ -72,7 +72,7 @@ def mine(home: Path) -> str:
     return "mine"
 
 
-def test_a_hub_that_is_asked_too_often_is_waited_for_and_that_is_reported(
+def test_a_rate_limit_of_the_hub_is_waited_for_and_reported(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, target: Path
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("429*1"))
@@ -85,7 +85,7 @@ def test_a_hub_that_is_asked_too_often_is_waited_for_and_that_is_reported(
 
 
 class TestOutput:
-    def test_the_path_alone_is_the_output(self, target: Path) -> None:
+    def test_only_the_path_is_printed_to_standard_output(self, target: Path) -> None:
         result = run("pull", f"{REPO}:{FILE}")
         assert result.returncode == 0, result.stderr
         assert result.stdout == f"{target}\n"
@@ -98,7 +98,7 @@ class TestOutput:
         assert (again.returncode, again.stdout) == (0, result.stdout)
         assert "Already downloaded, and verified." in again.stderr
 
-    def test_the_file_that_suits_this_machine(self, mine: str, target: Path) -> None:
+    def test_the_file_that_suits_this_machine_is_chosen(self, mine: str, target: Path) -> None:
         result = run("pull", mine)
         assert result.returncode == 0, result.stderr
         assert result.stdout == f"{target}\n"
@@ -107,7 +107,7 @@ class TestOutput:
         assert second.startswith("  chosen for this machine: FITS, ")
         assert result.stderr.splitlines()[-1].endswith("Start it: mtp-launcher serve mine:F16")
 
-    def test_for_programs(self, target: Path, demo_model: Path) -> None:
+    def test_pull_as_json(self, target: Path, demo_model: Path) -> None:
         start, *events, done = lines("pull", f"{REPO}:{FILE}")
         assert (start["event"], start["files"]) == ("start", [f"{REPO}:{FILE}"])
         assert {event["event"] for event in events} == {"progress"}
@@ -120,7 +120,9 @@ class TestOutput:
         assert done["seconds"] > 0
         assert done["mtp_head"] == "present"
 
-    def test_a_head_that_was_lost(self, mine: str, headless_model: Path, repository: Path, home: Path) -> None:
+    def test_a_file_without_its_promised_head_is_reported(
+        self, mine: str, headless_model: Path, repository: Path, home: Path
+    ) -> None:
         shutil.copy(headless_model, repository / FILE)
         toml = home / "config" / "models" / "mine.toml"
         size = headless_model.stat().st_size
@@ -137,7 +139,7 @@ class TestOutput:
             assert "Start it with --draft 0" in refused.stderr
 
     @pytest.mark.parametrize("here", [["Q8_0"], ["F16", "Q8_0"]])
-    def test_a_plan_tells_which_file_is_served(self, here: list[str], mine: str, repository: Path, home: Path) -> None:
+    def test_the_plan_names_the_downloaded_file(self, here: list[str], mine: str, repository: Path, home: Path) -> None:
         shutil.copy(repository / FILE, repository / "small.gguf")
         toml = home / "config" / "models" / "mine.toml"
         file = f"{{ quant = 'Q8_0', file = 'small.gguf', size_bytes = {DEMO.files[0].size_bytes} }}, "
@@ -169,7 +171,7 @@ class TestOutput:
         assert error["hint"].endswith(".")
 
     @pytest.mark.parametrize("arguments", [[], ["a/b:x.gguf", "--limit", "0"], ["a/b:x.gguf", "--limit", "nan"]])
-    def test_a_wrong_command_line(self, arguments: list[str]) -> None:
+    def test_wrong_command_lines_are_refused(self, arguments: list[str]) -> None:
         assert run("pull", *arguments).returncode == 2
 
 
@@ -178,7 +180,7 @@ class TestInterruption:
     def half_of_it(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
 
-    def test_it_pauses_and_says_how_to_go_on(
+    def test_ctrl_c_pauses_and_says_how_to_resume(
         self, hub: Hub, target: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         pipe = subprocess.PIPE
@@ -201,7 +203,7 @@ class TestInterruption:
         assert target.read_bytes() == demo_model.read_bytes()
 
     @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals of this kind")
-    def test_on_a_terminal_there_is_a_bar_as_wide_as_that(self, demo_model: Path) -> None:
+    def test_a_progress_bar_is_as_wide_as_the_terminal(self, demo_model: Path) -> None:
         import fcntl
         import pty
         import struct
@@ -254,7 +256,7 @@ _ON_TERMINAL = (
 
 class TestAfterwards:
     @pytest.mark.thorough
-    def test_it_is_planned_estimated_served_and_not_removed_meanwhile(self, mine: str, target: Path) -> None:
+    def test_a_downloaded_model_is_planned_estimated_and_served(self, mine: str, target: Path) -> None:
         missing = run("serve", mine)
         assert missing.returncode == 1
         assert "Download it first: `mtp-launcher pull mine`." in missing.stderr
@@ -278,7 +280,7 @@ class TestAfterwards:
         assert removed["freed_bytes"] == DEMO.files[0].size_bytes
         assert not target.exists()
 
-    def test_the_list(self, target: Path) -> None:
+    def test_downloaded_models_are_listed(self, target: Path) -> None:
         assert "No models are on this machine." in run("models", "list").stdout
         assert lines("models", "list") == [{"models": [], "leftovers": []}]
         run("pull", f"{REPO}:{FILE}")
@@ -290,7 +292,7 @@ class TestAfterwards:
         assert (local["name"], local["state"], local["place"]) == (f"{REPO}:{FILE}", "good", "ours")
         assert (local["mtp_head"], local["quant"]) == ("present", "F16")
 
-    def test_verifying(self, target: Path) -> None:
+    def test_files_are_verified(self, target: Path) -> None:
         assert run("models", "verify").returncode == 0
         run("pull", f"{REPO}:{FILE}")
         result = run("models", "verify", f"{REPO}:{FILE}")
@@ -309,7 +311,7 @@ class TestAfterwards:
         assert read == []
         assert "\n0 bytes in all." in run("models", "list").stdout
 
-    def test_options_stand_anywhere(self, target: Path) -> None:
+    def test_options_may_stand_anywhere(self, target: Path) -> None:
         run("pull", f"{REPO}:{FILE}")
         what = f"{REPO}:{FILE}"
         (result,) = [json.loads(line) for line in run("models", "list", "--json", what).stdout.splitlines()]
@@ -325,7 +327,7 @@ class TestAfterwards:
         assert not target.exists()
 
     @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals of this kind")
-    def test_removing_is_asked_about(self, target: Path) -> None:
+    def test_removing_asks_for_confirmation(self, target: Path) -> None:
         run("pull", f"{REPO}:{FILE}")
         refused = run("models", "remove", f"{REPO}:{FILE}")
         assert refused.returncode == 1
@@ -354,7 +356,7 @@ class TestAfterwards:
         os.close(parent)
         return program.returncode
 
-    def test_a_cache_of_other_programs_is_theirs(self, tmp_path: Path, demo_model: Path) -> None:
+    def test_the_cache_of_other_programs_is_not_changed(self, tmp_path: Path, demo_model: Path) -> None:
         path = tmp_path / "hf" / "hub" / "models--cli--Demo-GGUF" / "snapshots" / ("a" * 40) / FILE
         path.parent.mkdir(parents=True)
         shutil.copy(demo_model, path)
@@ -367,5 +369,5 @@ class TestAfterwards:
     @pytest.mark.parametrize(
         "arguments", [["remove"], ["remove", "other", "--yes"], ["verify", "other"], ["demo", "x"]]
     )
-    def test_what_is_not_there(self, arguments: list[str]) -> None:
+    def test_a_missing_file_is_reported(self, arguments: list[str]) -> None:
         assert run("models", *arguments).returncode == 1

@@ -25,7 +25,7 @@ SHORT = [
 
 
 @pytest.mark.thorough
-def test_the_table_says_what_is_beyond_the_limit() -> None:
+def test_the_table_marks_values_beyond_the_limit() -> None:
     done = forked.run("quality", "demo", "--kv", "q4_0", *SHORT, env={"COLUMNS": "200"})
     assert done.returncode == 1, done.stderr
     head, row, *_ = done.stdout.splitlines()
@@ -36,7 +36,7 @@ def test_the_table_says_what_is_beyond_the_limit() -> None:
     assert "demo: 1 start against F16, KV f16, MTP off" in done.stderr.replace("\n", " ")
 
 
-def test_the_json_has_its_keys() -> None:
+def test_the_json_has_its_documented_keys() -> None:
     done = forked.run("quality", "demo", "--kv", "q8_0", *SHORT, "--json")
     assert done.returncode in (0, 1), done.stderr
     result, keys = json.loads(done.stdout.splitlines()[-1]), documented("quality")
@@ -45,14 +45,14 @@ def test_the_json_has_its_keys() -> None:
     assert keys["each of `rows`"] <= result["rows"][0].keys()
 
 
-def test_the_judged_values_cannot_be_set_otherwise() -> None:
+def test_options_that_the_check_varies_are_refused() -> None:
     done = forked.run("quality", "demo", "--set", "kv=q8_0")
     assert done.returncode == 1
     assert "Use --kv." in done.stderr
     assert "is not one of" in forked.run("quality", "demo", "--kv", "q3_9").stderr
 
 
-def test_the_defaults_are_those_of_the_check() -> None:
+def test_the_defaults_of_the_options_are_those_of_the_check() -> None:
     help_text = forked.run("quality", "--help").stdout
     assert f"(default {DEFAULT_TOKENS})" in help_text
     assert f"(default {DEFAULT_FILL:,})" in help_text

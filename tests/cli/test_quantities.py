@@ -33,7 +33,7 @@ from launcher.cli.quantities import parse_gib, parse_mib, parse_tokens
         (parse_mib, "14.5GB", 14_848),
     ],
 )
-def test_the_usual_spellings(read: Callable[[str], float], text: str, amount: float) -> None:
+def test_usual_spellings_are_parsed(read: Callable[[str], float], text: str, amount: float) -> None:
     assert read(text) == amount
 
 
@@ -41,13 +41,13 @@ def test_the_usual_spellings(read: Callable[[str], float], text: str, amount: fl
     "text", ["", " ", "K", "GB", "big", "nan", "inf", "1e9", "12,34", "128X", "1 2", "0x10", "--5", "9" * 400]
 )
 @pytest.mark.parametrize("read", [parse_tokens, parse_gib, parse_mib])
-def test_what_is_none(read: Callable[[str], float], text: str) -> None:
+def test_invalid_texts_are_refused(read: Callable[[str], float], text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="write it like"):
         read(text)
 
 
 @pytest.mark.parametrize("words", [["serve", "--port"], ["serve", "--slots"], ["keys", "--port"], ["stop", "--drain"]])
-def test_a_number_that_is_none_is_reported_in_words(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_number_is_reported_in_words(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*words, "80x"], lambda _: 0)
     assert ended.value.code == 2
@@ -56,13 +56,13 @@ def test_a_number_that_is_none_is_reported_in_words(words: list[str], capsys: py
     assert "invalid" not in output
 
 
-def test_there_is_no_part_of_a_token() -> None:
+def test_fractions_of_tokens_are_refused() -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=r'"0\.3K" is not a number of tokens'):
         parse_tokens("0.3K")
 
 
 @pytest.mark.parametrize("option", ["--ctx", "--ubatch", "--gpu-memory", "--free-memory", "--host-memory"])
-def test_the_option_is_named_with_an_example(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_names_the_option_with_an_example(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
     add_machine_options(parser)
     add_setting_options(parser)

@@ -37,7 +37,7 @@ def served(program: Any) -> Iterator[None]:  # noqa: ANN401 -- a subprocess.Pope
 
 
 @pytest.mark.thorough
-def test_settings_that_are_too_big_are_said_to_be_and_tried_all_the_same() -> None:
+def test_settings_that_are_too_big_are_warned_about_and_tried() -> None:
     command = ["prlimit", f"--as={2_800 << 20}", *forked.COMMAND, "serve", "demo", "--json"]
     with served(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)):
         dry = json.loads(run("restart", *LARGE, "--dry-run", "--json").stdout)
@@ -48,7 +48,7 @@ def test_settings_that_are_too_big_are_said_to_be_and_tried_all_the_same() -> No
         assert "Note" not in run("restart", "--set", "draft=1").stderr
 
 
-def test_a_restart_goes_on_when_its_reader_leaves_and_says_so(
+def test_a_restart_completes_after_its_reader_has_left(
     fake_engine: Path, demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = tmp_path / "release"

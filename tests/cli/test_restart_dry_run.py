@@ -26,7 +26,7 @@ def served(home: object) -> Iterator[int]:
             process.wait(120)
 
 
-def test_it_tells_memory_and_time_and_changes_nothing(served: int) -> None:
+def test_a_dry_run_shows_memory_and_time_and_changes_nothing(served: int) -> None:
     result = run("restart", "--dry-run", "--set", "ctx=8K", "--set", "draft=3")
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
@@ -42,12 +42,12 @@ def test_it_tells_memory_and_time_and_changes_nothing(served: int) -> None:
     assert (running["engine_pid"], running["settings"]["ctx"]) == (served, 2_048)
 
 
-def test_switches_are_on_or_off(served: int) -> None:
+def test_switches_are_shown_as_on_or_off(served: int) -> None:
     output = run("restart", "--dry-run", "--set", "kv-unified=on").stdout
     assert output.startswith("kv-unified off -> on: ")
 
 
-def test_programs_get_the_same_as_json(served: int) -> None:
+def test_the_json_has_the_same_facts(served: int) -> None:
     result = json.loads(run("restart", "--dry-run", "--set", "slots=2", "--json").stdout)
     assert [change["name"] for change in result["changes"]] == ["slots"]
     assert (result["needs_restart"], result["status"], result["unknown"]) == (True, "FITS", None)

@@ -86,7 +86,7 @@ def test_a_server_is_restarted_followed_and_stopped_and_keeps_its_settings() -> 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process is changed")
 @pytest.mark.thorough
-def test_status_tells_what_runs_when_the_disk_takes_nothing_any_more() -> None:
+def test_status_works_on_a_full_disk() -> None:
     with served() as (process, _):
         assert status()["draft"] == 2
         program = psutil.Process(process.pid)
@@ -106,7 +106,7 @@ def test_status_tells_what_runs_when_the_disk_takes_nothing_any_more() -> None:
 
 
 @pytest.mark.thorough
-def test_a_server_whose_folder_was_deleted_is_found_again(home: Path) -> None:
+def test_a_server_is_found_after_its_folder_was_deleted(home: Path) -> None:
     with served() as (process, ready):
         (folder,) = home.glob("state/run/*")
         shutil.rmtree(folder)
@@ -129,7 +129,7 @@ def test_a_server_whose_folder_was_deleted_is_found_again(home: Path) -> None:
     assert not list(folder.glob("server-*"))
 
 
-def test_a_wrong_setting_is_answered_with_the_right_one() -> None:
+def test_a_misspelt_setting_is_refused_with_a_suggestion() -> None:
     error = json.loads(run("restart", "--set", "drft=2", "--json").stdout)["error"]
     assert (error["code"], error["hint"]) == ("bad_option", "Did you mean draft?")
     assert run("restart", "--set", "draft").returncode == 2
@@ -137,7 +137,7 @@ def test_a_wrong_setting_is_answered_with_the_right_one() -> None:
     assert json.loads(run("logs", "--json").stdout)["error"]["code"] == "server_not_found"
 
 
-def test_a_damaged_list_of_settings_is_reported_and_kept(home: Path) -> None:
+def test_a_damaged_settings_file_is_reported_and_kept(home: Path) -> None:
     (home / "state").mkdir(parents=True)
     (home / "state" / "model-settings.json").write_text("{")
     with served() as (process, ready):
@@ -156,9 +156,7 @@ def test_a_program_that_does_not_answer_is_stopped_by_a_signal(home: Path) -> No
         assert process.wait(120) == 0
 
 
-def test_a_program_that_is_held_is_said_to_be(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_suspended_program_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(running_servers, "_ANSWER_TIMEOUT_S", 0.2)
     with served() as (process, _):
         process.send_signal(signal.SIGSTOP)
@@ -171,7 +169,7 @@ def test_a_program_that_is_held_is_said_to_be(
             process.send_signal(signal.SIGCONT)
 
 
-def test_an_engine_that_is_held_is_said_to_be() -> None:
+def test_a_suspended_engine_is_reported() -> None:
     with served() as (_, ready):
         os.kill(ready["pid"], signal.SIGSTOP)
         try:
@@ -188,7 +186,7 @@ def test_an_engine_that_is_held_is_said_to_be() -> None:
             os.kill(ready["pid"], signal.SIGCONT)
 
 
-def test_a_server_whose_program_is_held_says_so_and_can_be_stopped() -> None:
+def test_a_server_with_a_suspended_program_is_reported_and_can_be_stopped() -> None:
     with served() as (process, _):
         process.send_signal(signal.SIGSTOP)
         result = status()
@@ -198,7 +196,7 @@ def test_a_server_whose_program_is_held_says_so_and_can_be_stopped() -> None:
         assert process.wait(120) == 0  # it was let go on, and not killed
 
 
-def test_a_program_that_a_debugger_holds_is_reported_with_its_pid(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_stopped_by_a_debugger_is_reported_with_its_pid(capsys: pytest.CaptureFixture[str]) -> None:
     with served() as (process, _), debugged(process.pid):
         assert main(["stop"], lambda _: 0) == 1
         output = capsys.readouterr().err
@@ -218,7 +216,7 @@ def test_a_lock_that_another_run_holds_is_named(
     assert output.startswith(f"Error: Another instance of this program holds {runtime_dir() / 'lock'}")
 
 
-def test_a_log_of_others_cannot_act_on_the_terminal(tmp_path: Path) -> None:
+def test_control_characters_in_a_log_are_made_visible(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
     log.write_bytes(b"one\x1b]52;c;YQ==\x07\x1b[2J\x9b\ntwo\n")
     output = run("logs", "--file", str(log)).stdout

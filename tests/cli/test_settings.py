@@ -33,7 +33,7 @@ def answer(*arguments: str, **variables: str) -> Any:  # noqa: ANN401 -- any JSO
     return json.loads(run(*arguments, "--json", **variables).stdout)
 
 
-def test_they_are_listed_with_what_they_may_be(home: Path) -> None:
+def test_settings_are_listed_with_their_valid_values(home: Path) -> None:
     result = run()
     assert result.returncode == 0
     assert "window.theme = system" in result.stdout
@@ -44,7 +44,7 @@ def test_they_are_listed_with_what_they_may_be(home: Path) -> None:
     assert "Hugging Face token: none." in result.stdout
 
 
-def test_one_is_set_got_and_reset(home: Path) -> None:
+def test_a_setting_is_set_read_and_reset(home: Path) -> None:
     output = run("set", "theme", "dark").stdout
     assert "window.theme is dark. It applies from now on; an open window uses it once it is reopened." in output
     assert run("get", "window.theme").stdout == "dark\n"
@@ -63,7 +63,7 @@ def test_one_is_set_got_and_reset(home: Path) -> None:
     assert answer("set", "text_scale", "125%")["value"] == 125
 
 
-def test_what_cannot_be_is_explained(home: Path) -> None:
+def test_invalid_values_are_explained(home: Path) -> None:
     result = run("set", "theme", "pink")
     assert result.returncode == 1
     assert "window.theme cannot be pink: it must be one of system, light, dark." in result.stderr
@@ -71,7 +71,7 @@ def test_what_cannot_be_is_explained(home: Path) -> None:
     assert not (home / "config" / "settings.toml").exists()
 
 
-def test_notices_are_printed_and_told_to_programs(home: Path) -> None:
+def test_notices_are_printed_and_included_in_json(home: Path) -> None:
     file = home / "config" / "settings.toml"
     file.parent.mkdir(parents=True)
     file.write_text("[window]\ncolour = 'teal'\ntheme = 'pink'\n")
@@ -83,7 +83,7 @@ def test_notices_are_printed_and_told_to_programs(home: Path) -> None:
     assert file.with_name("settings.toml.bad").exists()
 
 
-def test_a_token_is_reported_of_but_never_shown(home: Path) -> None:
+def test_a_token_is_mentioned_but_never_shown(home: Path) -> None:
     for arguments in (("list",), ("list", "--json")):
         result = run(*arguments, HF_TOKEN=SECRET)
         assert SECRET not in result.stdout + result.stderr
@@ -91,7 +91,7 @@ def test_a_token_is_reported_of_but_never_shown(home: Path) -> None:
     assert answer("list")["hub_token"] is None
 
 
-def test_other_verbs_go_by_the_folder_for_models(home: Path, tmp_path: Path) -> None:
+def test_other_verbs_use_the_folder_for_models(home: Path, tmp_path: Path) -> None:
     folder = tmp_path / "models here"
     assert run("set", "models.folder", str(folder)).returncode == 0
     (folder / "nobody.gguf").write_bytes(b"no model")

@@ -46,7 +46,7 @@ def promised(file: Path, *arguments: str) -> tuple[dict[str, Any], list[str]]:
 
 
 @pytest.mark.parametrize("verb", ["serve", "up"])
-def test_what_is_planned_for_a_file_is_what_starts(verb: str, demo_model: Path) -> None:
+def test_the_plan_of_a_file_is_what_starts(verb: str, demo_model: Path) -> None:
     plan, wanted = promised(demo_model)
     assert (plan["status"], plan["ctx"], plan["draft"]) == ("FITS", 32_768, 2)
     with started(verb, str(demo_model)) as arguments:
@@ -54,7 +54,7 @@ def test_what_is_planned_for_a_file_is_what_starts(verb: str, demo_model: Path) 
     assert load_model_settings(demo_model) == {}  # what is recommended is not the user's choice
 
 
-def test_what_the_user_set_is_in_both(demo_model: Path) -> None:
+def test_settings_of_the_user_are_in_plan_and_start(demo_model: Path) -> None:
     settings = {"ctx": 4_096, "draft": 1, "ubatch": 256}
     save_model_settings(demo_model, settings)
     plan, wanted = promised(demo_model)
@@ -79,27 +79,27 @@ def test_a_file_without_a_head_is_planned_and_started_with_mtp_off(headless_mode
     assert not [word for word in wanted if word.startswith("--spec")]
 
 
-def test_the_demo_is_planned_by_the_path_that_is_served() -> None:
+def test_the_demo_is_planned_by_the_served_path() -> None:
     plan = json.loads(forked.run("plan", "demo", "--json").stdout)["plans"][0]
     with started("serve", "demo") as arguments:
         assert sorted(arguments) == sorted(compared(plan["argv"]))
 
 
-def test_what_is_left_out_this_time_stays_kept(demo_model: Path) -> None:
+def test_a_setting_that_is_left_out_once_stays_kept(demo_model: Path) -> None:
     save_model_settings(demo_model, {"ctx": 4_096})
     with started("serve", str(demo_model), "--defaults", "--ubatch", "256") as arguments:
         assert "4096" not in arguments
     assert load_model_settings(demo_model) == {"ctx": 4_096, "ubatch": 256}
 
 
-def test_what_a_flag_overrides_is_not_said_to_be_kept(demo_model: Path) -> None:
+def test_an_overridden_setting_is_not_reported_as_kept(demo_model: Path) -> None:
     save_model_settings(demo_model, {"ctx": 9_000, "draft": 1})
     plan, _ = promised(demo_model, "--ctx", "4096")
     assert (plan["ctx"], plan["draft"]) == (4_096, 1)
     assert plan["reasons"][0] == "As last served: draft 1; --defaults ignores that."
 
 
-def test_a_file_that_is_cut_short_is_planned_by_nobody(demo_model: Path, tmp_path: Path) -> None:
+def test_a_truncated_file_is_not_planned(demo_model: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(demo_model.read_bytes()[:3_000_000])
     result = forked.run("plan", str(cut))

@@ -45,7 +45,7 @@ async def model(demo_model: Path) -> Path:
         (["--set", "p-min=0.75", "--no-preset"], (2, 1, 32_768), 0.75),
     ],
 )
-async def test_what_is_asked_goes_before_the_users_own_and_the_preset(
+async def test_options_go_before_kept_and_tuned_settings(
     model: Path,
     words: list[str],
     settings: tuple[int, ...],

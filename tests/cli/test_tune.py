@@ -42,7 +42,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return forked.run("bench", *arguments, "--runs", "1", timeout=240)
 
 
-def test_a_budget_too_short_for_a_result_is_refused_with_the_least_sufficient_one(quick: list[str]) -> None:
+def test_a_budget_that_is_too_short_is_refused_with_the_shortest_sufficient_one(quick: list[str]) -> None:
     quick[quick.index("none")] = "n-cpu-moe"
     done = run(*quick, "--budget", "0.001", "--yes")
     assert done.returncode == 1
@@ -95,7 +95,7 @@ def test_json_ends_with_the_verdict_and_all_trials(quick: list[str]) -> None:
     assert first["value"] > 0
 
 
-def test_ctrl_c_pauses_and_says_how_to_go_on(quick: list[str]) -> None:
+def test_ctrl_c_pauses_and_says_how_to_continue(quick: list[str]) -> None:
     with forked.start("tune", *quick, "--json", stdout=subprocess.PIPE) as program:
         assert program.stdout
         trials, last = [], {}
@@ -135,7 +135,7 @@ def test_ctrl_c_pauses_and_says_how_to_go_on(quick: list[str]) -> None:
     assert json.loads(new.stdout.splitlines()[0])["replaces"] >= len(trials)
 
 
-def test_after_a_kill_it_goes_on(quick: list[str]) -> None:
+def test_a_killed_tune_continues(quick: list[str]) -> None:
     with forked.start("tune", *quick, "--json", stdout=subprocess.PIPE) as program:
         assert program.stdout
         received = []
@@ -173,18 +173,18 @@ def test_after_a_kill_it_goes_on(quick: list[str]) -> None:
         ([], "No model was loaded before"),
     ],
 )
-def test_impossible_tunes_are_explained(arguments: list[str], expected: str) -> None:
+def test_impossible_tunes_are_refused(arguments: list[str], expected: str) -> None:
     done = run(*arguments)
     assert done.returncode == 1
     assert expected in done.stderr
 
 
 @pytest.mark.parametrize("wrong", [["--budget", "0"], ["--goal", "fame"], ["--mix", "4K"], ["--budget", "nan"]])
-def test_wrong_usage(wrong: list[str]) -> None:
+def test_wrong_usage_is_refused(wrong: list[str]) -> None:
     assert run("demo", *wrong).returncode == 2
 
 
-def test_settings_and_times_in_words() -> None:
+def test_settings_and_times_are_formatted_as_text() -> None:
     home = {"n_cpu_moe": 22, "p_min": 0.0}
     assert describe_settings({"draft": 0, "n_cpu_moe": 22, "p_min": 0.0}, home) == "off"
     assert describe_settings({"draft": 2, "n_cpu_moe": 20, "p_min": 0.5}, home) == "draft 2, n-cpu-moe 20, p-min 0.5"

@@ -10,7 +10,7 @@ from tests.cli.test_tune import WORKLOAD
 
 
 @pytest.mark.thorough
-def test_a_power_limit_is_measured_at_once_the_user_has_set_it(driver: Path, tmp_path: Path) -> None:
+def test_a_power_limit_is_measured_after_the_user_has_set_it(driver: Path, tmp_path: Path) -> None:
     work = tmp_path / "boats.toml"
     work.write_text(WORKLOAD)
     command = ["tune", "demo", "--goal", "energy", "--workload", work, "--vary", "none", "--yes"]

@@ -17,18 +17,18 @@ from launcher.cli.tune import (
 
 
 @pytest.mark.parametrize(("restart_s", "expected"), [(0.2, "6 starts of less than 1 s"), (8.7, "6 starts of 9 s")])
-def test_a_start_never_takes_no_time(restart_s: float, expected: str) -> None:
+def test_a_start_time_is_never_shown_as_zero(restart_s: float, expected: str) -> None:
     assert expected in describe_duration(prepared_at(100.0, restart_s))
 
 
-def test_a_rate_is_written_in_full() -> None:
+def test_a_rate_is_printed_with_three_digits() -> None:
     received = [
         describe_duration(prepared_at(rate, 1.0)).rpartition(" at ")[2] for rate in (1_199.6, 96.44, 8.125, 123_456.0)
     ]
     assert received == [f"{rate} tokens/s" for rate in ("1,200", "96.4", "8.12", "123,000")]
 
 
-def test_what_is_to_be_typed_next_is_one_word_a_shell() -> None:
+def test_printed_commands_quote_their_paths_for_a_shell() -> None:
     path = "/home/jane/My models/a.gguf"
     for each in (
         describe_more_time(path),
@@ -40,7 +40,7 @@ def test_what_is_to_be_typed_next_is_one_word_a_shell() -> None:
     assert describe_saving("demo", applied=True) == "Saved: `mtp-launcher serve demo` uses these settings."
 
 
-def test_the_command_for_a_likely_answer_is_one_that_can_be_typed() -> None:
+def test_the_command_of_an_early_verdict_can_be_typed() -> None:
     settings = {"draft": 3, "kv": "f16", "moe_cache_mib": 1_024, "draft_sampling": "probabilistic"}
     output = describe_early_use("demo", settings, {"kv": "f16", "moe_cache_mib": 0, "draft_sampling": "greedy"})
     command = "mtp-launcher serve demo --draft 3 --moe-cache-mib 1024 --draft-sampling probabilistic"
@@ -49,7 +49,7 @@ def test_the_command_for_a_likely_answer_is_one_that_can_be_typed() -> None:
     assert (typed.draft, typed.moe_cache_mib, typed.draft_sampling) == (3, 1_024, "probabilistic")
 
 
-def test_several_workloads_have_a_line_each_below_the_sentence_for_all() -> None:
+def test_each_workload_has_a_line_below_the_overall_sentence() -> None:
     code = {"mtp": "on", "workload": "code", "settings": {"draft": 3}, "likely": 0.996, "ci_low": 1.3, "ci_high": 1.52}
     prose = {**code, "workload": "prose", "mtp": "undecided", "likely": None, "ci_low": 0.9, "ci_high": 1.1}
     verdict = {"sentence": "Draft 3. And more.", "overall": "Draft 3.", "workloads": [code, prose]}

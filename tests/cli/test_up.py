@@ -33,7 +33,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.thorough
-def test_from_nothing_to_a_server_and_ctrl_c_is_its_end() -> None:
+def test_up_downloads_tests_and_serves_until_ctrl_c() -> None:
     with forked.start("up", "mine", "--json", stdout=subprocess.PIPE) as program:
         assert program.stdout
         received = []
@@ -52,7 +52,7 @@ def test_from_nothing_to_a_server_and_ctrl_c_is_its_end() -> None:
     assert ready["text"]
 
 
-def test_a_line_for_each_step_and_again_they_are_done() -> None:
+def test_each_step_has_a_line_and_is_done_the_second_time() -> None:
     for had in ("received", "here already"):
         with forked.start("up", "mine", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
             assert program.stdout
@@ -68,7 +68,7 @@ def test_a_line_for_each_step_and_again_they_are_done() -> None:
         assert "drafted tokens accepted" in lines[-1]
 
 
-def test_without_a_gpu_it_says_what_can_be_done() -> None:
+def test_without_a_gpu_the_possibilities_are_listed() -> None:
     result = run()
     assert result.returncode == 1
     assert "There is no usable GPU here" in result.stderr
@@ -76,7 +76,7 @@ def test_without_a_gpu_it_says_what_can_be_done() -> None:
     assert "`mtp-launcher demo`" in result.stderr
 
 
-def test_without_the_network_it_offers_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network_the_demo_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     result = run("mine")
     assert result.returncode == 1
@@ -86,7 +86,7 @@ def test_without_the_network_it_offers_the_demo(monkeypatch: pytest.MonkeyPatch)
     assert error["error"]["code"] == "offline"
 
 
-def test_interrupted_it_is_paused_and_goes_on(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_up_is_paused_and_resumes(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
     with forked.start("up", "mine", "--json", stdout=subprocess.PIPE) as program:
         assert program.stdout

@@ -12,7 +12,7 @@ from tests.cli.in_process import run
 from tests.updates.published import Release
 
 
-def test_a_newer_version_is_reported_with_its_notes_and_how_to_get_it(release: Release, by_script: Path) -> None:
+def test_a_newer_version_is_reported_with_notes_and_the_install_command(release: Release, by_script: Path) -> None:
     result = run("update")
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(f"MTP Launcher 7.0.0 is available; this is {__version__}.\n\nFaster.\nQuieter.\n\n")
@@ -21,13 +21,13 @@ def test_a_newer_version_is_reported_with_its_notes_and_how_to_get_it(release: R
     )
 
 
-def test_notes_do_nothing_to_a_terminal(release: Release) -> None:
+def test_control_characters_in_notes_are_not_printed(release: Release) -> None:
     release.tell({"version": "7.0.0", "notes": "\x1b]0;title\x07new", "artefacts": []})
     assert "\x1b" not in run("update").stdout
     assert json.loads(run("update", "--json").stdout)["notes"] == "\x1b]0;title\x07new"
 
 
-def test_a_checkout_is_reported_how_it_is_renewed(release: Release) -> None:
+def test_in_a_checkout_git_pull_is_recommended(release: Release) -> None:
     assert "git pull" in run("update").stdout
     result = run("update", "--install")
     assert result.returncode == 1
@@ -35,7 +35,7 @@ def test_a_checkout_is_reported_how_it_is_renewed(release: Release) -> None:
 
 
 @pytest.mark.parametrize(("version", "expected"), [(__version__, "the newest version"), ("0.0.1", "newer than 0.0.1")])
-def test_where_there_is_nothing_newer_nothing_is_installed(
+def test_nothing_is_installed_without_a_newer_version(
     release: Release, by_script: Path, home: Path, version: str, expected: str
 ) -> None:
     release.publish(version)
@@ -44,7 +44,7 @@ def test_where_there_is_nothing_newer_nothing_is_installed(
     assert not (home / "cache").exists()
 
 
-def test_it_is_installed_on_request(release: Release, by_script: Path, home: Path) -> None:
+def test_an_update_is_installed_on_request(release: Release, by_script: Path, home: Path) -> None:
     result = run("update", "--install")
     assert result.returncode == 0, result.stderr
     assert "Faster." in result.stdout
@@ -59,7 +59,7 @@ def test_it_is_installed_on_request(release: Release, by_script: Path, home: Pat
     )
 
 
-def test_without_an_address_that_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_without_a_release_address_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "RELEASES", "")
     monkeypatch.delenv(RELEASES_VARIABLE, raising=False)
     result = run("update")
@@ -68,7 +68,7 @@ def test_without_an_address_that_is_reported(monkeypatch: pytest.MonkeyPatch) ->
     assert json.loads(run("update", "--json").stdout)["error"]["code"] == "releases_unknown"
 
 
-def test_copies_from_before_updates_are_listed_with_the_way_back(home: Path) -> None:
+def test_copies_from_before_an_update_are_listed_with_restore_instructions(home: Path) -> None:
     assert run("update", "--copies").stdout == "No update has changed your files: there are no copies.\n"
     copy = home / "config" / "settings.toml.old-0.0.9"
     copy.parent.mkdir(parents=True)

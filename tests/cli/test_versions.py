@@ -13,7 +13,7 @@ def run_text(*options: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_what_runs_here_is_reported_without_anything_of_the_users(home: Path) -> None:
+def test_versions_are_printed_without_personal_data(home: Path) -> None:
     lines = run_text().splitlines()
     assert lines[0] == f"MTP Launcher: {__version__}"
     assert any(line.startswith("Built-in engine: ") for line in lines)
@@ -21,6 +21,6 @@ def test_what_runs_here_is_reported_without_anything_of_the_users(home: Path) ->
     assert str(Path.home()) not in "\n".join(lines)
 
 
-def test_what_is_not_known_has_a_reason() -> None:
+def test_an_unknown_version_has_a_reason() -> None:
     for each in json.loads(run_text("--json")):
         assert each["version"] or each["absent"], each

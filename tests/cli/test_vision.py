@@ -47,7 +47,7 @@ class TestPlan:
         assert "MTP-GGUF:mmproj-F16.gguf" in text
         assert "--mmproj mmproj-F16.gguf" in " ".join(text.split())
 
-    def test_models_without_one_are_left_out_or_refused_by_name(self) -> None:
+    def test_models_without_a_projector_are_left_out_or_refused_by_name(self) -> None:
         found = answer("plan", "--gpu-memory", "24", "--vision")["plans"]
         assert {MOE, "qwen3.6-27b-mtp", "gemma-4-31b"} <= {each["model"] for each in found}
         assert not {"qwen3.5-9b-mtp", "gpt-oss-20b"} & {each["model"] for each in found}
@@ -55,7 +55,7 @@ class TestPlan:
         assert (error["code"], error["message"]) == ("bad_option", "No vision projector of qwen3.5-9b-mtp is known.")
 
     @pytest.mark.parametrize("size", ["", ", size_bytes = 1_000_000"])
-    def test_one_of_the_user_s_own(self, home: Path, size: str) -> None:
+    def test_a_projector_of_the_user_is_counted(self, home: Path, size: str) -> None:
         folder = home / "config" / "models"
         folder.mkdir(parents=True)
         write(folder / "own.gguf", "own", model("qwen35-9b-q4_k_m"))
@@ -72,7 +72,7 @@ class TestPlan:
 
 
 class TestEstimate:
-    def test_a_projector_on_this_disk_or_on_the_hub(self, hub: Hub, demo_model: Path) -> None:
+    def test_a_projector_on_this_disk_or_on_the_hub_is_counted(self, hub: Hub, demo_model: Path) -> None:
         folder = hub.folder / "somebody" / "vision"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "mmproj.gguf").write_bytes(demo_model.read_bytes())
@@ -88,7 +88,7 @@ class TestEstimate:
         assert f"{ENCODER_MIB} MiB of the vision projector's memory are a guess" in text
 
     @pytest.mark.parametrize("name", ["none.gguf", "~nobody-of-that-name/mm.gguf"])
-    def test_one_that_is_not_there(self, demo_model: Path, name: str) -> None:
+    def test_a_missing_projector_is_reported(self, demo_model: Path, name: str) -> None:
         error = answer("estimate", demo_model, "--gpu-memory", "24", "--mmproj", name, code=1)["error"]
         assert (error["code"], name in error["message"]) == (
             "model_missing",

@@ -68,7 +68,7 @@ def find_command(text: str) -> str:
     return lines[next(number for number, line in enumerate(lines) if line.startswith("To do: ")) + 1]
 
 
-def test_an_argument_that_the_engine_refuses() -> None:
+def test_an_argument_that_the_engine_refuses_is_explained() -> None:
     failed = run("mtp-launcher", "serve", "demo", "--ctx", "4K", "--", "--warp-speed", "9")
     assert failed.returncode == 1
     assert "The engine does not support the flag --warp-speed." in failed.stderr
@@ -82,7 +82,7 @@ def test_an_argument_that_the_engine_refuses() -> None:
 
 
 @pytest.mark.thorough
-def test_a_context_that_memory_does_not_hold() -> None:
+def test_a_context_that_does_not_fit_is_explained() -> None:
     serve = ("mtp-launcher", "serve", "demo", "--ctx", "3000000")
     failed = run(*limit_memory(*serve))
     assert failed.returncode == 1
@@ -97,7 +97,7 @@ def test_a_context_that_memory_does_not_hold() -> None:
         assert status["settings"]["ctx"] == context < 3_000_000
 
 
-def test_with_fix_it_mends_itself_and_says_how() -> None:
+def test_with_fix_the_suggested_fix_is_applied_and_reported() -> None:
     serve = ["mtp-launcher", "serve", "demo", "--ctx", "3000000", "--fix", "--json", "--", "--warp-speed", "9"]
     with subprocess.Popen(limit_memory(*serve), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -110,7 +110,7 @@ def test_with_fix_it_mends_itself_and_says_how() -> None:
     assert "Fixed by: Use a context of " in result
 
 
-def test_fixing_ends_after_three() -> None:
+def test_at_most_three_fixes_are_applied() -> None:
     bad = ["--warp", "--warq", "--warr", "--wars"]
     failed = run("mtp-launcher", "serve", "demo", "--fix", "--", *bad)
     assert failed.returncode == 1
@@ -120,7 +120,7 @@ def test_fixing_ends_after_three() -> None:
 
 
 @pytest.mark.thorough
-def test_a_restart_that_fails_says_how_it_would_do() -> None:
+def test_a_restart_that_fails_suggests_working_settings() -> None:
     with serving("mtp-launcher serve demo --ctx 4096", *limit_memory()) as before:
         failed = run("mtp-launcher", "restart", "--set", "ctx=3000000", "--set", "draft=1")
         assert failed.returncode == 1
@@ -135,7 +135,7 @@ def test_a_restart_that_fails_says_how_it_would_do() -> None:
 
 
 @pytest.mark.thorough
-def test_a_restart_with_an_argument_that_the_engine_refuses_names_the_one_that_does() -> None:
+def test_a_restart_with_an_argument_that_the_engine_refuses_suggests_a_valid_one() -> None:
     with serving("mtp-launcher serve demo --ctx 4096"):
         failed = run("mtp-launcher", "restart", "--set", "extra=--cache-ram nonsense --no-warmup", "--set", "ctx=2K")
         assert failed.returncode == 1
@@ -153,7 +153,7 @@ def test_a_restart_with_an_argument_that_the_engine_refuses_names_the_one_that_d
         assert "To do: Start without --warp (the server runs this way already)\n" in failed.stderr
 
 
-def test_a_port_that_is_taken() -> None:
+def test_a_port_in_use_is_explained() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -166,7 +166,7 @@ def test_a_port_that_is_taken() -> None:
 
 
 @pytest.mark.thorough
-def test_a_broken_file_is_found_before_an_engine_runs(tmp_path: Path, demo_model: Path) -> None:
+def test_a_broken_file_is_reported_before_an_engine_starts(tmp_path: Path, demo_model: Path) -> None:
     run(
         "mtp-launcher", "serve", "demo", "--", "--warp-speed", "9"
     )  # an earlier failure, which has nothing to do with it
@@ -191,7 +191,7 @@ def test_a_broken_file_is_found_before_an_engine_runs(tmp_path: Path, demo_model
         assert run("mtp-launcher", "diagnose").returncode == 1
 
 
-def test_a_file_of_a_newer_kind_is_not_to_be_downloaded_again(tmp_path: Path) -> None:
+def test_a_file_of_a_newer_format_is_not_suggested_for_download_again(tmp_path: Path) -> None:
     model = tmp_path / "new.gguf"
     model.write_bytes(b"GGUF" + (9).to_bytes(4, "little") + bytes(100))
     failed = run("mtp-launcher", "serve", str(model), "--json")
@@ -207,14 +207,14 @@ def test_a_file_of_a_newer_kind_is_not_to_be_downloaded_again(tmp_path: Path) ->
         ("https://evil.example/x.gguf", "`mtp-launcher pull https://evil.example/x.gguf`"),
     ],
 )
-def test_a_model_that_is_not_here_is_reported_with_how_to_get_one(model: str, sentence: str) -> None:
+def test_a_missing_model_is_reported_with_the_download_command(model: str, sentence: str) -> None:
     failed = run("mtp-launcher", "serve", model)
     assert model in failed.stderr.splitlines()[0]
     assert sentence in failed.stderr
     assert model in run("mtp-launcher", "diagnose").stdout
 
 
-def test_a_damaged_note_of_the_last_start_leaves_its_log(home: Path) -> None:
+def test_a_damaged_record_of_the_last_start_leaves_its_log(home: Path) -> None:
     run("mtp-launcher", "serve", "demo", "--", "--warp-speed", "9")
     for path in (home / "state").glob("last-start.json*"):
         path.write_text("{")
@@ -223,7 +223,7 @@ def test_a_damaged_note_of_the_last_start_leaves_its_log(home: Path) -> None:
     assert "The record of the last start was damaged" in result.stderr
 
 
-def test_of_two_servers_one_has_to_be_named() -> None:
+def test_one_of_two_servers_must_be_named() -> None:
     with (
         serving("mtp-launcher serve demo") as first,
         forked.start("serve", "demo", "--json", "--port", find_port(), stdout=subprocess.PIPE) as process,
@@ -240,7 +240,7 @@ def test_of_two_servers_one_has_to_be_named() -> None:
     assert named["log"].endswith(f"engine-{first['port']}.log")
 
 
-def test_what_hinders_a_server_that_loads_is_not_told_as_its_failure(home: Path) -> None:
+def test_warnings_of_a_server_that_loads_are_not_reported_as_its_failure(home: Path) -> None:
     with serving("mtp-launcher serve demo") as status:
         log = home / "state" / "logs" / f"engine-{status['port']}.log"
         run_so_far = log.read_text().split("model loaded")[0]
@@ -254,7 +254,7 @@ def test_what_hinders_a_server_that_loads_is_not_told_as_its_failure(home: Path)
     assert answer["title"] == f"The server at {status['url']} is loading, and its log shows no failure."
 
 
-def test_diagnose_without_a_log_says_so() -> None:
+def test_diagnose_without_a_log_reports_that() -> None:
     result = run("mtp-launcher", "diagnose")
     assert result.returncode == 1
     assert "No server has run yet" in result.stderr

@@ -49,7 +49,7 @@ def files_hold(secret: str) -> list[str]:
     return [path.name for path in folder.iterdir() if path.is_file() and secret.encode() in path.read_bytes()]
 
 
-def test_what_was_said_comes_back(kept: Conversations) -> None:
+def test_messages_are_read_back(kept: Conversations) -> None:
     conversation, asked, message = add_exchange(kept, "# Why?\nTell me.", "Be\0cause \u202e🙂", thinking="Hm.")
     found = kept.read_conversation(conversation)
     assert (found.title, found.system, found.model) == ("Why?", "Be brief.", "A model")
@@ -62,7 +62,7 @@ def test_what_was_said_comes_back(kept: Conversations) -> None:
     assert (summary.id, summary.messages) == (conversation, 2)
 
 
-def test_half_of_a_character_is_kept_as_a_question_mark(kept: Conversations) -> None:
+def test_half_a_surrogate_pair_is_stored_as_a_question_mark(kept: Conversations) -> None:
     conversation = kept.create_conversation("\ud83d")
     kept.add_question(conversation, None, "a\ud83db")
     assert kept.read_conversation(conversation).messages[0].text == "a?b"
@@ -106,7 +106,7 @@ def test_a_crash_loses_nothing_that_was_added() -> None:
         assert [hit.conversation.id for hit in kept.search("far came")] == [summary.id]
 
 
-def test_an_edited_question_keeps_the_earlier_branch(kept: Conversations) -> None:
+def test_editing_a_question_keeps_the_earlier_branch(kept: Conversations) -> None:
     conversation, first, reply = add_exchange(kept, "Why?", "Because.")
     second = kept.add_question(conversation, None, "How?")
     again = kept.begin_reply(conversation, second)
@@ -119,7 +119,7 @@ def test_an_edited_question_keeps_the_earlier_branch(kept: Conversations) -> Non
     assert kept.list_all()[0].messages == 4
 
 
-def test_a_reply_asked_for_again_is_a_version_too(kept: Conversations) -> None:
+def test_a_regenerated_reply_is_a_version(kept: Conversations) -> None:
     conversation, asked, first = add_exchange(kept, "Why?", "Because.")
     second = kept.begin_reply(conversation, asked)
     kept.end_reply(second)
@@ -140,7 +140,7 @@ def test_a_withdrawn_question_leaves_nothing(kept: Conversations) -> None:
     kept.delete_message("no such message")
 
 
-def test_the_newest_stands_first_and_can_be_renamed(kept: Conversations) -> None:
+def test_the_newest_conversation_comes_first_and_can_be_renamed(kept: Conversations) -> None:
     first, second = add_exchange(kept, "One", "1")[0], add_exchange(kept, "Two", "2")[0]
     assert [each.id for each in kept.list_all()] == [second, first]
     kept.add_question(first, None, "more")
@@ -170,13 +170,13 @@ def test_the_newest_stands_first_and_can_be_renamed(kept: Conversations) -> None
         ("*", 0),
     ],
 )
-def test_words_are_found_anywhere(kept: Conversations, words: str, count: int) -> None:
+def test_words_are_found_in_all_messages(kept: Conversations, words: str, count: int) -> None:
     add_exchange(kept, "Title one", 'A needle in hay, ärger, 这是测试中文文本, "quoted" 100% OR')
     add_exchange(kept, "Second", "Only hay")
     assert len(kept.search(words)) == count
 
 
-def test_a_hit_shows_the_place(kept: Conversations) -> None:
+def test_a_hit_has_an_excerpt(kept: Conversations) -> None:
     add_exchange(kept, "Question", "x " * 300 + "the needle\nis here " + "y " * 300)
     (hit,) = kept.search("needle")
     assert "the needle is here" in hit.excerpt
@@ -185,7 +185,7 @@ def test_a_hit_shows_the_place(kept: Conversations) -> None:
     assert len(hit.excerpt) < 160
 
 
-def test_what_is_deleted_is_in_no_file(kept: Conversations) -> None:
+def test_deleted_text_is_in_no_file(kept: Conversations) -> None:
     secret, other = "xylophone-secret", "harmless"
     ours = [add_exchange(kept, f"{secret} {number}", f"{secret} " * 500, thinking=secret)[0] for number in range(5)]
     add_exchange(kept, other, other)
@@ -197,7 +197,7 @@ def test_what_is_deleted_is_in_no_file(kept: Conversations) -> None:
     assert len(kept.search("harm")) == 1
 
 
-def test_nothing_stays_where_pages_were_rewritten(kept: Conversations) -> None:
+def test_rewritten_pages_leave_no_text(kept: Conversations) -> None:
     """SQLite's secure_delete alone left text in one of five such files."""
     chance = random.Random(3)
     for round_ in range(12):
@@ -214,7 +214,7 @@ def test_nothing_stays_where_pages_were_rewritten(kept: Conversations) -> None:
         assert not [secret for secret in gone if files_hold(secret)], round_
 
 
-def test_a_hidden_one_can_come_back_until_the_next_start(kept: Conversations) -> None:
+def test_a_hidden_conversation_can_be_restored_until_the_next_start(kept: Conversations) -> None:
     conversation, *_ = add_exchange(kept, "Why?", "Because.")
     kept.hide(conversation)
     assert kept.list_all() == kept.search("because") == ()
@@ -226,7 +226,7 @@ def test_a_hidden_one_can_come_back_until_the_next_start(kept: Conversations) ->
         kept.read_conversation(conversation)
 
 
-def test_what_was_written_without_an_index_is_found_once_there_is_one() -> None:
+def test_text_written_without_an_index_is_found_after_indexing() -> None:
     with Conversations() as kept:
         add_exchange(kept, "One", "needle in one")
     with Conversations(index=False) as kept:
@@ -242,7 +242,7 @@ def test_what_was_written_without_an_index_is_found_once_there_is_one() -> None:
         assert not files_hold("needle")
 
 
-def test_an_id_may_be_shortened(kept: Conversations) -> None:
+def test_an_id_may_be_abbreviated(kept: Conversations) -> None:
     first = kept.create_conversation("One", id="abc111222333")
     kept.create_conversation("Two", id="abd111222333")
     assert kept.resolve_id("ABC") == first
@@ -251,7 +251,7 @@ def test_an_id_may_be_shortened(kept: Conversations) -> None:
             kept.resolve_id(wrong)
 
 
-def test_nothing_can_be_added_to_what_is_gone(kept: Conversations) -> None:
+def test_nothing_is_added_to_a_deleted_conversation(kept: Conversations) -> None:
     conversation, asked, reply = add_exchange(kept, "Why?", "Because.")
     kept.delete([conversation])
     for change in (
@@ -266,7 +266,7 @@ def test_nothing_can_be_added_to_what_is_gone(kept: Conversations) -> None:
     assert not files_hold("late")
 
 
-def test_only_its_owner_may_read_it(kept: Conversations) -> None:
+def test_the_file_is_readable_by_its_owner_only(kept: Conversations) -> None:
     add_exchange(kept, "Why?", "Because.")
     files = [path for path in conversations_path().parent.iterdir() if path.name.startswith("conversations.db")]
     assert len(files) == 3
@@ -274,7 +274,7 @@ def test_only_its_owner_may_read_it(kept: Conversations) -> None:
 
 
 @pytest.mark.parametrize("content", [b"This is no database." * 99, b"SQLite format 3\0" + b"\xff" * 4_000])
-def test_a_damaged_file_is_kept_and_a_new_one_begun(content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_is_kept_and_a_new_one_is_created(content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     path = conversations_path()
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
@@ -288,7 +288,7 @@ def test_a_damaged_file_is_kept_and_a_new_one_begun(content: bytes, caplog: pyte
         assert not kept.notice
 
 
-def test_a_page_that_was_written_over_is_damage() -> None:
+def test_an_overwritten_page_counts_as_damage() -> None:
     with Conversations() as kept:
         for number in range(40):
             add_exchange(kept, f"Question {number}", "word " * 400)
@@ -311,7 +311,7 @@ def test_a_file_of_a_newer_version_is_left_alone() -> None:
     assert not list(conversations_path().parent.glob("*.bad"))
 
 
-def test_what_the_system_refuses_is_reported(tmp_path: Path) -> None:
+def test_system_errors_are_reported(tmp_path: Path) -> None:
     folder = tmp_path / "conversations.db"
     folder.mkdir()
     with pytest.raises(ConversationsUnusable) as caught:
@@ -319,7 +319,7 @@ def test_what_the_system_refuses_is_reported(tmp_path: Path) -> None:
     assert str(folder) in caught.value.title
 
 
-def test_a_change_that_fails_leaves_nothing_half_done(kept: Conversations) -> None:
+def test_a_failed_change_is_rolled_back(kept: Conversations) -> None:
     conversation, _, reply = add_exchange(kept, "Why?", "Because.")
     refuse = "CREATE TRIGGER refuse BEFORE UPDATE OF leaf ON conversations BEGIN SELECT RAISE(ABORT, 'no'); END"
     with closing(sqlite3.connect(conversations_path())) as db, db:

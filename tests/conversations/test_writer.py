@@ -42,12 +42,12 @@ def answer(writer: ConversationWriter, work: Any) -> Any:  # noqa: ANN401 -- wha
     return result.get(timeout=120)
 
 
-def test_nothing_runs_before_there_is_work(failures: list[LauncherError]) -> None:
+def test_no_thread_runs_before_the_first_task(failures: list[LauncherError]) -> None:
     assert ConversationWriter(failures.append).close()
     assert not conversations_path().exists()
 
 
-def test_it_does_things_in_order_and_tells_what_they_return(writer: ConversationWriter) -> None:
+def test_tasks_run_in_order_and_return_their_results(writer: ConversationWriter) -> None:
     begin(writer)
     for piece in "abc":
         writer.append_piece("r", piece, "")
@@ -59,7 +59,7 @@ def test_it_does_things_in_order_and_tells_what_they_return(writer: Conversation
     ]
 
 
-def test_pieces_are_safe_soon_and_written_together(writer: ConversationWriter) -> None:
+def test_pieces_of_text_are_written_soon_and_together(writer: ConversationWriter) -> None:
     begin(writer)
     answer(writer, lambda kept: kept.list_all())
     began_s = time.monotonic()
@@ -73,7 +73,7 @@ def test_pieces_are_safe_soon_and_written_together(writer: ConversationWriter) -
         assert file.execute("SELECT count(*) FROM pieces").fetchone()[0] < 10
 
 
-def test_a_kill_loses_nothing_that_another_program_could_read() -> None:
+def test_a_kill_loses_no_committed_text() -> None:
     code = (
         "import time\n"
         "from launcher.conversations.writer import ConversationWriter\n"
@@ -102,21 +102,23 @@ def test_a_kill_loses_nothing_that_another_program_could_read() -> None:
         assert kept.read_conversation("c").messages[1].text.startswith(seen)
 
 
-def test_what_fails_is_reported_and_the_rest_goes_on(writer: ConversationWriter, failures: list[LauncherError]) -> None:
+def test_a_failed_task_is_reported_and_the_others_run(
+    writer: ConversationWriter, failures: list[LauncherError]
+) -> None:
     writer.run_work(lambda kept: kept.add_question("no such one", None, "Why?"))
     begin(writer)
     assert len(answer(writer, lambda kept: kept.list_all())) == 1
     assert [error.code for error in failures] == ["conversation_missing"]
 
 
-def test_what_nobody_foresaw_is_reported_too(writer: ConversationWriter, failures: list[LauncherError]) -> None:
+def test_an_unexpected_exception_is_reported(writer: ConversationWriter, failures: list[LauncherError]) -> None:
     writer.run_work(lambda kept: [][len(kept.list_all())])
     begin(writer)
     assert len(answer(writer, lambda kept: kept.list_all())) == 1
     assert "IndexError" in str(failures[0])
 
 
-def test_a_file_that_cannot_be_opened_is_reported_each_time_and_may_come_back(
+def test_a_file_that_cannot_be_opened_is_reported_each_time_and_retried(
     tmp_path: Path, failures: list[LauncherError]
 ) -> None:
     path = tmp_path / "file"
@@ -137,7 +139,7 @@ def answer_after(writer: ConversationWriter, failures: list[LauncherError], coun
     return {error.code for error in failures}
 
 
-def test_the_first_opening_puts_right_what_a_crash_left() -> None:
+def test_opening_repairs_what_a_crash_left() -> None:
     with Conversations() as kept:
         kept.create_conversation("Why?", id="c")
         kept.begin_reply("c", kept.add_question("c", None, "Why?"), id="r")
@@ -147,7 +149,7 @@ def test_the_first_opening_puts_right_what_a_crash_left() -> None:
     assert writer.close()
 
 
-def test_in_memory_all_is_as_usual_but_nothing_is_written(home: Path, failures: list[LauncherError]) -> None:
+def test_in_memory_everything_works_but_nothing_is_written(home: Path, failures: list[LauncherError]) -> None:
     writer = ConversationWriter(failures.append, in_memory=True)
     begin(writer)
     writer.append_piece("r", "Because.", "")
