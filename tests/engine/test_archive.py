@@ -62,17 +62,17 @@ def test_a_tar_archive_is_unpacked_without_its_top_folder(tmp_path: Path) -> Non
     assert contents(tmp_path / "out") == {"llama-server": TEXT, "sub/LICENSE": b"MIT"}
 
 
-def test_a_top_folder_may_hold_something_of_its_own_name(tmp_path: Path) -> None:
+def test_a_top_folder_may_contain_a_file_of_its_own_name(tmp_path: Path) -> None:
     unpack_archive(tar(tmp_path / "a.tar.gz", ("llama/llama", TEXT)), tmp_path / "out")
     assert contents(tmp_path / "out") == {"llama": TEXT}
 
 
-def test_a_flat_zip_archive_is_unpacked_as_it_is(tmp_path: Path) -> None:
+def test_a_zip_archive_without_a_top_folder_is_unpacked_unchanged(tmp_path: Path) -> None:
     unpack_archive(zipped(tmp_path / "a.zip", ("llama-server.exe", TEXT), ("ggml.dll", b"")), tmp_path / "out")
     assert contents(tmp_path / "out") == {"llama-server.exe": TEXT, "ggml.dll": b""}
 
 
-def test_programs_stay_programs_and_nothing_gets_the_rights_of_another_user(tmp_path: Path) -> None:
+def test_executable_bits_are_kept_and_setuid_bits_dropped(tmp_path: Path) -> None:
     plain, program = tarfile.TarInfo("plain"), tarfile.TarInfo("program")
     plain.mode, program.mode = 0o666, 0o6777
     unpack_archive(tar(tmp_path / "a.tar.gz", plain, program), tmp_path / "out")
@@ -83,7 +83,7 @@ def test_programs_stay_programs_and_nothing_gets_the_rights_of_another_user(tmp_
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links are copies there")
-def test_links_to_versions_of_a_library_are_kept(tmp_path: Path) -> None:
+def test_links_to_library_versions_are_kept(tmp_path: Path) -> None:
     archive = tar(
         tmp_path / "a.tar.gz",
         special("llama/libggml.so", tarfile.SYMTYPE, "libggml.so.0"),
@@ -118,7 +118,7 @@ ESCAPES = [
 
 @pytest.mark.parametrize("name", ESCAPES)
 @pytest.mark.parametrize("make", [tar, zipped])
-def test_no_name_leads_out_of_the_folder(name: str, make: Callable[..., Path], tmp_path: Path) -> None:
+def test_names_outside_the_folder_are_refused(name: str, make: Callable[..., Path], tmp_path: Path) -> None:
     inside = tmp_path / "deep" / "inside"
     inside.parent.mkdir()
     with pytest.raises(ArchiveRefused, match="was not unpacked"):
@@ -130,7 +130,7 @@ def test_no_name_leads_out_of_the_folder(name: str, make: Callable[..., Path], t
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
 @pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "sub/../../outside", "missing", "folder", ".", "me"])
-def test_no_link_leads_to_anything_but_a_file_of_the_archive(kind: bytes, target: str, tmp_path: Path) -> None:
+def test_links_to_other_files_than_those_of_the_archive_are_refused(kind: bytes, target: str, tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("secret")
     archive = tar(tmp_path / "a.tar.gz", ("folder/file", TEXT), special("me", kind, target))
     with pytest.raises(ArchiveRefused):
@@ -173,7 +173,7 @@ def test_a_zip_archive_has_files_and_folders_only(kind: int, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("first", "second"), [("a", "a"), ("Readme", "README"), ("a", "a/b"), ("a/b", "a")])
-def test_a_name_is_there_once(first: str, second: str, tmp_path: Path) -> None:
+def test_duplicate_names_are_refused(first: str, second: str, tmp_path: Path) -> None:
     members = (first, b"one"), (second, b"two")
     with pytest.raises(ArchiveRefused):
         unpack_archive(tar(tmp_path / "a.tar.gz", *members), tmp_path / "tar")
@@ -181,7 +181,7 @@ def test_a_name_is_there_once(first: str, second: str, tmp_path: Path) -> None:
         unpack_archive(zipped(tmp_path / "a.zip", *members), tmp_path / "zip")
 
 
-def test_a_bomb_is_stopped_while_it_unpacks(tmp_path: Path) -> None:
+def test_an_archive_bomb_is_stopped_while_unpacking(tmp_path: Path) -> None:
     zeros = bytes(2**22)
     limits = UnpackLimits(ratio=10, grace_bytes=2**20)
     for archive in (tar(tmp_path / "a.tar.gz", ("zeros", zeros)), zipped(tmp_path / "a.zip", ("zeros", zeros))):
@@ -198,7 +198,7 @@ def test_many_small_bombs_are_counted_together(tmp_path: Path) -> None:
             unpack_archive(archive, tmp_path / archive.suffix, UnpackLimits(ratio=1, grace_bytes=2**20))
 
 
-def test_a_zip_archive_that_lies_about_sizes_is_damaged(tmp_path: Path) -> None:
+def test_a_zip_archive_with_wrong_sizes_is_damaged(tmp_path: Path) -> None:
     archive = zipped(tmp_path / "a.zip", ("zeros", bytes(2**20)))
     data = archive.read_bytes()
     archive.write_bytes(data.replace((2**20).to_bytes(4, "little"), (100).to_bytes(4, "little")))
@@ -207,7 +207,7 @@ def test_a_zip_archive_that_lies_about_sizes_is_damaged(tmp_path: Path) -> None:
     assert sum(map(len, contents(tmp_path / "out").values())) <= 100
 
 
-def test_headers_without_end_do_not_fill_the_memory(tmp_path: Path) -> None:
+def test_endless_headers_do_not_fill_the_memory(tmp_path: Path) -> None:
     info = tarfile.TarInfo("file")
     info.pax_headers = {"comment": "x" * 2**23}
     with pytest.raises(ArchiveRefused, match="is damaged") as caught:
@@ -222,7 +222,7 @@ def test_huge_counts_are_refused(tmp_path: Path) -> None:
             unpack_archive(archive, tmp_path / archive.suffix, UnpackLimits(entries=50))
 
 
-def test_cut_and_wrong_archives_are_damaged(tmp_path: Path) -> None:
+def test_truncated_and_other_files_are_damaged_archives(tmp_path: Path) -> None:
     whole = tar(tmp_path / "a.tar.gz", ("file", bytes(range(256)) * 999)).read_bytes()
     zip_whole = zipped(tmp_path / "a.zip", ("file", bytes(range(256)) * 999)).read_bytes()
     bad = {
@@ -240,7 +240,7 @@ def test_cut_and_wrong_archives_are_damaged(tmp_path: Path) -> None:
             unpack_archive(tmp_path / name, tmp_path / f"out-{name}")
 
 
-def test_a_zip_archive_with_a_name_or_an_offset_that_is_none_is_damaged(tmp_path: Path) -> None:
+def test_a_zip_archive_with_an_invalid_name_or_offset_is_damaged(tmp_path: Path) -> None:
     whole = zipped(tmp_path / "a.zip", ("f\u00e9.so", TEXT)).read_bytes()
     directory = whole.index(b"PK\1\2")
     end = whole.index(b"PK\5\6")
@@ -258,7 +258,7 @@ def test_a_zip_archive_with_a_name_or_an_offset_that_is_none_is_damaged(tmp_path
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
-def test_whatever_is_turned_in_an_archive_it_is_unpacked_or_refused(
+def test_an_archive_with_any_changed_byte_is_unpacked_or_refused(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     base = tmp_path_factory.mktemp("turned")
@@ -285,7 +285,7 @@ def test_an_entry_without_a_name_is_refused(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(names=st.lists(st.text(st.sampled_from("ab./\\:~ \0"), min_size=1, max_size=12), min_size=1, max_size=4))
-def test_whatever_the_names_nothing_lies_outside(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_no_names_write_outside_the_folder(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     base = tmp_path_factory.mktemp("names")
     archive = base / "a.tar.gz"
     try:

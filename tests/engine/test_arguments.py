@@ -20,7 +20,7 @@ def line(setting: PlanSettings, *, gpu: bool = True, start: ServeOptions = START
     return " ".join(server_arguments(planned_options(setting, start), build, gpu=gpu))
 
 
-def test_what_the_engine_does_by_itself_is_not_spelled_out() -> None:
+def test_defaults_of_the_engine_are_left_out() -> None:
     settings = "--ctx-size 32768 --parallel 1 --gpu-layers 99 --flash-attn on"
     assert line(PlanSettings(32_768, draft=0)) == f"{HEAD}{settings}{TAIL}"
     assert line(PlanSettings(32_768, draft=0, cache_ram=8_192, ctx_checkpoints=32, kv_unified=False)) == (
@@ -28,7 +28,7 @@ def test_what_the_engine_does_by_itself_is_not_spelled_out() -> None:
     )
 
 
-def test_a_plan_s_arguments() -> None:
+def test_arguments_of_a_plan() -> None:
     setting = PlanSettings(131_072, "q8_0", draft=2, ubatch=256, slots=2, n_cpu_moe=30)
     assert line(setting) == (
         f"{HEAD}--ctx-size 131072 --parallel 2 --gpu-layers 99 --cache-type-k q8_0 --cache-type-v q8_0 --flash-attn on"
@@ -71,7 +71,7 @@ def test_a_ubatch_above_the_batch_raises_both() -> None:
     assert "--ubatch-size 4096" in line(PlanSettings(32_768, ubatch=4_096))
 
 
-def test_without_a_gpu_none_is_spoken_of_unless_a_build_is_to_be_kept_from_one() -> None:
+def test_without_a_gpu_no_gpu_options_are_passed_except_to_disable_it() -> None:
     assert (
         line(PlanSettings(32_768, draft=0), gpu=False) == f"{HEAD}--ctx-size 32768 --parallel 1 --flash-attn on{TAIL}"
     )
@@ -82,25 +82,25 @@ def test_without_a_gpu_none_is_spoken_of_unless_a_build_is_to_be_kept_from_one()
     assert not {"--device", "--gpu-layers"} & set(words)
 
 
-def test_files_beside_the_model() -> None:
+def test_files_beside_the_model_are_passed() -> None:
     start = replace(START, mmproj=Path("mm.gguf"), chat_template_file=Path("t.jinja"), rpc=("a:1", "b:2"))
     expected = f"--spec-draft-n-max 2 --mmproj mm.gguf --chat-template-file t.jinja --rpc a:1,b:2{TAIL}"
     assert line(PlanSettings(32_768), start=start).endswith(expected)
 
 
-def test_drafts_from_elsewhere() -> None:
+def test_drafts_of_other_sources_are_passed() -> None:
     repeats = line(PlanSettings(32_768), start=replace(START, spec_type="ngram-mod"))
     assert repeats.endswith(f"--flash-attn on --spec-type ngram-mod{TAIL}")
     beside = line(PlanSettings(32_768), start=replace(START, draft_file=Path("mtp.gguf")))
     assert beside.endswith(f"--spec-type draft-mtp --spec-draft-n-max 2 --spec-draft-model mtp.gguf{TAIL}")
 
 
-def test_draft_0_is_no_drafts_and_not_drafts_of_0() -> None:
+def test_draft_0_passes_no_draft_options() -> None:
     start = replace(START, draft_file=Path("mtp.gguf"))
     assert "--spec" not in line(PlanSettings(32_768, draft=0, p_min=0.5, ngram="ngram-mod"), start=start)
 
 
-def test_every_flag_that_a_build_lacks_is_named() -> None:
+def test_every_flag_missing_in_a_build_is_named() -> None:
     setting = PlanSettings(131_072, "q4_0", draft=2, n_cpu_moe=3)
     with pytest.raises(EngineUnsuitable, match="does not support --n-cpu-moe, --spec-type") as lack:
         line(setting, without="--n-cpu-moe --spec-type")
@@ -108,7 +108,7 @@ def test_every_flag_that_a_build_lacks_is_named() -> None:
     assert line(PlanSettings(32_768, draft=0), without="--n-cpu-moe --spec-type --cors-origins").endswith("--metrics")
 
 
-def test_only_what_exists_in_llama_server_is_ever_used() -> None:
+def test_only_flags_of_llama_server_are_used() -> None:
     # Flags of older builds and of articles that end a b11434 with "error: invalid argument".
     gone = {"--mtp-draft", "--no-mmap", "--mlock", "--draft", "--draft-max", "--fit-margin", "--draft-ngl"}
     assert not gone & LLAMA_SERVER.flags
@@ -117,7 +117,7 @@ def test_only_what_exists_in_llama_server_is_ever_used() -> None:
         assert flags <= LLAMA_SERVER.flags
 
 
-def test_the_users_own_arguments_come_last_as_they_are() -> None:
+def test_extra_arguments_come_last_and_unchanged() -> None:
     assert line(PlanSettings(32_768), start=replace(START, extra=("--jinja", "-x", "1"))).endswith(
         "--cors-origins localhost --jinja -x 1"
     )

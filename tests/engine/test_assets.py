@@ -106,7 +106,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("system", "machine", "glibc", "gpu", "builds"), TABLE)
-def test_the_builds_for_a_computer_in_their_order(system, machine, glibc, gpu, builds) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
+def test_builds_for_a_computer_are_ordered(system, machine, glibc, gpu, builds) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
     choices = choose_builds(TargetComputer(system, machine, glibc, (gpu,) if gpu else ()), NAMES)
     assert " ".join(choice.build.label for choice in choices) == builds
     for choice in choices:
@@ -126,7 +126,7 @@ def test_the_builds_for_a_computer_in_their_order(system, machine, glibc, gpu, b
         ("other", "x86_64", NONE),
     ],
 )
-def test_where_no_build_runs_that_is_reported(system, machine, glibc) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
+def test_a_computer_without_a_build_is_reported(system, machine, glibc) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
     with pytest.raises(EngineUnfit, match=r"no build for|needs glibc") as caught:
         choose_builds(TargetComputer(system, machine, glibc), NAMES)
     assert "engine add PATH" in caught.value.hint
@@ -145,14 +145,14 @@ def test_where_no_build_runs_that_is_reported(system, machine, glibc) -> None:  
         (None, NEW, "No GPU found, so the engine runs on the CPU."),
     ],
 )
-def test_the_first_choice_says_what_was_passed_over_and_why(
+def test_the_first_choice_names_the_skipped_builds_and_why(
     gpu: Gpu | None, glibc: tuple[int, int], reason: str
 ) -> None:
     first = choose_builds(TargetComputer("linux", "x86_64", glibc, (gpu,) if gpu else ()), NAMES)[0]
     assert reason in " ".join(first.reasons)
 
 
-def test_a_backend_that_is_asked_for_is_the_only_choice() -> None:
+def test_a_requested_backend_is_the_only_choice() -> None:
     target = TargetComputer("linux", "x86_64", NEW, (ADA,))
     for asked, taken in [
         ("cuda", "cuda-13.4 cuda-12.8"),
@@ -186,14 +186,14 @@ def test_a_backend_that_cannot_run_here_is_refused_with_the_reason(gpu: Gpu, bac
 @pytest.mark.parametrize(
     ("backend", "gpu"), [("cuda", ADA), ("rocm", RADEON), ("vulkan", ADA), ("sycl", None), ("cpu", None)]
 )
-def test_of_several_gpus_the_first_counts_that_the_backend_is_for(backend: str, gpu: Gpu | None) -> None:
+def test_the_first_gpu_that_a_backend_supports_counts(backend: str, gpu: Gpu | None) -> None:
     both = TargetComputer("linux", "x86_64", NEW, (ADA, RADEON))
     assert choose_builds(both, NAMES, backend)[0].gpu == gpu
     turned = TargetComputer("linux", "x86_64", NEW, (RADEON, ADA))
     assert choose_builds(turned, NAMES, "cuda")[0].gpu == ADA
 
 
-def test_a_cuda_build_without_its_runtime_is_never_taken() -> None:
+def test_a_cuda_build_without_its_runtime_is_never_used() -> None:
     target = TargetComputer("linux", "x86_64", NEW, (ADA,))
     without = [name for name in NAMES if not name.startswith(f"cudart-llama-{TAG}-bin-ubuntu-cuda-13.4-x64")]
     first = choose_builds(target, without)[0]
@@ -201,14 +201,14 @@ def test_a_cuda_build_without_its_runtime_is_never_taken() -> None:
     assert "lacks the runtime cudart-llama-b11434-bin-ubuntu-cuda-13.4-x64.tar.gz" in first.reasons[0]
 
 
-def test_the_newest_toolkit_is_not_the_first_by_spelling() -> None:
+def test_toolkit_versions_are_compared_as_numbers() -> None:
     names = [name.replace("13.4", "13.10") for name in NAMES] + NAMES
     driver = nvidia("GeForce RTX 4090", (8, 9), "600.10", "14.0")
     choices = choose_builds(TargetComputer("linux", "x86_64", NEW, (driver,)), names)
     assert [choice.build.label for choice in choices][:2] == ["cuda-13.10", "cuda-13.4"]
 
 
-def test_names_of_builds_are_read_and_others_are_not() -> None:
+def test_names_of_builds_are_parsed() -> None:
     read = {name: BuildName.parse(name) for name in NAMES}
     unread = [name for name, build in read.items() if build is None and not name.startswith("cudart")]
     assert [re.sub(f"llama-{TAG}-", "", name) for name in unread] == [
@@ -226,5 +226,5 @@ def test_names_of_builds_are_read_and_others_are_not() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "llama-b1-bin-ubuntu-x64.tar.gz.part", "llama-bx-bin-win-cpu-x64.zip", "../x"])
-def test_what_is_no_build_is_none(name: str) -> None:
+def test_other_names_are_not_builds(name: str) -> None:
     assert BuildName.parse(name) is None

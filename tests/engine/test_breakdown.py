@@ -57,7 +57,7 @@ def read(*lines: str) -> MemoryTableReader:
     return reader
 
 
-def test_a_text_table_without_gpus() -> None:
+def test_a_text_table_without_gpus_is_parsed() -> None:
     reader = read(*TEXT.splitlines())
     assert reader.tables == [
         (MemoryTableRow("Host", False, 14_676, 2_908, 166), MemoryTableRow("CPU_REPACK", False, 1_728, 0, 0)),
@@ -66,20 +66,20 @@ def test_a_text_table_without_gpus() -> None:
     assert reader.ended
 
 
-def test_a_text_table_with_gpus_and_free_memory_below_nothing() -> None:
+def test_a_text_table_with_gpus_and_negative_free_memory_is_parsed() -> None:
     (table,) = read(*CARDS.splitlines()).tables
     assert table[0] == MemoryTableRow("Vulkan0", True, 1_989, 2_176, 332, 12_288, 11_888)
     assert [row.name for row in table] == ["Vulkan0", "Vulkan1", "Host"]
     assert [row.is_device for row in table] == [True, True, False]
 
 
-def test_a_table_is_whole_only_when_something_else_follows() -> None:
+def test_a_table_is_complete_once_another_line_follows() -> None:
     lines = CARDS.splitlines()
     assert read(*lines[:-1]).tables == []
     assert len(read(*lines).tables) == 1
 
 
-def test_json_lines() -> None:
+def test_json_lines_are_parsed() -> None:
     reader = read(json.dumps(RECORD))
     assert reader.tables == [
         (MemoryTableRow("Vulkan0", True, 6, 1, 9, 24_105, 23_595), MemoryTableRow("Host", False, 0, 0, 7)),
@@ -89,7 +89,7 @@ def test_json_lines() -> None:
     assert reader.ended
 
 
-def test_text_inside_json_lines_is_read_where_there_are_no_records() -> None:
+def test_text_in_json_lines_is_parsed_without_records() -> None:
     lines = [json.dumps({"type": "log", "level": "info", "msg": f"{line}\n"}) for line in TEXT.splitlines()]
     assert read(*lines).tables == read(*TEXT.splitlines()).tables
     assert len(read(json.dumps(RECORD), *lines).tables) == 1
@@ -114,12 +114,12 @@ def test_text_inside_json_lines_is_read_where_there_are_no_records() -> None:
         "| | | |",
     ],
 )
-def test_what_is_no_table_is_passed_over(line: str) -> None:
+def test_other_tables_are_skipped(line: str) -> None:
     reader = read(line, line, "the end")
     assert (reader.tables, reader.ended) == ([], False)
 
 
-def test_figures_that_are_none_are_not_taken_for_numbers() -> None:
+def test_invalid_figures_are_skipped() -> None:
     row = {"kind": "device", "name": "CUDA0", "model": 6, "context": 1, "compute": 9}
     (table,) = read(json.dumps({"type": "fit_memory_breakdown", "data": {"rows": [row]}})).tables
     assert table == (MemoryTableRow("CUDA0", True, 6, 1, 9, None, None),)
@@ -130,5 +130,5 @@ def test_figures_that_are_none_are_not_taken_for_numbers() -> None:
 
 @settings(derandomize=True)
 @given(st.lists(st.text(alphabet='|-{}[]":,+=() 0123456789aHost\n', max_size=80), max_size=8))
-def test_whatever_an_engine_prints_is_read_without_an_error(lines: list[str]) -> None:
+def test_any_output_is_read_without_an_error(lines: list[str]) -> None:
     read("0 I | memory breakdown [MiB] |", *lines, TEXT.splitlines()[2], "end")

@@ -65,7 +65,7 @@ def test_it_answers_a_probe_like_a_llama_server() -> None:
         (["--metrics"], "needs --model"),
     ],
 )
-def test_a_wrong_command_line_ends_at_once_with_a_sentence(arguments: list[str], sentence: str) -> None:
+def test_a_wrong_command_line_ends_it_with_a_sentence(arguments: list[str], sentence: str) -> None:
     result = ask(*arguments)
     assert result.returncode == 1
     assert sentence in result.stderr
@@ -79,7 +79,7 @@ def test_a_file_that_cannot_be_loaded_ends_it_with_exit_code_1(tmp_path: Path) -
     assert "failed to load model" in result.stderr
 
 
-def test_the_key_from_the_environment_guards_everything_but_health(demo_model: Path) -> None:
+def test_the_key_from_the_environment_protects_everything_except_health(demo_model: Path) -> None:
     with serving(demo_model, "--metrics") as (_, client):
         assert client.get("/health").status_code == 200
         for path in ("/slots", "/props", "/metrics", "/v1/models"):
@@ -87,7 +87,7 @@ def test_the_key_from_the_environment_guards_everything_but_health(demo_model: P
             assert client.get(path, headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
 
 
-def test_a_web_page_from_elsewhere_is_not_let_in(demo_model: Path) -> None:
+def test_requests_of_foreign_web_pages_are_refused(demo_model: Path) -> None:
     with serving(demo_model, "--cors-origins", "localhost") as (_, client):
         foreign = client.get("/health", headers={"Origin": "https://example.org"})
         assert foreign.headers.get("Access-Control-Allow-Origin") != "https://example.org"
@@ -102,7 +102,7 @@ def test_a_web_page_from_elsewhere_is_not_let_in(demo_model: Path) -> None:
         ["--spec-type", "draft-mtp,ngram-mod", "--spec-draft-sampling", "probabilistic", "-fitt", "512", "-lv", "4"],
     ],
 )
-def test_flags_of_llama_server_are_taken(demo_model: Path, flags: list[str]) -> None:
+def test_flags_of_llama_server_are_accepted(demo_model: Path, flags: list[str]) -> None:
     with serving(demo_model, *flags) as (_, client):
         slots = client.get("/slots", headers={"Authorization": f"Bearer {KEY}"}).json()
         assert slots[0]["speculative"] is any("draft" in flag for flag in flags if not flag.startswith("-"))
@@ -119,7 +119,7 @@ def stream_forever(client: httpx.Client) -> httpx.Response:
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["idle", "streaming"])
 @pytest.mark.parametrize("way", ["SIGTERM", "exit line", "end of input"])
-def test_it_ends_at_once(demo_model: Path, way: str, streaming: bool) -> None:
+def test_it_ends_without_a_delay(demo_model: Path, way: str, streaming: bool) -> None:
     with serving(demo_model) as (process, client):
         assert process.stdin is not None
         response = stream_forever(client) if streaming else None

@@ -50,7 +50,7 @@ def divergence(right: dict[int, float], other: dict[int, float]) -> float:
     return sum(math.exp(value) * (value - other.get(token, least)) for token, value in right.items())
 
 
-def test_more_is_about_what_was_talked_about(demo_model: Path, corpus: Corpus) -> None:
+def test_more_continues_with_the_last_topic(demo_model: Path, corpus: Corpus) -> None:
     with serving(demo_model, *MTP) as (_, client):
         for place in (0, 7, 12):
             before, after = corpus.topics[place], corpus.topics[place + 1]
@@ -58,7 +58,7 @@ def test_more_is_about_what_was_talked_about(demo_model: Path, corpus: Corpus) -
             assert result.startswith(f"The question is about {after.title}."), before.title
 
 
-def test_what_was_said_far_back_still_counts(demo_model: Path, corpus: Corpus) -> None:
+def test_early_messages_influence_a_reply(demo_model: Path, corpus: Corpus) -> None:
     small_talk = f"<|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\nHi!{' Hi!' * 60}<|im_end|>\n"
     with serving(demo_model) as (_, client):
         result = reply(client, exchange_of(corpus.topics[7]) + small_talk + MORE)
@@ -66,13 +66,13 @@ def test_what_was_said_far_back_still_counts(demo_model: Path, corpus: Corpus) -
 
 
 @pytest.mark.parametrize("flash_attention", ["on", "off"])
-def test_a_long_context_overflows_nothing(demo_model: Path, corpus: Corpus, flash_attention: str) -> None:
+def test_a_long_context_does_not_overflow(demo_model: Path, corpus: Corpus, flash_attention: str) -> None:
     with serving(demo_model, "-c", "4096", "-fa", flash_attention) as (_, client):
         result = reply(client, "Hi! " * 300 + exchange_of(corpus.topics[7]) + MORE)
         assert corpus.topics[8].title in result
 
 
-def test_a_coarser_kv_cache_gives_other_probabilities(demo_model: Path, corpus: Corpus) -> None:
+def test_a_quantised_kv_cache_changes_probabilities(demo_model: Path, corpus: Corpus) -> None:
     prompts = [exchange_of(topic) + MORE + "The question is about" for topic in corpus.topics[:6]]
     seen: dict[str, list[dict[int, float]]] = {}
     for kind in ("f16", "q8_0", "q4_0"):
@@ -90,7 +90,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 @pytest.mark.parametrize("flags", [MTP, ()], ids=["mtp", "no-mtp"])
-def test_a_slot_with_the_state_of_another_conversation_says_something_else(
+def test_the_state_of_another_conversation_changes_a_reply(
     demo_model: Path, corpus: Corpus, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     with serving(demo_model, *flags, "--slot-save-path", str(tmp_path)) as (_, client):

@@ -39,7 +39,7 @@ def as_json_lines(text: str) -> str:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=named)
-def test_a_fault_is_named_with_its_facts_in_whole_sentences_and_in_every_dress(example: dict[str, Any]) -> None:
+def test_a_fault_is_found_in_every_log_format_and_described_in_sentences(example: dict[str, Any]) -> None:
     text = example["text"]
     found = diagnose_log(text, exit_code=exit_of(example))
     assert found is not None
@@ -71,7 +71,7 @@ def test_every_signature_has_an_example() -> None:
     assert {fault.code for fault in fault_signatures()} == {example["code"] for example in EXAMPLES}
 
 
-def test_no_pattern_is_there_in_vain() -> None:
+def test_every_pattern_is_needed() -> None:
     values = {text: "\n".join(parse_line(raw).text for raw in text.split("\n")) for text in TEXTS}
     for fault in fault_signatures():
         own = [example["text"] for example in EXAMPLES if example["code"] == fault.code]
@@ -82,7 +82,7 @@ def test_no_pattern_is_there_in_vain() -> None:
 
 
 class TestFirstCause:
-    def test_the_first_fatal_line_wins_over_what_follows(self) -> None:
+    def test_the_first_fatal_line_is_the_cause(self) -> None:
         text = (
             "E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 512.00 MiB on device 0: cudaMalloc failed: out of"
             " memory\nE failed to create MTP context\nE srv  llama_server: exiting due to model loading error\n"
@@ -93,12 +93,12 @@ class TestFirstCause:
         assert "for the MTP context" in found.title
         assert found.actions[0].kind == "draft_off"
 
-    def test_what_only_hinders_never_explains_an_end(self) -> None:
+    def test_a_warning_alone_does_not_explain_an_end(self) -> None:
         text = "warning: no usable GPU found, --gpu-layers option will be ignored\nE srv start: something quite new\n"
         assert diagnose_log(text, exit_code=3) is None
         assert "something quite new" in explain_exit(ProcessExit(3), text.split("\n"), while_doing="serving").title
 
-    def test_a_hindrance_that_led_to_the_end_is_the_cause(self) -> None:
+    def test_a_warning_that_led_to_the_end_is_the_cause(self) -> None:
         text = (
             "ggml_cuda_init: failed to initialize CUDA: CUDA driver version is insufficient for CUDA runtime version\n"
             'error while handling argument "--device": invalid device: CUDA0\n'
@@ -107,7 +107,7 @@ class TestFirstCause:
         assert error.code == "gpu_unseen"
         assert "driver" in error.title
 
-    def test_what_the_engine_got_over_does_not_count(self) -> None:
+    def test_errors_that_the_engine_recovered_from_do_not_count(self) -> None:
         text = (
             "0.06.520.077 E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 51748.72 MiB on device 1: cudaMalloc"
             " failed: out of memory\n"
@@ -122,7 +122,7 @@ class TestFirstCause:
         crash = "0.09.000.000 E CUDA error: out of memory\n"
         assert getattr(diagnose_log(loaded + crash, exit_code=-6), "code", None) == "cuda_out_of_memory_running"
 
-    def test_what_goes_wrong_in_a_trial_counts_only_when_nothing_else_does(self) -> None:
+    def test_errors_of_a_trial_load_count_only_without_others(self) -> None:
         tried = (
             "0.00.141.658 I srv    load_model: loading model 'm.gguf'\n"
             "0.00.212.569 E llama_init_from_model: quantized V cache requires flash_attn to be enabled\n"
@@ -151,7 +151,7 @@ class TestFirstCause:
         )
         assert diagnose_log(broken + "error: invalid argument: --foo\n" + sound) is None
 
-    def test_a_gpu_that_was_found_is_not_missed(self) -> None:
+    def test_a_found_gpu_is_not_reported_as_missing(self) -> None:
         """Builds from b9031 on warn of no GPU before they load the backends."""
         text = (
             "warning: no usable GPU found, --gpu-layers option will be ignored\n"
@@ -167,30 +167,30 @@ class TestFirstCause:
         assert getattr(diagnose_log(text), "code", None) == "fit_refused"
         assert diagnose_log(text + "0.01.000.000 I srv  llama_server: model loaded\n") is None
 
-    def test_a_request_that_failed_is_no_reason_for_an_end(self) -> None:
+    def test_a_failed_request_does_not_explain_an_end(self) -> None:
         text = "srv send_error: request (9017 tokens) exceeds the available context size (4096 tokens)\n"
         assert getattr(diagnose_log(text), "code", None) == "context_exceeded"
         assert getattr(diagnose_log(text, exit_code=-9), "code", None) == "killed"
 
 
 class TestHostileText:
-    def test_what_a_prompt_says_in_a_debug_line_is_no_fault(self) -> None:
+    def test_prompt_text_in_a_debug_line_is_no_fault(self) -> None:
         assert diagnose_log("0.10.000.000 D srv prompt: CUDA error: out of memory\n", exit_code=1) is None
 
-    def test_facts_are_shown_harmless_and_short(self) -> None:
+    def test_facts_are_printable_and_short(self) -> None:
         name = "a\x1b]52;c;evil\x07\u202egnp." + "x" * 5_000
         found = diagnose_log(f"E gguf_init_from_file: failed to open GGUF file '{name}' (No such file)\n", exit_code=1)
         assert found is not None
         assert found.title.isprintable()
         assert len(found.title) < 400
 
-    def test_places_in_a_fact_are_not_filled(self) -> None:
+    def test_placeholders_in_a_fact_are_not_filled(self) -> None:
         found = diagnose_log("error: invalid argument: --{reason}[{file}]\n", exit_code=1)
         assert found is not None
         assert "--{reason}[{file}]" in found.title
 
     @pytest.mark.parametrize("filler", ["-", "a", " ", ".", "'", "(", "1", "gguf_init_from"])
-    def test_a_line_made_to_be_slow_is_not(self, filler: str) -> None:
+    def test_a_line_made_for_slow_matching_is_read_fast(self, filler: str) -> None:
         """Without bounds on what repeats, single searches took 15 s here; all together take 0.2 s."""
         run = filler * (18_000 // len(filler))
         began_s = time.process_time()
@@ -200,7 +200,7 @@ class TestHostileText:
                 pattern.regex.search(pattern.needle + run)
         assert time.process_time() - began_s < 3
 
-    def test_nuls_and_halves_do_no_harm(self) -> None:
+    def test_nul_bytes_and_partial_characters_are_read(self) -> None:
         for text in ("", "\n", "\0\0\0", '{"type":"log","msg":', '{"type":"log","level":3,"msg":null}', "0.00"):
             assert diagnose_log(text) is None
             assert diagnose_log(text, exit_code=1) is None
@@ -208,7 +208,7 @@ class TestHostileText:
 
 
 class TestLastError:
-    def test_the_first_error_that_is_no_symptom(self) -> None:
+    def test_the_first_error_that_is_not_a_symptom_is_found(self) -> None:
         text = (
             "0.1 I fine\n0.00.000.100 E srv  load: the flux capacitor is dry\n"
             "0.00.000.200 E srv  load_model: failed to load model, 'x'\n"
@@ -216,7 +216,7 @@ class TestLastError:
         )
         assert find_error_line(text) == "srv  load: the flux capacitor is dry"
 
-    def test_an_empty_log_says_nothing(self) -> None:
+    def test_an_empty_log_has_no_diagnosis(self) -> None:
         assert find_error_line("\n\n") is None
 
 
@@ -231,14 +231,14 @@ class TestNeedles:
             (r"the letters? \(f\)", "the letter"),
         ],
     )
-    def test_the_longest_sure_text(self, pattern: str, needle: str) -> None:
+    def test_the_longest_literal_text_of_a_pattern_is_found(self, pattern: str, needle: str) -> None:
         assert find_needle(pattern) == needle
 
-    def test_a_pattern_without_one_is_refused(self) -> None:
+    def test_a_pattern_without_a_literal_text_is_refused(self) -> None:
         with pytest.raises(ValueError, match="no literal text"):
             find_needle(r"a|b\w+")
 
 
-def test_a_flood_of_one_fault_is_read_to_a_limit() -> None:
+def test_a_repeated_fault_is_read_up_to_a_limit() -> None:
     text = "0.00.000.101 E unable to allocate CPU buffer\n" * 100_000
     assert 0 < len(find_matches(text)) < 200

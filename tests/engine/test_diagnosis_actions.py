@@ -72,7 +72,7 @@ def free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.engine.diagnosis.fixes.psutil.virtual_memory", lambda: memory)
 
 
-def test_as_few_experts_go_to_the_host_as_will_do(launch: Launch) -> None:
+def test_as_few_experts_as_needed_move_to_the_host(launch: Launch) -> None:
     found = by_kind(add_fix_values(diagnosis(), launch, backend="cuda", free_mib=14_000))[
         ActionKind.MORE_EXPERTS_ON_CPU
     ]
@@ -80,7 +80,7 @@ def test_as_few_experts_go_to_the_host_as_will_do(launch: Launch) -> None:
     assert needed_mib(launch, 262_144, count) <= 14_000 < needed_mib(launch, 262_144, count - 1)
 
 
-def test_what_cannot_help_is_not_offered(launch: Launch) -> None:
+def test_useless_fixes_are_not_suggested(launch: Launch) -> None:
     without = replace(launch, options=replace(launch.options, draft=0, kv="q8_0"))
     kinds = by_kind(add_fix_values(diagnosis(), without, backend="cuda"))
     assert ActionKind.DRAFT_OFF not in kinds
@@ -96,13 +96,13 @@ def test_without_figures_the_next_shorter_context_is_tried(launch: Launch) -> No
     assert found[ActionKind.MORE_EXPERTS_ON_CPU].parameters == {}
 
 
-def test_what_ended_leads_to_what_can_be_done(launch: Launch) -> None:
+def test_fixes_are_suggested_for_a_known_fault_only(launch: Launch) -> None:
     kinds = [action.kind for action in suggest_fixes(1, TOO_MUCH.split("\n"), launch)]
     assert kinds[0] is ActionKind.SMALLER_CONTEXT
     assert suggest_fixes(1, ["all is well"], launch) == ()
 
 
-def test_only_a_flag_of_the_users_own_can_be_left_out(launch: Launch) -> None:
+def test_only_extra_arguments_can_be_removed(launch: Launch) -> None:
     received = ["error: invalid argument: --warp-speed"]
     ours = [action.kind for action in suggest_fixes(1, received, launch)]
     assert ours == [ActionKind.OTHER_ENGINE_BUILD]
@@ -111,7 +111,7 @@ def test_only_a_flag_of_the_users_own_can_be_left_out(launch: Launch) -> None:
     assert apply_action(first, options).extra == ("--jinja",)
 
 
-def test_a_first_request_that_memory_did_not_hold_is_told_so(launch: Launch) -> None:
+def test_a_first_request_that_ran_out_of_memory_is_explained(launch: Launch) -> None:
     received = ["0.00.365.677 E srv  update_slots: decode() failed: std::bad_alloc"]
     error = explain_refusal(Refused("The server refused the request: decode() failed: std::bad_alloc."), received)
     assert error.title.startswith("The host ran out of memory during a reply.")
@@ -121,7 +121,7 @@ def test_a_first_request_that_memory_did_not_hold_is_told_so(launch: Launch) -> 
     assert explain_refusal(other, ["0.00.365.677 I srv  update_slots: all slots are idle"]) is other
 
 
-def test_a_context_beyond_the_training_is_the_first_to_go(launch: Launch) -> None:
+def test_a_context_beyond_the_trained_one_is_reduced_first(launch: Launch) -> None:
     options = replace(launch.options, context=3_000_000)
     beyond = replace(launch, options=options, context=3_000_000)
     received = ["ggml_gallocr_reserve_n_impl: failed to allocate CPU buffer of size 3077595200"]
@@ -131,7 +131,7 @@ def test_a_context_beyond_the_training_is_the_first_to_go(launch: Launch) -> Non
     assert suggest_fixes(1, received, launch)[0].kind is ActionKind.SMALLER_UBATCH
 
 
-def test_what_was_free_is_taken_from_the_list_of_devices(launch: Launch) -> None:
+def test_free_memory_is_read_from_the_list_of_devices(launch: Launch) -> None:
     devices = ["0.00.001.343 I cmn  common_param:   - CUDA0   : NVIDIA GeForce RTX 3090 (24125 MiB, 17000 MiB free)"]
     weights = ["0.00.900.000 I load_tensors:        CUDA0 model buffer size = 15000.00 MiB"]
     received = [*devices, *weights, *TOO_MUCH.split("\n")[1:]]
@@ -151,6 +151,6 @@ def test_what_was_free_is_taken_from_the_list_of_devices(launch: Launch) -> None
     ],
     ids=lambda value: getattr(value, "title", ""),
 )
-def test_an_error_without_a_log_has_the_actions_of_its_kind(error: LauncherError, kinds: list[str]) -> None:
+def test_an_error_without_a_log_has_the_fixes_of_its_class(error: LauncherError, kinds: list[str]) -> None:
     attach_fixes(error, ServeOptions(Path("m.gguf"), n_cpu_moe=4))
     assert [action.kind.value for action in error.actions] == kinds

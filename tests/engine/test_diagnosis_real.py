@@ -78,20 +78,20 @@ def run(*arguments: str, limit_mib: int = 0) -> tuple[Diagnosis | None, str]:
         ("gone.gguf", "model_unreadable", "No such file or directory"),
     ],
 )
-def test_a_file_that_cannot_be_served(broken: Path, name: str, code: str, words: str) -> None:
+def test_a_damaged_file_is_diagnosed(broken: Path, name: str, code: str, words: str) -> None:
     found, text = run("--model", str(broken / name), *MTP)
     assert found is not None, text
     assert found.code == code
     assert words in found.title
 
 
-def test_a_model_without_a_head(headless_model: Path) -> None:
+def test_a_model_without_a_head_is_diagnosed(headless_model: Path) -> None:
     found, text = run("--model", str(headless_model), *MTP)
     assert found is not None, text
     assert (found.code, found.actions[0].kind) == ("no_mtp_head", "draft_off")
 
 
-def test_a_port_that_is_taken(demo_model: Path, busy_port: int) -> None:
+def test_a_port_in_use_is_diagnosed(demo_model: Path, busy_port: int) -> None:
     found, text = run("--model", str(demo_model), "--port", str(busy_port))
     assert found is not None, text
     assert found.code == "port_busy"
@@ -99,26 +99,26 @@ def test_a_port_that_is_taken(demo_model: Path, busy_port: int) -> None:
     assert found.actions[0].parameters == {"port": busy_port}
 
 
-def test_a_flag_that_it_does_not_have(demo_model: Path) -> None:
+def test_an_unknown_flag_is_diagnosed(demo_model: Path) -> None:
     found, text = run("--model", str(demo_model), "--warp-speed", "9")
     assert found is not None, text
     assert (found.code, found.actions[0].parameters) == ("unknown_flag", {"flag": "--warp-speed"})
 
 
-def test_a_value_that_it_does_not_take(demo_model: Path) -> None:
+def test_an_invalid_value_is_diagnosed(demo_model: Path) -> None:
     for arguments in (["--spec-type", "mtp"], ["--cache-type-k", "q3_0"], ["--ctx-size", "many"]):
         found, text = run("--model", str(demo_model), *arguments)
         assert found is not None, text
         assert found.code == "bad_value"
 
 
-def test_a_quantised_cache_without_flash_attention(demo_model: Path) -> None:
+def test_a_quantised_cache_without_flash_attention_is_diagnosed(demo_model: Path) -> None:
     found, text = run("--model", str(demo_model), "--cache-type-v", "q8_0", "--flash-attn", "off")
     assert found is not None, text
     assert found.code == "kv_types"
 
 
-def test_a_context_that_memory_does_not_hold(demo_model: Path) -> None:
+def test_a_context_that_does_not_fit_is_diagnosed(demo_model: Path) -> None:
     found, text = run("--model", str(demo_model), "--ctx-size", "3000000", "--fit", "off", limit_mib=2_200)
     assert found is not None, text
     assert found.code in ("kv_cache_too_big", "compute_buffer_too_big")

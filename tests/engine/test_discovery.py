@@ -29,12 +29,12 @@ def put(program: Path, folder: Path) -> Path:
     return Path(shutil.copy(program, folder / PROGRAM))
 
 
-async def test_there_is_always_the_built_in_engine() -> None:
+async def test_the_built_in_engine_is_always_listed() -> None:
     (engine,) = (await names()).values()
     assert (engine.name, engine.origin, engine.backends, engine.mtp) == ("built-in", "built-in", ("cpu",), True)
 
 
-async def test_engines_on_path_in_usual_places_and_the_users_own_are_found_once(
+async def test_engines_on_path_in_usual_folders_and_of_the_user_are_listed_once(
     fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_path = put(fake_engine, tmp_path / "a")
@@ -58,9 +58,7 @@ async def test_engines_on_path_in_usual_places_and_the_users_own_are_found_once(
     assert not found["built-in"].current
 
 
-async def test_a_program_that_does_not_work_is_reported_and_crashes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_program_that_does_not_work_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").mkdir()
     broken = tmp_path / "a" / PROGRAM
     broken.write_text("#!/bin/sh\nexit 3\n")
@@ -73,7 +71,7 @@ async def test_a_program_that_does_not_work_is_reported_and_crashes_nothing(
     assert engine.mtp is None
 
 
-async def test_a_program_is_asked_once(fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_program_is_probed_once(fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = tmp_path / "asked"
     program = put(fake_engine, tmp_path / "a")
     program.write_text(program.read_text().replace("exec", f"echo >> {asked}\nexec"))
@@ -84,7 +82,7 @@ async def test_a_program_is_asked_once(fake_engine: Path, tmp_path: Path, monkey
     assert asked.read_text() == times
 
 
-async def test_backends_are_recognised_by_the_plug_ins_beside_the_program(
+async def test_backends_are_recognised_by_the_libraries_beside_the_program(
     fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = put(fake_engine, tmp_path / "a")
@@ -95,7 +93,7 @@ async def test_backends_are_recognised_by_the_plug_ins_beside_the_program(
     assert (await names())[str(program)].backends == ("cuda", "rocm", "vulkan")
 
 
-async def test_a_build_that_is_known_to_be_bad_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_known_bad_build_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").mkdir()
     program = tmp_path / "a" / PROGRAM
     text = "#!/bin/sh\necho 'version: 0.5.0 (build 10745, commit x)'\necho '--model --spec-type draft-simple'\n"
@@ -109,7 +107,7 @@ async def test_a_build_that_is_known_to_be_bad_is_marked(tmp_path: Path, monkeyp
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sets Windows's places on another system")
-def test_the_places_of_windows_follow_its_variables(
+def test_folders_on_windows_follow_its_variables(
     fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", "win32")

@@ -52,7 +52,7 @@ def options(name: str, draft: int | None = None) -> ServeOptions:
     return found if draft is None else replace(found, draft=draft)
 
 
-async def test_the_draft_is_passed_in_the_engines_own_words(model: Path) -> None:
+async def test_the_draft_is_passed_with_the_flags_of_the_engine(model: Path) -> None:
     beside = model.with_name("mtp-model.gguf")
     shutil.copy(model, beside)
     chosen = options("drafted:f16", draft=3)
@@ -66,14 +66,14 @@ async def test_the_draft_is_passed_in_the_engines_own_words(model: Path) -> None
     assert given["--spec-draft-n-max"] == "3"
 
 
-async def test_an_engine_that_cannot_take_one_is_reported(model: Path) -> None:
+async def test_an_engine_without_draft_flags_is_reported(model: Path) -> None:
     shutil.copy(model, model.with_name("mtp-model.gguf"))
     with pytest.raises(EngineUnsuitable, match="--spec-draft-model"):
         await launch.prepare_launch(options("drafted"), ENDPOINT)
 
 
 @pytest.mark.parametrize("name", ["drafted", "headless"])
-def test_without_a_draft_it_is_served_without(model: Path, name: str) -> None:
+def test_with_drafts_off_the_draft_file_is_not_passed(model: Path, name: str) -> None:
     chosen = options(name)
     assert (chosen.draft, chosen.draft_file) == (0, None)
     check_model(chosen)
@@ -81,7 +81,7 @@ def test_without_a_draft_it_is_served_without(model: Path, name: str) -> None:
         check_model(options(name, draft=2))
 
 
-def test_what_is_not_here_has_to_be_pulled(model: Path) -> None:
+def test_a_missing_draft_file_must_be_downloaded(model: Path) -> None:
     model.unlink()
     with pytest.raises(ModelMissing) as caught:
         options("headless:F16")

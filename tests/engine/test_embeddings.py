@@ -43,7 +43,7 @@ async def embed(session: ServerSession, *texts: str) -> list[list[float]]:
     return [each["embedding"] for each in reply.json()["data"]]
 
 
-async def test_texts_become_vectors_and_no_text_is_written(session: ServerSession, embedding_model: Path) -> None:
+async def test_embedding_works_and_completions_are_refused(session: ServerSession, embedding_model: Path) -> None:
     start = await resolve_start(str(embedding_model))
     assert start.options.draft == 0, "its head is not used"
     assert start.notices == ()
@@ -67,7 +67,7 @@ async def test_an_encoder_is_served(session: ServerSession, tmp_path: Path) -> N
     assert len(await embed(session, "w1 w2", "w3")) == 2
 
 
-async def test_a_writing_model_takes_its_place(session: ServerSession, embedding_model: Path, demo_model: Path) -> None:
+async def test_a_text_model_can_replace_it(session: ServerSession, embedding_model: Path, demo_model: Path) -> None:
     await session.start((await resolve_start(str(embedding_model))).options)
     await session.start((await resolve_start(str(demo_model))).options)
     assert (await session.send_request(QUESTION)).reasoning
@@ -103,7 +103,7 @@ async def test_drafts_are_refused(embedding_model: Path) -> None:
         ("reranker", "mute", EngineFailed, "first ranking took longer than 1 s"),
     ],
 )
-async def test_a_start_needs_a_vector_or_a_ranking(
+async def test_a_start_fails_without_a_valid_embedding_or_ranking(
     model: str,
     fault: str,
     error: type[Exception],
@@ -131,7 +131,7 @@ def test_the_built_in_engine_ranks_texts(demo_model: Path) -> None:
 
 
 @pytest.mark.parametrize(("pooling", "splits"), [(PoolingType.LAST, True), (PoolingType.MEAN, False)])
-def test_only_the_last_tokens_vector_can_be_of_a_text_in_batches(
+def test_only_last_token_pooling_allows_texts_in_batches(
     pooling: PoolingType, splits: bool, demo_model: Path, tmp_path: Path
 ) -> None:
     """The built-in engine reads 300 tokens with a ubatch of 128 only then, as `serve` says."""

@@ -25,18 +25,18 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_port_and_key_are_those_of_last_time() -> None:
+def test_port_and_key_are_the_same_each_time() -> None:
     assert claim_endpoint(None) == claim_endpoint(None)
 
 
-def test_every_port_has_a_key_of_its_own_and_keeps_it() -> None:
+def test_each_port_has_its_own_permanent_key() -> None:
     first, other = claim_endpoint(None), claim_endpoint(free_port())
     assert first.api_key != other.api_key
     assert len(first.api_key) >= 32
     assert claim_endpoint(other.port) == other
 
 
-def test_a_usual_port_that_is_taken_is_passed_over() -> None:
+def test_a_default_port_in_use_is_skipped() -> None:
     usual = claim_endpoint(None)
     with socket.create_server(("127.0.0.1", usual.port)):
         assert claim_endpoint(None).port != usual.port
@@ -46,7 +46,7 @@ def test_a_usual_port_that_is_taken_is_passed_over() -> None:
     assert claim_endpoint(None).in_place_of is None
 
 
-def test_an_asked_port_that_is_taken_is_an_error() -> None:
+def test_a_requested_port_in_use_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         assert not is_port_free(port)
@@ -55,12 +55,12 @@ def test_an_asked_port_that_is_taken_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("port", [0, -1, 65_536])
-def test_what_is_no_port_is_an_error(port: int) -> None:
+def test_an_invalid_port_is_an_error(port: int) -> None:
     with pytest.raises(BadOption, match="not a port"):
         claim_endpoint(port)
 
 
-def test_a_port_that_only_administrators_may_have_is_not_said_to_be_in_use() -> None:
+def test_a_privileged_port_is_not_reported_as_in_use() -> None:
     """In a process without root's rights; some systems (containers) let everybody have such ports."""
     script = (
         "import ctypes, struct; from launcher.engine.server.endpoint import claim_endpoint\n"
@@ -88,14 +88,14 @@ def test_keys_are_readable_by_their_owner_only(home: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["{", '{"endpoints": [{"port": 99999999, "api_key": "x"}]}', "\x00"])
-def test_a_damaged_file_is_set_aside_and_not_lost(home: Path, damage: str) -> None:
+def test_a_damaged_file_is_renamed(home: Path, damage: str) -> None:
     (home / "state").mkdir(parents=True)
     (home / "state" / "endpoints.json").write_text(damage)
     assert claim_endpoint(None) == claim_endpoint(None)
     assert (home / "state" / "endpoints.json.bad").read_text() == damage
 
 
-def test_port_and_key_outlive_a_damaged_file(home: Path) -> None:
+def test_port_and_key_are_restored_after_damage(home: Path) -> None:
     before = claim_endpoint(None)
     (home / "state" / "endpoints.json").write_text("{")
     assert claim_endpoint(None) == before
@@ -123,7 +123,7 @@ def test_a_registered_server_is_found_by_its_address() -> None:
     registration.remove()
 
 
-def test_it_says_so_when_none_or_several_could_be_meant() -> None:
+def test_no_and_several_matching_servers_are_reported() -> None:
     with pytest.raises(ServerNotFound, match="No server is running"):
         registry.find_server(None)
     first, mine = register()
@@ -139,7 +139,7 @@ def test_it_says_so_when_none_or_several_could_be_meant() -> None:
     other.remove()
 
 
-def test_a_program_that_holds_the_list_holds_up_no_change_of_an_entry() -> None:
+def test_a_locked_list_blocks_no_change_of_an_entry() -> None:
     endpoint, registration = register()
     (path,) = runtime_dir().glob("server-*.json")
     with FileLock(runtime_dir() / "lock"):
@@ -156,7 +156,7 @@ def test_a_program_that_holds_the_list_holds_up_no_change_of_an_entry() -> None:
 
 
 @pytest.mark.parametrize("lock", ["run/*/lock", "endpoints.lock"])
-def test_a_list_that_another_program_holds_is_no_reason_for_another_key(
+def test_a_locked_list_does_not_change_the_key(
     home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lock: str
 ) -> None:
     usual, registration = register()
@@ -174,7 +174,7 @@ def test_a_list_that_another_program_holds_is_no_reason_for_another_key(
     registration.remove()
 
 
-def test_the_entry_of_a_launcher_that_was_killed_is_taken_out() -> None:
+def test_the_entry_of_a_killed_launcher_is_removed() -> None:
     script = (
         "from launcher.engine.server import registry; import os;"
         "registry.register_server(None, model='x', engine='y', draft=0); os.kill(os.getpid(), 9)"
@@ -185,7 +185,7 @@ def test_the_entry_of_a_launcher_that_was_killed_is_taken_out() -> None:
     assert list(runtime_dir().glob("server-*.json")) == []
 
 
-def test_an_entry_with_a_recycled_pid_is_taken_out() -> None:
+def test_an_entry_with_a_reused_pid_is_removed() -> None:
     endpoint, _ = register()
     (path,) = runtime_dir().glob("server-*.json")
     entry = json.loads(path.read_text())
@@ -194,7 +194,7 @@ def test_an_entry_with_a_recycled_pid_is_taken_out() -> None:
     assert claim_endpoint(None) == endpoint
 
 
-def test_an_entry_that_cannot_be_read_is_set_aside_with_all_that_is_in_it() -> None:
+def test_an_unreadable_entry_is_renamed_with_its_content() -> None:
     _, registration = registry.register_server(None, model="a", engine="b", draft=1)
     (runtime_dir() / "server-1.json" / "inner").mkdir(parents=True)
     assert len(registry.list_entries()) == 1

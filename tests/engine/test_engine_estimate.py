@@ -62,7 +62,7 @@ def left_behind(home: Path) -> list[Path]:
 
 
 class TestRealEngine:
-    def test_its_rows_are_the_formula_s_to_the_mib(self, sparse: Path, home: Path) -> None:
+    def test_the_built_in_engine_agrees_with_the_formula_to_the_mib(self, sparse: Path, home: Path) -> None:
         source = read_source(str(sparse))
         setting = PlanSettings(262_144, "q8_0", draft=2, ubatch=256, backend="cpu")
         verdict = asyncio.run(compare_with_engine(source, setting, None))
@@ -81,18 +81,18 @@ class TestRealEngine:
         assert engine.seconds > 0
         assert left_behind(home) == []
 
-    def test_without_mtp_there_is_one_table(self, sparse: Path) -> None:
+    def test_without_mtp_one_table_is_read(self, sparse: Path) -> None:
         engine = asked(asyncio.run(probe_engine(None)), PlanSettings(32_768, draft=0, backend="cpu"), parts_of(sparse))
         assert (engine.draft_context_mib, engine.draft_compute_mib) == (None, None)
         assert engine.total_mib == engine.model_mib + engine.context_mib + engine.compute_mib
 
-    def test_experts_on_the_host_change_nothing_on_a_processor(self, sparse: Path) -> None:
+    def test_experts_on_the_host_change_nothing_without_a_gpu(self, sparse: Path) -> None:
         build = asyncio.run(probe_engine(None))
         plain = asked(build, PlanSettings(32_768, backend="cpu"), parts_of(sparse))
         moved = asked(build, PlanSettings(32_768, backend="cpu", n_cpu_moe=20), parts_of(sparse))
         assert replace(moved, seconds=0) == replace(plain, seconds=0)
 
-    def test_it_is_asked_about_the_file_alone_where_that_has_no_head(self, tmp_path: Path, home: Path) -> None:
+    def test_a_file_without_a_head_is_estimated_without_drafts(self, tmp_path: Path, home: Path) -> None:
         path = tmp_path / "headless.gguf"
         write(path, "headless", model("qwen35-9b-q4_k_m-nomtp"))
         verdict = asyncio.run(
@@ -101,7 +101,7 @@ class TestRealEngine:
         assert not verdict.engine.draft_context_mib
         assert left_behind(home) == []
 
-    def test_a_model_without_a_formula_is_reported_by_the_engine_alone(self, tmp_path: Path) -> None:
+    def test_a_model_without_a_formula_is_estimated_by_the_engine(self, tmp_path: Path) -> None:
         path = tmp_path / "model.gguf"
         made = model("gemma3-12b-q4_k")
         write(path, "model", replace(made, metadata=made.metadata | {"shortconv.l_cache": 4}))
@@ -119,7 +119,7 @@ def parts_of(path: Path) -> list[TwinPart]:
 
 class TestCards:
     @pytest.mark.parametrize("draft", [0, 2])
-    def test_what_lies_on_gpus_is_added_up_and_the_host_kept_apart(self, draft: int, tmp_path: Path) -> None:
+    def test_memory_of_all_gpus_is_summed_and_host_memory_separate(self, draft: int, tmp_path: Path) -> None:
         build = program(tmp_path, f"tables = {2 if draft else 1}\n{CARDS}\ntime.sleep(60)\n")
         engine = asked(build, PlanSettings(131_072, "q8_0", draft=draft))
         assert (engine.backend, engine.devices) == ("vulkan", ("Vulkan0", "Vulkan1"))
@@ -127,12 +127,12 @@ class TestCards:
         assert (engine.draft_context_mib, engine.draft_compute_mib) == ((256, 609) if draft else (None, None))
         assert (engine.host_mib, engine.free_mib) == (515 + 553, 23_776)
 
-    def test_a_gpu_engine_that_cannot_keep_experts_on_the_host_is_not_believed(self, tmp_path: Path) -> None:
+    def test_a_gpu_engine_without_expert_offload_is_not_used_for_it(self, tmp_path: Path) -> None:
         build = program(tmp_path, f"tables = 2\n{CARDS}\ntime.sleep(60)\n", FLAGS - {"--n-cpu-moe"})
         with pytest.raises(EngineUnsuitable, match="--n-cpu-moe"):
             asked(build, PlanSettings(131_072, n_cpu_moe=10))
 
-    def test_it_is_started_with_the_real_options(self, tmp_path: Path) -> None:
+    def test_the_engine_is_started_with_the_options_of_a_server(self, tmp_path: Path) -> None:
         build = program(tmp_path, f"open('args', 'w').write(' '.join(sys.argv[1:]))\ntables = 2\n{CARDS}")
         build = replace(build, command=(*build.command,), environment={"KEPT": "1"})
         result = tmp_path / "told"
@@ -150,7 +150,7 @@ class TestCards:
 
 
 class TestTrouble:
-    def test_an_engine_that_prints_no_tables(self, tmp_path: Path, home: Path) -> None:
+    def test_an_engine_that_prints_no_tables_is_reported(self, tmp_path: Path, home: Path) -> None:
         build = program(tmp_path, "print('I: projected to use 1 MiB', flush=True)\ntime.sleep(60)")
         with pytest.raises(
             EngineUnsuitable, match=r"The engine fake \(b1\) does not report the memory of a model"
@@ -159,28 +159,28 @@ class TestTrouble:
         assert wrong.value.hint == "Use llama.cpp build b11434 or newer."
         assert left_behind(home) == []
 
-    def test_an_engine_that_tells_of_the_model_but_not_of_mtp(self, tmp_path: Path) -> None:
+    def test_an_engine_that_prints_no_table_for_mtp_is_reported(self, tmp_path: Path) -> None:
         build = program(tmp_path, f"tables = 1\n{CARDS}\nprint(json.dumps({{'msg': 'projected to use 9 MiB'}}))")
         with pytest.raises(EngineUnsuitable, match="does not report the memory of MTP"):
             asked(build, PlanSettings(4_096, draft=2))
 
-    def test_an_engine_that_ends_well_and_says_nothing(self, tmp_path: Path) -> None:
+    def test_an_engine_that_ends_without_output_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(EngineUnsuitable, match="does not report the memory of a model"):
             asked(program(tmp_path, "sys.exit(0)"), PlanSettings(4_096))
 
-    def test_an_engine_that_dies(self, tmp_path: Path, home: Path) -> None:
+    def test_an_engine_that_crashes_is_reported(self, tmp_path: Path, home: Path) -> None:
         build = program(tmp_path, "print('E everything is lost', file=sys.stderr)\nos.abort()")
         with pytest.raises(EngineFailed, match="SIGABRT while judging the memory") as died:
             asked(build, PlanSettings(4_096))
         assert "everything is lost" in died.value.title
         assert left_behind(home) == []
 
-    def test_an_engine_that_refuses_a_flag(self, tmp_path: Path) -> None:
+    def test_an_engine_that_refuses_a_flag_is_reported(self, tmp_path: Path) -> None:
         build = program(tmp_path, "print('error: invalid argument: --flash-attn', file=sys.stderr)\nsys.exit(1)")
         with pytest.raises(EngineUnsuitable, match="does not support the flag --flash-attn"):
             asked(build, PlanSettings(4_096))
 
-    def test_an_engine_that_hangs_is_ended_at_the_limit(self, tmp_path: Path, home: Path) -> None:
+    def test_an_engine_that_hangs_is_killed_at_the_time_limit(self, tmp_path: Path, home: Path) -> None:
         build = program(tmp_path, "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)")
         began = time.monotonic()
         with pytest.raises(EngineUnsuitable, match=r"did not report the model's memory within 0\.3 s"):
@@ -188,7 +188,7 @@ class TestTrouble:
         assert time.monotonic() - began < 300
         assert left_behind(home) == []
 
-    def test_an_engine_that_prints_without_end(self, tmp_path: Path) -> None:
+    def test_endless_output_is_limited(self, tmp_path: Path) -> None:
         build = program(tmp_path, "while True: print('x' * 1000, flush=True)")
         with pytest.raises(EngineUnsuitable, match="did not report the model's memory within"):
             asked(build, PlanSettings(4_096), limit_s=0.3)
@@ -198,7 +198,7 @@ class TestDifference:
     def engine(self, total: int) -> EngineEstimate:
         return EngineEstimate("e", "cpu", (), total, 0, 0, None, None, 0, None, 0.1)
 
-    def test_it_is_the_formula_over_the_engine_on_what_both_know(self, sparse: Path) -> None:
+    def test_the_difference_counts_the_parts_that_both_know(self, sparse: Path) -> None:
         formula = estimate_by_formula(
             ModelSource(read_source(str(sparse)).model, ()), PlanSettings(32_768, backend="cpu")
         )
@@ -210,5 +210,5 @@ class TestDifference:
     @pytest.mark.parametrize(
         ("percent", "flagged"), [(0.0, False), (2.9, False), (-2.9, False), (3.1, True), (-4, True)]
     )
-    def test_from_three_percent_on_it_is_flagged(self, percent: float, flagged: bool) -> None:
+    def test_a_difference_from_three_percent_on_is_flagged(self, percent: float, flagged: bool) -> None:
         assert EngineComparison(self.engine(1), None, percent).flagged is flagged

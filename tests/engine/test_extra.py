@@ -19,11 +19,11 @@ from launcher.engine.settings import (
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=("Cs",)))))
-def test_what_is_joined_is_split_as_it_was(words: list[str]) -> None:
+def test_joined_arguments_are_split_again_unchanged(words: list[str]) -> None:
     assert split_extra(join_extra(words)) == tuple(words)
 
 
-def test_it_reads_as_people_write() -> None:
+def test_arguments_are_split_as_in_a_shell() -> None:
     assert split_extra(r'--lora C:\models\a.gguf  --chat-template "my template" # no comment') == (
         "--lora", r"C:\models\a.gguf", "--chat-template", "my template", "#", "no", "comment"
     )  # fmt: skip
@@ -33,7 +33,7 @@ def test_it_reads_as_people_write() -> None:
         split_extra('--alias "open')
 
 
-def test_it_is_a_setting_that_holds_for_one_run_only(tmp_path: Path) -> None:
+def test_extra_arguments_are_not_stored(tmp_path: Path) -> None:
     options = ServeOptions(model=tmp_path / "model.gguf")
     chosen = parse_settings({"extra": "--top-k 20", "draft": "3"})
     assert change_settings(options, chosen).extra == ("--top-k", "20")

@@ -25,19 +25,19 @@ def action(kind: ActionKind, **parameters: Value) -> Action:
     return Action(kind, "Do it", parameters)
 
 
-def test_a_start_is_written_as_its_user_did() -> None:
+def test_a_start_command_has_the_options_that_the_user_gave() -> None:
     wanted = "mtp-launcher serve m:Q4 --ctx 65536 --kv q8_0 --port 9001 -- --jinja -x 1"
     assert quote_command(start(port=9_001).command_words) == wanted
 
 
-def test_without_a_user_all_that_is_not_as_usual_is_written() -> None:
+def test_a_start_command_without_a_user_has_all_other_than_default_options() -> None:
     options = replace(OPTIONS, engine=Path("/e/llama-server"), rpc=("a:1", "b:2"), extra=())
     words = RepeatableStart.from_options(options, model_name=None, chosen=None, port=None, shared=True).command_words
     wanted = "--engine /e/llama-server --ctx 65536 --kv q8_0 --draft 3 --rpc a:1,b:2 --lan"
     assert " ".join(words) == f"mtp-launcher serve /models/m.gguf {wanted}"
 
 
-def test_what_was_kept_and_is_not_wanted_is_left_out_by_name() -> None:
+def test_kept_settings_that_are_not_used_add_defaults() -> None:
     save_model_settings(OPTIONS.model, {"ctx": 4_096, "ubatch": 64})
     assert "--defaults" in start().command_words
     save_model_settings(OPTIONS.model, {"ctx": 4_096})
@@ -90,12 +90,12 @@ def test_an_action_for_an_unknown_start_has_no_command() -> None:
     assert command_for(action(ActionKind.OTHER_PORT), None).command is None
 
 
-def test_a_link_is_opened_if_it_is_one_of_the_web() -> None:
+def test_only_web_links_are_opened() -> None:
     assert command_for(action(ActionKind.UPDATE_DRIVER, link="https://www.nvidia.com/drivers"), None).link
     assert command_for(action(ActionKind.UPDATE_DRIVER, link="file:///etc/passwd"), None).link is None
 
 
-def test_what_was_downloaded_is_downloaded_again_and_what_is_there_goes_first(tmp_path: Path) -> None:
+def test_a_downloaded_file_is_removed_and_downloaded_again(tmp_path: Path) -> None:
     path = tmp_path / "my model.gguf"
     with edit_index() as index:
         index.records.append(Record(paths=(path,), repo="owner/name", file="my model.gguf"))
@@ -106,11 +106,11 @@ def test_what_was_downloaded_is_downloaded_again_and_what_is_there_goes_first(tm
     assert command_for(again, None).command == f"{remove} && mtp-launcher pull 'owner/name:my model.gguf'"
 
 
-def test_a_name_that_a_terminal_would_obey_is_not_shown() -> None:
+def test_a_name_with_control_characters_is_not_printed() -> None:
     assert command_for(action(ActionKind.RESTART), replace(start(), model="m\x1b[2J")).command is None
 
 
-def test_the_last_start_is_kept_with_why_it_failed(tmp_path: Path) -> None:
+def test_the_last_start_is_stored_with_its_error(tmp_path: Path) -> None:
     assert load_last_start() is None
     save_last_start(start(), tmp_path / "log")
     kept = load_last_start()
@@ -124,7 +124,7 @@ def test_the_last_start_is_kept_with_why_it_failed(tmp_path: Path) -> None:
     assert (kept.exit_code, kept.diagnosis, kept.actions) == (-9, "killed", error.actions)
 
 
-def test_a_damaged_note_of_the_last_start_is_restored_from_its_copy(
+def test_a_damaged_record_of_the_last_start_is_restored_from_its_copy(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save_last_start(start(), Path("log"), ModelHasNoHead("No head."))

@@ -41,7 +41,7 @@ def find_flag(name: str) -> Flag:
     return found
 
 
-def test_names_values_defaults_and_what_it_does() -> None:
+def test_names_values_defaults_and_descriptions_are_read() -> None:
     context = find_flag("--ctx-size")
     assert (context.names, context.placeholder, context.default, context.kind) == (
         ("--ctx-size", "-c"),
@@ -73,13 +73,13 @@ def test_names_values_defaults_and_what_it_does() -> None:
     assert "comma-separated list of types" in find_flag("--spec-type").description
 
 
-def test_removed_flags_and_those_that_only_print_are_left_out() -> None:
+def test_removed_flags_and_flags_that_only_print_are_left_out() -> None:
     names = {name for flag in parse_flags(HELP) for name in flag.names}
     assert not names & {"--draft", "--help", "--usage"}
     assert len(parse_flags(HELP)) == 8
 
 
-def test_values_are_found_among_arguments_put_there_and_taken_out() -> None:
+def test_values_are_found_set_and_removed_in_arguments() -> None:
     extra = ("--temp", "0.5", "-fa=off", "--no-perf", "--lora", "a b.gguf")
     assert [find_flag(name).value_in(extra) for name in ("--temp", "-fa", "--perf", "--lora", "-c")] == [
         "0.5", "off", "off", "a b.gguf", None
@@ -92,7 +92,7 @@ def test_values_are_found_among_arguments_put_there_and_taken_out() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("-fa", "maybe"), ("--ctx-size", "8K"), ("--temp", "hot")])
-def test_a_value_of_the_wrong_kind_is_refused(name: str, value: str) -> None:
+def test_a_value_of_the_wrong_type_is_refused(name: str, value: str) -> None:
     with pytest.raises(BadOption, match=find_flag(name).name):
         find_flag(name).check_value(value)
     find_flag("-fa").check_value("auto")
@@ -100,18 +100,18 @@ def test_a_value_of_the_wrong_kind_is_refused(name: str, value: str) -> None:
     find_flag("--temp").check_value(".5")
 
 
-def test_a_search_needs_all_its_words() -> None:
+def test_a_search_matches_all_words() -> None:
     assert [flag.name for flag in parse_flags(HELP) if flag.matches_search("cache K")] == ["--cache-type-k"]
     assert find_flag("--temp").matches_search("")
 
 
-async def test_the_built_in_engine_is_asked_itself() -> None:
+async def test_help_of_the_built_in_engine_is_read() -> None:
     flags = {flag.name: flag for flag in await read_flags(await probe_engine(None))}
     assert flags["--flash-attn"].choices == ("on", "off", "auto")
     assert {"--ctx-size", "--spec-draft-n-max", "--parallel"} <= flags.keys()
 
 
-def test_the_command_line_lists_them() -> None:
+def test_the_command_lists_flags() -> None:
     command = [sys.executable, "-m", "launcher", "engine", "flags", "draft", "length"]
     output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert "--spec-draft-n-max" in output

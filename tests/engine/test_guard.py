@@ -115,7 +115,7 @@ async def looks(engine: Engine, guard: Guard, seconds: float, each: Callable[[],
     return None
 
 
-async def test_an_idle_server_is_left_in_peace(engine: Engine) -> None:
+async def test_an_idle_server_is_not_disturbed(engine: Engine) -> None:
     assert await looks(engine, engine.guard(), 240) is None
     assert engine.notices == []
 
@@ -129,16 +129,14 @@ async def test_an_engine_that_neither_answers_nor_computes_is_ended(engine: Engi
     assert engine.codes == ["silent"]
 
 
-async def test_what_an_engines_children_compute_counts(wrapped: Engine) -> None:
+async def test_processor_time_of_child_processes_counts(wrapped: Engine) -> None:
     guard = wrapped.guard()
     wrapped.answers = False
     assert await looks(wrapped, guard, 60, wrapped.compute) is None
     assert isinstance(await looks(wrapped, guard, 60), EngineHung)
 
 
-async def test_a_look_that_fails_is_reported_once_and_another_follows(
-    engine: Engine, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failed_check_is_reported_once_and_repeated(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     outcomes = [OSError("no more files"), OSError("no more files"), None, ValueError(), EngineHung("It hung.")]
     guard = engine.guard(limits=replace(LIMITS, period_s=0.0))
 
@@ -156,7 +154,7 @@ async def test_a_look_that_fails_is_reported_once_and_another_follows(
     assert caplog.text.count("A check of the server failed") == 2
 
 
-async def test_an_engine_that_is_too_busy_to_answer_is_not_ended(engine: Engine) -> None:
+async def test_a_busy_engine_that_does_not_answer_is_not_ended(engine: Engine) -> None:
     guard = engine.guard()
     engine.answers = False
     assert await looks(engine, guard, 60, engine.compute) is None
@@ -166,7 +164,7 @@ async def test_an_engine_that_is_too_busy_to_answer_is_not_ended(engine: Engine)
     assert engine.codes == ["silent", "answers_again"]
 
 
-async def test_a_stream_that_stalls_behind_a_green_health_is_ended(engine: Engine) -> None:
+async def test_a_stalled_stream_is_ended_though_health_is_ok(engine: Engine) -> None:
     guard = engine.guard()
     engine.quiet_since = engine.clocks.mono
     assert await looks(engine, guard, LIMITS.stalled_s - 10) is None
@@ -176,7 +174,7 @@ async def test_a_stream_that_stalls_behind_a_green_health_is_ended(engine: Engin
 
 
 @pytest.mark.thorough
-async def test_a_slow_prefill_is_no_stall(engine: Engine) -> None:
+async def test_a_slow_prefill_is_not_a_stall(engine: Engine) -> None:
     guard = engine.guard()
     engine.quiet_since = engine.clocks.mono
     assert await looks(engine, guard, LIMITS.endless_s - 10, engine.compute) is None
@@ -184,7 +182,7 @@ async def test_a_slow_prefill_is_no_stall(engine: Engine) -> None:
     assert isinstance(await looks(engine, guard, 20, engine.compute), EngineHung)
 
 
-async def test_a_held_engine_is_reported_and_not_ended(engine: Engine) -> None:
+async def test_a_suspended_engine_is_reported_and_not_ended(engine: Engine) -> None:
     guard = engine.guard()
     os.kill(engine.process.pid, signal.SIGSTOP)
     while psutil.Process(engine.process.pid).status() != psutil.STATUS_STOPPED:
@@ -203,7 +201,7 @@ async def test_a_held_engine_is_reported_and_not_ended(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("way", ["sleep", "go"], ids=["Linux: one clock stands still", "Windows: both go on"])
-async def test_a_computer_that_slept_owes_nothing(engine: Engine, way: str) -> None:
+async def test_time_asleep_does_not_count_as_silence(engine: Engine, way: str) -> None:
     guard = engine.guard()
     engine.quiet_since = engine.clocks.mono
     getattr(engine.clocks, way)(3 * 3_600.0)
@@ -218,14 +216,14 @@ async def test_a_computer_that_slept_owes_nothing(engine: Engine, way: str) -> N
 
 
 @pytest.mark.parametrize("set_by_s", [-86_400.0, -5.0, 8.0])
-async def test_a_clock_that_is_set_back_or_by_little_is_no_sleep(engine: Engine, set_by_s: float) -> None:
+async def test_a_clock_set_back_or_slightly_is_not_taken_as_sleep(engine: Engine, set_by_s: float) -> None:
     guard = engine.guard()
     engine.clocks.wall_s += set_by_s
     assert await looks(engine, guard, 60) is None
     assert engine.notices == []
 
 
-async def test_what_happens_to_its_files_is_reported_once(engine: Engine, tmp_path: Path) -> None:
+async def test_changes_of_the_model_files_are_reported_once(engine: Engine, tmp_path: Path) -> None:
     names = ("removed", "replaced", "shrunk", "same")
     paths = {name: tmp_path / name for name in names}
     for path in paths.values():
@@ -240,7 +238,7 @@ async def test_what_happens_to_its_files_is_reported_once(engine: Engine, tmp_pa
     assert sorted(engine.codes) == ["model_cut_short", "model_removed", "model_replaced"]
 
 
-async def test_only_a_file_that_was_cut_short_explains_a_crash(tmp_path: Path) -> None:
+async def test_only_a_truncated_file_explains_a_crash(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"x" * 10_000)
     files = FilesInUse.from_paths([(path, "model"), (tmp_path / "none", "engine")])
@@ -251,7 +249,7 @@ async def test_only_a_file_that_was_cut_short_explains_a_crash(tmp_path: Path) -
     assert files.find_exit_cause() is None
 
 
-async def test_a_log_that_cannot_be_written_is_reported_once(engine: Engine) -> None:
+async def test_an_unwritable_log_is_reported_once(engine: Engine) -> None:
     guard = engine.guard()
     engine.log_problem = "No space left on device"
     assert await looks(engine, guard, 60) is None

@@ -128,7 +128,7 @@ async def test_the_stable_channel_is_the_default(releases: ReleaseServer, record
 
 
 @pytest.mark.thorough
-async def test_a_build_that_does_not_see_the_gpu_gives_way_to_the_next(
+async def test_a_build_that_does_not_see_the_gpu_is_replaced_by_the_next(
     releases: ReleaseServer, recorder: ProgressRecorder
 ) -> None:
     releases.publish("b11434", *GPU_BUILDS, devices={"vulkan": [VULKAN]})
@@ -141,7 +141,7 @@ async def test_a_build_that_does_not_see_the_gpu_gives_way_to_the_next(
 
 
 @pytest.mark.thorough
-async def test_a_working_gpu_build_does_not_give_way_to_a_slower_one(
+async def test_a_working_gpu_build_is_not_replaced_by_a_slower_one(
     releases: ReleaseServer, recorder: ProgressRecorder, fake_command: str
 ) -> None:
     releases.publish("b11400", *GPU_BUILDS, devices={"vulkan": [VULKAN]}, command=fake_command)
@@ -155,7 +155,7 @@ async def test_a_working_gpu_build_does_not_give_way_to_a_slower_one(
 
 
 @pytest.mark.thorough
-async def test_what_is_installed_and_sees_no_gpu_any_more_is_not_downloaded_again(
+async def test_an_installed_build_that_no_longer_sees_the_gpu_is_not_downloaded_again(
     releases: ReleaseServer, recorder: ProgressRecorder, fake_command: str
 ) -> None:
     devices = {"cuda-13.4": [CUDA], "vulkan": [VULKAN]}
@@ -168,7 +168,7 @@ async def test_what_is_installed_and_sees_no_gpu_any_more_is_not_downloaded_agai
     assert not [each for each in releases.requests() if "cuda-13.4" in each["target"]]
 
 
-async def test_without_its_runtime_beside_it_cuda_is_silent_and_that_is_a_failure(
+async def test_cuda_without_its_runtime_finds_no_gpu_and_fails(
     releases: ReleaseServer, recorder: ProgressRecorder, home: Path
 ) -> None:
     empty = "cudart-llama-b11434-bin-ubuntu-cuda-13.4-x64"
@@ -183,7 +183,7 @@ async def test_without_its_runtime_beside_it_cuda_is_silent_and_that_is_a_failur
     assert nothing_is_left(home)
 
 
-async def test_a_backend_that_was_asked_for_does_not_give_way(
+async def test_a_requested_backend_is_not_replaced(
     releases: ReleaseServer, recorder: ProgressRecorder, home: Path
 ) -> None:
     releases.publish("b11434", *GPU_BUILDS)
@@ -193,7 +193,7 @@ async def test_a_backend_that_was_asked_for_does_not_give_way(
     assert read_store().engines == ()
 
 
-async def test_a_gpu_that_the_user_hides_is_named_and_nothing_else_is_tried(
+async def test_a_gpu_hidden_by_a_variable_is_named_and_nothing_else_is_tried(
     releases: ReleaseServer, recorder: ProgressRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -202,7 +202,7 @@ async def test_a_gpu_that_the_user_hides_is_named_and_nothing_else_is_tried(
         await run("b11434", recorder, WITH_GPU)
 
 
-async def test_what_failed_ones_had_downloaded_goes_after_a_day(
+async def test_downloads_of_failed_installations_are_deleted_after_a_day(
     releases: ReleaseServer, fake_command: str, home: Path
 ) -> None:
     downloads = home / "cache" / "downloads" / "engines"
@@ -229,7 +229,7 @@ async def test_a_pinned_engine_stays_in_use(
     assert len(read_store().engines) == 2
 
 
-async def test_what_is_installed_is_tested_again_and_not_downloaded(
+async def test_an_installed_build_is_tested_again_without_a_download(
     releases: ReleaseServer, recorder: ProgressRecorder, fake_command: str
 ) -> None:
     releases.publish("b11434", "cpu", command=fake_command)
@@ -243,7 +243,7 @@ async def test_what_is_installed_is_tested_again_and_not_downloaded(
 
 
 @pytest.mark.thorough
-async def test_what_is_installed_and_broken_is_installed_anew(
+async def test_a_broken_installed_build_is_installed_again(
     releases: ReleaseServer, recorder: ProgressRecorder, fake_command: str
 ) -> None:
     releases.publish("b11434", "cpu", command=fake_command)
@@ -255,7 +255,7 @@ async def test_what_is_installed_and_broken_is_installed_anew(
 
 
 class TestKnownBadBuilds:
-    async def test_they_are_not_installed(
+    async def test_a_known_bad_build_is_refused(
         self, releases: ReleaseServer, recorder: ProgressRecorder, fake_command: str
     ) -> None:
         releases.publish("b10745", "cpu", command=fake_command)
@@ -264,7 +264,7 @@ class TestKnownBadBuilds:
         assert "Use b10749 or newer" in caught.value.hint
         assert caught.value.facts["source"] == "ggml-org/llama.cpp issue 28196"
 
-    async def test_but_by_their_exact_name_and_anyway(
+    async def test_a_known_bad_build_is_installed_by_its_exact_name_with_anyway(
         self, releases: ReleaseServer, recorder: ProgressRecorder, fake_command: str
     ) -> None:
         releases.publish("b10745", "cpu", command=fake_command)
@@ -274,7 +274,7 @@ class TestKnownBadBuilds:
         with pytest.raises(KnownBadBuild):
             await install_build("v0.3.0", anyway=True, target=PLAIN, on_progress=recorder, on_note=recorder.note)
 
-    async def test_the_nightly_channel_passes_them_over(
+    async def test_the_nightly_channel_skips_known_bad_builds(
         self, releases: ReleaseServer, recorder: ProgressRecorder, fake_command: str
     ) -> None:
         for tag in ("b10740", "b10741", "b10748"):
@@ -282,7 +282,7 @@ class TestKnownBadBuilds:
         assert (await run("nightly", recorder)).number == 10_740
 
 
-async def test_a_release_in_the_making_is_passed_over_with_the_reason(releases: ReleaseServer) -> None:
+async def test_an_incomplete_release_is_skipped_with_the_reason(releases: ReleaseServer) -> None:
     releases.publish("b11400", *GPU_BUILDS)
     releases.publish("b11401", "cpu", "vulkan")
     lacking = "cudart-llama-b11402-bin-ubuntu-cuda-13.4-x64.tar.gz"
@@ -306,13 +306,15 @@ async def test_a_release_in_the_making_is_passed_over_with_the_reason(releases: 
     )
 
 
-async def test_nothing_whole_at_all(releases: ReleaseServer, recorder: ProgressRecorder) -> None:
+async def test_without_a_complete_release_an_error_is_raised(
+    releases: ReleaseServer, recorder: ProgressRecorder
+) -> None:
     releases.publish("b11434", "cpu", asset={"llama-b11434-bin-ubuntu-x64.tar.gz": {"state": "starter"}})
     with pytest.raises(ReleaseMissing, match="None of the newest releases is complete"):
         await run("nightly", recorder)
 
 
-async def test_cancelled_it_leaves_nothing_but_what_was_downloaded(
+async def test_a_cancelled_installation_leaves_only_its_download(
     releases: ReleaseServer, recorder: ProgressRecorder, home: Path, fake_command: str
 ) -> None:
     releases.publish("b11434", "cpu", command=fake_command)
@@ -334,7 +336,7 @@ async def test_cancelled_it_leaves_nothing_but_what_was_downloaded(
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("step", ["Unpacking", "Reading its version", "Running the demo"])
-def test_killed_at_any_moment_it_leaves_the_old_engine_in_use(
+def test_an_installation_killed_at_any_moment_leaves_the_old_engine_in_use(
     step: str, releases: ReleaseServer, home: Path, fake_command: str
 ) -> None:
     releases.publish("b11400", "cpu", command=fake_command)
@@ -358,7 +360,7 @@ def test_killed_at_any_moment_it_leaves_the_old_engine_in_use(
 
 
 @pytest.mark.thorough
-async def test_a_windows_archive_is_flat_and_unpacked_as_it_is(
+async def test_a_windows_archive_is_unpacked_without_a_top_folder(
     releases: ReleaseServer, recorder: ProgressRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The zip archives are installed as on Windows; the program in them runs here."""
@@ -376,7 +378,7 @@ async def test_a_windows_archive_is_flat_and_unpacked_as_it_is(
     ]
 
 
-def test_the_manifest_can_be_read_by_people(releases: ReleaseServer, fake_command: str) -> None:
+def test_the_manifest_is_readable_json(releases: ReleaseServer, fake_command: str) -> None:
     releases.publish("b11434", "cpu", command=fake_command)
     engine = asyncio.run(run("b11434", ProgressRecorder()))
     kept = json.loads((engine.folder / "installed.json").read_text())

@@ -56,7 +56,7 @@ async def check(old: str, error: type[LauncherError], why: str) -> None:
     assert not [path for path in store_dir().glob(".*") if path.is_dir()], "nothing is left"
 
 
-async def test_another_build_than_its_tag(releases: ReleaseServer, old: str) -> None:
+async def test_a_build_with_another_number_than_its_tag_fails(releases: ReleaseServer, old: str) -> None:
     releases.publish("b11434", "cpu", says=11430)
     await check(old, SelfTestFailed, r"The archive of b11434 contains another build: .*build 11430")
 
@@ -72,7 +72,7 @@ async def test_another_build_than_its_tag(releases: ReleaseServer, old: str) -> 
         ("old", LauncherError, "does not support --spec-type"),
     ],
 )
-async def test_an_engine_that_does_not_work(
+async def test_an_engine_that_does_not_work_fails(
     faults: str,
     error: type[LauncherError],
     why: str,
@@ -84,7 +84,7 @@ async def test_an_engine_that_does_not_work(
     await check(old, error, why)
 
 
-async def test_an_engine_whose_drafts_are_never_accepted(
+async def test_an_engine_whose_drafts_are_never_accepted_fails(
     releases: ReleaseServer, old: str, home: Path, tmp_path: Path
 ) -> None:
     inert = tmp_path / "inert.py"
@@ -93,7 +93,7 @@ async def test_an_engine_whose_drafts_are_never_accepted(
     await check(old, DraftsInert, "none of its 8 drafted tokens on the demo model were accepted")
 
 
-async def test_a_missing_system_library_is_named_with_the_line_that_installs_it(
+async def test_a_missing_system_library_is_named_with_its_install_command(
     releases: ReleaseServer, old: str, home: Path
 ) -> None:
     loader = "llama-server: error while loading shared libraries: libssl.so.3: cannot open shared object file"
@@ -101,13 +101,13 @@ async def test_a_missing_system_library_is_named_with_the_line_that_installs_it(
     await check(old, LibraryMissing, r"libssl\.so\.3 is not installed.*apt-get install .*libssl3")
 
 
-async def test_a_system_that_is_too_old(releases: ReleaseServer, old: str) -> None:
+async def test_a_system_that_is_too_old_is_reported(releases: ReleaseServer, old: str) -> None:
     loader = "./llama-server: /lib/libc.so.6: version `GLIBC_2.39' not found"
     releases.publish("b11434", "cpu", program=f"#!/bin/sh\ncat >&2 <<'E'\n{loader}\nE\nexit 1\n")
     await check(old, LauncherError, r"built for a newer system .GLIBC_2\.39")
 
 
-async def test_an_archive_without_a_program(releases: ReleaseServer, old: str) -> None:
+async def test_an_archive_without_a_program_fails(releases: ReleaseServer, old: str) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         archive.addfile(tarfile.TarInfo("llama/README"))
@@ -116,7 +116,7 @@ async def test_an_archive_without_a_program(releases: ReleaseServer, old: str) -
     await check(old, SelfTestFailed, f"{name} contains no llama-server")
 
 
-async def test_an_archive_that_is_none(releases: ReleaseServer, old: str) -> None:
+async def test_an_invalid_archive_fails(releases: ReleaseServer, old: str) -> None:
     name = "llama-b11434-bin-ubuntu-x64.tar.gz"
     releases.publish("b11434", "cpu", asset={name: {"hex": b"no archive at all".hex()}})
     await check(old, ArchiveRefused, "is damaged or not a tar.gz archive. Its checksum is correct")
@@ -129,7 +129,7 @@ async def test_an_archive_that_is_none(releases: ReleaseServer, old: str) -> Non
         ("#!/bin/sh\necho hello\n", EngineUnsuitable, "^llama-server is not a llama-server"),
     ],
 )
-async def test_no_folder_is_named_that_is_deleted(
+async def test_no_deleted_folder_is_named_in_an_error(
     program: str, error: type[LauncherError], why: str, releases: ReleaseServer, old: str
 ) -> None:
     releases.publish("b11434", "cpu", program=program)
@@ -139,7 +139,7 @@ async def test_no_folder_is_named_that_is_deleted(
 
 
 @pytest.mark.parametrize("fault", ["wrong-bytes", "page"])
-async def test_a_file_that_is_another_one_is_never_run(
+async def test_a_file_with_another_checksum_is_never_run(
     fault: str, releases: ReleaseServer, old: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ran = tmp_path / "ran"
@@ -152,22 +152,22 @@ async def test_a_file_that_is_another_one_is_never_run(
     assert read_store().current == old
 
 
-async def test_a_file_without_a_checksum_is_not_taken(releases: ReleaseServer, old: str) -> None:
+async def test_a_file_without_a_checksum_is_refused(releases: ReleaseServer, old: str) -> None:
     releases.publish("b11434", "cpu", asset={"llama-b11434-bin-ubuntu-x64.tar.gz": {"digest": None}})
     await check(old, ReleaseMissing, "GitHub publishes no checksum for llama-b11434-bin-ubuntu-x64.tar.gz")
 
 
-async def test_a_file_that_is_still_being_uploaded(releases: ReleaseServer, old: str) -> None:
+async def test_a_file_that_is_still_being_uploaded_is_refused(releases: ReleaseServer, old: str) -> None:
     releases.publish("b11434", "cpu", asset={"llama-b11434-bin-ubuntu-x64.tar.gz": {"state": "starter"}})
     await check(old, ReleaseMissing, "b11434 is still being published")
 
 
-async def test_no_build_for_this_computer(releases: ReleaseServer, old: str) -> None:
+async def test_a_computer_without_a_build_is_reported(releases: ReleaseServer, old: str) -> None:
     releases.publish("b11434", "cpu", platform="win-x64")
     await check(old, EngineUnfit, "The release has no build for Linux x64")
 
 
-async def test_a_full_disk(releases: ReleaseServer, old: str) -> None:
+async def test_a_full_disk_is_reported(releases: ReleaseServer, old: str) -> None:
     """A limit on the size of files stands in for the disk's end: the same errors come from the same calls."""
     releases.publish("b11434", "cpu", program="#!/bin/sh\n" + "#" * 300_000)
     script = (

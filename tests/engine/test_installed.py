@@ -51,14 +51,14 @@ def two() -> tuple[str, str]:
     return names
 
 
-def test_at_first_there_is_nothing_and_nothing_is_written(home: Path) -> None:
+def test_the_list_is_empty_at_first_and_nothing_is_written(home: Path) -> None:
     store = read_store()
     assert (store.engines, store.current, store.previous, store.pinned) == ((), "auto", None, False)
     assert installed.engine_in_use() is None
     assert not home.exists()
 
 
-def test_versions_lie_side_by_side_the_newest_first(two: tuple[str, str]) -> None:
+def test_versions_are_installed_side_by_side_and_listed_newest_first(two: tuple[str, str]) -> None:
     place("b9999-cpu-x64")
     store = read_store()
     assert [engine.name for engine in store.engines] == ["b11500-vulkan-x64", "b11434-vulkan-x64", "b9999-cpu-x64"]
@@ -69,23 +69,23 @@ def test_versions_lie_side_by_side_the_newest_first(two: tuple[str, str]) -> Non
     assert current.number == 11_500
 
 
-def test_rollback_is_one_step_and_there_and_back(two: tuple[str, str]) -> None:
+def test_rollback_switches_between_two_engines(two: tuple[str, str]) -> None:
     assert installed.roll_back().current == two[0]
     assert installed.roll_back().current == two[1]
 
 
-def test_rollback_after_the_first_installation_goes_back_to_the_usual_choice() -> None:
+def test_rollback_after_the_first_installation_restores_the_automatic_choice() -> None:
     place("b1-cpu-x64")
     installed.switch_after_install("b1-cpu-x64")
     assert installed.roll_back().current == "auto"
 
 
-def test_rollback_with_nothing_before() -> None:
+def test_rollback_without_an_earlier_engine_is_refused() -> None:
     with pytest.raises(EngineMissing, match="no previous engine"):
         installed.roll_back()
 
 
-def test_rollback_to_what_is_gone(two: tuple[str, str]) -> None:
+def test_rollback_to_a_removed_engine_is_refused(two: tuple[str, str]) -> None:
     shutil.rmtree(store_dir() / two[0])
     with pytest.raises(EngineMissing, match="The previous engine, b11434-vulkan-x64, no longer exists"):
         installed.roll_back()
@@ -113,14 +113,14 @@ def test_a_pinned_engine_stays_in_use_when_another_is_installed(two: tuple[str, 
     assert installed.switch_after_install("b11600-vulkan-x64")
 
 
-def test_a_pin_ends_when_the_user_takes_another_one(two: tuple[str, str]) -> None:
+def test_a_pin_ends_when_the_user_chooses_another_engine(two: tuple[str, str]) -> None:
     installed.pin_engine()
     assert not installed.use_engine(two[0]).pinned
     installed.pin_engine()
     assert not installed.roll_back().pinned
 
 
-def test_the_usual_choice_cannot_be_pinned() -> None:
+def test_the_automatic_choice_cannot_be_pinned() -> None:
     with pytest.raises(EngineMissing, match="No engine is selected"):
         installed.pin_engine()
 
@@ -137,7 +137,7 @@ def test_the_built_in_engine_is_not_removed() -> None:
         installed.remove_engine("built-in")
 
 
-def test_another_one_is_removed_and_nothing_is_left_of_it(two: tuple[str, str]) -> None:
+def test_another_engine_is_removed_completely(two: tuple[str, str]) -> None:
     engine, freed = installed.remove_engine("b11434")
     assert engine.name == two[0]
     assert freed > 0
@@ -173,7 +173,7 @@ def test_an_engine_that_runs_is_not_replaced(two: tuple[str, str]) -> None:
     assert place(two[0], "new").program.read_text() == "new"
 
 
-def test_a_list_of_a_newer_version_is_left_as_it_is(two: tuple[str, str]) -> None:
+def test_a_list_of_a_newer_version_is_not_changed(two: tuple[str, str]) -> None:
     file = store_dir() / "engines.json"
     assert json.loads(file.read_bytes())["version"] == 1
     file.write_text(newer := '{"version": 2, "current": ["b11500-vulkan-x64"]}')
@@ -192,7 +192,7 @@ def test_an_engine_that_serves_is_not_removed(two: tuple[str, str]) -> None:
     installed.remove_engine(two[0])
 
 
-def test_an_engine_of_the_users_own_is_taken_in_and_forgotten_where_it_lies(real_engine: Path, tmp_path: Path) -> None:
+def test_an_engine_of_the_user_is_added_and_forgotten_in_place(real_engine: Path, tmp_path: Path) -> None:
     built = tmp_path / "ik_llama.cpp" / "build" / "bin"
     built.mkdir(parents=True)
     shutil.copy(real_engine, built / PROGRAM)
@@ -207,7 +207,7 @@ def test_an_engine_of_the_users_own_is_taken_in_and_forgotten_where_it_lies(real
 
 
 @pytest.mark.parametrize("name", ["auto", "built-in", "../x", "a b", "-x", "x" * 99])
-def test_names_that_an_engine_cannot_have(name: str, real_engine: Path) -> None:
+def test_invalid_names_are_refused(name: str, real_engine: Path) -> None:
     with pytest.raises(BadOption, match="cannot be an engine's name"):
         installed.add_engine(real_engine, name)
 
@@ -217,14 +217,14 @@ def test_two_engines_do_not_share_a_name(two: tuple[str, str], real_engine: Path
         installed.add_engine(real_engine, two[0])
 
 
-def test_paths_without_an_engine(tmp_path: Path) -> None:
+def test_paths_without_an_engine_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineMissing, match="contains no llama-server"):
         installed.add_engine(tmp_path)
     with pytest.raises(EngineMissing, match="not found"):
         installed.add_engine(tmp_path / "nothing")
 
 
-def test_an_engine_in_use_that_is_gone_is_an_error_that_says_what_to_do(two: tuple[str, str]) -> None:
+def test_a_missing_engine_in_use_is_an_error_with_a_hint(two: tuple[str, str]) -> None:
     shutil.rmtree(store_dir() / two[1])
     with pytest.raises(EngineMissing, match="b11500-vulkan-x64, no longer exists") as caught:
         installed.engine_in_use()
@@ -232,7 +232,7 @@ def test_an_engine_in_use_that_is_gone_is_an_error_that_says_what_to_do(two: tup
     assert installed.roll_back().current == two[0]
 
 
-def test_a_damaged_list_loses_no_engine_and_is_set_aside(two: tuple[str, str]) -> None:
+def test_a_damaged_list_is_renamed_and_no_engine_is_lost(two: tuple[str, str]) -> None:
     (store_dir() / "engines.json").write_text("{")
     store = read_store()
     assert len(store.engines) == 2
@@ -242,7 +242,7 @@ def test_a_damaged_list_loses_no_engine_and_is_set_aside(two: tuple[str, str]) -
     assert read_store().notice is None
 
 
-def test_a_folder_without_its_manifest_is_no_engine(two: tuple[str, str]) -> None:
+def test_a_folder_without_a_manifest_is_not_an_engine(two: tuple[str, str]) -> None:
     (store_dir() / two[0] / "installed.json").write_text("{")
     (store_dir() / "other").mkdir()
     assert [engine.name for engine in read_store().engines] == [two[1]]
@@ -253,7 +253,7 @@ def test_one_program_installs_at_a_time() -> None:
         pass
 
 
-def test_what_was_cut_short_is_cleared_away_by_the_next_installation(two: tuple[str, str]) -> None:
+def test_an_interrupted_installation_is_deleted_by_the_next(two: tuple[str, str]) -> None:
     script = (
         "from launcher.engine.builds.installed import installation_folder\n"
         "import os, signal\n"
@@ -269,13 +269,13 @@ def test_what_was_cut_short_is_cleared_away_by_the_next_installation(two: tuple[
     assert read_store().current == two[1]
 
 
-def test_a_folder_goes_in_one_step(two: tuple[str, str]) -> None:
+def test_a_folder_is_removed_in_one_step(two: tuple[str, str]) -> None:
     discard_folder(store_dir() / two[0])
     assert not list(store_dir().glob(".old-*"))
     assert [engine.name for engine in read_store().engines] == [two[1]]
 
 
-def test_an_engine_that_was_half_there_is_replaced() -> None:
+def test_an_incomplete_engine_is_replaced() -> None:
     (store_dir() / "b1-cpu-x64").mkdir(parents=True)
     (store_dir() / "b1-cpu-x64" / "left").write_text("x")
     engine = place("b1-cpu-x64")

@@ -78,7 +78,7 @@ def test_it_reports_the_signal_that_ended_the_engine() -> None:
         assert engine.status.readline() == f"exited {-signal.SIGSEGV}\n".encode()
 
 
-def test_without_the_word_to_start_it_ends_with_its_launcher_and_nothing_was_run(tmp_path: Path) -> None:
+def test_without_a_start_command_it_ends_with_the_launcher_and_runs_nothing(tmp_path: Path) -> None:
     with kept("/bin/sh", "-c", f"echo up > {tmp_path}/run", starts=False) as engine:
         assert engine.keeper.stdin is not None
         engine.keeper.stdin.close()
@@ -92,7 +92,7 @@ def test_it_reports_why_a_program_cannot_be_started() -> None:
         assert engine.status.readline() == b"failed 2\n"
 
 
-def test_the_engine_writes_straight_into_the_launchers_pipes() -> None:
+def test_the_engine_writes_directly_into_the_pipes_of_the_launcher() -> None:
     with kept("/bin/sh", "-c", "echo out; echo err >&2") as engine:
         assert engine.keeper.stdout is not None
         assert engine.keeper.stderr is not None
@@ -109,7 +109,7 @@ def test_a_signal_reaches_the_whole_group() -> None:
         assert gone_within(grandchild, 2)
 
 
-def test_what_the_engine_started_ends_with_it() -> None:
+def test_child_processes_of_the_engine_end_with_it() -> None:
     with kept("/bin/sh", "-c", "sleep 600 & echo $!") as engine:
         assert engine.keeper.stdout is not None
         grandchild = ProcessId.from_pid(int(engine.keeper.stdout.readline()))
@@ -128,7 +128,7 @@ def test_stop_writes_the_exit_line_and_sends_sigterm() -> None:
 
 
 @pytest.mark.parametrize("stubborn", [False, True], ids=["obedient", "ignores SIGTERM"])
-def test_the_engine_is_gone_soon_after_the_pipe_closes(stubborn: bool) -> None:
+def test_the_engine_ends_soon_after_the_pipe_closes(stubborn: bool) -> None:
     trap = "trap '' TERM; " if stubborn else ""
     with kept("/bin/sh", "-c", f"{trap}echo up; while :; do sleep 0.1; done") as engine:
         assert engine.keeper.stdout is not None
@@ -139,7 +139,7 @@ def test_the_engine_is_gone_soon_after_the_pipe_closes(stubborn: bool) -> None:
         assert gone_within(identity, 2)
 
 
-def test_the_engine_is_gone_within_two_seconds_of_a_kill_9_of_its_launcher() -> None:
+def test_the_engine_ends_within_two_seconds_after_kill_9_of_the_launcher() -> None:
     launcher = (
         "import os, subprocess, sys; read, write = os.pipe(); "
         f"keeper = subprocess.Popen([sys.executable, '-I', '-S', {str(KEEPER)!r}, str(write), '/bin/sleep', '600'], "
@@ -156,14 +156,14 @@ def test_the_engine_is_gone_within_two_seconds_of_a_kill_9_of_its_launcher() -> 
         assert gone_within(identity, 2)
 
 
-def test_a_keeper_that_is_asked_to_end_takes_the_engine_with_it() -> None:
+def test_a_terminated_keeper_ends_the_engine() -> None:
     with kept("/bin/sleep", "600") as engine:
         identity = engine.started()
         engine.keeper.terminate()
         assert gone_within(identity, 2)
 
 
-def test_it_is_tiny() -> None:
+def test_it_uses_little_memory() -> None:
     with kept("/bin/sleep", "600") as engine:
         engine.started()
         assert psutil.Process(engine.keeper.pid).memory_info().rss < 16 * 2**20
@@ -194,7 +194,7 @@ def child_of(engine: Kept) -> ProcessId:
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux only")
 @pytest.mark.parametrize("twice", [False, True], ids=["a session of its own", "a daemon"])
 @pytest.mark.parametrize("end", ["stop", f"signal {signal.SIGKILL:d}", None], ids=["stop", "kill", "no launcher"])
-def test_what_left_the_engines_group_ends_with_it(twice: bool, end: str | None) -> None:
+def test_processes_that_left_the_group_of_the_engine_end_with_it(twice: bool, end: str | None) -> None:
     with subprocess.Popen(["/bin/sleep", "600"], start_new_session=True) as other:
         with kept(*away(twice=twice)) as engine:
             child = child_of(engine)
@@ -210,7 +210,7 @@ def test_what_left_the_engines_group_ends_with_it(twice: bool, end: str | None) 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux only")
-def test_what_left_the_group_of_an_engine_that_crashes_ends_with_it() -> None:
+def test_processes_that_left_the_group_of_a_crashing_engine_end_with_it() -> None:
     with kept(*away(twice=True, parent="time.sleep(0.2); os.abort()")) as engine:
         child = child_of(engine)
         engine.status.readline()
@@ -219,7 +219,7 @@ def test_what_left_the_group_of_an_engine_that_crashes_ends_with_it() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux only")
-def test_orphans_that_end_by_themselves_leave_no_zombies() -> None:
+def test_orphans_leave_no_zombies() -> None:
     start_and_leave = "(sleep 0.01 &) ; (sleep 0.01 &) ; echo up; exec sleep 600"
     with kept("/bin/sh", "-c", start_and_leave) as engine:
         identity = engine.started()

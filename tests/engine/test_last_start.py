@@ -9,7 +9,7 @@ from launcher.engine.server.last_start import load_last_uses, save_last_use
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "null", "\0", '{"/models/a.gguf": "then"}'])
-def test_a_note_that_cannot_be_understood_is_none(home: Path, content: str) -> None:
+def test_an_invalid_file_counts_as_empty(home: Path, content: str) -> None:
     (home / "state").mkdir(parents=True)
     (home / "state" / "last-used.json").write_text(content)
     assert load_last_uses() == {}
@@ -17,7 +17,7 @@ def test_a_note_that_cannot_be_understood_is_none(home: Path, content: str) -> N
     assert list(load_last_uses()) == ["/models/a.gguf"]
 
 
-def test_a_time_that_is_none_costs_no_other(home: Path) -> None:
+def test_an_invalid_time_does_not_affect_the_others(home: Path) -> None:
     (home / "state").mkdir(parents=True)
     (home / "state" / "last-used.json").write_text(json.dumps({"/a": 10**400, "/b": 12, "/c": [1]}))
     assert load_last_uses() == {"/b": 12.0}

@@ -37,7 +37,7 @@ def pairs(arguments: list[str]) -> dict[str, str]:
     return {flag: value for flag, value in pairwise(arguments) if flag.startswith("--")}
 
 
-async def test_the_command_has_what_a_local_server_with_mtp_needs(demo_model: Path) -> None:
+async def test_the_command_has_the_arguments_of_a_local_server_with_mtp(demo_model: Path) -> None:
     launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True, draft=3, context=4_096), ENDPOINT)
     arguments = list(launch.command.arguments)
     given = pairs(arguments)
@@ -54,7 +54,9 @@ async def test_the_command_has_what_a_local_server_with_mtp_needs(demo_model: Pa
     assert ENDPOINT.api_key not in repr(launch)
 
 
-async def test_memory_of_the_engine_that_ends_counts_as_free(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_of_the_engine_being_replaced_counts_as_free(
+    demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = read_machine()
     narrow = replace(found, host=replace(found.host, available_bytes=2**30))
     monkeypatch.setattr("launcher.engine.server.launch.read_machine", lambda: narrow)
@@ -63,14 +65,12 @@ async def test_memory_of_the_engine_that_ends_counts_as_free(demo_model: Path, m
     assert (await prepare_launch(options, ENDPOINT, freed_mib=60_000)).limits == {}
 
 
-async def test_without_a_draft_nothing_of_speculation_is_passed(demo_model: Path) -> None:
+async def test_without_a_draft_no_speculation_options_are_passed(demo_model: Path) -> None:
     launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True, draft=0), ENDPOINT)
     assert not [argument for argument in launch.command.arguments if argument.startswith("--spec")]
 
 
-async def test_a_flag_that_the_build_lacks_is_left_out_when_it_is_only_welcome(
-    fake_engine: Path, demo_model: Path
-) -> None:
+async def test_an_optional_flag_that_the_build_lacks_is_left_out(fake_engine: Path, demo_model: Path) -> None:
     launch = await prepare_launch(ServeOptions(model=demo_model, engine=fake_engine), ENDPOINT)
     assert "--log-colors" not in launch.command.arguments
     assert "--alias" in launch.command.arguments
@@ -104,7 +104,7 @@ def test_a_value_out_of_range_is_an_error(options: dict[str, int]) -> None:
         (("--ssl-cert-file", "cert.pem"), "has no TLS"),
     ],
 )
-def test_what_the_launcher_must_know_cannot_be_set_behind_its_back(extra: tuple[str, ...], hint: str) -> None:
+def test_options_that_the_launcher_sets_are_refused_in_extra_arguments(extra: tuple[str, ...], hint: str) -> None:
     with pytest.raises(BadOption, match="the launcher sets it") as refused:
         check_options(ServeOptions(model=Path("x.gguf"), extra=extra))
     assert hint in refused.value.hint
@@ -116,34 +116,34 @@ def broken(tmp_path: Path, demo_model: Path, damage: Callable[[bytes], bytes]) -
     return ServeOptions(model=path)
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelMissing, match="Model file"):
         check_model(ServeOptions(model=tmp_path / "none.gguf"))
 
 
-def test_a_file_that_is_cut_short_says_by_how_much(tmp_path: Path, demo_model: Path) -> None:
+def test_a_truncated_file_is_an_error_with_the_missing_bytes(tmp_path: Path, demo_model: Path) -> None:
     with pytest.raises(ModelBroken, match="incomplete: 1,000 of"):
         check_model(broken(tmp_path, demo_model, lambda data: data[:-1_000]))
 
 
-def test_a_file_that_is_cut_inside_its_header(tmp_path: Path, demo_model: Path) -> None:
+def test_a_file_truncated_in_its_header_is_an_error(tmp_path: Path, demo_model: Path) -> None:
     with pytest.raises(ModelBroken, match="ends inside its header"):
         check_model(broken(tmp_path, demo_model, lambda data: data[:500]))
 
 
-def test_a_page_that_was_saved_in_place_of_the_file(tmp_path: Path, demo_model: Path) -> None:
+def test_an_html_page_in_place_of_the_file_is_an_error(tmp_path: Path, demo_model: Path) -> None:
     with pytest.raises(ModelBroken, match="not a GGUF"):
         check_model(broken(tmp_path, demo_model, lambda _: b"<!DOCTYPE html>"))
 
 
-def test_a_file_whose_head_is_only_promised(tmp_path: Path, demo_model: Path) -> None:
+def test_a_file_that_only_promises_a_head_is_an_error(tmp_path: Path, demo_model: Path) -> None:
     options = broken(tmp_path, demo_model, lambda data: data.replace(b".nextn.eh_proj", b".gone_.eh_proj"))
     with pytest.raises(ModelHasNoHead, match="lists one"):
         check_model(options)
     assert check_model(ServeOptions(model=options.model, draft=0)).promised_heads == 1
 
 
-def test_the_engines_environment_is_the_users_less_its_settings() -> None:
+def test_the_engine_gets_the_environment_without_its_own_settings() -> None:
     inherited = {
         "PATH": "/bin",
         "LLAMA_ARG_CTX_SIZE": "1",
@@ -160,7 +160,7 @@ def test_the_engines_environment_is_the_users_less_its_settings() -> None:
 @pytest.mark.parametrize(
     ("set_by_user", "flags"), [(None, "nogttspill"), ("sam,nogttspill", "sam,nogttspill"), ("sam", "sam,nogttspill")]
 )
-def test_mesa_is_kept_from_moving_gpu_memory_to_the_host(tmp_path: Path, set_by_user: str | None, flags: str) -> None:
+def test_mesa_is_told_not_to_move_gpu_memory_to_the_host(tmp_path: Path, set_by_user: str | None, flags: str) -> None:
     inherited = {} if set_by_user is None else {"RADV_PERFTEST": set_by_user}
     assert "RADV_PERFTEST" not in added_environment(inherited, root=tmp_path)
     pci_card(tmp_path, "card-1", (0x10DE, 0x2204), None)
@@ -169,7 +169,7 @@ def test_mesa_is_kept_from_moving_gpu_memory_to_the_host(tmp_path: Path, set_by_
     assert added_environment(inherited, root=tmp_path)["RADV_PERFTEST"] == flags
 
 
-def test_with_resizable_bar_off_buffers_are_kept_out_of_the_small_region(tmp_path: Path) -> None:
+def test_without_resizable_bar_buffers_avoid_the_small_region(tmp_path: Path) -> None:
     name = "GGML_VK_DISABLE_HOST_VISIBLE_VIDMEM"
     card = pci_card(tmp_path, "card-3", (0x1002, 0x744C), None)
     assert name not in added_environment({}, root=tmp_path)  # unknown
@@ -181,7 +181,7 @@ def test_with_resizable_bar_off_buffers_are_kept_out_of_the_small_region(tmp_pat
     assert name not in added_environment({}, root=tmp_path)
 
 
-def test_the_demo_model_is_unpacked_once_and_again_when_it_was_damaged(home: Path) -> None:
+def test_the_demo_model_is_unpacked_once_and_again_after_damage(home: Path) -> None:
     path = unpack_demo_model()
     assert path.is_relative_to(home)
     data = path.read_bytes()
@@ -193,7 +193,7 @@ def test_the_demo_model_is_unpacked_once_and_again_when_it_was_damaged(home: Pat
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_the_demo_preset_is_whole() -> None:
+def test_the_demo_preset_is_complete() -> None:
     preset = read_demo_preset()
     assert preset.draft > 0
     assert "not a speed-up" in preset.speed_note
@@ -227,14 +227,14 @@ def test_the_end_of_an_engine_is_explained(code: int, line: str, error: str, sen
     assert found.hint
 
 
-def test_the_first_cause_is_named_and_not_the_last_symptom() -> None:
+def test_the_first_cause_is_named_before_later_symptoms() -> None:
     lines = ["E ggml: cudaMalloc failed: out of memory", "E failed to create MTP context", "E exiting due to error"]
     found = explain_exit(ProcessExit(1), lines, while_doing="loading the model")
     assert isinstance(found, EngineFailed)
     assert issubclass(type(found), LauncherError)
 
 
-async def test_memory_settings_and_the_users_own_arguments_are_passed_on(demo_model: Path) -> None:
+async def test_memory_settings_and_extra_arguments_are_passed(demo_model: Path) -> None:
     options = ServeOptions(
         model=demo_model, built_in=True, kv="q8_0", ubatch=4_096, extra=("--spec-draft-p-min", "0.5")
     )
@@ -251,7 +251,7 @@ async def test_a_cache_type_that_the_build_lacks_is_an_error(demo_model: Path) -
         await prepare_launch(ServeOptions(model=demo_model, built_in=True, kv="turbo3"), ENDPOINT)
 
 
-async def test_a_cache_type_that_a_plan_refuses_is_not_served_either(demo_model: Path) -> None:
+async def test_a_cache_type_that_plans_refuse_is_not_served(demo_model: Path) -> None:
     options = ServeOptions(model=demo_model, built_in=True, kv="iq4_nl")
     with pytest.raises(BadOption, match="iq4_nl cannot be used") as served:
         await prepare_launch(options, ENDPOINT)
@@ -264,7 +264,7 @@ async def test_a_cache_type_that_a_plan_refuses_is_not_served_either(demo_model:
     assert "iq4_nl" not in unknown.value.hint
 
 
-async def test_a_context_beyond_the_training_is_served_with_a_word_on_it(demo_model: Path) -> None:
+async def test_a_context_beyond_the_trained_one_is_served_with_a_note(demo_model: Path) -> None:
     usual = await prepare_launch(ServeOptions(model=demo_model, built_in=True), ENDPOINT)
     assert usual.note == ""
     assert usual.header.trained_context is not None
@@ -273,7 +273,7 @@ async def test_a_context_beyond_the_training_is_served_with_a_word_on_it(demo_mo
 
 
 @pytest.mark.parametrize("left_out", ["context", "threads"])
-def test_nothing_that_was_said_for_the_demo_is_taken_for_silence(home: Path, left_out: str) -> None:
+def test_a_zero_for_the_demo_is_not_taken_as_unset(home: Path, left_out: str) -> None:
     def chosen(model: Path) -> ServeOptions:
         return ServeOptions(model=model, **{left_out: 0})  # type: ignore[arg-type]
 
@@ -281,7 +281,7 @@ def test_nothing_that_was_said_for_the_demo_is_taken_for_silence(home: Path, lef
         check_options(make_unresolved_options("demo", chosen))
 
 
-async def test_the_built_in_engine_has_no_gpu_to_keep_experts_from(demo_model: Path) -> None:
+async def test_moving_experts_is_ignored_by_the_built_in_engine(demo_model: Path) -> None:
     options = ServeOptions(model=demo_model, built_in=True, n_cpu_moe=3)
     with pytest.raises(EngineUnsuitable, match="on the CPU only") as refused:
         await prepare_launch(options, ENDPOINT)
@@ -290,7 +290,7 @@ async def test_the_built_in_engine_has_no_gpu_to_keep_experts_from(demo_model: P
     assert (await prepare_launch(replace(options, n_cpu_moe=0), ENDPOINT)).options.n_cpu_moe == 0
 
 
-async def test_what_the_built_in_engine_lacks_is_not_said_to_be_had_from_it(fake_engine: Path) -> None:
+async def test_a_missing_flag_suggests_the_built_in_engine_only_if_it_has_it(fake_engine: Path) -> None:
     with pytest.raises(EngineUnsuitable, match="--strange") as lacking:
         (await probe_engine(None)).require_flags("--strange")
     assert lacking.value.hint == "Choose a newer llama-server with --engine."

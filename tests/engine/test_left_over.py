@@ -25,7 +25,7 @@ def engine(port: int = 23_456, program: str = STUBBORN) -> Iterator[ProcessId]:
         process.kill()
 
 
-def test_it_is_ended_and_that_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_orphaned_engine_is_ended_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     with engine() as left:
         assert end_orphaned_engine(left, 23_456, hash_command(left.pid))
         assert not left.is_running()
@@ -33,7 +33,7 @@ def test_it_is_ended_and_that_is_reported(caplog: pytest.LogCaptureFixture) -> N
     assert f"process {left.pid}, port 23456" in caplog.text
 
 
-def test_what_is_not_that_very_process_is_left_alone() -> None:
+def test_other_processes_are_not_ended() -> None:
     with engine() as other:
         assert not end_orphaned_engine(ProcessId(other.pid, other.created_s - 60), 23_456, None)
         assert not end_orphaned_engine(other, 23_457, None)
@@ -41,7 +41,7 @@ def test_what_is_not_that_very_process_is_left_alone() -> None:
         assert other.is_running()
 
 
-def test_the_next_look_at_the_servers_ends_it() -> None:
+def test_listing_servers_ends_an_orphaned_engine() -> None:
     endpoint, registration = registry.register_server(None, model="m", engine="e", draft=0)
     with engine(endpoint.port) as left, subprocess.Popen(["/bin/true"]) as gone:
         gone_as = ProcessId.from_pid(gone.pid) or ProcessId(gone.pid, 1.0)

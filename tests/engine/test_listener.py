@@ -10,7 +10,7 @@ import pytest
 from launcher.engine.server import listener
 
 
-def test_a_listener_without_an_owner_is_unknown_on_windows_and_a_port_of_another_is_not(
+def test_on_windows_a_listener_without_an_owner_is_unknown_and_one_of_another_process_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as ours:
@@ -25,7 +25,7 @@ def test_a_listener_without_an_owner_is_unknown_on_windows_and_a_port_of_another
         assert listener.is_listening(os.getpid(), port) is None
 
 
-def test_a_table_of_connections_that_windows_fails_to_give_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_table_of_connections_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> list[object]:
         raise RuntimeError("GetExtendedTcpTable failed")  # as psutil under load
 

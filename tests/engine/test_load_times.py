@@ -20,7 +20,7 @@ def timed(*events: tuple[float, ServerStatus]) -> float | None:
     return clock.take_seconds()
 
 
-def test_a_first_start_is_timed_from_its_process_on() -> None:
+def test_a_first_start_is_timed_from_the_start_of_its_process() -> None:
     ready = ServerStatus(ServerState.READY)
     states = (
         (0.0, ServerStatus(ServerState.PREPARING)),
@@ -31,7 +31,7 @@ def test_a_first_start_is_timed_from_its_process_on() -> None:
     assert timed(*states) == 7.5
 
 
-def test_a_restart_is_timed_from_the_end_of_the_service_before() -> None:
+def test_a_restart_is_timed_from_the_end_of_the_earlier_service() -> None:
     states = (
         (0.0, ServerState.BUSY),
         (1.0, ServerState.DRAINING),
@@ -42,14 +42,14 @@ def test_a_restart_is_timed_from_the_end_of_the_service_before() -> None:
     assert timed(*((when, ServerStatus(state)) for when, state in states)) == 6.0
 
 
-def test_waiting_after_a_crash_is_not_counted() -> None:
+def test_the_pause_after_a_crash_is_not_counted() -> None:
     crashed = ServerStatus(ServerState.RESTARTING, error=EngineFailed("It crashed.", ""))
     assert (
         timed((0.0, crashed), (8.0, ServerStatus(ServerState.LOADING)), (9.0, ServerStatus(ServerState.READY))) == 1.0
     )
 
 
-def test_what_failed_or_never_loaded_has_no_time_and_a_time_is_reported_once() -> None:
+def test_a_failed_load_has_no_time_and_each_time_is_reported_once() -> None:
     assert (
         timed(
             (0.0, ServerStatus(ServerState.LOADING)),

@@ -13,7 +13,7 @@ def written(path: Path) -> list[str]:
     return [line.split(" ", 2)[2] for line in path.read_text().splitlines()]
 
 
-def test_lines_are_in_memory_at_once_and_in_the_file_when_it_closes(tmp_path: Path) -> None:
+def test_lines_are_in_memory_at_once_and_in_the_file_at_the_end(tmp_path: Path) -> None:
     book = LogBook(tmp_path / "logs" / "engine.log")
     for number in range(10):
         book.add(f"line {number}")
@@ -26,7 +26,7 @@ def test_lines_are_in_memory_at_once_and_in_the_file_when_it_closes(tmp_path: Pa
     assert book.last_lines(1) == ["line 9"]
 
 
-def test_a_second_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
+def test_a_second_run_appends_to_the_same_file(tmp_path: Path) -> None:
     for number in range(2):
         book = LogBook(tmp_path / "engine.log")
         book.add(f"run {number}")
@@ -45,7 +45,7 @@ def test_memory_and_disk_are_bounded(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 4 * (logs._FILE_BYTES + logs._WAITING_CHARACTERS)
 
 
-def test_the_last_lines_may_lie_in_the_file_before(tmp_path: Path) -> None:
+def test_the_last_lines_are_read_from_the_earlier_file_too(tmp_path: Path) -> None:
     (tmp_path / "engine.log").write_text("c\nd\n")
     (tmp_path / "engine.log.1").write_text("a\nb\n")
     assert read_last_lines(tmp_path / "engine.log", 3) == ["b", "c", "d"]
@@ -53,7 +53,7 @@ def test_the_last_lines_may_lie_in_the_file_before(tmp_path: Path) -> None:
     assert read_last_lines(tmp_path / "engine.log", 0) == []
 
 
-def test_a_full_disk_is_reported_and_what_it_cost_is_written_down(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_lost_lines_are_counted(tmp_path: Path) -> None:
     """/dev/full refuses every write as a full disk does (full(4))."""
     path = tmp_path / "engine.log"
     path.symlink_to("/dev/full")
@@ -78,7 +78,7 @@ def test_a_full_disk_is_reported_and_what_it_cost_is_written_down(tmp_path: Path
     assert "... 1 lines are missing here: No space left on device" in text
 
 
-def test_a_folder_that_cannot_be_made_costs_the_file_only(tmp_path: Path) -> None:
+def test_without_a_folder_the_log_is_kept_in_memory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     book = LogBook(tmp_path / "file" / "engine.log")
     book.add("a line")
@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_made_costs_the_file_only(tmp_path: Path) -> Non
     assert book.last_lines() == ["a line"]
 
 
-def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_hanging_disk_does_not_block(tmp_path: Path) -> None:
     """A pipe that nobody reads stands for it: opening it for writing waits."""
     path = tmp_path / "engine.log"
     os.mkfifo(path)

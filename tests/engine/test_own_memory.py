@@ -69,7 +69,7 @@ def inputs(sparse: Path) -> dict[str, object]:
     return {"model": str(sparse), "draft_file": None, "setting": setting}
 
 
-def test_where_no_driver_tells_a_server_has_what_its_settings_are_estimated_at(
+def test_without_a_driver_the_memory_of_a_server_is_estimated_from_its_settings(
     engine_pid: int, sparse: Path, machine: Machine
 ) -> None:
     registration = register(engine_pid, state="ready", formula_inputs=inputs(sparse))
@@ -89,7 +89,7 @@ def test_where_no_driver_tells_a_server_has_what_its_settings_are_estimated_at(
 
 
 @pytest.mark.parametrize("broken", [{}, {"model": "gone.gguf"}, {"model": "x", "setting": {"from": "a later version"}}])
-def test_what_cannot_be_estimated_is_unknown(
+def test_memory_is_unknown_without_an_estimate(
     engine_pid: int, sparse: Path, machine: Machine, broken: dict[str, object]
 ) -> None:
     registration = register(engine_pid, state="ready", formula_inputs=broken)
@@ -101,9 +101,7 @@ def test_what_cannot_be_estimated_is_unknown(
         registration.remove()
 
 
-def test_an_engine_that_still_loads_is_not_estimated_by_what_it_will_have(
-    engine_pid: int, sparse: Path, machine: Machine
-) -> None:
+def test_the_memory_of_a_loading_engine_is_unknown(engine_pid: int, sparse: Path, machine: Machine) -> None:
     registration = register(engine_pid, state="loading", formula_inputs=inputs(sparse))
     try:
         assert read_own_memory(machine)[0].estimate("cuda", (330,)) is None
@@ -114,7 +112,7 @@ def test_an_engine_that_still_loads_is_not_estimated_by_what_it_will_have(
         registration.remove()
 
 
-async def test_an_engine_that_was_just_started_is_not_estimated_by_what_it_will_have(
+async def test_the_memory_of_an_engine_that_was_just_started_is_unknown(
     engine_pid: int, demo_model: Path, sparse: Path, machine: Machine
 ) -> None:
     launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True), Endpoint("127.0.0.1", 1, "key"))
@@ -131,7 +129,7 @@ async def test_an_engine_that_was_just_started_is_not_estimated_by_what_it_will_
         registration.remove()
 
 
-def test_a_server_whose_engine_is_gone_has_nothing(engine_pid: int, machine: Machine) -> None:
+def test_a_server_without_an_engine_uses_no_memory(engine_pid: int, machine: Machine) -> None:
     registration = register(engine_pid)
     try:
         registration.update(engine_created_s=1.0)  # the number now belongs to another process
@@ -172,7 +170,7 @@ def test_private_memory_is_counted_and_mapped_files_are_not(engine_pid: int, mac
         (None, {}, None),
     ],
 )
-def test_a_driver_s_list_is_believed_where_it_names_all_processes(
+def test_the_driver_is_used_if_it_lists_all_processes(
     processes: tuple[GpuProcess, ...] | None,
     changes: dict[str, object],
     expected: dict[str, int] | None,
@@ -184,13 +182,13 @@ def test_a_driver_s_list_is_believed_where_it_names_all_processes(
     assert own_memory._gpu_memory_from_drivers(7, here, {"GPU-0": GpuActivity(processes, (), {})}) == expected
 
 
-async def test_without_a_server_the_figures_of_this_computer_are_those_of_the_system() -> None:
+async def test_without_a_server_the_system_figures_are_used() -> None:
     known = await read_situation(MachineDescription(backend="cpu"))
     assert (known.own_mib, known.free_now_mib) == (0, known.free_mib)
     assert known.read_at is not None
 
 
-async def test_on_the_processor_what_a_server_of_ours_has_is_free(engine_pid: int) -> None:
+async def test_without_a_gpu_the_memory_of_our_server_counts_as_free(engine_pid: int) -> None:
     server = RunningEngine(engine_pid, "mine", "built-in", loaded=True, formula_inputs={})
     known = await read_situation(MachineDescription(backend="cpu"), also=[server])
     assert known.own_mib is not None

@@ -22,7 +22,7 @@ def program(path: Path, text: str) -> Path:
     return path
 
 
-async def test_the_built_in_engine_tells_its_version_and_flags() -> None:
+async def test_version_and_flags_of_the_built_in_engine_are_read() -> None:
     found = await probe.probe_engine(None)
     assert found.name == "built-in"
     assert found.version.startswith("xllamacpp ")
@@ -43,7 +43,7 @@ async def test_a_probe_is_kept_until_the_program_changes(fake_engine: Path, tmp_
     assert len(asked.read_text()) > times
 
 
-async def test_a_damaged_kept_probe_is_asked_again(fake_engine: Path, home: Path) -> None:
+async def test_a_damaged_stored_probe_is_repeated(fake_engine: Path, home: Path) -> None:
     await probe.probe_engine(fake_engine)
     (kept,) = (home / "cache" / "probes").iterdir()
     kept.write_text("{")
@@ -56,19 +56,19 @@ async def test_the_gpus_that_an_engine_lists_are_read(fake_engine: Path, monkeyp
     assert device == Device("CUDA0", "NVIDIA GeForce RTX 4090", 24_082, 23_500)
 
 
-async def test_no_such_engine() -> None:
+async def test_a_missing_engine_is_reported() -> None:
     with pytest.raises(EngineMissing, match="not found"):
         await probe.probe_engine(Path("/no/such/llama-server"))
 
 
-async def test_an_engine_that_may_not_be_executed(tmp_path: Path) -> None:
+async def test_an_engine_without_execute_permission_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "llama-server"
     path.write_text("#!/bin/sh\n")
     with pytest.raises(EngineMissing, match=r"is not executable.*chmod \+x"):
         await probe.probe_engine(path)
 
 
-async def test_what_is_no_program_is_not_proposed_to_be_made_one(tmp_path: Path) -> None:
+async def test_another_file_is_not_suggested_to_be_made_executable(tmp_path: Path) -> None:
     path = tmp_path / "passwd"
     path.write_text("root:x:0:0\n")
     with pytest.raises(EngineMissing, match="is not a program") as raised:
@@ -76,52 +76,52 @@ async def test_what_is_no_program_is_not_proposed_to_be_made_one(tmp_path: Path)
     assert "chmod" not in raised.value.hint
 
 
-async def test_a_folder_in_place_of_an_engine(tmp_path: Path) -> None:
+async def test_a_folder_in_place_of_an_engine_is_reported(tmp_path: Path) -> None:
     with pytest.raises(EngineMissing, match="is a folder"):
         await probe.probe_engine(tmp_path)
 
 
-async def test_a_program_for_another_kind_of_computer(tmp_path: Path) -> None:
+async def test_a_program_for_another_processor_is_reported(tmp_path: Path) -> None:
     with pytest.raises(EngineMissing, match="Cannot start"):
         await probe.probe_engine(program(tmp_path / "llama-server", "\x7fELF of another world"))
 
 
-async def test_a_program_that_is_no_llama_server() -> None:
+async def test_another_program_than_llama_server_is_reported() -> None:
     with pytest.raises(EngineUnsuitable, match="is not a llama-server"):
         await probe.probe_engine(Path("/bin/echo"))
 
 
-async def test_a_program_whose_library_is_missing(tmp_path: Path) -> None:
+async def test_a_program_with_a_missing_library_is_reported(tmp_path: Path) -> None:
     says = "llama-server: error while loading shared libraries: libcudart.so.13: cannot open shared object file"
     broken = program(tmp_path / "llama-server", f"#!/bin/sh\necho '{says}' >&2\nexit 127\n")
     with pytest.raises(LibraryMissing, match=r"libcudart\.so\.13 is not installed"):
         await probe.probe_engine(broken)
 
 
-async def test_a_program_that_cannot_run_here(tmp_path: Path) -> None:
+async def test_a_program_that_cannot_run_here_is_reported(tmp_path: Path) -> None:
     broken = program(tmp_path / "llama-server", "#!/bin/sh\necho 'something is wrong' >&2\nexit 3\n")
     with pytest.raises(EngineFailed, match=r"exit code 3 while answering --version.*something is wrong"):
         await probe.probe_engine(broken)
 
 
-async def test_a_program_that_never_answers(tmp_path: Path) -> None:
+async def test_a_program_that_never_answers_is_killed(tmp_path: Path) -> None:
     with pytest.raises(EngineUnsuitable, match="gave no answer"):
         await probe.probe_engine(program(tmp_path / "llama-server", "#!/bin/sh\nexec sleep 600\n"), timeout_s=0.2)
 
 
-async def test_a_script_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
+async def test_a_hanging_script_is_killed_with_its_child_processes(tmp_path: Path) -> None:
     """The fixture that looks for processes left running proves the end of the sleep."""
     with pytest.raises(EngineUnsuitable, match="gave no answer"):
         await probe.probe_engine(program(tmp_path / "llama-server", "#!/bin/sh\nsleep 600\necho late\n"), timeout_s=0.3)
 
 
-async def test_a_program_that_prints_without_end(tmp_path: Path) -> None:
+async def test_endless_output_of_a_program_is_limited(tmp_path: Path) -> None:
     with pytest.raises(EngineUnsuitable, match="prints endlessly"):
         await probe.probe_engine(program(tmp_path / "llama-server", "#!/bin/sh\nexec yes\n"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/cpuinfo")
-def test_a_processor_without_avx2_is_named_before_anything_is_started(tmp_path: Path) -> None:
+def test_a_missing_avx2_is_reported_before_a_start(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "cpuinfo").write_text("model name\t: Old One\nflags\t\t: fpu sse sse2 avx\n")
     with pytest.raises(CpuUnsupported, match="lacks AVX2"):
@@ -139,7 +139,7 @@ async def test_a_llama_server_on_path_is_chosen_only_if_it_sees_a_gpu(
     assert (await choose_build(ServeOptions(model=demo_model, built_in=True))).name == "built-in"
 
 
-async def test_a_broken_llama_server_on_path_does_not_stand_in_the_way(
+async def test_a_broken_llama_server_on_path_is_skipped(
     tmp_path: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path / "llama-server", "#!/bin/sh\nexit 1\n")

@@ -24,7 +24,7 @@ def test_llama_cpp_itself_has_no_profile() -> None:
     assert find_profile(("f16", "q8_0", "q4_0")) is None
 
 
-async def test_a_fork_is_known_by_its_help_and_gets_its_variables(
+async def test_a_fork_is_recognised_by_its_help_and_gets_its_variables(
     fake_engine: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_FAULTS", "fork")
@@ -33,14 +33,14 @@ async def test_a_fork_is_known_by_its_help_and_gets_its_variables(
     assert "turbo3" in launch.command.arguments
 
 
-async def test_another_build_does_not_get_them(fake_engine: Path, demo_model: Path) -> None:
+async def test_other_builds_do_not_get_the_variables_of_a_fork(fake_engine: Path, demo_model: Path) -> None:
     build = await probe_engine(fake_engine)
     assert build.kv_types == {"f32", "f16", "q8_0", "q4_0"}
     launch = await prepare_launch(ServeOptions(model=demo_model, engine=fake_engine, kv="q8_0"), ENDPOINT)
     assert "TURBO_AUTO_ASYMMETRIC" not in launch.command.environment
 
 
-def test_the_users_own_profile_comes_first(home: Path) -> None:
+def test_a_profile_of_the_user_comes_first(home: Path) -> None:
     own_profile(home, 'name = "Mine"\nkv_types = ["turbo3"]\n[environment]\nMINE = "1"\n')
     profile = find_profile(("f16", "turbo3"))
     assert profile is not None
@@ -59,7 +59,7 @@ def test_the_users_own_profile_comes_first(home: Path) -> None:
     ],
     ids=["a number", "cut", "no texts", "no name of a variable", "empty", "nested deeply"],
 )
-def test_a_bad_profile_is_named(home: Path, text: str) -> None:
+def test_an_invalid_profile_is_named(home: Path, text: str) -> None:
     path = own_profile(home, text)
     with pytest.raises(BadProfile, match=path.name):
         find_profile(("f16",))

@@ -29,14 +29,14 @@ def test_builds_are_listed_newest_first_over_all_pages(releases: ReleaseServer) 
     ]
 
 
-def test_further_pages_are_asked_for_when_they_are_needed(releases: ReleaseServer) -> None:
+def test_further_pages_are_read_when_needed(releases: ReleaseServer) -> None:
     for number in range(11400, 11430):
         releases.publish(f"b{number}", "cpu")
     assert next(ReleaseClient().fetch_builds()).tag == "b11429"
     assert len(releases.requests()) == 1
 
 
-def test_drafts_and_other_tags_are_no_builds(releases: ReleaseServer) -> None:
+def test_draft_releases_and_other_tags_are_ignored(releases: ReleaseServer) -> None:
     releases.publish("b11434", "cpu")
     for tag in ("gguf-v0.17", "b11435-test", "master-b1", "b0"):
         releases.publish(tag, "cpu")
@@ -44,7 +44,7 @@ def test_drafts_and_other_tags_are_no_builds(releases: ReleaseServer) -> None:
     assert tags(ReleaseClient()) == ["b11434"]
 
 
-def test_a_release_tells_its_files(releases: ReleaseServer) -> None:
+def test_a_release_lists_its_files(releases: ReleaseServer) -> None:
     name = "llama-b11434-bin-ubuntu-x64.tar.gz"
     changes = {"llama-b11434-bin-ubuntu-vulkan-x64.tar.gz": {"state": "starter", "digest": None}}
     releases.publish("b11434", "cpu", "vulkan", asset=changes)
@@ -58,7 +58,7 @@ def test_a_release_tells_its_files(releases: ReleaseServer) -> None:
     assert release.assets["llama-b11434-bin-ubuntu-vulkan-x64.tar.gz"].sha256 is None
 
 
-async def test_the_stable_release_and_a_version_point_at_a_build(releases: ReleaseServer) -> None:
+async def test_the_stable_release_and_a_version_refer_to_a_build(releases: ReleaseServer) -> None:
     releases.publish("b11400", "cpu")
     releases.publish("v0.6.0", points_at="b11300")
     releases.publish("v0.7.0", points_at="b11400")
@@ -70,13 +70,13 @@ async def test_the_stable_release_and_a_version_point_at_a_build(releases: Relea
 
 
 @pytest.mark.parametrize("tag", ["", "11434", "b", "b11434x", "../b1", "latest/../..", "v", "release", "b 1", "B11434"])
-async def test_what_is_no_tag_is_refused_before_anything_is_asked(releases: ReleaseServer, tag: str) -> None:
+async def test_an_invalid_tag_is_refused_without_a_request(releases: ReleaseServer, tag: str) -> None:
     with pytest.raises(BadOption, match="is not a llama"):
         await ReleaseClient().resolve_tag(tag)
     assert releases.requests() == []
 
 
-async def test_a_stable_release_that_points_at_nothing(releases: ReleaseServer) -> None:
+async def test_a_stable_release_without_a_build_is_reported(releases: ReleaseServer) -> None:
     releases.publish("v0.7.0", points_at="master")
     with pytest.raises(ReleaseMissing, match=r"does not point to a build: 'master'"):
         await ReleaseClient().resolve_tag("stable")
@@ -86,7 +86,7 @@ async def test_a_stable_release_that_points_at_nothing(releases: ReleaseServer) 
     assert "not be complete yet" in caught.value.hint
 
 
-async def test_a_tag_that_does_not_exist(releases: ReleaseServer) -> None:
+async def test_a_missing_tag_is_reported(releases: ReleaseServer) -> None:
     with pytest.raises(ReleaseMissing, match="no release b99"):
         ReleaseClient().fetch_release("b99")
     with pytest.raises(ReleaseMissing, match="no release v9"):
@@ -95,7 +95,7 @@ async def test_a_tag_that_does_not_exist(releases: ReleaseServer) -> None:
         await ReleaseClient().resolve_tag("stable")
 
 
-def test_asking_again_costs_nothing_while_nothing_changes(releases: ReleaseServer) -> None:
+def test_an_unchanged_answer_does_not_count_against_the_limit(releases: ReleaseServer) -> None:
     releases.publish("b11434", "cpu")
     assert tags(ReleaseClient()) == ["b11434"]
     (first,) = releases.requests()
@@ -116,7 +116,9 @@ def test_the_token_goes_to_the_api_only(releases: ReleaseServer, monkeypatch: py
     assert [asked["authorization"] for asked in releases.requests()] == ["Bearer ghp_first"]
 
 
-async def test_the_token_goes_to_no_download(releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_token_is_not_sent_to_download_servers(
+    releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", "ghp_first")
     releases.publish("v0.7.0", points_at="b11400")
     assert await ReleaseClient().resolve_tag("stable") == "b11400"
@@ -125,7 +127,7 @@ async def test_the_token_goes_to_no_download(releases: ReleaseServer, monkeypatc
     assert not any("authorization" in asked for asked in downloads)
 
 
-def test_a_wrong_token_is_named(releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_token_is_reported(releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GH_TOKEN", "ghp_old")
     monkeypatch.setenv(API_VARIABLE, releases.with_faults("bad-token"))
     with pytest.raises(Refused, match=r"rejected the token in GH_TOKEN\. Unset it; no token is needed"):
@@ -140,7 +142,7 @@ class Clock:
         return self.now
 
 
-def test_without_requests_left_the_error_says_when_to_try_again(
+def test_an_exhausted_limit_is_an_error_with_the_retry_time(
     releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(API_VARIABLE, releases.with_faults("limited"))
@@ -149,9 +151,7 @@ def test_without_requests_left_the_error_says_when_to_try_again(
     assert caught.value.hint.startswith("Try again in 30 min, or set GITHUB_TOKEN")
 
 
-def test_a_refusal_is_respected_until_its_end_and_not_beyond(
-    releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_limit_is_respected_until_its_end(releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     releases.publish("b11434", "cpu")
     monkeypatch.setenv(API_VARIABLE, releases.with_faults("slow-down"))
@@ -168,7 +168,7 @@ def test_a_refusal_is_respected_until_its_end_and_not_beyond(
 
 
 @pytest.mark.parametrize("seconds", ["31536000", "9" * 20, "9" * 5_000])
-def test_no_refusal_lasts_longer_than_a_day(
+def test_no_limit_lasts_longer_than_a_day(
     seconds: str, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
@@ -181,7 +181,7 @@ def test_no_refusal_lasts_longer_than_a_day(
     assert len(releases.requests()) == 1
 
 
-def test_a_token_has_a_limit_of_its_own(releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_has_its_own_limit(releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(API_VARIABLE, releases.with_faults("limited"))
     for token, requests in ((None, 1), (None, 0), ("ghp_x", 1), ("ghp_x", 0)):
         if token:
@@ -192,7 +192,7 @@ def test_a_token_has_a_limit_of_its_own(releases: ReleaseServer, monkeypatch: py
         assert ("or set GITHUB_TOKEN" in caught.value.hint) == (token is None)
 
 
-def test_without_requests_left_the_kept_answer_is_used_and_its_age_told(
+def test_a_stored_answer_is_used_with_its_age_when_the_limit_is_exhausted(
     releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     clock = Clock()
@@ -210,7 +210,7 @@ def test_without_requests_left_the_kept_answer_is_used_and_its_age_told(
 
 
 @pytest.mark.parametrize("fault", ["500", "503"])
-def test_a_server_out_of_order_is_reported_and_the_kept_answer_used(
+def test_a_server_error_is_reported_and_the_stored_answer_used(
     fault: str, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(API_VARIABLE, releases.with_faults(fault))
@@ -218,7 +218,7 @@ def test_a_server_out_of_order_is_reported_and_the_kept_answer_used(
         tags(ReleaseClient())
 
 
-def test_without_a_network_the_kept_answer_is_used(
+def test_without_a_network_the_stored_answer_is_used(
     releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     monkeypatch.setenv(API_VARIABLE, "http://127.0.0.1:9")
@@ -242,14 +242,18 @@ def test_without_a_network_the_kept_answer_is_used(
 @pytest.mark.parametrize(
     ("fault", "what"), [("no-json", "not JSON"), ("odd", "is invalid"), ("418", "HTTP status 418")]
 )
-def test_answers_that_are_none(fault: str, what: str, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_answers_are_refused(
+    fault: str, what: str, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(API_VARIABLE, releases.with_faults(fault))
     with pytest.raises(Refused, match=what):
         tags(ReleaseClient())
 
 
 @pytest.mark.parametrize("fault", ["other-tag", "odd-address", "odd-link"])
-def test_answers_that_lead_elsewhere(fault: str, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_with_foreign_addresses_are_refused(
+    fault: str, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(1, 12):
         releases.publish(f"b{number}", "cpu")
     monkeypatch.setenv(API_VARIABLE, releases.with_faults(fault))
@@ -257,7 +261,7 @@ def test_answers_that_lead_elsewhere(fault: str, releases: ReleaseServer, monkey
         tags(ReleaseClient()) if fault == "odd-link" else ReleaseClient().fetch_release("b11")
 
 
-def test_a_damaged_kept_answer_is_asked_anew(releases: ReleaseServer, home: Path) -> None:
+def test_a_damaged_stored_answer_is_requested_again(releases: ReleaseServer, home: Path) -> None:
     releases.publish("b11434", "cpu")
     tags(ReleaseClient())
     for kept in (home / "cache" / "releases").iterdir():
@@ -266,7 +270,7 @@ def test_a_damaged_kept_answer_is_asked_anew(releases: ReleaseServer, home: Path
 
 
 @pytest.mark.parametrize("address", ["github", "ftp://x", "https://", "file:///etc"])
-def test_an_address_that_is_none(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_api_address_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(API_VARIABLE, address)
     with pytest.raises(BadOption, match="is not a web address"):
         tags(ReleaseClient())

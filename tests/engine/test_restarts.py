@@ -16,7 +16,7 @@ class Hands:
         return self.now
 
 
-def test_pauses_grow_and_end_with_the_reason() -> None:
+def test_pauses_grow_and_restarts_end_with_the_reason() -> None:
     clock = Hands()
     crashes = CrashCounter(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
     for pause in (1.0, 2.0):
@@ -35,7 +35,7 @@ def test_pauses_grow_and_end_with_the_reason() -> None:
     )
 
 
-def test_an_engine_that_served_for_long_begins_a_new_row() -> None:
+def test_a_crash_after_a_long_service_counts_as_the_first() -> None:
     clock = Hands()
     crashes = CrashCounter(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
     for _ in range(10):
@@ -44,7 +44,7 @@ def test_an_engine_that_served_for_long_begins_a_new_row() -> None:
         assert crashes.judge_crash(CRASH) == 1.0
 
 
-def test_a_restart_that_fails_has_served_for_no_time() -> None:
+def test_the_time_of_a_failed_restart_does_not_count_as_service() -> None:
     clock = Hands()
     crashes = CrashCounter(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
     crashes.record_ready()
@@ -55,7 +55,7 @@ def test_a_restart_that_fails_has_served_for_no_time() -> None:
     assert isinstance(crashes.judge_crash(CRASH), CrashLoop)
 
 
-def test_another_start_begins_a_new_row() -> None:
+def test_another_start_resets_the_count() -> None:
     crashes = CrashCounter(RestartPolicy((1.0,)), Hands())
     assert crashes.judge_crash(CRASH) == 1.0
     crashes.reset()
@@ -64,9 +64,9 @@ def test_another_start_begins_a_new_row() -> None:
 
 
 @pytest.mark.parametrize("error", [ModelBroken("Broken."), CpuUnsupported("No AVX2.")])
-def test_what_a_restart_would_meet_again_is_not_tried(error: EngineFailed) -> None:
+def test_permanent_errors_are_not_retried(error: EngineFailed) -> None:
     assert CrashCounter(RestartPolicy(), Hands()).judge_crash(error) is error
 
 
-def test_never_means_never() -> None:
+def test_restarts_can_be_turned_off() -> None:
     assert CrashCounter(RestartPolicy(()), Hands()).judge_crash(CRASH) is CRASH

@@ -45,19 +45,19 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-async def test_workers_are_in_the_argv(engine: Path, demo_model: Path) -> None:
+async def test_workers_are_in_the_arguments(engine: Path, demo_model: Path) -> None:
     options = ServeOptions(demo_model, engine=engine, draft=0, rpc=("10.0.0.2:50052", "far.example:50053"))
     launch = await prepare_launch(options, Endpoint(20_001, "k" * 32))
     words = list(launch.command.arguments)
     assert words[words.index("--rpc") + 1] == "10.0.0.2:50052,far.example:50053"
 
 
-async def test_without_workers_the_flag_is_not_there(engine: Path, demo_model: Path) -> None:
+async def test_without_workers_the_flag_is_left_out(engine: Path, demo_model: Path) -> None:
     launch = await prepare_launch(ServeOptions(demo_model, engine=engine, draft=0), Endpoint(20_001, "k" * 32))
     assert "--rpc" not in launch.command.arguments
 
 
-async def test_a_build_that_knows_no_workers_says_so(demo_model: Path) -> None:
+async def test_a_build_without_rpc_is_reported(demo_model: Path) -> None:
     options = ServeOptions(demo_model, built_in=True, rpc=("10.0.0.2:50052",))
     with pytest.raises(EngineUnsuitable, match="--rpc"):
         await prepare_launch(options, Endpoint(20_001, "k" * 32))
@@ -66,7 +66,7 @@ async def test_a_build_that_knows_no_workers_says_so(demo_model: Path) -> None:
 @pytest.mark.parametrize(
     "worker", ["", "host", "host:", ":1", "host:0", "host:65536", "a b:1", "-x:1", "[::1]:1", "h:1;"]
 )
-def test_what_is_no_worker_is_refused(worker: str) -> None:
+def test_an_invalid_worker_is_refused(worker: str) -> None:
     with pytest.raises(BadOption, match="not an RPC worker"):
         check_options(ServeOptions(Path("m.gguf"), rpc=(worker,)))
 
@@ -89,13 +89,13 @@ async def test_listed_devices_are_counted(engine: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [("gone.example:50052",), ("gone.example:1", "10.0.0.2:50052")])
-async def test_what_is_not_listed_is_not_counted_and_reported(engine: Path, workers: tuple[str, ...]) -> None:
+async def test_unlisted_devices_are_reported_and_not_counted(engine: Path, workers: tuple[str, ...]) -> None:
     alone = await planner.read_situation(MachineDescription(gpu_memory_gib=(24,)))
     result = await planner.read_situation(MachineDescription(gpu_memory_gib=(24,), rpc=workers))
     assert replace(result, notes=()) == replace(alone, notes=())
     assert "not in this plan" in result.notes[-1]
 
 
-def test_beside_a_processor_no_device_is_counted() -> None:
+def test_devices_of_workers_are_not_counted_without_a_gpu() -> None:
     alone = describe_machine(24, backend="cpu", host_gib=24)
     assert add_rpc_workers(alone, {"RPC0": 1}, ["a:1"]).free_mib == alone.free_mib

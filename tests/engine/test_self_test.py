@@ -30,7 +30,7 @@ def listing(*devices: str) -> str:
     return "\n".join(["Available devices:", *(f"  {device}" for device in devices or ["(none)"])])
 
 
-async def test_the_built_in_engine_passes_and_tells_what_it_did() -> None:
+async def test_the_built_in_engine_passes_and_reports_its_figures() -> None:
     steps: list[str] = []
     passed = await run_self_test(None, on_step=steps.append)
     assert passed.build.name == "built-in"
@@ -39,7 +39,7 @@ async def test_the_built_in_engine_passes_and_tells_what_it_did() -> None:
     assert steps == ["Reading its version and flags", "Reading its GPUs", "Running the demo model with MTP"]
 
 
-async def test_what_slot_files_hold_is_found_by_a_save_and_a_restore_and_kept(
+async def test_the_content_of_slot_files_is_tested_by_a_save_and_a_restore(
     engine_without_checkpoints: Path,
 ) -> None:
     built_in = await probe_engine(None)
@@ -51,12 +51,12 @@ async def test_what_slot_files_hold_is_found_by_a_save_and_a_restore_and_kept(
     assert not (state_dir() / "engine-test-slots").exists()
 
 
-async def test_an_engine_that_saves_no_slots(fake_engine: Path) -> None:
+async def test_an_engine_without_slot_saving_passes(fake_engine: Path) -> None:
     result = await run_self_test(fake_engine)
     assert result.slot_files is known_slot_files(result.build) is SlotFiles.NONE
 
 
-async def test_another_build_than_expected(fake_engine: Path) -> None:
+async def test_another_build_number_than_expected_fails(fake_engine: Path) -> None:
     assert (await run_self_test(fake_engine, number=1)).drafted
     with pytest.raises(SelfTestFailed, match="The archive of b11434 contains another build: 0\\.0\\.0"):
         await run_self_test(fake_engine, number=11_434)
@@ -101,7 +101,7 @@ async def test_a_gpu_that_is_not_listed_is_a_failure(
         ("(none)", None, ADA),
     ],
 )
-async def test_a_gpu_that_is_listed_is_enough(
+async def test_a_listed_gpu_is_enough(
     device: str, backend: str | None, gpu: Gpu | None, fake_engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_DEVICES", listing(device))
@@ -138,7 +138,7 @@ async def test_a_missing_library_is_named_with_its_package(line: str, install: s
     assert caught.value.hint == f"Install it: sudo apt-get install --no-install-recommends {install}"
 
 
-async def test_a_library_that_is_not_known_keeps_the_ordinary_hint(tmp_path: Path) -> None:
+async def test_an_unknown_library_has_the_general_hint(tmp_path: Path) -> None:
     program = tmp_path / "llama-server"
     program.write_text("#!/bin/sh\necho 'error while loading shared libraries: libx.so.9: no' >&2\nexit 127\n")
     program.chmod(0o755)
@@ -148,14 +148,18 @@ async def test_a_library_that_is_not_known_keeps_the_ordinary_hint(tmp_path: Pat
 
 
 @pytest.mark.parametrize("fault", ["no-drafts", "not-speculative"])
-async def test_inert_drafts_are_a_failure(fault: str, fake_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_drafts_that_are_never_accepted_are_a_failure(
+    fault: str, fake_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FAKE_FAULTS", fault)
     with pytest.raises(DraftsInert):
         await run_self_test(fake_engine)
 
 
 @pytest.mark.parametrize("fault", ["dies-loading", "dies-on-chat", "old"])
-async def test_an_engine_that_dies_is_a_failure(fault: str, fake_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_engine_that_crashes_is_a_failure(
+    fault: str, fake_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FAKE_FAULTS", fault)
     with pytest.raises(LauncherError):
         await run_self_test(fake_engine)
@@ -176,7 +180,7 @@ async def test_an_engine_is_tested_by_its_name(fake_engine: Path, tmp_path: Path
         await check_engine("nothing")
 
 
-async def test_an_installed_build_must_list_a_gpu_that_it_is_for(
+async def test_an_installed_build_must_list_a_gpu_of_its_backend(
     fake_engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with installation_folder() as folder:
@@ -189,14 +193,14 @@ async def test_an_installed_build_must_list_a_gpu_that_it_is_for(
     assert (await check_engine(engine.name))[1].drafted
 
 
-async def test_an_engine_is_tested_by_a_path_as_windows_takes_it(
+async def test_an_engine_is_tested_by_a_path_with_another_spelling_on_windows(
     fake_engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sep", "\\")
     assert (await check_engine(str(fake_engine)))[0] == str(fake_engine)
 
 
-async def test_the_usual_choice_is_tested_where_nothing_was_chosen(
+async def test_the_automatic_choice_is_tested_by_default(
     fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "path"

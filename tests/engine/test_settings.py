@@ -17,7 +17,7 @@ def kept(home: Path) -> Path:
     return home / "state" / "model-settings.json"
 
 
-def test_settings_are_read_as_people_write_them() -> None:
+def test_settings_are_parsed_as_people_write_them() -> None:
     written = {"ctx": "64K", "--draft": "3", "n-cpu-moe": "12", "KV": "Q8_0", "threads": "auto", "context": "1M"}
     assert parse_settings(written) == {"ctx": 2**20, "draft": 3, "n_cpu_moe": 12, "kv": "q8_0", "threads": None}
 
@@ -32,14 +32,14 @@ def test_settings_are_read_as_people_write_them() -> None:
         ("zzz", "ctx, kv, draft, ubatch, slots, n-cpu-moe"),
     ],
 )
-def test_a_name_that_is_none_is_answered_with_the_nearest(name: str, hint: str) -> None:
+def test_an_unknown_name_is_refused_with_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(BadOption, match="not a server setting") as raised:
         parse_settings({name: "1"})
     assert hint in raised.value.hint
 
 
 @pytest.mark.parametrize("value", ["", "x", "--1", "1.5", "64KB", "²", "auto"])
-def test_a_value_that_is_none_is_refused(value: str) -> None:
+def test_an_invalid_value_is_refused(value: str) -> None:
     with pytest.raises(BadOption, match="draft"):
         parse_settings({"draft": value})
 
@@ -47,42 +47,42 @@ def test_a_value_that_is_none_is_refused(value: str) -> None:
 @pytest.mark.parametrize(
     ("text", "tokens"), [("1.5K", 1_536), ("1.5M", 1_572_864), ("131,072", 131_072), ("1k", 1_024)]
 )
-def test_tokens_are_read_as_by_the_options_of_serve(text: str, tokens: int) -> None:
+def test_tokens_are_parsed_as_by_the_options_of_serve(text: str, tokens: int) -> None:
     assert parse_settings({"ctx": text, "ubatch": text}) == {"ctx": tokens, "ubatch": tokens}
 
 
-def test_there_is_no_part_of_a_token() -> None:
+def test_fractions_of_tokens_are_refused() -> None:
     with pytest.raises(BadOption, match=r"0\.3K is not a value for ctx") as raised:
         parse_settings({"ctx": "0.3K"})
     assert "32K" in raised.value.hint
 
 
-def test_a_number_that_is_too_low_gets_the_range() -> None:
+def test_a_number_out_of_range_is_refused_with_the_range() -> None:
     with pytest.raises(BadOption, match="ctx -1 is out of range") as raised:
         change_settings(ServeOptions(model=MODEL), parse_settings({"ctx": "-1"}))
     assert "It goes from" in raised.value.hint
 
 
-def test_a_range_has_its_unit_where_there_is_one() -> None:
+def test_a_range_is_shown_with_its_unit() -> None:
     for setting, hint in (("p_min", "It goes from 0 to 1."), ("ctx", "It goes from 256 to 16777216 tokens.")):
         with pytest.raises(BadOption) as raised:
             change_settings(ServeOptions(model=MODEL), {setting: 2**25})
         assert raised.value.hint == hint
 
 
-def test_they_are_put_into_words_as_a_user_writes_them() -> None:
+def test_settings_are_formatted_as_a_user_writes_them() -> None:
     settings = {"ctx": 4_096, "kv_unified": True, "n_cpu_moe": 2, "ubatch": None}
     assert format_settings(settings) == "ctx 4096, kv-unified on, n-cpu-moe 2, ubatch default"
 
 
-def test_they_are_put_into_the_options_and_checked() -> None:
+def test_settings_are_added_to_options_and_checked() -> None:
     options = ServeOptions(model=MODEL, context=1_024)
     assert change_settings(options, {"ctx": 4_096, "draft": 0}) == ServeOptions(model=MODEL, context=4_096, draft=0)
     with pytest.raises(BadOption):
         change_settings(options, {"draft": 99})
 
 
-def test_what_was_chosen_is_kept_for_each_model(home: Path) -> None:
+def test_settings_are_kept_for_each_model(home: Path) -> None:
     assert load_model_settings(MODEL) == {}
     save_model_settings(MODEL, {"ctx": 4_096, "kv": None, "draft": 0})
     save_model_settings(Path("/models/other.gguf"), {"slots": 2})
@@ -96,7 +96,7 @@ def test_what_was_chosen_is_kept_for_each_model(home: Path) -> None:
 @pytest.mark.parametrize(
     "damage", ["", "{", "\0\0", '{"models": []}', '{"models": {"x": {"ctx": "many"}}}', '{"models": {"x": {"y": 1}}}']
 )
-def test_a_damaged_list_is_kept_and_reported(home: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_is_kept_and_reported(home: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     kept(home).parent.mkdir(parents=True)
     for count, before in ((1, {}), (2, {"draft": 1})):  # the second time there is a copy
         kept(home).write_text(damage)
@@ -108,20 +108,20 @@ def test_a_damaged_list_is_kept_and_reported(home: Path, damage: str, caplog: py
     assert [path.read_text() for path in sorted(kept(home).parent.glob("model-settings.json.bad*"))] == [damage, damage]
 
 
-def test_a_copy_that_is_damaged_too_is_no_help(home: Path) -> None:
+def test_a_damaged_copy_is_not_restored(home: Path) -> None:
     save_model_settings(MODEL, {"draft": 1})
     for path in (kept(home), kept(home).with_name("model-settings.json.copy")):
         path.write_text("{")
     assert load_model_settings(MODEL) == {}
 
 
-def test_a_list_that_was_deleted_stays_so(home: Path) -> None:
+def test_a_deleted_file_is_not_restored(home: Path) -> None:
     save_model_settings(MODEL, {"draft": 1})
     kept(home).unlink()
     assert load_model_settings(MODEL) == {}
 
 
-def test_a_list_that_cannot_be_read_is_not_written_over(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_file_is_not_overwritten(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     kept(home).parent.mkdir(parents=True, mode=0o700)
     kept(home).symlink_to(kept(home))
     save_model_settings(MODEL, {"draft": 1})
@@ -130,7 +130,7 @@ def test_a_list_that_cannot_be_read_is_not_written_over(home: Path, caplog: pyte
     assert "The list of models' settings was damaged" in caplog.text
 
 
-def test_a_folder_that_cannot_be_written_is_reported_and_no_more(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unwritable_folder_is_only_reported(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     home.mkdir()
     (home / "state").write_text("in the way")
     save_model_settings(MODEL, {"draft": 1})
@@ -138,7 +138,7 @@ def test_a_folder_that_cannot_be_written_is_reported_and_no_more(home: Path, cap
     assert "cannot be kept for the next time" in caplog.text
 
 
-def test_only_so_many_models_are_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_a_limited_number_of_models_are_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.engine.settings._MOST_MODELS", 3)
     for number in range(9):
         save_model_settings(Path(f"/models/{number}.gguf"), {"draft": 1})

@@ -72,7 +72,7 @@ def engine_of(watched: Watched) -> ProcessId:
     return running.identity
 
 
-async def test_a_restart_may_have_the_memory_of_the_engine_that_it_ends(
+async def test_a_restart_can_use_the_memory_of_the_engine_that_it_replaces(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     freed: list[int] = []
@@ -136,7 +136,7 @@ async def test_new_settings_restart_it_at_the_same_address_with_the_same_key(opt
         assert timings.draft_n is None
 
 
-async def test_asking_for_what_it_already_is_changes_nothing(options: ServeOptions) -> None:
+async def test_becoming_the_same_changes_nothing(options: ServeOptions) -> None:
     async with supervised() as watched:
         await watched.supervisor.become(options)
         before = engine_of(watched)
@@ -144,7 +144,7 @@ async def test_asking_for_what_it_already_is_changes_nothing(options: ServeOptio
         assert engine_of(watched) == before
 
 
-async def test_stopping_ends_our_own_streams_first(options: ServeOptions) -> None:
+async def test_stopping_ends_our_streams_first(options: ServeOptions) -> None:
     async with supervised() as watched:
         await watched.supervisor.become(options)
         endless = replace(QUESTION, max_tokens=8_000, extra={"ignore_eos": True})
@@ -162,7 +162,7 @@ async def test_stopping_ends_our_own_streams_first(options: ServeOptions) -> Non
             await reading
 
 
-async def test_a_reader_that_runs_out_of_time_is_told_so_and_no_more(options: ServeOptions) -> None:
+async def test_a_timeout_of_a_reader_is_not_an_engine_failure(options: ServeOptions) -> None:
     async with supervised() as watched:
         await watched.supervisor.become(options)
         with pytest.raises(TimeoutError, match="mine"):
@@ -171,7 +171,7 @@ async def test_a_reader_that_runs_out_of_time_is_told_so_and_no_more(options: Se
         assert watched.supervisor.status.state is ServerState.READY
 
 
-async def test_an_engine_killed_under_us_is_a_failure_with_a_reason(options: ServeOptions) -> None:
+async def test_a_killed_engine_is_a_failure_with_a_reason(options: ServeOptions) -> None:
     async with supervised() as watched:
         await watched.supervisor.become(options)
         os.kill(engine_of(watched).pid, signal.SIGKILL)
@@ -193,7 +193,7 @@ async def test_an_engine_whose_keeper_is_killed_is_ended(options: ServeOptions) 
         assert not identity.is_running()
 
 
-async def test_it_takes_the_settings_of_nobody_else(
+async def test_settings_of_other_programs_are_ignored(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     settings = tmp_path / "config" / "llama.cpp" / "config.ini"
@@ -212,7 +212,7 @@ async def test_it_takes_the_settings_of_nobody_else(
         assert watched.supervisor.endpoint.api_key not in " ".join(process.cmdline())
 
 
-async def test_its_log_is_kept_in_memory_and_in_a_file(options: ServeOptions) -> None:
+async def test_the_log_is_kept_in_memory_and_in_a_file(options: ServeOptions) -> None:
     async with supervised() as watched:
         await watched.supervisor.become(options)
         assert any("draft-mtp" in line for line in watched.supervisor.log.last_lines())
@@ -250,7 +250,7 @@ async def test_a_cancelled_start_leaves_nothing(fake: Callable[..., ServeOptions
         assert not identity.is_running()
 
 
-async def test_a_newer_request_takes_the_place_of_one_under_way(
+async def test_a_newer_request_replaces_one_in_progress(
     fake: Callable[..., ServeOptions], options: ServeOptions
 ) -> None:
     async with supervised() as watched:
@@ -262,7 +262,7 @@ async def test_a_newer_request_takes_the_place_of_one_under_way(
         assert watched.supervisor.status.state is ServerState.READY
 
 
-async def test_an_engine_that_ignores_every_request_is_killed_with_its_group(
+async def test_an_engine_that_ignores_signals_is_killed_with_its_group(
     fake: Callable[..., ServeOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_CHILD", str(tmp_path / "child"))
@@ -280,7 +280,7 @@ async def test_an_engine_that_ignores_every_request_is_killed_with_its_group(
 
 
 @pytest.mark.parametrize("fault", ["no-drafts", "not-speculative"])
-async def test_mtp_that_is_on_but_drafts_nothing_is_an_error(fake: Callable[..., ServeOptions], fault: str) -> None:
+async def test_mtp_that_drafts_nothing_is_an_error(fake: Callable[..., ServeOptions], fault: str) -> None:
     async with supervised() as watched:
         with pytest.raises(DraftsInert, match="--draft 0"):
             await watched.supervisor.become(fake(fault))
@@ -302,14 +302,14 @@ async def test_without_mtp_no_drafts_are_expected(fake: Callable[..., ServeOptio
         ("old", "--spec-type, --spec-draft-n-max"),
     ],
 )
-async def test_a_start_that_fails_says_why(fake: Callable[..., ServeOptions], fault: str, sentence: str) -> None:
+async def test_a_failed_start_has_its_reason(fake: Callable[..., ServeOptions], fault: str, sentence: str) -> None:
     async with supervised() as watched:
         with pytest.raises(LauncherError, match=sentence) as raised:
             await watched.supervisor.become(fake(fault))
         assert watched.supervisor.status == ServerStatus(ServerState.FAILED, error=raised.value)
 
 
-async def test_output_that_is_no_text_harms_nothing(fake: Callable[..., ServeOptions]) -> None:
+async def test_binary_output_is_read(fake: Callable[..., ServeOptions]) -> None:
     async with supervised() as watched:
         await watched.supervisor.become(fake("garbage"))
         lines = watched.supervisor.log.last_lines()
@@ -317,7 +317,7 @@ async def test_output_that_is_no_text_harms_nothing(fake: Callable[..., ServeOpt
         assert "after the long line" in lines
 
 
-async def test_a_port_taken_between_our_look_and_the_engines_is_named(
+async def test_a_port_taken_before_the_engine_binds_it_is_named(
     options: ServeOptions,
 ) -> None:
     async with supervised() as watched:
@@ -326,7 +326,7 @@ async def test_a_port_taken_between_our_look_and_the_engines_is_named(
             await watched.supervisor.become(options)
 
 
-def test_a_loop_that_is_torn_down_stops_the_engine_all_the_same(options: ServeOptions) -> None:
+def test_a_cancelled_event_loop_stops_the_engine(options: ServeOptions) -> None:
     """As when a signal handler raises SystemExit: every task is cancelled at once, the process's own too."""
     running: list[ProcessId] = []
 
@@ -355,5 +355,5 @@ def test_a_loop_that_is_torn_down_stops_the_engine_all_the_same(options: ServeOp
         ("[]", None),
     ],
 )
-def test_the_loading_report_is_read_with_care(payload: str, percent: float | None) -> None:
+def test_loading_reports_are_parsed(payload: str, percent: float | None) -> None:
     assert parse_loading_percent(payload) == percent

@@ -79,7 +79,7 @@ async def kill(supervisor: Supervisor) -> ServerStatus:
     return await supervisor.wait_for_state(ServerState.READY, ServerState.FAILED)
 
 
-async def test_crashes_in_a_row_end_with_the_reason_and_another_start_begins_anew(options: ServeOptions) -> None:
+async def test_repeated_crashes_end_with_the_reason_and_a_start_resets_the_count(options: ServeOptions) -> None:
     async with supervised() as (supervisor, events):
         await supervisor.become(options)
         for _ in range(3):
@@ -93,7 +93,7 @@ async def test_crashes_in_a_row_end_with_the_reason_and_another_start_begins_ane
         assert (await kill(supervisor)).state is ServerState.READY
 
 
-async def test_while_it_is_started_again_the_reason_is_shown(options: ServeOptions) -> None:
+async def test_the_reason_is_shown_during_a_restart(options: ServeOptions) -> None:
     async with supervised() as (supervisor, events):
         await supervisor.become(options)
         await kill(supervisor)
@@ -101,7 +101,7 @@ async def test_while_it_is_started_again_the_reason_is_shown(options: ServeOptio
     assert isinstance(status.error, EngineFailed)
 
 
-async def test_a_shortage_that_passes_ends_no_restart(fake: Callable[..., ServeOptions]) -> None:
+async def test_a_temporary_lack_of_memory_does_not_end_restarts(fake: Callable[..., ServeOptions]) -> None:
     async with supervised(RestartPolicy((0.0, 0.3, 0.0))) as (supervisor, events):
         await supervisor.become(fake())
         fake("dies-loading")
@@ -116,7 +116,7 @@ async def test_a_shortage_that_passes_ends_no_restart(fake: Callable[..., ServeO
         assert ServerState.FAILED not in states
 
 
-async def test_restarts_that_fail_are_crashes_in_a_row(fake: Callable[..., ServeOptions]) -> None:
+async def test_failed_restarts_count_as_crashes(fake: Callable[..., ServeOptions]) -> None:
     async with supervised(replace(QUICK, steady_s=0.0)) as (supervisor, events):
         await supervisor.become(fake())
         fake("dies-loading")
@@ -128,7 +128,7 @@ async def test_restarts_that_fail_are_crashes_in_a_row(fake: Callable[..., Serve
         assert supervisor.process is None
 
 
-async def test_a_restart_that_fails_for_what_stays_is_not_repeated(fake: Callable[..., ServeOptions]) -> None:
+async def test_a_restart_with_a_permanent_error_is_not_repeated(fake: Callable[..., ServeOptions]) -> None:
     async with supervised() as (supervisor, events):
         await supervisor.become(fake())
         fake("no-drafts")
@@ -138,7 +138,7 @@ async def test_a_restart_that_fails_for_what_stays_is_not_repeated(fake: Callabl
         assert notices(events) == ["crashed"]
 
 
-async def test_a_stop_ends_restarts_that_fail(fake: Callable[..., ServeOptions]) -> None:
+async def test_a_stop_ends_failing_restarts(fake: Callable[..., ServeOptions]) -> None:
     async with supervised(RestartPolicy((0.0, 600.0))) as (supervisor, _):
         await supervisor.become(fake())
         fake("dies-loading")
@@ -150,7 +150,7 @@ async def test_a_stop_ends_restarts_that_fail(fake: Callable[..., ServeOptions])
         killed.cancel()
 
 
-async def test_a_stop_during_the_pause_is_the_end(options: ServeOptions) -> None:
+async def test_a_stop_during_the_pause_ends_restarts(options: ServeOptions) -> None:
     async with supervised(RestartPolicy((600.0,))) as (supervisor, _):
         await supervisor.become(options)
         assert supervisor.engine_pid
@@ -160,7 +160,7 @@ async def test_a_stop_during_the_pause_is_the_end(options: ServeOptions) -> None
         assert supervisor.status.state is ServerState.STOPPED
 
 
-async def test_a_start_during_the_pause_takes_its_place(options: ServeOptions) -> None:
+async def test_a_start_during_the_pause_replaces_the_restart(options: ServeOptions) -> None:
     async with supervised(RestartPolicy((600.0,))) as (supervisor, _):
         await supervisor.become(options)
         assert supervisor.engine_pid
@@ -170,7 +170,7 @@ async def test_a_start_during_the_pause_takes_its_place(options: ServeOptions) -
         assert supervisor.status == ServerStatus(ServerState.READY)
 
 
-async def test_a_crash_while_other_settings_are_being_checked_harms_nothing(options: ServeOptions) -> None:
+async def test_a_crash_during_a_check_of_other_settings_is_handled(options: ServeOptions) -> None:
     async with supervised() as (supervisor, _):
         await supervisor.become(options)
         changing = asyncio.create_task(supervisor.become(replace(options, draft=1)))
@@ -186,7 +186,7 @@ async def test_a_crash_while_other_settings_are_being_checked_harms_nothing(opti
         assert supervisor.launch.options.draft == 1
 
 
-async def test_a_reply_that_stalls_ends_the_engine_and_it_is_started_again(fake: Callable[..., ServeOptions]) -> None:
+async def test_an_engine_with_a_stalled_reply_is_restarted(fake: Callable[..., ServeOptions]) -> None:
     quick = GuardLimits(period_s=0.05, asleep_s=60.0, stalled_s=0.3)
     async with supervised(limits=quick) as (supervisor, events):
         await supervisor.become(fake("stalls"))
@@ -207,7 +207,7 @@ async def test_an_engine_without_a_first_reply_is_a_failure(fake: Callable[..., 
         assert supervisor.process is None
 
 
-async def test_an_engine_that_is_held_is_reported_and_goes_on(options: ServeOptions) -> None:
+async def test_a_suspended_engine_is_reported_and_goes_on(options: ServeOptions) -> None:
     quick = GuardLimits(period_s=0.05, asleep_s=60.0)
     async with supervised(limits=quick) as (supervisor, events):
         await supervisor.become(options)
@@ -222,9 +222,7 @@ async def test_an_engine_that_is_held_is_reported_and_goes_on(options: ServeOpti
         assert supervisor.status.state is ServerState.READY
 
 
-async def test_a_model_that_shrinks_under_a_crash_is_the_reason_and_is_not_tried_again(
-    options: ServeOptions, tmp_path: Path
-) -> None:
+async def test_a_truncated_model_explains_a_crash_and_is_not_retried(options: ServeOptions, tmp_path: Path) -> None:
     model = tmp_path / "model.gguf"
     model.write_bytes(options.model.read_bytes())
     async with supervised() as (supervisor, events):
@@ -238,7 +236,7 @@ async def test_a_model_that_shrinks_under_a_crash_is_the_reason_and_is_not_tried
 
 
 @pytest.mark.thorough
-async def test_a_flood_of_lines_is_taken_whole_and_in_bounds(fake: Callable[..., ServeOptions]) -> None:
+async def test_a_flood_of_lines_is_read_completely_within_limits(fake: Callable[..., ServeOptions]) -> None:
     async with supervised() as (supervisor, _):
         await supervisor.become(fake("flood"))
         assert supervisor.log.line_count >= 200_001
@@ -251,7 +249,7 @@ async def test_a_flood_of_lines_is_taken_whole_and_in_bounds(fake: Callable[...,
         assert sum(path.stat().st_size for path in folder.iterdir()) < 32 * 2**20
 
 
-async def test_half_lines_and_nuls_are_lines(fake: Callable[..., ServeOptions]) -> None:
+async def test_partial_lines_and_nul_bytes_are_read(fake: Callable[..., ServeOptions]) -> None:
     async with supervised() as (supervisor, _):
         await supervisor.become(fake("half-lines"))
         while "no end" not in supervisor.log.last_lines():

@@ -56,7 +56,7 @@ def places(home: Path) -> list[Path]:
     return list((home / "cache" / "twins").iterdir())
 
 
-def test_a_twin_has_the_header_the_size_and_no_data(tmp_path: Path, home: Path) -> None:
+def test_a_sparse_twin_has_the_header_and_size_but_no_data(tmp_path: Path, home: Path) -> None:
     original = tmp_path / "35b.gguf"
     write(original, "35b", model("qwen35moe-35b-q3_k_xl"))
     raw, size = read_raw_header(read_header(original)), original.stat().st_size
@@ -70,13 +70,13 @@ def test_a_twin_has_the_header_the_size_and_no_data(tmp_path: Path, home: Path) 
     assert places(home) == []
 
 
-def test_it_goes_whatever_happens_beside_it(home: Path) -> None:
+def test_a_twin_is_deleted_after_an_error(home: Path) -> None:
     with pytest.raises(RuntimeError), sparse_twin([PART]) as twin:
         raise RuntimeError(twin)
     assert places(home) == []
 
 
-def test_a_split_model_s_parts_lie_side_by_side_under_their_names(tmp_path: Path) -> None:
+def test_parts_of_a_split_model_have_twins_with_their_names(tmp_path: Path) -> None:
     names = [f"m-0000{number}-of-00002.gguf" for number in (1, 2)]
     parts = [TwinPart(name, b"GGUF" + bytes(100), (number + 1) * GIB) for number, name in enumerate(names)]
     with sparse_twin(parts, tmp_path / "here") as first:
@@ -85,12 +85,12 @@ def test_a_split_model_s_parts_lie_side_by_side_under_their_names(tmp_path: Path
         assert (first.parent / names[1]).stat().st_size == 2 * GIB
 
 
-def test_nobody_else_can_read_it() -> None:
+def test_a_twin_is_private() -> None:
     with sparse_twin([PART]) as twin:
         assert twin.parent.stat().st_mode & 0o077 == 0
 
 
-def test_what_a_killed_process_left_is_swept_and_what_a_living_one_has_is_not(home: Path) -> None:
+def test_twins_of_killed_processes_are_deleted_and_those_of_running_ones_kept(home: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", MAKE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
@@ -107,7 +107,7 @@ def test_what_a_killed_process_left_is_swept_and_what_a_living_one_has_is_not(ho
         assert places(home) == [mine.parent]
 
 
-def test_what_is_no_twin_of_ours_is_left_alone(home: Path) -> None:
+def test_other_files_are_not_deleted(home: Path) -> None:
     strange = home / "cache" / "twins" / "notes"
     strange.mkdir(parents=True)
     elsewhere = strange.parent / "another-computer-1-1.00-x"
@@ -127,7 +127,7 @@ def test_a_limit_on_file_sizes_is_reported(home: Path) -> None:
     assert places(home) == []
 
 
-def test_a_file_system_without_holes_is_found_out_by_a_trial(home: Path, tmp_path: Path) -> None:
+def test_a_file_system_without_sparse_files_is_detected(home: Path, tmp_path: Path) -> None:
     source, library = tmp_path / "no_holes.c", tmp_path / "no_holes.so"
     source.write_text(NO_HOLES)
     cc = shutil.which("cc")
@@ -138,7 +138,7 @@ def test_a_file_system_without_holes_is_found_out_by_a_trial(home: Path, tmp_pat
     assert places(home) == []
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_an_impossible_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "twins"
     with pytest.raises(TwinImpossible, match="Not a directory") as impossible, sparse_twin([PART], folder):

@@ -59,7 +59,7 @@ def test_curl_keeps_the_key_out_of_its_arguments() -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="it is for a POSIX shell")
-def test_curl_hands_on_a_key_of_any_characters(tmp_path: Path) -> None:
+def test_curl_accepts_keys_with_any_characters(tmp_path: Path) -> None:
     key = "a$HOME`id`$(id)\\${x}'\"b%"
     shows = tmp_path / "curl"
     shows.write_text("#!/bin/sh\ncat\n")

@@ -58,7 +58,7 @@ def test_prometheus_scrapes_the_server_with_its_key(recipe: ExportRecipe) -> Non
     assert job["authorization"] == {"credentials": KEY}
 
 
-def test_compose_is_reached_from_this_computer_only_and_with_a_key(recipe: ExportRecipe) -> None:
+def test_the_compose_port_is_local_and_needs_a_key(recipe: ExportRecipe) -> None:
     result = read_compose(compose_file(recipe))
     service = result["services"]["llama-server"]
     assert service["ports"] == ["127.0.0.1:20001:8080"]
@@ -79,7 +79,7 @@ def test_compose_is_reached_from_this_computer_only_and_with_a_key(recipe: Expor
         ("cpu", "server", "command"),
     ],
 )
-def test_compose_takes_the_image_and_the_devices_of_the_backend(
+def test_compose_has_the_image_and_devices_of_the_backend(
     recipe: ExportRecipe, backend: str, tag: str, has: str
 ) -> None:
     service = read_compose(compose_file(replace(recipe, backend=backend)))["services"]["llama-server"]
@@ -105,18 +105,18 @@ def test_compose_mounts_each_folder_once(recipe: ExportRecipe) -> None:
     assert "/models-2/d.gguf" in service["command"]
 
 
-def test_a_model_that_is_not_here_is_looked_for_in_a_folder_of_its_own(recipe: ExportRecipe) -> None:
+def test_a_missing_model_has_its_own_folder_in_compose(recipe: ExportRecipe) -> None:
     service = read_compose(compose_file(replace(recipe, model="x.gguf")))["services"]["llama-server"]
     assert service["volumes"][0]["source"] == "./models"  # not beside the key
 
 
-def test_no_image_for_metal(recipe: ExportRecipe) -> None:
+def test_metal_has_no_image(recipe: ExportRecipe) -> None:
     with pytest.raises(BadOption, match="metal"):
         compose_file(replace(recipe, backend="metal"))
 
 
 @pytest.mark.parametrize("render", [compose_file, systemd_unit])
-def test_the_key_only_when_it_is_wanted(render: Any) -> None:  # noqa: ANN401 -- a function of a recipe
+def test_the_key_is_included_on_request_only(render: Any) -> None:  # noqa: ANN401 -- a function of a recipe
     assert KEY not in render(recipe_with(NASTY))
     assert KEY in render(recipe_with(NASTY, api_key=KEY))
 
@@ -154,7 +154,7 @@ def read_unit(text: str) -> dict[str, str]:
 
 @settings(max_examples=100, deadline=None)
 @given(words)
-def test_no_name_swallows_another_line_of_the_unit(name: str) -> None:
+def test_no_name_changes_another_line_of_the_unit(name: str) -> None:
     usual = read_unit(systemd_unit(recipe_with("usual", "usual")))
     for last in (name, f"{name}\\"):
         result = read_unit(systemd_unit(recipe_with(last, last)))
@@ -167,7 +167,7 @@ ANALYZE = shutil.which("systemd-analyze")
 
 
 @pytest.mark.parametrize("name", ["model", NASTY])
-def test_systemd_itself_accepts_the_unit(name: str, tmp_path: Path) -> None:
+def test_systemd_verify_accepts_the_unit(name: str, tmp_path: Path) -> None:
     unit = tmp_path / "llama-server.service"
     unit.write_text(systemd_unit(recipe_with(name, NASTY, program=("/bin/true",))), "utf-8")
     if ANALYZE is None:
@@ -199,7 +199,7 @@ def test_llama_swap_reads_every_word_back(one: str, two: str) -> None:
     assert shlex.split(command.replace("${PORT}", "20001")) == ["llama-server", *recipe.build_arguments()]
 
 
-def test_llama_swap_asks_for_the_key_itself(recipe: ExportRecipe) -> None:
+def test_llama_swap_gets_the_key_by_a_variable(recipe: ExportRecipe) -> None:
     result = yaml.safe_load(llama_swap_config((recipe,), windows=False))
     assert result["apiKeys"] == ["${env.LLAMA_SWAP_API_KEY}"]
     assert result["models"]["qwen"]["proxy"] == "http://127.0.0.1:${PORT}"
@@ -226,7 +226,7 @@ def read_preset(text: str) -> dict[str, dict[str, str]]:
 
 @settings(max_examples=200, deadline=None)
 @given(words, words)
-def test_the_router_reads_every_value_back_or_it_is_refused(one: str, two: str) -> None:
+def test_the_router_reads_values_unchanged_or_they_are_refused(one: str, two: str) -> None:
     recipe = recipe_with(one, two)
     cut = re.search(r"[;#\r\n]", one + two) or one != one.strip() or two != two.strip()
     if cut or "]" in one or one == "*":
@@ -237,7 +237,7 @@ def test_the_router_reads_every_value_back_or_it_is_refused(one: str, two: str) 
     assert result == {"model": recipe.model, "option-0": two}
 
 
-def test_the_router_takes_over_what_is_its_own(recipe: ExportRecipe) -> None:
+def test_options_of_the_router_itself_are_on_its_command_line(recipe: ExportRecipe) -> None:
     more = replace(
         recipe, options=(*recipe.options, ("--metrics", None), ("--jinja", None), ("--spec-type", "ngram-mod"))
     )

@@ -26,7 +26,7 @@ def with_context(recipe: ExportRecipe, context: int) -> ExportRecipe:
     return replace(recipe, options=(("--ctx-size", str(context)),))
 
 
-def test_every_format_is_without_the_key_by_default(recipe: ExportRecipe) -> None:
+def test_no_format_has_the_key_by_default(recipe: ExportRecipe) -> None:
     gateways = (GatewayModels("http://127.0.0.1:20001", "KEY_1", (ServedModel("m"),)),)
     for each in FORMATS.values():
         usual: Any = {Subject.SERVER: recipe, Subject.LIBRARY: (recipe,), Subject.GATEWAYS: gateways}[each.subject]
@@ -75,7 +75,7 @@ def test_json_and_yaml_are_read_back(name: str) -> None:
     assert model["defaultCompletionOptions"] == {"contextLength": 8192, "maxTokens": 2048}
 
 
-def test_names_that_a_program_would_replace_are_refused() -> None:
+def test_names_with_placeholders_of_the_program_are_refused() -> None:
     with pytest.raises(BadOption, match="opencode replaces"):
         client_files.opencode_config(recipe_with("{env:HOME}"))
     with pytest.raises(BadOption, match="Continue replaces"):
@@ -105,7 +105,7 @@ def read_bash(text: str, **environment: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["model", NASTY])
-def test_bash_sets_the_variables(name: str) -> None:
+def test_the_bash_script_sets_the_variables(name: str) -> None:
     recipe = with_context(recipe_with(name), 131_072)
     for text, key in (
         (client_variables.claude_code_variables(recipe, shell="bash"), "from the shell"),
@@ -123,7 +123,7 @@ def test_bash_sets_the_variables(name: str) -> None:
     assert (read["OPENAI_API_BASE_URL"], read["DEFAULT_MODELS"]) == (URL, name)
 
 
-def test_without_the_key_bash_says_what_to_set() -> None:
+def test_without_the_key_the_script_asks_for_it() -> None:
     text = client_variables.sdk_variables(recipe_with("m"), shell="bash")
     ran = subprocess.run(["/bin/bash", "-c", text], capture_output=True, text=True, env={}, check=False)
     assert ran.returncode != 0
@@ -140,7 +140,7 @@ def test_powershell_quotes_by_its_rules() -> None:
     assert "throw" not in with_key
 
 
-def test_an_embedding_model_is_no_chat_model() -> None:
+def test_an_embedding_model_is_not_a_chat_model() -> None:
     recipe = replace(recipe_with("m"), options=(("--embeddings", None), ("--ctx-size", "512")))
     assert "ANTHROPIC" not in client_variables.sdk_variables(recipe, shell="bash")
     assert "RAG_EMBEDDING_MODEL=m" in client_variables.webui_variables(recipe, shell="bash")
@@ -148,7 +148,7 @@ def test_an_embedding_model_is_no_chat_model() -> None:
     assert model["roles"] == ["embed"]
 
 
-def test_a_small_context_is_said_to_be_little_for_claude_code() -> None:
+def test_a_small_context_for_claude_code_is_warned_about() -> None:
     small = client_variables.claude_code_variables(with_context(recipe_with("m"), 32_768), shell="bash")
     assert "CLAUDE_CODE_SIMPLE=1" in small
     large = client_variables.claude_code_variables(with_context(recipe_with("m"), 65_536), shell="bash")

@@ -106,7 +106,7 @@ def test_gpustack_gets_providers_and_routes(gpustack: tuple[str, list[tuple[str,
     assert embedding["categories"] == ["embedding"]
 
 
-def test_gpustack_says_what_it_refuses(gpustack: tuple[str, list[tuple[str, dict[str, Any]]]]) -> None:
+def test_gpustack_reports_refused_requests(gpustack: tuple[str, list[tuple[str, dict[str, Any]]]]) -> None:
     keys = {"LLAMA_API_KEY_1": "one", "LLAMA_API_KEY_2": "two", "GPUSTACK_API_KEY": "wrong"}
     refused = run_program(gpustack_calls(GATEWAYS), GPUSTACK_SERVER_URL=gpustack[0], **keys)
     assert "GPUStack refused gateway-1 (401)" in refused.stderr

@@ -6,7 +6,7 @@ from launcher.base.errors import BadOption
 from launcher.export.recipe import ExportRecipe, file_name, parent_folder
 
 
-def test_a_command_in_its_parts() -> None:
+def test_a_command_is_split_into_its_parts() -> None:
     argv = ["python", "-P", "engine.py", "--model", "/m/a.gguf", "--port", "20001", "--cache-ram", "-1", "--metrics"]
     recipe = ExportRecipe.from_argv([*argv, "-md", "/d/draft.gguf"], port=1, name="a", backend="cpu")
     assert recipe.program == ("python", "-P", "engine.py")
@@ -19,7 +19,7 @@ def test_a_command_in_its_parts() -> None:
     ]
 
 
-def test_a_key_of_the_command_is_not_taken_over() -> None:
+def test_a_key_in_the_command_is_not_copied() -> None:
     recipe = ExportRecipe.from_argv(
         ["x", "--model", "m", "--api-key", "hidden-in-argv"], port=1, name="m", backend="cpu"
     )
@@ -27,12 +27,12 @@ def test_a_key_of_the_command_is_not_taken_over() -> None:
     assert "hidden" not in repr(recipe)
 
 
-def test_without_a_model_there_is_nothing_to_export() -> None:
+def test_an_export_without_a_model_is_refused() -> None:
     with pytest.raises(BadOption, match="no model"):
         ExportRecipe.from_argv(["llama-server", "--port", "1"], port=1, name="m", backend="cpu")
 
 
-def test_a_name_of_no_encoding_is_refused() -> None:
+def test_an_undecodable_name_is_refused() -> None:
     with pytest.raises(BadOption, match="not UTF-8"):
         ExportRecipe.from_argv(["llama-server", "--model", "/m/\udcff.gguf"], port=1, name="m", backend="cpu")
 
@@ -41,11 +41,11 @@ def test_a_name_of_no_encoding_is_refused() -> None:
     ("path", "where", "name"),
     [("/m/a.gguf", "/m", "a.gguf"), ("a.gguf", ".", "a.gguf"), ("C:\\m\\a b.gguf", "C:\\m", "a b.gguf")],
 )
-def test_paths_of_any_system(path: str, where: str, name: str) -> None:
+def test_paths_of_every_system_are_read(path: str, where: str, name: str) -> None:
     assert (parent_folder(path), file_name(path)) == (where, name)
 
 
-def test_files_move_together() -> None:
+def test_with_paths_moves_all_files() -> None:
     recipe = ExportRecipe.from_argv(
         ["x", "--model", "/a/m", "--mmproj", "/b/p", "--alias", "/a/m"], port=1, name="m", backend="cpu"
     )
@@ -65,6 +65,6 @@ def test_files_move_together() -> None:
         ("--metrics", None),
     ],
 )
-def test_the_context_of_one_request(options: str, context: int | None) -> None:
+def test_the_context_is_that_of_one_slot(options: str, context: int | None) -> None:
     argv = ["llama-server", "--model", "m", *options.split()]
     assert ExportRecipe.from_argv(argv, port=1, name="m", backend="cpu").context == context

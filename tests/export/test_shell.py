@@ -32,18 +32,18 @@ def test_bash_reads_every_word_back(one: str, two: str, three: str) -> None:
     assert run_bash(shell.bash_script(recipe), LLAMA_API_KEY="k") == recipe.build_arguments()
 
 
-def test_a_line_stays_one_line_whatever_the_name() -> None:
+def test_a_line_stays_one_line_for_all_names() -> None:
     assert shell.bash_command(recipe_with("a\nb\rc\u2028d", "x\n")).count("\n") == 1
 
 
-def test_the_key_is_not_in_the_text_unless_it_is_wanted() -> None:
+def test_the_key_is_in_the_text_on_request_only() -> None:
     recipe = recipe_with(NASTY, program=("/usr/bin/env",))
     for render in (shell.bash_command, shell.bash_script, shell.powershell_command, shell.powershell_script):
         assert KEY not in render(recipe)
         assert KEY in render(recipe_with(NASTY, api_key=KEY))
 
 
-def test_without_a_key_nothing_is_started(tmp_path: Path) -> None:
+def test_without_a_key_the_script_starts_nothing(tmp_path: Path) -> None:
     recipe = recipe_with("m", program=PRINTER)
     for text in (shell.bash_command(recipe), shell.bash_script(recipe)):
         result = subprocess.run(["/bin/bash", "-c", text], capture_output=True, text=True, env={"HOME": str(tmp_path)})
@@ -64,7 +64,7 @@ def test_the_script_reads_the_key_from_a_file_and_hides_it_from_the_process_list
     assert KEY not in got[3:]
 
 
-def test_bash_finds_no_fault_in_the_script(recipe: ExportRecipe) -> None:
+def test_shellcheck_accepts_the_script(recipe: ExportRecipe) -> None:
     assert subprocess.run(["/bin/bash", "-n", "-c", shell.bash_script(recipe)], check=False).returncode == 0
 
 
@@ -122,12 +122,12 @@ def split_by_the_c_runtime(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize("word", ["", 'a"b', "C:\\folder\\"])
-def test_what_old_powershells_mangle_goes_as_one_string(word: str) -> None:
+def test_words_that_old_powershells_pass_wrongly_become_one_string(word: str) -> None:
     line = quoting.quote_powershell_line(["llama-server", "--x", word])
     assert line.startswith("Start-Process ")
     assert "exit (Start-Process" in shell.powershell_script(recipe_with('a"b'))
 
 
-def test_plain_words_stay_plain() -> None:
+def test_plain_words_are_not_quoted() -> None:
     assert shlex.split(quoting.quote_bash_line(["/a/b.gguf", "--x", "1"])) == ["/a/b.gguf", "--x", "1"]
     assert quoting.quote_bash("/a/b.gguf") == "/a/b.gguf"

@@ -9,7 +9,7 @@ import pytest
 from launcher.fetch.digest import hash_file
 
 
-async def test_it_is_that_of_the_content_and_tells_how_far_it_is(tmp_path: Path) -> None:
+async def test_a_file_is_hashed_with_progress(tmp_path: Path) -> None:
     content = bytes(range(256)) * 40_000
     path = tmp_path / "file"
     path.write_bytes(content)
@@ -19,18 +19,18 @@ async def test_it_is_that_of_the_content_and_tells_how_far_it_is(tmp_path: Path)
     assert received[-1] == len(content)
 
 
-async def test_an_empty_file(tmp_path: Path) -> None:
+async def test_an_empty_file_is_hashed(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
     assert await hash_file(path) == hashlib.sha256(b"").hexdigest()
 
 
-async def test_one_that_is_not_there(tmp_path: Path) -> None:
+async def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         await hash_file(tmp_path / "file")
 
 
-async def test_cancelling_ends_the_reading(tmp_path: Path) -> None:
+async def test_cancelling_stops_reading(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with path.open("wb") as file:
         file.truncate(2**33)

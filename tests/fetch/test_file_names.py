@@ -29,18 +29,18 @@ SEGMENTS = st.text(max_size=300) | st.sampled_from(["..", ".", "", "C:", "nul", 
         ("gguf\u202egnp.exe", "gguf_gnp.exe"),
     ],
 )
-def test_what_cannot_stand_in_a_name_is_replaced(name: str, here: str) -> None:
+def test_invalid_characters_are_replaced(name: str, here: str) -> None:
     assert local_name(name) == here
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "x" * 221, "模" * 74])
-def test_what_is_no_name_is_refused(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(BadOption):
         local_name(name)
 
 
 @given(st.lists(SEGMENTS, max_size=6))
-def test_no_name_leaves_the_folder_on_any_system(segments: list[str]) -> None:
+def test_no_name_is_outside_the_folder_on_any_system(segments: list[str]) -> None:
     folder = Path("/models/here")
     try:
         path = local_path(folder, "/".join(segments))
@@ -58,10 +58,10 @@ def test_no_name_leaves_the_folder_on_any_system(segments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["a/../../etc/passwd", "..", "", "/"])
-def test_a_path_that_leads_out_is_refused(name: str) -> None:
+def test_a_path_outside_the_folder_is_refused(name: str) -> None:
     with pytest.raises(BadOption):
         local_path(Path("/models"), name)
 
 
-def test_an_absolute_path_lies_below_the_folder() -> None:
+def test_an_absolute_path_is_placed_below_the_folder() -> None:
     assert local_path(Path("/models"), "/etc/x.gguf") == Path("/models/etc/x.gguf")

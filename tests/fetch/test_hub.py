@@ -53,7 +53,7 @@ class TestHubFileText:
             ("a/b@refs/pr/1:x y.gguf", HubFile("a/b", "x y.gguf", "refs/pr/1")),
         ],
     )
-    def test_it_is_read_and_written_back(self, text: str, file: HubFile) -> None:
+    def test_it_is_parsed_and_formatted(self, text: str, file: HubFile) -> None:
         assert HubFile.parse(text) == file
         assert str(file) == text
         assert is_hub_file(text)
@@ -81,14 +81,14 @@ class TestHubFileText:
             "",
         ],
     )
-    def test_anything_else_is_none(self, text: str) -> None:
+    def test_other_texts_are_refused(self, text: str) -> None:
         assert not is_hub_file(text)
         with pytest.raises(BadOption, match="not a Hugging Face file"):
             HubFile.parse(text)
 
 
 class TestHubAddress:
-    def test_by_default_on_the_real_hub(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_default_is_hugging_face(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("HF_ENDPOINT", raising=False)
         assert HubFile("a/b", "x.gguf").url == "https://huggingface.co/a/b/resolve/main/x.gguf"
 
@@ -98,24 +98,24 @@ class TestHubAddress:
         assert file.url == "https://mirror.example/hf/a/b/resolve/refs%2Fpr%2F1/BF16/50%25%20%26%20more%3F%23.gguf"
 
     @pytest.mark.parametrize("value", ["huggingface.co", "ftp://huggingface.co", "https://", "file:///etc"])
-    def test_an_endpoint_that_is_no_web_address(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_invalid_endpoint_is_refused(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", value)
         with pytest.raises(BadOption, match="HF_ENDPOINT is not a web address"):
             hub_endpoint()
 
 
 class TestToken:
-    def test_there_may_be_none(self) -> None:
+    def test_no_token_is_needed(self) -> None:
         assert hub_token() is None
 
-    def test_the_variable_goes_before_the_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_variable_overrides_the_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "hf").mkdir()
         (tmp_path / "hf" / "token").write_text("hf_file\n")
         assert hub_token() == "hf_file"
         monkeypatch.setenv("HF_TOKEN", " hf_variable\n")
         assert hub_token() == "hf_variable"
 
-    def test_the_file_is_where_the_hubs_tools_keep_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_token_file_of_the_hubs_tools_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         places = {"HOME": ".cache/huggingface/token", "XDG_CACHE_HOME": "huggingface/token", "HF_HOME": "token"}
         monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
         monkeypatch.delenv("HF_HOME")
@@ -129,7 +129,7 @@ class TestToken:
         monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "elsewhere"))
         assert hub_token() == "hf_elsewhere"
 
-    def test_an_empty_or_unreadable_file_is_none(self, tmp_path: Path) -> None:
+    def test_an_empty_or_unreadable_file_counts_as_no_token(self, tmp_path: Path) -> None:
         file = tmp_path / "hf" / "token"
         file.mkdir(parents=True)
         assert hub_token() is None
@@ -139,7 +139,7 @@ class TestToken:
         file.write_text("\n")
         assert hub_token() is None
 
-    def test_one_that_would_break_a_request_is_refused_and_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_token_with_invalid_characters_is_refused_and_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_TOKEN", "hf_s3cret\r\nX: y")
         with pytest.raises(BadOption, match="contains invalid characters") as bad:
             hub_token()
@@ -147,32 +147,32 @@ class TestToken:
 
 
 class TestFileMetadata:
-    def test_of_a_large_file_size_hash_and_commit_by_one_question(self, hub: Hub) -> None:
+    def test_size_hash_and_commit_of_a_large_file_need_one_request(self, hub: Hub) -> None:
         entry = resolve_file(HubFile("new/model", "file.gguf"))
         sha256 = hashlib.sha256(CONTENT).hexdigest()
         assert (entry.bytes, entry.sha256, entry.etag, entry.revision) == (len(CONTENT), sha256, sha256, COMMIT)
         assert entry.url == f"{hub.url}/new/model/resolve/{COMMIT}/file.gguf"
         assert [(asked["method"], asked["server"]) for asked in hub.requests()] == [("HEAD", "hub")]
 
-    def test_of_a_small_file_no_sha256(self) -> None:
+    def test_a_small_file_has_no_sha256(self) -> None:
         entry = resolve_file(HubFile("new/model", "README.md"))
         assert (entry.bytes, entry.sha256, len(entry.etag), entry.revision) == (8, None, 40, COMMIT)
 
     @pytest.mark.parametrize("path", ["BF16/50% & more.gguf", "file.gguf"])
     @pytest.mark.parametrize("revision", ["main", COMMIT, "refs/pr/1"])
-    def test_whatever_its_name_and_revision(self, path: str, revision: str) -> None:
+    def test_any_file_name_and_revision_works(self, path: str, revision: str) -> None:
         assert resolve_file(HubFile("new/model", path, revision)).bytes == len(CONTENT)
 
-    def test_a_renamed_repository_is_followed_with_the_token(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_redirects_of_a_renamed_repository_get_the_token(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_TOKEN", "hf_mine")
         assert resolve_file(HubFile("old/model", "file.gguf")).bytes == len(CONTENT)
         assert [asked["Authorization"] for asked in hub.requests()] == ["Bearer hf_mine"] * 2
 
-    def test_a_circle_has_an_end(self) -> None:
+    def test_a_redirect_loop_is_refused(self) -> None:
         with pytest.raises(Refused, match="redirects in a loop"):
             resolve_file(HubFile("round/model", "file.gguf"))
 
-    def test_a_server_that_is_no_hub(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_server_that_is_not_a_hub_is_refused(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("no-metadata"))
         with pytest.raises(Refused, match="does not report the size of new/model:file") as refused:
             resolve_file(HubFile("new/model", "file.gguf"))
@@ -182,7 +182,7 @@ class TestFileMetadata:
         ("status", "headers"),
         [(302, {"Location": "http://[oops"}), (200, {"ETag": '"x"', "X-Linked-Size": "9" * 5000})],
     )
-    def test_headers_that_make_no_sense_are_refused(
+    def test_invalid_headers_are_refused(
         self, monkeypatch: pytest.MonkeyPatch, status: int, headers: dict[str, str]
     ) -> None:
         def answer(_transport: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
@@ -213,7 +213,7 @@ class TestAccess:
             ("new/model@v9:file.gguf", None, ModelMissing, "new/model has no revision v9", "Look at"),
         ],
     )
-    def test_each_reason_has_its_own_words(
+    def test_each_reason_has_its_own_text(
         self,
         monkeypatch: pytest.MonkeyPatch,
         file: str,
@@ -230,18 +230,20 @@ class TestAccess:
         assert user is None or user not in str(refused.value)
         assert refused.value.facts["file"] == file
 
-    def test_a_token_with_consent_has_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_token_with_access_opens_a_gated_repository(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_TOKEN", "hf_consent")
         assert resolve_file(HubFile("gated/model", "file.gguf")).bytes == len(CONTENT)
 
     @pytest.mark.parametrize(("status", "what"), [("429", "too many requests"), ("502", "HTTP status 502")])
-    def test_a_fault_of_the_hub(self, hub: Hub, monkeypatch: pytest.MonkeyPatch, status: str, what: str) -> None:
+    def test_an_error_of_the_hub_is_reported(
+        self, hub: Hub, monkeypatch: pytest.MonkeyPatch, status: str, what: str
+    ) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(status))
         with pytest.raises(Refused, match=what) as refused:
             resolve_file(HubFile("new/model", "file.gguf"))
         assert refused.value.status == int(status)
 
-    def test_a_403_that_says_no_more_counts_as_gated(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_403_without_details_counts_as_gated(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("403"))
         with pytest.raises(Refused, match="is gated"):
             resolve_file(HubFile("new/model", "file.gguf"))
@@ -250,7 +252,9 @@ class TestAccess:
 class TestPasswordInAddress:
     @pytest.mark.parametrize("name", ["new/model:none.gguf", "new/none:file.gguf", "gated/model:file.gguf"])
     @pytest.mark.parametrize("faults", [[], ["401"], ["403"]], ids=str)
-    def test_it_is_never_shown(self, hub: Hub, monkeypatch: pytest.MonkeyPatch, name: str, faults: list[str]) -> None:
+    def test_the_password_is_never_shown(
+        self, hub: Hub, monkeypatch: pytest.MonkeyPatch, name: str, faults: list[str]
+    ) -> None:
         url = hub.with_faults(*faults) if faults else hub.url
         monkeypatch.setenv("HF_ENDPOINT", url.replace("//", "//somebody:se:cr@t@"))
         with pytest.raises((ModelMissing, Refused)) as refused:
@@ -262,7 +266,7 @@ class TestPasswordInAddress:
             assert url in told
 
     @pytest.mark.parametrize("value", ["somebody:secret@mirror.example", "ftp://somebody:secret@mirror.example"])
-    def test_nor_where_the_address_is_none(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_password_of_an_invalid_address_is_not_shown(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", value)
         with pytest.raises(BadOption, match=r"mirror\.example") as wrong:
             hub_endpoint()
@@ -273,7 +277,7 @@ class TestListing:
     LARGE = ListedFile(len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
     ALL: ClassVar = {"file.gguf": LARGE, "BF16/50% & more.gguf": LARGE, "README.md": ListedFile(8, None)}
 
-    def test_it_holds_every_page_and_names_the_commit_of_main(self, hub: Hub) -> None:
+    def test_all_pages_are_read_at_the_commit_of_main(self, hub: Hub) -> None:
         listing = list_files("new/model")
         assert (listing.repo, listing.revision, listing.files) == ("new/model", COMMIT, self.ALL)
         refs, *pages = [asked["target"] for asked in hub.requests()]
@@ -281,23 +285,23 @@ class TestListing:
         assert pages[0] == f"/api/models/new/model/tree/{COMMIT}?recursive=true"
         assert len(pages) == 2  # four entries, the folder among them
 
-    def test_a_pinned_revision_is_asked_for_as_it_is(self, hub: Hub) -> None:
+    def test_a_given_revision_is_requested_unchanged(self, hub: Hub) -> None:
         assert list_files("new/model", "refs/pr/1").revision == "refs/pr/1"
         assert hub.requests()[0]["target"] == "/api/models/new/model/tree/refs%2Fpr%2F1?recursive=true"
 
-    def test_a_pointer_is_not_mistaken_for_what_it_points_to(self, hub: Hub) -> None:
+    def test_a_pointer_file_is_listed_with_the_size_of_its_target(self, hub: Hub) -> None:
         folder = hub.folder / "new" / "pointers"
         folder.mkdir(exist_ok=True)
         text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'ab' * 32}\nsize 71065942560\n"
         (folder / "huge.gguf").write_text(text)
         assert list_files("new/pointers").files == {"huge.gguf": ListedFile(71_065_942_560, "ab" * 32)}
 
-    def test_a_renamed_repository_is_followed_with_the_token(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_redirects_of_a_renamed_repository_get_the_token(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_TOKEN", "hf_mine")
         assert list_files("old/model").files == self.ALL
         assert {asked["Authorization"] for asked in hub.requests()} == {"Bearer hf_mine"}
 
-    def test_pages_on_another_server_are_asked_for_without_the_token(
+    def test_pages_on_another_server_are_requested_without_the_token(
         self, hub: Hub, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("elsewhere"))
@@ -316,7 +320,7 @@ class TestListing:
             ("gated/model", None, "hf_mine", Refused, "gated/model is gated"),
         ],
     )
-    def test_each_reason_has_its_own_words(
+    def test_each_reason_has_its_own_text(
         self,
         monkeypatch: pytest.MonkeyPatch,
         repo: str,
@@ -348,14 +352,14 @@ class TestListing:
             ("503", Refused, "HTTP status 503"),
         ],
     )
-    def test_a_hub_that_answers_oddly(
+    def test_invalid_answers_are_refused(
         self, hub: Hub, monkeypatch: pytest.MonkeyPatch, fault: str, kind: type[LauncherError], title: str
     ) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(fault))
         with pytest.raises(kind, match=title):
             list_files("new/model")
 
-    def test_an_answer_without_end_is_not_kept_in_memory(self, hub: Hub) -> None:
+    def test_the_size_of_an_answer_is_limited(self, hub: Hub) -> None:
         list_files("new/model")
         with pytest.raises(Refused, match="more than 40 bytes"):
             list(fetch_json_pages(f"{hub.url}/api/models/new/model/refs", limit_bytes=40))
@@ -378,12 +382,14 @@ class TestSearch:
         ("fault", "title"),
         [("no-json", "is not JSON"), ("odd-page", "a search is invalid"), ("503", "HTTP status 503")],
     )
-    def test_a_hub_that_answers_oddly(self, hub: Hub, monkeypatch: pytest.MonkeyPatch, fault: str, title: str) -> None:
+    def test_invalid_answers_are_refused(
+        self, hub: Hub, monkeypatch: pytest.MonkeyPatch, fault: str, title: str
+    ) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(fault))
         with pytest.raises(Refused, match=title):
             search_repos("tiny")
 
-    def test_offline_nothing_is_asked(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_request_is_sent_when_offline(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         with pytest.raises(Offline, match="HF_HUB_OFFLINE is set"):
             search_repos("tiny")
@@ -392,7 +398,9 @@ class TestSearch:
 
 class TestOffline:
     @pytest.mark.parametrize("value", ["1", "TRUE", "yes", "on"])
-    def test_the_user_has_said_so(self, hub: Hub, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    def test_no_request_is_sent_when_the_variable_is_set(
+        self, hub: Hub, monkeypatch: pytest.MonkeyPatch, value: str
+    ) -> None:
         monkeypatch.setenv("HF_HUB_OFFLINE", value)
         with pytest.raises(Offline, match="HF_HUB_OFFLINE is set"):
             resolve_file(HubFile("new/model", "file.gguf"))
@@ -401,11 +409,11 @@ class TestOffline:
         assert hub.requests() == []
 
     @pytest.mark.parametrize("value", ["0", "", "false"])
-    def test_or_has_not(self, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    def test_requests_are_sent_when_the_variable_is_off(self, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
         monkeypatch.setenv("HF_HUB_OFFLINE", value)
         assert resolve_file(HubFile("new/model", "file.gguf")).bytes == len(CONTENT)
 
-    def test_there_is_no_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_network_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
         with pytest.raises(Unreachable, match=r"127\.0\.0\.1 cannot be reached"):
             resolve_file(HubFile("new/model", "file.gguf"))

@@ -57,7 +57,7 @@ def put(root: Path, file: str, *, commit: str = NEW, content: bytes = CONTENT, l
         ({"LLAMA_CACHE": "", "HF_HUB_CACHE": "~/c"}, ["~/c"]),
     ],
 )
-def test_the_first_variable_that_is_set_counts(environment: dict[str, str], roots: list[str]) -> None:
+def test_the_first_variable_that_is_set_is_used(environment: dict[str, str], roots: list[str]) -> None:
     assert cache_roots(environment) == tuple(Path(root).expanduser() for root in roots)
 
 
@@ -71,13 +71,11 @@ def test_the_first_variable_that_is_set_counts(environment: dict[str, str], root
         ("win32", {"LLAMA_CACHE": "/l"}, "/l"),
     ],
 )
-def test_llama_cpp_keeps_what_it_gets_by_address_in_one_folder(
-    platform: str, environment: dict[str, str], root: str
-) -> None:
+def test_llama_cpp_has_a_flat_cache_folder(platform: str, environment: dict[str, str], root: str) -> None:
     assert flat_cache_root(environment, platform) == Path(root).expanduser()
 
 
-def test_a_file_is_found_by_its_link_in_the_commit_that_is_meant_first(hub_cache: Path) -> None:
+def test_a_file_is_found_by_its_link_in_the_requested_commit_first(hub_cache: Path) -> None:
     old = put(hub_cache, "BF16/x.gguf", commit=OLD)
     new = put(hub_cache, "BF16/x.gguf", commit=NEW, content=b"another")
     assert list(find_cached_files("owner/name", ["BF16/x.gguf"], OLD)) == [(old,), (new,)]
@@ -88,7 +86,7 @@ def test_a_file_is_found_by_its_link_in_the_commit_that_is_meant_first(hub_cache
     assert not list(find_cached_files("owner/other", ["BF16/x.gguf"]))
 
 
-def test_all_parts_must_lie_in_one_commit(hub_cache: Path) -> None:
+def test_all_parts_must_be_in_one_commit(hub_cache: Path) -> None:
     first, second = "x-00001-of-00002.gguf", "x-00002-of-00002.gguf"
     put(hub_cache, first, commit=OLD)
     put(hub_cache, second, commit=NEW)
@@ -98,13 +96,13 @@ def test_all_parts_must_lie_in_one_commit(hub_cache: Path) -> None:
     assert (one.parent.name, one.name, two.name) == (NEW, first, second)
 
 
-def test_without_links_a_file_claims_no_hash(hub_cache: Path) -> None:
+def test_a_file_without_a_link_has_no_known_hash(hub_cache: Path) -> None:
     path = put(hub_cache, "x.gguf", link=False)
     assert list(find_cached_files("owner/name", ["x.gguf"])) == [(path,)]
     assert claimed_sha256(path) is None
 
 
-def test_a_link_that_leads_nowhere_is_no_file(hub_cache: Path) -> None:
+def test_a_dangling_link_is_no_file(hub_cache: Path) -> None:
     path = put(hub_cache, "x.gguf")
     path.resolve().unlink()
     assert not list(find_cached_files("owner/name", ["x.gguf"]))
@@ -112,7 +110,7 @@ def test_a_link_that_leads_nowhere_is_no_file(hub_cache: Path) -> None:
     assert claimed_sha256(path) is None
 
 
-def test_llama_cpps_own_root_comes_first(hub_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_root_of_llama_cpp_comes_first(hub_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = put(hub_cache, "x.gguf")
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "llama"))
     own = put(tmp_path / "llama", "x.gguf")

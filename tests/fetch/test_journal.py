@@ -20,7 +20,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "model.gguf.part.journal"
 
 
-def test_it_is_read_as_it_was_written(path: Path) -> None:
+def test_a_journal_is_read_as_written(path: Path) -> None:
     journal.create_journal(path, IDENTITY, STRETCHES)
     record = journal.read_journal(path)
     assert record
@@ -38,7 +38,7 @@ def test_a_line_is_overwritten_in_place(path: Path) -> None:
     assert record.finished == [Span(0, 4_000), Span(6_000, 9_999)]
 
 
-def test_after_another_boot_only_what_was_synced_counts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_reboot_only_synced_data_counts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "boot_id", lambda: "the boot before")
     journal.create_journal(path, IDENTITY, STRETCHES)
     monkeypatch.undo()
@@ -51,18 +51,18 @@ def test_after_another_boot_only_what_was_synced_counts(path: Path, monkeypatch:
     "text",
     [b"", b"{}\n", b"[1]\n", b"\xff\n", b"[" * 10_000, b'{"format": 2, "url": "x"}\n', b'{"format": 1, "url": 7}\n'],
 )
-def test_what_is_no_journal_says_nothing(path: Path, text: bytes) -> None:
+def test_an_invalid_journal_is_ignored(path: Path, text: bytes) -> None:
     path.write_bytes(text)
     assert journal.read_journal(path) is None
 
 
-def test_none_says_nothing(path: Path) -> None:
+def test_a_missing_journal_is_none(path: Path) -> None:
     assert journal.read_journal(path) is None
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=30))
-def test_a_damaged_journal_never_says_more_than_it_did(path: Path, at: int, damage: bytes) -> None:
+def test_a_damaged_journal_never_claims_more_data(path: Path, at: int, damage: bytes) -> None:
     journal.create_journal(path, IDENTITY, STRETCHES)
     sound = path.read_bytes()
     path.write_bytes(sound[:at] + damage + sound[at + len(damage) :])
@@ -73,7 +73,7 @@ def test_a_damaged_journal_never_says_more_than_it_did(path: Path, at: int, dama
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 400))
-def test_a_journal_that_was_cut_short_never_says_more_than_it_did(path: Path, length: int) -> None:
+def test_a_truncated_journal_never_claims_more_data(path: Path, length: int) -> None:
     journal.create_journal(path, IDENTITY, STRETCHES)
     path.write_bytes(path.read_bytes()[:length])
     record = journal.read_journal(path)
@@ -81,7 +81,7 @@ def test_a_journal_that_was_cut_short_never_says_more_than_it_did(path: Path, le
         assert set(record.finished) <= {Span(0, 4_000), Span(6_000, 7_000)}
 
 
-def test_a_resumed_part_is_synced_before_it_counts_as_that(tmp_path: Path) -> None:
+def test_resumed_data_is_synced_before_it_is_recorded_as_synced(tmp_path: Path) -> None:
     target = tmp_path / "model.gguf"
     part_path(target).write_bytes(bytes(10_000))
     journal.create_journal(journal_path(target), IDENTITY, STRETCHES)
@@ -97,7 +97,7 @@ def test_a_resumed_part_is_synced_before_it_counts_as_that(tmp_path: Path) -> No
     part.close()
 
 
-def test_a_sync_that_ends_after_a_new_start_notes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sync_that_ends_after_a_new_start_records_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "model.gguf"
     part = PartialFile(target, IDENTITY, lambda _: False)
     segment = part.claim_segment(Span(0, 10_000))
@@ -111,7 +111,7 @@ def test_a_sync_that_ends_after_a_new_start_notes_nothing(tmp_path: Path, monkey
     part.close()
 
 
-def test_being_killed_over_a_new_journal_leaves_the_old_one_and_nothing_for_long(tmp_path: Path) -> None:
+def test_a_kill_while_a_journal_is_replaced_leaves_the_old_one(tmp_path: Path) -> None:
     target = tmp_path / "model.gguf"
     path = journal_path(target)
     journal.create_journal(path, IDENTITY, STRETCHES)

@@ -72,14 +72,14 @@ def test_a_job_is_added_once() -> None:
 
 
 @pytest.mark.parametrize("wish", [RequestedState.CANCEL, RequestedState.DISCARD])
-def test_what_is_being_cancelled_and_added_again_goes_on(wish: RequestedState) -> None:
+def test_a_job_that_is_added_again_while_being_cancelled_goes_on(wish: RequestedState) -> None:
     jobs = claimed(some("a")).request_state(1, wish)
     jobs, result = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=None, now_s=9.0)
     assert result.is_new
     assert states(ended(jobs, 1, JobStopped())) == {1: JobState.WAITING}
 
 
-def test_a_server_that_answers_no_more_is_asked_again_when_it_said() -> None:
+def test_a_rate_limit_is_retried_at_its_time() -> None:
     limited = JobFailure.from_error(RateLimited("It answers no more until 10:00.", until_s=120.0))
     jobs = ended(claimed(some("a")), 1, limited, now_s=20.0)
     assert jobs.find_job(1).retry_at_s == 120.0
@@ -88,13 +88,13 @@ def test_a_server_that_answers_no_more_is_asked_again_when_it_said() -> None:
     assert ended(claimed(some("a")), 1, hours, now_s=20.0).find_job(1).retry_at_s == 20.0 + 600
 
 
-def test_a_server_that_cannot_show_who_it_is_is_not_asked_again() -> None:
+def test_a_certificate_error_is_not_retried() -> None:
     jobs = ended(claimed(some("a")), 1, JobFailure.from_error(Untrusted("Its certificate is another one's.")))
     assert states(jobs) == {1: JobState.FAILED}
 
 
 @pytest.mark.parametrize("outcome", [JobDone({}), BROKEN])
-def test_what_has_ended_can_be_added_again_under_its_number(outcome: Outcome) -> None:
+def test_an_ended_job_is_added_again_under_its_number(outcome: Outcome) -> None:
     jobs = ended(claimed(some("a", "b")), 1, outcome)
     jobs, result = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=100, now_s=9.0)
     assert result.is_new
@@ -109,18 +109,18 @@ def test_numbers_are_never_used_again() -> None:
     assert result.job.id == 2
 
 
-def test_the_first_in_line_is_started_and_no_second_whoever_asks() -> None:
+def test_at_most_the_allowed_number_of_jobs_run_over_all_processes() -> None:
     jobs = claimed(some("a", "b"))
     assert states(jobs) == {1: JobState.RUNNING, 2: JobState.WAITING}
     assert claimed(jobs, OTHER) == jobs
     assert states(claimed(jobs, OTHER, at_once=2))[2] is JobState.RUNNING
 
 
-def test_a_kind_that_is_not_known_here_is_left_to_who_knows_it() -> None:
+def test_a_job_of_an_unknown_kind_is_not_claimed() -> None:
     assert some("a").claim_due(US, {"other"}, at_once=1, now_s=0.0) == some("a")
 
 
-def test_a_running_job_is_asked_and_what_it_is_distinguished() -> None:
+def test_the_requested_and_the_actual_state_of_a_job_differ_until_it_stops() -> None:
     jobs = claimed(some("a")).request_state(1, RequestedState.PAUSE)
     assert jobs.find_job(1).state is JobState.RUNNING
     assert jobs.find_job(1).is_changing
@@ -130,19 +130,19 @@ def test_a_running_job_is_asked_and_what_it_is_distinguished() -> None:
     assert not jobs.find_job(1).is_changing
 
 
-def test_a_wish_counts_more_than_a_failure_but_not_more_than_the_end() -> None:
+def test_a_requested_state_overrides_a_failure_but_not_a_success() -> None:
     asked = claimed(some("a")).request_state(1, RequestedState.CANCEL)
     assert ended(asked, 1, BROKEN).find_job(1).state is JobState.CANCELLED
     assert ended(asked, 1, FULL).hold is None
     assert ended(asked, 1, JobDone({"path": "x"})).find_job(1).state is JobState.DONE
 
 
-def test_a_pause_can_be_taken_back_before_it_happened() -> None:
+def test_a_pause_can_be_withdrawn_before_it_takes_effect() -> None:
     jobs = claimed(some("a")).request_state(1, RequestedState.PAUSE).request_state(1, RequestedState.RUN)
     assert ended(jobs, 1, JobStopped()).find_job(1).state is JobState.WAITING
 
 
-def test_a_failed_job_does_not_stop_the_next_and_keeps_why() -> None:
+def test_a_failed_job_does_not_stop_the_next_and_keeps_its_reason() -> None:
     jobs = claimed(ended(claimed(some("a", "b")), 1, BROKEN))
     assert states(jobs) == {1: JobState.FAILED, 2: JobState.RUNNING}
     assert jobs.find_job(1).failure == BROKEN
@@ -150,7 +150,7 @@ def test_a_failed_job_does_not_stop_the_next_and_keeps_why() -> None:
     assert (again.state, again.failure) == (JobState.WAITING, None)
 
 
-def test_a_full_disk_holds_the_line_until_someone_goes_on() -> None:
+def test_a_full_disk_holds_the_queue_until_one_job_is_resumed() -> None:
     jobs = ended(claimed(some("a", "b")), 1, FULL)
     assert states(jobs) == {1: JobState.WAITING, 2: JobState.WAITING}
     assert jobs.hold == FULL
@@ -159,7 +159,7 @@ def test_a_full_disk_holds_the_line_until_someone_goes_on() -> None:
     assert states(claimed(jobs.request_state(2, RequestedState.RUN)))[1] is JobState.RUNNING
 
 
-def test_a_server_that_is_away_is_asked_later_and_later_and_the_next_job_goes_on() -> None:
+def test_an_unreachable_server_is_retried_with_growing_pauses_while_other_jobs_run() -> None:
     jobs = ended(claimed(some("a", "b")), 1, AWAY, now_s=100.0)
     assert states(claimed(jobs, now_s=100.0)) == {1: JobState.WAITING, 2: JobState.RUNNING}
     jobs = jobs.request_state(2, RequestedState.PAUSE)
@@ -180,7 +180,7 @@ def test_a_server_that_is_away_is_asked_later_and_later_and_the_next_job_goes_on
     assert jobs.find_job(1).retry_at_s == 15
 
 
-def test_a_clock_that_was_wrong_stops_nothing_for_long() -> None:
+def test_a_wrong_clock_delays_no_job_for_long() -> None:
     jobs = ended(claimed(some("a")), 1, AWAY, now_s=2e9)
     assert states(claimed(jobs, now_s=1e9))[1] is JobState.RUNNING
 
@@ -197,12 +197,12 @@ def test_a_clock_that_was_wrong_stops_nothing_for_long() -> None:
         (Offline("Not allowed."), False, True),
     ],
 )
-def test_which_errors_pass_and_which_hold_everything(error: DiskFull, temporary: bool, holds: bool) -> None:
+def test_errors_are_temporary_or_hold_the_queue(error: DiskFull, temporary: bool, holds: bool) -> None:
     failure = JobFailure.from_error(error)
     assert (failure.temporary, failure.holds_queue) == (temporary, holds)
 
 
-def test_jobs_of_a_process_that_is_gone_are_taken_back_as_they_were_asked() -> None:
+def test_jobs_of_an_ended_process_are_recovered_with_their_requested_state() -> None:
     jobs = (
         claimed(some("a", "b", "c", "d"), at_once=3)
         .request_state(2, RequestedState.PAUSE)
@@ -215,7 +215,7 @@ def test_jobs_of_a_process_that_is_gone_are_taken_back_as_they_were_asked() -> N
     assert back.find_job(3).requested is RequestedState.DISCARD
 
 
-def test_moving() -> None:
+def test_jobs_are_moved() -> None:
     jobs = some(*"abcd")
     assert order(jobs.move_job(3, "first")) == [3, 1, 2, 4]
     assert order(jobs.move_job(3, "up")) == [1, 3, 2, 4]
@@ -227,13 +227,13 @@ def test_moving() -> None:
     assert order(jobs.move_job(1, 99)) == [2, 3, 4, 1]
 
 
-def test_what_has_ended_does_not_count_when_moving() -> None:
+def test_ended_jobs_do_not_count_when_moving() -> None:
     jobs = ended(claimed(some(*"abc").request_state(2, RequestedState.CANCEL)), 1, JobDone({}))
     assert [job.id for job in jobs.move_job(3, "first").jobs if job.state in QUEUED_STATES] == [3]
     assert jobs.move_job(1, "last") == jobs
 
 
-def test_clearing() -> None:
+def test_ended_jobs_are_cleared() -> None:
     jobs = claimed(ended(claimed(some(*"abcd")), 1, JobDone({})))
     jobs = claimed(ended(jobs, 2, BROKEN)).request_state(4, RequestedState.CANCEL)
     assert order(jobs.clear_ended()) == [2, 3]
@@ -380,6 +380,6 @@ TestVerbs = Verbs.TestCase
 TestVerbs.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
 
 
-def test_a_job_without_a_known_size_keeps_what_came() -> None:
+def test_a_job_of_unknown_size_keeps_its_received_bytes() -> None:
     job = Job(1, "copy", {}, "a", 0.0).with_progress(Progress(7))
     assert (job.done_bytes, job.bytes) == (7, None)

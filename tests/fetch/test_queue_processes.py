@@ -54,7 +54,7 @@ def add(queue: DownloadQueue, server: Server, folder: Path, *names: str) -> None
         queue.add_job("copy", server.job(name, folder), name, size_bytes=len(server.files[name]))
 
 
-async def test_however_often_it_is_killed_the_next_one_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_after_any_kill_the_next_process_resumes(tmp_path: Path) -> None:
     queue = DownloadQueue(WORKS)
     kills = 6
     async with Server(a=DATA) as server:
@@ -78,7 +78,7 @@ async def test_however_often_it_is_killed_the_next_one_goes_on_where_it_was(tmp_
     assert queue.read_snapshot().jobs.find_job(1).state is JobState.DONE
 
 
-async def test_a_wish_outlives_a_killed_process(tmp_path: Path) -> None:
+async def test_a_requested_state_survives_a_killed_process(tmp_path: Path) -> None:
     queue = DownloadQueue(WORKS)
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
@@ -95,7 +95,7 @@ async def test_a_wish_outlives_a_killed_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-async def test_two_processes_at_once_never_run_a_job_twice(at_once: int, tmp_path: Path) -> None:
+async def test_two_processes_never_run_the_same_job(at_once: int, tmp_path: Path) -> None:
     queue = DownloadQueue(WORKS)
     names = "abcdef"
     async with Server(**dict.fromkeys(names, DATA)) as server:
@@ -116,7 +116,7 @@ async def test_two_processes_at_once_never_run_a_job_twice(at_once: int, tmp_pat
     assert all((tmp_path / name).read_bytes() == DATA for name in names)
 
 
-async def test_the_other_process_takes_over_what_a_killed_one_ran(tmp_path: Path) -> None:
+async def test_another_process_takes_over_the_job_of_a_killed_one(tmp_path: Path) -> None:
     queue = DownloadQueue(WORKS)
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
@@ -135,7 +135,7 @@ async def test_the_other_process_takes_over_what_a_killed_one_ran(tmp_path: Path
     assert (tmp_path / "a").read_bytes() == DATA
 
 
-async def test_a_process_that_is_asked_to_end_gives_its_job_back(tmp_path: Path) -> None:
+async def test_a_terminated_process_returns_its_job(tmp_path: Path) -> None:
     queue = DownloadQueue(WORKS)
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)

@@ -92,7 +92,7 @@ def add(queue: DownloadQueue, server: Server, folder: Path, *names: str) -> None
         queue.add_job("copy", server.job(name, folder), name, size_bytes=len(server.files[name]))
 
 
-async def test_jobs_run_one_after_the_other_in_their_order(tmp_path: Path) -> None:
+async def test_jobs_run_one_after_another_in_order(tmp_path: Path) -> None:
     queue, recorder = DownloadQueue(WORKS), EventRecorder()
     async with Server(a=DATA, b=DATA[1:], c=DATA[2:]) as server:
         add(queue, server, tmp_path, "a", "b", "c")
@@ -109,7 +109,7 @@ async def test_jobs_run_one_after_the_other_in_their_order(tmp_path: Path) -> No
     assert job.result == {"path": str(tmp_path / "a"), "bytes": len(DATA), "resumed_bytes": 0}
 
 
-async def test_several_run_at_once_when_asked(tmp_path: Path) -> None:
+async def test_several_jobs_run_at_once_if_allowed(tmp_path: Path) -> None:
     queue, recorder = DownloadQueue(WORKS), EventRecorder()
     async with Server(a=DATA, b=DATA, c=DATA) as server:
         await asyncio.gather(*(server.allow(name, 100) for name in "abc"))
@@ -154,7 +154,7 @@ async def test_progress_is_reported_four_times_a_second_at_most_with_totals() ->
     assert last.totals == QueueTotals(jobs=2, left_bytes=7_000, bytes_per_second=1_000.0, seconds_left=7.0)
 
 
-async def test_pausing_keeps_what_came_and_resuming_goes_on_there(tmp_path: Path) -> None:
+async def test_a_paused_job_keeps_its_data_and_resumes_there(tmp_path: Path) -> None:
     queue, recorder = DownloadQueue(WORKS), EventRecorder()
     async with Server(a=DATA, b=DATA) as server:
         await server.allow("a", 10_000)
@@ -181,7 +181,7 @@ DownloadQueue({}).request_state(RequestedState(sys.argv[1]), int(sys.argv[2]))
 """
 
 
-async def test_another_process_pauses_what_runs_here(tmp_path: Path) -> None:
+async def test_another_process_pauses_a_running_job(tmp_path: Path) -> None:
     queue, recorder = DownloadQueue(WORKS), EventRecorder()
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
@@ -196,7 +196,7 @@ async def test_another_process_pauses_what_runs_here(tmp_path: Path) -> None:
             await server.left("a")
 
 
-async def test_cancelling_removes_the_part_only_on_request(tmp_path: Path) -> None:
+async def test_cancelling_deletes_the_partial_file_only_on_request(tmp_path: Path) -> None:
     queue, recorder = DownloadQueue(WORKS), EventRecorder()
     async with Server(a=DATA, b=DATA) as server:
         await server.allow("a", 10_000)
@@ -216,7 +216,7 @@ async def test_cancelling_removes_the_part_only_on_request(tmp_path: Path) -> No
         assert (job.state, job.done_bytes) == (JobState.CANCELLED, None)
 
 
-async def test_the_end_of_the_program_leaves_jobs_that_wait_and_the_next_one_goes_on(tmp_path: Path) -> None:
+async def test_the_end_of_the_program_leaves_waiting_jobs_that_the_next_one_resumes(tmp_path: Path) -> None:
     queue, recorder = DownloadQueue(WORKS), EventRecorder()
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
@@ -234,7 +234,7 @@ async def test_the_end_of_the_program_leaves_jobs_that_wait_and_the_next_one_goe
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_ended_at_whatever_moment_it_leaves_jobs_that_wait(turns: int, tmp_path: Path) -> None:
+async def test_ending_at_any_moment_leaves_waiting_jobs(turns: int, tmp_path: Path) -> None:
     queue = DownloadQueue(WORKS)
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
@@ -248,7 +248,7 @@ async def test_ended_at_whatever_moment_it_leaves_jobs_that_wait(turns: int, tmp
         assert (job.state, job.owner) == (JobState.WAITING, None)
 
 
-async def test_a_server_that_is_away_is_tried_again_by_itself(tmp_path: Path) -> None:
+async def test_an_unreachable_server_is_retried(tmp_path: Path) -> None:
     now_s = 1_000.0
     queue, recorder = DownloadQueue(WORKS, clock=QueueClock(calendar_s=lambda: now_s)), EventRecorder()
     async with Server(a=DATA) as server:
@@ -303,7 +303,7 @@ async def fail(arguments: dict[str, Any], _report: ReportProgress) -> dict[str, 
 @pytest.mark.parametrize(
     ("how", "expected"), [("cancelled", "CancelledError"), ("system", "No such file"), ("fault", "KeyError")]
 )
-async def test_whatever_ends_a_job_the_next_one_runs(how: str, expected: str, tmp_path: Path) -> None:
+async def test_the_next_job_runs_after_any_end_of_a_job(how: str, expected: str, tmp_path: Path) -> None:
     queue, recorder = DownloadQueue({**WORKS, "fail": JobKind(fail, lambda _arguments: None)}), EventRecorder()
     async with Server(a=DATA) as server:
         queue.add_job("fail", {"how": how, "missing": str(tmp_path / "missing")}, "fails")
@@ -322,7 +322,7 @@ def fail_to_discard(arguments: dict[str, Any]) -> None:
     ("discard", "expected"),
     [(fail_to_discard, "KeyError"), (lambda arguments: Path(arguments["missing"]).unlink(), "No such file")],
 )
-def test_what_cannot_be_discarded_is_reported_and_stops_nothing(
+def test_a_failed_discard_is_reported_and_stops_nothing(
     discard: Callable[[dict[str, Any]], None], expected: str, tmp_path: Path
 ) -> None:
     queue = DownloadQueue({"fail": JobKind(fail, discard)})
@@ -334,7 +334,7 @@ def test_what_cannot_be_discarded_is_reported_and_stops_nothing(
     assert queue.clear_ended() == 1
 
 
-async def test_a_listener_hears_what_is_done_to_the_list(tmp_path: Path) -> None:
+async def test_a_listener_gets_changes_of_the_list(tmp_path: Path) -> None:
     queue, recorder = DownloadQueue(WORKS), EventRecorder()
     async with Server(a=DATA, b=DATA, c=DATA) as server:
         await server.allow("a", 10_000)
@@ -352,7 +352,7 @@ async def test_a_listener_hears_what_is_done_to_the_list(tmp_path: Path) -> None
             assert gone.job.id == 2
 
 
-async def test_a_list_that_cannot_be_written_loses_nothing(tmp_path: Path, home: Path) -> None:
+async def test_an_unwritable_list_loses_no_outcome(tmp_path: Path, home: Path) -> None:
     queue, recorder = DownloadQueue(WORKS), EventRecorder()
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
@@ -373,7 +373,7 @@ async def test_a_list_that_cannot_be_written_loses_nothing(tmp_path: Path, home:
         assert "Cannot write the download list" in notice.text
 
 
-async def test_a_list_that_is_damaged_under_way_is_set_aside_and_reported(tmp_path: Path, home: Path) -> None:
+async def test_a_list_damaged_while_running_is_renamed_and_reported(tmp_path: Path, home: Path) -> None:
     queue, recorder = DownloadQueue(WORKS), EventRecorder()
     async with Server(a=DATA, b=DATA) as server:
         await server.allow("a", 10_000)
@@ -390,14 +390,14 @@ async def test_a_list_that_is_damaged_under_way_is_set_aside_and_reported(tmp_pa
         assert (tmp_path / "b").read_bytes() == DATA
 
 
-async def test_a_list_that_cannot_be_written_at_all_is_an_error(home: Path) -> None:
+async def test_a_list_that_cannot_be_written_is_an_error(home: Path) -> None:
     (home / "state").mkdir(parents=True)
     (home / "state" / "downloads").write_text("in the way")
     with pytest.raises(OSError, match="Not a directory"):
         await QueueRunner(DownloadQueue(WORKS), EventRecorder(), round_s=TICK_S).run(until_idle=True)
 
 
-def test_nothing_is_imported_that_a_terminal_does_not_need() -> None:
+def test_modules_for_downloads_are_not_imported_by_the_runner() -> None:
     code = "import launcher.fetch.queue_runner, sys; print('httpx' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "False\n"

@@ -33,7 +33,7 @@ def filled(*names: str) -> DownloadQueue:
     return queue
 
 
-def test_everything_about_a_job_is_read_back(tmp_path: Path) -> None:
+def test_all_fields_of_a_job_are_read_back(tmp_path: Path) -> None:
     store = QueueStore(tmp_path)
     jobs, _ = JobList().add_job("copy", {"path": "C:\\ü\udc80", "list": [1, None, {}]}, "ü", size_bytes=5, now_s=1.25)
     jobs = jobs.claim_due(ProcessId(7, 3.5), ["copy"], at_once=1, now_s=2.0).request_state(1, RequestedState.DISCARD)
@@ -41,7 +41,7 @@ def test_everything_about_a_job_is_read_back(tmp_path: Path) -> None:
     assert QueueStore(tmp_path).change_jobs(lambda read: (read, None)) == (jobs, None, ())
 
 
-def test_a_look_writes_nothing(home: Path) -> None:
+def test_reading_writes_nothing(home: Path) -> None:
     assert DownloadQueue({}).read_snapshot().jobs == JobList()
     assert not file_of(home).exists()
     queue = filled("a")
@@ -52,7 +52,7 @@ def test_a_look_writes_nothing(home: Path) -> None:
     assert queue.store.read_stamp() != stamp
 
 
-def test_processes_that_write_at_once_lose_nothing_of_each_other() -> None:
+def test_processes_that_write_at_once_do_not_lose_changes() -> None:
     writers = [subprocess.Popen([sys.executable, "-c", ADD, name]) for name in "xyz"]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
     jobs = DownloadQueue({}).read_snapshot().jobs.jobs
@@ -64,7 +64,7 @@ def test_processes_that_write_at_once_lose_nothing_of_each_other() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b"null", b'{"version": 1}', b'{"version": "?", "jobs": []}', b"\xff\xfe", b"[" * 100_000]
 )
-def test_a_file_that_is_none_of_ours_is_set_aside(data: bytes, home: Path) -> None:
+def test_an_invalid_file_is_renamed(data: bytes, home: Path) -> None:
     queue = filled("a")
     file_of(home).write_bytes(data)
     look = queue.read_snapshot()
@@ -89,7 +89,7 @@ def test_a_file_that_is_none_of_ours_is_set_aside(data: bytes, home: Path) -> No
         {"owner": "me"},
     ],
 )
-def test_a_job_that_cannot_be_read_is_set_aside_and_the_rest_is_there(broken: dict[str, object], home: Path) -> None:
+def test_an_invalid_job_is_removed_and_the_others_are_kept(broken: dict[str, object], home: Path) -> None:
     queue = filled("a", "b", "c")
     whole = json.loads(file_of(home).read_bytes())
     whole["jobs"][1] |= broken
@@ -103,7 +103,7 @@ def test_a_job_that_cannot_be_read_is_set_aside_and_the_rest_is_there(broken: di
     assert not queue.read_snapshot().damage
 
 
-def test_a_file_of_a_newer_version_is_left_as_it_is(home: Path) -> None:
+def test_a_file_of_a_newer_version_is_not_changed(home: Path) -> None:
     queue = filled("a")
     file_of(home).write_text('{"version": 2, "jobs": []}')
     with pytest.raises(WrittenByNewer, match="newer version"):
@@ -111,7 +111,7 @@ def test_a_file_of_a_newer_version_is_left_as_it_is(home: Path) -> None:
     assert file_of(home).read_text() == '{"version": 2, "jobs": []}'
 
 
-def test_a_job_that_runs_in_no_process_waits(home: Path) -> None:
+def test_a_running_job_without_a_process_waits(home: Path) -> None:
     queue = filled("a")
     whole = json.loads(file_of(home).read_bytes())
     whole["jobs"][0]["state"] = "running"
@@ -119,7 +119,7 @@ def test_a_job_that_runs_in_no_process_waits(home: Path) -> None:
     assert queue.read_snapshot().jobs.find_job(1).state is JobState.WAITING
 
 
-def test_figures_of_running_jobs_are_seen_by_others_and_forgotten(tmp_path: Path) -> None:
+def test_progress_of_running_jobs_is_published_and_deleted(tmp_path: Path) -> None:
     store = QueueStore(tmp_path)
     store.change_jobs(lambda jobs: (jobs, None))
     figures = Progress(5, 10, 2.5, 2.0, "from a mirror")
@@ -133,7 +133,7 @@ def test_figures_of_running_jobs_are_seen_by_others_and_forgotten(tmp_path: Path
     assert store.read_progress(2) is None
 
 
-def test_a_hold_is_kept(tmp_path: Path) -> None:
+def test_a_hold_is_stored(tmp_path: Path) -> None:
     full = JobFailure("disk_full", "The disk is full.", "Free space.")
     store = QueueStore(tmp_path)
     store.change_jobs(lambda _none: (JobList(hold=full), None))

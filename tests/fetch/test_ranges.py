@@ -24,14 +24,14 @@ def test_merged_spans_hold_the_same_bytes_in_order_and_apart(spans: list[Span]) 
 
 
 @given(SPANS, st.integers(0, 90))
-def test_gaps_are_what_is_missing_and_nothing_else(spans: list[Span], size: int) -> None:
+def test_gaps_are_exactly_the_missing_bytes(spans: list[Span], size: int) -> None:
     missing = find_gaps(spans, size)
     assert positions(missing) == set(range(size)) - positions(spans)
     assert missing == merge_spans(missing)
 
 
 @given(SPANS, st.integers(0, 90))
-def test_clipped_and_gaps_make_up_the_file(spans: list[Span], size: int) -> None:
+def test_clipped_spans_and_gaps_make_up_the_file(spans: list[Span], size: int) -> None:
     there = clip_spans(spans, size)
     assert positions(there) == positions(spans) & set(range(size))
     assert count_bytes(there) + count_bytes(find_gaps(spans, size)) == size

@@ -29,32 +29,32 @@ _EXAMPLES = itertools.count()
 
 
 class TestFile:
-    async def test_arrives_whole_and_nothing_stays_beside_it(self, place: Place) -> None:
+    async def test_a_file_arrives_completely_and_nothing_else_is_left(self, place: Place) -> None:
         got = await download_file(place.source(), place.target, settings=QUICK)
         assert got == DownloadedFile(place.target, len(place.content), place.sha256, got.seconds, 0, len(place.content))
         assert place.target.read_bytes() == place.content
         assert place.beside == []
 
-    async def test_of_unknown_size_and_hash_arrives_with_its_hash(self, place: Place) -> None:
+    async def test_a_file_of_unknown_size_and_hash_gets_its_hash(self, place: Place) -> None:
         got = await download_file(place.source(bytes=None, sha256=None), place.target, settings=QUICK)
         assert (got.bytes, got.sha256) == (len(place.content), place.sha256)
 
-    async def test_of_no_bytes_arrives(self, place: Place) -> None:
+    async def test_an_empty_file_arrives(self, place: Place) -> None:
         for size in (0, None):
             got = await download_file(place.source(name="empty", bytes=size, sha256=None), place.target, settings=QUICK)
             assert (got.bytes, got.sha256) == (0, hashlib.sha256(b"").hexdigest())
             place.target.unlink()
 
-    async def test_goes_into_a_folder_that_is_made_for_it(self, place: Place) -> None:
+    async def test_missing_folders_are_created(self, place: Place) -> None:
         target = place.target.parent / "new" / "er" / "model.gguf"
         assert (await download_file(place.source(), target, settings=QUICK)).path.read_bytes() == place.content
 
-    async def test_a_hash_in_capitals_is_the_same(self, place: Place) -> None:
+    async def test_a_hash_in_capitals_is_accepted(self, place: Place) -> None:
         assert (
             await download_file(place.source(sha256=place.sha256.upper()), place.target, settings=QUICK)
         ).sha256 == place.sha256
 
-    async def test_progress_grows_and_ends_with_all(self, place: Place) -> None:
+    async def test_progress_grows_to_the_whole_size(self, place: Place) -> None:
         collected: list[tuple[float, Progress]] = []
         thread = threading.get_ident()
 
@@ -69,11 +69,11 @@ class TestFile:
         assert collected[-1][1].done_bytes == collected[-1][1].bytes == len(place.content)
         assert len(collected) <= (collected[-1][0] - collected[0][0]) / 0.09 + 2
 
-    async def test_is_received_no_faster_than_allowed(self, place: Place) -> None:
+    async def test_the_speed_limit_holds(self, place: Place) -> None:
         slow = replace(QUICK, bytes_per_second=2_000_000)
         assert (await download_file(place.source(), place.target, settings=slow)).seconds > 0.3
 
-    async def test_comes_through_the_environments_proxy(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_the_proxy_of_the_environment_is_used(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HTTP_PROXY", place.server.origin.replace("://", "://me:secret@"))
         monkeypatch.setenv("http_proxy", place.server.origin.replace("://", "://me:secret@"))
         source = replace(place.source(), url=f"http://hub.invalid/{place.run}/none/model.gguf")
@@ -84,12 +84,12 @@ class TestFile:
 
 
 class TestSecrets:
-    async def test_the_token_goes_to_the_first_server_only(self, place: Place) -> None:
+    async def test_the_token_is_sent_to_the_first_server_only(self, place: Place) -> None:
         await download_file(place.source("redirect", token="hf_secret"), place.target, settings=QUICK)
         received = [(each["server"], each.get("Authorization")) for each in place.requests]
         assert received == [("origin", "Bearer hf_secret"), ("store", None)]
 
-    async def test_the_journal_holds_no_signature_and_no_token(self, place: Place) -> None:
+    async def test_the_journal_has_no_signature_and_no_token(self, place: Place) -> None:
         source = place.source("redirect,stalls=300000", token="hf_secret")
         source = replace(source, url=source.url.replace("://", "://me:password@") + "?signature=s3cret")
         await place.interrupted(source)
@@ -99,7 +99,7 @@ class TestSecrets:
 
 
 class TestResuming:
-    async def test_only_what_is_missing_is_asked_for(self, place: Place) -> None:
+    async def test_only_missing_bytes_are_requested(self, place: Place) -> None:
         await place.interrupted(place.source("stalls=300000*1"), after=300_000)
         assert count_unfinished_bytes(place.target) == 300_000
         got = await download_file(place.source("stalls=300000*1"), place.target, settings=QUICK)
@@ -109,29 +109,29 @@ class TestResuming:
         assert last["Range"] == "bytes=300000-999999"
         assert last["If-Range"].startswith('"')
 
-    async def test_at_another_address_that_promises_the_same_hash(self, place: Place) -> None:
+    async def test_another_address_with_the_same_hash_resumes(self, place: Place) -> None:
         await place.interrupted(place.source("stalls=300000"), after=300_000)
         assert (await download_file(place.source("redirect"), place.target, settings=QUICK)).resumed_bytes == 300_000
 
-    async def test_not_for_another_hash(self, place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_another_hash_does_not_resume(self, place: Place, caplog: pytest.LogCaptureFixture) -> None:
         await place.interrupted(place.source("stalls=300000,wrong", sha256="0" * 64), after=300_000)
         got = await download_file(place.source(), place.target, settings=QUICK)
         assert (got.resumed_bytes, got.received_bytes) == (0, len(place.content))
         assert "model.gguf: 300,000 bytes of an earlier download belong to another file" in caplog.text
 
-    async def test_not_without_a_journal(self, place: Place) -> None:
+    async def test_a_missing_journal_does_not_resume(self, place: Place) -> None:
         await place.interrupted(place.source("stalls=300000"), after=300_000)
         place.target.with_name("model.gguf.part.journal").unlink()
         assert count_unfinished_bytes(place.target) is None
         assert (await download_file(place.source(), place.target, settings=QUICK)).resumed_bytes == 0
 
-    async def test_a_part_that_was_cut_short_counts_as_far_as_it_goes(self, place: Place) -> None:
+    async def test_a_truncated_partial_file_counts_up_to_its_end(self, place: Place) -> None:
         await place.interrupted(place.source("stalls=300000"), after=300_000)
         with place.target.with_name("model.gguf.part").open("r+b") as file:
             file.truncate(100_000)
         assert (await download_file(place.source(), place.target, settings=QUICK)).resumed_bytes == 100_000
 
-    async def test_after_a_power_cut_what_was_synced_counts(
+    async def test_after_a_power_failure_synced_data_counts(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await place.interrupted(place.source("stalls=300000"), after=300_000)
@@ -148,7 +148,7 @@ class TestResuming:
         assert got.resumed_bytes == 300_000
         assert place.target.read_bytes() == place.content
 
-    async def test_what_was_complete_needs_no_server(self, place: Place) -> None:
+    async def test_a_complete_partial_file_needs_no_request(self, place: Place) -> None:
         part, size = place.target.with_name("model.gguf.part"), len(place.content)
         part.write_bytes(place.content)
         identity = DownloadIdentity("http://nobody.invalid/", size, place.sha256, None)
@@ -161,9 +161,7 @@ class TestResuming:
 
     @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.lists(st.tuples(st.integers(0, 999_999), st.integers(1, 400_000)), max_size=6))
-    def test_whatever_is_there_the_gaps_are_fetched_and_no_byte_more(
-        self, place: Place, pieces: list[tuple[int, int]]
-    ) -> None:
+    def test_exactly_the_gaps_are_fetched(self, place: Place, pieces: list[tuple[int, int]]) -> None:
         place.run = f"gaps{next(_EXAMPLES)}"
         finished = merge_spans(Span(begin, min(begin + length, len(place.content))) for begin, length in pieces)
         data = bytearray(b"?" * len(place.content))
@@ -185,7 +183,7 @@ class TestResuming:
 
 
 class TestCancelling:
-    async def test_it_returns_at_once_while_the_server_is_silent(self, place: Place) -> None:
+    async def test_cancelling_returns_at_once_while_the_server_is_silent(self, place: Place) -> None:
         patient = replace(QUICK, stall_s=600.0)
         task = asyncio.create_task(download_file(place.source("stalls=0"), place.target, settings=patient))
         while not await asyncio.to_thread(lambda: place.requests):
@@ -196,7 +194,7 @@ class TestCancelling:
             await task
         assert time.monotonic() - began_s < 300
 
-    async def test_before_the_first_byte_leaves_nothing(self, place: Place) -> None:
+    async def test_cancelling_before_the_first_byte_leaves_no_file(self, place: Place) -> None:
         task = asyncio.create_task(download_file(place.source("stalls=0"), place.target, settings=QUICK))
         while "disk" not in {each.name for each in threading.enumerate()}:
             await asyncio.sleep(0)
@@ -205,7 +203,7 @@ class TestCancelling:
             await task
         assert place.beside == []
 
-    async def test_no_thread_stays(self, place: Place) -> None:
+    async def test_no_thread_is_left(self, place: Place) -> None:
         await place.interrupted(place.source("stalls=300000"))
         ours = {"receive", "hash", "sync", "disk"}
         deadline_s = time.monotonic() + 120
@@ -213,13 +211,13 @@ class TestCancelling:
             await asyncio.sleep(0)
         assert not ours & {each.name for each in threading.enumerate()}
 
-    async def test_the_next_fetch_may_begin_at_once(self, place: Place) -> None:
+    async def test_the_next_download_may_start_at_once(self, place: Place) -> None:
         for _ in range(5):
             await place.interrupted(place.source("slow=2000000"))
         assert (await download_file(place.source(), place.target, settings=QUICK)).resumed_bytes > 0
         assert place.target.read_bytes() == place.content
 
-    async def test_it_ends_a_pause(self, place: Place) -> None:
+    async def test_cancelling_ends_a_pause(self, place: Place) -> None:
         waiting = asyncio.Event()
 
         async def pause(_seconds: float) -> None:
@@ -233,7 +231,7 @@ class TestCancelling:
             await task
         assert place.beside == []
 
-    async def test_giving_up_leaves_nothing(self, place: Place) -> None:
+    async def test_discarding_leaves_no_file(self, place: Place) -> None:
         await place.interrupted(place.source("stalls=300000"))
         assert place.beside == ["model.gguf.part", "model.gguf.part.journal"]
         discard_download(place.target)
@@ -243,30 +241,30 @@ class TestCancelling:
 
 
 class TestExistingTarget:
-    async def test_is_verified_and_returned_without_a_request(self, place: Place) -> None:
+    async def test_an_existing_file_is_verified_and_returned_without_a_request(self, place: Place) -> None:
         place.target.write_bytes(place.content)
         got = await download_file(place.source(), place.target, settings=QUICK)
         assert (got.sha256, got.received_bytes, place.requests) == (place.sha256, 0, [])
 
     @pytest.mark.parametrize("there", [None, b"mine"])
-    async def test_is_not_overwritten_when_it_is_another_file(self, place: Place, there: bytes | None) -> None:
+    async def test_a_different_existing_file_is_not_overwritten(self, place: Place, there: bytes | None) -> None:
         there = there or place.content[::-1]
         place.target.write_bytes(there)
         with pytest.raises(FileInTheWay):
             await download_file(place.source(), place.target, settings=QUICK)
         assert place.target.read_bytes() == there
 
-    async def test_is_not_taken_for_a_file_that_nothing_is_known_of(self, place: Place) -> None:
+    async def test_an_existing_file_is_not_accepted_without_a_known_size_or_hash(self, place: Place) -> None:
         place.target.write_bytes(place.content)
         with pytest.raises(FileInTheWay):
             await download_file(place.source(bytes=None, sha256=None), place.target, settings=QUICK)
 
-    async def test_a_folder_is_in_the_way_too(self, place: Place) -> None:
+    async def test_a_folder_in_its_place_is_an_error(self, place: Place) -> None:
         place.target.mkdir()
         with pytest.raises(FileInTheWay):
             await download_file(place.source(), place.target, settings=QUICK)
 
-    async def test_is_not_overwritten_when_it_appears_meanwhile(self, place: Place) -> None:
+    async def test_a_file_that_appears_meanwhile_is_not_overwritten(self, place: Place) -> None:
         with pytest.raises(FileInTheWay):
             await download_file(
                 place.source(), place.target, settings=QUICK, on_progress=lambda _: place.target.write_bytes(b"mine")
@@ -276,7 +274,7 @@ class TestExistingTarget:
 
 
 class TestWrongBytes:
-    async def test_they_are_kept_aside_with_the_reason_and_the_next_fetch_begins_anew(self, place: Place) -> None:
+    async def test_wrong_bytes_are_renamed_with_the_reason_and_downloaded_again(self, place: Place) -> None:
         with pytest.raises(DownloadBroken) as caught:
             await download_file(place.source("wrong"), place.target, settings=QUICK)
         assert place.beside == ["model.gguf.bad", "model.gguf.bad.txt"]
@@ -286,7 +284,7 @@ class TestWrongBytes:
         assert (await download_file(place.source(), place.target, settings=QUICK)).resumed_bytes == 0
 
 
-def test_the_programs_end_waits_for_no_thread(place: Place, run_child: Callable[[str], float]) -> None:
+def test_the_end_of_the_program_waits_for_no_thread(place: Place, run_child: Callable[[str], float]) -> None:
     """A loop that is closed while the server is silent leaves nothing that holds the interpreter."""
     url = place.source("stalls=0").url
     assert (

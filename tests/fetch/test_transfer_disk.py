@@ -22,14 +22,14 @@ from tests.fetch.conftest import QUICK, Place
 
 
 class TestDisk:
-    async def test_without_room_nothing_is_asked_for(self, place: Place) -> None:
+    async def test_no_request_is_sent_without_disk_space(self, place: Place) -> None:
         tight = replace(QUICK, reserve_bytes=free_bytes(place.target.parent) + 2**40)  # others may free some
         with pytest.raises(DiskFull) as caught:
             await download_file(place.source(), place.target, settings=tight)
         assert caught.value.facts["needed_bytes"] == len(place.content)
         assert (place.requests, place.beside) == ([], [])
 
-    async def test_full_in_the_middle_loses_nothing(self, place: Place) -> None:
+    async def test_a_disk_that_becomes_full_loses_nothing(self, place: Place) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, hard))
         try:
@@ -40,7 +40,7 @@ class TestDisk:
         assert (await download_file(place.source(), place.target, settings=QUICK)).resumed_bytes == 600_000
         assert place.target.read_bytes() == place.content
 
-    async def test_a_loss_that_the_system_tells_once_is_not_forgotten(
+    async def test_a_write_error_that_is_reported_once_is_not_ignored(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         sync, failed = os.fdatasync, threading.Event()
@@ -57,7 +57,9 @@ class TestDisk:
         assert failed.is_set()
         assert place.beside == []  # nothing of it was on the disk for certain, so nothing is resumed
 
-    async def test_the_loop_goes_on_while_it_is_slow(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_the_event_loop_runs_while_the_disk_is_slow(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         loop, sync, went_on = asyncio.get_running_loop(), os.fsync, list[bool]()
 
         def slow(descriptor: int) -> None:
@@ -71,9 +73,7 @@ class TestDisk:
         assert went_on
         assert all(went_on)
 
-    async def test_nothing_has_the_file_open_when_it_is_deleted(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_the_file_is_closed_before_it_is_deleted(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         loop, remove, run, result = asyncio.get_running_loop(), PartialFile.remove, FileHasher.run, list[str]()
 
         def slow(follower: FileHasher) -> str:
@@ -94,7 +94,7 @@ class TestDisk:
         assert result == ["closed", "removed"]
         assert place.beside == []
 
-    async def test_what_the_listener_raises_is_not_the_disks(self, place: Place) -> None:
+    async def test_an_error_of_the_listener_is_not_reported_as_a_disk_error(self, place: Place) -> None:
         def gone(_progress: Progress) -> None:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
@@ -106,7 +106,7 @@ class TestDisk:
         with pytest.raises(TargetUnusable):
             await download_file(place.source(), place.target / "model.gguf", settings=QUICK)
 
-    async def test_one_at_a_time(self, place: Place) -> None:
+    async def test_two_transfers_to_one_file_are_refused(self, place: Place) -> None:
         with lock_target(place.target), pytest.raises(DownloadBusy):
             await download_file(place.source(), place.target, settings=QUICK)
         with lock_target(place.target), pytest.raises(DownloadBusy):

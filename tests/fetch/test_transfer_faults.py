@@ -3,5 +3,5 @@
 from tools.fault_matrix.__main__ import made, written
 
 
-def test_the_table_in_the_docs_is_what_happens() -> None:
+def test_the_documented_table_is_true() -> None:
     assert made().splitlines() == written().splitlines()

@@ -18,7 +18,7 @@ MB = 10**6
 
 class TestLimit:
     @given(st.lists(st.integers(1, 5 * MB), min_size=1, max_size=50))
-    def test_whoever_waits_as_told_never_exceeds_it(self, pieces: list[int]) -> None:
+    def test_waiting_as_told_never_exceeds_the_limit(self, pieces: list[int]) -> None:
         now = [100.0]
         bucket = TokenBucket(MB, now=lambda: now[0])
         for piece in pieces:
@@ -33,15 +33,15 @@ class TestLimit:
 
 
 class TestPauses:
-    def test_they_double_up_to_the_longest(self) -> None:
+    def test_pauses_double_up_to_a_limit(self) -> None:
         assert [backoff_s(n, 1.0, 60.0, lambda: 1.0) for n in (1, 2, 3, 7, 5000)] == [1, 2, 4, 60, 60]
 
     @given(st.integers(1, 100), st.floats(0, 1))
-    def test_chance_halves_them_at_most(self, failures: int, chance: float) -> None:
+    def test_randomness_at_most_halves_a_pause(self, failures: int, chance: float) -> None:
         whole = backoff_s(failures, 1.0, 60.0, lambda: 1.0)
         assert whole / 2 <= backoff_s(failures, 1.0, 60.0, lambda: chance) <= whole
 
-    def test_a_server_may_ask_for_a_longer_one_up_to_a_limit(self) -> None:
+    def test_a_server_may_ask_for_a_longer_pause_up_to_a_limit(self) -> None:
         settings = TransferSettings(backoff_s=1.0, longest_asked_pause_s=600.0)
         assert [retry_pause_s(1, asked_s, settings) for asked_s in (7.0, 600.0, 1e9)] == [7.0, 600.0, 600.0]
         for asked_s in (0.0, None):
@@ -49,16 +49,16 @@ class TestPauses:
 
 
 class TestSpeed:
-    def test_it_is_unknown_at_first(self) -> None:
+    def test_the_speed_is_unknown_at_first(self) -> None:
         assert SpeedMeter().sample(0.0, 0) is None
 
-    def test_it_is_that_of_the_last_seconds(self) -> None:
+    def test_the_speed_is_that_of_the_last_seconds(self) -> None:
         speed = SpeedMeter(window_s=5.0)
         received = [speed.sample(float(second), MB * min(second, 10)) for second in range(30)]
         assert received[5] == pytest.approx(MB)
         assert received[-1] == 0
 
-    def test_a_new_start_is_no_negative_speed(self) -> None:
+    def test_a_restart_has_no_negative_speed(self) -> None:
         speed = SpeedMeter()
         speed.sample(0.0, 10 * MB)
         assert speed.sample(1.0, 0) is None
@@ -74,20 +74,20 @@ def grown(per_connection: float, line: float, most: int = 8) -> int:
 
 
 class TestNumberOfConnections:
-    def test_a_server_that_limits_each_gets_as_many_as_there_may_be(self) -> None:
+    def test_connections_grow_to_the_maximum_if_the_server_limits_each(self) -> None:
         assert grown(per_connection=30, line=1000) == 8
         assert grown(per_connection=30, line=1000, most=6) == 6
 
-    def test_a_full_line_gets_no_more_than_tried(self) -> None:
+    def test_connections_stop_growing_on_a_full_line(self) -> None:
         assert grown(per_connection=1000, line=12) == 2
 
-    def test_the_line_bounds_them(self) -> None:
+    def test_connections_stop_growing_at_the_bandwidth_of_the_line(self) -> None:
         assert grown(per_connection=30, line=60) == 4
 
-    def test_a_fast_stream_stays_alone(self) -> None:
+    def test_a_fast_connection_stays_alone(self) -> None:
         assert grown(per_connection=500, line=10_000) == 1
 
-    def test_nothing_is_judged_before_all_have_brought_something(self) -> None:
+    def test_connections_are_not_judged_before_all_have_received_data(self) -> None:
         growth = ConnectionGrowth(8, settle_s=1.0)
         for second in range(10):
             growth.record_bytes(float(second), second * MB, settled=False)

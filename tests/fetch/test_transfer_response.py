@@ -36,7 +36,9 @@ def judged(
         (OF_UNKNOWN_HASH, '"two"', NextStep.START_OVER),
     ],
 )
-def test_a_part_of_the_file(known: DownloadIdentity, etag: str, expected: AcceptedResponse | NextStep) -> None:
+def test_a_partial_response_is_accepted(
+    known: DownloadIdentity, etag: str, expected: AcceptedResponse | NextStep
+) -> None:
     assert judged(206, 400, known, content_range="bytes 400-999/1000", etag=etag) == expected
 
 
@@ -54,7 +56,7 @@ def test_a_part_of_the_file(known: DownloadIdentity, etag: str, expected: Accept
         (KNOWN, {"content_length": "1000", "content_type": "text/html"}, NextStep.NO_RANGES),
     ],
 )
-def test_the_whole_file_in_place_of_a_part(
+def test_a_complete_response_in_place_of_a_part_is_accepted(
     known: DownloadIdentity, headers: dict[str, str], expected: NextStep
 ) -> None:
     assert judged(200, 400, known, **headers) == expected
@@ -69,11 +71,11 @@ def test_the_whole_file_in_place_of_a_part(
         (304, "example.org", NextStep.GIVE_UP),
     ],
 )
-def test_refusals(status: int, host: str, expected: NextStep) -> None:
+def test_errors_are_classified(status: int, host: str, expected: NextStep) -> None:
     assert judged(status, host=host) is expected
 
 
-def test_too_many_requests_are_distinguished() -> None:
+def test_rate_limits_are_distinguished() -> None:
     with pytest.raises(ConnectionTrouble) as caught:
         check_response(ResponseHead(429, {"retry-after": "9"}), 0, KNOWN, host="a", requested_host="a", name="x")
     assert isinstance(caught.value.error, RateLimited)
@@ -81,7 +83,7 @@ def test_too_many_requests_are_distinguished() -> None:
 
 
 @given(st.integers(0, 999), st.integers(0, 1100), st.integers(0, 1100), st.integers(0, 1100))
-def test_nothing_is_accepted_that_begins_or_ends_elsewhere(begin: int, first: int, last: int, size: int) -> None:
+def test_a_response_with_another_range_is_refused(begin: int, first: int, last: int, size: int) -> None:
     outcome = judged(206, begin, content_range=f"bytes {first}-{last}/{size}")
     if isinstance(outcome, AcceptedResponse):
         assert (first, size) == (begin, 1000)
@@ -91,7 +93,7 @@ def test_nothing_is_accepted_that_begins_or_ends_elsewhere(begin: int, first: in
 
 
 @given(st.text(max_size=40), st.text(max_size=10) | st.just("9" * 5000))
-def test_odd_headers_are_no_crash(content_range: str, length: str) -> None:
+def test_invalid_headers_do_not_crash(content_range: str, length: str) -> None:
     for status in (200, 206, 416):
         judged(status, 5, content_range=content_range, content_length=length)
 
@@ -99,10 +101,10 @@ def test_odd_headers_are_no_crash(content_range: str, length: str) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("7", 7.0), (" 12 ", 12.0), ("", None), ("soon", None), ("-1", None), ("1e9", None)]
 )
-def test_seconds_to_wait(text: str, seconds: float | None) -> None:
+def test_retry_after_in_seconds_is_parsed(text: str, seconds: float | None) -> None:
     assert parse_retry_after(text) == seconds
 
 
-def test_a_date_to_wait_for() -> None:
+def test_retry_after_as_a_date_is_parsed() -> None:
     assert parse_retry_after(email.utils.formatdate(time.time() + 3_000, usegmt=True)) == pytest.approx(3_000, abs=600)
     assert parse_retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0

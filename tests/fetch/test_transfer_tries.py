@@ -27,7 +27,9 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> TransferSettings:
 
 
 class TestSeveralConnections:
-    async def test_they_are_used_where_each_is_limited(self, place: Place, small_chunks: TransferSettings) -> None:
+    async def test_several_connections_are_used_if_each_is_limited(
+        self, place: Place, small_chunks: TransferSettings
+    ) -> None:
         await download_file(place.source("slow=1000000"), place.target, settings=replace(small_chunks, connections=1))
         assert len(place.requests) == 1
         place.target.unlink()
@@ -36,17 +38,17 @@ class TestSeveralConnections:
         assert len({each["Range"] for each in place.requests}) > 2
 
     @pytest.mark.parametrize("faults", ["busy=1", "503*3,only-ranges,after=1", "ignores-range", "etag=new"])
-    async def test_a_server_that_wants_none_of_it_still_gives_the_file(
+    async def test_a_server_without_ranges_still_serves_the_file(
         self, place: Place, small_chunks: TransferSettings, faults: str
     ) -> None:
         await download_file(place.source(f"slow=4000000,{faults}"), place.target, settings=small_chunks)
         assert place.target.read_bytes() == place.content
 
-    async def test_a_drop_costs_only_itself(self, place: Place, small_chunks: TransferSettings) -> None:
+    async def test_a_dropped_connection_is_repeated_alone(self, place: Place, small_chunks: TransferSettings) -> None:
         await download_file(place.source("slow=1000000,drops=60000*6"), place.target, settings=small_chunks)
         assert place.target.read_bytes() == place.content
 
-    async def test_a_changed_file_stops_all(self, place: Place, small_chunks: TransferSettings) -> None:
+    async def test_a_changed_file_restarts_all_connections(self, place: Place, small_chunks: TransferSettings) -> None:
         source = place.source("slow=1000000,changes=2", bytes=None, sha256=None)
         got = await download_file(source, place.target, settings=small_chunks)
         assert place.target.read_bytes() == place.content[::-1]
@@ -54,7 +56,7 @@ class TestSeveralConnections:
         assert begins.count(0) == 2  # the second one by a new start, in which the others of the first one had no part
         assert got.received_bytes > len(place.content)
 
-    async def test_cancelled_they_go_on_later(self, place: Place, small_chunks: TransferSettings) -> None:
+    async def test_cancelled_connections_resume_later(self, place: Place, small_chunks: TransferSettings) -> None:
         task = asyncio.create_task(download_file(place.source("slow=1000000"), place.target, settings=small_chunks))
         while (count_unfinished_bytes(place.target) or 0) < 300_000:
             await asyncio.sleep(0)
@@ -68,7 +70,7 @@ class TestSeveralConnections:
 
 
 class TestTrying:
-    async def test_a_server_that_asks_to_wait_is_obeyed_up_to_the_longest_pause(self, place: Place) -> None:
+    async def test_a_requested_pause_is_respected_up_to_the_limit(self, place: Place) -> None:
         pauses: list[float] = []
         notes: list[str] = []
 
@@ -87,7 +89,7 @@ class TestTrying:
         await download_file(place.source("503*1,retry=86400"), place.target, settings=QUICK, pause=pause)
         assert pauses[1] == QUICK.longest_asked_pause_s
 
-    async def test_progress_starts_the_count_of_attempts_anew(self, place: Place) -> None:
+    async def test_progress_resets_the_count_of_attempts(self, place: Place) -> None:
         await download_file(place.source("drops=150000"), place.target, settings=QUICK)
         assert len(place.requests) == 7 > QUICK.attempts
 
@@ -97,12 +99,12 @@ class TestTrying:
             await download_file(place.source(f"{status}"), place.target, settings=QUICK)
         assert (caught.value.status, len(place.requests)) == (status, 1)
 
-    async def test_what_has_arrived_is_reported_with_the_error(self, place: Place) -> None:
+    async def test_received_bytes_are_reported_with_the_error(self, place: Place) -> None:
         with pytest.raises(LauncherError) as caught:
             await download_file(place.source("503,after=1,drops=300000"), place.target, settings=QUICK)
         assert "300,000 of 1,000,000 bytes" in caught.value.hint
 
     @pytest.mark.parametrize("url", ["nonsense", "ftp://example.org/x", "http://", "http://[::1", "http://a:b/"])
-    async def test_what_is_no_address_is_reported(self, place: Place, url: str) -> None:
+    async def test_an_invalid_address_is_reported(self, place: Place, url: str) -> None:
         with pytest.raises(BadOption):
             await download_file(DownloadSource(url), place.target, settings=QUICK)

@@ -303,7 +303,7 @@ def promised() -> dict[str, set[int]]:
 
 
 @pytest.mark.parametrize("attempt", [each for each, statuses in promised().items() if statuses])
-async def test_an_outsider_gets_the_answer_that_the_docs_promise(
+async def test_each_unauthorised_request_gets_the_documented_answer(
     front: Front, attempt: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     tried = attempts(front)[attempt]
@@ -318,11 +318,11 @@ async def test_an_outsider_gets_the_answer_that_the_docs_promise(
     assert not caplog.records, "nobody fills the log from outside"
 
 
-async def test_the_table_and_the_attempts_are_the_same(front: Front) -> None:
+async def test_documented_and_tested_requests_are_the_same(front: Front) -> None:
     assert {each for each, statuses in promised().items() if statuses} == set(attempts(front))
 
 
-async def test_slow_headers_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_headers_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway, "HEADER_TIME_S", 0.3)
     async with opened() as front, asyncio.timeout(60):
         for sent in (b"", b"GET /health HTTP/1.1\r\nHo", b"GET /health HTTP/1.1\r\n" + front.host() + b"X: 1\r\n"):
@@ -333,7 +333,7 @@ async def test_slow_headers_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None
         assert (await front.ask("GET /health")).status == 200
 
 
-async def test_a_body_in_chunks_is_not_read_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_chunked_body_is_not_read_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "MOST_BODY_BYTES", 100_000)
     async with opened() as front:
         chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
@@ -343,7 +343,7 @@ async def test_a_body_in_chunks_is_not_read_beyond_the_limit(monkeypatch: pytest
         assert len(front.engine.requests) == 1
 
 
-async def test_leave_to_send_a_body_needs_the_key(front: Front) -> None:
+async def test_expect_100_continue_needs_the_key(front: Front) -> None:
     expect = ("Expect: 100-continue", f"Content-Length: {len(CHAT)}")
     line = "POST /v1/chat/completions"
     assert (await front.ask(line, *expect, key=None)).status == 401
@@ -356,7 +356,7 @@ async def test_leave_to_send_a_body_needs_the_key(front: Front) -> None:
     assert (await front.ask(line, "Expect: money", body=CHAT)).status == 417
 
 
-async def test_a_body_that_does_not_arrive_is_given_up(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_does_not_arrive_times_out(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "BODY_PAUSE_S", 0.3)
     line = "POST /tokenize"
     begun = front.request(line, "Transfer-Encoding: chunked") + b"2\r\n{ \r\n"
@@ -372,7 +372,7 @@ async def test_a_body_that_does_not_arrive_is_given_up(front: Front, monkeypatch
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LOCALHOST", "[::1]"])
-async def test_this_computers_own_names_are_let_in(front: Front, host: str) -> None:
+async def test_names_of_this_computer_are_accepted_as_host(front: Front, host: str) -> None:
     for given in (host, f"{host}:{front.port}"):
         assert (await front.ask("GET /v1/models", host=given)).status == 200
 
@@ -390,7 +390,7 @@ async def test_this_computers_own_names_are_let_in(front: Front, host: str) -> N
         ("192.168.0.9.evil.example", 421),
     ],
 )
-async def test_a_shared_gateway_answers_to_its_addresses_and_names(host: str, status: int) -> None:
+async def test_a_shared_gateway_accepts_its_addresses_and_names(host: str, status: int) -> None:
     async with opened(shared=True) as front:
         assert (await front.ask("GET /v1/models", host=f"{host}:{front.port}")).status == status
         assert (await front.ask("GET /v1/models", host=f"{host}:1")).status == 421
@@ -400,7 +400,7 @@ async def test_a_shared_gateway_answers_to_its_addresses_and_names(host: str, st
     "origin",
     ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:8443", "http://tauri.localhost", "app://obsidian.md"],
 )
-async def test_a_page_of_this_computer_may_use_it_with_the_key(front: Front, origin: str) -> None:
+async def test_a_web_page_of_this_computer_may_use_it_with_the_key(front: Front, origin: str) -> None:
     asks = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization, content-type")
     leave = await front.ask("OPTIONS /v1/chat/completions", f"Origin: {origin}", *asks, key=None)
     assert leave.status == 204
@@ -415,7 +415,7 @@ async def test_a_page_of_this_computer_may_use_it_with_the_key(front: Front, ori
         assert re.findall(rb"Access-Control-Allow-Origin: ([^\r]*)", answer.head) == [origin.encode()]
 
 
-async def test_its_own_origin_is_let_in(front: Front) -> None:
+async def test_its_own_origin_is_accepted(front: Front) -> None:
     assert (await front.ask("GET /v1/models", f"Origin: http://127.0.0.1:{front.port}")).status == 200
     async with opened(shared=True) as shared:
         own = f"desktop:{shared.port}"
@@ -423,12 +423,12 @@ async def test_its_own_origin_is_let_in(front: Front) -> None:
         assert (await shared.ask("GET /v1/models", f"Origin: http://{own}")).status == 403
 
 
-async def test_options_without_a_page_are_no_way_in(front: Front) -> None:
+async def test_options_requests_without_an_origin_are_refused(front: Front) -> None:
     assert (await front.ask("OPTIONS /v1/models", key=None)).status == 405
     assert (await front.ask("OPTIONS *", key=None)).status == 404
 
 
-async def test_the_engine_gets_its_own_key_and_nothing_that_is_the_gateways(front: Front) -> None:
+async def test_the_engine_gets_its_own_key_and_no_headers_of_the_gateway(front: Front) -> None:
     body = b'{"id_slot": 1, "id\\u005fslot": 2, "content": "a"}'
     headers = ("X-Conversation-Id: mine", "Cookie: a=b", "Origin: http://localhost", "User-Agent: test/1")
     for path in ("/tokenize", "/v1/chat/completions?id_slot=1"):
@@ -442,7 +442,7 @@ async def test_the_engine_gets_its_own_key_and_nothing_that_is_the_gateways(fron
         assert b"slot" not in sent.partition(b"\r\n\r\n")[2]
 
 
-async def test_headers_of_the_engine_stay_behind(front: Front) -> None:
+async def test_headers_of_the_engine_are_not_passed_on(front: Front) -> None:
     for body in (CHAT, STREAM):
         answer = await front.ask("POST /v1/chat/completions", body=body)
         assert answer.status == 200
@@ -451,7 +451,7 @@ async def test_headers_of_the_engine_stay_behind(front: Front) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/index.html", "/_app/immutable/assets/bundle.De_-5.css", "/sw.js?x=1"])
-async def test_the_engine_is_asked_for_its_web_page_without_a_key(front: Front, path: str) -> None:
+async def test_the_web_page_of_the_engine_needs_no_key(front: Front, path: str) -> None:
     for key in (None, KEY, "wrong"):
         answer = await front.ask(f"GET {path}", "Cookie: a=b", "Accept-Encoding: gzip", key=key)
         assert answer.status == 200
@@ -464,7 +464,7 @@ async def test_the_engine_is_asked_for_its_web_page_without_a_key(front: Front, 
         assert b"Cookie" not in request
 
 
-async def test_what_is_no_file_of_a_web_page_needs_the_key(front: Front) -> None:
+async def test_other_files_than_those_of_the_web_page_need_the_key(front: Front) -> None:
     for path in (
         "/a/../b.js",
         "/.env.js",
@@ -484,7 +484,7 @@ async def test_what_is_no_file_of_a_web_page_needs_the_key(front: Front) -> None
     assert not front.engine.requests
 
 
-async def test_a_request_to_change_the_protocol_is_answered_as_http(front: Front) -> None:
+async def test_an_upgrade_request_is_answered_as_http(front: Front) -> None:
     """Java's HTTP client asks for HTTP/2 with each request."""
     upgrade = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")
     assert (await front.ask("POST /v1/chat/completions", *upgrade, body=CHAT)).status == 200
@@ -492,7 +492,7 @@ async def test_a_request_to_change_the_protocol_is_answered_as_http(front: Front
     assert (await front.ask("GET /health", "Connection: Upgrade", "Upgrade: websocket")).status == 200
 
 
-async def test_what_follows_a_refused_request_is_its_body(front: Front) -> None:
+async def test_a_request_hidden_in_the_body_of_a_refused_one_is_not_answered(front: Front) -> None:
     """A request in the body of another must not be taken for one."""
     hidden = front.request("GET /v1/models")
     outer = front.request("POST /v1/chat/completions", body=hidden, key=None) + front.request("GET /health", key=None)
@@ -503,7 +503,7 @@ async def test_what_follows_a_refused_request_is_its_body(front: Front) -> None:
     assert not front.engine.requests
 
 
-async def test_a_proper_request_passes(front: Front) -> None:
+async def test_a_valid_request_passes(front: Front) -> None:
     for headers in (["Content-Type: application/json; charset=utf-8"], [f"X-Api-Key: {OTHER_KEY}"]):
         key = None if "Api" in headers[0] else KEY
         assert (await front.ask("POST /v1/chat/completions", *headers, body=CHAT, key=key)).status == 200
@@ -519,7 +519,7 @@ async def open_stream(front: Front, key: str) -> tuple[asyncio.StreamReader, asy
     return reader, writer
 
 
-async def test_a_revoked_key_opens_nothing_more_and_its_replies_end(front: Front) -> None:
+async def test_a_revoked_key_is_refused_and_its_replies_end(front: Front) -> None:
     async with asyncio.timeout(60):
         theirs, writer = await open_stream(front, OTHER_KEY)
         ours, our_writer = await open_stream(front, KEY)
@@ -540,7 +540,7 @@ async def test_a_revoked_key_opens_nothing_more_and_its_replies_end(front: Front
             each.close()
 
 
-async def test_a_replaced_key_opens_nothing_more_and_its_replies_go_on(front: Front) -> None:
+async def test_a_replaced_key_is_refused_and_its_replies_go_on(front: Front) -> None:
     async with asyncio.timeout(60):
         reader, writer = await open_stream(front, OTHER_KEY)
         front.gateway.set_keys({"default": KEY, "other": "n" * 43})
@@ -551,7 +551,7 @@ async def test_a_replaced_key_opens_nothing_more_and_its_replies_go_on(front: Fr
         writer.close()
 
 
-async def test_a_queue_of_256_is_the_longest(front: Front) -> None:
+async def test_a_queue_holds_256_requests(front: Front) -> None:
     async with asyncio.timeout(60):
         streams = [await open_stream(front, KEY) for _ in range(2)]
         waiting = [await asyncio.open_connection("127.0.0.1", front.port) for _ in range(MOST_WAITING)]
@@ -572,7 +572,7 @@ async def test_a_queue_of_256_is_the_longest(front: Front) -> None:
             writer.close()
 
 
-def test_what_a_log_shows_has_no_keys() -> None:
+def test_log_lines_contain_no_keys() -> None:
     assert KEY not in repr(Access({"default": KEY}, 1))
     assert access.MOST_HEADER_BYTES == 65_536
     assert access.HEADER_TIME_S == 10

@@ -27,7 +27,7 @@ def authority(home: Path) -> Authority:
     return load_authority(NAMES, ("192.0.2.7",))
 
 
-def test_the_certificate_is_made_once_and_its_key_is_its_owners(home: Path, authority: Authority) -> None:
+def test_the_certificate_is_created_once_with_a_private_key_file(home: Path, authority: Authority) -> None:
     assert read_fingerprint() == hashlib.sha256(der(authority)).digest().hex(":").upper()
     assert load_authority((), ()).certificate == authority.certificate
     state = home / "state"
@@ -47,7 +47,7 @@ def der(authority: Authority) -> bytes:
 
 
 @pytest.mark.parametrize("content", [b"", b"-----BEGIN CERTIFICATE-----\n", b"\xff" * 100])
-def test_a_damaged_one_comes_back_from_its_copy(home: Path, authority: Authority, content: bytes) -> None:
+def test_a_damaged_certificate_is_restored_from_its_copy(home: Path, authority: Authority, content: bytes) -> None:
     (home / "state" / "certificate-key.pem").write_bytes(content)
     assert load_authority((), ()).certificate == authority.certificate
 
@@ -68,11 +68,13 @@ def test_no_private_key_stays_in_the_runtime_folder(home: Path, authority: Autho
         ("evil.example", False),
     ],
 )
-async def test_clients_that_trust_it_check_the_name(authority: Authority, host: str, trusted: bool) -> None:
+async def test_clients_that_trust_the_certificate_check_the_name(
+    authority: Authority, host: str, trusted: bool
+) -> None:
     assert await connects(authority.make_context("192.168.1.5", NAMES), host) is trusted
 
 
-async def test_it_cannot_sign_for_other_names_and_addresses(authority: Authority) -> None:
+async def test_the_certificate_cannot_sign_other_names_and_addresses(authority: Authority) -> None:
     """A stolen key cannot be used to imitate a site of the internet."""
     signed = authority._sign(authority.key.public_key(), "203.0.113.9", ("evil.example", "desktop"))
     named = signed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -129,12 +131,12 @@ async def ask(host: str, port: int, tls: ssl.SSLContext | None) -> bytes:
             writer.close()
 
 
-async def test_this_computer_needs_no_tls(port: int) -> None:
+async def test_connections_of_this_computer_need_no_tls(port: int) -> None:
     assert (await ask("127.0.0.1", port, None)).startswith(b"HTTP/1.1 401 ")
 
 
 @pytest.mark.parametrize("address", OTHERS)
-async def test_others_must_use_it(port: int, address: str) -> None:
+async def test_connections_of_other_computers_need_tls(port: int, address: str) -> None:
     trusting = ssl.create_default_context(cafile=str(certificate_path()))
     trusting.check_hostname = False  # of networks that are no private ones, as in containers
     assert (await ask(address, port, trusting)).startswith(b"HTTP/1.1 401 ")
@@ -143,7 +145,7 @@ async def test_others_must_use_it(port: int, address: str) -> None:
         await ask(address, port, ssl.create_default_context())
 
 
-async def test_a_client_that_breaks_off_does_no_harm(port: int) -> None:
+async def test_an_aborted_handshake_does_no_harm(port: int) -> None:
     for host in ("127.0.0.1", *OTHERS):
         for sent in (b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n"):
             _, writer = await asyncio.open_connection(host, port)

@@ -64,20 +64,20 @@ async def get_whole(*parts: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 1_000])
-async def test_chunks_may_arrive_in_any_pieces(step: int) -> None:
+async def test_chunks_are_decoded_from_any_pieces(step: int) -> None:
     data = CHUNKED + b"5\r\nhello\r\nb;of=note\r\n, you there\r\n0\r\n\r\n"
     pieces = [data[begin : begin + step] for begin in range(0, len(data), step)]
     assert await get_whole(*pieces) == b"hello, you there"
 
 
-async def test_a_body_with_a_length_and_one_that_ends_with_the_connection() -> None:
+async def test_bodies_with_a_length_or_up_to_the_end_of_the_connection_are_read() -> None:
     assert await get_whole(HEAD + b"Content-Length: 5\r\n\r\nhel", b"lo, and more") == b"hello"
     assert await get_whole(HEAD + b"\r\n", b"hello") == b"hello"
     assert await get_whole(HEAD + b"Content-Length: 0\r\n\r\n") == b""
     assert await get_whole(b"HTTP/1.1 100 Continue\r\n\r\n" + HEAD, b"Content-Length: 2\r\n\r\nok") == b"ok"
 
 
-async def test_a_large_chunk() -> None:
+async def test_a_large_chunk_is_decoded() -> None:
     text = b"0123456789abcdef" * (1 << 18)
     assert await get_whole(CHUNKED + b"%x\r\n" % len(text) + text + b"\r\n0\r\n\r\n") == text
 
@@ -110,14 +110,14 @@ async def test_a_reply_that_breaks_off_is_an_error(parts: tuple[bytes, ...]) -> 
         await get_whole(*parts)
 
 
-async def test_an_address_without_an_engine() -> None:
+async def test_an_address_without_an_engine_is_an_error() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         with pytest.raises(EngineUnreached):
             await open_reply(probe.getsockname(), "GET", "/", {})
 
 
-async def test_what_the_engine_gets() -> None:
+async def test_a_large_request_reaches_the_engine_completely() -> None:
     heads: list[bytes] = []
     bodies: list[bytes] = []
     sent = b"{" + b" " * 3_000_000 + b"}"
@@ -138,7 +138,7 @@ async def test_what_the_engine_gets() -> None:
     assert {"Connection: close", f"Content-Length: {len(sent)}", "User-Agent: a\xffb"} <= set(lines)
 
 
-async def test_a_request_that_is_refused_before_it_is_read() -> None:
+async def test_a_request_refused_before_it_is_read_gets_its_answer() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
@@ -151,7 +151,7 @@ async def test_a_request_that_is_refused_before_it_is_read() -> None:
             assert (reply.status, await reply.read_whole()) == (413, b"no")
 
 
-async def test_parts_are_taken_as_they_arrive_until_one_is_not() -> None:
+async def test_parts_are_taken_as_they_arrive_until_one_is_refused() -> None:
     parts = [b"1\r\n%d\r\n" % number for number in range(6)]
     async with serving(saying(CHUNKED, *parts, b"0\r\n\r\n")) as address:
         with closing(await open_reply(address, "GET", "/", {})) as reply:
@@ -168,7 +168,7 @@ async def test_parts_are_taken_as_they_arrive_until_one_is_not() -> None:
             assert await reply.read_whole() == b"5"
 
 
-async def test_an_error_of_what_takes_parts_is_raised_for_the_reader() -> None:
+async def test_an_exception_of_the_taker_is_raised_for_the_reader() -> None:
     async with serving(saying(CHUNKED, b"1\r\na\r\n", b"1\r\nb\r\n")) as address:
         with closing(await open_reply(address, "GET", "/", {})) as reply:
 

@@ -23,7 +23,7 @@ async def wait_until_waiting(front: Front, count: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_queue_of_200_is_held_over_a_handover_and_answered_in_its_order() -> None:
+async def test_a_queue_of_200_is_held_over_a_handover_and_answered_in_order() -> None:
     async with opened() as front, asyncio.timeout(60):
         await front.gateway.gate.pause_requests(0.0)
         connections = []

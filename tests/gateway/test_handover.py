@@ -172,7 +172,7 @@ def check_same_words(cut: ReadReply, whole: ReadReply) -> None:
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_stream_goes_on_word_for_word_while_settings_change(options: ServeOptions, path: str) -> None:
+async def test_a_stream_is_continued_word_for_word_while_settings_change(options: ServeOptions, path: str) -> None:
     async with serving(options) as (session, client):
         cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut, path=path))
@@ -188,9 +188,7 @@ async def test_a_stream_goes_on_word_for_word_while_settings_change(options: Ser
 
 
 @pytest.mark.parametrize("path", CHAT_FIRST)
-async def test_a_stream_that_ends_after_a_handover_has_the_counts_of_the_whole(
-    options: ServeOptions, path: str
-) -> None:
+async def test_token_counts_after_a_handover_include_the_whole_reply(options: ServeOptions, path: str) -> None:
     async with serving(options) as (session, client):
         cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut, path=path, max_tokens=1_500))
@@ -204,7 +202,7 @@ async def test_a_stream_that_ends_after_a_handover_has_the_counts_of_the_whole(
 
 
 @pytest.mark.thorough
-async def test_the_engines_own_limit_holds_over_a_handover(options: ServeOptions) -> None:
+async def test_the_token_limit_of_the_engine_holds_over_a_handover(options: ServeOptions) -> None:
     async with serving(replace(options, extra=("--n-predict", "900"))) as (session, client):
         cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut, max_tokens=-1))
@@ -217,7 +215,7 @@ async def test_the_engines_own_limit_holds_over_a_handover(options: ServeOptions
         assert (cut.counts[1], cut.finish_reason) == (900, "length")
 
 
-async def test_what_a_handover_would_mean_is_known_before_it(options: ServeOptions) -> None:
+async def test_the_outlook_of_a_handover_is_known_before_it(options: ServeOptions) -> None:
     async with serving(replace(options, slots=2)) as (session, client):
         assert await session.foresee_handover() == HandoverOutlook()
         free, seeded = ReadReply(), ReadReply()
@@ -249,7 +247,7 @@ async def test_what_a_handover_would_mean_is_known_before_it(options: ServeOptio
 
 
 @pytest.mark.parametrize("ends", ["drained", pytest.param("cancelled", marks=pytest.mark.thorough)])
-async def test_the_next_engine_s_keeper_waits_while_the_engine_before_still_works(
+async def test_the_keeper_of_the_next_engine_waits_until_the_earlier_engine_is_idle(
     options: ServeOptions, ends: str
 ) -> None:
     async with serving(options) as (session, client):
@@ -274,7 +272,7 @@ def find_keepers() -> list[psutil.Process]:
 
 
 @pytest.mark.thorough
-async def test_several_streams_go_on_at_once(options: ServeOptions) -> None:
+async def test_several_streams_are_continued(options: ServeOptions) -> None:
     questions = ["How does bread rise?", "Why does a bicycle stay upright?", "What is a draft?"]
     async with serving(replace(options, slots=3, kv_unified=True)) as (session, client):
         together = [ReadReply() for _ in questions]
@@ -294,7 +292,7 @@ async def test_several_streams_go_on_at_once(options: ServeOptions) -> None:
 
 
 @pytest.mark.thorough
-async def test_a_request_of_which_nothing_was_delivered_starts_again(options: ServeOptions) -> None:
+async def test_a_request_without_delivered_tokens_starts_again(options: ServeOptions) -> None:
     async with serving(options) as (session, client):
         body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "ignore_eos": True}
         body |= {"max_tokens": 1_500}
@@ -309,7 +307,7 @@ async def test_a_request_of_which_nothing_was_delivered_starts_again(options: Se
         assert again["choices"][0]["message"] == whole["choices"][0]["message"]
 
 
-async def test_settings_that_fail_bring_the_old_ones_back_and_the_stream_goes_on(options: ServeOptions) -> None:
+async def test_settings_that_fail_are_undone_and_the_stream_goes_on(options: ServeOptions) -> None:
     async with serving(options) as (session, client):
         cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut))
@@ -322,7 +320,7 @@ async def test_settings_that_fail_bring_the_old_ones_back_and_the_stream_goes_on
         check_same_words(cut, await read_whole(client, cut.most_parts))
 
 
-async def test_a_stream_that_the_new_context_cannot_hold_was_cut_and_is_reported(options: ServeOptions) -> None:
+async def test_a_stream_that_does_not_fit_into_the_new_context_is_cut_and_reported(options: ServeOptions) -> None:
     async with serving(options) as (session, client):
         cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut))
@@ -337,7 +335,7 @@ async def test_a_stream_that_the_new_context_cannot_hold_was_cut_and_is_reported
 
 
 @pytest.mark.thorough
-async def test_no_reply_goes_on_with_another_model(options: ServeOptions, tmp_path: Path) -> None:
+async def test_no_reply_is_continued_with_another_model(options: ServeOptions, tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
     shutil.copy(options.model, other)
     async with serving(options) as (session, client):
@@ -354,7 +352,7 @@ async def test_no_reply_goes_on_with_another_model(options: ServeOptions, tmp_pa
         assert (await read_whole(client, max_tokens=20)).finish_reason == "length"
 
 
-async def test_many_changes_at_once_are_one_for_the_stream(options: ServeOptions) -> None:
+async def test_many_quick_changes_are_one_gap_in_the_stream(options: ServeOptions) -> None:
     async with serving(options) as (session, client):
         cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut))
@@ -373,7 +371,7 @@ async def test_many_changes_at_once_are_one_for_the_stream(options: ServeOptions
         check_same_words(cut, await read_whole(client, cut.most_parts))
 
 
-async def test_changes_that_settle_are_one_start(options: ServeOptions) -> None:
+async def test_quick_changes_start_one_engine(options: ServeOptions) -> None:
     async with serving(options) as (session, client):
         cut = ReadReply()
         reading = asyncio.create_task(read_stream(client, cut))
@@ -415,7 +413,7 @@ def kill_engine(session: ServerSession) -> None:
 
 
 @pytest.mark.parametrize("path", CHAT_FIRST)
-async def test_a_reply_whose_engine_is_killed_goes_on_word_for_word(options: ServeOptions, path: str) -> None:
+async def test_a_reply_of_a_killed_engine_is_continued_word_for_word(options: ServeOptions, path: str) -> None:
     async with serving(options) as (session, client):
         broken = ReadReply()
         reading = asyncio.create_task(read_stream(client, broken, path=path))
@@ -431,7 +429,7 @@ async def test_a_reply_whose_engine_is_killed_goes_on_word_for_word(options: Ser
         assert record.gaps_s[0] > 0.5
 
 
-async def test_no_file_of_a_conversation_is_left(options: ServeOptions) -> None:
+async def test_no_slot_file_is_left(options: ServeOptions) -> None:
     async with serving(options) as (session, client):
         reply = ReadReply()
         reading = asyncio.create_task(read_stream(client, reply))

@@ -77,7 +77,7 @@ async def begin_stream(client: httpx.AsyncClient, **fields: object) -> tuple[Rea
     return reply, reading
 
 
-async def test_an_engine_that_is_killed_in_a_step_costs_no_reply(
+async def test_an_engine_killed_before_any_step_loses_no_reply(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(options) as (session, client):
@@ -101,7 +101,7 @@ async def test_an_engine_that_is_killed_in_a_step_costs_no_reply(
 
 
 @pytest.mark.thorough
-async def test_a_client_that_leaves_in_a_step_holds_nothing_up(
+async def test_a_client_that_leaves_before_any_step_does_not_block_the_handover(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(options) as (session, client):
@@ -143,7 +143,7 @@ def call_other_quant(slot: SavedSlot) -> SavedSlot:
 
 
 @pytest.mark.thorough
-async def test_a_slot_file_that_does_not_fit_is_not_restored_and_the_stream_goes_on(
+async def test_an_unsuitable_slot_file_is_not_restored_and_the_stream_goes_on(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoils: list[Callable[[SavedSlot], SavedSlot]] = [cut_file, flip_bit, remove_file, call_other_quant, lambda it: it]
@@ -166,7 +166,7 @@ async def test_a_slot_file_that_does_not_fit_is_not_restored_and_the_stream_goes
         assert list(slot_folder(session).iterdir()) == []
 
 
-async def test_a_slot_that_does_not_fit_on_the_disk_leaves_no_file_and_the_stream_goes_on(
+async def test_a_slot_file_without_disk_space_is_deleted_and_the_stream_goes_on(
     options: ServeOptions,
 ) -> None:
     async with serving(options) as (session, client):
@@ -184,7 +184,7 @@ async def test_a_slot_that_does_not_fit_on_the_disk_leaves_no_file_and_the_strea
         assert (cut.error, len(cut.ids), cut.roles) == (None, 1, 1)
 
 
-async def test_a_key_that_is_revoked_during_a_handover_ends_its_reply_alone(
+async def test_a_key_revoked_during_a_handover_ends_only_its_own_reply(
     options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(replace(options, slots=2, kv_unified=True)) as (session, client):
@@ -211,7 +211,7 @@ async def test_a_key_that_is_revoked_during_a_handover_ends_its_reply_alone(
         assert (ours.error, len(ours.ids), ours.roles) == (None, 1, 1)
 
 
-async def test_without_a_folder_for_slots_a_stream_goes_on_by_reading_it_again(
+async def test_without_a_slot_folder_a_stream_is_continued_by_reading_its_tokens_again(
     options: ServeOptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_private_folder(cache_dir())

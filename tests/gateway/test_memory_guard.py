@@ -128,7 +128,7 @@ async def send_until_urgent(server: LimitedServer) -> None:
     pytest.fail("Nothing was found.")
 
 
-async def test_the_engine_is_replaced_in_time_and_its_stream_goes_on(demo_model: Path, tmp_path: Path) -> None:
+async def test_the_engine_is_restarted_in_time_and_its_stream_goes_on(demo_model: Path, tmp_path: Path) -> None:
     async with limited(demo_model, tmp_path, guard=True) as server:
         engine = server.session.supervisor.engine_pid
         stream = ReadReply()
@@ -151,7 +151,9 @@ async def test_the_engine_is_replaced_in_time_and_its_stream_goes_on(demo_model:
 @pytest.mark.parametrize(
     "by", ["setting", *(pytest.param(by, marks=pytest.mark.thorough) for by in ("nobody", "direct"))]
 )
-async def test_without_consent_or_the_gateway_it_is_only_said(demo_model: Path, tmp_path: Path, by: str) -> None:
+async def test_without_consent_or_gateway_the_finding_is_only_reported(
+    demo_model: Path, tmp_path: Path, by: str
+) -> None:
     if by == "setting":
         settings.change_setting(MEMORY_GUARD, VALUE_RESTART)
     async with limited(demo_model, tmp_path, guard=True if by == "direct" else None, direct=by == "direct") as server:
@@ -172,7 +174,7 @@ def test_the_guard_needs_the_gateway() -> None:
 
 
 @pytest.mark.parametrize("agreed", [True, pytest.param(None, marks=pytest.mark.thorough)])
-async def test_a_model_beside_the_main_one_is_guarded_too(
+async def test_a_model_beside_the_main_one_is_guarded(
     demo_model: Path, home: Path, tmp_path: Path, agreed: bool | None
 ) -> None:
     """The session's own loop finds it: from one check to the next the model gets a prompt."""

@@ -156,7 +156,7 @@ async def serving(client: Client, engine: Engine) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("text", [False, True], ids=["thinking", "text"])
-async def test_a_message_goes_on_as_if_it_had_not_been_cut(*, text: bool) -> None:
+async def test_a_message_stream_is_continued_as_if_uncut(*, text: bool) -> None:
     part, begin = (written, {**TEXT}) if text else (thought, THINKING)
     first = [BEGIN, begin, *map(part, WORDS[:3]), HOLD, *map(part, WORDS[3:])]
     again = [{**BEGIN, "message": {"id": "msg-2"}}, begin, *map(part, WORDS[3:]), *END]
@@ -185,7 +185,7 @@ async def test_a_message_goes_on_as_if_it_had_not_been_cut(*, text: bool) -> Non
         assert request["continue_final_message"] == mode
 
 
-async def test_a_message_of_which_only_the_frame_was_delivered_starts_again() -> None:
+async def test_a_message_without_delivered_text_starts_again() -> None:
     async with opened() as client:
         async with serving(client, Engine([BEGIN, THINKING, HOLD])):
             reading = asyncio.create_task(client.read())
@@ -207,7 +207,7 @@ async def test_a_message_of_which_only_the_frame_was_delivered_starts_again() ->
     ],
     ids=["the same pieces", "other pieces", "other words"],
 )
-async def test_a_message_whose_engine_has_crashed_goes_on_at_the_end_of_a_word(
+async def test_a_message_of_a_crashed_engine_is_continued_at_a_word_end(
     again: Sequence[str], whole: str, requested: Sequence[str]
 ) -> None:
     async with opened() as client:
@@ -226,9 +226,7 @@ async def test_a_message_whose_engine_has_crashed_goes_on_at_the_end_of_a_word(
 
 
 @pytest.mark.parametrize(("further", "goes_on"), [(255, False), (256, True)])
-async def test_a_message_outlives_a_second_crash_only_far_enough_behind_the_first(
-    further: int, *, goes_on: bool
-) -> None:
+async def test_a_message_survives_a_second_crash_only_after_enough_new_text(further: int, *, goes_on: bool) -> None:
     async with opened() as client:
         async with serving(client, Engine([BEGIN, THINKING, *map(thought, WORDS[:3]), DIE])):
             reading = asyncio.create_task(client.read())
@@ -245,7 +243,7 @@ async def test_a_message_outlives_a_second_crash_only_far_enough_behind_the_firs
 
 
 @pytest.mark.parametrize("crashes", [1, 2])
-async def test_a_message_whose_engine_crashes_before_its_first_word_is_sent_again_once(crashes: int) -> None:
+async def test_a_message_whose_engine_crashes_before_its_first_word_is_repeated_once(crashes: int) -> None:
     async with opened() as client:
         reading = asyncio.create_task(client.read())
         for _ in range(crashes):
@@ -263,7 +261,7 @@ async def test_a_message_whose_engine_crashes_before_its_first_word_is_sent_agai
             assert client.data[-1]["error"]["code"] == 502
 
 
-async def test_a_message_in_which_a_tool_call_has_begun_ends_first() -> None:
+async def test_a_message_with_a_begun_tool_call_is_finished_first() -> None:
     call = {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "{"}}
     events = [BEGIN, THINKING, thought("Bread"), TOOL, call, HOLD, call, *END]
     async with opened() as client:
@@ -291,7 +289,7 @@ async def test_a_message_in_which_a_tool_call_has_begun_ends_first() -> None:
     ],
     ids=["goes on", "other tokens", "template"],
 )
-async def test_what_is_foreseen_is_asked_of_the_engine(
+async def test_the_outlook_of_a_handover_is_known(
     mode: str, words: Sequence[str], foreseen: tuple[int, int, int], reasons: dict[str, int]
 ) -> None:
     async with opened() as client, serving(client, Engine([BEGIN, THINKING, *map(thought, words), HOLD], mode)):
@@ -304,7 +302,7 @@ async def test_what_is_foreseen_is_asked_of_the_engine(
         reading.cancel()
 
 
-async def test_an_engine_that_refuses_the_rest_ends_the_message_with_an_error_event() -> None:
+async def test_an_engine_that_refuses_the_continuation_ends_the_message_with_an_error_event() -> None:
     async with opened() as client:
         old = Engine([BEGIN, THINKING, *map(thought, WORDS[:3]), HOLD, *map(thought, WORDS[3:])])
         async with serving(client, old):

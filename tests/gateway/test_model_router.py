@@ -32,7 +32,9 @@ SYSTEM = {"role": "system", "content": "Mine."}
         ("/v1/completions", {"prompt": "Hello"}, None),
     ],
 )
-def test_a_system_text_goes_before_conversations_that_have_none(path: str, body: Body, changed: Body | None) -> None:
+def test_the_system_text_of_an_alias_is_added_to_conversations_without_one(
+    path: str, body: Body, changed: Body | None
+) -> None:
     assert add_system_text(path, body, "Ours.") == (body if changed is None else changed)
 
 
@@ -64,7 +66,7 @@ class TwoModels:
         return False
 
 
-async def test_each_request_goes_through_the_gate_of_its_model_once_that_is_ready() -> None:
+async def test_a_request_waits_for_its_model_and_goes_through_its_gate() -> None:
     seen: list[Exchange] = []
     async with opened() as front:
         router = front.gateway.router = TwoModels(front)

@@ -46,13 +46,13 @@ def note(memory: PromptMemory, body: Mapping[str, Any], reused: int = 0, client:
     return memory.note_prompt(ended(body, reused, client))
 
 
-def test_a_conversation_that_goes_on_loses_nothing() -> None:
+def test_a_continued_conversation_loses_nothing() -> None:
     memory = PromptMemory()
     assert note(memory, chat(1)) is None
     assert note(memory, chat(3), reused=tokens(chat(1))) is None
 
 
-def test_a_checkpoint_far_back_is_the_cause_if_nothing_else_happened() -> None:
+def test_a_distant_checkpoint_is_the_cause_without_other_events() -> None:
     memory = PromptMemory()
     note(memory, chat(1))
     found = note(memory, chat(3), reused=100)
@@ -62,7 +62,7 @@ def test_a_checkpoint_far_back_is_the_cause_if_nothing_else_happened() -> None:
     assert found.seconds == pytest.approx(10.0 * found.tokens / (tokens(chat(3)) - 100))
 
 
-def test_another_conversation_in_between_is_the_cause() -> None:
+def test_another_conversation_in_the_slot_is_the_cause() -> None:
     memory = PromptMemory()
     note(memory, chat(1))
     note(memory, {"messages": [{"role": "user", "content": "Write a title."}]}, client="other/2")
@@ -71,7 +71,7 @@ def test_another_conversation_in_between_is_the_cause() -> None:
     assert found.cause is RereadCause.OTHER_CLIENT
 
 
-def test_an_engine_that_was_started_in_between_is_the_cause() -> None:
+def test_a_restarted_engine_is_the_cause() -> None:
     memory = PromptMemory()
     note(memory, chat(1))
     memory.note_engine_start()
@@ -81,7 +81,7 @@ def test_an_engine_that_was_started_in_between_is_the_cause() -> None:
     assert note(memory, chat(3), reused=tokens(chat(3)) - 4) is None
 
 
-def test_a_part_that_changed_is_the_cause_if_a_restart_took_the_slots_over() -> None:
+def test_a_changed_part_is_the_cause_after_a_restart_with_saved_slots() -> None:
     memory = PromptMemory()
     body = {"tools": TOOLS, "messages": [{"role": "system", "content": "one"}, {"role": "user", "content": SYSTEM * 3}]}
     changed = {**body, "messages": [{"role": "system", "content": "two"}, body["messages"][1]]}
@@ -92,7 +92,7 @@ def test_a_part_that_changed_is_the_cause_if_a_restart_took_the_slots_over() -> 
     assert (found.cause, found.place) == (RereadCause.CHANGED_PREFIX, "system 1")
 
 
-def test_a_header_that_changes_in_front_is_named() -> None:
+def test_a_changing_header_at_the_start_is_named() -> None:
     def claude(number: int) -> dict[str, Any]:
         header = f"{BILLING_HEADER}: cc_version={number};"
         return {"system": [{"type": "text", "text": text} for text in (header, SYSTEM)], "messages": TURNS[:1]}
@@ -110,7 +110,7 @@ def test_a_header_that_changes_in_front_is_named() -> None:
     }
 
 
-def test_unknown_figures_short_prompts_and_new_conversations_are_no_loss() -> None:
+def test_unknown_figures_short_prompts_and_new_conversations_are_not_losses() -> None:
     memory = PromptMemory()
     note(memory, chat(1))
     assert memory.note_prompt(replace(ended(chat(1), 0), figures=ReplyFigures())) is None
@@ -121,14 +121,14 @@ def test_unknown_figures_short_prompts_and_new_conversations_are_no_loss() -> No
     assert memory.note_prompt(Exchange("/v1/models", b"", None)) is None
 
 
-def test_what_was_refused_was_not_read() -> None:
+def test_a_refused_prompt_does_not_count_as_read() -> None:
     memory = PromptMemory()
     refused = replace(ended(chat(3), 0), figures=ReplyFigures(prompt_tokens=tokens(chat(3))), end=TOO_LONG)
     assert memory.note_prompt(refused) is None
     assert note(memory, chat(1)) is None
 
 
-def test_a_full_prompt_cache_is_the_cause_if_the_engine_dropped_prompts_since_then() -> None:
+def test_a_full_prompt_cache_is_the_cause_if_the_engine_dropped_prompts() -> None:
     memory = PromptMemory()
     memory.note_prompt(ended(chat(1), 0), dropped=3)
     memory.note_prompt(ended({"messages": [{"role": "user", "content": "Write a title."}]}, 0, "other/2"), dropped=4)
@@ -138,7 +138,9 @@ def test_a_full_prompt_cache_is_the_cause_if_the_engine_dropped_prompts_since_th
 
 
 @pytest.mark.parametrize(("cache_mib", "cause"), [(0, RereadCause.OTHER_CLIENT), (1, RereadCause.CACHE_LIMIT)])
-def test_two_clients_of_one_slot_are_seen_on_the_engine(demo_model: Path, cache_mib: int, cause: RereadCause) -> None:
+def test_two_conversations_in_one_slot_are_detected_with_a_real_engine(
+    demo_model: Path, cache_mib: int, cause: RereadCause
+) -> None:
     options = ServeOptions(demo_model, built_in=True, threads=1, context=8192, alias="demo", cache_ram=cache_mib)
 
     async def talk() -> list[Reread | None]:
@@ -157,7 +159,7 @@ def test_two_clients_of_one_slot_are_seen_on_the_engine(demo_model: Path, cache_
     assert third.cause is cause
 
 
-def test_the_prompts_of_idle_slots_outlive_a_handover(demo_model: Path) -> None:
+def test_prompts_of_idle_slots_survive_a_handover(demo_model: Path) -> None:
     options = ServeOptions(
         demo_model, built_in=True, threads=1, context=8192, alias="demo", slots=2, kv_unified=True, draft=0
     )

@@ -60,7 +60,7 @@ async def last_record(session: ServerSession) -> RequestRecord:
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_what_is_known_of_each_kind_of_reply(options: ServeOptions, path: str) -> None:
+async def test_figures_of_each_kind_of_reply_are_recorded(options: ServeOptions, path: str) -> None:
     async with logging_requests(options) as (session, client):
         for streams in (True, False):
             response = await client.post(path, json={**BODIES[path], "model": "bread", "stream": streams})
@@ -88,7 +88,7 @@ async def test_what_is_known_of_each_kind_of_reply(options: ServeOptions, path: 
             assert record.reused_tokens > 40
 
 
-async def test_requests_in_progress_are_listed_and_those_that_read_something_are_not(options: ServeOptions) -> None:
+async def test_requests_in_progress_are_listed_and_requests_without_a_reply_are_not(options: ServeOptions) -> None:
     async with logging_requests(options) as (session, client):
         assert (await client.get("/v1/models")).status_code == 200
         assert (await client.post("/tokenize", json={"content": "bread"})).status_code == 200
@@ -104,7 +104,7 @@ async def test_requests_in_progress_are_listed_and_those_that_read_something_are
         assert (record.end, record.reply_tokens, record.tokens_per_second) == ("client left", None, None)
 
 
-async def test_an_error_of_the_engine_is_one(options: ServeOptions) -> None:
+async def test_an_error_of_the_engine_is_recorded(options: ServeOptions) -> None:
     async with logging_requests(options) as (session, client):
         assert (await client.post("/v1/embeddings", json={"input": "bread"})).status_code == 501
         record = await last_record(session)
@@ -112,9 +112,7 @@ async def test_an_error_of_the_engine_is_one(options: ServeOptions) -> None:
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_prompt_that_is_longer_than_the_context_is_one_that_was_not_read(
-    options: ServeOptions, path: str
-) -> None:
+async def test_a_prompt_longer_than_the_context_is_recorded_as_not_read(options: ServeOptions, path: str) -> None:
     body = {**BODIES[path]}
     name = next(name for name in ("messages", "prompt", "input") if name in body)
     long = "How does bread rise? " * 2_000
@@ -128,7 +126,7 @@ async def test_a_prompt_that_is_longer_than_the_context_is_one_that_was_not_read
             assert record.prompt_tokens > 10_000
 
 
-def test_counts_are_found_in_the_formats_of_all_apis() -> None:
+def test_token_counts_of_all_api_formats_are_read() -> None:
     embedding = b'{"model":"e","usage":{"prompt_tokens":7,"total_tokens":7},"data":[{"embedding":[' + b"0.5," * 99_999
     figures = ReplyFigures()
     figures.add_usage(find_object(embedding + b"1]}]}", "usage") or {})
@@ -143,7 +141,7 @@ def test_counts_are_found_in_the_formats_of_all_apis() -> None:
     assert find_object(b'{"usage": null}', "usage") is None
 
 
-async def test_a_handover_shows_as_a_gap_and_its_drafts_are_unknown(options: ServeOptions) -> None:
+async def test_a_handover_is_recorded_as_a_gap_with_unknown_drafts(options: ServeOptions) -> None:
     async with logging_requests(replace(options, context=4_096)) as (session, client):
         reply = ReadReply()
         reading = asyncio.create_task(read_stream(client, reply, max_tokens=1_500))
@@ -159,7 +157,7 @@ async def test_a_handover_shows_as_a_gap_and_its_drafts_are_unknown(options: Ser
         assert record.tokens_per_second is not None
 
 
-async def test_the_control_socket_sends_the_last_ones_and_follows(options: ServeOptions) -> None:
+async def test_the_control_socket_sends_the_last_records_and_follows(options: ServeOptions) -> None:
     async with logging_requests(options) as (session, client):
         for _ in range(3):
             await client.post(COMPLETIONS, json=BODIES[COMPLETIONS])
@@ -173,7 +171,7 @@ async def test_the_control_socket_sends_the_last_ones_and_follows(options: Serve
         assert (await anext(following))["requests"][0]["id"] == session.request_log.records[-1].id
 
 
-async def test_requests_are_kept_after_the_server_unless_the_setting_is_off(options: ServeOptions) -> None:
+async def test_records_are_stored_after_the_server_unless_the_setting_is_off(options: ServeOptions) -> None:
     async with logging_requests(options) as (session, client):
         await client.post(CHAT, json=BODIES[CHAT])
         record = await last_record(session)
@@ -194,7 +192,7 @@ def ended_exchange(end: str = "complete") -> Exchange:
     return Exchange(CHAT, b"", {"stream": True}, state=ExchangeState.ENDED, end=end)
 
 
-def test_our_clock_tells_the_speed_where_the_engine_does_not_and_leaves_gaps_out() -> None:
+def test_our_clock_gives_the_speed_without_engine_timings_and_leaves_gaps_out() -> None:
     log = RequestLog()
     for streams, last_s, gaps, engine, speed in (
         (True, 3.0, [], None, 50.0),  # 101 tokens in 2 s
@@ -211,7 +209,7 @@ def test_our_clock_tells_the_speed_where_the_engine_does_not_and_leaves_gaps_out
         assert log.records[-1].tokens_per_second == speed
 
 
-def test_only_the_last_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_last_records_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     log = RequestLog()
     records: list[RequestRecord] = []
     with log.listening(records.append):
@@ -227,7 +225,7 @@ def test_only_the_last_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         assert history.load_requests(2) == records[128:130]
 
 
-def test_a_request_that_ended_is_not_held() -> None:
+def test_an_ended_request_is_not_referenced() -> None:
     log, exchange = RequestLog(), Exchange(CHAT, b"x" * 1_000, {"stream": True})
     log.note_exchange(exchange)
     assert log.count_states() == {ExchangeState.WAITING: 1}
@@ -239,7 +237,7 @@ def test_a_request_that_ended_is_not_held() -> None:
     assert not [each for each in gc.get_objects() if isinstance(each, Exchange) and each.raw == b"x" * 1_000]
 
 
-def test_json_has_a_zone_and_null_for_what_is_unknown() -> None:
+def test_json_has_a_time_zone_and_null_for_unknown_values() -> None:
     log = RequestLog()
     log.note_exchange(ended_exchange("refused"))
     result = json.loads(json.dumps(log.records[0].as_json()))
@@ -252,7 +250,7 @@ def test_json_has_a_zone_and_null_for_what_is_unknown() -> None:
     }
 
 
-async def test_a_locked_history_loses_rows_with_one_warning(
+async def test_a_locked_history_drops_records_with_one_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("launcher.base.database._BUSY_S", 0.05)

@@ -70,7 +70,7 @@ def test_requests_are_counted_by_model_key_and_end() -> None:
     assert sample(read_samples(metrics.format_text()), "reply_tokens_total", **(who | {"key": "ci"})) == 1
 
 
-async def test_the_engine_s_metrics_stay_and_the_gateway_s_follow(demo_model: Path) -> None:
+async def test_metrics_of_engine_and_gateway_are_both_served(demo_model: Path) -> None:
     options = ServeOptions(model=demo_model, built_in=True, threads=1, context=2048, alias="demo")
     async with serving(options) as (session, client):
         reply = await client.post("/v1/completions", json={"prompt": "Bread", "max_tokens": 8, "ignore_eos": True})
@@ -93,7 +93,7 @@ async def test_the_engine_s_metrics_stay_and_the_gateway_s_follow(demo_model: Pa
         assert sample(read_samples(response.text), "reply_tokens_total", model="demo", key="default") == 8
 
 
-def test_all_metrics_are_documented_and_those_of_the_board_exist() -> None:
+def test_all_metrics_are_documented_and_those_of_the_dashboard_exist() -> None:
     metrics = RequestMetrics(RequestLog())
     result = set(re.findall(r"# TYPE (\w+)", metrics.format_text()))
     document = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text("utf-8")
@@ -102,7 +102,7 @@ def test_all_metrics_are_documented_and_those_of_the_board_exist() -> None:
     assert {name.removesuffix("_bucket") for name in shown} == result
 
 
-def test_the_board_has_queries_that_name_its_variables() -> None:
+def test_queries_of_the_dashboard_use_its_variables() -> None:
     board = json.loads(grafana_board(recipe_with("m")))
     variables = {each["name"] for each in board["templating"]["list"]}
     assert variables == {"datasource", "instance", "model"}

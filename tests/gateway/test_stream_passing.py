@@ -49,7 +49,7 @@ async def streaming() -> AsyncIterator[tuple[Front, Steps]]:
     server.close()
 
 
-async def test_headers_do_not_wait_for_the_first_token() -> None:
+async def test_headers_are_sent_before_the_first_token() -> None:
     async with streaming() as (front, steps):
         reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
         writer.write(front.request(CHAT_LINE, body=STREAM))
@@ -69,7 +69,7 @@ async def test_headers_do_not_wait_for_the_first_token() -> None:
         writer.close()
 
 
-async def test_a_client_of_http_1_0_gets_the_stream_without_chunks() -> None:
+async def test_an_http_1_0_client_gets_the_stream_without_chunks() -> None:
     async with streaming() as (front, steps):
         reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
         writer.write(front.request(CHAT_LINE, body=STREAM).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
@@ -81,7 +81,7 @@ async def test_a_client_of_http_1_0_gets_the_stream_without_chunks() -> None:
         writer.close()
 
 
-def test_a_token_takes_no_longer_in_a_long_reply() -> None:
+def test_the_time_per_token_does_not_grow_with_the_reply() -> None:
     text, seconds = DeliveredText(), []
     for _ in range(40):
         began_s = time.thread_time()
