@@ -54,7 +54,7 @@ def _share() -> float:
             meter = ReplyMeter()
             watch.reply_started(meter, now_s)
             sensed = watch.read_machine(gpu, os.getppid(), None, log)
-            watch.check(now_s, sensed, series)
+            watch.run_detectors(now_s, sensed, series)
             watch.reply_ended(meter, now_s)
             spent_s += time.process_time() - began_s
         log.close()
