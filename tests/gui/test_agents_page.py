@@ -49,7 +49,7 @@ def choose_agent(page: AgentsPage, qtbot: QtBot, title: str) -> None:
     qtbot.waitUntil(lambda: page.control.session is not None or page.control.reading_error is not None)
 
 
-def test_one_click_leads_to_an_agent_in_a_terminal_and_a_verdict(
+def test_one_click_starts_an_agent_in_a_terminal_and_shows_a_verdict(
     scripted: None,
     script: Script,
     terminal: Path,
@@ -109,7 +109,7 @@ def test_one_click_leads_to_an_agent_in_a_terminal_and_a_verdict(
     qtbot.waitUntil(lambda: "the server has stopped since" in verdict.caption.text())
 
 
-def test_the_key_is_nowhere_and_what_is_set_can_be_copied(
+def test_the_key_is_hidden_and_variables_can_be_copied(
     scripted: None, script: Script, window: Window, qtbot: QtBot
 ) -> None:
     script("opencode", OPENCODE)
@@ -138,7 +138,7 @@ def test_the_key_is_nowhere_and_what_is_set_can_be_copied(
     assert QGuiApplication.clipboard().text() == "mtp-launcher code opencode"
 
 
-def test_too_little_context_is_mended_by_one_button(
+def test_a_context_that_is_too_small_is_raised_by_one_button(
     scripted: None, script: Script, window: Window, demo_model: Path, qtbot: QtBot
 ) -> None:
     script("opencode", OPENCODE)
@@ -166,7 +166,7 @@ def test_too_little_context_is_mended_by_one_button(
     assert verdict.start_button.hasFocus() or not window.isActiveWindow()
 
 
-def test_what_a_check_finds_is_explained_beside_the_turns(
+def test_faults_of_a_check_are_explained_beside_the_turns(
     script: Script, home: Path, demo_model: Path, window: Window, qtbot: QtBot
 ) -> None:
     script("opencode", OPENCODE)
@@ -189,7 +189,7 @@ def test_what_a_check_finds_is_explained_beside_the_turns(
     assert window.page("start").goal.currentData() == "agents"
 
 
-def test_one_more_slot_mends_a_prompt_that_is_read_again(
+def test_a_prompt_that_is_read_again_is_fixed_by_another_slot(
     scripted: None, script: Script, window: Window, demo_model: Path, qtbot: QtBot
 ) -> None:
     script("opencode", OPENCODE)
@@ -230,7 +230,7 @@ def test_without_a_terminal_the_command_is_shown(
     assert page.verdict.start_button.isEnabled()
 
 
-def test_what_is_missing_is_named_with_the_way_to_get_it(
+def test_a_missing_agent_or_model_is_named_with_the_way_to_get_it(
     script: Script, terminal: Path, project: Path, window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", os.environ["PATH"].partition(":")[0])
@@ -262,7 +262,7 @@ def test_what_is_missing_is_named_with_the_way_to_get_it(
     assert shown(terminal) == ""
 
 
-def test_a_model_that_would_do_is_one_click_away(
+def test_a_suitable_model_is_one_click_away(
     script: Script, window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(agent: Agent, *_: object, **_names: object) -> None:
@@ -278,7 +278,7 @@ def test_a_model_that_would_do_is_one_click_away(
     assert start.name_field.text() == "demo"
 
 
-def test_a_small_window_has_the_agents_in_a_combo_box_and_the_cards_below_one_another(
+def test_a_small_window_has_a_combo_box_of_agents_and_stacked_cards(
     scripted: None, script: Script, window: Window, qtbot: QtBot
 ) -> None:
     script("opencode", OPENCODE)
@@ -298,7 +298,7 @@ def test_a_small_window_has_the_agents_in_a_combo_box_and_the_cards_below_one_an
     qtbot.waitUntil(lambda: page.control.agent is not before)
 
 
-def test_a_start_can_be_cancelled_and_the_wait_says_what_for(
+def test_a_start_can_be_cancelled_and_shows_what_it_waits_for(
     scripted: None, script: Script, window: Window, qtbot: QtBot
 ) -> None:
     script("opencode", OPENCODE)

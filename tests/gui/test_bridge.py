@@ -22,7 +22,7 @@ def bridge(qtbot: QtBot) -> Iterator[Bridge]:
     assert bridge.close()
 
 
-def test_events_of_any_thread_arrive_in_order_on_this_one_in_few_batches(bridge: Bridge, qtbot: QtBot) -> None:
+def test_events_of_any_thread_arrive_in_order_in_few_batches(bridge: Bridge, qtbot: QtBot) -> None:
     batches: list[list[object]] = []
     threads: set[int] = set()
     bridge.drained.connect(lambda batch: (batches.append(batch), threads.add(threading.get_ident())))
@@ -40,7 +40,7 @@ def test_events_of_any_thread_arrive_in_order_on_this_one_in_few_batches(bridge:
     assert len(batches) < 100
 
 
-def test_nothing_wakes_up_while_nothing_happens(bridge: Bridge, qtbot: QtBot) -> None:
+def test_nothing_wakes_up_without_events(bridge: Bridge, qtbot: QtBot) -> None:
     with qtbot.waitSignal(bridge.drained):
         bridge.post("something")
     assert not any(timer.isActive() for timer in bridge.findChildren(QTimer))
@@ -48,7 +48,7 @@ def test_nothing_wakes_up_while_nothing_happens(bridge: Bridge, qtbot: QtBot) ->
         pass
 
 
-def test_work_tells_its_end_and_its_error(bridge: Bridge, qtbot: QtBot) -> None:
+def test_work_reports_its_end_and_its_error(bridge: Bridge, qtbot: QtBot) -> None:
     events: list[object] = []
     bridge.drained.connect(events.extend)
 
@@ -66,7 +66,7 @@ def test_work_tells_its_end_and_its_error(bridge: Bridge, qtbot: QtBot) -> None:
     assert isinstance(ends["bad"], ValueError)
 
 
-def test_cancelled_work_cleans_up_and_is_no_error(bridge: Bridge, qtbot: QtBot) -> None:
+def test_cancelled_work_cleans_up_and_is_not_an_error(bridge: Bridge, qtbot: QtBot) -> None:
     events: list[object] = []
     bridge.drained.connect(events.extend)
     begun, cleaned = threading.Event(), threading.Event()
@@ -85,7 +85,7 @@ def test_cancelled_work_cleans_up_and_is_no_error(bridge: Bridge, qtbot: QtBot) 
     assert cleaned.wait(60)
 
 
-def test_work_that_nobody_holds_is_not_lost_while_it_waits_for_another_program(bridge: Bridge, qtbot: QtBot) -> None:
+def test_work_without_a_reference_is_not_lost_while_it_waits_for_another_program(bridge: Bridge, qtbot: QtBot) -> None:
     ours, theirs = socket.socketpair()
     begun, lines = threading.Event(), list[bytes]()
 
@@ -107,7 +107,7 @@ def test_work_that_nobody_holds_is_not_lost_while_it_waits_for_another_program(b
         qtbot.waitUntil(lambda: lines == [b"here\n"])
 
 
-def test_the_loop_is_made_on_its_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_is_created_on_its_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Made on the main thread, one of Windows takes over the signals' wake-up, and Ctrl-C does not reach the window."""
     made, make = list[str](), asyncio.new_event_loop
 
@@ -128,7 +128,7 @@ def test_the_loop_is_made_on_its_own_thread(monkeypatch: pytest.MonkeyPatch) -> 
         Runtime()
 
 
-def test_closing_waits_for_what_must_be_cleaned_up() -> None:
+def test_closing_waits_for_clean_up() -> None:
     runtime = Runtime()
     begun, cleaned = threading.Event(), threading.Event()
 
@@ -147,7 +147,7 @@ def test_closing_waits_for_what_must_be_cleaned_up() -> None:
     assert runtime.close(), "closing twice is no harm"
 
 
-def test_what_work_has_begun_beside_itself_still_runs_while_it_cleans_up() -> None:
+def test_tasks_started_by_work_run_while_it_cleans_up() -> None:
     runtime = Runtime()
     begun, cleaned = threading.Event(), threading.Event()
 
@@ -173,7 +173,7 @@ def test_what_work_has_begun_beside_itself_still_runs_while_it_cleans_up() -> No
     assert cleaned.is_set()
 
 
-def test_work_is_reported_how_it_went_on_this_thread(bridge: Bridge, qtbot: QtBot) -> None:
+def test_results_of_work_are_delivered_on_this_thread(bridge: Bridge, qtbot: QtBot) -> None:
     received: list[object] = []
     threads: set[int] = set()
 
@@ -202,7 +202,7 @@ def test_work_is_reported_how_it_went_on_this_thread(bridge: Bridge, qtbot: QtBo
     assert threads == {threading.get_ident()}
 
 
-def test_an_error_that_nobody_takes_is_the_windows(bridge: Bridge, qtbot: QtBot) -> None:
+def test_an_unhandled_error_is_shown_by_the_window(bridge: Bridge, qtbot: QtBot) -> None:
     events: list[object] = []
     bridge.drained.connect(events.extend)
 
@@ -216,7 +216,7 @@ def test_an_error_that_nobody_takes_is_the_windows(bridge: Bridge, qtbot: QtBot)
     assert str(event.error) == "It failed."
 
 
-def test_cancelled_work_says_so_once_it_has_cleaned_up(bridge: Bridge, qtbot: QtBot) -> None:
+def test_cancelled_is_called_after_the_clean_up(bridge: Bridge, qtbot: QtBot) -> None:
     received: list[str] = []
     begun = threading.Event()
 
@@ -239,7 +239,7 @@ def test_cancelled_work_says_so_once_it_has_cleaned_up(bridge: Bridge, qtbot: Qt
     qtbot.waitUntil(lambda: received == ["cleaned", "cancelled"])
 
 
-def test_a_closed_bridge_begins_nothing(qtbot: QtBot) -> None:
+def test_a_closed_bridge_starts_no_work(qtbot: QtBot) -> None:
     bridge, begun = Bridge(), []
 
     async def work(*_: object) -> None:
@@ -253,7 +253,7 @@ def test_a_closed_bridge_begins_nothing(qtbot: QtBot) -> None:
     assert begun == []
 
 
-def test_the_loop_has_a_thread_with_a_name() -> None:
+def test_the_thread_of_the_loop_has_a_name() -> None:
     runtime = Runtime()
 
     names: list[str] = []
@@ -268,7 +268,7 @@ def test_the_loop_has_a_thread_with_a_name() -> None:
     assert runtime.close()
 
 
-def test_what_one_answer_raises_keeps_no_other_from_coming(bridge: Bridge, qtbot: QtBot) -> None:
+def test_an_exception_in_one_callback_does_not_block_others(bridge: Bridge, qtbot: QtBot) -> None:
     received: list[int] = []
 
     async def work(_tell: object) -> int:
@@ -285,7 +285,9 @@ def test_what_one_answer_raises_keeps_no_other_from_coming(bridge: Bridge, qtbot
 
 
 @pytest.mark.parametrize("waits_for_the_cancel", [False, True])
-def test_work_that_had_ended_when_it_was_cancelled(waits_for_the_cancel: bool, bridge: Bridge, qtbot: QtBot) -> None:
+def test_cancelling_ended_work_calls_the_right_callback(
+    waits_for_the_cancel: bool, bridge: Bridge, qtbot: QtBot
+) -> None:
     calls: list[str] = []
     ended = threading.Event()
 

@@ -95,7 +95,7 @@ def test_no_text_is_cut(
     assert not cut, "\n".join(cut)
 
 
-def test_the_walk_finds_what_is_cut(qtbot: QtBot) -> None:
+def test_clipped_text_is_found(qtbot: QtBot) -> None:
     from PySide6.QtWidgets import QLabel, QPushButton
 
     holder = QWidget()
@@ -109,7 +109,7 @@ def test_the_walk_finds_what_is_cut(qtbot: QtBot) -> None:
     assert len(hidden_by_parents(holder)) == 2
 
 
-def test_the_walk_finds_cells_that_are_cut(qtbot: QtBot) -> None:
+def test_clipped_cells_are_found(qtbot: QtBot) -> None:
     table = QTableWidget(1, 1)
     qtbot.addWidget(table)
     table.setAccessibleName("Things")

@@ -20,7 +20,7 @@ FIRST_PAGE = "about"
 Wait = Callable[..., None]
 
 
-def test_stopped_before_anything_runs_it_is_stopped(window: Window, qtbot: QtBot) -> None:
+def test_a_start_that_is_stopped_at_once_ends_stopped(window: Window, qtbot: QtBot) -> None:
     controller = window.controller
     launches: list[object] = []
     controller.launched.connect(launches.append)
@@ -34,7 +34,7 @@ def test_stopped_before_anything_runs_it_is_stopped(window: Window, qtbot: QtBot
     assert controller.view.problem == ""
 
 
-def test_started_again_after_such_a_stop_it_runs(window: Window, wait_for: Wait) -> None:
+def test_a_start_after_such_a_stop_runs(window: Window, wait_for: Wait) -> None:
     controller = window.controller
     states: list[ServerState] = []
     controller.view_changed.connect(lambda _view: states.append(controller.inputs.status.state))
@@ -45,7 +45,7 @@ def test_started_again_after_such_a_stop_it_runs(window: Window, wait_for: Wait)
     assert ServerState.STOPPED not in states
 
 
-def test_a_start_is_not_ended_by_what_an_earlier_one_failed_with(
+def test_the_failure_of_an_earlier_start_does_not_end_a_newer_one(
     window: Window, wait_for: Wait, tmp_path: Path
 ) -> None:
     controller = window.controller
@@ -55,7 +55,7 @@ def test_a_start_is_not_ended_by_what_an_earlier_one_failed_with(
     assert controller.view.problem == ""
 
 
-def test_what_an_earlier_start_failed_with_is_not_said_of_a_newer_one(
+def test_the_failure_of_an_earlier_start_is_not_shown_for_a_newer_one(
     window: Window, wait_for: Wait, demo_model: Path
 ) -> None:
     controller = window.controller
@@ -75,7 +75,7 @@ def test_what_an_earlier_start_failed_with_is_not_said_of_a_newer_one(
     assert controller.view.problem == ""
 
 
-def test_a_start_is_not_told_of_a_problem_that_was_there_before(window: Window, wait_for: Wait) -> None:
+def test_an_earlier_problem_is_not_shown_for_a_new_start(window: Window, wait_for: Wait) -> None:
     controller = window.controller
     controller.show_problem(LauncherError("Something else."))
     problems: list[str] = []
@@ -85,7 +85,7 @@ def test_a_start_is_not_told_of_a_problem_that_was_there_before(window: Window, 
     wait_for(ServerState.READY)
 
 
-def test_other_work_that_fails_while_a_model_is_prepared_does_not_fail_it(window: Window, wait_for: Wait) -> None:
+def test_a_failure_of_other_work_does_not_fail_a_start(window: Window, wait_for: Wait) -> None:
     async def fail(_tell: object) -> None:
         raise LauncherError("The clipboard is gone.")
 
@@ -100,7 +100,7 @@ def test_other_work_that_fails_while_a_model_is_prepared_does_not_fail_it(window
 
 
 @pytest.mark.thorough
-def test_parts_of_a_reply_that_was_stopped_are_not_put_into_the_next(
+def test_deltas_of_a_stopped_reply_are_not_added_to_the_next(
     demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_replies_endless(demo, monkeypatch)

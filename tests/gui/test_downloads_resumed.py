@@ -39,7 +39,7 @@ def arrived(job_id: int) -> int:
 
 
 @pytest.mark.thorough
-def test_a_download_goes_on_after_the_program_was_killed(
+def test_a_download_resumes_after_the_program_was_killed(
     server: FileServer,
     demo_model: Path,
     window: Window,

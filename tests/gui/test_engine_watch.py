@@ -12,7 +12,7 @@ from tests.app.test_engine_comparison import BROKEN, update
 
 
 @pytest.mark.thorough
-async def test_an_update_that_serves_nothing_is_taken_back_and_reported(tmp_path: Path) -> None:
+async def test_an_update_that_serves_no_model_is_undone_and_reported(tmp_path: Path) -> None:
     new, old = update(BROKEN, tmp_path)
     received: asyncio.Queue[object] = asyncio.Queue()
     watching = asyncio.create_task(ServerService(received.put_nowait).watch_updates(0.0))

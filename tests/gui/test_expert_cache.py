@@ -20,7 +20,7 @@ from tests.app.test_preview import described
 
 
 @pytest.mark.usefixtures("qapp")
-def test_a_row_is_an_option_a_setting_an_argument_memory_a_slider_and_an_axis() -> None:
+def test_one_row_makes_an_option_a_setting_an_argument_memory_a_slider_and_an_axis() -> None:
     parser = argparse.ArgumentParser()
     serve.configure(parser)
     assert given_settings(parser.parse_args(["m.gguf", "--moe-cache-mib", "2GB"]))["moe_cache_mib"] == 2_048

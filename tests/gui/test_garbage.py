@@ -28,7 +28,7 @@ def owner(qapp: QApplication) -> Iterator[QObject]:
     owner.setParent(None)
 
 
-def test_a_closed_dialog_is_destroyed_in_the_windows_thread(owner: QObject, qtbot: QtBot) -> None:
+def test_a_closed_dialog_is_destroyed_in_the_thread_of_the_window(owner: QObject, qtbot: QtBot) -> None:
     collect_garbage_in_this_thread(owner)
     destroyed_in: list[int] = []
     dialog = QDialog()
@@ -54,7 +54,7 @@ async def _allocate_objects(kept: list[list[object]]) -> None:
         kept.extend([] for _ in range(_OBJECTS))
 
 
-def test_pages_that_are_built_are_left_out_of_collections_until_they_are_replaced(window: Window, qtbot: QtBot) -> None:
+def test_pages_are_left_out_of_garbage_collections_until_they_are_replaced(window: Window, qtbot: QtBot) -> None:
     shorten_collections(window)
     try:
         with qtbot.waitSignal(window.prebuilt, timeout=60_000):

@@ -22,7 +22,7 @@ def differing(one: QImage, other: QImage) -> float:
 
 
 @pytest.mark.usefixtures("qapp")
-def test_the_pictures_are_those_of_the_drawing_and_of_the_window() -> None:
+def test_icon_files_match_the_drawing_and_the_window_icon() -> None:
     folder = shipped_file("resources", "desktop")
     assert sorted(folder.glob("*.png")) == sorted(folder / f"mtp-launcher-{size}.png" for size in icon.SIZES)
     for size in icon.SIZES:

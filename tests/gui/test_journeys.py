@@ -76,7 +76,7 @@ def make_replies_endless(window: Window, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(client.ChatRequest, "body", lambda self: body(self) | {"ignore_eos": True})
 
 
-def test_the_first_window_offers_the_demo_and_says_what_it_does_not_show(window: Window) -> None:
+def test_the_first_window_offers_the_demo_and_says_what_only_a_gpu_shows(window: Window) -> None:
     assert window.chip.accessibleName() == "Server: Stopped, No model yet"
     assert "not a speed-up" in texts(window)
     assert button(window, "Start the demo").isEnabled()
@@ -99,7 +99,7 @@ def test_one_click_starts_the_demo_and_a_question_is_answered(window: Window, wa
     assert window.page("cockpit").chat.messages[-1] == {"role": "assistant", "content": answer.text}
 
 
-def test_the_plots_and_read_outs_follow(demo: Window, qtbot: QtBot, charts: None) -> None:
+def test_plots_and_figures_follow_a_reply(demo: Window, qtbot: QtBot, charts: None) -> None:
     with qtbot.waitSignal(demo.controller.replied):
         ask(demo, qtbot, "What is a draft?")
     plots = demo.page("cockpit").plots
@@ -116,7 +116,7 @@ def long_context(home: Path) -> None:
     save_model_settings(unpack_demo_model(), {"ctx": 131_072})
 
 
-def test_the_effect_on_a_running_reply_is_shown_before_a_restart_and_the_reply_goes_on(
+def test_the_effect_on_a_running_reply_is_shown_before_a_restart_and_the_reply_is_continued(
     long_context: None, demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, charts: None
 ) -> None:
     make_replies_endless(demo, monkeypatch)
@@ -164,7 +164,9 @@ def window_with_seeded_reply(long_context: None, demo: Window, qtbot: QtBot, mon
     return demo
 
 
-def test_a_reply_that_cannot_go_on_is_waited_for(window_with_seeded_reply: Window, qtbot: QtBot, charts: None) -> None:
+def test_a_restart_waits_for_a_reply_that_cannot_be_continued(
+    window_with_seeded_reply: Window, qtbot: QtBot, charts: None
+) -> None:
     with qtbot.waitSignal(window_with_seeded_reply.controller.applied):
         qtbot.mouseClick(button(window_with_seeded_reply, "Apply"), Qt.MouseButton.LeftButton)
         qtbot.waitUntil(lambda: "Waiting for running replies" in texts(window_with_seeded_reply))
@@ -174,7 +176,7 @@ def test_a_reply_that_cannot_go_on_is_waited_for(window_with_seeded_reply: Windo
     assert [mark.text for mark in marks if mark.kind is MarkKind.READY][-1].startswith("Ready: 128K context · draft 3")
 
 
-def test_the_user_is_asked_when_a_restart_waits_for_long(
+def test_a_long_wait_before_a_restart_asks_the_user(
     window_with_seeded_reply: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("launcher.gui.service._ASK_AFTER_S", 0.1)
@@ -223,7 +225,7 @@ def test_a_stop_ends_the_wait_for_a_reply(window_with_seeded_reply: Window, wait
     wait_for(ServerState.STOPPED)
 
 
-def test_a_reply_can_be_stopped_with_escape_and_another_asked(
+def test_a_reply_can_be_stopped_with_escape_and_another_one_requested(
     demo: Window, wait_for: Wait, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_replies_endless(demo, monkeypatch)
@@ -240,7 +242,7 @@ def test_a_reply_can_be_stopped_with_escape_and_another_asked(
     assert len(answers(demo)) == 2
 
 
-def test_another_address_than_the_last_time_is_reported(window: Window, wait_for: Wait) -> None:
+def test_a_changed_address_is_reported(window: Window, wait_for: Wait) -> None:
     usual = claim_endpoint(None).port
     with socket.create_server(("127.0.0.1", usual)):
         window.start_demo()
@@ -261,7 +263,7 @@ def test_stopping_and_starting_again_keeps_the_address(demo: Window, wait_for: W
     assert demo.controller.view.address == address
 
 
-def test_other_settings_from_the_command_line_are_shown(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
+def test_settings_changed_on_the_command_line_are_shown(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
     command = [sys.executable, "-m", "launcher", "restart", "--set", "draft=0", "--json"]
     with (
         qtbot.waitSignal(demo.controller.launched),
@@ -273,7 +275,7 @@ def test_other_settings_from_the_command_line_are_shown(demo: Window, wait_for: 
     assert demo.controller.view.can_ask
 
 
-def test_an_engine_killed_under_us_is_reported_and_started_again(demo: Window, qtbot: QtBot) -> None:
+def test_a_killed_engine_is_reported_and_restarted(demo: Window, qtbot: QtBot) -> None:
     killed = engine_of(demo)
     shown: dict[str, str] = {}  # by state: a state may have passed before the next look at the window
     demo.controller.view_changed.connect(lambda view: shown.update({view.state_text: texts(demo)}))
@@ -288,7 +290,7 @@ def test_an_engine_killed_under_us_is_reported_and_started_again(demo: Window, q
     assert demo.page_name == "logs"
 
 
-def test_a_reply_goes_on_when_its_engine_was_killed(
+def test_a_reply_is_continued_when_its_engine_was_killed(
     long_context: None, demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_replies_endless(demo, monkeypatch)
@@ -304,9 +306,7 @@ def test_a_reply_goes_on_when_its_engine_was_killed(
     assert demo.controller.view.replying
 
 
-def test_closing_in_the_middle_of_a_reply_leaves_no_process(
-    demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_during_a_reply_leaves_no_process(demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
     make_replies_endless(demo, monkeypatch)
     ask(demo, qtbot, "Go on for ever.")
     qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 50)
@@ -320,7 +320,7 @@ def test_closing_in_the_middle_of_a_reply_leaves_no_process(
     assert not any(process.is_running() for process in ours)
 
 
-def test_a_file_that_cannot_be_served_is_explained_and_nothing_is_lost(
+def test_a_file_that_cannot_be_served_is_explained_and_the_last_server_stays(
     window: Window, wait_for: Wait, qtbot: QtBot, tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken.gguf"
@@ -334,7 +334,7 @@ def test_a_file_that_cannot_be_served_is_explained_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize("what", ["missing", "junk", "empty", "cut"])
-def test_a_bad_file_of_a_second_start_is_reported_with_a_button_until_dismissed(
+def test_an_invalid_file_of_a_second_start_is_reported_until_dismissed(
     window: Window, wait_for: Wait, qtbot: QtBot, tmp_path: Path, demo_model: Path, what: str
 ) -> None:
     file = tmp_path / f"{what}.gguf"
@@ -357,7 +357,7 @@ def test_a_bad_file_of_a_second_start_is_reported_with_a_button_until_dismissed(
     qtbot.waitUntil(problem.isVisible)
 
 
-def test_a_file_without_a_head_is_served_with_mtp_off_and_that_is_reported(
+def test_a_file_without_a_head_is_served_with_mtp_off_and_a_note(
     window: Window, wait_for: Wait, qtbot: QtBot, headless_model: Path
 ) -> None:
     window.open_file(headless_model)
@@ -371,7 +371,7 @@ def test_a_file_without_a_head_is_served_with_mtp_off_and_that_is_reported(
     assert "of drafts accepted" not in texts(window)
 
 
-def test_an_embedding_model_is_served_and_the_chat_says_that_it_writes_no_text(
+def test_an_embedding_model_is_served_and_the_chat_explains_that_it_writes_no_text(
     window: Window, wait_for: Wait, qtbot: QtBot, embedding_model: Path, demo_model: Path
 ) -> None:
     window.open_file(embedding_model)
@@ -426,7 +426,7 @@ def test_a_dropped_file_is_planned_and_started_by_its_button(
     assert load_model_settings(demo_model) == {}
 
 
-def test_a_new_chat_forgets_the_old_one(demo: Window, qtbot: QtBot) -> None:
+def test_a_new_chat_does_not_contain_the_old_one(demo: Window, qtbot: QtBot) -> None:
     with qtbot.waitSignal(demo.controller.replied):
         ask(demo, qtbot, "What is a draft?")
     qtbot.mouseClick(button(demo, "New"), Qt.MouseButton.LeftButton)
@@ -434,7 +434,7 @@ def test_a_new_chat_forgets_the_old_one(demo: Window, qtbot: QtBot) -> None:
     qtbot.waitUntil(lambda: not answers(demo))
 
 
-def test_opening_what_already_runs_changes_nothing(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
+def test_opening_the_running_model_changes_nothing(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
     engine = engine_of(demo)
     with qtbot.waitSignal(demo.controller.launched):
         demo.start_demo()
@@ -444,7 +444,9 @@ def test_opening_what_already_runs_changes_nothing(demo: Window, wait_for: Wait,
         ask(demo, qtbot, "What is a draft?")
 
 
-def test_a_file_that_cannot_be_served_leaves_what_runs_alone(demo: Window, qtbot: QtBot, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_served_does_not_stop_the_running_model(
+    demo: Window, qtbot: QtBot, tmp_path: Path
+) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_text("<html>")
     demo.open_file(broken)
@@ -456,9 +458,7 @@ def test_a_file_that_cannot_be_served_leaves_what_runs_alone(demo: Window, qtbot
     assert "of drafts accepted" in texts(demo)
 
 
-def test_starts_in_quick_succession_end_in_one_server(
-    window: Window, wait_for: Wait, qtbot: QtBot, demo_model: Path
-) -> None:
+def test_quick_starts_end_with_one_server(window: Window, wait_for: Wait, qtbot: QtBot, demo_model: Path) -> None:
     window.start_demo()
     window.open_file(demo_model)
     window.start_demo()
@@ -478,7 +478,7 @@ def test_start_without_mtp_is_remembered(window: Window, wait_for: Wait, qtbot: 
     assert "MTP off" in texts(window)
 
 
-def test_a_question_without_an_answer_is_not_asked_again(demo: Window, qtbot: QtBot) -> None:
+def test_an_unanswered_question_is_not_sent_again(demo: Window, qtbot: QtBot) -> None:
     with qtbot.waitSignal(demo.controller.replied):
         ask(demo, qtbot, "word " * 20_000)
     assert "Shorten the prompt" in texts(demo)
@@ -503,7 +503,7 @@ def test_a_question_is_kept_when_the_window_closes_before_its_reply(
     assert reply.footer
 
 
-def test_focus_can_be_seen_on_every_button(demo: Window, qtbot: QtBot) -> None:
+def test_focus_is_visible_on_every_button(demo: Window, qtbot: QtBot) -> None:
     demo.activateWindow()
     qtbot.waitUntil(demo.isActiveWindow)
     for each in demo.findChildren(QPushButton):
@@ -514,7 +514,7 @@ def test_focus_can_be_seen_on_every_button(demo: Window, qtbot: QtBot) -> None:
             assert each.grab().toImage() != before, each.text()
 
 
-def test_enter_presses_the_button_that_has_the_focus(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
+def test_enter_presses_the_focused_button(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
     qtbot.keyClick(button(window, "Start the demo"), Qt.Key.Key_Return)
     wait_for(ServerState.READY)
 

@@ -52,13 +52,13 @@ def post(window: Window, *lines: str) -> None:
         ("load_tensors: ok", "came", "I", "load_tensors: ok"),
     ],
 )
-def test_a_line_is_taken_apart(raw: str, time: str, level: str, words: str) -> None:
+def test_a_line_is_split_into_fields(raw: str, time: str, level: str, words: str) -> None:
     line = parse_log_line(raw, "came")
     assert (line.time, line.level, line.message, line.text) == (time, level, words, raw)
     assert parse_log_line("0.00.123.456 E srv load: no").time == "0.00.123.456"
 
 
-def test_lines_are_chosen_by_level_text_expression_and_noise() -> None:
+def test_lines_are_filtered_by_level_text_expression_and_noise() -> None:
     lines = [
         parse_log_line(text)
         for text in (
@@ -82,7 +82,7 @@ def test_lines_are_chosen_by_level_text_expression_and_noise() -> None:
     assert numbers(LogFilter(text="n_.tx")) == ""
 
 
-def test_of_a_flood_the_last_lines_and_the_serious_are_kept() -> None:
+def test_the_last_and_the_serious_lines_of_a_flood_are_kept() -> None:
     batch = ["0.00.000.001 E first", *(f"0.00.000.001 I line {n}" for n in range(1_000))]
     kept, left_out = thin_out(batch)
     assert kept[0] == batch[0]
@@ -91,7 +91,7 @@ def test_of_a_flood_the_last_lines_and_the_serious_are_kept() -> None:
     assert thin_out(["a"]) == (["a"], 0)
 
 
-def test_the_ring_forgets_the_oldest(qtbot: QtBot) -> None:
+def test_the_ring_drops_the_oldest_lines(qtbot: QtBot) -> None:
     model = LogModel()
     removed: list[int] = []
     model.rowsRemoved.connect(lambda _parent, first, last: removed.append(last - first + 1))
@@ -103,7 +103,7 @@ def test_the_ring_forgets_the_oldest(qtbot: QtBot) -> None:
     assert len(model.all_lines) <= MOST_LINES * 1.1
 
 
-def test_lines_come_are_counted_filtered_and_found_again(window: Window, page: LogsPage, qtbot: QtBot) -> None:
+def test_lines_are_shown_counted_filtered_and_found(window: Window, page: LogsPage, qtbot: QtBot) -> None:
     assert page.empty.isVisible()
     assert not page.report_button.isEnabled()
     post(window, "0.00.000.001 I one", "0.00.000.002 W two", "0.00.000.003 E three", "update_slots: all slots are idle")
@@ -122,7 +122,7 @@ def test_lines_come_are_counted_filtered_and_found_again(window: Window, page: L
     qtbot.waitUntil(lambda: len(page.lines.shown) == 2)
 
 
-def test_a_pause_holds_the_lines_still(window: Window, page: LogsPage, qtbot: QtBot) -> None:
+def test_a_pause_freezes_the_lines(window: Window, page: LogsPage, qtbot: QtBot) -> None:
     post(window, "one")
     qtbot.waitUntil(lambda: texts(page) == ["one"])
     qtbot.mouseClick(page.bar.pause, Qt.MouseButton.LeftButton)
@@ -133,13 +133,13 @@ def test_a_pause_holds_the_lines_still(window: Window, page: LogsPage, qtbot: Qt
     assert texts(page) == ["one", "two", "three"]
 
 
-def test_a_line_is_never_html(page: LogsPage) -> None:
+def test_a_line_is_never_rendered_as_html(page: LogsPage) -> None:
     page.lines.show_lines([parse_log_line("said <img src='x.png'>")])
     assert page.lines.index(0).data() == "said <img src='x.png'>"
     assert "<img" not in page.lines.index(0).data(Qt.ItemDataRole.ToolTipRole)
 
 
-def test_it_follows_until_the_user_looks_back(window: Window, page: LogsPage, qtbot: QtBot) -> None:
+def test_the_view_follows_until_the_user_scrolls_back(window: Window, page: LogsPage, qtbot: QtBot) -> None:
     post(window, *(f"line {number}" for number in range(90)))
     bar = page.view.verticalScrollBar()
     qtbot.waitUntil(lambda: bar.maximum() > 0 and bar.value() == bar.maximum())
@@ -152,7 +152,7 @@ def test_it_follows_until_the_user_looks_back(window: Window, page: LogsPage, qt
     assert bar.value() == bar.maximum()
 
 
-def test_chosen_lines_are_copied_as_they_were_written(window: Window, page: LogsPage, qtbot: QtBot) -> None:
+def test_selected_lines_are_copied_unchanged(window: Window, page: LogsPage, qtbot: QtBot) -> None:
     post(window, "0.00.000.001 I one", "0.00.000.002 W two")
     qtbot.waitUntil(lambda: len(page.lines.shown) == 2)
     page.view.selectAll()
@@ -171,7 +171,7 @@ def test_a_report_is_copied_without_secrets(window: Window, page: LogsPage, qtbo
     assert "Check them" in page.banner.text.text()
 
 
-def test_a_log_that_is_dropped_is_diagnosed_and_its_line_marked(window: Window, page: LogsPage, qtbot: QtBot) -> None:
+def test_a_dropped_log_is_diagnosed_and_its_line_marked(window: Window, page: LogsPage, qtbot: QtBot) -> None:
     assert dragged(page, KV_MEMORY)
     assert page.drop.isVisible()
     assert dropped(page, KV_MEMORY)
@@ -190,7 +190,7 @@ def test_a_log_that_is_dropped_is_diagnosed_and_its_line_marked(window: Window, 
     assert not page.card.isVisible()
 
 
-def test_a_model_is_left_to_the_window(window: Window, page: LogsPage, tmp_path: Path) -> None:
+def test_a_dropped_model_is_left_to_the_window(window: Window, page: LogsPage, tmp_path: Path) -> None:
     model = tmp_path / "m.gguf"
     model.write_bytes(b"GGUF")
     assert dragged(page, model)
@@ -198,13 +198,13 @@ def test_a_model_is_left_to_the_window(window: Window, page: LogsPage, tmp_path:
     assert window.drop.isVisible()
 
 
-def test_a_file_that_cannot_be_read_says_so(page: LogsPage, qtbot: QtBot, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(page: LogsPage, qtbot: QtBot, tmp_path: Path) -> None:
     page.open_file(tmp_path / "nowhere.log")
     qtbot.waitUntil(page.banner.isVisible)
     assert "cannot be read" in page.banner.text.text()
 
 
-def test_a_failed_start_is_mended_by_its_button(
+def test_the_fix_of_a_failed_start_is_a_button(
     window: Window, page: LogsPage, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, demo_model: Path
 ) -> None:
     """The fake engine fails as long as a file says so; the button starts it again with other settings."""
@@ -248,7 +248,7 @@ def test_the_last_log_is_offered_after_a_restart_of_the_window(window: Window, q
     assert page.bar.source.where.endswith("engine-9300.log")
 
 
-def test_what_came_before_the_page_was_there_is_shown_once(demo: Window, qtbot: QtBot) -> None:
+def test_lines_before_the_page_was_built_are_shown_once(demo: Window, qtbot: QtBot) -> None:
     session = demo.controller.session
     assert session is not None
     demo.show_page("logs")
@@ -259,7 +259,7 @@ def test_what_came_before_the_page_was_there_is_shown_once(demo: Window, qtbot: 
     assert [line.text for line in page.lines.all_lines][: len(received)] == received
 
 
-def test_another_servers_lines_go_on_after_a_look_at_another_page(
+def test_lines_of_another_server_continue_after_another_page_was_shown(
     window: Window, page: LogsPage, qtbot: QtBot, demo_model: Path
 ) -> None:
     from launcher.app.session import ServerSession

@@ -45,7 +45,7 @@ def texts(window: Window) -> list[str]:
     return [each.text() for kind in kinds for each in window.findChildren(kind) if each.isVisible() and each.text()]
 
 
-def test_a_language_applies_at_once_and_back(window: Window, qtbot: QtBot) -> None:
+def test_a_language_applies_at_once_in_both_directions(window: Window, qtbot: QtBot) -> None:
     english = {*texts(window)} - {"Looking for GPUs ..."}  # the search may end meanwhile
     change(window, qtbot, LANGUAGE, "zh_CN")
     assert translation.chosen_language() == "zh_CN"
@@ -70,7 +70,9 @@ def test_a_text_size_applies_at_once_and_the_slider_keeps_the_focus(window: Wind
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_what_was_there_is_still_there(window: Window, wait_for: Wait, qtbot: QtBot, keeps: bool) -> None:
+def test_the_state_of_pages_survives_a_change_of_the_look(
+    window: Window, wait_for: Wait, qtbot: QtBot, keeps: bool
+) -> None:
     from launcher.app import settings
 
     if not keeps:
@@ -107,7 +109,7 @@ def test_what_was_there_is_still_there(window: Window, wait_for: Wait, qtbot: Qt
     qtbot.waitUntil(lambda: len(now.chat.messages) == len(asked) + 2)
 
 
-def test_a_reply_under_way_is_awaited(demo: Window, qtbot: QtBot) -> None:
+def test_a_change_of_the_look_waits_for_a_running_reply(demo: Window, qtbot: QtBot) -> None:
     controller, before = demo.controller, demo.page("cockpit")
     qtbot.waitUntil(lambda: controller.view.can_ask)
     controller.set_sampling_value("ignore_eos", True)

@@ -137,7 +137,7 @@ def choose_filter(page: ModelsPage, qtbot: QtBot, value: str) -> None:
     press(qtbot, page.search.filter.button(value))
 
 
-def test_with_nothing_here_it_says_what_to_do(open_page: OpenPage, qtbot: QtBot) -> None:
+def test_an_empty_list_says_what_to_do(open_page: OpenPage, qtbot: QtBot) -> None:
     page = open_page()
     assert page.list.models  # of the catalogue
     choose_filter(page, qtbot, "here")
@@ -173,9 +173,7 @@ def test_each_model_has_its_best_file_for_the_card_first(open_page: OpenPage, qt
     assert "Why this file" in [label.text() for label in page.details.findChildren(QLabel) if label.isVisible()]
 
 
-def test_the_other_quants_are_behind_the_arrow_and_planned_when_it_is_pressed(
-    open_page: OpenPage, qtbot: QtBot
-) -> None:
+def test_other_quants_are_collapsed_and_planned_when_opened(open_page: OpenPage, qtbot: QtBot) -> None:
     page = open_page(CARD, waits=True)
     model = next(each for each in page.list.models if not each.is_planned and len(each.files) > 6)
     index = page.list.tree.find_index(model.key)
@@ -199,7 +197,7 @@ def test_the_other_quants_are_behind_the_arrow_and_planned_when_it_is_pressed(
     assert not page.list.isExpanded(page.list.tree.find_index(model.key))
 
 
-def test_files_are_listed_with_what_is_known(
+def test_local_files_are_listed_with_their_details(
     open_page: OpenPage, put: Callable[..., Path], headless_model: Path, qtbot: QtBot
 ) -> None:
     put(models_dir() / "owner" / "Demo-GGUF" / FILE)
@@ -223,7 +221,7 @@ def test_files_are_listed_with_what_is_known(
     assert said["State"] == "not verified"
 
 
-def test_another_programs_model_is_listed_planned_and_left_to_it(
+def test_a_model_of_another_program_is_listed_and_planned_but_not_deleted(
     open_page: OpenPage, put: Callable[..., Path], tmp_path: Path, window: Window, qtbot: QtBot
 ) -> None:
     store = tmp_path / ".ollama" / "models"
@@ -255,7 +253,7 @@ def test_another_programs_model_is_listed_planned_and_left_to_it(
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("free_mib", [5_500, 10_500, 48_000])
-async def test_what_has_room_comes_before_what_has_not(free_mib: int, home: Path) -> None:
+async def test_models_that_fit_come_first(free_mib: int, home: Path) -> None:
     shelf: ModelShelf | None = None
     async for each in read_shelf(MachineDescription(free_mib=free_mib, backend="cpu")):
         shelf = each
@@ -267,7 +265,7 @@ async def test_what_has_room_comes_before_what_has_not(free_mib: int, home: Path
     assert too_big == sorted(too_big)
 
 
-async def test_models_are_sorted_by_what_they_mean(home: Path, demo_model: Path) -> None:
+async def test_columns_sort_by_value(home: Path, demo_model: Path) -> None:
     target = models_dir() / "own" / "Tiny-GGUF" / FILE
     target.parent.mkdir(parents=True)
     shutil.copy(demo_model, target)
@@ -334,7 +332,7 @@ async def test_pictures_are_promised_where_the_projector_has_room(home: Path) ->
     assert not notes.get("no room for pictures", False)
 
 
-async def test_plans_are_kept_while_the_memory_is_the_same(home: Path) -> None:
+async def test_plans_are_reused_while_the_memory_is_the_same(home: Path) -> None:
     shelf = [each async for each in read_shelf(CARD)][-1]
     again = [each async for each in read_shelf(CARD, shelf)]
     assert all(
@@ -349,7 +347,7 @@ async def test_plans_are_kept_while_the_memory_is_the_same(home: Path) -> None:
     assert not any(one is two for one, two in plans if one is not None)
 
 
-def test_of_hundreds_of_models_the_others_are_planned_when_they_are_selected(
+def test_hundreds_of_models_are_planned_when_they_are_selected(
     open_page: OpenPage, put: Callable[..., Path], qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("launcher.app.model_library._FIRST_PLANNED", 1)
@@ -372,7 +370,7 @@ def test_the_demo_is_started_from_its_row(open_page: OpenPage, window: Window, q
     assert window.page_name == "cockpit"
 
 
-def test_downloads_take_one_line_at_the_bottom(open_page: OpenPage, window: Window, qtbot: QtBot) -> None:
+def test_downloads_are_collapsed_to_one_line(open_page: OpenPage, window: Window, qtbot: QtBot) -> None:
     page = open_page(CARD)
     for name in ("qwen3.5-9b-mtp:Q4_K_M", "qwen3.5-9b-mtp:Q6_K"):
         page.queue.add_download(name)
@@ -384,7 +382,7 @@ def test_downloads_take_one_line_at_the_bottom(open_page: OpenPage, window: Wind
     qtbot.waitUntil(lambda: page.downloads.height() <= 60)
 
 
-def test_verifying_shows_how_far_it_is_and_what_came_of_it(
+def test_verification_shows_its_progress_and_result(
     open_page: OpenPage, put: Callable[..., Path], qtbot: QtBot
 ) -> None:
     path = put(models_dir() / "mine.gguf")
@@ -406,7 +404,7 @@ def test_verifying_shows_how_far_it_is_and_what_came_of_it(
     qtbot.waitUntil(lambda: not page.details.start.isEnabled())
 
 
-def test_deleting_takes_a_second_press(open_page: OpenPage, put: Callable[..., Path], qtbot: QtBot) -> None:
+def test_deleting_needs_a_second_press(open_page: OpenPage, put: Callable[..., Path], qtbot: QtBot) -> None:
     path = put(models_dir() / "mine.gguf")
     page = open_page()
     choose_file(page, "mine.gguf")
@@ -422,7 +420,7 @@ def test_deleting_takes_a_second_press(open_page: OpenPage, put: Callable[..., P
     assert "8.6 MB freed" in page.banner.text.text()
 
 
-def test_what_is_served_is_not_deleted_and_its_use_is_kept(
+def test_a_served_model_is_not_deleted_and_its_last_use_is_recorded(
     open_page: OpenPage, put: Callable[..., Path], window: Window, qtbot: QtBot
 ) -> None:
     path = put(models_dir() / "mine.gguf")
@@ -441,7 +439,7 @@ def test_what_is_served_is_not_deleted_and_its_use_is_kept(
     assert window.page_name == "cockpit"
 
 
-def test_a_file_and_a_folder_that_are_dropped_are_listed(
+def test_a_dropped_file_and_folder_are_listed(
     open_page: OpenPage, put: Callable[..., Path], tmp_path: Path, qtbot: QtBot
 ) -> None:
     file, other = put(tmp_path / "one.gguf"), put(tmp_path / "more" / "two.gguf")
@@ -461,7 +459,7 @@ def test_a_file_and_a_folder_that_are_dropped_are_listed(
     assert page.list.isVisible()
 
 
-def test_folders_and_several_files_are_taken_anywhere_in_the_window(
+def test_folders_and_several_files_can_be_dropped_anywhere_in_the_window(
     open_page: OpenPage, put: Callable[..., Path], tmp_path: Path, window: Window, qtbot: QtBot
 ) -> None:
     one, two = put(tmp_path / "a" / "one.gguf"), put(tmp_path / "b" / "two.gguf")
@@ -471,7 +469,7 @@ def test_folders_and_several_files_are_taken_anywhere_in_the_window(
     qtbot.waitUntil(lambda: names(page) == ["one.gguf", "two.gguf"])
 
 
-def test_what_downloads_left_is_shown_and_deleted(open_page: OpenPage, qtbot: QtBot) -> None:
+def test_leftovers_of_downloads_are_shown_and_deleted(open_page: OpenPage, qtbot: QtBot) -> None:
     target = models_dir() / "m.gguf"
     target.parent.mkdir(parents=True)
     part_path(target).write_bytes(b"x" * 60_000)
@@ -500,7 +498,7 @@ def repo(hub: Hub, demo_model: Path) -> Iterator[str]:
     shutil.rmtree(folder)
 
 
-def test_a_link_is_shown_with_its_files_and_got_from_its_row(
+def test_a_link_is_shown_with_its_files_and_downloaded_from_its_row(
     open_page: OpenPage, repo: str, window: Window, hub: Hub, qtbot: QtBot
 ) -> None:
     page = open_page(CARD)
@@ -533,7 +531,7 @@ def test_a_link_is_shown_with_its_files_and_got_from_its_row(
     qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY)
 
 
-def test_the_other_files_of_a_repository_stay_after_one_was_downloaded(
+def test_other_files_of_a_repository_stay_listed_after_a_download(
     open_page: OpenPage, repo: str, hub: Hub, qtbot: QtBot
 ) -> None:
     shutil.copy(hub.folder / repo / FILE, hub.folder / repo / "demo-Q8_0.gguf")
@@ -552,7 +550,7 @@ def test_the_other_files_of_a_repository_stay_after_one_was_downloaded(
     assert model.first.local is not None
 
 
-def test_an_address_is_typed_and_downloaded(open_page: OpenPage, repo: str, qtbot: QtBot) -> None:
+def test_a_typed_address_is_downloaded(open_page: OpenPage, repo: str, qtbot: QtBot) -> None:
     page = open_page(CARD)
     press(qtbot, page.add_button)
     assert page.add_card.isVisible()
@@ -564,7 +562,7 @@ def test_an_address_is_typed_and_downloaded(open_page: OpenPage, repo: str, qtbo
     assert not page.add_card.isVisible()
 
 
-def test_an_address_from_elsewhere_asks_for_its_checksum(open_page: OpenPage, window: Window, qtbot: QtBot) -> None:
+def test_an_address_of_another_site_asks_for_its_checksum(open_page: OpenPage, window: Window, qtbot: QtBot) -> None:
     page = open_page()
     window.show_page("about")
     QGuiApplication.clipboard().setText("https://files.example/some/model.gguf")
@@ -576,9 +574,7 @@ def test_an_address_from_elsewhere_asks_for_its_checksum(open_page: OpenPage, wi
     assert not page.add_card.show_button.isEnabled()
 
 
-def test_a_download_starts_its_model_if_that_was_asked_for(
-    open_page: OpenPage, repo: str, window: Window, qtbot: QtBot
-) -> None:
+def test_a_download_can_start_its_model(open_page: OpenPage, repo: str, window: Window, qtbot: QtBot) -> None:
     page = open_page(CARD)
     page.show_hub_model(repo)
     qtbot.waitUntil(lambda: page.details.download_and_start.isVisible() and page.details.title.text() == "MTP demo")
@@ -589,7 +585,7 @@ def test_a_download_starts_its_model_if_that_was_asked_for(
     assert window.controller.launch.options.model.name == FILE
 
 
-def test_the_hub_is_searched_when_the_user_allows_it(open_page: OpenPage, repo: str, hub: Hub, qtbot: QtBot) -> None:
+def test_the_hub_is_searched_with_consent(open_page: OpenPage, repo: str, hub: Hub, qtbot: QtBot) -> None:
     page = open_page(CARD)
     hub.requests()
     qtbot.keyClicks(page.search.field, "window demo")
@@ -616,7 +612,7 @@ def test_the_hub_is_searched_when_the_user_allows_it(open_page: OpenPage, repo: 
     assert len(page.list.models) > 10
 
 
-def test_a_hub_that_does_not_answer_is_tried_again(
+def test_a_hub_that_does_not_answer_can_be_tried_again(
     open_page: OpenPage, repo: str, hub: Hub, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = open_page(CARD)
@@ -629,7 +625,7 @@ def test_a_hub_that_does_not_answer_is_tried_again(
     qtbot.waitUntil(lambda: "found on Hugging Face" in page.hub_line.text.text())
 
 
-def test_without_a_network_it_says_where_it_searched(
+def test_without_a_network_the_failed_search_is_explained(
     open_page: OpenPage, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -653,7 +649,7 @@ def test_a_search_that_finds_nothing_leads_to_a_link(
     assert page.add_card.address.hasFocus() or not page.isActiveWindow()
 
 
-def test_a_download_that_cannot_be_says_why(open_page: OpenPage, hub: Hub, qtbot: QtBot) -> None:
+def test_an_impossible_download_is_explained(open_page: OpenPage, hub: Hub, qtbot: QtBot) -> None:
     page = open_page()
     page.queue.add_download("nobody/Nothing-GGUF:x.gguf")
     assert page.downloads.isVisible()
@@ -668,7 +664,7 @@ def test_a_download_that_cannot_be_says_why(open_page: OpenPage, hub: Hub, qtbot
     qtbot.waitUntil(lambda: page.queue.snapshot.jobs[0].state.value == "cancelled")
 
 
-def test_what_cannot_be_added_is_not_left_as_if_it_were(open_page: OpenPage, hub: Hub, qtbot: QtBot) -> None:
+def test_a_refused_download_is_not_shown_as_added(open_page: OpenPage, hub: Hub, qtbot: QtBot) -> None:
     page = open_page()
     page.queue.add_download("nobody/Nothing-GGUF:Q4_K_M")
     assert page.downloads.isVisible()
@@ -677,7 +673,7 @@ def test_what_cannot_be_added_is_not_left_as_if_it_were(open_page: OpenPage, hub
     assert "nobody/Nothing-GGUF" in page.banner.text.text()
 
 
-def test_a_queue_that_was_left_goes_on_with_the_window(
+def test_an_interrupted_queue_resumes_with_the_window(
     repo: str, home: Path, window: Window, qtbot: QtBot, open_page: OpenPage
 ) -> None:
     """As after a crash, or an `add` on the command line."""
@@ -700,7 +696,7 @@ def test_a_queue_that_was_left_goes_on_with_the_window(
     qtbot.waitUntil(lambda: page.queue.snapshot.jobs[0].state.value == "cancelled")
 
 
-def test_a_key_leads_to_the_search_and_another_to_the_list(open_page: OpenPage, qtbot: QtBot) -> None:
+def test_keys_move_the_focus_to_the_search_and_the_list(open_page: OpenPage, qtbot: QtBot) -> None:
     page = open_page(CARD)
     page.list.setFocus()
     qtbot.keyClick(page.list, Qt.Key.Key_F, Qt.KeyboardModifier.ControlModifier)
@@ -726,14 +722,14 @@ def test_a_narrow_page_has_the_details_in_a_drawer(open_page: OpenPage, window: 
     assert not page.details.isVisible()
 
 
-def test_columns_go_one_after_the_other() -> None:
+def test_columns_are_hidden_one_by_one() -> None:
     shown = [tuple(Columns.for_width(width).places) for width in (900, 700, 580, 500, 300)]
     assert shown[0] == ("fit", "file", "speed", "context", "size")
     assert [len(each) for each in shown] == sorted((len(each) for each in shown), reverse=True)
     assert shown[-1] == ("fit",)
 
 
-def test_no_sentence_of_the_page_names_a_command(open_page: OpenPage, window: Window) -> None:
+def test_no_sentence_of_the_page_contains_a_command(open_page: OpenPage, window: Window) -> None:
     """A user of the window has no terminal."""
     page = open_page(MachineDescription(gpu="RTX 3060"), waits=True)
     said = []
@@ -747,7 +743,7 @@ def test_no_sentence_of_the_page_names_a_command(open_page: OpenPage, window: Wi
     assert without_flags("It fits (--ctx 4096), slower.") == "It fits, slower."
 
 
-def test_a_screen_reader_hears_a_row_as_a_sentence(open_page: OpenPage) -> None:
+def test_a_screen_reader_gets_a_row_as_a_sentence(open_page: OpenPage) -> None:
     page = open_page(CARD, waits=True)
     model: LibraryModel = page.list.models[0]
     heard = page.list.tree.data(page.list.tree.find_index(model.key), Qt.ItemDataRole.AccessibleTextRole)
@@ -755,7 +751,7 @@ def test_a_screen_reader_hears_a_row_as_a_sentence(open_page: OpenPage) -> None:
         assert part in heard
 
 
-def test_a_files_name_is_never_html(put: Callable[..., Path], open_page: OpenPage, window: Window) -> None:
+def test_a_file_name_is_never_rendered_as_html(put: Callable[..., Path], open_page: OpenPage, window: Window) -> None:
     put(models_dir() / "a <img src='x.png'> b.gguf")
     page = open_page()
     choose_file(page, "a <img src='x.png'> b.gguf")
@@ -772,7 +768,7 @@ def ends(handle: WorkHandle[Any]) -> threading.Event:
     return ended
 
 
-def test_what_came_of_a_verification_that_was_stopped_is_not_said(
+def test_the_result_of_a_stopped_verification_is_not_shown(
     put: Callable[..., Path], open_page: OpenPage, qtbot: QtBot
 ) -> None:
     put(models_dir() / "one.gguf")

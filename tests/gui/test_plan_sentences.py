@@ -25,7 +25,7 @@ def chinese() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("backend", ["cuda", "cpu"])
-def test_no_part_of_a_reason_stays_english(backend: str) -> None:
+def test_every_part_of_a_reason_is_translated(backend: str) -> None:
     """Notes of the catalogue and of its sources are quoted as they are."""
     catalogue = load_catalogue()
     quoted = {preset.note for entry in catalogue.models for preset in entry.presets}

@@ -54,7 +54,7 @@ def view_model_of(controller: Controller) -> ViewModel:
 
 
 class TestMarks:
-    def test_what_the_controller_tells_becomes_marks(self, panel: PlotPanel, controller: Controller) -> None:
+    def test_events_of_the_controller_become_marks(self, panel: PlotPanel, controller: Controller) -> None:
         model, marks = view_model_of(controller), panel.marks
         controller.inputs  # noqa: B018 -- nothing ran yet
         for state in (ServerState.PREPARING, ServerState.LOADING, ServerState.WARMING_UP, ServerState.READY):
@@ -89,7 +89,7 @@ class TestMarks:
             (MarkKind.STOPPED, "Stopped"),
         ]
 
-    def test_a_pause_of_which_the_news_comes_late_takes_the_place_of_its_restart(self, controller: Controller) -> None:
+    def test_a_gap_that_is_reported_late_replaces_the_mark_of_its_restart(self, controller: Controller) -> None:
         now_s = 0.0
         marks = MarkLog(controller, lambda: None, lambda: now_s)
         view_model_of(controller).update(status=ServerStatus(ServerState.RESTARTING))
@@ -100,7 +100,7 @@ class TestMarks:
         result = marks.between(0, now_s)
         assert [(mark.kind, mark.time_s) for mark in result] == [(MarkKind.HANDOVER, 0.0), (MarkKind.READY, 1.0)]
 
-    def test_what_was_read_for_a_request_stands_at_its_first_token(self, controller: Controller) -> None:
+    def test_the_figures_of_a_prompt_are_marked_at_its_first_token(self, controller: Controller) -> None:
         now_s = 0.0
         marks = MarkLog(controller, lambda: None, lambda: now_s)
         view_model_of(controller).update(replying=True)
@@ -121,9 +121,7 @@ class TestMarks:
             (5.0, "5 tokens read, 0 reused"),
         ]
 
-    def test_a_pause_that_streams_outlived_is_shaded_in_place_of_a_restart(
-        self, panel: PlotPanel, controller: Controller
-    ) -> None:
+    def test_a_gap_in_streams_is_shaded_in_place_of_the_restart(self, panel: PlotPanel, controller: Controller) -> None:
         fill(panel)
         view_model_of(controller).update(status=ServerStatus(ServerState.RESTARTING))
         view_model_of(controller).update(status=ServerStatus(ServerState.READY))
@@ -145,7 +143,7 @@ class TestMarks:
         x, y = (overlay.area.left() + (start + end) / 2 * overlay.area.width(), overlay.area.bottom() - 3)
         assert overlay.grab().toImage().pixelColor(round(x), round(y)) != plain.pixelColor(round(x), round(y))
 
-    def test_each_kind_is_painted_and_told_apart(self, panel: PlotPanel) -> None:
+    def test_each_kind_of_mark_is_painted_differently(self, panel: PlotPanel) -> None:
         fill(panel)
         pictures = set()
         for kind in MarkKind:
@@ -161,7 +159,7 @@ class TestMarks:
             pictures.add(bytes(strip.convertToFormat(QImage.Format.Format_RGB32).constBits()))
         assert len(pictures) == len(MarkKind)
 
-    def test_words_come_by_keyboard_from_mark_to_mark(self, panel: PlotPanel) -> None:
+    def test_marks_are_read_by_keyboard(self, panel: PlotPanel) -> None:
         fill(panel)
         panel.marks.append(Mark(kept(panel).newest_s, MarkKind.SPILL, "Weights are in system memory."))
         panel.add_samples([sampled(kept(panel).newest_s + 20)])
@@ -183,7 +181,7 @@ class TestPointer:
         x = overlay.area.left() + share * overlay.area.width()
         QTest.mouseMove(overlay, QPoint(round(x), round(overlay.area.center().y())))
 
-    def test_a_line_and_a_value_per_series_in_all_plots(self, panel: PlotPanel) -> None:
+    def test_hovering_shows_a_line_and_a_value_per_series_in_all_plots(self, panel: PlotPanel) -> None:
         start_s = time.monotonic() - 300
         steps = [sampled(start_s + i / 10, tokens_per_second=100.0 if i < 1_500 else 300.0) for i in range(3_000)]
         panel.add_samples(steps)
@@ -207,13 +205,13 @@ class TestPointer:
         chart_of(power).overlay.pointer_left.emit()
         assert chart_of(rate).overlay.hover is None
 
-    def test_the_real_pointer_does_it(self, panel: PlotPanel, qtbot: QtBot) -> None:
+    def test_the_system_pointer_works(self, panel: PlotPanel, qtbot: QtBot) -> None:
         fill(panel)
         with qtbot.waitSignal(chart_of(panel.rows["rate"]).overlay.hovered):
             self.move(panel.rows["rate"], 0.5)
         assert hover_rows(panel.rows["acceptance"])["Draft acceptance"] == "79.0 %"
 
-    def test_arrow_keys_read_values_too(self, panel: PlotPanel) -> None:
+    def test_arrow_keys_read_values(self, panel: PlotPanel) -> None:
         fill(panel)
         QTest.keyClick(panel, Qt.Key.Key_Left)
         drawn(panel)
@@ -226,7 +224,7 @@ class TestPointer:
         assert second.x < first.x
         assert "Tokens per second 200.0 t/s" in panel.board.accessibleDescription()
 
-    def test_the_wheel_zooms_all_plots_and_home_goes_back(self, panel: PlotPanel) -> None:
+    def test_the_wheel_zooms_all_plots_and_home_resets(self, panel: PlotPanel) -> None:
         fill(panel)
         overlay = chart_of(panel.rows["power"]).overlay
         place = overlay.area.center()
@@ -244,7 +242,7 @@ class TestPointer:
         QTest.keyClick(panel, Qt.Key.Key_Home)
         assert panel.span.length_s == 300
 
-    def test_dragging_pans_and_holds_and_a_double_click_is_live_again(self, panel: PlotPanel) -> None:
+    def test_dragging_pans_and_holds_and_a_double_click_returns_to_live(self, panel: PlotPanel) -> None:
         fill(panel, 1_200)
         overlay = chart_of(panel.rows["rate"]).overlay
         middle = overlay.area.center().toPoint()
@@ -264,7 +262,7 @@ class TestPointer:
         assert panel.span.live
         assert panel.span.end_s == kept(panel).newest_s
 
-    def test_the_button_holds_and_goes_live(self, panel: PlotPanel, qtbot: QtBot) -> None:
+    def test_the_button_holds_and_returns_to_live(self, panel: PlotPanel, qtbot: QtBot) -> None:
         fill(panel)
         button = panel.head._pause
         qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
@@ -282,7 +280,7 @@ class TestExport:
         with path.open(encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))
 
-    def test_the_table_is_what_is_shown_with_units_and_both_times(
+    def test_the_exported_table_has_the_shown_values_with_units_and_both_times(
         self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path
     ) -> None:
         fill(panel, 600)
@@ -308,7 +306,7 @@ class TestExport:
         assert last["marks"] == "'=a notice, with a comma"
         assert "Saved: " in panel.head._text.text()
 
-    def test_the_picture_is_of_the_plots(self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path) -> None:
+    def test_the_exported_picture_shows_the_plots(self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path) -> None:
         fill(panel)
         with qtbot.waitSignal(panel.exported) as caught:
             panel.export_png(tmp_path)
@@ -320,25 +318,25 @@ class TestExport:
         }
         assert blue.rgb() in colours
 
-    def test_a_folder_that_is_not_there_is_reported_in_place(
-        self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path
-    ) -> None:
+    def test_a_missing_folder_is_reported_in_place(self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path) -> None:
         fill(panel)
         panel.export_csv(tmp_path / "missing")
         qtbot.waitUntil(lambda: "could not be written" in panel.head._text.text())
 
-    def test_two_exports_in_one_second_have_two_names(self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path) -> None:
+    def test_two_exports_in_one_second_have_different_names(
+        self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path
+    ) -> None:
         fill(panel)
         for count in (1, 2):
             with qtbot.waitSignal(panel.exported):
                 panel.export_csv(tmp_path)
             assert len(list(tmp_path.iterdir())) == count
 
-    def test_without_samples_there_is_nothing(self, panel: PlotPanel, tmp_path: Path) -> None:
+    def test_without_samples_nothing_is_exported(self, panel: PlotPanel, tmp_path: Path) -> None:
         panel.export_csv(tmp_path)
         assert panel.head._text.text() == "There is nothing to export yet."
 
-    def test_every_name_is_exported_once(self) -> None:
+    def test_every_quantity_is_exported_once(self) -> None:
         titles = [
             (quantity.title.format(n=quantity.draft_position), quantity.unit) for quantity in exported_quantities()
         ]

@@ -28,7 +28,7 @@ def filled(count: int, capacity: int = 36_600, period_s: float = 0.1) -> Samples
 
 
 class TestSamples:
-    def test_an_hour_at_10_hz_is_kept_and_no_more(self) -> None:
+    def test_one_hour_at_10_hz_is_kept(self) -> None:
         samples = filled(80_000)
         assert samples.newest_s == pytest.approx(100 + 7_999.9)
         assert samples.oldest_s == pytest.approx(samples.newest_s - 3_600)
@@ -39,7 +39,7 @@ class TestSamples:
         assert 36_000 <= len(values) <= 36_002
 
     @pytest.mark.parametrize("count", [1, 7, 50, 51, 99, 100, 101, 149, 150, 151, 1_000])
-    def test_any_stretch_is_right_however_often_the_ring_went_round(self, count: int) -> None:
+    def test_any_range_is_correct_after_the_ring_has_wrapped(self, count: int) -> None:
         samples = filled(count, capacity=50)
         first = max(0, count - 50)
         part = samples.slice_between(0, 10_000)
@@ -47,11 +47,11 @@ class TestSamples:
         assert samples.times(part) == pytest.approx([100 + i * 0.1 for i in range(first, count)])
         assert samples.wall_times(part) == pytest.approx([5_000 + i * 0.1 for i in range(first, count)])
 
-    def test_a_stretch_takes_one_more_on_either_side_so_that_lines_reach_the_edges(self) -> None:
+    def test_a_range_includes_one_more_sample_on_each_side(self) -> None:
         samples = filled(100)
         assert list(samples.values("x", samples.slice_between(102.05, 102.25))) == [20, 21, 22, 23]
 
-    def test_what_is_unknown_is_a_gap_also_in_a_series_that_comes_later(self) -> None:
+    def test_unknown_values_are_gaps(self) -> None:
         samples = Samples()
         samples.add(1.0, 1.0, {"a": 1.0})
         samples.add(1.1, 1.1, {"a": None, "b": 2.0})
@@ -65,19 +65,19 @@ class TestSamples:
         assert samples.value_at("a", 1) is None
         assert samples.value_at("never", 1) is None
 
-    def test_samples_far_apart_are_not_joined(self) -> None:
+    def test_samples_that_are_far_apart_are_not_joined(self) -> None:
         samples = Samples()
         for time_s in (1.0, 2.0, 9.0):
             samples.add(time_s, time_s, {"a": time_s})
         assert [*map(str, samples.values("a", samples.slice_between(0, 10)))] == ["1.0", "2.0", "nan", "9.0"]
 
-    def test_a_clock_that_stands_still_or_goes_back_adds_nothing(self) -> None:
+    def test_a_clock_that_stops_or_goes_back_adds_nothing(self) -> None:
         samples = filled(3)
         samples.add(100.0, 1.0, {"x": 9.0})
         samples.add(samples.newest_s, 1.0, {"x": 9.0})
         assert len(samples) == 3
 
-    def test_means_and_the_nearest_sample(self) -> None:
+    def test_means_and_nearest_samples_are_found(self) -> None:
         samples = filled(100)
         assert samples.mean("x", 101.0, 102.0) == pytest.approx(15.0, abs=0.51)
         assert samples.mean("x", 0, 50) is None
@@ -93,7 +93,7 @@ class TestSamples:
 class TestDecimation:
     @pytest.mark.parametrize("at", [0, 1, 4_999, 17_777, 35_998, 35_999])
     @pytest.mark.parametrize("peak", [1e4, -1e4])
-    def test_one_peak_of_an_hour_is_seen_in_500_pixels(self, at: int, peak: float) -> None:
+    def test_one_peak_in_an_hour_is_visible_in_500_pixels(self, at: int, peak: float) -> None:
         times = 1_000 + np.arange(36_000) * 0.1
         values = np.random.default_rng(at).normal(100, 5, 36_000)
         values[at] = peak
@@ -109,7 +109,7 @@ class TestDecimation:
         st.floats(0.05, 60.0),
         st.floats(0.0, 1e6),
     )
-    def test_highest_and_lowest_are_always_there_and_only_real_values_are(
+    def test_decimation_keeps_highest_and_lowest_values(
         self, values: list[float], width_s: float, start_s: float
     ) -> None:
         data = np.array(values)
@@ -129,7 +129,7 @@ class TestDecimation:
         assert columns.times[empty].min() == pytest.approx(30.0)
         assert columns.times[empty].max() == pytest.approx(60.0)
 
-    def test_columns_keep_their_samples_while_time_goes_on(self) -> None:
+    def test_columns_keep_their_samples_as_time_advances(self) -> None:
         """Else the curve would flicker while it moves."""
         samples = filled(3_100)
         shown = []
@@ -143,7 +143,7 @@ class TestDecimation:
         assert len(common) > 450
         assert all(shown[0][time_s] == shown[1][time_s] == shown[2][time_s] for time_s in common)
 
-    def test_few_samples_are_drawn_as_they_are(self) -> None:
+    def test_few_samples_are_not_decimated(self) -> None:
         times, values = np.arange(50) * 0.1, np.arange(50.0)
         columns = Columns.group(times, 0.01)
         assert columns.times is times
@@ -156,11 +156,11 @@ class TestSpan:
         span.set_recorded(1_000.0, 1_000.0 + there_s)
         return span
 
-    def test_it_shows_the_last_five_minutes_and_less_while_there_is_less(self) -> None:
+    def test_the_range_grows_to_the_last_five_minutes(self) -> None:
         for there_s, length_s in ((0, 30), (31, 60), (59, 60), (61, 120), (130, 300), (4_000, 300)):
             assert self.live(there_s).length_s == length_s
 
-    def test_live_goes_along_and_held_stands(self) -> None:
+    def test_a_live_range_moves_and_a_held_one_does_not(self) -> None:
         span = self.live()
         span.hold()
         span.set_recorded(1_000.0, 6_000.0)
@@ -168,7 +168,7 @@ class TestSpan:
         span.go_live()
         assert (span.end_s, span.live) == (6_000.0, True)
 
-    def test_a_wheel_over_a_moment_leaves_it_where_it_is(self) -> None:
+    def test_zooming_at_a_moment_keeps_its_place(self) -> None:
         span = self.live()
         span.pan(1_000)
         at_s = span.start_s + 100
@@ -177,7 +177,7 @@ class TestSpan:
         assert span.length_s == pytest.approx(300 / 1.25**2)
         assert span.share_at(at_s) == pytest.approx(share)
 
-    def test_zoom_of_live_keeps_now_at_the_edge_and_has_ends(self) -> None:
+    def test_zooming_a_live_range_keeps_now_at_the_edge_within_limits(self) -> None:
         span = self.live()
         span.zoom(3, 4_800.0)
         assert span.live
@@ -187,7 +187,7 @@ class TestSpan:
         span.zoom(-100, 5_000.0)
         assert span.length_s == LONGEST_S
 
-    def test_panning_stops_at_both_ends_and_is_live_again_at_the_newest(self) -> None:
+    def test_panning_stops_at_both_ends_and_becomes_live_at_the_newest(self) -> None:
         span = self.live()
         span.pan(-50)
         assert span.live
@@ -198,14 +198,14 @@ class TestSpan:
         assert span.live
         assert span.end_s == 5_000.0
 
-    def test_home_is_live_and_as_long_as_usual(self) -> None:
+    def test_home_returns_to_live_and_the_default_length(self) -> None:
         span = self.live()
         span.zoom(5, 5_000.0)
         span.pan(500)
         span.reset()
         assert (span.live, span.length_s, span.end_s) == (True, 300.0, 5_000.0)
 
-    def test_a_moment_is_brought_into_sight(self) -> None:
+    def test_a_moment_outside_is_scrolled_into_view(self) -> None:
         span = self.live()
         span.scroll_to(4_900.0)
         assert span.live
@@ -216,7 +216,7 @@ class TestSpan:
 class TestTicks:
     @settings(deadline=None)  # the machine may be busy
     @given(st.floats(0.001, 1e7), st.integers(1, 5))
-    def test_values_get_round_ticks_no_more_than_asked(self, top: float, most: int) -> None:
+    def test_values_have_round_ticks_up_to_a_number(self, top: float, most: int) -> None:
         step = tick_step(top, most)
         assert top / step <= most + 0.02
         digits = step / 10 ** math.floor(math.log10(step) + 1e-9)
@@ -224,11 +224,11 @@ class TestTicks:
 
     @settings(deadline=None)  # the machine may be busy
     @given(st.floats(0.0, 1e7))
-    def test_the_axis_ends_at_a_round_value_a_little_above(self, value: float) -> None:
+    def test_the_axis_ends_at_a_round_value_above(self, value: float) -> None:
         top = round_up_nicely(value, 10.0)
         assert max(value, 10.0) <= top <= max(1.8 * value, 10.0)
 
-    def test_time_before_now(self) -> None:
+    def test_relative_times_are_formatted(self) -> None:
         step_s, places = ticks_before(300, 6)
         assert [format_time_before_now(-place, step_s) for place in places] == [
             "now",
@@ -241,7 +241,7 @@ class TestTicks:
         step_s, places = ticks_before(60, 6)
         assert [format_time_before_now(-place, step_s) for place in places][1] == "-10 s"
 
-    def test_time_by_the_clock_is_round(self) -> None:
+    def test_clock_times_are_round(self) -> None:
         end_s = 1_700_000_012.3
         step_s, places = ticks_by_clock(end_s, 300, 6)
         assert step_s == 60

@@ -63,7 +63,7 @@ def launch(home: Path) -> Launch:
     return Launch(EngineCommand([], {}, model.parent), build, read_model(model), 4_096, ServeOptions(model=model))
 
 
-def test_numbers_come_with_their_unit_and_their_change_in_a_minute(panel: PlotPanel) -> None:
+def test_figures_have_their_unit_and_their_change_in_a_minute(panel: PlotPanel) -> None:
     fill(panel)
     panel.add_samples([sampled(kept(panel).newest_s + 0.1, tokens_per_second=212.5, gpu_power_w=290.0)])
     drawn(panel)
@@ -79,7 +79,7 @@ def test_numbers_come_with_their_unit_and_their_change_in_a_minute(panel: PlotPa
     assert spoken_value(panel.rows["rate"]).startswith("Tokens per second: 1,212 t/s"), "no decimals in thousands"
 
 
-def test_each_line_has_its_text_at_its_end_and_none_covers_another(panel: PlotPanel) -> None:
+def test_labels_at_line_ends_do_not_overlap(panel: PlotPanel) -> None:
     fill(panel)
     texts = {name: [each.text for each in chart_of(row).overlay.labels] for name, row in panel.rows.items()}
     assert texts["rate"] == ["now 200.0"]
@@ -91,7 +91,7 @@ def test_each_line_has_its_text_at_its_end_and_none_covers_another(panel: PlotPa
     assert move_apart([-20, 40], 10, 0, 100) == [0, 40]
 
 
-def test_what_ended_keeps_its_last_value_with_its_age_and_the_plot_has_a_gap(panel: PlotPanel) -> None:
+def test_a_series_that_ended_keeps_its_last_value_with_its_age_and_a_gap(panel: PlotPanel) -> None:
     start_s = fill(panel, 60)
     panel.add_samples([sampled(start_s + 60 + i / 10, tokens_per_second=None) for i in range(50)])
     drawn(panel)
@@ -101,7 +101,7 @@ def test_what_ended_keeps_its_last_value_with_its_age_and_the_plot_has_a_gap(pan
     assert curve.yData[0] == 200.0
 
 
-def test_a_sample_between_two_gaps_is_a_dot(panel: PlotPanel) -> None:
+def test_a_sample_between_two_gaps_is_drawn_as_a_dot(panel: PlotPanel) -> None:
     start_s = time.monotonic() - 10
     rates = [None, 150.0, None, 200.0, 210.0, None]
     panel.add_samples([sampled(start_s + i / 10, tokens_per_second=rate) for i, rate in enumerate(rates)])
@@ -112,14 +112,14 @@ def test_a_sample_between_two_gaps_is_a_dot(panel: PlotPanel) -> None:
     assert shown == [(210, theme.DARK.rate.lower()), (150, theme.DARK.rate.lower())]
 
 
-def test_before_anything_is_read_a_dash_says_why(panel: PlotPanel) -> None:
+def test_a_dash_with_the_reason_is_shown_before_the_first_reading(panel: PlotPanel) -> None:
     assert spoken_value(panel.rows["rate"]) == "Tokens per second: – Not read yet."  # noqa: RUF001 -- an en dash
     panel.add_samples([sampled(time.monotonic(), tokens_per_second=None)])
     drawn(panel)
     assert spoken_value(panel.rows["rate"]) == "Tokens per second: – No reply is being generated."  # noqa: RUF001
 
 
-def test_nothing_moves_while_numbers_change(panel: PlotPanel) -> None:
+def test_the_layout_does_not_move_while_figures_change(panel: PlotPanel) -> None:
     fill(panel, 130)
     read_out = panel.rows["rate"].read_out
 
@@ -138,7 +138,7 @@ def test_nothing_moves_while_numbers_change(panel: PlotPanel) -> None:
         assert places() == before
 
 
-def test_without_a_gpu_its_plots_are_absent_for_one_reason_and_the_host_is_shown(panel: PlotPanel) -> None:
+def test_without_a_gpu_its_plots_are_replaced_by_one_reason_and_host_plots(panel: PlotPanel) -> None:
     fill(panel, gpu=False)
     shown = [name for name, row in panel.rows.items() if row.isVisible()]
     assert shown == ["rate", "acceptance", "temperature", "host", "processor"]
@@ -155,7 +155,7 @@ def test_without_a_gpu_its_plots_are_absent_for_one_reason_and_the_host_is_shown
     assert shown == ["rate", "acceptance", "vram", "temperature", "power", "clock"]
 
 
-def test_each_plot_has_its_own_scale_and_it_goes_where_the_values_go(panel: PlotPanel) -> None:
+def test_each_plot_has_its_own_scale_that_follows_the_values(panel: PlotPanel) -> None:
     fill(panel)
 
     def ends() -> dict[str, tuple[float, float]]:
@@ -178,14 +178,14 @@ def test_each_plot_has_its_own_scale_and_it_goes_where_the_values_go(panel: Plot
     }  # fmt: skip
 
 
-def test_where_the_driver_does_not_tell_whose_memory_it_is_all_that_is_used_is_drawn(panel: PlotPanel) -> None:
+def test_all_used_memory_is_drawn_if_the_driver_does_not_list_processes(panel: PlotPanel) -> None:
     start_s = time.monotonic() - 10
     panel.add_samples([sampled(start_s + i / 10, engine_vram_mib=None, others_vram_mib=None) for i in range(100)])
     drawn(panel)
     assert chart_of(panel.rows["vram"]).curves["vram_used_mib"].yData[-1] == pytest.approx(21.0)
 
 
-def test_a_peak_of_one_sample_is_seen_in_an_hour(panel: PlotPanel) -> None:
+def test_a_peak_of_one_sample_is_visible_in_an_hour(panel: PlotPanel) -> None:
     start_s = time.monotonic() - 3_600
     usual, peak = sampled(start_s), sampled(start_s, tokens_per_second=900.0)
     batch = [replace(peak if i == 17_777 else usual, time_s=start_s + i / 10) for i in range(36_000)]
@@ -197,7 +197,7 @@ def test_a_peak_of_one_sample_is_seen_in_an_hour(panel: PlotPanel) -> None:
     assert max(curve.yData) == 900.0
 
 
-def test_the_limit_and_the_rate_without_mtp_are_lines_and_the_mean_is_a_share_of_the_limit(panel: PlotPanel) -> None:
+def test_the_limit_and_the_rate_without_mtp_are_drawn_as_lines(panel: PlotPanel) -> None:
     fill(panel)
     panel.references.set_limit(Reading(250.0))
     panel.references.set_baseline(171.2)
@@ -219,7 +219,7 @@ def test_the_limit_and_the_rate_without_mtp_are_lines_and_the_mean_is_a_share_of
     assert "Nobody tells the bandwidth." in panel.rows["rate"].read_out.caption.toolTip()
 
 
-def test_another_server_begins_with_no_figures_of_the_one_before(
+def test_another_server_starts_without_earlier_figures(
     panel: PlotPanel, controller: Controller, launch: Launch
 ) -> None:
     """The old one's mean stood over the new one's limit: "302.6 t/s, 466 % of the limit"."""
@@ -243,7 +243,7 @@ def test_another_server_begins_with_no_figures_of_the_one_before(
 
 
 @pytest.mark.parametrize("status", [ServerStatus(), ServerStatus(ServerState.FAILED)])
-def test_when_nothing_runs_no_number_looks_like_now(
+def test_without_a_server_no_figure_looks_current(
     panel: PlotPanel, controller: Controller, status: ServerStatus
 ) -> None:
     fill(panel)
@@ -266,7 +266,7 @@ def test_when_nothing_runs_no_number_looks_like_now(
     assert spoken_value(panel.rows["temperature"]) == "Temperature: 71 °C"
 
 
-def test_throttling_is_reported_with_its_reason_and_for_five_minutes_after(panel: PlotPanel) -> None:
+def test_throttling_is_shown_with_its_reason_and_for_five_minutes_after(panel: PlotPanel) -> None:
     start_s = fill(panel, 60)
     hot = sampled(start_s + 61)
     panel.add_samples([MonitorSnapshot(hot.time_s, hot.readings, None, GpuActivity((), ("power limit",), {}))])
@@ -280,7 +280,7 @@ def test_throttling_is_reported_with_its_reason_and_for_five_minutes_after(panel
     assert panel.rows["clock"].aside == "no throttling"
 
 
-def test_samples_that_came_before_the_plots_are_kept(controller: Controller, qtbot: QtBot) -> None:
+def test_samples_before_the_plots_were_built_are_kept(controller: Controller, qtbot: QtBot) -> None:
     panel = PlotPanel(controller)
     qtbot.addWidget(panel)
     controller.sampled.emit([sampled(1.0), sampled(1.1)])
@@ -289,7 +289,7 @@ def test_samples_that_came_before_the_plots_are_kept(controller: Controller, qtb
     assert len(kept(panel)) == 2
 
 
-def test_the_plots_load_by_themselves_after_the_first_paint(controller: Controller, qtbot: QtBot) -> None:
+def test_plots_are_built_after_the_first_paint(controller: Controller, qtbot: QtBot) -> None:
     panel = PlotPanel(controller)
     qtbot.addWidget(panel)
     assert panel.samples is None
@@ -297,7 +297,7 @@ def test_the_plots_load_by_themselves_after_the_first_paint(controller: Controll
     qtbot.waitUntil(lambda: panel.samples is not None)
 
 
-def test_hidden_nothing_is_drawn_and_shown_again_all_that_came_is_there(panel: PlotPanel, qtbot: QtBot) -> None:
+def test_hidden_plots_draw_nothing_and_catch_up_when_shown(panel: PlotPanel, qtbot: QtBot) -> None:
     fill(panel)
     panel.hide()
     before = panel.drawings
@@ -310,7 +310,7 @@ def test_hidden_nothing_is_drawn_and_shown_again_all_that_came_is_there(panel: P
     assert spoken_value(panel.rows["rate"]).startswith("Tokens per second: 432.1 t/s")
 
 
-def test_without_samples_no_timer_runs(panel: PlotPanel, qtbot: QtBot) -> None:
+def test_the_timer_stops_without_new_samples(panel: PlotPanel, qtbot: QtBot) -> None:
     fill(panel)
     qtbot.waitUntil(lambda: not is_drawing(panel))
 
@@ -326,7 +326,7 @@ def test_another_theme_recolours_the_plots(panel: PlotPanel, qapp: QApplication)
 
 
 @pytest.mark.parametrize("name", ["light", "dark"])
-def test_steps_of_a_hue_are_told_apart_from_the_card(name: str, qapp: QApplication) -> None:
+def test_shades_of_a_series_are_distinguishable_from_the_card(name: str, qapp: QApplication) -> None:
     theme.choose_theme(name)
     colours = [curve_colour(curve).name() for plot in PLOTS if plot.name == "acceptance" for curve in plot.curves]
     card = theme.current().card
@@ -336,9 +336,7 @@ def test_steps_of_a_hue_are_told_apart_from_the_card(name: str, qapp: QApplicati
 
 
 @pytest.mark.parametrize("gpu", [True, False])
-def test_in_a_window_of_1280_by_800_all_plots_are_seen_and_the_times_once(
-    panel: PlotPanel, qtbot: QtBot, gpu: bool
-) -> None:
+def test_at_1280_by_800_all_plots_are_visible_with_one_time_axis(panel: PlotPanel, qtbot: QtBot, gpu: bool) -> None:
     fill(panel, gpu=gpu)
     panel.resize(432, 570)
     fill(panel, gpu=gpu)

@@ -63,7 +63,7 @@ def kept(name: str) -> object:
     return settings_file.read_settings_file().values.get(name)
 
 
-def test_it_shows_what_is_declared_as_it_stands(page: SettingsPage) -> None:
+def test_all_declared_settings_are_shown_with_their_values(page: SettingsPage) -> None:
     assert list(page.rows) == [each.name for each in SETTINGS]
     assert list(page.cards) == list(dict.fromkeys(each.group for each in SETTINGS))
     assert control(page, THEME).box.currentData() == "system"
@@ -75,7 +75,7 @@ def test_it_shows_what_is_declared_as_it_stands(page: SettingsPage) -> None:
     assert page.path.full_text == str(settings_file.settings_path())
 
 
-def test_the_theme_applies_at_once_and_comes_back(page: SettingsPage, qtbot: QtBot) -> None:
+def test_the_theme_applies_at_once_and_can_be_reset(page: SettingsPage, qtbot: QtBot) -> None:
     box, row = control(page, THEME).box, page.rows[THEME]
     box.setFocus()
     qtbot.keyClick(box, Qt.Key.Key_Down)
@@ -88,7 +88,7 @@ def test_the_theme_applies_at_once_and_comes_back(page: SettingsPage, qtbot: QtB
     assert box.currentData() == "system"
 
 
-def test_a_slider_is_kept_when_it_has_come_to_rest(page: SettingsPage, window: Window, qtbot: QtBot) -> None:
+def test_a_slider_is_stored_once_it_rests(page: SettingsPage, window: Window, qtbot: QtBot) -> None:
     slider = control(page, TEXT_SCALE).slider
     for _ in range(4):
         qtbot.keyClick(slider, Qt.Key.Key_Right)
@@ -102,14 +102,14 @@ def test_a_slider_is_kept_when_it_has_come_to_rest(page: SettingsPage, window: W
 
 
 @pytest.mark.thorough
-def test_what_is_chosen_later_is_what_stays(page: SettingsPage, qtbot: QtBot) -> None:
+def test_the_last_choice_is_stored(page: SettingsPage, qtbot: QtBot) -> None:
     for value in ("light", "dark", "light", "dark"):
         page.change_setting(THEME, value)
     qtbot.waitUntil(lambda: control(page, THEME).box.currentData() == "dark" and theme.current() is theme.DARK)
     assert kept(THEME) == "dark"
 
 
-def test_a_folder_is_taken_or_refused_in_place(page: SettingsPage, qtbot: QtBot, tmp_path: Path) -> None:
+def test_an_invalid_folder_is_refused_in_place(page: SettingsPage, qtbot: QtBot, tmp_path: Path) -> None:
     line = control(page, MODELS_FOLDER).line
     usual = line.text()
     line.setText(str(tmp_path / "big"))
@@ -127,7 +127,7 @@ def test_a_folder_is_taken_or_refused_in_place(page: SettingsPage, qtbot: QtBot,
     assert not page.banner.isVisible()
 
 
-def test_what_the_environment_says_is_not_changed_here(
+def test_a_setting_of_the_environment_cannot_be_changed(
     page: SettingsPage, window: Window, qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(MODELS_VARIABLE, str(tmp_path / "theirs"))
@@ -138,7 +138,7 @@ def test_what_the_environment_says_is_not_changed_here(
     assert MODELS_VARIABLE in row.note.text()
 
 
-def test_a_long_path_loses_its_middle_until_somebody_writes_in_it(
+def test_a_long_path_is_elided_in_the_middle_until_it_is_edited(
     page: SettingsPage, qtbot: QtBot, tmp_path: Path
 ) -> None:
     line = control(page, MODELS_FOLDER).line
@@ -156,7 +156,7 @@ def test_a_long_path_loses_its_middle_until_somebody_writes_in_it(
     assert line.grab().toImage() != away
 
 
-def test_a_number_can_be_left_to_the_server(page: SettingsPage, qtbot: QtBot) -> None:
+def test_a_number_can_be_the_server_default(page: SettingsPage, qtbot: QtBot) -> None:
     box, row = control(page, TEMPERATURE).box, page.rows[TEMPERATURE]
     assert box.text() == "Server default"
     box.setFocus()
@@ -174,7 +174,7 @@ def test_a_number_can_be_left_to_the_server(page: SettingsPage, qtbot: QtBot) ->
     qtbot.waitUntil(lambda: kept(MAX_TOKENS) == 64)
 
 
-def test_a_number_is_typed_with_a_point_or_a_comma(page: SettingsPage, qtbot: QtBot) -> None:
+def test_a_decimal_point_or_comma_can_be_typed(page: SettingsPage, qtbot: QtBot) -> None:
     box = control(page, TEMPERATURE).box
     for typed, number in (("0,7", 0.7), ("1.25", 1.25), (",5", 0.5)):
         box.setFocus()
@@ -185,7 +185,7 @@ def test_a_number_is_typed_with_a_point_or_a_comma(page: SettingsPage, qtbot: Qt
         assert box.text() == f"{number:.2f}"
 
 
-def test_a_number_that_cannot_be_leaves_the_one_before(page: SettingsPage, qtbot: QtBot) -> None:
+def test_an_invalid_number_keeps_the_earlier_one(page: SettingsPage, qtbot: QtBot) -> None:
     box, tokens = control(page, TOP_P).box, control(page, MAX_TOKENS).box
     box.setValue(0.9)
     qtbot.waitUntil(lambda: kept(TOP_P) == 0.9)
@@ -203,7 +203,7 @@ def test_a_number_that_cannot_be_leaves_the_one_before(page: SettingsPage, qtbot
     assert kept(TOP_P) == 0.9
 
 
-def test_lines_of_text_are_kept_when_they_are_left(page: SettingsPage, qtbot: QtBot) -> None:
+def test_a_multi_line_text_is_stored_when_it_loses_the_focus(page: SettingsPage, qtbot: QtBot) -> None:
     edit = control(page, SYSTEM_PROMPT).edit
     edit.setFocus()
     qtbot.keyClicks(edit, "Be brief.")
@@ -214,7 +214,7 @@ def test_lines_of_text_are_kept_when_they_are_left(page: SettingsPage, qtbot: Qt
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the registry is the user's own")
-def test_serving_from_login_on_is_switched_and_says_what_starts(page: SettingsPage, qtbot: QtBot) -> None:
+def test_the_switch_for_login_shows_the_command_that_starts(page: SettingsPage, qtbot: QtBot) -> None:
     row = page.rows[AT_LOGIN]
     control(page, AT_LOGIN).box.click()
     qtbot.waitUntil(lambda: autostart.read_autostart().on)
@@ -225,7 +225,7 @@ def test_serving_from_login_on_is_switched_and_says_what_starts(page: SettingsPa
     qtbot.waitUntil(lambda: not control(page, AT_LOGIN).box.isChecked())
 
 
-def test_a_file_that_was_edited_by_hand_is_read_and_its_faults_are_said(page: SettingsPage, qtbot: QtBot) -> None:
+def test_a_file_edited_by_hand_is_read_and_its_errors_shown(page: SettingsPage, qtbot: QtBot) -> None:
     file = settings_file.settings_path()
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("[window]\ntext_scale = 150\ncolour = 'teal'\n")
@@ -241,7 +241,7 @@ def test_a_file_that_was_edited_by_hand_is_read_and_its_faults_are_said(page: Se
     qtbot.waitUntil(lambda: control(page, TEXT_SCALE).value.text() == "100 %")
 
 
-def test_it_is_searched(page: SettingsPage, qtbot: QtBot) -> None:
+def test_settings_are_searched(page: SettingsPage, qtbot: QtBot) -> None:
     qtbot.keyClick(page, Qt.Key.Key_F, Qt.KeyboardModifier.ControlModifier)
     qtbot.waitUntil(page.search.hasFocus)
     qtbot.keyClicks(page.search, "folder MODELS")
@@ -261,7 +261,7 @@ def test_it_is_searched(page: SettingsPage, qtbot: QtBot) -> None:
     assert not page.no_match.isVisible()
 
 
-def test_a_section_is_shown_at_a_time_and_chosen_by_mouse_or_keys(page: SettingsPage, qtbot: QtBot) -> None:
+def test_one_section_is_shown_at_a_time(page: SettingsPage, qtbot: QtBot) -> None:
     def shown() -> list[str]:
         return [name for name, card in page.cards.items() if card.isVisible()]
 
@@ -285,7 +285,7 @@ def test_a_section_is_shown_at_a_time_and_chosen_by_mouse_or_keys(page: Settings
     assert shown() == ["Chat"]
 
 
-def test_a_token_is_told_of_but_never_shown(page: SettingsPage) -> None:
+def test_a_token_is_mentioned_but_never_shown(page: SettingsPage) -> None:
     from PySide6.QtWidgets import QLabel, QWidget
 
     assert page.token_source.text() == "found in HF_TOKEN"
@@ -296,7 +296,7 @@ def test_a_token_is_told_of_but_never_shown(page: SettingsPage) -> None:
     assert not any(SECRET in text for text in texts)
 
 
-def test_nothing_moves_when_a_setting_is_changed(page: SettingsPage, qtbot: QtBot) -> None:
+def test_the_layout_does_not_move_when_a_setting_is_changed(page: SettingsPage, qtbot: QtBot) -> None:
     def places() -> list[tuple[int, ...]]:
         return [place.getRect() for row in page.rows.values() for place in (row.geometry(), row.control.geometry())]
 

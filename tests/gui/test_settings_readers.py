@@ -67,7 +67,7 @@ def ask(chat: ChatPane, qtbot: QtBot, text: str) -> str:
 
 
 @pytest.mark.thorough
-def test_a_chat_begins_with_what_was_chosen_and_is_not_kept(chosen: None, demo: Window, qtbot: QtBot) -> None:
+def test_a_chat_starts_with_the_settings_and_is_not_stored(chosen: None, demo: Window, qtbot: QtBot) -> None:
     cockpit: CockpitPage = demo.page("cockpit")
     chat = cockpit.chat
     qtbot.waitUntil(lambda: cockpit.state.previewer is not None and can_send(chat))
@@ -86,7 +86,7 @@ def test_a_chat_begins_with_what_was_chosen_and_is_not_kept(chosen: None, demo: 
 
 @pytest.mark.usefixtures("forked_commands")
 @pytest.mark.thorough
-def test_the_terminal_asks_with_it_too(chosen: None, demo: Window) -> None:
+def test_chat_on_the_command_line_uses_the_settings(chosen: None, demo: Window) -> None:
     def reply(*options: str) -> str:
         told = forked.run("chat", "Hello", *options)
         assert told.returncode == 0
@@ -96,7 +96,7 @@ def test_the_terminal_asks_with_it_too(chosen: None, demo: Window) -> None:
     assert " 3 tokens" in reply("--max-tokens", "3")
 
 
-def test_what_is_chosen_on_the_page_holds_for_the_next_reply(demo: Window, qtbot: QtBot) -> None:
+def test_a_setting_applies_to_the_next_reply(demo: Window, qtbot: QtBot) -> None:
     cockpit: CockpitPage = demo.page("cockpit")
     qtbot.waitUntil(lambda: can_send(cockpit.chat) and cockpit.state.previewer is not None)
     page = on_page(demo, qtbot)
@@ -111,7 +111,7 @@ def test_what_is_chosen_on_the_page_holds_for_the_next_reply(demo: Window, qtbot
 
 
 @pytest.mark.thorough
-def test_how_settings_are_applied_is_chosen_on_either_page(demo: Window, qtbot: QtBot) -> None:
+def test_the_choice_how_settings_are_applied_is_on_both_pages(demo: Window, qtbot: QtBot) -> None:
     changes = demo.page("cockpit").controls.changes
     assert changes.drain_s == settings.DRAIN_S
     page = on_page(demo, qtbot)
@@ -125,9 +125,7 @@ def test_how_settings_are_applied_is_chosen_on_either_page(demo: Window, qtbot: 
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("way", [VALUE_TRAY, VALUE_QUIT])
-def test_the_window_closes_as_was_chosen_without_a_question(
-    window: Window, wait_for: Wait, qtbot: QtBot, way: str
-) -> None:
+def test_the_window_closes_as_set_without_a_question(window: Window, wait_for: Wait, qtbot: QtBot, way: str) -> None:
     window.use_tray(Tray(window.controller, lambda: False, window))
     window.start_demo()
     wait_for(ServerState.READY)
@@ -144,7 +142,7 @@ def test_the_window_closes_as_was_chosen_without_a_question(
 
 
 @pytest.mark.thorough
-def test_the_answer_to_the_question_is_a_setting(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
+def test_the_answer_to_the_question_is_stored_as_a_setting(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
     window.use_tray(Tray(window.controller, lambda: False, window))
     window.start_demo()
     wait_for(ServerState.READY)
@@ -161,7 +159,7 @@ def test_the_answer_to_the_question_is_a_setting(window: Window, wait_for: Wait,
 
 
 @pytest.mark.thorough
-def test_with_motion_off_nothing_moves(
+def test_with_motion_off_nothing_is_animated(
     usual_theme: None, window: Window, qtbot: QtBot, qapp: QApplication, monkeypatch: pytest.MonkeyPatch, charts: None
 ) -> None:
     def duration_ms() -> int:

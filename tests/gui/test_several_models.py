@@ -63,7 +63,7 @@ def click(window: Window, name: str) -> None:
 
 
 @pytest.mark.thorough
-def test_a_model_that_made_room_for_another_is_shown_as_unloaded_and_its_address_stays(
+def test_a_model_unloaded_to_make_room_is_shown_and_keeps_its_address(
     demo: Window, wait_for: Wait, asked: Callable[[], None], qtbot: QtBot
 ) -> None:
     sharing = open_card(demo, qtbot)

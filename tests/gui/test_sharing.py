@@ -68,7 +68,7 @@ def share(card: SharingCard, qtbot: QtBot, *, encrypted: bool = True) -> None:
 
 
 @pytest.mark.thorough
-def test_it_is_asked_first_and_nothing_happens_before(card: SharingCard, demo: Window, qtbot: QtBot) -> None:
+def test_sharing_asks_first_and_changes_nothing_before(card: SharingCard, demo: Window, qtbot: QtBot) -> None:
     launch = demo.controller.launch
     assert not card.switch.isChecked()
     qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
@@ -83,7 +83,7 @@ def test_it_is_asked_first_and_nothing_happens_before(card: SharingCard, demo: W
 
 
 @pytest.mark.parametrize("encrypted", [True, False])
-def test_it_is_reached_at_the_addresses_that_are_shown_with_the_key_that_is_copied(
+def test_a_shared_server_is_reached_at_the_shown_addresses_with_the_copied_key(
     card: SharingCard, demo: Window, qtbot: QtBot, encrypted: bool
 ) -> None:
     before, session = demo.controller.view.address, demo.controller.session
@@ -119,7 +119,7 @@ def test_it_is_reached_at_the_addresses_that_are_shown_with_the_key_that_is_copi
                 opener.open(urls[0].replace("https", "http") + "/health", timeout=120)
 
 
-def test_own_replies_go_on_and_others_end_with_the_sharing(
+def test_our_replies_go_on_and_connections_of_others_end_with_sharing(
     card: SharingCard, demo: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demo.controller.set_sampling_value("ignore_eos", True)
@@ -141,7 +141,7 @@ def test_own_replies_go_on_and_others_end_with_the_sharing(
 
 
 @pytest.mark.thorough
-def test_it_is_private_again_when_it_is_switched_off(card: SharingCard, demo: Window, qtbot: QtBot) -> None:
+def test_a_server_is_private_again_after_sharing_is_switched_off(card: SharingCard, demo: Window, qtbot: QtBot) -> None:
     share(card, qtbot)
     qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
     qtbot.waitUntil(lambda: card.switch.isEnabled() and not card.switch.isChecked())
@@ -164,7 +164,7 @@ def test_each_start_is_private(card: SharingCard, demo: Window, wait_for: Wait, 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="all of 127.0.0.0/8 is this computer on Linux alone")
-def test_where_it_cannot_be_shared_it_runs_on_as_it_was(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
+def test_a_server_that_cannot_be_shared_goes_on_privately(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
     """Another program has the port on another address, which Linux allows beside a server on 127.0.0.1."""
     hosted: list[SessionHost] = []
 

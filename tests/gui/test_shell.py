@@ -51,7 +51,7 @@ def test_every_page_is_reached_by_its_key_and_by_its_button(active: Window, qtbo
         assert active.page_name == spec.name
 
 
-def test_the_list_of_keys_comes_and_goes_and_has_them_all(active: Window, qtbot: QtBot) -> None:
+def test_the_list_of_keys_opens_and_closes_and_is_complete(active: Window, qtbot: QtBot) -> None:
     press(active, qtbot, "F1")
     assert active.page_name == "keys"
     assert not any(each.isChecked() for each in active.rail.findChildren(QPushButton))
@@ -69,7 +69,7 @@ def test_the_list_of_keys_comes_and_goes_and_has_them_all(active: Window, qtbot:
     assert missing == set()
 
 
-def test_about_says_what_runs_and_the_report_holds_nothing_secret(window: Window, qtbot: QtBot, home: Path) -> None:
+def test_about_shows_versions_and_its_report_has_no_secrets(window: Window, qtbot: QtBot, home: Path) -> None:
     window.show_page("about")
     page = window.page("about")
     copy = next(each for each in page.findChildren(QPushButton) if each.text() == "Copy report")
@@ -85,7 +85,7 @@ def test_about_says_what_runs_and_the_report_holds_nothing_secret(window: Window
     assert all(line.partition(": ")[2] in shown for line in report.splitlines())
 
 
-def test_where_it_was_is_remembered(qtbot: QtBot, home: Path) -> None:
+def test_the_window_geometry_is_restored(qtbot: QtBot, home: Path) -> None:
     first = Window()
     first.resize(first.minimumWidth(), 555)
     first.show()
@@ -119,7 +119,7 @@ def test_pages_are_built_when_they_are_first_shown_or_ahead(window: Window, qtbo
     assert stack.count() == len(RAIL) + 1
 
 
-def test_a_second_start_waits_for_a_first_that_is_starting_but_not_for_one_that_hangs(qtbot: QtBot, home: Path) -> None:
+def test_a_second_start_waits_for_a_starting_window_but_not_for_a_hanging_one(qtbot: QtBot, home: Path) -> None:
     code = (
         "from PySide6.QtCore import QCoreApplication\n"
         "from launcher.gui import single\n"
@@ -154,11 +154,11 @@ def test_a_second_start_waits_for_a_first_that_is_starting_but_not_for_one_that_
         assert starts.stdout.read().split() == ["False", "False"]
 
 
-def test_the_command_knows_the_pages() -> None:
+def test_the_option_for_pages_knows_all_pages() -> None:
     assert [spec.name for spec in RAIL] == list(command.PAGES)
 
 
-def test_what_is_shortened_is_whole_in_its_tip(qtbot: QtBot) -> None:
+def test_an_elided_text_is_complete_in_its_tooltip(qtbot: QtBot) -> None:
     label = ElidedLabel("A name that is rather long for the place that it has")
     qtbot.addWidget(label)
     label.resize(100, 20)
@@ -181,7 +181,9 @@ def test_what_is_shortened_is_whole_in_its_tip(qtbot: QtBot) -> None:
         ((), "no GPU"),
     ],
 )  # fmt: skip
-def test_the_rail_names_the_gpus(window: Window, gpus: tuple[tuple[str, int | None, bool], ...], expected: str) -> None:
+def test_the_navigation_names_the_gpus(
+    window: Window, gpus: tuple[tuple[str, int | None, bool], ...], expected: str
+) -> None:
     found = [
         Gpu("other", at, name, str(at), memory_bytes=mib and mib * 2**20, unified=unified)
         for at, (name, mib, unified) in enumerate(gpus)
@@ -191,21 +193,21 @@ def test_the_rail_names_the_gpus(window: Window, gpus: tuple[tuple[str, int | No
     assert all(name in window.rail._gpus.toolTip() for name, _, _ in gpus)
 
 
-def test_the_gpus_of_this_computer_are_looked_for_when_nothing_else_is_to_be_done(window: Window, qtbot: QtBot) -> None:
+def test_gpus_are_searched_when_the_window_is_idle(window: Window, qtbot: QtBot) -> None:
     assert window.rail._gpus.text() == "Looking for GPUs ..."
     window.prebuild_next()
     qtbot.waitUntil(lambda: window.rail._gpus.text() != "Looking for GPUs ...")
     assert window.rail._gpus.text()
 
 
-def test_without_a_folder_for_its_state_the_window_opens_all_the_same(home: Path) -> None:
+def test_without_a_state_folder_the_window_opens(home: Path) -> None:
     assert acquire_instance_lock() is not None
     shutil.rmtree(home / "state")
     home.joinpath("state").write_text("what should be a folder is a file")
     assert acquire_instance_lock() is None
 
 
-def test_a_folder_that_cannot_be_written_is_reported(window: Window, qtbot: QtBot, home: Path) -> None:
+def test_an_unwritable_folder_is_reported(window: Window, qtbot: QtBot, home: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
     home.joinpath("config").write_text("what should be a folder is a file")
     warn_about_folders(window)

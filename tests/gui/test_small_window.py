@@ -25,7 +25,7 @@ def large() -> Iterator[None]:
     theme.set_scale(100)
 
 
-def test_no_page_is_scrolled_sideways_at_200_percent(large: None, window: Window, qtbot: QtBot) -> None:
+def test_no_page_scrolls_sideways_at_200_percent(large: None, window: Window, qtbot: QtBot) -> None:
     window.resize(1_000, 640)
     for name in window.page_names:
         shown = qtbot.waitSignal(window.page_shown) if name != window.page_name else nullcontext()
@@ -53,7 +53,7 @@ def test_the_plots_have_room_in_the_smallest_window(demo: Window, qtbot: QtBot) 
     assert page.memory.bar.has_legend
 
 
-def test_columns_make_way_and_come_back(qtbot: QtBot, window: Window) -> None:
+def test_columns_are_hidden_and_shown_by_width(qtbot: QtBot, window: Window) -> None:
     columns: list[Column[str]] = [
         Column(title, "", lambda row: Cell(row), spare=spare) for title, spare in (("A", 0), ("B", 2), ("C", 1))
     ]

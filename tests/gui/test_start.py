@@ -113,7 +113,7 @@ def done(page: StartPage) -> bool:
     return True
 
 
-def test_it_says_what_it_looks_at_and_then_what_it_found(bare: None, window: Window, qtbot: QtBot) -> None:
+def test_the_page_shows_what_it_checks_and_then_the_results(bare: None, window: Window, qtbot: QtBot) -> None:
     page: StartPage = window.page("start")
     seen: list[str] = []
     page.flow.phase_changed.connect(lambda _what: seen.append(page.card.accessibleName()))
@@ -144,7 +144,7 @@ def test_three_clicks_from_an_empty_folder_to_a_streamed_reply(window: Window, l
 
 
 @pytest.mark.thorough
-def test_what_is_served_is_shown_until_it_stops(window: Window, page: StartPage, qtbot: QtBot) -> None:
+def test_the_served_model_is_shown_until_it_stops(window: Window, page: StartPage, qtbot: QtBot) -> None:
     window.start_demo()
     qtbot.waitUntil(lambda: window.controller.launch is not None)
     launch = window.controller.launch
@@ -167,7 +167,7 @@ def test_what_is_served_is_shown_until_it_stops(window: Window, page: StartPage,
 
 
 @pytest.mark.thorough
-def test_the_memory_is_read_anew_when_the_page_is_shown_and_when_a_server_starts_or_ends(
+def test_memory_is_read_again_when_the_page_is_shown_and_when_a_server_starts_or_ends(
     mine: None, window: Window, looked: StartPage, qtbot: QtBot
 ) -> None:
     def read_since(read_at: float) -> None:
@@ -199,7 +199,7 @@ def test_the_memory_is_read_anew_when_the_page_is_shown_and_when_a_server_starts
 
 
 @pytest.mark.thorough
-def test_another_plan_says_that_it_takes_the_place_of_what_is_served(
+def test_another_plan_says_that_it_replaces_the_served_model(
     mine: None, window: Window, looked: StartPage, qtbot: QtBot
 ) -> None:
     window.start_demo()
@@ -226,13 +226,13 @@ def state_in_the_way(home: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_first_start_needs_no_folder_for_its_state(state_in_the_way: None, looked: StartPage, qtbot: QtBot) -> None:
+def test_a_first_start_works_without_a_state_folder(state_in_the_way: None, looked: StartPage, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: done(looked))
 
 
 @pytest.mark.thorough
-def test_the_demo_is_started_again_as_it_was(window: Window, looked: StartPage, qtbot: QtBot) -> None:
+def test_the_demo_is_started_again_with_its_settings(window: Window, looked: StartPage, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: done(looked))
     for changes in ({"draft": 3}, {"ctx": 2_048}):
@@ -247,9 +247,7 @@ def test_the_demo_is_started_again_as_it_was(window: Window, looked: StartPage, 
     assert (launch.options.draft, launch.context) == (3, 2_048)
 
 
-def test_a_plan_is_downloaded_and_served_as_it_says(
-    mine: None, looked: StartPage, window: Window, qtbot: QtBot
-) -> None:
+def test_a_plan_is_downloaded_and_served_as_shown(mine: None, looked: StartPage, window: Window, qtbot: QtBot) -> None:
     choose(looked, qtbot, "mine")
     assert "Recommended · balanced. FITS. Mine, F16, 4K context, draft 2" in looked.card.accessibleName()
     assert looked.card.bar.accessibleName().startswith("Memory: weights ")
@@ -269,7 +267,7 @@ def test_a_plan_is_downloaded_and_served_as_it_says(
 
 
 @pytest.mark.thorough
-def test_what_the_user_set_goes_before_the_plan_until_they_take_the_plans(
+def test_settings_of_the_user_go_before_the_plan_until_the_user_chooses_the_plan(
     mine: None, looked: StartPage, window: Window, qtbot: QtBot
 ) -> None:
     choose(looked, qtbot, "mine")
@@ -309,7 +307,7 @@ def test_what_the_user_set_goes_before_the_plan_until_they_take_the_plans(
     assert looked.card.settings_origin.text().startswith("Your last settings: 3 threads.")
 
 
-def test_pause_keeps_what_arrived_and_resume_goes_on(
+def test_pause_keeps_received_data_and_resume_continues(
     mine: None, looked: StartPage, qtbot: QtBot, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose(looked, qtbot, "mine")
@@ -327,7 +325,7 @@ def test_pause_keeps_what_arrived_and_resume_goes_on(
     assert int(asked["Range"].removeprefix("bytes=").split("-")[0]) > 0
 
 
-def test_a_step_that_fails_is_reported_and_tried_again(
+def test_a_failed_step_is_reported_and_can_be_repeated(
     mine: None, looked: StartPage, qtbot: QtBot, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose(looked, qtbot, "mine")
@@ -344,7 +342,7 @@ def test_a_step_that_fails_is_reported_and_tried_again(
 
 
 @pytest.mark.thorough
-def test_stopped_from_outside_while_it_loads_it_is_paused(looked: StartPage, window: Window, qtbot: QtBot) -> None:
+def test_a_stop_from_outside_during_loading_pauses(looked: StartPage, window: Window, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: window.controller.view.state_text.startswith(("Loading", "Warming")))
     with qtbot.waitSignal(looked.flow.paused):
@@ -355,7 +353,7 @@ def test_stopped_from_outside_while_it_loads_it_is_paused(looked: StartPage, win
 
 
 @pytest.mark.thorough
-def test_paused_before_anything_runs_nothing_comes_of_it(looked: StartPage, window: Window, qtbot: QtBot) -> None:
+def test_a_pause_before_the_first_step_starts_nothing(looked: StartPage, window: Window, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: window.controller.view.state_text != "Stopped")
     with qtbot.waitSignal(looked.flow.paused):
@@ -365,7 +363,7 @@ def test_paused_before_anything_runs_nothing_comes_of_it(looked: StartPage, wind
     qtbot.waitUntil(lambda: done(looked))
 
 
-def test_a_described_computer_is_planned_for_and_rows_are_chosen_by_keyboard(looked: StartPage, qtbot: QtBot) -> None:
+def test_plans_for_a_described_computer_are_chosen_by_keyboard(looked: StartPage, qtbot: QtBot) -> None:
     looked.read_and_plan(
         PlanRequest("qwen3.6-35b-a3b-mtp", described=MachineDescription(gpu_memory_gib=(24,), host_memory_gib=64))
     )
@@ -400,7 +398,9 @@ def card_texts(page: StartPage) -> list[str]:
 
 
 @pytest.mark.parametrize("language", ["en", "zh_CN"])
-def test_reasons_and_expected_speed_are_those_that_plan_prints(language: str, looked: StartPage, qtbot: QtBot) -> None:
+def test_reasons_and_expected_speed_equal_those_of_the_plan_command(
+    language: str, looked: StartPage, qtbot: QtBot
+) -> None:
     from launcher.gui import translation
 
     plan_described(looked, qtbot, "qwen3.6-35b-a3b-mtp", 24)
@@ -428,7 +428,7 @@ def test_reasons_and_expected_speed_are_those_that_plan_prints(language: str, lo
         translation.choose_language("en")
 
 
-def test_a_model_that_is_too_big_is_no_next_step_and_one_that_fits_is_named(looked: StartPage, qtbot: QtBot) -> None:
+def test_a_model_that_is_too_big_is_not_proposed_but_a_smaller_one(looked: StartPage, qtbot: QtBot) -> None:
     plan_described(looked, qtbot, "llama-3.3-70b", 8)
     assert looked.card.badge.text() == "TOO BIG"
     assert (looked.card.primary.text(), looked.card.primary.objectName()) == ("Download anyway", "")
@@ -461,7 +461,7 @@ def test_a_file_is_chosen_and_planned(
     assert not looked.flow.is_reading
 
 
-def test_a_warning_about_the_computer_takes_no_more_room_than_its_text(qtbot: QtBot) -> None:
+def test_a_warning_about_the_computer_is_as_high_as_its_text(qtbot: QtBot) -> None:
     card = MachineCard(lambda: None, lambda: None)
     qtbot.addWidget(card)
     card.show_facts((Fact("Disk", "1 GB free", warnings=("Free disk space.",)), Fact("System", "Linux")), None)
@@ -488,7 +488,7 @@ def test_without_the_network_the_demo_is_offered(
     assert page.card.primary.text() == "Start the demo"
 
 
-def test_every_control_has_a_name_and_a_tip(looked: StartPage) -> None:
+def test_every_control_has_a_name_and_a_tooltip(looked: StartPage) -> None:
     for each in looked.findChildren(QPushButton):
         assert each.text(), each
         assert each.accessibleName() or each.text()
@@ -523,7 +523,7 @@ def test_no_text_is_clipped_at_any_text_scale(scaled: None, looked: StartPage, w
 
 
 @pytest.mark.thorough
-def test_once_it_is_stopped_it_is_offered_again(looked: StartPage, window: Window, qtbot: QtBot) -> None:
+def test_a_stopped_model_is_offered_again(looked: StartPage, window: Window, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: done(looked))
     window.controller.stop()
@@ -532,9 +532,7 @@ def test_once_it_is_stopped_it_is_offered_again(looked: StartPage, window: Windo
 
 
 @pytest.mark.thorough
-def test_a_problem_of_something_else_does_not_end_a_first_start(
-    looked: StartPage, window: Window, qtbot: QtBot
-) -> None:
+def test_an_unrelated_problem_does_not_end_a_first_start(looked: StartPage, window: Window, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: window.controller.view.state_text != "Stopped")
     window.controller.show_problem(LauncherError("A setting could not be kept."))
@@ -553,7 +551,7 @@ class TestNamedModel:
             page.plan_named(name)
         settle(page, qtbot)
 
-    def test_a_file_is_planned_and_then_a_family_again(self, looked: StartPage, qtbot: QtBot, demo_model: Path) -> None:
+    def test_a_file_and_then_a_family_can_be_planned(self, looked: StartPage, qtbot: QtBot, demo_model: Path) -> None:
         self.named(looked, qtbot, str(demo_model))
         assert looked.plan is not None
         assert looked.plan.entry.id == str(demo_model)
@@ -577,7 +575,7 @@ class TestNamedModel:
         assert looked.plan.estimate.weights_exact
         assert looked.card.primary.text() == "Download and start"
 
-    def test_what_is_no_model_is_left_alone_when_pasted(self, looked: StartPage, window: Window) -> None:
+    def test_a_pasted_text_that_is_no_model_is_ignored(self, looked: StartPage, window: Window) -> None:
         for text in ("", "some words", "https://example.com/a/b", "one/two\nthree/four"):
             QGuiApplication.clipboard().setText(text)
             press_paste(window)
@@ -587,7 +585,7 @@ class TestNamedModel:
     @pytest.mark.parametrize(
         "name", ["someone/nothing", "/nowhere/model.gguf", "https://example.com/a/b", "https://x.org", "some words"]
     )
-    def test_an_error_leaves_what_was_shown(self, name: str, looked: StartPage, qtbot: QtBot) -> None:
+    def test_an_error_keeps_the_shown_plans(self, name: str, looked: StartPage, qtbot: QtBot) -> None:
         before = looked.result
         self.named(looked, qtbot, name)
         assert looked.result is before
@@ -598,7 +596,7 @@ class TestNamedModel:
 
 
 class TestHeadersOfEstimatedFiles:
-    def test_one_question_and_the_answer_replaces_the_estimate(
+    def test_the_question_is_asked_once_and_exact_figures_replace_the_estimate(
         self, looked: StartPage, qtbot: QtBot, hub: Hub, demo_model: Path
     ) -> None:
         folder = hub.folder / "unsloth" / "Qwen3.5-4B-MTP-GGUF"

@@ -84,7 +84,7 @@ def fact(about: PlanResult, subject: str) -> Fact:
     return one
 
 
-def test_a_gpu_and_who_uses_it() -> None:
+def test_a_gpu_is_described_with_its_users() -> None:
     processes = (GpuProcess(1, "gnome-shell", 820 * MIB), GpuProcess(2, "firefox", 300 * MIB))
     about = found(card(), processes=processes)
     assert fact(about, "GPU") == Fact(
@@ -96,7 +96,7 @@ def test_a_gpu_and_who_uses_it() -> None:
 
 
 @pytest.mark.parametrize("expected", [True, False])
-def test_our_own_server_is_none_of_the_others(expected: bool) -> None:
+def test_our_own_server_is_not_counted_among_other_programs(expected: bool) -> None:
     own = GpuProcess(2, "llama-server", 12_000 * MIB if expected else None)
     busy = replace(card(), used_bytes=13_600 * MIB, free_bytes=(24_564 - 13_600) * MIB)
     about = found(busy, processes=(GpuProcess(1, "gnome-shell", 820 * MIB), own))
@@ -110,7 +110,7 @@ def test_our_own_server_is_none_of_the_others(expected: bool) -> None:
     assert "of 22.4 GiB GPU memory that is free once the running server stops; 10.7 GiB free now." in needs
 
 
-def test_what_is_not_known_of_our_own_server_is_reported() -> None:
+def test_unknown_memory_of_our_server_is_reported() -> None:
     about = found(card())
     server = ServerMemory(2, "qwen", None, None, lambda _backend, _gpus: None)
     situation = make_situation(about.computer.machine, environ={}, servers=[server])
@@ -125,7 +125,7 @@ def test_what_is_not_known_of_our_own_server_is_reported() -> None:
         assert f"that is free once {stopping}; 22.4 GiB free now. Memory that qwen would free: unknown" in needs
 
 
-def test_an_old_driver_is_warned_of_beside_its_gpu() -> None:
+def test_an_old_driver_is_a_warning_beside_its_gpu() -> None:
     (warning,) = fact(found(card(driver="560.94")), "GPU").warnings
     assert "driver 580 or newer" in warning
 
@@ -140,14 +140,14 @@ def test_two_gpus_are_numbered_and_planned_for_together() -> None:
     assert round(others / MIB) == 2 * 1_600
 
 
-def test_a_short_disk_is_warned_of() -> None:
+def test_a_nearly_full_disk_is_a_warning() -> None:
     disk = fact(found(card(), disk_gb=9), "Disk for models")
     assert disk.value == "9.0 GB free"
     assert disk.warnings[0].startswith("The recommended model needs ")
     assert fact(found(card()), "Disk for models").warnings == ()
 
 
-def test_no_advice_stands_twice_or_is_lost() -> None:
+def test_each_advice_is_shown_once() -> None:
     about = found(because="No driver was found.", battery=True, wsl=1)
     received = [warning for each in list_facts(about) for warning in each.warnings]
     assert len(received) == len(set(received)) == len(about.computer.advice) == 2
@@ -162,7 +162,7 @@ def test_the_report_has_the_warnings_and_the_plan() -> None:
     assert text.rstrip().splitlines()[-1].startswith("Recommended: Qwen3.6-35B-A3B, ")
 
 
-def test_a_plan_in_words_and_parts() -> None:
+def test_a_plan_is_described_in_words_and_parts() -> None:
     about = found(card())
     plan = about.plans[0]
     assert plan_title(plan) == "Qwen3.6-35B-A3B, UD-IQ4_NL, 256K context, draft 3"
@@ -205,12 +205,12 @@ def test_a_plan_in_words_and_parts() -> None:
         (StepProgress(Step.MODEL, Stage.FAILED, "F16", error=DiskFull("It is full.")), "F16", "failed"),
     ],
 )
-def test_a_step_in_words(expected: StepProgress, subject: str, state: str) -> None:
+def test_a_step_is_described_in_words(expected: StepProgress, subject: str, state: str) -> None:
     assert step_subject(expected) == subject
     assert step_state(expected) == state
 
 
-def test_every_step_and_stage_can_be_said() -> None:
+def test_every_step_and_stage_has_a_text() -> None:
     for step in Step:
         for stage in Stage:
             for how in (None, *StepDetail):
@@ -222,11 +222,11 @@ def test_every_step_and_stage_can_be_said() -> None:
     ("seconds", "words"),
     [(4.4, "4 s"), (60, "1 min"), (62, "1 min 2 s"), (552, "9 min 12 s"), (7_500, "2 h 5 min"), (-1, "0 s")],
 )
-def test_a_duration(seconds: float, words: str) -> None:
+def test_durations_are_formatted(seconds: float, words: str) -> None:
     assert format_duration(seconds) == words
 
 
-def test_of_plans_that_no_column_tells_apart_the_first_is_shown() -> None:
+def test_plans_that_look_the_same_are_shown_once() -> None:
     catalogue = load_catalogue()
     plans = make_plans(catalogue, describe_machine(24, host_gib=64), PlanCriteria())
     other = [replace(each, setting=replace(each.setting, ubatch=each.setting.ubatch * 2)) for each in plans]
@@ -235,7 +235,7 @@ def test_of_plans_that_no_column_tells_apart_the_first_is_shown() -> None:
     assert _drop_duplicates((*plans, shorter)) == (*plans, shorter)
 
 
-def test_who_computed_the_memory_is_reported() -> None:
+def test_the_source_of_the_memory_figure_is_shown() -> None:
     plan = make_plans(load_catalogue(hub_figures=False), describe_machine((24,)), PlanCriteria("qwen3.5-9b-mtp"))[0]
     assert "header" in memory_needs_text(plan, None)
     assert memory_needs_text(replace(plan, engine="built-in 1"), None).endswith("Computed by the engine, built-in 1.")

@@ -12,9 +12,7 @@ from launcher.machine.gpus import DetectedGpus
 FIRST_PAGE = "about"
 
 
-def test_while_a_model_loads_nothing_reads_as_set_and_each_place_says_how_far_it_is(
-    window: Window, qtbot: QtBot
-) -> None:
+def test_a_loading_model_is_shown_as_loading_everywhere(window: Window, qtbot: QtBot) -> None:
     with qtbot.waitSignal(window.page_shown):
         window.show_page("cockpit")
     page = window.page("cockpit")
@@ -32,14 +30,14 @@ def test_while_a_model_loads_nothing_reads_as_set_and_each_place_says_how_far_it
     assert rate.caption.text() == "Nothing is running."
 
 
-def test_the_gpus_are_looked_for_before_there_are_none(window: Window) -> None:
+def test_the_search_for_gpus_is_shown_before_its_result(window: Window) -> None:
     assert window.rail._gpus.text() == "Looking for GPUs ..."
     window.rail.show_gpus(DetectedGpus((), {"nvidia": "No driver is installed."}, (), ()))
     assert window.rail._gpus.text() == "no GPU"
 
 
 @pytest.mark.thorough
-def test_the_focus_stays_at_the_work_after_start(window: Window, qtbot: QtBot) -> None:
+def test_the_focus_stays_on_the_page_after_start(window: Window, qtbot: QtBot) -> None:
     window.activateWindow()
     qtbot.waitUntil(window.isActiveWindow)
     with qtbot.waitSignal(window.page_shown):

@@ -20,7 +20,7 @@ Wait = Callable[..., None]
 
 
 @pytest.mark.thorough
-def test_a_new_window_shows_and_stops_what_a_killed_one_has_left(
+def test_a_new_window_shows_and_stops_the_server_of_a_killed_one(
     window: Window, wait_for: Wait, qtbot: QtBot, demo_model: Path
 ) -> None:
     with owner_program(ServeOptions(demo_model, built_in=True)) as owned:
@@ -43,16 +43,14 @@ def test_a_new_window_shows_and_stops_what_a_killed_one_has_left(
         assert not owned.process.is_running()
 
 
-def test_without_a_left_server_a_window_starts_no_process(window: Window, qtbot: QtBot) -> None:
+def test_without_a_server_of_an_earlier_window_no_process_is_started(window: Window, qtbot: QtBot) -> None:
     window.controller.attach_running()
     with qtbot.waitSignal(window.shut_down):
         window.quit()
     assert window.controller.session is None
 
 
-def test_a_killed_server_process_is_reported_and_another_one_started(
-    demo: Window, wait_for: Wait, qtbot: QtBot
-) -> None:
+def test_a_killed_server_process_is_reported_and_restarted(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
     session = demo.controller.session
     assert session is not None
     killed = session.process

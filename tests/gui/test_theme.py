@@ -40,7 +40,7 @@ PUBLISHED = [
 
 
 @pytest.mark.parametrize(("name", "usual"), [("light", LIGHT), ("dark", DARK)])
-def test_high_contrast_leaves_no_faint_text_and_no_faint_edge(
+def test_high_contrast_has_no_faint_text_or_edges(
     usual_theme: None, qapp: QApplication, name: str, usual: Theme
 ) -> None:
     theme.choose_theme(name)
@@ -64,13 +64,13 @@ both = pytest.mark.parametrize("look", [LIGHT, DARK], ids=["light", "dark"])
 
 
 @pytest.mark.parametrize("row", PUBLISHED)
-def test_the_distance_of_colours_is_the_published_one(row: tuple[float, ...]) -> None:
+def test_the_colour_difference_matches_published_values(row: tuple[float, ...]) -> None:
     one, other, distance = row[:3], row[3:6], row[6]
     assert ciede2000(one, other) == pytest.approx(distance, abs=5e-5)  # type: ignore[arg-type]
     assert ciede2000(other, one) == pytest.approx(distance, abs=5e-5)  # type: ignore[arg-type]
 
 
-def test_contrast_and_lab_are_the_published_ones() -> None:
+def test_contrast_and_lab_match_published_values() -> None:
     assert contrast("#000000", "#FFFFFF") == pytest.approx(21)
     assert contrast("#777777", "#FFFFFF") == pytest.approx(4.48, abs=0.005)  # WCAG's own example of a near miss
     assert seen("#FF0000", "none") == pytest.approx((53.24, 80.09, 67.20), abs=0.02)
@@ -78,12 +78,12 @@ def test_contrast_and_lab_are_the_published_ones() -> None:
 
 
 @pytest.mark.parametrize("deficiency", DEFICIENCIES)
-def test_grey_stays_grey_for_all_eyes(deficiency: str) -> None:
+def test_grey_stays_grey_for_colour_blind_eyes(deficiency: str) -> None:
     assert times(DEFICIENCIES[deficiency], linear("#808080")) == pytest.approx(linear("#808080"), abs=1e-5)
 
 
 @both
-def test_text_can_be_read_on_every_surface(look: Theme) -> None:
+def test_text_is_readable_on_every_surface(look: Theme) -> None:
     for surface in SURFACES:
         for role in ("text", "secondary"):
             assert contrast(getattr(look, role), getattr(look, surface)) >= 4.5, (role, surface)
@@ -105,13 +105,13 @@ def test_lines_and_glyphs_stand_out_on_every_surface(look: Theme) -> None:
 
 @both
 @pytest.mark.parametrize("deficiency", DEFICIENCIES)
-def test_series_are_told_apart_by_all_eyes(look: Theme, deficiency: str) -> None:
+def test_series_are_distinguishable_for_colour_blind_eyes(look: Theme, deficiency: str) -> None:
     for one, other in combinations(SERIES, 2):
         distance = ciede2000(seen(getattr(look, one), deficiency), seen(getattr(look, other), deficiency))
         assert distance >= 15, (one, other, distance)
 
 
-def test_lengths_and_type_follow_the_scale_within_its_limits(qapp: object) -> None:
+def test_lengths_and_font_sizes_follow_the_scale_within_limits(qapp: object) -> None:
     try:
         for percent, length in ((80, 26), (100, 32), (150, 48), (200, 64), (900, 64), (10, 26)):
             theme.set_scale(percent)
@@ -121,7 +121,7 @@ def test_lengths_and_type_follow_the_scale_within_its_limits(qapp: object) -> No
         theme.set_scale(100)
 
 
-def test_colours_are_written_in_one_file_only() -> None:
+def test_colours_are_defined_in_one_file() -> None:
     import re
 
     folder = Path(theme.__file__).parent

@@ -43,7 +43,7 @@ def entry(tray: Tray, text: str) -> QAction:
     return found
 
 
-def test_the_server_is_started_and_stopped_from_the_tray_and_tells_it(
+def test_the_tray_starts_and_stops_the_server_and_shows_its_state(
     window: Window, tray: Tray, notifications: list[tuple[str, str]], wait_for: Wait, qtbot: QtBot
 ) -> None:
     assert not entry(tray, "Start").isEnabled(), "there is nothing to start yet"
@@ -71,7 +71,7 @@ def test_a_failed_start_is_reported_with_its_reason(
     assert "/nowhere/model.gguf" in text
 
 
-def test_nobody_is_reported_what_they_see_or_do_not_want(
+def test_notifications_are_not_sent_while_the_window_is_visible_or_if_turned_off(
     window: Window, notifications: list[tuple[str, str]], in_front: list[bool]
 ) -> None:
     settings.change_setting(NOTIFICATIONS, False)
@@ -86,7 +86,7 @@ def test_nobody_is_reported_what_they_see_or_do_not_want(
 
 
 @pytest.mark.thorough
-def test_closing_asks_once_keeps_the_answer_and_quitting_stops_the_server(
+def test_closing_asks_once_stores_the_answer_and_quitting_stops_the_server(
     window: Window, tray: Tray, wait_for: Wait, qtbot: QtBot
 ) -> None:
     window.start_demo()
@@ -106,7 +106,7 @@ def test_closing_asks_once_keeps_the_answer_and_quitting_stops_the_server(
 
 
 @pytest.mark.thorough
-def test_closing_again_while_it_asks_means_to_quit(window: Window, tray: Tray, wait_for: Wait, qtbot: QtBot) -> None:
+def test_closing_again_during_the_question_quits(window: Window, tray: Tray, wait_for: Wait, qtbot: QtBot) -> None:
     window.start_demo()
     wait_for(ServerState.READY)
     window.close()
@@ -116,7 +116,7 @@ def test_closing_again_while_it_asks_means_to_quit(window: Window, tray: Tray, w
 
 
 @pytest.mark.parametrize("way", [VALUE_ASK, pytest.param(VALUE_TRAY, marks=pytest.mark.thorough)])
-def test_without_a_tray_closing_asks_before_it_stops_what_is_served(
+def test_without_a_tray_closing_asks_before_it_stops_the_server(
     window: Window, wait_for: Wait, qtbot: QtBot, way: str
 ) -> None:
     settings.change_setting(CLOSE, way)
@@ -136,6 +136,6 @@ def test_without_a_server_closing_asks_nothing(window: Window, tray: Tray, qtbot
         window.close()
 
 
-def test_the_icon_is_there_in_all_sizes(qapp: object) -> None:
+def test_the_icon_exists_in_all_sizes(qapp: object) -> None:
     icon = make_icon()
     assert [size.width() for size in icon.availableSizes()] == [16, 24, 32, 48, 64, 128, 256]

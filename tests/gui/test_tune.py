@@ -86,7 +86,7 @@ def painted(widget: DraftPlot, place: QPoint) -> str:
     return image.pixelColor(place).name().upper()
 
 
-def test_before_a_measurement_it_says_what_will_be_here(page: TunePage, qtbot: QtBot) -> None:
+def test_an_empty_page_says_what_will_be_shown(page: TunePage, qtbot: QtBot) -> None:
     qtbot.waitUntil(lambda: "yet" in page.verdict.sentence.text())  # once it is known
     assert page.verdict.sentence.text() == "No measurements on this computer yet."
     assert page.verdict.buttons == []
@@ -99,7 +99,7 @@ def test_before_a_measurement_it_says_what_will_be_here(page: TunePage, qtbot: Q
     assert not page.history.isVisible()
 
 
-def test_a_measurement_is_planned_before_it_is_begun(page: TunePage, qtbot: QtBot) -> None:
+def test_a_tune_is_planned_before_it_starts(page: TunePage, qtbot: QtBot) -> None:
     with qtbot.waitSignal(page.tuning.planned) as reply:
         pass
     assert reply.args is not None
@@ -114,7 +114,7 @@ def test_a_measurement_is_planned_before_it_is_begun(page: TunePage, qtbot: QtBo
     assert again.args[0].goal.aim == "answer"
 
 
-def test_budgets_in_which_nothing_can_be_told_are_not_offered(page: TunePage, qtbot: QtBot) -> None:
+def test_budgets_that_are_too_short_are_not_offered(page: TunePage, qtbot: QtBot) -> None:
     with qtbot.waitSignal(page.tuning.planned, timeout=60_000) as reply:
         pass
     assert reply.args is not None
@@ -128,7 +128,7 @@ def test_budgets_in_which_nothing_can_be_told_are_not_offered(page: TunePage, qt
     assert again.args is not None
 
 
-def test_workloads_are_chosen_by_mouse_and_arrows(page: TunePage, qtbot: QtBot) -> None:
+def test_workloads_are_chosen_by_mouse_and_arrow_keys(page: TunePage, qtbot: QtBot) -> None:
     assert list(page.workloads.buttons) == [each.name for each in WORKLOADS]
     assert page.workloads.value == "code"
     code, prose = page.workloads.buttons["code"], page.workloads.buttons["prose"]
@@ -145,7 +145,7 @@ def test_workloads_are_chosen_by_mouse_and_arrows(page: TunePage, qtbot: QtBot) 
     assert code.accessibleDescription() == ""
 
 
-def test_several_workloads_are_ticked(page: TunePage, qtbot: QtBot) -> None:
+def test_several_workloads_can_be_chosen(page: TunePage, qtbot: QtBot) -> None:
     buttons = page.workloads.buttons
     page.workloads.several.click()
     for name in ("prose", "code", "code", "long"):  # taken up, left out, taken up, taken up
@@ -162,7 +162,7 @@ def test_several_workloads_are_ticked(page: TunePage, qtbot: QtBot) -> None:
     assert page.request.workload == "code"  # one of them stays
 
 
-def test_a_file_that_is_not_chosen_is_left_out(
+def test_a_cancelled_file_dialog_changes_nothing(
     page: TunePage, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     page.workloads.several.click()
@@ -189,7 +189,7 @@ def test_a_wait_for_quiet_is_shown_until_the_trial_begins(page: TunePage, qtbot:
     assert page.verdict.sentence.text() == measuring
 
 
-def test_the_answer_for_each_workload_stands_below_the_verdict(page: TunePage) -> None:
+def test_the_verdict_of_each_workload_is_below_the_overall_one(page: TunePage) -> None:
     known = {"ci_low": 1.3, "ci_high": 1.52, "likely": 0.97, "settings": {"draft": 3}, "draft": 3}
     on = {"workload": "code", "mtp": "on", **known}
     off = {**on, "workload": "my", "mtp": "undecided", "likely": None, "ci_low": 0.9, "ci_high": 1.1}
@@ -214,7 +214,7 @@ def test_the_answer_for_each_workload_stands_below_the_verdict(page: TunePage) -
     assert not clipped(page.verdict)
 
 
-def test_buttons_with_the_same_labels_stay(page: TunePage) -> None:
+def test_buttons_with_unchanged_labels_are_reused(page: TunePage) -> None:
     pressed: list[int] = []
     for number in (1, 2):
         result = VerdictText("Likely.", buttons=[("Use draft 3 now", partial(pressed.append, number)), ("Pause", list)])
@@ -225,14 +225,14 @@ def test_buttons_with_the_same_labels_stay(page: TunePage) -> None:
     assert pressed == [2]
 
 
-def test_a_budget_is_chosen(page: TunePage, qtbot: QtBot) -> None:
+def test_a_budget_can_be_chosen(page: TunePage, qtbot: QtBot) -> None:
     assert page.budget.value == 10
     qtbot.keyClick(page.budget.slider, Qt.Key.Key_Right)
     assert page.budget.value == 15
     assert "15 minutes" in page.budget.slider.accessibleDescription()
 
 
-def test_a_history_that_cannot_be_read_is_not_called_empty(page: TunePage, qtbot: QtBot) -> None:
+def test_an_unreadable_history_is_not_shown_as_empty(page: TunePage, qtbot: QtBot) -> None:
     qtbot.waitUntil(lambda: "yet" in page.verdict.sentence.text())
     history_file().mkdir(parents=True)
     page.history.refresh()
@@ -245,7 +245,7 @@ def test_a_history_that_cannot_be_read_is_not_called_empty(page: TunePage, qtbot
     qtbot.waitUntil(lambda: not page.history.isVisible())
 
 
-def test_a_verdict_is_shown_and_taken_away(qtbot: QtBot) -> None:
+def test_a_verdict_is_shown_and_removed(qtbot: QtBot) -> None:
     card, pressed = VerdictCard(), []
     qtbot.addWidget(card)
     card.show()
@@ -273,7 +273,7 @@ def test_a_verdict_is_shown_and_taken_away(qtbot: QtBot) -> None:
     assert card.sentence.text() == result.sentence
 
 
-def test_a_row_is_written_as_finely_as_it_is_known() -> None:
+def test_digits_of_a_row_follow_its_precision() -> None:
     off, one, two = map(row_texts, ROWS)
     assert off == ("off", "171.2", "± 1.1", UNKNOWN, UNKNOWN, "18,900", "1.00 ×", "measured, 6 pairs")  # noqa: RUF001
     assert one[1:3] == ("203", "± 4")
@@ -313,7 +313,7 @@ def test_the_table_has_its_rows_and_marks_the_best(page: TunePage, qtbot: QtBot)
     assert page.placeholder.isVisible()
 
 
-def test_points_lie_where_their_figures_are(plot: DraftPlot) -> None:
+def test_points_are_at_the_place_of_their_figures(plot: DraftPlot) -> None:
     off, one, two = map(plot.position_of, CODE.points)
     assert off.x() < one.x() < two.x()
     assert off.y() > one.y() > two.y()
@@ -325,7 +325,7 @@ def test_points_lie_where_their_figures_are(plot: DraftPlot) -> None:
     )
 
 
-def test_heights_begin_at_0_and_few_starts_are_reported_in_place_of_a_bar(plot: DraftPlot) -> None:
+def test_heights_start_at_0_and_few_starts_have_a_note_instead_of_a_bar(plot: DraftPlot) -> None:
     one, twice = Point("off", 50.0, 1.0), Point("draft 6", 100.0, starts="1 start")
     plot.show_curves((Curve("code · threads 2", "rate", (one, twice)),))
     bottom = plot.position_of(replace(one, rate=0.0)).y()
@@ -337,7 +337,7 @@ def test_heights_begin_at_0_and_few_starts_are_reported_in_place_of_a_bar(plot: 
 
 
 @pytest.mark.thorough
-def test_measured_is_full_predicted_is_hollow_and_bars_are_as_long_as_the_interval(plot: DraftPlot) -> None:
+def test_predicted_points_are_hollow_and_bars_are_as_long_as_the_interval(plot: DraftPlot) -> None:
     plot.resize(600, 800)
     off, one, two = (plot.position_of(point).toPoint() for point in CODE.points)
     colour, ground = theme.current().rate, theme.current().card
@@ -354,7 +354,7 @@ def test_measured_is_full_predicted_is_hollow_and_bars_are_as_long_as_the_interv
     assert two.y() - top == pytest.approx(reach, abs=2)
 
 
-def test_a_point_says_its_figures_on_hover_and_to_readers(plot: DraftPlot) -> None:
+def test_a_point_shows_its_figures_on_hover_and_to_screen_readers(plot: DraftPlot) -> None:
     place = plot.position_of(CODE.points[1]).toPoint()
     event = QHelpEvent(QHelpEvent.Type.ToolTip, place, plot.mapToGlobal(place))
     QApplication.sendEvent(plot, event)
@@ -378,7 +378,7 @@ def test_any_figures_can_be_painted(plot: DraftPlot, rates: tuple[float, ...]) -
     assert plot.accessibleDescription()
 
 
-def test_a_step_is_divided(qtbot: QtBot) -> None:
+def test_the_parts_of_a_step_are_shown(qtbot: QtBot) -> None:
     card = StepCard()
     qtbot.addWidget(card)
     card.show()

@@ -46,7 +46,7 @@ def card(window: Window, qtbot: QtBot) -> TunedSettingsCard:
     return made
 
 
-def test_tuned_settings_that_hold_are_shown(card: TunedSettingsCard) -> None:
+def test_matching_tuned_settings_are_shown(card: TunedSettingsCard) -> None:
     assert card.tuned.text() == "No tuned settings yet."
     card.show_state(TunedState(match_tuned_settings(TUNED, ENVIRONMENT)))
     assert card.tuned.text() == (
@@ -57,7 +57,7 @@ def test_tuned_settings_that_hold_are_shown(card: TunedSettingsCard) -> None:
     assert not card.advice.isVisible()
 
 
-def test_what_cannot_be_found_out_says_why(card: TunedSettingsCard, qtbot: QtBot) -> None:
+def test_a_reading_error_is_explained(card: TunedSettingsCard, qtbot: QtBot) -> None:
     card.show_state(TunedState(match_tuned_settings(TUNED, NEWER)))
     save_last_model("qwen3.6-35b-a3b-mtp")  # which was here then
     card.refresh()
@@ -80,7 +80,7 @@ def test_what_cannot_be_found_out_says_why(card: TunedSettingsCard, qtbot: QtBot
         ),
     ],
 )
-def test_what_is_to_be_measured_again_says_why_and_offers_it(
+def test_outdated_tuned_settings_are_explained_with_a_button_to_measure_again(
     card: TunedSettingsCard, qtbot: QtBot, found: TunedMatch, expected: str
 ) -> None:
     card.show_state(TunedState(found))
@@ -101,7 +101,7 @@ def test_advice_from_use_is_shown(card: TunedSettingsCard, better: int, what: st
     )
 
 
-def test_its_switch_ends_advice_and_follows_the_settings(window: Window, qtbot: QtBot) -> None:
+def test_the_switch_turns_advice_off_and_follows_the_settings(window: Window, qtbot: QtBot) -> None:
     with qtbot.waitSignal(window.page_shown):
         window.show_page("tune")
     page: TunePage = window.page("tune")
@@ -115,7 +115,7 @@ def test_its_switch_ends_advice_and_follows_the_settings(window: Window, qtbot: 
 
 
 @pytest.mark.thorough
-def test_the_preset_of_the_model_that_runs_is_found_and_measured_again(
+def test_tuned_settings_of_the_running_model_are_found_and_measured_again(
     window: Window, qtbot: QtBot, wait_for: Callable[..., None], demo_model: Path
 ) -> None:
     facts = model_facts(read_model(demo_model))

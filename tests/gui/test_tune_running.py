@@ -56,7 +56,7 @@ def begun_elsewhere(page: TunePage, qtbot: QtBot) -> None:
     save_tune(replace(kept, model="other", options=replace(kept.options, model=Path("other.gguf"))))
 
 
-def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
+def test_a_tune_ends_with_its_verdict_and_the_earlier_server_is_restored(
     window: Window, page: TunePage, work: Path, qtbot: QtBot, wait_for: Callable[..., None]
 ) -> None:
     window.start_demo()
@@ -92,7 +92,7 @@ def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
     assert all(now == pytest.approx(before, rel=0.5) for now, before in known)
 
 
-def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:
+def test_a_paused_tune_can_be_continued_and_given_up(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:
     page.begin_tune(TuneRequest(file=str(work), minutes=30))
     measured(page, qtbot, 2)
     with qtbot.waitSignal(page.tuning.paused) as reply:
@@ -117,7 +117,7 @@ def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, w
 
 
 @pytest.mark.thorough
-def test_a_tune_that_waits_for_clients_gives_way_to_the_chat_and_the_server_goes_on(
+def test_a_tune_that_waits_for_clients_lets_the_chat_go_first_and_the_server_stays(
     window: Window, page: TunePage, work: Path, qtbot: QtBot, wait_for: Callable[..., None]
 ) -> None:
     window.start_demo()
@@ -142,7 +142,7 @@ def test_a_tune_that_waits_for_clients_gives_way_to_the_chat_and_the_server_goes
 
 
 @pytest.mark.thorough
-def test_giving_up_what_has_not_begun_leaves_the_tune_before(page: TunePage, work: Path, qtbot: QtBot) -> None:
+def test_giving_up_before_the_first_trial_keeps_the_earlier_tune(page: TunePage, work: Path, qtbot: QtBot) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
         page.begin_tune(TuneRequest(file=str(work), minutes=0.01))
     before = load_tune()
@@ -153,7 +153,7 @@ def test_giving_up_what_has_not_begun_leaves_the_tune_before(page: TunePage, wor
     assert load_tune() == before
 
 
-def test_the_first_answer_is_shown_and_can_be_used_at_once(
+def test_an_early_verdict_is_shown_and_can_be_used_at_once(
     window: Window, page: TunePage, work: Path, qtbot: QtBot
 ) -> None:
     page.tuning.failed.connect(lambda error: pytest.fail(str(error)))
@@ -173,7 +173,7 @@ def test_the_first_answer_is_shown_and_can_be_used_at_once(
 
 
 @pytest.mark.thorough
-def test_what_is_undecided_gets_more_time(page: TunePage, work: Path, qtbot: QtBot) -> None:
+def test_an_undecided_tune_can_get_more_time(page: TunePage, work: Path, qtbot: QtBot) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
         page.begin_tune(TuneRequest(file=str(work), minutes=0.01))
     assert page.verdict.sentence.text() == "Undecided: the time was too short."
@@ -189,7 +189,7 @@ def test_what_is_undecided_gets_more_time(page: TunePage, work: Path, qtbot: QtB
         page.verdict.buttons[0].click()
 
 
-def test_a_server_that_is_stopped_meanwhile_pauses_it(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:
+def test_stopping_the_server_pauses_the_tune(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:
     page.begin_tune(TuneRequest(file=str(work), minutes=30))
     measured(page, qtbot, 1)
     with qtbot.waitSignal(page.tuning.paused) as reply:
@@ -202,7 +202,7 @@ def test_a_server_that_is_stopped_meanwhile_pauses_it(window: Window, page: Tune
 
 
 @pytest.mark.thorough
-def test_a_window_that_closes_meanwhile_leaves_nothing_and_the_next_one_offers_to_continue(
+def test_closing_the_window_pauses_the_tune_and_the_next_window_offers_to_continue(
     page: TunePage, window: Window, work: Path, qtbot: QtBot
 ) -> None:
     page.begin_tune(TuneRequest(file=str(work), minutes=30))
@@ -225,7 +225,7 @@ def test_a_window_that_closes_meanwhile_leaves_nothing_and_the_next_one_offers_t
 
 
 @pytest.mark.thorough
-def test_the_winner_is_kept(
+def test_the_winner_is_served_and_kept(
     window: Window, page: TunePage, work: Path, qtbot: QtBot, demo_model: Path, wait_for: Callable[..., None]
 ) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
@@ -262,7 +262,7 @@ def test_a_measurement_is_exported(
         assert part in path.read_text("utf-8")
 
 
-def test_what_cannot_be_measured_is_reported(page: TunePage, tmp_path: Path, qtbot: QtBot) -> None:
+def test_an_error_is_reported(page: TunePage, tmp_path: Path, qtbot: QtBot) -> None:
     with qtbot.waitSignal(page.tuning.failed):
         page.begin_tune(TuneRequest(file=str(tmp_path / "none.toml")))
     assert page.verdict.kicker.text() == "Not measured"

@@ -56,7 +56,7 @@ def tuned(verdict: dict[str, object] | None = None, *, aim: Aim = Aim.SPEED) -> 
     return TuneView("m/qwen.gguf", "Code", Goal(aim), HOME, trials, forecasts, HOME, verdict)
 
 
-def test_a_row_for_each_setting_and_for_what_is_only_predicted() -> None:
+def test_each_setting_and_each_prediction_has_a_row() -> None:
     result = trial_rows(tuned({"settings": with_draft(3)}))
     assert [row.setting for row in result] == ["off", "draft 1", "draft 2", "draft 3", "draft 3 · n-cpu-moe 20"]
     off, one, two, three, moved = result
@@ -71,7 +71,7 @@ def test_a_row_for_each_setting_and_for_what_is_only_predicted() -> None:
     assert moved.against_off == pytest.approx(2.4 / 13 * 10 * 1.007, rel=0.01)
 
 
-def test_what_failed_says_why() -> None:
+def test_a_failed_trial_shows_its_reason() -> None:
     failed = Trial(9, Stage.PROBE, with_draft(6), 0.0, 3.0, 3.0, (), "Out of memory.", Fault.MEMORY)
     (row,) = trial_rows(TuneView("m", "Code", Goal(), HOME, (failed,)))
     assert (row.setting, row.rate, row.origin, row.against_off) == ("draft 6", None, "Out of memory.", None)
@@ -79,7 +79,7 @@ def test_what_failed_says_why() -> None:
     assert trial_rows(TuneView("m", "Code", Goal(), HOME)) == []
 
 
-def test_a_curve_is_measured_where_it_was() -> None:
+def test_points_of_a_curve_are_measured_or_predicted() -> None:
     (curve,) = rate_curves(tuned())
     assert [(point.setting, point.measured) for point in curve.points] == [
         ("off", True),
@@ -95,7 +95,7 @@ def test_a_curve_is_measured_where_it_was() -> None:
     assert [point.setting for point in curve.points] == ["off", "draft 1", "draft 3"]
 
 
-def test_each_of_several_workloads_has_its_curve() -> None:
+def test_each_workload_has_its_curve() -> None:
     def both(number: int, settings: RunSettings, easy_ms: float, hard_ms: float) -> Trial:
         runs = [
             replace(run(settings, ms), prompt=f"{name}: one") for name, ms in (("code", easy_ms), ("prose", hard_ms))
@@ -111,7 +111,7 @@ def test_each_of_several_workloads_has_its_curve() -> None:
     assert code.role != prose.role
 
 
-def test_a_step_is_divided_by_the_line_through_the_draft_lengths() -> None:
+def test_parts_of_a_step_follow_from_the_line_through_the_draft_lengths() -> None:
     divided, about, note = step_parts(tuned({"settings": with_draft(3)}))
     assert [part.ms for part in divided] == pytest.approx([10.07, 0.93, 3.0], abs=0.01)
     assert about == "draft 3, Code, 14.0 ms per step"
@@ -128,7 +128,7 @@ def test_a_step_is_divided_by_the_line_through_the_draft_lengths() -> None:
     assert step_parts(few) == ((), "", "")
 
 
-def test_what_the_machine_did_meanwhile() -> None:
+def test_disturbances_during_the_tune_are_listed() -> None:
     assert machine_text(tuned()) == ""
     hot = trial(0, OFF, 10.0, temperature_c=68.0, clock_mhz=2_640.0)
     spoilt = trial(1, OFF, 10.0, temperature_c=73.0, clock_mhz=2_600.0, spoilt="Another program came.")
@@ -140,14 +140,14 @@ def test_what_the_machine_did_meanwhile() -> None:
     assert output == "68 to 73 °C\nclock 2,600 to 2,640 MHz\n1 reply was repeated: Another program came."
 
 
-def test_runs_of_the_history_are_trials_again() -> None:
+def test_runs_of_the_history_become_trials() -> None:
     shown = tuned()
     again = group_trials(shown.runs)
     assert [trial.runs for trial in again] == [trial.runs for trial in shown.trials]
     assert trial_rows(TuneView("m", "Code", Goal(), HOME, again, shown.forecasts, HOME)) == trial_rows(shown)
 
 
-def test_what_is_about_drafts_is_no_setting_of_mtp_off() -> None:
+def test_draft_settings_are_not_shown_for_mtp_off() -> None:
     home: RunSettings = {"threads": 4, "draft_sampling": "greedy"}
     beside: RunSettings = {"threads": 6, "draft_sampling": "probabilistic"}
     forecasts = (Forecast(0, 100.0, 99.0, 101.0), Forecast(2, 165.0, 160.0, 170.0))
@@ -155,7 +155,7 @@ def test_what_is_about_drafts_is_no_setting_of_mtp_off() -> None:
     assert [row.setting for row in result] == ["off · threads 6", "draft 2 · sampled drafts · threads 6"]
 
 
-def test_a_verdict_in_another_language_is_made_of_its_figures() -> None:
+def test_a_verdict_is_translated_from_its_figures() -> None:
     values = {"mtp": "on", "draft": 2, "speedup": 1.41, "ci_low": 1.38, "ci_high": 1.44, "sentence": "Draft 2 is it."}
     assert verdict_sentence(values, "Code") == "Draft 2 is it."
     words.choose_language("zh_CN")
@@ -200,7 +200,7 @@ def test_a_verdict_in_another_language_is_made_of_its_figures() -> None:
         words.choose_language("en")
 
 
-def test_words() -> None:
+def test_texts_of_settings_and_goals() -> None:
     assert settings_text(OFF, HOME) == "off"
     assert read_forecasts({}) == ()
     values: dict[str, object] = {
@@ -214,7 +214,7 @@ def test_words() -> None:
     assert (card.sentence, card.detail, card.meaning) == ("Leave MTP off.", "Why: It is slower.", "good")
 
 
-def test_settings_that_change_the_answers_are_not_offered_as_any_others() -> None:
+def test_settings_that_change_the_answers_are_marked() -> None:
     values: dict[str, object] = {
         "mtp": "on",
         "draft": 3,
@@ -229,14 +229,14 @@ def test_settings_that_change_the_answers_are_not_offered_as_any_others() -> Non
     assert keep_label(tuned({**values, "mtp_quality": {"answer": "shown"}})) == "Use draft 3 on this computer"
 
 
-def test_a_likely_verdict_says_so_and_claims_no_confidence() -> None:
+def test_a_likely_verdict_is_marked_as_likely() -> None:
     values: dict[str, object] = {"mtp": "on", "sentence": "Likely (97 %).", "because": "", "settings": with_draft(3)}
     card = verdict_card(tuned({**values, "speedup": 1.5, "likely": 0.97}), [])
     assert card.kicker.startswith("Likely · qwen.gguf")
     assert card.detail == ""
 
 
-def test_the_level_of_a_range_stands_in_the_detail() -> None:
+def test_the_confidence_level_is_in_the_detail() -> None:
     values: dict[str, object] = {
         "mtp": "off",
         "sentence": "Leave MTP off.",

@@ -61,7 +61,7 @@ def test_a_newer_version_is_shown_with_its_notes_and_installed(
     assert "is installed" in card.status.text()
 
 
-def test_a_download_is_paused_and_goes_on(
+def test_a_download_is_paused_and_resumed(
     card: UpdatesCard, release: Release, by_script: Path, qtbot: QtBot, home: Path
 ) -> None:
     reach(qtbot, card, NEWER)
@@ -81,7 +81,7 @@ def test_a_download_is_paused_and_goes_on(
     assert (home / "cache" / "updates" / "7.0.0" / "install.sh").read_bytes() == CONTENT
 
 
-def test_debians_package_is_left_to_the_user(
+def test_the_debian_package_is_left_to_the_user_to_install(
     card: UpdatesCard, release: Release, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     monkeypatch.setattr(installing, "find_install_method", lambda: InstallMethod.DEB)
@@ -96,7 +96,7 @@ def test_debians_package_is_left_to_the_user(
     assert QGuiApplication.clipboard().text() == card.command_line.text()
 
 
-def test_what_goes_wrong_is_reported_and_can_be_tried_again(
+def test_an_error_is_reported_and_can_be_retried(
     card: UpdatesCard, release: Release, by_script: Path, qtbot: QtBot
 ) -> None:
     reach(qtbot, card, NEWER)
@@ -112,7 +112,7 @@ def test_what_goes_wrong_is_reported_and_can_be_tried_again(
     reach(qtbot, card, "has no manifest.json")
 
 
-def test_where_there_is_none_that_is_reported(card: UpdatesCard, release: Release, qtbot: QtBot, home: Path) -> None:
+def test_a_missing_update_is_reported(card: UpdatesCard, release: Release, qtbot: QtBot, home: Path) -> None:
     reach(qtbot, card, "In a checkout: `git pull`")
     assert not card.install_button.isVisible()
     (home / "state" / "updates.json").unlink()  # else an older one is refused
@@ -122,7 +122,7 @@ def test_where_there_is_none_that_is_reported(card: UpdatesCard, release: Releas
     assert not card.install_button.isVisible()
 
 
-def test_an_older_version_than_is_known_is_refused_and_the_known_one_stays_offered(
+def test_an_older_version_than_known_is_refused_and_the_known_one_stays_offered(
     card: UpdatesCard, release: Release, by_script: Path, qtbot: QtBot
 ) -> None:
     reach(qtbot, card, NEWER)
@@ -135,7 +135,7 @@ def test_an_older_version_than_is_known_is_refused_and_the_known_one_stays_offer
     reach(qtbot, card, "has no manifest.json")
 
 
-def test_without_an_address_it_is_reported_when_asked(
+def test_a_missing_release_address_is_reported_on_request(
     window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "RELEASES", "")
@@ -147,7 +147,7 @@ def test_without_an_address_it_is_reported_when_asked(
     reach(qtbot, card, "This build has no release address")
 
 
-def test_the_window_tells_of_each_newer_version_once(window: Window, release: Release, qtbot: QtBot) -> None:
+def test_each_newer_version_is_announced_once(window: Window, release: Release, qtbot: QtBot) -> None:
     def look() -> None:
         received: list[bool] = []
         ended = threading.Event()

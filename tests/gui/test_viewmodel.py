@@ -9,7 +9,7 @@ from launcher.gui.viewmodel import Inputs, View, ViewModel, derive_view
 
 
 @pytest.mark.parametrize("state", list(ServerState))
-def test_every_state_has_a_word_a_glyph_and_a_meaning(state: ServerState) -> None:
+def test_every_state_has_a_word_a_glyph_and_a_colour_role(state: ServerState) -> None:
     view = derive_view(Inputs(status=ServerStatus(state), model="m"))
     assert view.state_text.lower() == {ServerState.DRAINING: "finishing"}.get(state, state.value)
     assert view.glyph
@@ -17,18 +17,18 @@ def test_every_state_has_a_word_a_glyph_and_a_meaning(state: ServerState) -> Non
     assert view.can_start != (view.can_stop or state is ServerState.STOPPING)
 
 
-def test_loading_says_how_far() -> None:
+def test_loading_shows_its_progress() -> None:
     assert derive_view(Inputs(status=ServerStatus(ServerState.LOADING, 41.7))).state_text == "Loading 42 %"
 
 
-def test_the_demo_is_offered_until_something_was_served() -> None:
+def test_the_demo_is_offered_until_a_model_was_served() -> None:
     assert derive_view(Inputs()).offers_demo
     assert derive_view(Inputs(model="m", status=ServerStatus(ServerState.FAILED))).offers_demo
     assert not derive_view(Inputs(model="m", served=True)).offers_demo
     assert not derive_view(Inputs(status=ServerStatus(ServerState.LOADING))).offers_demo
 
 
-def test_a_missing_head_offers_to_start_without_mtp() -> None:
+def test_a_missing_head_offers_a_start_without_mtp() -> None:
     hint = message("Start it with --draft 0.", window="Start it without MTP.")
     failed = Inputs(status=ServerStatus(ServerState.FAILED, error=ModelHasNoHead("No head.", hint)), model="m")
     assert derive_view(failed).offers_without_mtp
@@ -38,19 +38,19 @@ def test_a_missing_head_offers_to_start_without_mtp() -> None:
     assert derive_view(other).problem == "It broke. Do this."
 
 
-def test_one_reply_at_a_time() -> None:
+def test_one_reply_runs_at_a_time() -> None:
     busy = Inputs(status=ServerStatus(ServerState.BUSY), model="m", replying=True)
     assert not derive_view(busy).can_ask
     assert derive_view(busy).replying
 
 
-def test_an_embedding_model_is_asked_nothing() -> None:
+def test_an_embedding_model_accepts_no_question() -> None:
     ready = Inputs(status=ServerStatus(ServerState.READY), model="m", texts_path="/v1/embeddings")
     assert not derive_view(ready).can_ask
     assert "/v1/embeddings" in derive_view(ready).prompt_hint
 
 
-def test_only_what_changed_is_reported() -> None:
+def test_only_changes_are_reported() -> None:
     received: list[View] = []
     model = ViewModel()
     model.changed.connect(received.append)

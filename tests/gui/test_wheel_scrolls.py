@@ -35,7 +35,7 @@ def controls(page: QWidget) -> list[QComboBox | QAbstractSpinBox | QAbstractSlid
 
 
 @pytest.mark.parametrize("name", ["start", "cockpit", "tune", "models", "agents", "logs", "settings"])
-def test_no_control_without_the_focus_is_changed_by_the_wheel(window: Window, name: str, qtbot: QtBot) -> None:
+def test_the_wheel_changes_no_control_without_focus(window: Window, name: str, qtbot: QtBot) -> None:
     window.show_page(name)
     page: QWidget = window.page(name)
     if isinstance(page, SettingsPage):
@@ -56,7 +56,7 @@ def test_no_control_without_the_focus_is_changed_by_the_wheel(window: Window, na
             assert not control.hasFocus(), control.accessibleName()
 
 
-def test_the_page_scrolls_on_under_a_control(window: Window, qtbot: QtBot) -> None:
+def test_the_page_scrolls_under_a_control(window: Window, qtbot: QtBot) -> None:
     window.resize(1_000, 300)
     window.show_page("settings")
     page: QWidget = window.page("settings")
@@ -72,7 +72,7 @@ def test_the_page_scrolls_on_under_a_control(window: Window, qtbot: QtBot) -> No
         assert bar.value() != before, control.accessibleName()
 
 
-def test_a_list_that_has_the_focus_is_turned_by_the_wheel(qtbot: QtBot) -> None:
+def test_the_wheel_changes_a_focused_list(qtbot: QtBot) -> None:
     box = ComboBox()
     qtbot.addWidget(box)
     box.addItems(["one", "two", "three"])

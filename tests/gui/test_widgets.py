@@ -47,7 +47,7 @@ def colours(image: QImage, y: int) -> list[QColor]:
 
 
 class TestMemoryBar:
-    def test_parts_are_as_wide_as_they_are_large(self, qtbot: QtBot) -> None:
+    def test_the_width_of_a_part_is_its_share(self, qtbot: QtBot) -> None:
         bar = MemoryBar()
         bar.show_parts(PARTS, 24_564 * MIB, 1_120 * MIB, 600 * MIB)
         row = colours(render_widget(bar, qtbot, 1_000), 3)
@@ -59,7 +59,7 @@ class TestMemoryBar:
         assert "free 4,820 of 24,564 MiB" in output
         assert "state" not in output, "a part of nothing is not shown"
 
-    def test_what_does_not_fit_is_drawn_past_the_edge_and_counted(self, qtbot: QtBot) -> None:
+    def test_parts_that_do_not_fit_are_drawn_beyond_the_edge_and_counted(self, qtbot: QtBot) -> None:
         bar = MemoryBar()
         bar.show_parts(PARTS, 16_000 * MIB, None, None)
         row = colours(render_widget(bar, qtbot), 3)
@@ -68,7 +68,7 @@ class TestMemoryBar:
         assert bar.missing == 2_624 * MIB
         assert "2,624 MiB too much for 16,000 MiB" in bar.accessibleName()
 
-    def test_what_is_written_adds_up(self) -> None:
+    def test_rounded_figures_add_up(self) -> None:
         bar = MemoryBar()
         third = MIB + MIB // 3
         bar.show_parts([("weights", "a", third), ("kv", "b", third), ("state", "c", third)], 10 * MIB, MIB, None)
@@ -78,20 +78,20 @@ class TestMemoryBar:
         bar.show_parts([("weights", "a", third)], 10 * MIB, MIB, None, needed=9 * MIB + 1)
         assert "1 MiB too much for 10 MiB" in bar.accessibleName(), "its share of one GPU is larger"
 
-    def test_unknown_has_a_reason(self, qtbot: QtBot) -> None:
+    def test_an_unknown_memory_has_a_reason(self, qtbot: QtBot) -> None:
         bar = MemoryBar()
         bar.show_unknown("The driver tells nothing.")
         render_widget(bar, qtbot)
         assert bar.accessibleName() == "Memory: not known. The driver tells nothing."
 
-    def test_the_legend_takes_the_lines_it_needs(self) -> None:
+    def test_the_legend_uses_the_lines_it_needs(self) -> None:
         bar = MemoryBar()
         bar.show_parts(PARTS, 24_564 * MIB, 1_120 * MIB, None)
         assert bar.heightForWidth(200) > bar.heightForWidth(900)
 
 
 class TestSliderField:
-    def test_moving_it_tells_the_value_and_setting_it_does_not(self, qtbot: QtBot) -> None:
+    def test_value_changed_is_emitted_for_user_input_only(self, qtbot: QtBot) -> None:
         field = SliderField("Context", [2_048, 4_096, 8_192], format_value=lambda each: f"{each:,}")
         received: list[object] = []
         field.value_changed.connect(received.append)
@@ -104,7 +104,7 @@ class TestSliderField:
         assert field.slider.accessibleName() == "Context"
         assert field.slider.accessibleDescription() == "4,096"
 
-    def test_what_changed_is_reported_and_the_hint_with_it(self) -> None:
+    def test_the_earlier_value_and_the_hint_are_in_the_accessible_description(self) -> None:
         field = SliderField("Draft length", range(9))
         field.show_hint("largest that fits: 8")
         field.show_changed("2")
@@ -112,7 +112,7 @@ class TestSliderField:
         field.show_changed(None)
         assert "was" not in field.slider.accessibleDescription()
 
-    def test_nothing_below_jumps_as_it_changes(self, qtbot: QtBot) -> None:
+    def test_the_height_does_not_change_with_hints(self, qtbot: QtBot) -> None:
         field = SliderField("Context", [1_024, 262_144], format_value=lambda each: f"{each:,}")
         field.setFixedWidth(theme.px(150))
         field.show_hint("no context fits with these settings, however few tokens there are")
@@ -134,13 +134,13 @@ class TestSliderField:
         assert field.value == 4
         assert field.slider.accessibleDescription() == "4"
 
-    def test_other_steps_keep_it_near(self) -> None:
+    def test_a_value_between_steps_becomes_the_nearest(self) -> None:
         field = SliderField("Context", [1, 2, 4, 8])
         field.set_value(8)
         field.set_values([1, 2, 3])
         assert field.value == 3
 
-    def test_the_wheel_scrolls_the_page_unless_it_has_the_focus(self, qtbot: QtBot) -> None:
+    def test_the_wheel_scrolls_the_page_unless_the_slider_has_the_focus(self, qtbot: QtBot) -> None:
         field = SliderField("Slots", range(9))
         render_widget(field, qtbot)
         field.set_value(4)
@@ -153,7 +153,7 @@ class TestSliderField:
         assert field.value == 4
 
 
-def test_a_choice_is_reported_once_and_arrows_move_it(qtbot: QtBot) -> None:
+def test_a_choice_is_emitted_once_and_arrow_keys_move_it(qtbot: QtBot) -> None:
     choice = Segmented("Theme", [("system", "System"), ("light", "Light"), ("dark", "Dark")])
     received: list[object] = []
     choice.changed.connect(received.append)
@@ -166,7 +166,7 @@ def test_a_choice_is_reported_once_and_arrows_move_it(qtbot: QtBot) -> None:
     assert choice.value == "system"
 
 
-def test_a_button_outlives_a_new_text_and_does_what_is_newest(qtbot: QtBot) -> None:
+def test_a_button_keeps_its_focus_and_calls_the_newest_callback_after_a_new_text(qtbot: QtBot) -> None:
     banner, pressed = Banner(), list[str]()
     qtbot.addWidget(banner)
     banner.show_message("2 min are left.", "information", [("Restart", lambda: pressed.append("first"))])
@@ -179,7 +179,7 @@ def test_a_button_outlives_a_new_text_and_does_what_is_newest(qtbot: QtBot) -> N
     assert [each.text() for each in banner.buttons] == ["Restart", "Stop"]
 
 
-def test_a_banner_says_something_offers_two_ways_on_and_goes(qtbot: QtBot) -> None:
+def test_a_banner_shows_a_text_and_two_buttons_and_can_be_closed(qtbot: QtBot) -> None:
     banner, pressed = Banner(), []
     qtbot.addWidget(banner)
     assert banner.isHidden()
@@ -195,7 +195,7 @@ def test_a_banner_says_something_offers_two_ways_on_and_goes(qtbot: QtBot) -> No
     assert banner.isHidden()
 
 
-def test_progress_is_a_line_of_its_length(qtbot: QtBot) -> None:
+def test_progress_is_a_line_of_proportional_length(qtbot: QtBot) -> None:
     line = ProgressLine("Model")
     line.show_fraction(0.5)
     image = render_widget(line, qtbot, 200)
@@ -208,7 +208,7 @@ def test_progress_is_a_line_of_its_length(qtbot: QtBot) -> None:
 
 @pytest.mark.parametrize("percent", [100, 200])
 @pytest.mark.parametrize("width", [632, 1_400])  # beside the rail in a window of 1000 at 200 %, and more
-def test_a_banner_has_room_for_its_words_at_any_size_of_text(qtbot: QtBot, percent: int, width: int) -> None:
+def test_a_banner_has_room_for_its_text_at_any_text_scale(qtbot: QtBot, percent: int, width: int) -> None:
     theme.set_scale(percent)
     try:
         holder = QWidget()
@@ -231,7 +231,7 @@ def test_a_banner_has_room_for_its_words_at_any_size_of_text(qtbot: QtBot, perce
 
 
 @pytest.mark.parametrize("word", [*(status.value for status in Status), "verified"])
-def test_a_badge_says_its_word_and_is_wide_enough(word: str, qtbot: QtBot) -> None:
+def test_a_badge_shows_its_word_and_is_wide_enough(word: str, qtbot: QtBot) -> None:
     badge = Badge()
     badge.show_status(word)
     image = render_widget(badge, qtbot, badge.sizeHint().width())
@@ -240,14 +240,14 @@ def test_a_badge_says_its_word_and_is_wide_enough(word: str, qtbot: QtBot) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_glyph_is_painted_and_is_its_own(name: str, qtbot: QtBot) -> None:
+def test_every_glyph_is_painted_and_differs(name: str, qtbot: QtBot) -> None:
     def picture(which: str) -> QImage:
         return render_widget(Glyph(which, "text", 32), qtbot, 32)
 
     assert all(picture(name) != picture(other) for other in NAMES if other != name)
 
 
-def test_heads_cards_and_empty_states_hold_what_they_are_given(qtbot: QtBot) -> None:
+def test_heads_cards_and_empty_states_show_their_content(qtbot: QtBot) -> None:
     pressed: list[str] = []
     head = PageHead("Models", "Files on this computer")
     button = head.add_button("Add", lambda: pressed.append("add"), primary=True)
@@ -262,7 +262,7 @@ def test_heads_cards_and_empty_states_hold_what_they_are_given(qtbot: QtBot) -> 
     assert head.subtitle.isHidden()
 
 
-def test_what_lies_at_home_is_shown_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_in_the_home_are_shown_with_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert display_path(tmp_path / "models" / "a.gguf") == "~/models/a.gguf"
     assert display_path("/srv/models") == "/srv/models"

@@ -64,7 +64,7 @@ def no_language(qapp: QApplication, monkeypatch: pytest.MonkeyPatch) -> Iterator
         ({"LANG": "de_DE.UTF-8"}, "en"),
     ],
 )
-def test_the_systems_language_is_taken(
+def test_the_language_of_the_system_is_used(
     no_language: pytest.MonkeyPatch, variables: dict[str, str], language: str
 ) -> None:
     for name, value in variables.items():
@@ -74,7 +74,7 @@ def test_the_systems_language_is_taken(
     assert words.tr("Settings") == ("设置" if language == "zh_CN" else "Settings")
 
 
-def test_what_is_chosen_goes_before_the_system(no_language: pytest.MonkeyPatch) -> None:
+def test_a_chosen_language_overrides_the_system(no_language: pytest.MonkeyPatch) -> None:
     no_language.setenv("LANG", "zh_CN.UTF-8")
     words.choose_language("en")
     assert words.tr("Settings") == "Settings"
@@ -85,20 +85,20 @@ def test_what_is_chosen_goes_before_the_system(no_language: pytest.MonkeyPatch) 
     assert words.tr("Settings") == "Settings"
 
 
-def test_values_are_filled_in_and_a_count_has_one_form(chinese: None) -> None:
+def test_values_are_inserted_and_counts_have_one_form(chinese: None) -> None:
     assert words.tr("{count} tokens", count="4,096") == "4,096 token"
     assert [words.ntr("1 thread", "{n} threads", n) for n in (1, 2)] == ["1 个线程", "2 个线程"]
     assert words.tr("") == ""
     assert words.tr("No such text, {name}", name="x") == "No such text, x"
 
 
-def test_the_core_says_in_chinese_what_a_change_costs(chinese: None) -> None:
+def test_the_cost_of_a_change_is_translated(chinese: None) -> None:
     result = consequence_sentence("ctx", 8_192, 16_384, 63)
     assert words.render(result) == "+63 MiB\N{FULLWIDTH COMMA}增加 8,192 token 上下文"
 
 
 @pytest.mark.thorough
-def test_every_setting_can_be_translated() -> None:
+def test_every_setting_has_translatable_texts() -> None:
     known = {message.id for message in template()}
     names = set(LANGUAGES.values())
     for each in SETTINGS:
@@ -132,7 +132,7 @@ def asked(chinese: None) -> Asked:
     return noted
 
 
-def test_no_page_asks_for_a_text_that_nobody_could_translate(asked: Asked, window: Window, qtbot: QtBot) -> None:
+def test_every_text_of_the_pages_can_be_translated(asked: Asked, window: Window, qtbot: QtBot) -> None:
     window.start_demo()
     qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY)
     with qtbot.waitSignal(window.controller.replied):
@@ -165,7 +165,7 @@ def test_the_window_is_chinese(chinese: None, qtbot: QtBot, qapp: QApplication, 
         window.deleteLater()
 
 
-def test_qts_own_words_follow(chinese: None, qapp: QApplication) -> None:
+def test_texts_of_qt_are_translated(chinese: None, qapp: QApplication) -> None:
     try:
         appearance.choose_language(qapp, "zh_CN")
         assert QApplication.translate("QPlatformTheme", "Cancel") == "取消"

@@ -63,25 +63,25 @@ def test_shellcheck_finds_nothing() -> None:
     run("shellcheck", *POSIX, *BASH)
 
 
-def test_posix_scripts_are_understood_by_a_posix_shell() -> None:
+def test_a_posix_shell_parses_the_scripts() -> None:
     for script in POSIX:
         run("dash", "-n", script)
 
 
-def test_install_sh_in_its_essential_cases() -> None:
+def test_the_main_cases_of_install_sh() -> None:
     """All of them, which take a minute, are tested by .ci/install-sh."""
     result = run("bats", "--tap", "--filter-tags", "essential", Path(__file__).parent)
     assert "# skip" not in result
     assert "1..7" in result
 
 
-def test_the_menu_entry_and_its_description_are_valid() -> None:
+def test_the_menu_entry_and_its_metadata_are_valid() -> None:
     run(LINUX / "validate", DESKTOP)
     (metainfo,) = DESKTOP.glob("*.metainfo.xml")
     assert '<launchable type="desktop-id">mtp-launcher.desktop</launchable>' in metainfo.read_text("utf-8")
 
 
-def test_a_gguf_file_opens_with_the_program() -> None:
+def test_gguf_files_open_with_the_program() -> None:
     """By its name and by its first bytes; the type that they name is the menu entry's."""
     space = {"m": "http://www.freedesktop.org/standards/shared-mime-info"}
     (kind,) = ElementTree.parse(DESKTOP / "mtp-launcher.mime.xml").getroot().findall("m:mime-type", space)
@@ -94,7 +94,7 @@ def test_a_gguf_file_opens_with_the_program() -> None:
     assert "Exec=mtp-launcher gui %f" in entry
 
 
-def test_wslg_takes_the_menu_entry() -> None:
+def test_wslg_accepts_the_menu_entry() -> None:
     """It leaves out entries for terminals, hidden ones, and those for some desktops alone."""
     lines = (DESKTOP / "mtp-launcher.desktop").read_text("utf-8").splitlines()
     assert "Terminal=false" in lines
@@ -107,7 +107,7 @@ def packages() -> dict[str, str]:
     return dict(line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
 
 
-def test_the_package_depends_on_all_that_the_program_looks_for() -> None:
+def test_the_package_depends_on_all_libraries_that_the_program_loads() -> None:
     listed = packages()
     for library in known_libraries():
         if library.purpose != "official":
@@ -121,7 +121,7 @@ def loads(library: Path) -> str:
     return done.stderr.strip().rpartition("\n")[2]
 
 
-def test_what_wheels_bring_can_be_loaded_after_the_tree_was_pruned(tmp_path: Path) -> None:
+def test_wheels_can_be_loaded_after_pruning(tmp_path: Path) -> None:
     """numpy's OpenBLAS, which strip leaves in a state that the loader refuses."""
     (numpy,) = importlib.util.find_spec("numpy").submodule_search_locations or ()  # type: ignore[union-attr]
     site = tmp_path / "site-packages"
@@ -132,7 +132,7 @@ def test_what_wheels_bring_can_be_loaded_after_the_tree_was_pruned(tmp_path: Pat
     assert loads(library) == ""
 
 
-def test_a_library_that_the_loader_refuses_ends_the_build(tmp_path: Path) -> None:
+def test_a_library_that_cannot_be_loaded_fails_the_build(tmp_path: Path) -> None:
     library = tmp_path / "broken.so"
     image = bytearray(Path(psutil._psutil_linux.__file__).read_bytes())
     assert prune.is_aligned(bytes(image))
@@ -146,7 +146,7 @@ def test_a_library_that_the_loader_refuses_ends_the_build(tmp_path: Path) -> Non
         prune.check_load_commands(tmp_path)
 
 
-def test_an_interpreter_is_built_of_the_source_that_is_named_only(tmp_path: Path) -> None:
+def test_an_interpreter_is_built_from_the_named_source_only(tmp_path: Path) -> None:
     pins = dict(re.findall(r"^(\w+)=(\S+)$", (LINUX / "python.txt").read_text("utf-8"), re.MULTILINE))
     assert re.fullmatch(r"3\.\d+\.\d+", pins["version"])
     assert re.fullmatch(r"[0-9a-f]{64}", pins["sha256"])
@@ -159,7 +159,7 @@ def test_an_interpreter_is_built_of_the_source_that_is_named_only(tmp_path: Path
     assert [*tmp_path.iterdir()] == [source]
 
 
-def test_libraries_that_an_interpreter_brings_may_be_named_without_need(tmp_path: Path) -> None:
+def test_unneeded_libraries_of_the_interpreter_may_be_listed(tmp_path: Path) -> None:
     """Of an empty tree, all but those that are opened at run time: only a library of the program's own is missed."""
     with pytest.raises(SystemExit, match="names what nothing needs") as told:
         prune.depends(tmp_path)
@@ -167,7 +167,7 @@ def test_libraries_that_an_interpreter_brings_may_be_named_without_need(tmp_path
     assert "libssl.so.3" not in str(told.value)
 
 
-def test_install_sh_is_stamped_and_told_by_what_the_program_has() -> None:
+def test_install_sh_is_stamped_with_the_values_of_the_build() -> None:
     text = (LINUX / "install.sh").read_text("utf-8")
     build = (LINUX / "build-install").read_text("utf-8")
     for name in ("version", "wheel", "wheel_sha256", "lock_sha256", "releases", "release_key", "default_index"):
@@ -180,7 +180,7 @@ def test_install_sh_is_stamped_and_told_by_what_the_program_has() -> None:
     assert received == {"releases": f"{RELEASES}\n", "release_key": f"{RELEASE_KEY}\n"}
 
 
-def test_a_script_without_a_line_for_a_value_is_not_stamped(tmp_path: Path) -> None:
+def test_a_script_without_a_line_for_a_value_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "script"
     for text in ("version=1\n", "version=\nversion=\n", "# version=\n"):
         script.write_text(text)
@@ -190,7 +190,7 @@ def test_a_script_without_a_line_for_a_value_is_not_stamped(tmp_path: Path) -> N
         assert "lines for version" in done.stderr
 
 
-def test_install_sh_takes_the_manifest_of_the_release_command(tmp_path: Path) -> None:
+def test_install_sh_accepts_the_manifest_of_the_release_command(tmp_path: Path) -> None:
     """Its text is read without a JSON parser: what manifest.py writes has to be what that is made for."""
     sums = {name: digit * 64 for name, digit in (("install.sh", "a"), ("install.ps1", "b"), ("x_1.2_amd64.deb", "c"))}
     pieces = [{"name": "install.sh", "version": "9", "source": 'sha256 0, "sha256": "0"'}]
@@ -206,7 +206,7 @@ def test_install_sh_takes_the_manifest_of_the_release_command(tmp_path: Path) ->
     assert run("dash", "-c", ask, "-", manifest, *sums, "none").split() == ["1.2", *sums.values()]
 
 
-def test_the_manual_fills_a_folder_as_install_sh_says() -> None:
+def test_the_manual_fills_an_offline_folder_as_documented() -> None:
     script = LINUX / "install.sh"
     lock = "mtp_launcher-X-requirements.txt"
     received = [line.replace(lock, lock.replace("X", "*")) for line in run("sh", script, "--help").splitlines()]
@@ -215,7 +215,7 @@ def test_the_manual_fills_a_folder_as_install_sh_says() -> None:
     assert "\n".join(lines) in (ROOT / "docs" / "platforms.md").read_text("utf-8")
 
 
-def test_what_install_sh_asks_the_program_is_answered() -> None:
+def test_calls_of_install_sh_into_the_program_work() -> None:
     code = re.search(r"bin/python\" -I -c '\n(.*?)'", (LINUX / "install.sh").read_text("utf-8"), re.DOTALL)
     assert code
     without = """
@@ -229,7 +229,7 @@ libraries.missing_libraries = lambda purpose: [each for each in libraries.known_
     assert install.startswith("Install them: ")
 
 
-def test_the_lock_holds_for_each_python_by_its_own_conditions() -> None:
+def test_the_lock_file_is_complete_for_each_python() -> None:
     lock = "requirements.lock"
     received = {python: run(sys.executable, LINUX / "lock_for.py", lock, python) for python in ("3.11", "3.12", "3.14")}
     for lines in received.values():

@@ -89,7 +89,7 @@ def of_ps1(name: str) -> str:
     return str(found)
 
 
-def test_its_values_are_those_of_install_sh() -> None:
+def test_values_equal_those_of_install_sh() -> None:
     for name in ("uv_version", "pythons", "room_mib"):
         assert of_ps1(name) == of_sh(name), name
     assert f'"{of_ps1("network")}"' in SH.read_text("utf-8")
@@ -106,7 +106,7 @@ def function(name: str) -> str:
     return str(found)
 
 
-def test_it_finds_its_release() -> None:
+def test_the_release_is_found() -> None:
     """Where the user says, else in its own folder, else at the project's address; else it stops with a hint."""
     find = function("Find-Release")
     places = ["$Offline", "$From", f"$env:{RELEASES_VARIABLE}", "Split-Path -Parent $PSCommandPath", "return $releases"]
@@ -123,14 +123,14 @@ def test_it_finds_its_release() -> None:
         assert f"Get-Checked ${name} ${name}_sha256 $Release\n" in begun
 
 
-def test_install_sh_looks_in_the_same_order() -> None:
+def test_install_sh_searches_in_the_same_order() -> None:
     text = SH.read_text("utf-8")
     beside = re.search(r'&& \[ -z "\$\{(\w+):-\}" \]; then\n.*\n +if \[ -f "\$here/manifest.json" \]', text)
     assert beside
     assert beside[1] == RELEASES_VARIABLE
 
 
-def test_it_verifies_the_release_as_install_sh_does() -> None:
+def test_the_release_is_verified_as_by_install_sh() -> None:
     """Between the packages, which include the verifier, and the program itself, and with the same messages."""
     packages = function("Install-Package")
     steps = ["--require-hashes", "Confirm-Release $Python $Release", "& $Uv tool install"]
@@ -169,7 +169,7 @@ def test_the_wsl_helper_runs_only_the_script_that_it_was_built_with(tmp_path: Pa
     assert "-ne $inside_sha256" in script
 
 
-def test_it_hides_the_variables_from_uv_that_install_sh_hides() -> None:
+def test_variables_are_hidden_from_uv_as_by_install_sh() -> None:
     (hidden,) = re.findall(r"^ +unset (.*?) 2>/dev/null", SH.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     text = INSTALL.read_text("ascii")
     (cleared,) = re.findall(r"^\$variables = (.*?)\n[$#\n]", text, re.MULTILINE | re.DOTALL)
@@ -182,7 +182,7 @@ def test_it_hides_the_variables_from_uv_that_install_sh_hides() -> None:
 
 
 @pytest.mark.parametrize(("script", "end"), [(SH, "\nEND\n"), (INSTALL, "# Written by ")], ids=["sh", "ps1"])
-def test_the_variables_in_its_help_are_used(script: Path, end: str) -> None:
+def test_variables_in_the_help_are_used(script: Path, end: str) -> None:
     head, _, body = script.read_text("utf-8").partition(end)
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         assert name in head
@@ -220,7 +220,7 @@ def uv_commands(text: str) -> list[list[str]]:
     return found
 
 
-def test_its_steps_are_those_of_install_sh() -> None:
+def test_the_steps_are_those_of_install_sh() -> None:
     theirs, ours = uv_commands(SH.read_text("utf-8")), uv_commands(INSTALL.read_text("ascii"))
     assert ours == theirs
     assert [words[:2] for words in ours] == [
@@ -229,7 +229,7 @@ def test_its_steps_are_those_of_install_sh() -> None:
     ]  # fmt: skip
 
 
-def test_it_is_stamped_with_the_values_of_install_sh(tmp_path: Path) -> None:
+def test_the_script_is_stamped_with_the_values_of_install_sh(tmp_path: Path) -> None:
     assert not any(of_ps1(name) for name in STAMPED)
     (tmp_path / "install.sh").write_text("".join(f"{name}={value}\n" for name, value in STAMPED.items()))
     subprocess.run([BUILD, tmp_path], check=True, timeout=60)

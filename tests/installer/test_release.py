@@ -15,7 +15,7 @@ import manifest  # noqa: E402 -- a script in installer/, not a package
 CHANGELOG = "# Changelog\n\n## 0.2.0 (not released yet)\n\n- New.\n- Better.\n\n## 0.1.0\n\n- First.\n"
 
 
-def test_the_notes_are_those_of_the_newest_version() -> None:
+def test_the_release_notes_are_those_of_the_newest_version() -> None:
     assert manifest.newest(CHANGELOG, "0.2.0") == "- New.\n- Better."
     with pytest.raises(ValueError, match=r"0\.2\.0 .* not of 0\.3\.0"):
         manifest.newest(CHANGELOG, "0.3.0")

@@ -43,7 +43,7 @@ def write_sums(folder: Path) -> None:
     (folder / "SHA256SUMS").write_text("".join(sums), "utf-8")
 
 
-def test_it_is_signed_for_the_key_that_its_programs_trust(tmp_path: Path, secret: Path) -> None:
+def test_a_release_is_signed_for_the_key_that_its_programs_trust(tmp_path: Path, secret: Path) -> None:
     key = (tmp_path / "minisign.pub").read_text("utf-8").splitlines()[1]
     dist = release(tmp_path / "dist", key)
     result = run(ROOT / "installer" / "sign-release", dist, secret)
@@ -75,7 +75,9 @@ def test_a_script_with_another_key_is_not_published(tmp_path: Path, secret: Path
         ("RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3", "trusts another key"),
     ],
 )
-def test_what_its_programs_would_not_accept_is_not_signed(tmp_path: Path, secret: Path, key: str, reason: str) -> None:
+def test_a_release_that_its_programs_would_refuse_is_not_signed(
+    tmp_path: Path, secret: Path, key: str, reason: str
+) -> None:
     dist = release(tmp_path / "dist", key)
     result = run(ROOT / "installer" / "sign-release", dist, secret)
     assert result.returncode == 1

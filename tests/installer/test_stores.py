@@ -38,7 +38,7 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_each_template_is_written_and_no_place_is_left(out: Path) -> None:
+def test_each_template_is_written_without_placeholders(out: Path) -> None:
     templates = {each.relative_to(STORES) for each in STORES.glob("*/*")}
     written = {each.relative_to(out): each.read_text("utf-8") for each in out.rglob("*") if each.is_file()}
     assert written.keys() == templates | {Path("aur/.SRCINFO")}
@@ -90,7 +90,7 @@ def test_a_release_that_lacks_a_file_is_refused(tmp_path: Path) -> None:
     assert "The release has 0 files like mtp-launcher-.*-setup" in written.stderr
 
 
-def test_a_place_without_a_value_is_no_text() -> None:
+def test_a_placeholder_without_a_value_is_refused() -> None:
     module = importlib.util.spec_from_file_location("write", STORES / "write.py")
     assert module is not None
     assert module.loader is not None

@@ -46,7 +46,7 @@ def locked(path: Path) -> dict[str, tuple[str, set[str]]]:
 
 
 @pytest.mark.usefixtures("bundle")
-def test_the_wheels_are_those_that_everybody_else_gets() -> None:
+def test_the_wheels_equal_those_of_the_lock_file() -> None:
     build_tools = importlib.import_module("lock").BUILD_TOOLS
     everywhere, here = locked(ROOT / "requirements.lock"), locked(HERE / "wheels.lock")
     runtime_version, _ = here.pop("msvc-runtime")
@@ -57,7 +57,7 @@ def test_the_wheels_are_those_that_everybody_else_gets() -> None:
         assert hashes <= everywhere[name][1], name
 
 
-def test_setup_and_program_know_each_other_by_the_same_names() -> None:
+def test_setup_and_program_use_the_same_names() -> None:
     script = (HERE / "setup.nsi").read_text("utf-8")
     defined = dict(re.findall(r'^!define (\w+) "([^"]*)"', script, re.MULTILINE))
     defined = {name: value.replace("${APP}", defined["APP"]) for name, value in defined.items()}
@@ -68,7 +68,7 @@ def test_setup_and_program_know_each_other_by_the_same_names() -> None:
     assert defined["DATA"] == f"$LOCALAPPDATA\\{paths._APP}"
 
 
-def test_who_cancels_setup_is_not_told_that_it_broke_off() -> None:
+def test_cancelling_setup_is_not_reported_as_a_failure() -> None:
     """Every abort sets $Failed: else .onInstFailed takes it for a full disk, in log and exit code."""
     script = (HERE / "setup.nsi").read_text("utf-8")
     aborts = re.findall(r"((?:^  .*\n)*?)^ +Abort \"", script, re.MULTILINE)
@@ -76,13 +76,13 @@ def test_who_cancels_setup_is_not_told_that_it_broke_off() -> None:
     assert all("StrCpy $Failed 1" in before for before in aborts)
 
 
-def test_an_installed_copy_knows_that_setup_brought_it(tmp_path: Path) -> None:
+def test_an_installed_copy_knows_that_setup_installed_it(tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / running_mark.UNINSTALLER).touch()
     assert find_install_method(tmp_path / "app", tmp_path, tmp_path) is InstallMethod.SETUP
 
 
-def test_it_says_everything_in_both_languages() -> None:
+def test_all_texts_exist_in_both_languages() -> None:
     words = (HERE / "words.nsh").read_text("utf-8")
     values = {
         (name, language): text for name, language, text in re.findall(r'LangString (\w+) \$\{(\w+)\} "(.*)"', words)
@@ -97,7 +97,7 @@ def test_it_says_everything_in_both_languages() -> None:
         assert set(english) == set(chinese), name
 
 
-def test_python_is_taken_file_by_file(bundle: ModuleType, tmp_path: Path) -> None:
+def test_python_is_unpacked_by_a_list_of_files(bundle: ModuleType, tmp_path: Path) -> None:
     lines = [line for line in (HERE / "python.lock").read_text().splitlines() if not line.startswith("#")]
     assert len(lines) == 34
     archive = tmp_path / "python.zip"
@@ -112,7 +112,7 @@ def test_python_is_taken_file_by_file(bundle: ModuleType, tmp_path: Path) -> Non
         bundle.unpack_python(archive, tmp_path)
 
 
-def test_what_the_window_imports_of_qt_is_kept(bundle: ModuleType) -> None:
+def test_the_parts_of_qt_that_the_window_imports_are_kept(bundle: ModuleType) -> None:
     sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "launcher" / "gui").rglob("*.py"))
     modules = set(re.findall(r"^\s*from PySide6\.(Qt\w+) import", sources, re.MULTILINE))
     assert {"QtCore", "QtWidgets"} <= modules
@@ -137,11 +137,11 @@ def test_what_the_window_imports_of_qt_is_kept(bundle: ModuleType) -> None:
         ("numpy-2.4.6.dist-info/RECORD", False),
     ],
 )
-def test_what_is_kept_of_wheels(bundle: ModuleType, name: str, kept: bool) -> None:
+def test_files_of_wheels_are_selected(bundle: ModuleType, name: str, kept: bool) -> None:
     assert bundle.is_kept(name) is kept
 
 
-def test_a_wheel_goes_in_without_what_is_never_used(bundle: ModuleType, tmp_path: Path) -> None:
+def test_unused_files_of_a_wheel_are_left_out(bundle: ModuleType, tmp_path: Path) -> None:
     wheel, tree = tmp_path / "thing-1.0-py3-none-any.whl", tmp_path / "tree"
     with zipfile.ZipFile(wheel, "w") as opened:
         opened.writestr("thing/__init__.py", "value = 1\n")
@@ -162,7 +162,7 @@ def test_a_wheel_goes_in_without_what_is_never_used(bundle: ModuleType, tmp_path
 
 
 @pytest.mark.skipif(STARTER is None, reason="this pip comes without Windows programs")
-def test_a_library_that_something_wants_may_not_be_left_out(bundle: ModuleType) -> None:
+def test_a_needed_library_cannot_be_left_out(bundle: ModuleType) -> None:
     assert STARTER is not None
     assert "KERNEL32.dll" in list(bundle.imported(STARTER.read_bytes()))
     bundle.check_libraries([STARTER], ["somewhere/other.dll"])
@@ -172,7 +172,7 @@ def test_a_library_that_something_wants_may_not_be_left_out(bundle: ModuleType) 
         list(bundle.imported(STARTER.with_name("t32.exe").read_bytes()))
 
 
-def test_files_are_unpacked_in_one_order_and_beside_the_old_ones(build: ModuleType, tmp_path: Path) -> None:
+def test_files_are_unpacked_in_a_fixed_order_beside_the_old_ones(build: ModuleType, tmp_path: Path) -> None:
     names = ["b.txt", "Lib/a$b.py", "Lib/c.py"]
     lines = list(build.instructions(tmp_path, [tmp_path / name for name in names]))
     assert lines == [
@@ -184,7 +184,7 @@ def test_files_are_unpacked_in_one_order_and_beside_the_old_ones(build: ModuleTy
     ]
 
 
-def test_a_program_that_is_missing_is_named(
+def test_a_missing_program_is_named(
     build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -196,7 +196,7 @@ def test_a_program_that_is_missing_is_named(
         assert error in capsys.readouterr().err
 
 
-def test_signing_takes_the_place_of_the_program_only_when_it_succeeds(tmp_path: Path) -> None:
+def test_a_signed_program_replaces_the_unsigned_one_only_on_success(tmp_path: Path) -> None:
     signer, program = tmp_path / "osslsigncode", tmp_path / "setup.exe"
     signer.write_text(
         "#!/bin/sh\n"
@@ -227,7 +227,7 @@ def test_the_icon_has_the_sizes_that_windows_shows() -> None:
     assert sizes == [16, 24, 32, 48, 64, 256]
 
 
-def test_a_library_tells_its_version(bundle: ModuleType) -> None:
+def test_the_version_of_a_library_is_read(bundle: ModuleType) -> None:
     """As version resources hold it: name and value as UTF-16, zeros between them for alignment."""
     image = b"MZ..." + "ProductVersion\0\0003.11.9\0OriginalFilename\0".encode("utf-16-le")
     assert bundle.product_version(image) == "3.11.9"
@@ -235,9 +235,7 @@ def test_a_library_tells_its_version(bundle: ModuleType) -> None:
         bundle.product_version(b"MZ...")
 
 
-def test_another_python_is_locked_file_by_file(
-    bundle: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_python_is_locked_by_file(bundle: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = importlib.import_module("lock")
     library = b"MZ" + "ProductVersion\0\0003.14.1\0".encode("utf-16-le")
     archive = tmp_path / "python.zip"

@@ -26,12 +26,12 @@ def commands(workflow: dict[str, Any]) -> Iterator[str]:
             yield from proofs if step.get("run") == "${{ matrix.proof }}" else [step.get("run", "")]
 
 
-def test_there_is_one_for_changes_one_for_nights_and_one_for_releases() -> None:
+def test_there_are_workflows_for_changes_nights_and_releases() -> None:
     assert [path.stem for path in WORKFLOWS] == ["nightly", "release", "test"]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_each_script_that_is_run_is_here(path: Path) -> None:
+def test_each_script_of_a_workflow_exists(path: Path) -> None:
     named = {
         each
         for line in commands(read_workflow(path))
@@ -44,7 +44,7 @@ def test_each_script_that_is_run_is_here(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_each_action_is_pinned_and_each_job_may_little(path: Path) -> None:
+def test_each_action_is_pinned_and_each_job_has_least_permissions(path: Path) -> None:
     workflow = read_workflow(path)
     assert workflow["permissions"] == {"contents": "read"}
     for line in path.read_text("utf-8").splitlines():

@@ -63,7 +63,7 @@ def wsl(tmp_path: Path) -> Distribution:
     return Distribution(tmp_path / "root")
 
 
-def test_a_good_distribution_is_good(wsl: Distribution) -> None:
+def test_a_suitable_distribution_is_accepted(wsl: Distribution) -> None:
     result = wsl.run("check")
     assert result.returncode == 0, result.stdout + result.stderr
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["ok"] * 6
@@ -83,7 +83,9 @@ def test_a_good_distribution_is_good(wsl: Distribution) -> None:
         ("home/me/.config/mtp-launcher/settings.toml", '[models]\nfolder = "/mnt/d/m"\n', 0, "a drive of Windows"),
     ],
 )
-def test_what_is_not_good_is_reported(wsl: Distribution, name: str, text: str | None, code: int, expected: str) -> None:
+def test_an_unsuitable_distribution_is_reported(
+    wsl: Distribution, name: str, text: str | None, code: int, expected: str
+) -> None:
     path = wsl.root / name
     if text is None:
         path.rename(path.with_name("gone"))
@@ -96,12 +98,12 @@ def test_what_is_not_good_is_reported(wsl: Distribution, name: str, text: str | 
     assert expected in line
 
 
-def test_models_on_a_drive_of_windows_are_warned_of(wsl: Distribution) -> None:
+def test_models_on_a_windows_drive_are_warned_about(wsl: Distribution) -> None:
     assert "a drive of Windows" in wsl.run("check", MTP_LAUNCHER_MODELS="/mnt/c/models").stdout
     assert "a drive of Windows" not in wsl.run("check", MTP_LAUNCHER_MODELS="/mnt/data/models").stdout
 
 
-def test_the_package_is_installed_from_where_apt_can_read_it(wsl: Distribution) -> None:
+def test_the_package_is_copied_to_where_apt_can_read_it(wsl: Distribution) -> None:
     deb = wsl.release("mtp-launcher_1.2_amd64.deb", "package")
     wsl.program("apt-get", f'printf "%s\\n" "$*" >>"{wsl.root}/apt"; for f; do :; done; [ "$1" = update ] || cat "$f"')
     result = wsl.run("install", deb)
@@ -114,7 +116,7 @@ def test_the_package_is_installed_from_where_apt_can_read_it(wsl: Distribution) 
     assert not Path(install.split()[-1]).exists()
 
 
-def test_without_a_network_the_package_is_still_tried(wsl: Distribution) -> None:
+def test_without_a_network_the_package_is_tried(wsl: Distribution) -> None:
     wsl.program("apt-get", '[ "$1" != update ]')
     deb = wsl.release("x.deb", "package")
     assert wsl.run("install", deb).returncode == 0
@@ -133,7 +135,7 @@ def refused(wsl: Distribution, path: Path, reason: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mtp-launcher_1.2_amd64.deb", "install.sh"])
-def test_what_the_maintainer_did_not_sign_is_refused(wsl: Distribution, name: str) -> None:
+def test_a_file_without_the_maintainers_signature_is_refused(wsl: Distribution, name: str) -> None:
     """Nothing of it runs, and apt is not even asked."""
     ran = wsl.root / "ran"
     text = f'echo >"{ran}"\n'
@@ -155,7 +157,7 @@ def test_what_the_maintainer_did_not_sign_is_refused(wsl: Distribution, name: st
     assert not ran.exists()
 
 
-def test_a_file_that_the_release_does_not_name_is_refused(wsl: Distribution) -> None:
+def test_a_file_that_is_not_in_the_manifest_is_refused(wsl: Distribution) -> None:
     """Such as an older package that lies beside it."""
     older = wsl.release("mtp-launcher_1.1_amd64.deb", "older", "1.1")
     wsl.release("mtp-launcher_1.2_amd64.deb", "package")
@@ -176,7 +178,7 @@ def test_without_a_key_nothing_is_installed(wsl: Distribution) -> None:
     refused(wsl, deb, "This copy of inside.sh has no key to verify releases with.")
 
 
-def test_what_verifies_comes_from_the_distribution_where_it_is_missing(wsl: Distribution) -> None:
+def test_missing_packages_for_verification_are_installed(wsl: Distribution) -> None:
     deb = wsl.release("x.deb", "package")
     wsl.program("openssl", f'[ -e "{wsl.root}/openssl" ] && exec /usr/bin/openssl "$@"; exit 127')
     wsl.program("apt-get", f'case "$*" in (*openssl) : >"{wsl.root}/openssl" ;; (*) echo "$*" ;; esac')
@@ -199,20 +201,20 @@ def few_programs(wsl: Distribution) -> Path:
     return folder
 
 
-def test_what_cannot_be_installed_is_reported(wsl: Distribution) -> None:
+def test_a_failed_installation_is_reported(wsl: Distribution) -> None:
     assert "There is no" in wsl.run("install", wsl.root / "none.deb").stderr
     wsl.program("id", "echo 1000")
     assert "wsl -u root" in wsl.run("install", wsl.write("x.deb", "")).stderr
 
 
-def test_where_there_is_no_apt_the_script_is_run(wsl: Distribution) -> None:
+def test_without_apt_install_sh_is_run(wsl: Distribution) -> None:
     script = wsl.release("install.sh", 'echo "$@"\n')
     assert wsl.run("install", script).stdout == "\n"
     assert wsl.run("install", script, "/a folder").stdout == "--offline /a folder\n"
 
 
 @pytest.mark.parametrize("place", ["usr/share", "home/me/.local/share"])
-def test_the_icon_is_the_programs_picture(wsl: Distribution, tmp_path: Path, place: str) -> None:
+def test_the_icon_is_made_from_the_picture_of_the_program(wsl: Distribution, tmp_path: Path, place: str) -> None:
     path = wsl.root / place / "icons" / "hicolor" / "256x256" / "apps" / "mtp-launcher.png"
     path.parent.mkdir(parents=True)
     path.write_bytes(PICTURE.read_bytes())
@@ -229,7 +231,7 @@ def test_without_the_program_there_is_no_icon_and_no_command(wsl: Distribution, 
     assert "not installed here" in wsl.run("command").stderr
 
 
-def test_the_command_is_that_of_the_package_before_the_users_own(wsl: Distribution) -> None:
+def test_the_command_of_the_package_comes_before_that_of_the_user(wsl: Distribution) -> None:
     own = wsl.write("home/me/.local/bin/mtp-launcher", "")
     own.chmod(0o755)
     assert wsl.run("command").stdout == f"{own}\n"
