@@ -134,7 +134,7 @@ class TestSliderField:
         assert field.value == 4
         assert field.slider.accessibleDescription() == "4"
 
-    def test_a_value_between_steps_becomes_the_nearest(self) -> None:
+    def test_new_steps_keep_the_nearest_value(self) -> None:
         field = SliderField("Context", [1, 2, 4, 8])
         field.set_value(8)
         field.set_values([1, 2, 3])
@@ -166,7 +166,7 @@ def test_a_choice_is_emitted_once_and_arrow_keys_move_it(qtbot: QtBot) -> None:
     assert choice.value == "system"
 
 
-def test_a_button_keeps_its_focus_and_calls_the_newest_callback_after_a_new_text(qtbot: QtBot) -> None:
+def test_a_button_survives_a_new_text_and_calls_the_newest_callback(qtbot: QtBot) -> None:
     banner, pressed = Banner(), list[str]()
     qtbot.addWidget(banner)
     banner.show_message("2 min are left.", "information", [("Restart", lambda: pressed.append("first"))])

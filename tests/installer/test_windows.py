@@ -97,7 +97,7 @@ def test_all_texts_exist_in_both_languages() -> None:
         assert set(english) == set(chinese), name
 
 
-def test_python_is_unpacked_by_a_list_of_files(bundle: ModuleType, tmp_path: Path) -> None:
+def test_an_archive_with_other_files_of_python_is_refused(bundle: ModuleType, tmp_path: Path) -> None:
     lines = [line for line in (HERE / "python.lock").read_text().splitlines() if not line.startswith("#")]
     assert len(lines) == 34
     archive = tmp_path / "python.zip"

@@ -50,7 +50,7 @@ def titles(advice: tuple[MachineAdvice, ...]) -> list[str]:
 
 
 class TestSettingsFile:
-    def test_real_settings_are_known_in_any_case_and_place(self) -> None:
+    def test_valid_settings_are_recognised_in_any_case_and_section(self) -> None:
         text = "# mine\n[wsl2]\nMemory=12GB # half\nswap = 8GB\ngpuSupport=true\n[Experimental]\nsparseVhd=true\n"
         (found,) = settings(text)
         assert found.unknown == ()
@@ -61,7 +61,7 @@ class TestSettingsFile:
             "experimental.sparsevhd": "true",
         }
 
-    def test_what_wsl_does_not_know_is_named_with_its_line(self) -> None:
+    def test_unknown_lines_of_wslconfig_are_named(self) -> None:
         (found,) = settings("memory=4GB\n[wsl2]\n\ngpuMemory=8GB\nsparseVhd=true\n[gpu]\nmemory=1GB\n")
         assert [(each.line, each.name) for each in found.unknown] == [
             (1, "memory"),
@@ -71,10 +71,10 @@ class TestSettingsFile:
         ]
         assert found.values == {}
 
-    def test_of_a_name_that_is_set_twice_the_first_holds(self) -> None:
+    def test_the_first_of_two_equal_names_counts(self) -> None:
         assert settings("[wsl2]\nmemory=4GB\nMEMORY=8GB\n")[0].values == {"wsl2.memory": "4GB"}
 
-    def test_every_users_file_is_found_below_the_windows_drive(self, root: Path) -> None:
+    def test_wslconfig_of_every_windows_user_is_found(self, root: Path) -> None:
         write(root, {"mnt/c/Users/a/.wslconfig": b"\xef\xbb\xbf[wsl2]\r\nmemory=4GB\r\n", "mnt/c/Users/b/x": ""})
         write(root, {"mnt/c/Users/c/.wslconfig/not-a-file": ""})
         (found,) = read_wsl_settings(root)
@@ -84,12 +84,12 @@ class TestSettingsFile:
 
 
 class TestWsl:
-    def test_a_setting_that_does_not_exist_is_named(self) -> None:
+    def test_an_unknown_setting_is_named(self) -> None:
         (advice,) = list_advice(machine(WSL2, GPU), settings("[wsl2]\ngpuMemory=8GB\n"))
         assert advice.title == f"{CONFIG} line 2: WSL has no setting wsl2.gpuMemory and ignores it."
         assert "does not limit the GPU's memory" in advice.hint
 
-    def test_outside_wsl_2_nothing_is_reported_of_it(self) -> None:
+    def test_outside_wsl_2_there_is_no_advice_on_it(self) -> None:
         assert list_advice(machine(HOST, GPU), settings("[wsl2]\ngpuMemory=8GB\n")) == ()
 
     def test_wsl_1_has_no_gpu(self) -> None:
@@ -105,7 +105,7 @@ class TestWsl:
             (WSL2, "", f"WSL offers a GPU, but none was found: {NO_DRIVER}"),
         ],
     )
-    def test_no_gpu_in_wsl_2_has_its_cause(self, host: Host, text: str, title: str) -> None:
+    def test_a_missing_gpu_in_wsl_2_is_explained(self, host: Host, text: str, title: str) -> None:
         assert titles(list_advice(machine(host), settings(text))) == [title]
 
     def test_a_memory_line_is_suggested_when_wsl_is_clearly_too_small(self) -> None:
@@ -114,7 +114,7 @@ class TestWsl:
         assert "%UserProfile%\\.wslconfig, set memory=12GB under [wsl2]" in advice.hint
         assert "wsl --shutdown" in advice.hint
 
-    def test_a_memory_line_that_is_there_is_to_be_raised(self) -> None:
+    def test_an_existing_memory_line_that_is_too_small_is_suggested_to_be_raised(self) -> None:
         small = replace(WSL2, memory_bytes=6 * GIB)
         (advice,) = list_advice(machine(small, GPU), settings("[wsl2]\nmemory=6GB\n"))
         assert f"In {CONFIG}, raise memory=6GB" in advice.hint
@@ -128,10 +128,10 @@ class TestWsl:
         [(12, GPU), (8, replace(GPU, memory_bytes=24 * GIB)), (8, replace(GPU, memory_bytes=None))],
         ids=["enough memory", "a GPU that holds it all", "a GPU of unknown memory"],
     )
-    def test_else_none_is_suggested(self, memory_gib: int, gpu: Gpu) -> None:
+    def test_otherwise_no_memory_line_is_suggested(self, memory_gib: int, gpu: Gpu) -> None:
         assert list_advice(machine(replace(WSL2, memory_bytes=memory_gib * GIB), gpu)) == ()
 
-    def test_models_on_a_drive_of_windows_load_slowly(self) -> None:
+    def test_models_on_a_windows_drive_are_reported_as_slow_to_load(self) -> None:
         disk = Disk(Path("/mnt/d/models"), None, None, "9p")
         (advice,) = list_advice(machine(WSL2, GPU), (), [disk])
         assert advice.title.startswith("/mnt/d/models is on a Windows drive")
@@ -152,7 +152,7 @@ class TestCards:
             ("amd", "vfio-pci", "docker", "virtual machine"),
         ],
     )
-    def test_a_card_without_its_driver_and_how_to_get_it(
+    def test_a_card_without_a_driver_is_reported_with_the_way_to_get_one(
         self, vendor: str, kernel_driver: str | None, container: str | None, hint: str
     ) -> None:
         card = UnusableCard(vendor, "Some Card", "0000:01:00.0", kernel_driver, "No driver is loaded for it.")  # type: ignore[arg-type]
@@ -160,7 +160,7 @@ class TestCards:
         assert advice.title == "The Some Card was found but cannot be used: No driver is loaded for it."
         assert hint in advice.hint
 
-    def test_a_sleeping_gpu_can_be_woken(self) -> None:
+    def test_a_sleeping_gpu_is_reported_with_the_way_to_wake_it(self) -> None:
         (advice,) = list_advice(machine(HOST, replace(GPU, asleep=True)))
         assert "asleep" in advice.title
         assert "--wake" in advice.hint
@@ -170,16 +170,16 @@ class TestCards:
         assert titles(list_advice(lost)) == ["NVIDIA GPU 1: The GPU stopped answering."]
 
 
-def test_a_battery_holds_back() -> None:
+def test_battery_operation_is_reported() -> None:
     (advice,) = list_advice(machine(replace(HOST, on_battery=True), GPU))
     assert advice.hint.startswith("Plug it in")
 
 
-def test_all_is_well() -> None:
+def test_a_good_machine_gets_no_advice() -> None:
     assert list_advice(machine(HOST, GPU), (), [Disk(Path("/home/me"), GIB, GIB, "ext4")]) == ()
 
 
-def test_resizable_bar_that_is_off_is_named_with_its_cure() -> None:
+def test_disabled_resizable_bar_is_reported_with_a_hint() -> None:
     off = replace(GPU, vendor="amd", name="AMD Radeon RX 7900 XTX", small_bar=True)
     (advice,) = list_advice(machine(HOST, off))
     assert (

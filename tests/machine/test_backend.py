@@ -47,7 +47,7 @@ def test_no_build_is_recommended_for_a_sleeping_gpu() -> None:
     assert "doctor --wake" in str(choice.better)
 
 
-def test_the_first_gpu_decides() -> None:
+def test_the_first_gpu_determines_the_backend() -> None:
     arc, card = Gpu("intel", 0, "Intel Arc", "0000:03:00.0"), nvidia((8, 9), "580.65.06")
     assert choose_backend([card, arc], "Linux").gpu == card
     assert choose_backend([arc, card], "Windows").backend == "vulkan"

@@ -31,13 +31,13 @@ def test_a_part_of_the_name_is_enough(written: str, name: str, memory_gb: int) -
     ("written", "near"),
     [("A100", "NVIDIA A100 80GB PCIe"), ("RTX 4095", "NVIDIA GeForce RTX 4090"), ("5080 Ti", "RTX 5080")],
 )
-def test_other_names_are_refused_with_the_nearest(written: str, near: str) -> None:
+def test_unknown_names_are_refused_with_the_nearest(written: str, near: str) -> None:
     with pytest.raises(BadOption) as failure:
         find_card(written)
     assert near in str(failure.value.hint)
 
 
-def test_a_name_without_sense_is_refused_without_guesses() -> None:
+def test_a_meaningless_name_is_refused_without_suggestions() -> None:
     with pytest.raises(BadOption, match='No graphics card "\\?\\?" is known') as failure:
         find_card("??")
     assert failure.value.hint == "Describe it by its memory: --gpu-memory."
@@ -64,7 +64,7 @@ def test_a_driver_s_name_is_recognised(reported: str, memory_gb: float, name: st
 @pytest.mark.parametrize(
     ("reported", "memory_gb"), [("NVIDIA Graphics Device", 24), (None, 24), ("NVIDIA GeForce RTX 4090", 48)]
 )
-def test_a_card_that_nobody_knows_is_no_card(reported: str | None, memory_gb: float) -> None:
+def test_an_unknown_card_is_not_matched(reported: str | None, memory_gb: float) -> None:
     assert match_card(reported, memory_gb) is None
 
 
@@ -81,7 +81,7 @@ def test_each_usual_size_has_a_typical_card() -> None:
     assert typical_card(64) is None
 
 
-def test_cards_are_told_apart_and_have_figures_of_their_kind() -> None:
+def test_cards_are_distinguished_and_have_complete_figures() -> None:
     cards = list_cards()
     assert len({(card.name, card.memory_gb) for card in cards}) == len(cards)
     for card in cards:

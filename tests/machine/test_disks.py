@@ -11,7 +11,7 @@ from launcher.machine.disks import read_disks
 WSL = [("/", "ext4"), ("/mnt/c", "9p"), ("/mnt/wsl", "tmpfs"), ("/home/me/win", "drvfs")]
 
 
-def test_a_folder_that_does_not_exist_yet_has_its_parents_disk(tmp_path: Path) -> None:
+def test_a_missing_folder_is_on_the_disk_of_its_parent(tmp_path: Path) -> None:
     folder = tmp_path / "models" / "of tomorrow"
     (disk,) = read_disks([folder])
     total, _, free = shutil.disk_usage(tmp_path)
@@ -29,9 +29,7 @@ def test_the_file_system_is_that_of_the_deepest_mount_point(tmp_path: Path) -> N
     assert [disk.file_system for disk in read_disks(folders, mounts)] == ["xfs", "btrfs", "ext4"]
 
 
-def test_a_folder_that_may_not_be_looked_at_has_the_disk_of_one_that_may(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_folder_is_on_the_disk_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exists = Path.exists
 
     def refused(path: Path) -> bool:  # as Python 3.11 does below a folder of mode 0700, but for root
@@ -51,7 +49,7 @@ def test_an_unknown_file_system_has_a_reason(tmp_path: Path) -> None:
     assert disk.absent == {"file_system": "The system does not list its mounts."}
 
 
-def test_this_computers_own_mounts_are_read() -> None:
+def test_mounts_of_this_computer_are_read() -> None:
     (disk,) = read_disks([Path("/")])
     assert disk.file_system == next(each.fstype for each in psutil.disk_partitions(all=True) if each.mountpoint == "/")
 
@@ -68,7 +66,7 @@ def test_this_computers_own_mounts_are_read() -> None:
         ("/", [("/", "virtiofs")], True),
     ],
 )
-def test_a_drive_of_windows_is_known_by_its_place_or_its_file_system(
+def test_a_windows_drive_is_recognised_by_its_path_or_file_system(
     folder: str, mounts: list[tuple[str, str]], windows: bool
 ) -> None:
     (disk,) = read_disks([Path(folder)], mounts)

@@ -48,10 +48,10 @@ class TestAgreement:
         ],
         ids=["CUDA", "no maker", "two backends", "RADV", "ROCm", "other name", "SYCL", "BLAS", "nothing"],
     )
-    def test_nothing_is_reported(self, gpus: list[Gpu], devices: list[Device]) -> None:
+    def test_agreeing_lists_give_no_report(self, gpus: list[Gpu], devices: list[Device]) -> None:
         assert find_disagreements(gpus, devices, {}) == ()
 
-    def test_two_cards_of_one_name_are_told_apart_by_their_memory(self) -> None:
+    def test_two_cards_with_one_name_are_distinguished_by_memory(self) -> None:
         gpus = [gpu("NVIDIA GeForce RTX 3060", 12288), gpu("NVIDIA GeForce RTX 3060", 8192, index=1)]
         devices = [
             Device("CUDA0", "NVIDIA GeForce RTX 3060", 8191, 8000),
@@ -59,31 +59,31 @@ class TestAgreement:
         ]
         assert find_disagreements(gpus, devices, {}) == ()
 
-    def test_a_built_in_gpu_is_not_missed_beside_another(self) -> None:
+    def test_an_integrated_gpu_is_not_missed_beside_another(self) -> None:
         built_in = Gpu("intel", 0, "Intel Iris Xe", "0000:00:02.0", unified=True)
         assert find_disagreements([RTX_4090, built_in], [CUDA_4090], {}) == ()
 
 
 class TestDisagreement:
-    def test_a_gpu_is_missing_from_the_engine(self) -> None:
+    def test_a_gpu_missing_in_the_engine_is_reported(self) -> None:
         (found,) = find_disagreements([RTX_4090], [], {})
         assert (found.kind, found.title) == ("missing", "The engine does not see the GPU (NVIDIA GeForce RTX 4090).")
         assert "CUDA runtime" in found.hint
 
-    def test_one_of_two_is_missing(self) -> None:
+    def test_one_of_two_missing_gpus_is_reported(self) -> None:
         (found,) = find_disagreements([RTX_4090, RX_7900], [CUDA_4090], {})
         assert (found.kind, found.title) == ("missing", "The engine does not see the AMD Radeon RX 7900 XTX.")
 
-    def test_a_gpu_of_another_maker_does_not_stand_in_for_it(self) -> None:
+    def test_a_gpu_of_another_maker_does_not_count(self) -> None:
         arc = Device("Vulkan0", "Intel(R) Arc(tm) B580 Graphics (BMG G21)", 24560, 24000)
         assert [each.kind for each in find_disagreements([RX_7900], [arc], {})] == ["missing"]
 
-    def test_the_only_gpu_is_missed_even_when_it_is_built_in(self) -> None:
+    def test_the_only_gpu_is_missed_even_if_it_is_integrated(self) -> None:
         (found,) = find_disagreements([Gpu("intel", 0, "Intel Iris Xe", "0000:00:02.0", unified=True)], [BLAS], {})
         assert found.kind == "missing"
 
     @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES"])
-    def test_a_variable_hides_it(self, name: str) -> None:
+    def test_a_variable_that_hides_the_gpu_is_named(self, name: str) -> None:
         second = gpu("NVIDIA GeForce RTX 3060", 12288, index=1)
         (found,) = find_disagreements([RTX_4090, second], [CUDA_4090], {name: "0", "HIP_VISIBLE_DEVICES": "0"})
         assert (found.kind, found.title) == (
@@ -91,7 +91,7 @@ class TestDisagreement:
             f"{name}=0 hides the NVIDIA GeForce RTX 3060 from the engine.",
         )
 
-    def test_a_variable_that_hides_nothing_is_not_blamed(self) -> None:
+    def test_a_variable_that_hides_nothing_is_not_named(self) -> None:
         assert find_disagreements([RTX_4090], [CUDA_4090], {"CUDA_VISIBLE_DEVICES": "0"}) == ()
 
     @pytest.mark.parametrize("value", ["0", "GPU-5ac", "GPU-", "0,1", "MIG-5"])
@@ -105,41 +105,41 @@ class TestDisagreement:
         (found,) = find_disagreements([RTX_4090], [], {"CUDA_VISIBLE_DEVICES": value})
         assert found.title == f"CUDA_VISIBLE_DEVICES={value} hides the NVIDIA GeForce RTX 4090 from the engine."
 
-    def test_without_variables_named_the_environment_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_environment_is_read_by_default(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         assert find_disagreements([RTX_4090], [])[0].kind == "hidden"
 
     @pytest.mark.parametrize(
         ("total_mib", "differs"), [(23_360, False), (23_359, True), (25_300, False), (25_302, True)]
     )
-    def test_memory_may_differ_by_3_percent_beside_what_is_reserved(self, total_mib: int, differs: bool) -> None:
+    def test_memory_may_differ_by_3_percent(self, total_mib: int, differs: bool) -> None:
         found = find_disagreements([RTX_4090], [CUDA_4090._replace(total_mib=total_mib)], {})
         assert [each.kind for each in found] == ["memory"] * differs
         if differs:
             assert f"the engine {total_mib:,} MiB" in found[0].title
 
-    def test_memory_that_the_driver_does_not_tell_differs_from_nothing(self) -> None:
+    def test_unknown_driver_memory_is_not_compared(self) -> None:
         assert (
             find_disagreements([gpu("NVIDIA GB10", None)], [Device("CUDA0", "NVIDIA GB10", 122_000, 100_000)], {}) == ()
         )
 
-    def test_the_processor_is_no_gpu(self) -> None:
+    def test_a_cpu_device_is_not_a_gpu(self) -> None:
         (found,) = find_disagreements([], [LLVMPIPE], {})
         assert found.kind == "software_renderer"
         assert "Vulkan0 is llvmpipe" in found.title
         kinds = [each.kind for each in find_disagreements([RTX_4090], [LLVMPIPE], {})]
         assert kinds == ["software_renderer", "missing"]
 
-    def test_what_is_a_gpu(self) -> None:
+    def test_gpus_are_distinguished_from_other_devices(self) -> None:
         devices = [CUDA_4090, LLVMPIPE, BLAS, REMOTE, Device("MTL0", "Apple M3 Max", 49152, 49000)]
         assert [device.name for device in devices if is_gpu(device)] == ["CUDA0", "MTL0"]
 
 
 class TestMerge:
-    def test_what_the_driver_knows_stays(self) -> None:
+    def test_figures_of_the_driver_are_kept(self) -> None:
         assert merge_engine_gpus([RTX_4090], [CUDA_4090]) == [RTX_4090]
 
-    def test_the_engine_tells_memory_that_the_driver_does_not(self) -> None:
+    def test_the_engine_adds_memory_that_the_driver_does_not_report(self) -> None:
         arc = Gpu("intel", 0, "Intel Arc B580", "0000:03:00.0", driver="xe", asleep=False).with_reasons("Not said.")
         (merged,) = merge_engine_gpus(
             [arc], [Device("Vulkan0", "Intel(R) Arc(tm) B580 Graphics (BMG G21)", 12216, 11000)]
@@ -149,7 +149,7 @@ class TestMerge:
         assert "memory_bytes" not in merged.absent
         assert merged.absent["display_active"] == "Not said."
 
-    def test_only_free_memory_is_taken_where_the_driver_tells_all_the_rest(self) -> None:
+    def test_the_engine_adds_only_free_memory_if_that_alone_is_missing(self) -> None:
         arc = replace(gpu("Intel Arc B580", 12_288, "intel"), free_bytes=None).with_reasons(
             "The xe driver does not report it."
         )
@@ -172,11 +172,11 @@ class TestMerge:
             ("Apple M3 Max", True),
         ],
     )
-    def test_a_gpu_inside_a_processor_is_known_by_its_name(self, description: str, unified: bool | None) -> None:
+    def test_an_integrated_gpu_is_recognised_by_its_name(self, description: str, unified: bool | None) -> None:
         (added,) = merge_engine_gpus([], [Device("Vulkan0", description, 16_000, 15_000)])
         assert added.unified is unified
 
-    def test_a_gpu_that_slept_is_awake_once_the_engine_has_listed_it(self) -> None:
+    def test_a_sleeping_gpu_counts_as_awake_after_the_engine_listed_it(self) -> None:
         asleep = Gpu("amd", 0, "AMD Radeon RX 7900 XTX", "0000:03:00.0", asleep=True).with_reasons(ASLEEP)
         (merged,) = merge_engine_gpus(
             [asleep], [Device("Vulkan0", "AMD Radeon RX 7900 XTX (RADV NAVI31)", 24560, 24000)]
@@ -184,7 +184,7 @@ class TestMerge:
         assert merged.asleep is False
         assert merged.memory_bytes == 24560 * MIB
 
-    def test_a_gpu_that_only_the_engine_names_is_added_once(self) -> None:
+    def test_a_gpu_that_only_the_engine_lists_is_added_once(self) -> None:
         devices = [
             CUDA_4090,
             Device("Vulkan0", "NVIDIA GeForce RTX 4090", 24564, 24000),
@@ -202,7 +202,7 @@ class TestMerge:
         assert second.memory_bytes == 16000 * MIB
         assert second.absent["bus_id"] == "This GPU appears only in the engine's device list."
 
-    def test_without_any_driver_two_backends_still_name_one_gpu(self) -> None:
+    def test_one_gpu_listed_by_two_backends_is_added_once(self) -> None:
         devices = [CUDA_4090, Device("Vulkan0", "NVIDIA GeForce RTX 4090", 24564, 24000)]
         assert [each.id for each in merge_engine_gpus([], devices)] == ["CUDA0"]
 

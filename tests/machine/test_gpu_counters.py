@@ -32,7 +32,7 @@ def pdh(library: Path, monkeypatch: pytest.MonkeyPatch) -> ctypes.CDLL:
     return ctypes.CDLL(str(library))
 
 
-def test_both_figures_are_added_up_over_the_gpus(pdh: ctypes.CDLL) -> None:
+def test_figures_are_summed_over_gpus(pdh: ctypes.CDLL) -> None:
     counters = ProcessGpuMemory(PID, lambda: pdh)
     assert counters.sample() == {"gpu_shared_mib": Reading(415.0), "engine_vram_mib": Reading(23_000.0)}
     assert ctypes.c_int.in_dll(pdh, "stub_open_count").value == 1
@@ -43,7 +43,7 @@ def test_both_figures_are_added_up_over_the_gpus(pdh: ctypes.CDLL) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("PID", "1"), ("COLLECT", "1"), ("STATUS", "3221227457")])
-def test_what_is_not_counted_is_unknown_never_nothing(
+def test_a_missing_counter_is_unknown_and_not_0(
     pdh: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(f"STUB_{name}", value)
@@ -52,7 +52,7 @@ def test_what_is_not_counted_is_unknown_never_nothing(
     counters.close()
 
 
-def test_a_library_that_cannot_be_loaded_or_is_another_is_none(pdh: ctypes.CDLL) -> None:
+def test_a_missing_or_different_library_gives_no_counters(pdh: ctypes.CDLL) -> None:
     def missing() -> ctypes.CDLL:
         raise OSError("no such file")
 
@@ -60,5 +60,5 @@ def test_a_library_that_cannot_be_loaded_or_is_another_is_none(pdh: ctypes.CDLL)
     assert ProcessGpuMemory(PID, lambda: ctypes.CDLL(None)).sample() == {}
 
 
-def test_elsewhere_than_on_windows_nothing_is_counted() -> None:
+def test_there_are_no_counters_on_other_systems() -> None:
     assert ProcessGpuMemory(PID).sample() == {}

@@ -85,7 +85,7 @@ class TestFind:
 
 
 class TestUnusableCards:
-    def test_an_nvidia_card_without_a_driver(self, no_driver: Path, root: Path) -> None:
+    def test_an_nvidia_card_without_a_driver_is_reported(self, no_driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, None)
         found = find(no_driver, root)
         assert found["unusable_cards"] == [
@@ -99,7 +99,7 @@ class TestUnusableCards:
         ]
         assert found["none_because"] == "No driver is loaded for it."
 
-    def test_a_container_uses_only_the_cards_that_it_was_given(self, no_driver: Path, root: Path) -> None:
+    def test_a_container_lists_only_its_own_cards(self, no_driver: Path, root: Path) -> None:
         write(root, {"run/.containerenv": "", "dev/dri/renderD129": ""})
         pci_card(root, "0000:00:02.0", INTEL, "i915", {"drm/renderD128/dev": "226:128"})
         pci_card(root, "0000:03:00.0", AMD, "amdgpu", AMD_FILES | {"drm/renderD129/dev": "226:129"})
@@ -113,7 +113,7 @@ class TestUnusableCards:
         ]
         assert found["absent"] == {"nvidia": "No NVIDIA driver is installed.", "intel": why}
 
-    def test_cards_with_a_driver_that_no_engine_supports(self, no_driver: Path, root: Path) -> None:
+    def test_cards_with_an_unsupported_driver_are_reported(self, no_driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nouveau")
         pci_card(root, "0000:03:00.0", AMD, "vfio-pci")
         assert [card["reason"] for card in find(no_driver, root)["unusable_cards"]] == [
@@ -121,20 +121,20 @@ class TestUnusableCards:
             "It uses the driver vfio-pci, which no engine supports.",
         ]
 
-    def test_an_nvidia_card_whose_driver_does_not_work(self, driver: Path, root: Path) -> None:
+    def test_an_nvidia_card_with_a_broken_driver_is_reported(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nvidia")
         found = find(driver, root, nvmlInitWithFlags=NOT_LOADED)
         assert [card["reason"] for card in found["unusable_cards"]] == [
             "The NVIDIA driver is installed but not loaded."
         ]
 
-    def test_a_container_with_one_of_two_cards_has_no_unusable_card(self, driver: Path, root: Path) -> None:
+    def test_cards_outside_a_container_are_not_reported_as_unusable(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nvidia")
         pci_card(root, "0000:41:00.0", NVIDIA, "nvidia")
         found = find(driver, root, GPUS=1)
         assert (len(found["gpus"]), found["unusable_cards"]) == (1, [])
 
-    def test_a_sleeping_card_is_not_unusable(self, no_driver: Path, root: Path) -> None:
+    def test_a_sleeping_card_is_not_reported_as_unusable(self, no_driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nvidia", status="suspended", control="auto")
         found = find(no_driver, root)
         assert (found["unusable_cards"], [gpu["asleep"] for gpu in found["gpus"]]) == ([], [True])
@@ -161,7 +161,7 @@ class TestWatch:
         assert {readings["gpu_temperature_c"][0] for readings, _ in readings["samples"]} == {61}
         assert readings["open"] == 0
 
-    def test_an_amd_card_is_watched_too(self, no_driver: Path, root: Path) -> None:
+    def test_an_amd_card_is_sampled(self, no_driver: Path, root: Path) -> None:
         pci_card(root, "0000:03:00.0", AMD, "amdgpu", AMD_FILES)
         readings = ask_driver(WATCH, no_driver, root)
         assert {tuple(readings["gpu_temperature_c"]) for readings, _ in readings["samples"]} == {(44.0, None)}
@@ -171,7 +171,7 @@ class TestWatch:
         reason = "No NVIDIA driver is installed."
         assert readings["samples"][1][0] == {name: [None, reason] for name in READINGS}
 
-    def test_of_two_gpus_the_larger_one_is_read(self, driver: Path, root: Path) -> None:
+    def test_the_larger_of_two_gpus_is_sampled(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:00:02.0", INTEL, "i915")
         write(root / "sys/bus/pci/devices/0000:00:02.0", {"drm/card0/gt_act_freq_mhz": "300"})
         readings = ask_driver(WATCH, driver, root)

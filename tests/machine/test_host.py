@@ -58,7 +58,7 @@ def x86(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("x86")
 class TestProcessor:
-    def test_the_first_processor_speaks_for_all(self, proc: Path) -> None:
+    def test_flags_of_the_first_processor_are_read(self, proc: Path) -> None:
         (proc / "cpuinfo").write_text(DESKTOP)
         host = read_host(proc.parent)
         assert (host.cpu, host.avx2) == ("AMD Ryzen 7 5800X 8-Core Processor", True)
@@ -72,12 +72,12 @@ class TestProcessor:
         assert host.missing_features == ("avx2", "fma", "bmi2")
         assert not host.can_run_built_in_engine
 
-    def test_a_virtual_processor_may_lack_what_goes_with_avx2(self, proc: Path) -> None:
+    def test_a_virtual_processor_may_lack_extensions_beside_avx2(self, proc: Path) -> None:
         (proc / "cpuinfo").write_text(DESKTOP.replace(" fma", ""))
         host = read_host(proc.parent)
         assert (host.avx2, host.missing_features, host.can_run_built_in_engine) == (True, ("fma",), False)
 
-    def test_without_cpuinfo_nothing_is_claimed(self, proc: Path) -> None:
+    def test_a_missing_cpuinfo_leaves_avx2_unknown(self, proc: Path) -> None:
         host = read_host(proc.parent)
         assert host.avx2 is None
         assert host.absent["cpu_features"] == "The system does not list them."
@@ -85,16 +85,16 @@ class TestProcessor:
         assert host.can_run_built_in_engine
 
     @pytest.mark.parametrize("content", ["", "\n\n", "no colon here", BOARD])
-    def test_a_cpuinfo_without_flags_claims_nothing(self, proc: Path, content: str) -> None:
+    def test_a_cpuinfo_without_flags_leaves_avx2_unknown(self, proc: Path, content: str) -> None:
         (proc / "cpuinfo").write_text(content)
         host = read_host(proc.parent)
         assert (host.cpu, host.avx2) == (None, None)
 
-    def test_strange_bytes_do_no_harm(self, proc: Path) -> None:
+    def test_undecodable_bytes_are_read(self, proc: Path) -> None:
         (proc / "cpuinfo").write_bytes(b"model name\t: Odd\xff\nflags\t: avx2\n")
         assert read_host(proc.parent).avx2 is True
 
-    def test_avx2_means_nothing_elsewhere(self, proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_avx2_is_unknown_on_other_processors(self, proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(platform, "machine", lambda: "aarch64")
         (proc / "cpuinfo").write_text(OLD_DESKTOP)
         host = read_host(proc.parent)
@@ -114,16 +114,16 @@ class TestWindowsSubsystem:
         ],
         ids=["WSL2", "early WSL2", "WSL1", "Debian", "empty"],
     )
-    def test_the_kernels_release_tells(self, proc: Path, release: str, version: int | None) -> None:
+    def test_wsl_is_recognised_by_the_kernel_release(self, proc: Path, release: str, version: int | None) -> None:
         (proc / "sys" / "kernel" / "osrelease").write_text(release)
         assert read_host(proc.parent).wsl == version
 
-    def test_without_a_release_there_is_none(self, proc: Path) -> None:
+    def test_a_missing_release_is_not_wsl(self, proc: Path) -> None:
         host = read_host(proc.parent)
         assert host.wsl is None
         assert host.absent["wsl"] == "This is not the Windows Subsystem for Linux."
 
-    def test_a_kernel_of_the_users_own_is_wsl_2_by_what_wsl_puts_beside_it(
+    def test_wsl_2_with_a_custom_kernel_is_recognised_by_its_files(
         self, proc: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write(proc, {"sys/kernel/osrelease": "6.9.1-mine"})
@@ -160,7 +160,9 @@ class TestContainer:
             ({}, None),
         ],
     )
-    def test_it_is_known_by_what_it_leaves(self, root: Path, files: dict[str, str | bytes], name: str | None) -> None:
+    def test_a_container_is_recognised_by_its_files(
+        self, root: Path, files: dict[str, str | bytes], name: str | None
+    ) -> None:
         write(root, files)
         host = read_host(root)
         assert host.container == name
@@ -170,7 +172,7 @@ class TestContainer:
 class TestMemoryLimit:
     MIB = 2**20
 
-    def test_a_container_of_version_2_has_what_its_limit_leaves(self, root: Path) -> None:
+    def test_a_cgroup_v2_container_has_the_memory_of_its_limit(self, root: Path) -> None:
         write(
             root,
             {
@@ -184,7 +186,7 @@ class TestMemoryLimit:
         assert host.memory_bytes == host.memory_limit_bytes == 512 * self.MIB
         assert host.available_bytes == 412 * self.MIB  # what files take is given back
 
-    def test_the_tightest_of_its_groups_counts(self, root: Path) -> None:
+    def test_the_smallest_limit_of_nested_cgroups_counts(self, root: Path) -> None:
         write(
             root,
             {
@@ -198,7 +200,7 @@ class TestMemoryLimit:
         host = read_host(root)
         assert (host.memory_bytes, host.available_bytes) == (256 * self.MIB, 240 * self.MIB)
 
-    def test_a_container_of_version_1_sees_its_own_group_at_the_root(self, root: Path) -> None:
+    def test_a_cgroup_v1_container_reads_its_own_group(self, root: Path) -> None:
         write(
             root,
             {
@@ -212,7 +214,7 @@ class TestMemoryLimit:
         assert (host.memory_bytes, host.available_bytes) == (512 * self.MIB, 400 * self.MIB)
 
     @pytest.mark.parametrize("limit", ["max", "9223372036854771712", "", "odd"])
-    def test_no_limit_is_none(self, root: Path, limit: str) -> None:
+    def test_no_cgroup_limit_is_unlimited(self, root: Path, limit: str) -> None:
         write(root, {"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": limit})
         host = read_host(root)
         assert host.memory_limit_bytes is None
@@ -237,14 +239,14 @@ class TestPower:
         ],
         ids=["unplugged", "plugged", "plugged by USB", "no adapter", "a mouse", "no battery"],
     )
-    def test_a_laptop_knows_what_feeds_it(
+    def test_battery_and_mains_operation_are_recognised(
         self, root: Path, supplies: dict[str, dict[str, str | bytes]], on_battery: bool
     ) -> None:
         for name, files in supplies.items():
             write(root / "sys/class/power_supply" / name, files)
         assert read_host(root).on_battery is on_battery
 
-    def test_a_kernel_that_lists_none_leaves_it_unknown(self, root: Path) -> None:
+    def test_a_computer_without_power_supply_files_is_unknown(self, root: Path) -> None:
         host = read_host(root)
         assert host.on_battery is None
         assert host.absent["on_battery"] == "The kernel lists no power supplies."
@@ -256,7 +258,7 @@ class TestDisplay:
         [("wayland-0", ":0", "wayland-0"), ("", ":0", ":0"), ("", "", None)],
         ids=["both", "X11", "none"],
     )
-    def test_wayland_comes_before_x11(
+    def test_wayland_goes_before_x11(
         self, monkeypatch: pytest.MonkeyPatch, proc: Path, wayland: str, x11: str, display: str | None
     ) -> None:
         monkeypatch.setenv("WAYLAND_DISPLAY", wayland)
@@ -265,7 +267,7 @@ class TestDisplay:
 
 
 class TestThisComputer:
-    def test_it_has_memory_and_a_system(self) -> None:
+    def test_memory_and_system_are_read(self) -> None:
         host = read_host()
         total = psutil.virtual_memory().total
         assert host.memory_bytes == min(total, host.memory_limit_bytes or total)
@@ -273,7 +275,7 @@ class TestThisComputer:
         assert platform.release() in host.system
         assert host.machine == os.uname().machine
 
-    def test_avx2_is_what_the_kernel_lists(self) -> None:
+    def test_avx2_follows_the_flags_of_the_kernel(self) -> None:
         if platform.machine() == "x86_64":
             assert read_host().avx2 == ("avx2" in Path("/proc/cpuinfo").read_text().split())
         else:

@@ -42,7 +42,7 @@ def test_pressure_queue_throttling_and_highest_clock_are_read(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("text", ["", "some\n", "some total=x\n", "full total=5\n"])
-def test_what_the_kernel_does_not_tell_is_unknown(tmp_path: Path, text: str) -> None:
+def test_values_that_the_kernel_does_not_report_are_unknown(tmp_path: Path, text: str) -> None:
     write(tmp_path, {"proc/pressure/cpu": text, "proc/loadavg": text})
     found = HostCounterReader(tmp_path).read(None)
     assert found is not None
@@ -67,7 +67,7 @@ def _work() -> None:
 
 
 @pytest.mark.usefixtures("busy_programs")
-def test_programs_that_work_are_seen() -> None:
+def test_busy_programs_are_listed() -> None:
     reader = HostCounterReader()
     before = reader.read(None)
     share = 0.0
@@ -76,7 +76,7 @@ def test_programs_that_work_are_seen() -> None:
         share = load.others + load.stolen if load is not None else 0.0
 
 
-def test_another_engine_or_no_time_between_is_no_load() -> None:
+def test_load_between_different_engines_or_equal_times_is_unknown() -> None:
     reader = HostCounterReader()
     one, other = reader.read(None), reader.read(os.getppid())
     assert measure_load(one, other) is None

@@ -26,7 +26,7 @@ LOOK = (
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="outside Linux nothing is looked for")
-def test_missing_is_what_the_linker_does_not_find_and_the_purpose_needs(tmp_path: Path) -> None:
+def test_libraries_that_the_linker_does_not_find_are_missing(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "launcher" / "base", tmp_path / "launcher" / "base")
     for name in ("__init__.py", "machine/__init__.py", "machine/libraries.py"):
         (tmp_path / "launcher" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def test_missing_is_what_the_linker_does_not_find_and_the_purpose_needs(tmp_path
     }
 
 
-def test_the_shipped_list_names_what_engine_and_window_need() -> None:
+def test_the_shipped_list_names_libraries_of_engine_and_window() -> None:
     listed = known_libraries()
     assert {"engine", "window"} <= {library.purpose for library in listed}
     assert all(".so." in library.soname and library.package.startswith("lib") for library in listed)
@@ -72,20 +72,22 @@ PROVIDED = "'liba.so.1()(64bit)' 'libb.so.1()(64bit)' 'libc.so.1()(64bit)'"
         ("", "the packages with liba.so.1, libb.so.1, libc.so.1 (on Debian libone libother)"),
     ],
 )
-def test_the_line_is_the_distributions_own_and_names_a_package_once(tmp_path: Path, release: str, line: str) -> None:
+def test_the_install_command_is_that_of_the_distribution_and_names_each_package_once(
+    tmp_path: Path, release: str, line: str
+) -> None:
     if release:
         (tmp_path / "etc").mkdir()
         (tmp_path / "etc" / "os-release").write_text(release)
     assert install_command(THREE, tmp_path) == line
 
 
-def test_where_etc_has_no_release_that_of_usr_counts(tmp_path: Path) -> None:
+def test_os_release_in_usr_is_read_if_etc_has_none(tmp_path: Path) -> None:
     (tmp_path / "usr" / "lib").mkdir(parents=True)
     (tmp_path / "usr" / "lib" / "os-release").write_text("ID=arch\n")
     assert install_command(TWO, tmp_path) == "sudo pacman -S --needed one"
 
 
-def test_of_a_library_that_is_not_listed_no_package_is_guessed(tmp_path: Path) -> None:
+def test_no_package_is_guessed_for_an_unlisted_library(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "os-release").write_text("ID=debian\n")
     unlisted = SystemLibrary("window", "libz.so.9")
@@ -103,7 +105,7 @@ def built(folder: Path, name: str, *flags: str) -> Path:
     return path
 
 
-def test_what_a_plugin_cannot_load_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_that_a_plugin_cannot_load_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = built(tmp_path, "libno-such.so.3")
     plugin = built(tmp_path, "libqnone.so", "-Wl,--no-as-needed", str(needed))
     needed.unlink()

@@ -21,13 +21,13 @@ print(json.dumps({
 """
 
 
-def test_reading_it_loads_little(driver: Path, root: Path) -> None:
+def test_reading_the_machine_imports_few_modules(driver: Path, root: Path) -> None:
     pci_card(root, "0000:01:00.0", (0x10DE, 0x2684), "nvidia")
     readings = ask_driver(READ, driver, root)
     assert (readings["names"], readings["because"], readings["loaded"]) == (["NVIDIA Stub 24GB"], None, [])
 
 
-def test_this_computer_is_read_as_it_is_now(root: Path) -> None:
+def test_this_machine_is_read(root: Path) -> None:
     pci_card(
         root,
         "0000:03:00.0",

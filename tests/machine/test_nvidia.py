@@ -62,11 +62,11 @@ class TestNoCard:
             (UNKNOWN_CODE, "The NVIDIA driver answered: NVML Error with code 77."),
         ],
     )
-    def test_a_driver_that_does_not_start_says_why(self, driver: Path, code: int, reason: str) -> None:
+    def test_a_driver_that_fails_to_start_is_explained(self, driver: Path, code: int, reason: str) -> None:
         readings = read_driver(driver, nvmlInitWithFlags=code)
         assert (readings["no_gpu_reason"], readings["gpus"], readings["still_open"]) == (reason, [], 0)
 
-    def test_a_driver_without_a_card(self, driver: Path) -> None:
+    def test_a_driver_without_a_card_is_explained(self, driver: Path) -> None:
         readings = read_driver(driver, GPUS=0)
         assert (readings["no_gpu_reason"], readings["gpus"], readings["still_open"]) == (
             "The NVIDIA driver lists no GPU.",
@@ -74,11 +74,11 @@ class TestNoCard:
             0,
         )
 
-    def test_a_driver_that_cannot_count(self, driver: Path) -> None:
+    def test_a_driver_that_fails_to_count_cards_is_explained(self, driver: Path) -> None:
         readings = read_driver(driver, nvmlDeviceGetCount_v2=NO_PERMISSION)
         assert readings["no_gpu_reason"] == "The NVIDIA driver answered: Insufficient Permissions."
 
-    def test_the_only_card_is_lost(self, driver: Path) -> None:
+    def test_a_lost_only_card_is_explained(self, driver: Path) -> None:
         readings = read_driver(driver, LOST=0)
         assert (readings["no_gpu_reason"], readings["gpus"], readings["still_open"]) == (LOST, [], 0)
         assert readings["failures"] == [f"NVIDIA GPU 0: {LOST}"]
@@ -141,7 +141,7 @@ class TestCards:
             ("nvmlDeviceGetClockInfo", {"gpu_clock_mhz", "gpu_memory_clock_mhz"}),
         ],
     )
-    def test_a_reading_that_a_card_does_not_report_is_unknown_alone(
+    def test_a_reading_that_a_card_does_not_report_is_unknown_while_others_are_read(
         self, driver: Path, function: str, unknown: set[str]
     ) -> None:
         readings = read_driver(driver, **{function: NOT_SUPPORTED})["readings"]["0"]
@@ -162,20 +162,20 @@ class TestCards:
             ("nvmlDeviceGetMemoryInfo_v2", {"reserved_bytes"}),
         ],
     )
-    def test_a_fact_that_a_card_does_not_report_is_unknown_alone(
+    def test_a_fact_that_a_card_does_not_report_is_unknown_while_others_are_read(
         self, driver: Path, function: str, unknown: set[str]
     ) -> None:
         (gpu,) = read_driver(driver, **{function: NOT_SUPPORTED})["gpus"]
         assert gpu["absent"] == dict.fromkeys(unknown, UNSUPPORTED)
         assert {name for name, value in gpu.items() if value is None} == unknown
 
-    def test_memory_that_nothing_tells_is_unknown_and_not_nothing(self, driver: Path) -> None:
+    def test_unreported_memory_is_unknown_and_not_0(self, driver: Path) -> None:
         readings = read_driver(driver, nvmlDeviceGetMemoryInfo=NOT_SUPPORTED, nvmlDeviceGetMemoryInfo_v2=NOT_SUPPORTED)
         memory = {"memory_bytes", "used_bytes", "free_bytes", "reserved_bytes"}
         assert readings["gpus"][0]["absent"] == dict.fromkeys(memory, UNSUPPORTED)
         assert readings["readings"]["0"]["vram_used_mib"] == [None, UNSUPPORTED]
 
-    def test_what_an_old_driver_cannot_be_asked_is_unknown_alone(self, old_driver: Path) -> None:
+    def test_functions_missing_in_an_old_driver_leave_their_values_unknown(self, old_driver: Path) -> None:
         driver = read_driver(old_driver, REASONS=4)
         readings = driver["readings"]["0"]
         assert readings.pop("gpu_power_w") == [None, TOO_OLD]
@@ -186,27 +186,27 @@ class TestCards:
         assert (gpu["used_bytes"], gpu["free_bytes"]) == (6 * GIB, 18 * GIB)
         assert driver["activity"]["0"]["throttled_by"] == ["power limit"]
 
-    def test_a_card_without_a_name_is_still_a_card(self, driver: Path) -> None:
+    def test_a_card_without_a_name_is_listed(self, driver: Path) -> None:
         (gpu,) = read_driver(driver, nvmlDeviceGetName=NOT_SUPPORTED, nvmlDeviceGetUUID=NOT_SUPPORTED)["gpus"]
         assert (gpu["name"], gpu["id"]) == ("NVIDIA GPU 0", "index-0")
 
-    def test_a_chip_that_shares_the_hosts_memory_says_so(self, driver: Path) -> None:
+    def test_a_chip_with_shared_memory_is_recognised(self, driver: Path) -> None:
         (gpu,) = read_driver(driver, NAME="NVIDIA GB10", nvmlDeviceGetMemoryInfo=NOT_SUPPORTED)["gpus"]
         assert gpu["unified"] is True
 
-    def test_the_library_is_let_go_once(self, driver: Path) -> None:
+    def test_the_library_is_shut_down_once(self, driver: Path) -> None:
         assert read_driver(driver)["still_open"] == 0
 
 
 class TestLost:
-    def test_a_card_lost_while_it_is_watched_is_unknown_in_everything(self, driver: Path) -> None:
+    def test_a_card_lost_while_sampled_is_unknown(self, driver: Path) -> None:
         readings = read_driver(driver)
         assert readings["lost"]["0"] == {name: [None, LOST] for name in READINGS}
         (gpu,) = readings["gpus_with_one_lost"]
         assert gpu["memory_bytes"] is None
         assert gpu["absent"]["memory_bytes"] == LOST
 
-    def test_the_second_card_goes_on_without_the_first(self, driver: Path) -> None:
+    def test_the_second_card_is_sampled_if_the_first_is_lost(self, driver: Path) -> None:
         readings = read_driver(driver, GPUS=2, LOST=0)
         assert (readings["no_gpu_reason"], readings["failures"]) == (None, [f"NVIDIA GPU 0: {LOST}"])
         assert [(gpu["id"], gpu["index"], gpu["absent"]) for gpu in readings["gpus"]] == [("GPU-one", 1, {})]
@@ -214,41 +214,41 @@ class TestLost:
 
 
 class TestTraffic:
-    def test_what_crosses_pcie_is_reported_in_mib(self, driver: Path) -> None:
+    def test_pcie_traffic_is_in_mib(self, driver: Path) -> None:
         traffic = read_driver(driver)["slow_readings"]["0"]
         assert traffic == {"pcie_received_mib_s": [2000.0, None], "pcie_sent_mib_s": [1_024_000 / 2**20, None]}
 
-    def test_a_driver_that_does_not_count_it_says_so(self, driver: Path) -> None:
+    def test_a_driver_without_pcie_counters_is_explained(self, driver: Path) -> None:
         traffic = read_driver(driver, nvmlDeviceGetPcieThroughput=NOT_SUPPORTED)["slow_readings"]["0"]
         assert traffic["pcie_received_mib_s"] == [None, UNSUPPORTED]
 
 
 class TestActivity:
-    def test_idle_holds_nothing_back(self, driver: Path) -> None:
+    def test_an_idle_card_is_not_throttled(self, driver: Path) -> None:
         assert read_driver(driver)["activity"]["0"] == {"processes": [], "throttled_by": [], "absent": {}}
 
-    def test_what_holds_the_clocks_back_is_reported_in_words(self, driver: Path) -> None:
+    def test_throttle_reasons_are_in_words(self, driver: Path) -> None:
         activity = read_driver(driver, REASONS=0x1 | 0x4 | 0x40)["activity"]["0"]
         assert activity["throttled_by"] == ["power limit", "temperature (hardware)"]
 
-    def test_a_program_of_both_lists_is_one_and_unknown_memory_is_none(self, driver: Path) -> None:
+    def test_a_program_in_both_lists_is_one_and_unknown_memory_is_none(self, driver: Path) -> None:
         processes = read_driver(driver, PROCESSES=2)["activity"]["0"]["processes"]
         assert [(each["pid"], each["used_bytes"]) for each in processes] == [(1, 4 * GIB), (2, 4 * GIB), (3, None)]
         assert processes[0]["name"] == psutil.Process(1).name()
 
-    def test_inside_a_container_the_numbers_are_the_hosts_and_name_nothing(self, driver: Path, root: Path) -> None:
+    def test_process_ids_in_a_container_are_not_resolved_to_names(self, driver: Path, root: Path) -> None:
         write(root, {".dockerenv": ""})
         (process,) = read_driver(driver, root, PROCESSES=1)["activity"]["0"]["processes"][:1]
         assert process == {"pid": 1, "name": None, "used_bytes": 4 * GIB}
 
-    def test_one_list_of_programs_is_better_than_none(self, driver: Path) -> None:
+    def test_one_of_two_process_lists_is_enough(self, driver: Path) -> None:
         result = read_driver(driver, PROCESSES=1, nvmlDeviceGetGraphicsRunningProcesses_v3=NOT_SUPPORTED)["activity"][
             "0"
         ]
         assert [each["pid"] for each in result["processes"]] == [1]
         assert result["absent"] == {}
 
-    def test_as_under_wsl_a_driver_may_list_no_programs_and_no_use(self, driver: Path) -> None:
+    def test_a_driver_may_list_no_processes_as_in_wsl(self, driver: Path) -> None:
         readings = read_driver(
             driver,
             nvmlDeviceGetComputeRunningProcesses_v3=NOT_SUPPORTED,
@@ -266,7 +266,7 @@ class TestActivity:
 
 
 class TestSubsystem:
-    def test_wsls_library_is_found_where_windows_puts_it(self, driver: Path, root: Path) -> None:
+    def test_the_library_of_wsl_is_found_in_its_windows_folder(self, driver: Path, root: Path) -> None:
         write(root, {"usr/lib/wsl/lib/libnvidia-ml.so.1": (driver / SONAME).read_bytes()})
         readings = read_driver(None, root)
         assert readings["no_gpu_reason"] is None
@@ -274,7 +274,7 @@ class TestSubsystem:
 
 
 class TestSleep:
-    def test_a_sleeping_card_is_named_and_not_touched(self, driver: Path, root: Path, tmp_path: Path) -> None:
+    def test_a_sleeping_card_is_listed_and_not_woken(self, driver: Path, root: Path, tmp_path: Path) -> None:
         pci_card(root, FIRST, RTX_4090, "nvidia", status="suspended", control="auto", kind="0x030200")
         write(root, {"sys/module/nvidia/version": "580.65.06"})
         write(root, {"usr/share/misc/pci.ids": "10de  NVIDIA Corporation\n\t2684  AD102 [GeForce RTX 4090]"})
@@ -298,7 +298,7 @@ class TestSleep:
         assert readings["activity"]["0"]["absent"] == {"processes": ASLEEP, "throttled_by": ASLEEP}
         assert not (tmp_path / "touched").exists()
 
-    def test_it_is_woken_when_that_is_asked_for(self, driver: Path, root: Path, tmp_path: Path) -> None:
+    def test_a_sleeping_card_is_woken_on_request(self, driver: Path, root: Path, tmp_path: Path) -> None:
         pci_card(root, FIRST, RTX_4090, "nvidia", status="suspended", control="auto")
         readings = read_driver(driver, root, WAKE=1, TOUCHED=tmp_path / "touched")
         assert [(gpu["id"], gpu["asleep"], gpu["memory_bytes"]) for gpu in readings["gpus"]] == [
@@ -306,7 +306,7 @@ class TestSleep:
         ]
         assert (tmp_path / "touched").read_text().split() == ["0"]
 
-    def test_beside_one_that_sleeps_only_the_other_is_touched(self, driver: Path, root: Path, tmp_path: Path) -> None:
+    def test_only_cards_that_are_awake_are_read(self, driver: Path, root: Path, tmp_path: Path) -> None:
         pci_card(root, FIRST, RTX_4090, "nvidia", status="suspended", control="auto")
         pci_card(root, SECOND, RTX_4090, "nvidia")
         readings = read_driver(driver, root, GPUS=2, TOUCHED=tmp_path / "touched")

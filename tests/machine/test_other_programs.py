@@ -34,7 +34,7 @@ def spent(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     ("busy", "ours", "engine", "percent"),
     [(2.0, 0.1, 1.9, 0.0), (3.0, 0.2, 0.8, 50.0), (1.0, 0.6, 0.6, 0.0), (4.0, 0.0, 0.0, 100.0)],
 )
-def test_what_is_busy_less_the_engine_and_ourselves(
+def test_the_load_of_others_excludes_the_engine_and_this_program(
     spent: dict[str, float], busy: float, ours: float, engine: float, percent: float
 ) -> None:
     others, parent = OtherProgramsLoad(), os.getppid()
@@ -46,7 +46,7 @@ def test_what_is_busy_less_the_engine_and_ourselves(
     assert others.read_percent(parent) == pytest.approx(percent)
 
 
-def test_another_engine_is_counted_anew_and_one_that_is_gone_is_unknown(spent: dict[str, float]) -> None:
+def test_another_engine_resets_the_count_and_an_ended_one_is_unknown(spent: dict[str, float]) -> None:
     others = OtherProgramsLoad()
     others.read_percent(os.getppid())
     assert others.read_percent(os.getpid()) is None

@@ -33,7 +33,7 @@ def engine_memory(sensors: HostSensors) -> Reading:
     return sensors.sample()["engine_memory_mib"]
 
 
-def test_the_host_is_sampled_in_the_units_that_the_names_carry() -> None:
+def test_the_host_is_sampled_in_the_units_of_the_names() -> None:
     sensors = HostSensors()
     while (readings := sensors.sample())["host_cpu_percent"].value is None:
         assert readings["host_cpu_percent"].absent == "Not measured for long enough yet."
@@ -44,7 +44,7 @@ def test_the_host_is_sampled_in_the_units_that_the_names_carry() -> None:
     assert 1 < memory <= psutil.virtual_memory().total / MIB
 
 
-def test_without_an_engine_its_memory_is_unknown() -> None:
+def test_engine_memory_is_unknown_without_an_engine() -> None:
     assert engine_memory(HostSensors()) == NONE
 
 
@@ -55,14 +55,14 @@ def test_a_watched_process_is_measured() -> None:
     assert value == pytest.approx(psutil.Process().memory_info().rss / MIB, rel=0.2)
 
 
-def test_watching_can_stop() -> None:
+def test_sampling_a_process_can_stop() -> None:
     sensors = HostSensors()
     sensors.watch_process(os.getpid())
     sensors.watch_process(None)
     assert engine_memory(sensors) == NONE
 
 
-def test_an_engine_that_has_ended_uses_an_unknown_amount_and_not_nothing(engine: subprocess.Popen[bytes]) -> None:
+def test_the_memory_of_an_ended_engine_is_unknown_and_not_0(engine: subprocess.Popen[bytes]) -> None:
     sensors = HostSensors()
     sensors.watch_process(engine.pid)
     assert (engine_memory(sensors).value or 0) > 0
@@ -72,7 +72,7 @@ def test_an_engine_that_has_ended_uses_an_unknown_amount_and_not_nothing(engine:
     assert engine_memory(sensors) == ENDED
 
 
-def test_a_process_that_is_already_gone_is_no_engine(engine: subprocess.Popen[bytes]) -> None:
+def test_an_ended_process_is_not_an_engine(engine: subprocess.Popen[bytes]) -> None:
     end(engine)
     engine.wait()
     sensors = HostSensors()

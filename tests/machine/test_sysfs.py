@@ -83,7 +83,7 @@ def known(gpu: Gpu) -> dict[str, object]:
 
 
 class TestBus:
-    def test_only_gpus_of_the_three_makers_count(self, root: Path) -> None:
+    def test_only_gpus_of_three_makers_are_listed(self, root: Path) -> None:
         pci_card(root, "0000:00:01.0", (0x1234, 0x1111), "bochs-drm")  # a virtual machine's display
         pci_card(root, "0000:00:1f.3", (0x8086, 0x7AD0), "snd_hda_intel", kind="0x040300")  # sound
         pci_card(root, "0000:00:0b.0", (0x8086, 0x7D1D), "intel_vpu", kind="0x120000")  # an NPU
@@ -107,7 +107,7 @@ class TestBus:
             "Intel GPU 0x1234",
         ]
 
-    def test_without_a_bus_there_is_nothing(self, root: Path) -> None:
+    def test_without_a_pci_bus_nothing_is_listed(self, root: Path) -> None:
         assert list_pci_gpus(root) == ()
         assert amd(root).no_gpu_reason == "The kernel lists no AMD GPU with the amdgpu driver."
         assert intel(root).no_gpu_reason == "The kernel lists no Intel GPU with the i915 or xe driver."
@@ -115,15 +115,13 @@ class TestBus:
     @pytest.mark.parametrize(
         "broken", [{"class": "no number"}, {"device": ""}, {"vendor": "0x"}], ids=["class", "device", "vendor"]
     )
-    def test_a_device_that_does_not_say_what_it_is_is_passed_over(
-        self, root: Path, broken: dict[str, str | bytes]
-    ) -> None:
+    def test_a_device_without_an_id_is_skipped(self, root: Path, broken: dict[str, str | bytes]) -> None:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", broken)
         assert list_pci_gpus(root) == ()
 
 
 class TestAmd:
-    def test_host_memory_that_a_card_uses_is_reported_and_that_of_a_shared_one_is_not(self, root: Path) -> None:
+    def test_host_memory_used_by_a_dedicated_card_is_reported(self, root: Path) -> None:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD)
         pci_card(root, "0000:c4:00.0", (0x1002, PHOENIX), "amdgpu", APU)
         source = amd(root)
@@ -165,7 +163,7 @@ class TestAmd:
             "gpu_use_percent": Reading(37.0),
         }
 
-    def test_an_apu_has_its_carve_out_and_what_it_may_take_of_the_hosts_memory(self, root: Path) -> None:
+    def test_an_apu_has_its_reserved_memory_and_its_share_of_host_memory(self, root: Path) -> None:
         pci_card(root, "0000:c4:00.0", (0x1002, PHOENIX), "amdgpu", APU)
         source = amd(root)
         (gpu,) = source.read_gpus()
@@ -175,12 +173,12 @@ class TestAmd:
         assert readings["gpu_power_w"] == Reading(9.0)
         assert readings["gpu_temperature_c"] == Reading.unknown("The amdgpu driver does not report it.")
 
-    def test_an_old_apu_is_known_by_its_second_voltage(self, root: Path) -> None:
+    def test_an_old_apu_is_recognised_by_its_second_voltage(self, root: Path) -> None:
         files = {name: content for name, content in APU.items() if name != "gpu_metrics"}
         pci_card(root, "0000:05:00.0", (0x1002, 0x15D8), "amdgpu", files | {"hwmon/hwmon2/in1_label": "vddnb"})
         assert amd(root).read_gpus()[0].unified is True
 
-    def test_a_name_that_the_card_stores_comes_first(self, root: Path) -> None:
+    def test_the_name_stored_on_the_card_comes_first(self, root: Path) -> None:
         write(root, {"usr/share/hwdata/pci.ids": PCI_IDS})
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", {"product_name": "Radeon PRO W7900"})
         pci_card(root, "0000:04:00.0", (0x1002, RX_7900), "amdgpu", {"product_name": ""})
@@ -189,7 +187,7 @@ class TestAmd:
             "AMD Radeon RX 7900 XT/7900 XTX/7900 GRE/7900M",
         ]
 
-    def test_what_the_driver_does_not_show_is_unknown_alone(self, root: Path) -> None:
+    def test_values_that_the_driver_does_not_show_are_unknown(self, root: Path) -> None:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", {"mem_info_vram_total": str(24 * GIB)})
         source = amd(root)
         (gpu,) = source.read_gpus()
@@ -197,7 +195,7 @@ class TestAmd:
         assert known(gpu)
         assert {reading.value for reading in source.sample(gpu).values()} == {None}
 
-    def test_a_sleeping_card_is_named_and_its_drivers_files_are_not_read(self, root: Path) -> None:
+    def test_a_sleeping_card_is_listed_without_reading_its_driver_files(self, root: Path) -> None:
         folder = pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD, status="suspended", control="auto")
         for name in ("mem_info_vram_total", "gpu_metrics", "gpu_busy_percent", "hwmon/hwmon5/temp1_input"):
             (folder / name).unlink()
@@ -210,24 +208,24 @@ class TestAmd:
         assert set(source.sample(gpu).values()) == {Reading.unknown(ASLEEP)}
         assert known(gpu)
 
-    def test_it_is_read_all_the_same_when_that_is_asked_for(self, root: Path) -> None:
+    def test_a_sleeping_card_is_read_on_request(self, root: Path) -> None:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD, status="suspended", control="auto")
         source = amd(root, wake=True)
         assert source.read_gpus()[0].memory_bytes == 24 * GIB
         assert source.sample(source.read_gpus()[0])["gpu_temperature_c"] == Reading(61.0)
 
-    def test_a_card_that_another_driver_runs_is_not_listed(self, root: Path) -> None:
+    def test_a_card_with_another_driver_is_not_listed(self, root: Path) -> None:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "vfio-pci", CARD)
         assert amd(root).read_gpus() == ()
 
-    def test_a_card_that_was_pulled_out_is_gone(self, root: Path) -> None:
+    def test_a_removed_card_is_reported_as_gone(self, root: Path) -> None:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD)
         (gpu,) = amd(root).read_gpus()
         assert set(AmdGpus([]).sample(gpu).values()) == {Reading.unknown(GONE)}
 
 
 class TestIntel:
-    def test_a_card_of_xe(self, root: Path) -> None:
+    def test_a_card_with_the_xe_driver_is_read(self, root: Path) -> None:
         write(root, {"usr/share/misc/pci.ids": PCI_IDS})
         pci_card(root, "0000:03:00.0", (0x8086, ARC_B580), "xe", ARC)
         (gpu,) = intel(root).read_gpus()
@@ -247,7 +245,7 @@ class TestIntel:
         }
         assert gpu.absent["free_bytes"] == "The xe driver does not report it."
 
-    def test_power_is_the_growth_of_the_energy_counter(self, root: Path) -> None:
+    def test_power_is_derived_from_the_energy_counter(self, root: Path) -> None:
         folder = pci_card(root, "0000:03:00.0", (0x8086, ARC_B580), "xe", ARC)
         source = intel(root, (10.0, 10.01, 12.0, 14.0))
         (gpu,) = source.read_gpus()
@@ -263,7 +261,7 @@ class TestIntel:
         write(folder, {"hwmon/hwmon3/energy1_input": "1000"})
         assert source.sample(gpu)["gpu_power_w"] == Reading.unknown(TOO_SHORT)  # the counter began anew
 
-    def test_a_card_of_i915_with_its_memory(self, root: Path) -> None:
+    def test_a_card_with_the_i915_driver_is_read(self, root: Path) -> None:
         files: dict[str, str | bytes] = {
             "drm/card1/lmem_total_bytes": str(16 * GIB),
             "drm/card1/lmem_avail_bytes": str(15 * GIB),
@@ -278,7 +276,7 @@ class TestIntel:
         assert readings["gpu_clock_mhz"] == Reading(2400.0)
         assert readings["gpu_power_w"] == Reading.unknown("The i915 driver does not report it.")
 
-    def test_the_processors_own_gpu_shares_the_computers_memory(self, root: Path) -> None:
+    def test_an_integrated_gpu_shares_host_memory(self, root: Path) -> None:
         pci_card(root, "0000:00:02.0", (0x8086, IRIS), "i915")
         source = intel(root)
         (gpu,) = source.read_gpus()
@@ -298,7 +296,7 @@ def regions(*sizes: int) -> str:
 
 
 @pytest.mark.parametrize(("sizes", "small"), [((2**28, 0, 2**21), True), ((2**35, 0, 2**21), False), ((), False)])
-def test_resizable_bar_is_read_from_the_size_of_the_region(root: Path, sizes: tuple[int, ...], small: bool) -> None:
+def test_resizable_bar_is_derived_from_the_region_size(root: Path, sizes: tuple[int, ...], small: bool) -> None:
     files = {"resource": regions(*sizes)} if sizes else {}
     pci_card(root, "0000:03:00.0", (0x1002, 0x744C), "amdgpu", CARD | files)
     pci_card(root, "0000:04:00.0", (0x8086, 0xE20B), "xe", ARC | files)
@@ -310,7 +308,7 @@ def test_resizable_bar_is_read_from_the_size_of_the_region(root: Path, sizes: tu
     assert has_small_bar(root) == small
 
 
-def test_an_older_card_of_nvidia_cannot_change_its_region(root: Path) -> None:
+def test_an_older_nvidia_card_cannot_resize_its_region(root: Path) -> None:
     folder = pci_card(root, "0000:01:00.0", (0x10DE, 0x1B06), "nvidia", {"resource": regions(2**24, 2**28)})
     (card,) = list_pci_gpus(root)
     assert not card.has_small_bar

@@ -35,11 +35,11 @@ def suggested(folder: Path, text: str, host: Host = WSL2) -> WslconfigSuggestion
     ("now_gib", "wanted"),
     [(2, 2), (3.8, 4), (4, 4), (6, 8), (7.7, 11), (8, 12), (15.5, 23), (16, 24), (31.3, 47), (64, 96)],
 )
-def test_windows_is_left_enough(now_gib: float, wanted: int) -> None:
+def test_the_suggestion_leaves_memory_to_windows(now_gib: float, wanted: int) -> None:
     assert suggest_wsl_memory(int(now_gib * GIB)) == wanted
 
 
-def test_without_a_file_it_is_one_to_begin_with() -> None:
+def test_a_new_file_is_suggested_if_there_is_none() -> None:
     found = suggest_wslconfig(WSL2, [])
     assert found is not None
     assert found.text == "[wsl2]\nmemory=24GB\n"
@@ -47,7 +47,7 @@ def test_without_a_file_it_is_one_to_begin_with() -> None:
     assert change.startswith(MORE)
 
 
-def test_what_the_user_wrote_stays_as_it_is(tmp_path: Path) -> None:
+def test_lines_of_the_user_are_preserved(tmp_path: Path) -> None:
     text = "# mine\r\n[experimental]\r\nsparseVhd=true\r\n\r\n[WSL2] # and this\r\nSwap=8GB\r\nmemory=0\r\n"
     found = suggested(tmp_path, text)
     assert found is not None
@@ -55,7 +55,7 @@ def test_what_the_user_wrote_stays_as_it_is(tmp_path: Path) -> None:
     assert len(found.changes) == 1
 
 
-def test_what_wsl_does_not_know_and_what_harms_goes_with_its_reason(tmp_path: Path) -> None:
+def test_unknown_and_harmful_lines_are_removed_with_their_reason(tmp_path: Path) -> None:
     found = suggested(
         tmp_path, "memory=4GB\n[wsl2]\ngpuMemory=8GB\nGpuSupport = false # save\nguiApplications=0\nmemory=20GB\n"
     )
@@ -80,18 +80,18 @@ def test_what_wsl_does_not_know_and_what_harms_goes_with_its_reason(tmp_path: Pa
         ("[wsl2]\ngpuMemory=1\n", HOST),
     ],
 )
-def test_where_there_is_nothing_to_change_nothing_is_suggested(tmp_path: Path, text: str, host: Host) -> None:
+def test_nothing_is_suggested_if_nothing_must_change(tmp_path: Path, text: str, host: Host) -> None:
     assert suggested(tmp_path, text, host) is None
 
 
-def test_of_several_users_files_none_is_taken(tmp_path: Path) -> None:
+def test_with_several_users_no_file_is_chosen(tmp_path: Path) -> None:
     others = [WslSettings(tmp_path / name, {"wsl2.swap": "1GB"}, ()) for name in ("a", "b")]
     found = suggest_wslconfig(WSL2, others)
     assert found is not None
     assert found.text == "[wsl2]\nmemory=24GB\n"
 
 
-def test_a_file_that_is_gone_meanwhile_is_not_guessed(tmp_path: Path) -> None:
+def test_a_file_that_disappears_is_not_guessed(tmp_path: Path) -> None:
     assert suggest_wslconfig(WSL2, [WslSettings(tmp_path / "gone", {}, ())]) is None
 
 
@@ -102,7 +102,7 @@ def test_a_file_that_is_gone_meanwhile_is_not_guessed(tmp_path: Path) -> None:
         ("# Gr\xfc\xdfe\n", "\ufeff# Gr\xfc\xdfe\r\n".encode("utf-16-le")),
     ],
 )
-def test_it_goes_to_the_clipboard_as_windows_reads_it(tmp_path: Path, text: str, expected: bytes) -> None:
+def test_the_text_is_copied_as_windows_reads_it(tmp_path: Path, text: str, expected: bytes) -> None:
     assert sys.byteorder == "little"
     clip, got = tmp_path / "clip.exe", tmp_path / "got"
     clip.write_text(f"#!/bin/sh\ncat >'{got}'\n")
@@ -111,13 +111,13 @@ def test_it_goes_to_the_clipboard_as_windows_reads_it(tmp_path: Path, text: str,
     assert got.read_bytes() == expected
 
 
-def test_a_clipboard_that_cannot_be_reached_is_reported(tmp_path: Path) -> None:
+def test_an_unreachable_clipboard_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ClipboardUnreachable, match=r"The clipboard of Windows cannot be reached") as caught:
         copy_to_clipboard(WslconfigSuggestion("", ()), tmp_path / "clip.exe")
     assert "interop" in caught.value.hint
 
 
-def test_paths_of_wsl_that_are_missing(root: Path) -> None:
+def test_missing_wsl_paths_are_reported(root: Path) -> None:
     clip, users = "/mnt/c/Windows/System32/clip.exe", "/mnt/c/Users"
     assert find_missing_paths(root) == (clip, users)
     write(root, {clip.lstrip("/"): "", f"{users}/Anna/.wslconfig".lstrip("/"): ""})

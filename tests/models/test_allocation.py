@@ -40,7 +40,7 @@ def units(graph: Graph, optimise: Optimise | None = None, *, pipelined: bool = F
     return {place: buffer_bytes(buffer, ONE) // ALIGNMENT for place, buffer in found.items()}
 
 
-def test_a_place_is_free_after_its_last_use() -> None:
+def test_memory_is_free_after_the_last_use() -> None:
     graph = Graph()
     tensor = graph.add_input(UNIT)
     for _ in range(5):
@@ -48,21 +48,21 @@ def test_a_place_is_free_after_its_last_use() -> None:
     assert units(graph) == {HOST: 2}
 
 
-def test_an_elementwise_result_takes_the_place_of_its_operand() -> None:
+def test_an_elementwise_result_reuses_the_memory_of_its_operand() -> None:
     graph = Graph()
     first, second = graph.add_input(UNIT), graph.add_input(TWO)
     graph.add_node(Op.OTHER, UNIT, graph.add_node(Op.ADD, UNIT, first, second))
     assert units(graph) == {HOST: 3}
 
 
-def test_not_while_somebody_else_needs_it() -> None:
+def test_memory_that_another_node_needs_is_not_reused() -> None:
     graph = Graph()
     first, second = graph.add_input(UNIT), graph.add_input(UNIT)
     graph.add_node(Op.OTHER, UNIT, graph.add_node(Op.ADD, UNIT, first, second), first, second)
     assert units(graph) == {HOST: 4}
 
 
-def test_nor_when_it_is_of_another_size_or_a_view() -> None:
+def test_memory_of_another_size_or_of_a_view_is_not_reused() -> None:
     graph = Graph()
     small = graph.add_input(UNIT)
     graph.add_node(Op.MUL, TWO, small)
@@ -72,7 +72,7 @@ def test_nor_when_it_is_of_another_size_or_a_view() -> None:
     assert units(graph) == {HOST: 2}
 
 
-def test_a_view_keeps_what_it_views() -> None:
+def test_a_view_keeps_its_source_allocated() -> None:
     graph = Graph()
     base = graph.add_node(Op.MUL_MAT, UNIT, graph.add_input(UNIT))
     view = graph.add_view(Op.VIEW, base)
@@ -81,7 +81,7 @@ def test_a_view_keeps_what_it_views() -> None:
     assert units(graph) == {HOST: 3}
 
 
-def test_a_view_that_nobody_reads_keeps_it_to_the_end() -> None:
+def test_an_unread_view_keeps_its_source_allocated_to_the_end() -> None:
     graph = Graph()
     base = graph.add_node(Op.MUL_MAT, UNIT, graph.add_input(UNIT))
     tensor = base
@@ -91,14 +91,14 @@ def test_a_view_that_nobody_reads_keeps_it_to_the_end() -> None:
     assert units(graph) == {HOST: 3}
 
 
-def test_weights_and_caches_lie_elsewhere() -> None:
+def test_weights_and_caches_are_not_counted() -> None:
     graph = Graph()
     cache = graph.add_external(TWO)
     graph.add_view(Op.SET_ROWS, cache, graph.add_node(Op.MUL_MAT, UNIT, graph.add_external(TWO), graph.add_input(UNIT)))
     assert units(graph) == {HOST: 2}
 
 
-def test_the_smallest_hole_that_is_large_enough() -> None:
+def test_the_smallest_sufficient_hole_is_used() -> None:
     sizes = [Size(fixed=ALIGNMENT * count) for count in (4, 1, 2, 1, 3, 1, 2)]
     # Holes of 4, 2 and 3 between what stays; then 2 goes into the hole of 2.
     buffer = BufferEvents()
@@ -111,7 +111,7 @@ def test_the_smallest_hole_that_is_large_enough() -> None:
     assert total == 12 * ALIGNMENT
 
 
-def test_a_backend_with_a_limit_gets_several_pieces() -> None:
+def test_a_backend_with_a_size_limit_gets_several_buffers() -> None:
     buffer = BufferEvents()
     for count in (3, 3, 9):
         buffer.allocate(Size(fixed=ALIGNMENT * count))
@@ -120,7 +120,7 @@ def test_a_backend_with_a_limit_gets_several_pieces() -> None:
     assert total == 15 * ALIGNMENT
 
 
-def test_what_lies_elsewhere_is_copied_once_and_there_while_it_is_needed() -> None:
+def test_inputs_of_another_device_are_copied_once_while_needed() -> None:
     graph = Graph()
     source = graph.add_input(TWO)
     graph.place = DEVICE
@@ -129,7 +129,7 @@ def test_what_lies_elsewhere_is_copied_once_and_there_while_it_is_needed() -> No
     assert units(graph) == {HOST: 2, DEVICE: 4}
 
 
-def test_copies_of_weights_follow_one_another() -> None:
+def test_copies_of_weights_reuse_memory() -> None:
     graph = Graph()
     tensor = graph.add_input(UNIT)
     graph.place = DEVICE
@@ -177,7 +177,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     graph=graphs(), optimise=st.sampled_from((None, optimise_for_vulkan, optimise_for_cuda)), pipelined=st.booleans()
 )
 @pytest.mark.thorough
-def test_living_tensors_never_overlap(graph: Graph, optimise: Optimise | None, pipelined: bool) -> None:
+def test_live_tensors_never_overlap(graph: Graph, optimise: Optimise | None, pipelined: bool) -> None:
     order = schedule_graph(graph, optimise, pipelined=pipelined)
     for buffer in record_events(graph, order).values():
         places, total = place_tensors(buffer, ONE)
@@ -203,7 +203,7 @@ def test_living_tensors_never_overlap(graph: Graph, optimise: Optimise | None, p
 
 
 @given(graph=graphs(), pipelined=st.booleans())
-def test_inputs_come_first(graph: Graph, pipelined: bool) -> None:
+def test_inputs_are_allocated_first(graph: Graph, pipelined: bool) -> None:
     order = schedule_graph(graph, pipelined=pipelined)
     for place, buffer in record_events(graph, order).items():
         count = sum(graph.places[tensor] == place for tensor in order.inputs)
@@ -215,7 +215,7 @@ def test_inputs_come_first(graph: Graph, pipelined: bool) -> None:
 @pytest.mark.parametrize("geometry", [MOE, DENSE, PLAIN])
 @pytest.mark.parametrize("optimise", [optimise_for_vulkan, optimise_for_cuda])
 @pytest.mark.parametrize("shape", [Shape(snapshots=3), Shape(snapshots=1, rotated=True, scratch=True)])
-def test_a_backends_order_computes_the_same(geometry: Geometry, optimise: Optimise, shape: Shape) -> None:
+def test_a_reordered_graph_has_the_same_dependencies(geometry: Geometry, optimise: Optimise, shape: Shape) -> None:
     for build in (trunk_graph, head_graph) if geometry.mtp_layers else (trunk_graph,):
         graph = build(geometry, shape, DEVICE)
         nodes = [node for node in graph.nodes if graph.places[node] == DEVICE]
@@ -232,7 +232,7 @@ def test_a_backends_order_computes_the_same(geometry: Geometry, optimise: Optimi
 
 
 @pytest.mark.thorough
-def test_the_short_way_to_a_buffers_size_gives_the_same() -> None:
+def test_the_fast_computation_of_a_buffer_size_is_exact() -> None:
     geometries = {entry.geometry for entry in shipped_models() if entry.geometry}
     for geometry, (optimise, chunk) in product(geometries, ((optimise_for_cuda, None), (optimise_for_vulkan, 1 << 30))):
         for shape in (Shape(snapshots=3), Shape(rotated=True, scratch=chunk is None, cpu_expert_layers=3)):
@@ -244,7 +244,7 @@ def test_the_short_way_to_a_buffers_size_gives_the_same() -> None:
                     assert buffer_bytes(buffer, each, chunk) == place_tensors(buffer, each, chunk)[1]
 
 
-def test_vulkan_does_reorder_and_cuda_does_not() -> None:
+def test_vulkan_reorders_and_cuda_does_not() -> None:
     graph = trunk_graph(MOE, Shape(snapshots=3), DEVICE)
     nodes = [node for node in graph.nodes if graph.places[node] == DEVICE]
     assert optimise_for_vulkan(graph, nodes)[0] != nodes

@@ -62,7 +62,7 @@ def presets(model: ModelEntry, **wanted: object) -> list[Preset]:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_a_shipped_file_fits_the_schema_and_itself_and_is_built_as_the_schema_would(path: Path) -> None:
+def test_a_shipped_file_is_valid_and_built_as_by_the_schema(path: Path) -> None:
     source = UserFile.read(path, [])
     tables = source.valid_tables(ModelsFile, "models")
     assert source.problems == []
@@ -79,7 +79,7 @@ def test_the_exported_schema_is_up_to_date() -> None:
     assert SCHEMA.read_text("utf-8") == rendered(), "run `just generate`"
 
 
-def test_the_exported_schema_describes_every_table_it_names() -> None:
+def test_the_exported_schema_describes_all_its_tables() -> None:
     schema = json.loads(rendered())
     names = {part.split("/")[-1] for part in rendered().split('"') if part.startswith("#/$defs/")}
     assert names == set(schema["$defs"])
@@ -99,7 +99,7 @@ def test_every_shipped_file_names_its_schema_for_editors() -> None:
 # It is complete
 
 
-def test_the_models_are_there_with_ids_of_their_own() -> None:
+def test_models_have_unique_ids() -> None:
     ids = [model.id for model in CATALOGUE.models]
     assert len(ids) == len(set(ids))
     assert set(ids) >= {DEMO, "qwen3.6-35b-a3b-mtp", "qwen3.6-27b-mtp", "gemma-4-31b"}
@@ -120,20 +120,20 @@ def test_the_moe_model_has_all_22_quantisations_pinned_and_with_sizes() -> None:
     assert MOE.revision == "5bc3e238d916f48a861bac2f8a1990a0e9b7e98d"
 
 
-def test_bits_are_read_from_the_name() -> None:
+def test_bits_are_parsed_from_the_name() -> None:
     bits = {file.quant: file.bits for file in MOE.files}
     assert (bits["UD-IQ1_M"], bits["UD-Q2_K_XL"], bits["UD-IQ3_S"], bits["MXFP4_MOE"]) == (1, 2, 3, 4)
     assert (bits["UD-Q5_K_S"], bits["UD-Q6_K"], bits["Q8_0"], bits["BF16"]) == (5, 6, 8, 16)
     assert ModelFile(quant="my-own", file="x.gguf").bits is None
 
 
-def test_the_demo_is_the_file_that_ships() -> None:
+def test_the_demo_entry_matches_the_shipped_file() -> None:
     about = json.loads((ROOT / "resources" / "demo" / "demo.json").read_text("utf-8"))
     file = CATALOGUE.find(DEMO).files[0]
     assert (file.file, file.size_bytes, file.sha256) == (about["file"], about["size_bytes"], about["sha256"])
 
 
-def test_every_way_to_draft_has_the_engines_name() -> None:
+def test_every_kind_of_speculation_has_the_name_of_the_engine() -> None:
     assert {kind: way.spec_type for kind, way in SPECULATION.items()} == {
         "mtp": "draft-mtp", "draft-file": "draft-mtp", "draft-model": "draft-simple", "ngram-mod": "ngram-mod",
     }  # fmt: skip
@@ -142,7 +142,7 @@ def test_every_way_to_draft_has_the_engines_name() -> None:
         assert needs == (model.draft is not None)
 
 
-def test_a_file_without_its_head_is_known_as_such() -> None:
+def test_a_file_without_its_head_is_marked() -> None:
     assert MOE.has_head(MOE.files[0])
     assert not NO_HEAD.has_head(NO_HEAD.files[0])
     assert not DENSE.has_head(file_of(DENSE, "UD-IQ2_XXS"))
@@ -152,7 +152,7 @@ def test_a_file_without_its_head_is_known_as_such() -> None:
 # No figure without evidence
 
 
-def test_every_figure_has_its_evidence() -> None:
+def test_every_figure_has_a_source() -> None:
     for model in CATALOGUE.models:
         assert model.files_source, model.id
         assert bool(model.geometry) == bool(model.geometry_source), model.id
@@ -165,12 +165,12 @@ def test_every_figure_has_its_evidence() -> None:
             assert known or model.parameters_b, f"{model.id}, {file.quant}: nothing tells its size"
 
 
-def test_results_that_speak_against_mtp_are_kept() -> None:
+def test_results_against_mtp_are_included() -> None:
     slower = {one.gpu for model in QWEN for one in model.measurements if one.speedup and one.speedup < 1}
     assert {"RTX 5080", "Radeon 8060S (Strix Halo)", "RTX 3080"} <= slower
 
 
-def test_how_the_5060_ti_slows_as_its_context_fills_is_kept() -> None:
+def test_slow_down_by_context_fill_on_the_5060_ti_is_included() -> None:
     rows = [one for one in MOE.measurements if one.gpu == "RTX 5060 Ti" and one.kv == "q4_0" and one.draft]
     assert [one.filled for one in rows] == [0, 10_000, 40_000, 55_000]
     assert [one.speedup for one in rows] == pytest.approx([1.47, 1.46, 1.36, 1.32], abs=0.01)
@@ -178,7 +178,7 @@ def test_how_the_5060_ti_slows_as_its_context_fills_is_kept() -> None:
     assert all(one.baseline == baseline[one.filled] for one in rows)
 
 
-def test_small_quantisations_and_kv_of_4_bits_carry_a_note() -> None:
+def test_small_quantisations_and_4_bit_caches_have_a_note() -> None:
     for quant in ("UD-IQ2_M", "UD-Q2_K_XL", "UD-IQ3_S", "UD-IQ1_M"):
         assert len(MOE.quality_notes(quant, "q8_0")) == 1
         assert len(MOE.quality_notes(quant, "q4_0")) == 2
@@ -188,7 +188,7 @@ def test_small_quantisations_and_kv_of_4_bits_carry_a_note() -> None:
 # The figures agree with each other
 
 
-def test_the_state_of_the_delta_nets_is_what_the_engine_prints() -> None:
+def test_the_delta_net_state_equals_the_output_of_the_engine() -> None:
     for model, mib in ((MOE, 62.81), (DENSE, 149.63)):
         shape = model.geometry
         assert shape
@@ -196,7 +196,7 @@ def test_the_state_of_the_delta_nets_is_what_the_engine_prints() -> None:
         assert elements * 4 / MIB == pytest.approx(mib, abs=0.005)
 
 
-def test_a_tokens_kv_is_what_the_engine_prints() -> None:
+def test_kv_bytes_per_token_equal_the_output_of_the_engine() -> None:
     for model, f16_bytes in ((MOE, 20_480), (DENSE, 65_536)):
         shape = model.geometry
         assert shape
@@ -211,7 +211,7 @@ def test_the_experts_hold_33_billion_parameters() -> None:
     assert rules.expert_blocks * shape.experts * 3 * shape.hidden * shape.expert_ffn == pytest.approx(33.02e9, rel=1e-3)
 
 
-def test_files_of_one_geometry_differ_only_in_the_head() -> None:
+def test_files_of_one_geometry_differ_in_the_head_only() -> None:
     assert MOE.geometry
     assert NO_HEAD.geometry
     assert (MOE.geometry.mtp_layers, NO_HEAD.geometry.mtp_layers) == (1, 0)
@@ -219,7 +219,7 @@ def test_files_of_one_geometry_differ_only_in_the_head() -> None:
     assert CATALOGUE.find("qwen3.6-27b-mtp").geometry == DENSE.geometry
 
 
-def test_weights_on_the_gpu_are_what_was_measured() -> None:
+def test_weights_on_the_gpu_equal_the_measured_ones() -> None:
     """Engine logs of build 10964: 15,903.7 MiB for UD-Q3_K_XL, 14,115.3 for Qwen3.8-27B UD-Q4_K_S."""
     for model, quant, mib in ((MOE, "UD-Q3_K_XL", 15_903.7), (DENSE, "UD-Q4_K_S", 14_115.3)):
         file = file_of(model, quant)
@@ -227,7 +227,7 @@ def test_weights_on_the_gpu_are_what_was_measured() -> None:
         assert size_mib(file) - model.weights.header_mib - token_embd_mib(model, file) == pytest.approx(mib, abs=0.1)
 
 
-def test_an_experts_layer_measured_and_by_rule_agree() -> None:
+def test_measured_and_computed_sizes_of_an_expert_layer_agree() -> None:
     for quant, mib in (("UD-Q3_K_XL", 337), ("UD-Q4_K_M", 464), ("UD-Q4_K_XL", 468)):
         file = file_of(MOE, quant)
         assert MOE.expert_layer_mib(file) == mib
@@ -239,7 +239,7 @@ def test_an_experts_layer_measured_and_by_rule_agree() -> None:
     assert DENSE.mtp_block_mib(file_of(DENSE, "UD-Q4_K_M")) == 300
 
 
-def test_the_head_makes_a_file_larger() -> None:
+def test_a_head_makes_a_file_larger() -> None:
     larger = {file.quant: (file_of(MOE, file.quant).size_bytes or 0) - (file.size_bytes or 0) for file in NO_HEAD.files}
     assert all(0 < extra < 2e9 for extra in larger.values())
     assert larger["UD-Q3_K_XL"] == pytest.approx(382e6, abs=1e6)
@@ -286,11 +286,11 @@ PREDICTED = [
 @pytest.mark.parametrize(
     ("model", "preset"), PREDICTED, ids=[f"{m.id}-{p.memory_gb}GB-{p.quant}-{p.ctx}-{p.kv}" for m, p in PREDICTED]
 )
-def test_a_presets_memory_is_what_the_formula_gives(model: ModelEntry, preset: Preset) -> None:
+def test_the_memory_of_a_preset_follows_from_the_formula(model: ModelEntry, preset: Preset) -> None:
     assert predicted_mib(model, preset) == pytest.approx(preset.predicted_mib, abs=10)
 
 
-def test_a_preset_leaves_its_machine_room() -> None:
+def test_a_preset_leaves_free_memory() -> None:
     for model in CATALOGUE.models:
         for preset in model.presets:
             if preset.predicted_mib and preset.memory_gb:
@@ -301,7 +301,7 @@ def test_a_preset_leaves_its_machine_room() -> None:
         assert sizes == sorted(sizes), model.id
 
 
-def test_what_the_articles_ran_can_be_run() -> None:
+def test_settings_of_the_articles_can_be_run() -> None:
     published = {
         (model.id, preset.memory_gb): (preset.quant, preset.ctx, preset.kv, preset.draft)
         for model in (MOE, NO_HEAD)
@@ -317,7 +317,7 @@ def test_what_the_articles_ran_can_be_run() -> None:
     assert presets(MOE, memory_gb=12, intent="as-published")[0].n_cpu_moe > 0
 
 
-def test_longer_drafts_are_nowhere_called_more_than_a_guess() -> None:
+def test_longer_drafts_are_always_marked_as_a_guess() -> None:
     for preset in presets(MOE, draft=3):
         assert preset.mark == "guess" or preset.intents == ("as-published",)
 
@@ -325,13 +325,13 @@ def test_longer_drafts_are_nowhere_called_more_than_a_guess() -> None:
 # Finding and speed
 
 
-def test_a_model_is_found_however_its_case() -> None:
+def test_a_model_is_found_in_any_case() -> None:
     assert CATALOGUE.find("Qwen3.6-35B-A3B-MTP") is MOE
     assert MOE.file("ud-q3_k_xl") is file_of(MOE, "UD-Q3_K_XL")
     assert MOE.file("Q9") is None
 
 
-def test_an_unknown_model_is_answered_with_near_ones() -> None:
+def test_an_unknown_model_is_refused_with_similar_ids() -> None:
     with pytest.raises(ModelUnknown, match="qwen35-35b") as caught:
         CATALOGUE.find("qwen35-35b-a3b")
     assert "qwen3.6-35b-a3b" in caught.value.hint

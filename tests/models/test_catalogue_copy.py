@@ -38,7 +38,7 @@ def test_the_next_process_reads_the_copy(copy: Path, monkeypatch: pytest.MonkeyP
     assert copy.stat().st_mtime_ns == made
 
 
-def test_of_other_files_or_damaged_it_is_made_again(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_copy_of_other_files_or_a_damaged_one_is_replaced(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
     parsed = load_catalogue().models
     whole = copy.read_bytes()
     now = str(catalogue_load._describe_shipped()[1][2]).encode()
@@ -52,7 +52,7 @@ def test_of_other_files_or_damaged_it_is_made_again(copy: Path, caplog: pytest.L
     assert not caplog.records
 
 
-def test_a_folder_that_cannot_be_written_is_no_obstacle(home: Path) -> None:
+def test_an_unwritable_folder_does_not_prevent_loading(home: Path) -> None:
     home.mkdir()
     (home / "cache").write_text("no folder")
     assert load_catalogue().models == shipped_models()

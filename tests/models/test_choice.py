@@ -17,7 +17,7 @@ CARD = describe_machine(24.0, headless=True)
 SMALL = describe_machine(2.0, host_gib=4.0)
 
 
-def test_the_one_that_the_plan_takes_and_how_it_fits() -> None:
+def test_the_file_of_the_best_plan_is_chosen_with_its_fit() -> None:
     choice = choose_file(CATALOGUE, MTP, None, CARD)
     assert choice.file.quant == "UD-IQ4_NL"
     assert choice.plan is not None
@@ -25,21 +25,21 @@ def test_the_one_that_the_plan_takes_and_how_it_fits() -> None:
     assert "context 262,144, KV q8_0, draft " in choice.why
 
 
-def test_one_that_is_named_is_kept_although_it_is_too_big() -> None:
+def test_a_named_file_is_chosen_even_if_it_is_too_big() -> None:
     choice = choose_file(CATALOGUE, MTP, "q8_0", SMALL)
     assert choice.file.quant == "Q8_0"
     assert choice.plan is not None
     assert choice.plan.status is Status.TOO_BIG
 
 
-def test_where_nothing_fits_none_is_chosen() -> None:
+def test_no_file_is_chosen_where_nothing_fits() -> None:
     with pytest.raises(NothingFits) as caught:
         choose_file(CATALOGUE, MTP, None, SMALL)
     assert f"{MTP.id}:UD-" in caught.value.hint
     assert caught.value.facts["free_mib"] == SMALL.free_mib
 
 
-def test_an_only_file_needs_no_plan() -> None:
+def test_a_single_file_needs_no_plan() -> None:
     model = CATALOGUE.find("gemma-4-31b")
     only = replace(model, geometry=None, files=(model.file("IQ4_XS") or model.files[0],))
     choice = choose_file(Catalogue((only,)), only, None, CARD)
@@ -47,12 +47,12 @@ def test_an_only_file_needs_no_plan() -> None:
     assert "cannot tell whether it fits" in choice.why
 
 
-def test_without_a_shape_the_first_preset_tells() -> None:
+def test_without_a_geometry_the_first_preset_decides() -> None:
     shapeless = replace(MTP, geometry=None)
     assert choose_file(Catalogue((shapeless,)), shapeless, None, CARD).file.quant == MTP.presets[0].quant
 
 
-def test_nothing_tells() -> None:
+def test_without_geometry_and_presets_no_file_is_chosen() -> None:
     bare = replace(MTP, geometry=None, presets=())
     for model, situation in ((bare, CARD), (MTP, None)):
         with pytest.raises(BadOption, match="Cannot choose a file") as caught:
@@ -61,6 +61,6 @@ def test_nothing_tells() -> None:
     assert choose_file(CATALOGUE, MTP, "UD-Q3_K_XL", None).file.quant == "UD-Q3_K_XL"
 
 
-def test_one_that_is_not_there() -> None:
+def test_an_unknown_quantisation_is_refused() -> None:
     with pytest.raises(ModelUnknown):
         choose_file(CATALOGUE, MTP, "Q9", CARD)

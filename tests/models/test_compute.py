@@ -60,7 +60,7 @@ def computed_mib(buffers: ComputeBuffers) -> list[float]:
 
 
 @pytest.mark.parametrize("backend", ["cuda", "vulkan"])
-def test_sizes_recorded_on_simulated_cards(backend: Backend, model: Model) -> None:
+def test_sizes_equal_those_recorded_on_simulated_cards(backend: Backend, model: Model) -> None:
     with (DATA / f"{backend}_compute.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) > 200
@@ -93,7 +93,7 @@ def setting(backend: Backend = "cuda", **changes: int | bool) -> ComputeSetting:
     return plain._replace(**changes)  # type: ignore[arg-type]
 
 
-def test_sizes_measured_on_real_cards(model: Model) -> None:
+def test_sizes_equal_those_measured_on_real_cards(model: Model) -> None:
     """An L4 and an A30 with b10964: 666.3 and 148.0 MiB of the 35B at q8_0, 1,192.3 and 162.0 of the 27B at q4_0."""
     long = setting(context=262_144, ubatch=256)
     for name, target_mib, draft_mib in ((MOE, 666.3, 148.0), (DENSE, 1_192.3, 162.0)):
@@ -131,7 +131,7 @@ def test_experts_on_the_host_are_copied_matrix_by_matrix(model: Model) -> None:
     assert sum(moved.by_device[0]) == plain.target + plain.draft + moved.staging
 
 
-def test_few_tokens_are_computed_where_the_experts_are(model: Model) -> None:
+def test_few_tokens_are_computed_on_the_device_of_the_experts(model: Model) -> None:
     """Below 32 tokens no weight is copied: b11669 prints 4.28 MiB for the host's buffer, 2.77 with all on the card."""
     geometry, experts = model(MOE)
     few = setting("vulkan", ubatch=16)._replace(cpu_expert_layers=20, expert_bytes=experts[:20])
@@ -142,12 +142,12 @@ def test_few_tokens_are_computed_where_the_experts_are(model: Model) -> None:
     assert compute_buffers(geometry, few._replace(ubatch=32)).staging > max(experts[0])
 
 
-def test_experts_of_a_model_without_any(model: Model) -> None:
+def test_moving_experts_of_a_dense_model_changes_nothing(model: Model) -> None:
     geometry, _ = model(DENSE)
     assert compute_buffers(geometry, setting(cpu_expert_layers=20)) == compute_buffers(geometry, setting())
 
 
-def test_the_head_moves_its_experts_last(model: Model) -> None:
+def test_the_experts_of_the_head_move_last(model: Model) -> None:
     geometry, experts = model(MOE)
     trunk, all_layers = (
         compute_buffers(geometry, setting()._replace(cpu_expert_layers=count, expert_bytes=experts[:count]))
@@ -157,7 +157,7 @@ def test_the_head_moves_its_experts_last(model: Model) -> None:
     assert all_layers.by_device[0][1] > trunk.by_device[0][1]
 
 
-def test_a_separate_draft_model_has_a_buffer_of_its_own(model: Model) -> None:
+def test_a_separate_draft_model_has_its_own_buffer(model: Model) -> None:
     """Printed by b11669 on a card: a Qwen3 of 0.6B takes 54.01 MiB as the draft model for 32,768 tokens."""
     geometry, _ = model(MOE)
     with_head = compute_buffers(geometry, setting())
@@ -195,7 +195,7 @@ def test_a_separate_draft_model_has_a_buffer_of_its_own(model: Model) -> None:
         (ComputeSetting("cpu", 131_072, 256, 1, 3, quantised=True), 103.16, 0.0),
     ],
 )
-def test_a_draft_that_reads_the_targets_cache(
+def test_buffers_of_a_draft_that_reads_the_cache_of_the_target_are_exact(
     model: Model, asked: ComputeSetting, draft_mib: float, host_mib: float
 ) -> None:
     """Recorded from b11434. Its dry run omits Gemma 4's assistant, so both contexts were really created."""
@@ -206,7 +206,7 @@ def test_a_draft_that_reads_the_targets_cache(
     assert found.draft_host / 2**20 == pytest.approx(host_mib, abs=0.02)
 
 
-def test_floats_other_than_f16_are_copied_like_quantised_caches(model: Model) -> None:
+def test_other_float_caches_than_f16_are_copied_like_quantised_ones(model: Model) -> None:
     """ggml_cuda_flash_attn_ext_get_alloc_size (b11434) adds K and V in F16 for every type but F16 itself."""
     geometry, _ = model(MOE)
     alone, copied = (compute_buffers(geometry, setting(quantised=False, wide=wide)) for wide in (False, True))
@@ -226,7 +226,7 @@ def test_floats_other_than_f16_are_copied_like_quantised_caches(model: Model) ->
         assert first == second
 
 
-def test_a_sliding_window_holds_a_batch_more(model: Model) -> None:
+def test_a_sliding_window_cache_holds_one_more_batch(model: Model) -> None:
     geometry, _ = model("gemma3-12b-q4_k")
     assert window_cells(geometry, 131_072, 512) == 1_536
     assert window_cells(geometry, 131_072, 100) == 1_280  # padded to 256
@@ -249,7 +249,7 @@ def test_the_guess_for_an_unknown_architecture_is_large_enough(name: str, backen
         assert known.draft <= guessed.draft
 
 
-def test_graphs_that_are_unknown(model: Model) -> None:
+def test_unknown_graphs_are_recognised(model: Model) -> None:
     known = model("gemma3-12b-q4_k")[0]
     assert is_graph_known(known)
     assert not is_graph_known(replace(known, window_layers=0, window=0))  # layers that share a cache, say
@@ -259,7 +259,7 @@ def test_graphs_that_are_unknown(model: Model) -> None:
         assert not compute_buffers(model(SMALL)[0], setting(backend)).exact  # never compared
 
 
-def test_pure_attention_and_pure_recurrence_have_buffers(model: Model) -> None:
+def test_buffers_of_attention_only_and_recurrent_only_models(model: Model) -> None:
     plain, hybrid = model("llama-8b-q4_k")[0], model(SMALL)[0]
     for odd in (
         replace(plain, layers=1, attention_layers=1),

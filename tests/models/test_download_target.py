@@ -165,7 +165,7 @@ class TestAddress:
     ("name", "inside"),
     [("BF16/x.gguf", "a/b/BF16/x.gguf"), ("con/x.gguf", "a/b/_con/x.gguf"), ("x./y.gguf", "a/b/x_/y.gguf")],
 )
-def test_local_path_of_a_file(name: str, inside: str) -> None:
+def test_a_local_path_is_parsed(name: str, inside: str) -> None:
     file = DownloadFile(name, HubFile("a/b", name))
     assert local_target(file, Path("/m"), to=None) == Path("/m") / inside
     assert local_target(file, Path("/m"), to=Path("/to")) == Path("/to") / name.rpartition("/")[2]

@@ -64,7 +64,7 @@ def test_settings_that_fit_are_kept() -> None:
     assert found.estimate.required_mib == required("moe", WHOLE)
 
 
-def test_settings_shrink_in_the_order_of_what_hurts_least() -> None:
+def test_settings_shrink_in_the_order_of_least_harm() -> None:
     seen = set()
     for free_mib in range(26_000, 17_000, -20):
         found = fit_model("moe", WHOLE, free_mib)
@@ -76,7 +76,7 @@ def test_settings_shrink_in_the_order_of_what_hurts_least() -> None:
     assert seen == set(range(6))
 
 
-def test_settings_shrink_no_more_than_they_must() -> None:
+def test_settings_shrink_no_more_than_needed() -> None:
     """No step of shrinking is skipped: a result one step larger does not fit."""
     found = fit_model("moe", replace(WHOLE, draft=2, kv="q8_0", ubatch=256), 19_500).setting
     assert LEAST_CONTEXT < found.context < WHOLE.context
@@ -84,7 +84,7 @@ def test_settings_shrink_no_more_than_they_must() -> None:
     assert required("moe", found) <= 19_500 - 1_024 < required("moe", replace(found, context=larger))
 
 
-def test_experts_go_to_the_host_last_and_no_more_than_must() -> None:
+def test_experts_go_to_the_host_last_and_no_more_than_needed() -> None:
     found = fit_model("moe", PlanSettings(262_144, "q8_0", ubatch=256), 14_000)
     assert found.given_up[0] == "the experts of some layers on the CPU"
     assert (found.setting.context, found.setting.kv) == (262_144, "q8_0")
@@ -92,14 +92,14 @@ def test_experts_go_to_the_host_last_and_no_more_than_must() -> None:
     assert found.estimate.required_mib <= 14_000 - 1_024 < required("moe", fewer)
 
 
-def test_with_all_experts_on_the_host_the_rest_shrinks_too() -> None:
+def test_with_all_experts_on_the_host_other_settings_shrink() -> None:
     found = fit_model("moe", PlanSettings(262_144, "f16", ubatch=512), 5_000)
     assert found.estimate.required_mib <= 5_000 - 1_024
     assert found.setting.n_cpu_moe > 30
     assert found.setting.context < 262_144
 
 
-def test_a_setting_with_experts_on_the_host_gets_them_back_where_there_is_room() -> None:
+def test_experts_return_to_the_gpu_where_there_is_room() -> None:
     found = fit_model("moe", PlanSettings(131_072, "q8_0", n_cpu_moe=30), 40_000)
     assert (found.setting.n_cpu_moe, found.given_up) == (0, ())
 
@@ -111,7 +111,7 @@ def test_a_model_that_never_fits_gets_the_smallest_settings() -> None:
     assert len(found.given_up) == 5
 
 
-def test_half_the_margin_will_do_before_experts_move() -> None:
+def test_half_the_margin_is_used_before_experts_move() -> None:
     least = required("moe", PlanSettings(LEAST_CONTEXT, "q4_0", ubatch=256))
     tight = fit_model("moe", PlanSettings(65_536, "q8_0"), least + 600)
     assert tight.setting.n_cpu_moe == 0
@@ -133,7 +133,7 @@ FIELDS = ("context", "kv", "draft", "ubatch", "n_cpu_moe")
 @pytest.mark.parametrize("kind", MODELS)
 @settings(deadline=None, derandomize=True)
 @given(data=st.data())
-def test_what_the_user_fixed_stays_and_nothing_ever_grows(kind: str, data: st.DataObject) -> None:
+def test_settings_of_the_user_stay_and_nothing_grows(kind: str, data: st.DataObject) -> None:
     wanted = data.draw(SETTINGS)
     if kind == "moe":
         wanted = replace(wanted, n_cpu_moe=data.draw(st.sampled_from([0, 0, 7, 41])))
@@ -174,7 +174,7 @@ def rank_result(kind: str, found: FitResult, free_mib: int) -> tuple[float, ...]
 @pytest.mark.parametrize("kind", MODELS)
 @settings(deadline=None, derandomize=True)
 @given(data=st.data())
-def test_more_free_memory_never_makes_it_worse(kind: str, data: st.DataObject) -> None:
+def test_more_free_memory_never_gives_a_worse_fit(kind: str, data: st.DataObject) -> None:
     wanted = data.draw(SETTINGS.filter(lambda setting: setting.kv != "q5_1"))
     less, more = sorted(data.draw(st.lists(st.integers(2_000, 60_000), min_size=2, max_size=2)))
     assert rank_result(kind, fit_model(kind, wanted, more), more) >= rank_result(
@@ -184,7 +184,7 @@ def test_more_free_memory_never_makes_it_worse(kind: str, data: st.DataObject) -
 
 @settings(deadline=None, derandomize=True)
 @given(free_mib=st.integers(1_500, 30_000), wanted=SETTINGS)
-def test_no_expert_is_on_the_host_that_could_be_on_the_gpu(free_mib: int, wanted: PlanSettings) -> None:
+def test_no_expert_that_fits_on_the_gpu_is_on_the_host(free_mib: int, wanted: PlanSettings) -> None:
     found = fit_model("moe", wanted, free_mib).setting
     if found.n_cpu_moe:
         budget = free_mib - (1_024 if required("moe", found) <= free_mib - 1_024 else 512)

@@ -13,14 +13,14 @@ from launcher.models.library import list_library, verify_model
 from tests.models.pulling import FILE, catalogue, get
 
 
-def test_it_is_made_with_all_above_it(tmp_path: Path) -> None:
+def test_a_folder_is_created_with_its_parents(tmp_path: Path) -> None:
     for _ in range(2):
         make_download_folder(tmp_path / "a" / "b", given_by="--to")
         assert (tmp_path / "a" / "b").is_dir()
 
 
 @pytest.mark.parametrize("below", ["disk", "disk/models", "user/disk"])
-def test_it_is_not_made_where_a_disk_is_away(below: str, tmp_path: Path) -> None:
+def test_no_folder_is_created_on_an_unmounted_disk(below: str, tmp_path: Path) -> None:
     (tmp_path / "user").mkdir()
     with pytest.raises(TargetUnusable, match=r"Is the disk connected\?"):
         make_download_folder(tmp_path / below, given_by="--to", mount_points=(tmp_path,))
@@ -29,14 +29,14 @@ def test_it_is_not_made_where_a_disk_is_away(below: str, tmp_path: Path) -> None
     make_download_folder(tmp_path / below, given_by="--to", mount_points=(tmp_path,))
 
 
-def test_it_is_made_on_a_disk_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_created_on_a_mounted_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "disk").mkdir()
     monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / "disk")
     make_download_folder(tmp_path / "disk" / "models", given_by="--to", mount_points=(tmp_path,))
     assert (tmp_path / "disk" / "models").is_dir()
 
 
-def test_mounts_of_every_linux_are_known() -> None:
+def test_mounts_of_all_linux_distributions_are_recognised() -> None:
     for folder in (
         Path("/mnt/no-such-disk"),
         Path("/media/nobody/no-such-disk"),
@@ -48,7 +48,7 @@ def test_mounts_of_every_linux_are_known() -> None:
 
 
 @pytest.mark.parametrize("below", ["", "models"])
-async def test_a_file_in_its_place_is_recognised_by_the_option_or_the_variable(
+async def test_an_error_for_a_file_in_its_place_names_the_option_or_variable(
     below: str, repo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "afile"
@@ -61,15 +61,13 @@ async def test_a_file_in_its_place_is_recognised_by_the_option_or_the_variable(
     assert file.read_text() == "mine"
 
 
-async def test_a_folder_that_the_system_refuses_is_recognised_by_the_variable(
-    repo: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_error_for_a_refused_folder_names_the_variable(repo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MODELS_VARIABLE, "/proc/models")
     with pytest.raises(TargetUnusable, match=f"Cannot create .* Set {MODELS_VARIABLE}"):
         await get(f"{repo}:{FILE}")
 
 
-async def test_a_damaged_file_is_not_called_another_one(repo: str) -> None:
+async def test_a_damaged_file_is_not_reported_as_another_one(repo: str) -> None:
     path = (await get(f"{repo}:{FILE}")).path
     data = bytearray(path.read_bytes())
     data[-1] ^= 0xFF

@@ -86,7 +86,7 @@ def test_experts_on_the_host_cost_speed_and_widen_the_range() -> None:
     assert some.high / some.low > none.high / none.low
 
 
-def test_two_cards_lie_between_each_of_them() -> None:
+def test_the_speed_of_two_cards_is_between_those_of_each() -> None:
     pair = describe_machine((24, 24), card=None)
     one = forecast("qwen3.8-27b", "UD-Q4_K_XL", describe_machine(24), 0).tokens_per_second
     assert forecast("qwen3.8-27b", "UD-Q4_K_XL", pair, 0).tokens_per_second == pytest.approx(one)
@@ -95,7 +95,7 @@ def test_two_cards_lie_between_each_of_them() -> None:
     assert not forecast("qwen3.8-27b", "UD-Q4_K_XL", mixed, 0).near
 
 
-def test_a_power_limit_slows_down() -> None:
+def test_a_power_limit_lowers_the_speed() -> None:
     # RTX 3090, PR 77 of sudoingX/qwen38-mtp: 31.3 off at 250 W, 41 to 42 at 350 W.
     free = forecast("qwen3.8-27b", "UD-Q4_K_XL", card("3090"), 0).tokens_per_second
     capped = forecast("qwen3.8-27b", "UD-Q4_K_XL", replace(card("3090"), power_limit_w=250), 0).tokens_per_second
@@ -103,14 +103,14 @@ def test_a_power_limit_slows_down() -> None:
     assert free == pytest.approx(41.5, rel=0.1)
 
 
-def test_unified_memory_is_forecast_by_its_bandwidth() -> None:
+def test_unified_memory_is_forecast_from_its_bandwidth() -> None:
     shared = describe_unified_machine(128)
     assert shared.bandwidth_gb_s == 256
     assert forecast("qwen3.6-35b-a3b-mtp", "UD-Q4_K_XL", shared, 0).tokens_per_second < 90
 
 
 @pytest.mark.parametrize("change", [{"cards": ()}, {"backend": "cpu"}])
-def test_where_the_card_is_not_known_nothing_is_forecast(change: dict[str, object]) -> None:
+def test_an_unknown_card_has_no_forecast(change: dict[str, object]) -> None:
     entry = CATALOGUE.find("qwen3.8-27b")
     file = entry.file("UD-Q4_K_XL")
     assert file is not None
@@ -146,7 +146,7 @@ def test_an_expert_cache_is_as_fast_as_two_published_runs() -> None:
     assert held[1].low > bare.low
 
 
-def test_a_larger_cache_has_more_of_the_experts_up_to_all() -> None:
+def test_a_larger_cache_holds_more_experts_up_to_all() -> None:
     hits = [hit_rate(held) for held in (0, 0.1, 0.3, 0.6, 1)]
     assert hits == sorted(set(hits))
     assert (hits[0], hits[-1]) == (0, 1)
@@ -161,18 +161,18 @@ class TestRunsOnTheSameCard:
     """Published runs of the model on this GPU correct its forecast."""
 
     @pytest.mark.parametrize(("gpu", "reached"), [("RTX 4090", 216.8), ("RTX 5090", 222.9)])
-    def test_the_forecast_moves_towards_them(self, gpu: str, reached: float) -> None:
+    def test_the_forecast_moves_towards_published_runs(self, gpu: str, reached: float) -> None:
         plan = make_shipped_plans(card(gpu), PlanCriteria(model="qwen3.6-35b-a3b-mtp"))[0]
         alone = forecast(plan.entry.id, plan.file.quant, card(gpu), plan.setting.draft)
         assert plan.forecast
         assert reached < plan.forecast.tokens_per_second < alone.tokens_per_second
         assert plan.forecast.low < 1.05 * reached < plan.forecast.high
 
-    def test_a_card_without_any_keeps_its_own(self) -> None:
+    def test_a_forecast_without_published_runs_is_unchanged(self) -> None:
         forecast = SpeedForecast(100.0, 80.0, 118.0, 60.0, near=True)
         assert correct_forecast(forecast, ()) == forecast
 
-    def test_the_range_includes_what_they_reached(self) -> None:
+    def test_the_range_includes_published_speeds(self) -> None:
         forecast = SpeedForecast(100.0, 80.0, 118.0, 60.0, near=True)
         slower = correct_forecast(forecast, [0.5, 0.72])
         assert slower.tokens_per_second == pytest.approx(100 * 0.6**0.5)
@@ -184,7 +184,7 @@ class TestRunsOnTheSameCard:
         corrected = correct_forecast(SpeedForecast(100.0, 80.0, 118.0, 100.0, near=True), [0.81])
         assert corrected.without_mtp == corrected.tokens_per_second == pytest.approx(90.0)
 
-    def test_a_run_whose_experts_lay_somewhere_unknown_corrects_nothing(self) -> None:
+    def test_a_run_with_unknown_expert_placement_corrects_nothing(self) -> None:
         """28.4 tokens/s on an RTX 2060 of 6 GB, by a build of May 2026: its layers on the host are not told."""
         situation = describe_machine(6, host_gib=32)
         plan = make_shipped_plans(situation, PlanCriteria(model="qwen3.6-35b-a3b-mtp"))[0]

@@ -32,7 +32,7 @@ def changed(name: str, metadata: Mapping[str, Value | None], architecture: str |
     return replace(made, architecture=architecture or made.architecture, metadata=merged)
 
 
-def test_the_35b_as_llama_cpp_prints_it(tmp_path: Path) -> None:
+def test_the_35b_equals_the_output_of_llama_cpp(tmp_path: Path) -> None:
     """facts/models.md section 1: what llama.cpp printed of the real file."""
     found = read(tmp_path, model("qwen35moe-35b-q3_k_xl"))
     assert (found.architecture, found.layers, found.mtp_layers, found.hidden) == ("qwen35moe", 40, 1, 2_048)
@@ -44,7 +44,7 @@ def test_the_35b_as_llama_cpp_prints_it(tmp_path: Path) -> None:
     assert (found.vocabulary, found.trained_context) == (248_320, 262_144)
 
 
-def test_the_27b_as_llama_cpp_prints_it(tmp_path: Path) -> None:
+def test_the_27b_equals_the_output_of_llama_cpp(tmp_path: Path) -> None:
     found = read(tmp_path, model("qwen35-27b-q4_k_m"))
     assert (found.architecture, found.layers, found.mtp_layers, found.hidden) == ("qwen35", 64, 1, 5_120)
     assert (found.attention_layers, found.recurrent_layers) == (16, 48)
@@ -63,22 +63,22 @@ def test_the_27b_as_llama_cpp_prints_it(tmp_path: Path) -> None:
         ("qwen35-9b-q4_k_m", "qwen3.5-9b-mtp"),
     ],
 )
-def test_the_catalogue_says_what_a_header_says(name: str, model_id: str, tmp_path: Path) -> None:
+def test_catalogue_and_header_agree(name: str, model_id: str, tmp_path: Path) -> None:
     assert CATALOGUE.find(model_id).geometry == read(tmp_path, model(name))
 
 
-def test_the_demo_model_s_own_header(demo_model: Path) -> None:
+def test_the_header_of_the_demo_model_is_read(demo_model: Path) -> None:
     assert CATALOGUE.find("demo").geometry == read_geometry(read_model(demo_model))
 
 
-def test_a_model_of_attention_alone_and_one_of_experts(tmp_path: Path) -> None:
+def test_attention_only_and_mixture_of_experts_models_are_read(tmp_path: Path) -> None:
     plain = read(tmp_path, model("llama-8b-q4_k"))
     assert (plain.attention_layers, plain.recurrent_layers, plain.conv_state, plain.delta_state) == (32, 0, 0, 0)
     experts = read(tmp_path, model("qwen3moe-30b-q4_k"))
     assert (experts.attention_layers, experts.experts, experts.experts_used) == (48, 128, 8)
 
 
-def test_sliding_windows_are_layers_of_their_own(tmp_path: Path) -> None:
+def test_sliding_window_layers_are_counted_separately(tmp_path: Path) -> None:
     found = read(tmp_path, model("gemma3-12b-q4_k"))
     assert (found.attention_layers, found.window, found.window_layers) == (48, 1_024, 40)
     found = read(tmp_path, model("gemma4-31b-iq4_xs"))
@@ -86,14 +86,14 @@ def test_sliding_windows_are_layers_of_their_own(tmp_path: Path) -> None:
     assert (found.key_length, found.window_key_length) == (512, 256)
 
 
-def test_what_a_header_leaves_out_is_what_llama_cpp_takes(tmp_path: Path) -> None:
+def test_missing_header_values_have_the_defaults_of_llama_cpp(tmp_path: Path) -> None:
     absent = dict.fromkeys(("attention.key_length", "attention.value_length", "attention.head_count_kv"))
     found = read(tmp_path, changed("llama-8b-q4_k", absent))
     assert (found.key_length, found.value_length, found.kv_heads) == (128, 128, 32)
     assert read(tmp_path, changed("qwen35-9b-q4_k_m", {"full_attention_interval": None})).attention_layers == 8
 
 
-def test_heads_by_layer_are_taken_where_they_are_all_alike(tmp_path: Path) -> None:
+def test_equal_heads_by_layer_are_accepted(tmp_path: Path) -> None:
     found = read(tmp_path, changed("llama-8b-q4_k", {"attention.head_count_kv": [8, 0] * 16}))
     assert (found.attention_layers, found.kv_heads) == (16, 8)
     with pytest.raises(GeometryUnknown, match="no memory formula"):
@@ -118,7 +118,7 @@ OTHERS: list[tuple[str, str, dict[str, Value | None]]] = [
 
 
 @pytest.mark.parametrize(("architecture", "name", "metadata"), OTHERS, ids=[each[0] for each in OTHERS])
-def test_a_cache_that_no_formula_knows_is_refused_and_not_guessed(
+def test_a_cache_without_a_formula_is_refused(
     architecture: str, name: str, metadata: dict[str, Value | None], tmp_path: Path
 ) -> None:
     with pytest.raises(GeometryUnknown, match="There is no memory formula for the context") as unknown:
@@ -127,7 +127,7 @@ def test_a_cache_that_no_formula_knows_is_refused_and_not_guessed(
     assert "--ask-engine" in unknown.value.hint
 
 
-def test_latent_attention_and_its_indexers(tmp_path: Path) -> None:
+def test_latent_attention_and_indexers_are_read(tmp_path: Path) -> None:
     latent: dict[str, Value | None] = {
         "attention.kv_lora_rank": 512,
         "attention.key_length_mla": 256,
@@ -150,7 +150,7 @@ def test_latent_attention_and_its_indexers(tmp_path: Path) -> None:
         read(tmp_path, changed("llama-8b-q4_k", latent | {"attention.indexer.head_count": 32}, "deepseek32"))
 
 
-def test_windows_whose_pattern_the_architecture_tells(tmp_path: Path) -> None:
+def test_window_patterns_of_the_architecture_are_used(tmp_path: Path) -> None:
     found = read(tmp_path, changed("llama-8b-q4_k", {"attention.sliding_window": 128}, "gpt-oss"))
     assert (found.window, found.window_layers, found.attention_layers) == (128, 16, 32)
     by_period: dict[str, Value | None] = {"attention.sliding_window": 128, "attention.sliding_window_pattern": 4}
@@ -199,9 +199,7 @@ def test_nemotron_h_has_three_kinds_of_layers(tmp_path: Path) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("name", ["qwen35moe-35b-q3_k_xl", "gemma3-12b-q4_k"])
-def test_numbers_that_cannot_be_end_in_an_error_at_once(
-    name: str, metadata: dict[str, Value | None], tmp_path: Path
-) -> None:
+def test_impossible_numbers_are_an_error(name: str, metadata: dict[str, Value | None], tmp_path: Path) -> None:
     with pytest.raises(GeometryUnknown, match="header of model"):
         read(tmp_path, changed(name, metadata))
 
@@ -216,7 +214,7 @@ def test_numbers_that_cannot_be_end_in_an_error_at_once(
     ],
     ids=str,
 )
-def test_experts_of_which_no_possible_number_is_used(metadata: dict[str, Value | None], tmp_path: Path) -> None:
+def test_impossible_numbers_of_used_experts_are_an_error(metadata: dict[str, Value | None], tmp_path: Path) -> None:
     with pytest.raises(GeometryUnknown, match=r"no usable qwen35moe\.expert_used_count \([\d,]+\): it should be"):
         read(tmp_path, changed("qwen35moe-35b-q3_k_xl", metadata))
 
@@ -235,7 +233,7 @@ def test_experts_of_which_no_possible_number_is_used(metadata: dict[str, Value |
         ("gemma4-31b-iq4_xs", "attention.key_length_swa", 0),
     ],
 )
-def test_a_number_that_the_memory_follows_from_is_not_taken_for_nothing(
+def test_a_missing_number_that_memory_depends_on_is_an_error(
     name: str, key: str, value: int | None, tmp_path: Path
 ) -> None:
     made = changed(name, {key: value})
@@ -244,17 +242,17 @@ def test_a_number_that_the_memory_follows_from_is_not_taken_for_nothing(
     assert "--ask-engine" in broken.value.hint
 
 
-def test_layers_that_keep_nothing_at_all_are_not_taken_for_free(tmp_path: Path) -> None:
+def test_layers_without_any_cache_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(GeometryUnknown, match=r"no usable llama\.ssm\."):
         read(tmp_path, changed("llama-8b-q4_k", {"attention.head_count_kv": [0] * 32}))
 
 
-def test_a_model_of_heads_alone_is_none(tmp_path: Path) -> None:
+def test_a_model_without_trunk_layers_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(GeometryUnknown, match="lists 0 layers of 16 heads"):
         read(tmp_path, changed("qwen35moe-35b-q3_k_xl", {"nextn_predict_layers": 41}))
 
 
-def test_states_follow_from_the_delta_net_s_sizes(tmp_path: Path) -> None:
+def test_states_follow_from_the_sizes_of_the_delta_net(tmp_path: Path) -> None:
     found = read(tmp_path, model("qwen35moe-35b-q3_k_xl"))
     # llama.cpp: (kernel - 1) x (inner + 2 x groups x state), and state x inner; 30 layers of both in f32 are 62.81 MiB.
     assert found.conv_state == 3 * (4_096 + 2 * 16 * 128)

@@ -103,19 +103,19 @@ def assert_same(path: Path) -> GgufHeader:
 
 
 class TestSameFile:
-    def test_the_demo_model(self, demo_model: Path) -> None:
+    def test_the_header_of_the_demo_model_is_read(self, demo_model: Path) -> None:
         header = assert_same(demo_model)
         assert header.has_mtp_head
         assert len(header.tensors) > 50
 
-    def test_every_kind_of_value(self, tmp_path: Path) -> None:
+    def test_every_kind_of_value_is_read(self, tmp_path: Path) -> None:
         header = assert_same(write(tmp_path / "values.gguf", add_every_kind_of_value))
         assert header.metadata["test.uint64"] == 2**64 - 1
         assert header.metadata["test.switches"] == (True, False, True)
         assert "test.words" not in header.metadata
         assert header.array_lengths["test.words"] == 4
 
-    def test_every_quant_type_of_the_gguf_package(self, tmp_path: Path) -> None:
+    def test_every_quant_type_of_the_gguf_package_is_read(self, tmp_path: Path) -> None:
         def fill(writer: GGUFWriter) -> None:
             for quant in known:
                 add_tensor(writer, f"of.{quant.name}", quant, (3, 2))
@@ -125,12 +125,12 @@ class TestSameFile:
         assert {tensor.quant for tensor in header.tensors} == {quant.name for quant in known}
 
     @pytest.mark.parametrize("dimensions", [(), (5,), (2, 5), (3, 2, 5)])
-    def test_every_number_of_dimensions(self, tmp_path: Path, dimensions: tuple[int, ...]) -> None:
+    def test_every_number_of_dimensions_is_read(self, tmp_path: Path, dimensions: tuple[int, ...]) -> None:
         header = assert_same(write(tmp_path / "t.gguf", lambda writer: add_tensor(writer, "t", rows=dimensions)))
         assert header.tensors[0].dimensions == (256, *reversed(dimensions))
 
     @pytest.mark.parametrize("alignment", [1, 8, 64, 4096])
-    def test_an_alignment_of_its_own(self, tmp_path: Path, alignment: int) -> None:
+    def test_another_alignment_is_read(self, tmp_path: Path, alignment: int) -> None:
         def fill(writer: GGUFWriter) -> None:
             writer.add_custom_alignment(alignment)
             add_tensor(writer, "first")
@@ -138,7 +138,7 @@ class TestSameFile:
 
         assert assert_same(write(tmp_path / "aligned.gguf", fill)).data_offset % alignment == 0
 
-    def test_a_file_without_tensors(self, tmp_path: Path) -> None:
+    def test_a_file_without_tensors_is_read(self, tmp_path: Path) -> None:
         assert assert_same(write(tmp_path / "vocabulary.gguf", lambda _: None)).tensors == ()
 
     @settings(deadline=None)
@@ -157,7 +157,7 @@ class TestSameFile:
         quants=st.lists(st.sampled_from(SOME_QUANTS), max_size=4),
     )
     @pytest.mark.thorough
-    def test_any_file_that_the_package_writes(
+    def test_any_file_written_by_the_package_is_read(
         self,
         tmp_path_factory: pytest.TempPathFactory,
         values: dict[str, str | bool | int | float | list[str] | list[int]],
@@ -173,7 +173,7 @@ class TestSameFile:
 
 
 class TestHeaderFields:
-    def test_names_and_context(self, tmp_path: Path) -> None:
+    def test_names_and_context_are_read(self, tmp_path: Path) -> None:
         def fill(writer: GGUFWriter) -> None:
             writer.add_name("Tiny")
             writer.add_context_length(4096)
@@ -181,12 +181,12 @@ class TestHeaderFields:
         header = read_header(write(tmp_path / "file.gguf", fill))
         assert (header.architecture, header.name, header.trained_context) == ("qwen35moe", "Tiny", 4096)
 
-    def test_a_file_that_says_nothing_is_named_after_itself(self, tmp_path: Path) -> None:
+    def test_a_file_without_metadata_is_named_after_itself(self, tmp_path: Path) -> None:
         header = read_header(write(tmp_path / "file.gguf", lambda _: None))
         assert (header.name, header.trained_context, header.promised_heads) == ("file", None, 0)
         assert (header.split_count, header.has_mtp_head) == (1, False)
 
-    def test_a_count_that_is_no_number_counts_as_unknown(self, tmp_path: Path) -> None:
+    def test_a_count_that_is_no_number_is_unknown(self, tmp_path: Path) -> None:
         def fill(writer: GGUFWriter) -> None:
             writer.add_string("qwen35moe.context_length", "4096")
             writer.add_bool("qwen35moe.nextn_predict_layers", True)
@@ -198,7 +198,7 @@ class TestHeaderFields:
     @pytest.mark.parametrize(
         ("tokens", "claimed", "vocabulary"), [(3, 99, 3), (3, None, 3), (0, 99, 99), (0, None, None)]
     )
-    def test_the_vocabulary_is_the_tokens_or_else_what_is_claimed(
+    def test_the_vocabulary_is_counted_or_read_from_its_key(
         self, tmp_path: Path, tokens: int, claimed: int | None, vocabulary: int | None
     ) -> None:
         def fill(writer: GGUFWriter) -> None:
@@ -210,7 +210,7 @@ class TestHeaderFields:
         assert read_header(write(tmp_path / "file.gguf", fill)).vocabulary == vocabulary
 
     @pytest.mark.parametrize("length", [4_095, 4_096, 4_097])
-    def test_small_arrays_are_kept_and_large_ones_counted(self, tmp_path: Path, length: int) -> None:
+    def test_small_arrays_are_read_and_large_ones_only_counted(self, tmp_path: Path, length: int) -> None:
         layers = list(range(length))
         header = read_header(write(tmp_path / "file.gguf", lambda writer: writer.add_head_count_kv(layers)))
         kept = header.metadata.get("qwen35moe.attention.head_count_kv")
@@ -218,7 +218,7 @@ class TestHeaderFields:
         assert header.array_lengths == {"qwen35moe.attention.head_count_kv": length}
 
 
-def test_the_element_types_are_those_of_the_package_but_for_one() -> None:
+def test_element_types_equal_those_of_the_package_except_one() -> None:
     theirs = {quant.value: (quant.name, *sizes) for quant, sizes in gguf.GGML_QUANT_SIZES.items()}
     ours = {number: (quant.name, quant.per_block, quant.block_bytes) for number, quant in QUANTS.items()}
     differ = {
@@ -246,23 +246,23 @@ class TestMtpHead:
 
         return read_header(write(path / "model.gguf", fill))
 
-    def test_it_is_there_when_promised_and_among_the_tensors(self, tmp_path: Path) -> None:
+    def test_a_head_needs_its_key_and_its_tensors(self, tmp_path: Path) -> None:
         assert self.model(tmp_path, heads=1, tensor="blk.4.nextn.eh_proj.weight").has_mtp_head
 
     def test_two_heads_begin_two_blocks_before_the_end(self, tmp_path: Path) -> None:
         assert self.model(tmp_path, heads=2, tensor="blk.3.nextn.eh_proj.weight").has_mtp_head
         assert not self.model(tmp_path, heads=2, tensor="blk.4.nextn.eh_proj.weight").has_mtp_head
 
-    def test_a_promise_without_tensors_is_not_enough(self, tmp_path: Path) -> None:
+    def test_a_head_key_without_tensors_is_not_enough(self, tmp_path: Path) -> None:
         header = self.model(tmp_path, heads=1, tensor="blk.4.attn_q.weight")
         assert (header.promised_heads, header.mtp_head) == (1, MtpHead.PROMISED)
         assert not header.has_mtp_head
 
-    def test_tensors_without_a_promise_are_not_enough(self, tmp_path: Path) -> None:
+    def test_head_tensors_without_a_key_are_not_enough(self, tmp_path: Path) -> None:
         header = self.model(tmp_path, heads=0, tensor="blk.4.nextn.eh_proj.weight")
         assert (header.has_mtp_head, header.mtp_head) == (False, MtpHead.NONE)
 
-    def test_in_a_split_model_the_promise_must_do(self, tmp_path: Path) -> None:
+    def test_the_head_key_is_enough_in_a_split_model(self, tmp_path: Path) -> None:
         assert self.model(tmp_path, heads=1, tensor=None, split=3).has_mtp_head
 
 
@@ -271,11 +271,11 @@ class TestCompleteness:
     def whole(self, tmp_path: Path) -> Path:
         return write(tmp_path / "whole.gguf", lambda writer: add_tensor(writer, "t", rows=(1000,)))
 
-    def test_a_whole_file_passes(self, whole: Path) -> None:
+    def test_a_complete_file_is_accepted(self, whole: Path) -> None:
         check_complete(read_header(whole))
 
     @pytest.mark.parametrize("missing", [1, 1_000_000])
-    def test_a_cut_file_is_reported_with_what_is_missing(self, whole: Path, missing: int) -> None:
+    def test_a_truncated_file_is_reported_with_the_missing_bytes(self, whole: Path, missing: int) -> None:
         needed = read_header(whole).needed_bytes
         with whole.open("r+b") as file:
             file.truncate(needed - missing)
@@ -285,22 +285,22 @@ class TestCompleteness:
 
 
 class TestFilesThatAreNoModels:
-    def test_a_missing_file(self, tmp_path: Path) -> None:
+    def test_a_missing_file_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(ModelMissing, match="Model file"):
             read_header(tmp_path / "none.gguf")
 
-    def test_a_folder(self, tmp_path: Path) -> None:
+    def test_a_folder_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(ModelMissing, match="is a folder") as missing:
             read_header(tmp_path)
         assert ".gguf" in missing.value.hint
 
-    def test_a_path_through_a_file(self, tmp_path: Path) -> None:
+    def test_a_path_through_a_file_is_reported(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(ModelMissing, match="cannot be read: Not a directory"):
             read_header(tmp_path / "file" / "model.gguf")
 
     @pytest.mark.parametrize("content", [b"", b"GGU", b"<html><body>Sign in</body></html>", b"ggjt\x03\x00\x00\x00"])
-    def test_something_else(self, tmp_path: Path, content: bytes) -> None:
+    def test_another_kind_of_file_is_reported(self, tmp_path: Path, content: bytes) -> None:
         path = tmp_path / "page.gguf"
         path.write_bytes(content)
         with pytest.raises(ModelBroken, match=r"page\.gguf is not a GGUF file") as broken:
@@ -308,7 +308,7 @@ class TestFilesThatAreNoModels:
         assert (content[:4].hex(" ") or "it is empty") in broken.value.title
 
 
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_named_pipe_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.gguf")
     with pytest.raises(ModelMissing, match="not an ordinary file"):
         read_header(tmp_path / "pipe.gguf")

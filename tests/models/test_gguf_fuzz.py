@@ -43,12 +43,12 @@ def test_a_header_is_unchanged_by_splitting_and_joining(folder: Path, seeds: See
         assert take_apart(header).data() == header
 
 
-def test_the_seeds_are_good(folder: Path, seeds: Seeds) -> None:
+def test_the_seed_files_are_valid(folder: Path, seeds: Seeds) -> None:
     assert [read_model(path).has_mtp_head for path in sorted(folder.glob("*.gguf"))].count(True) == 6
     assert any(entry[1].data == b"tokenizer.ggml.tokens" for entry in seeds.files[0].keys)
 
 
-def test_a_case_is_the_same_each_time(seeds: Seeds) -> None:
+def test_a_case_is_reproducible(seeds: Seeds) -> None:
     assert vars(Case(seeds, 5, 7)) == vars(Case(seeds, 5, 7))
     assert vars(Case(seeds, 5, 7)) != vars(Case(seeds, 5, 8))
 
@@ -70,10 +70,10 @@ class Ill(Case):
 
 
 @pytest.mark.parametrize(("do", "fault"), [("toil", TooSlow), ("hoard", MemoryError), ("stumble", KeyError)])
-def test_a_fault_of_the_reader_is_one_of_the_case(folder: Path, do: str, fault: type[BaseException]) -> None:
+def test_an_error_of_the_reader_fails_the_case(folder: Path, do: str, fault: type[BaseException]) -> None:
     with pytest.raises(fault):
         run_case(Ill(do), folder, 0.05, 32)
 
 
-def test_a_refusal_is_counted_by_its_reason(folder: Path) -> None:
+def test_refusals_are_counted_by_reason(folder: Path) -> None:
     assert run_case(Ill("refuse"), folder, 1, 32) == "* is damaged or incomplete: it holds a key twice: *."

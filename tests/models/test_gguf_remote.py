@@ -66,7 +66,7 @@ def asked(hub: Hub) -> list[str]:
 class TestOneFile:
     @pytest.mark.parametrize("name", ["demo.gguf", "large.gguf"])
     @pytest.mark.parametrize("fault", ["", "ignores-range"])
-    def test_it_is_the_header_of_the_file_and_its_bytes(self, hub: Hub, models: Path, name: str, fault: str) -> None:
+    def test_the_remote_header_equals_that_of_the_file(self, hub: Hub, models: Path, name: str, fault: str) -> None:
         endpoint = hub.with_faults(fault) if fault else hub.url
         header, raw = read_remote_header(f"{endpoint}/us/models/resolve/main/{name}")
         local = read_header(models / name)
@@ -92,18 +92,18 @@ class TestOneFile:
             ("none.gguf", Refused, "does not have this file"),
         ],
     )
-    def test_what_is_none_is_refused(self, hub: Hub, name: str, error: type[LauncherError], what: str) -> None:
+    def test_other_files_are_refused(self, hub: Hub, name: str, error: type[LauncherError], what: str) -> None:
         with pytest.raises(error, match=what) as refused:
             read_remote_header(f"{hub.url}/us/models/resolve/main/{name}")
         assert "Download" not in refused.value.hint
 
-    def test_an_empty_file(self, hub: Hub) -> None:
+    def test_an_empty_file_is_refused(self, hub: Hub) -> None:
         with pytest.raises(ModelBroken, match="nothing, it is empty"):
             read_remote_header(f"{hub.with_faults('empty')}/us/models/resolve/main/demo.gguf")
 
 
 class TestModel:
-    def test_it_is_the_model_of_the_file_and_what_the_hub_says_of_it(self, models: Path) -> None:
+    def test_a_remote_model_has_the_figures_of_file_and_hub(self, models: Path) -> None:
         remote, local = read_remote_model(DEMO), read_model(models / "demo.gguf")
         assert (remote.model.tensors, remote.model.metadata) == (local.tensors, local.metadata)
         assert (remote.model.mtp_head, remote.model.file_bytes) == (local.mtp_head, local.file_bytes)
@@ -123,11 +123,11 @@ class TestModel:
             read_remote_model(HubFile("us/models", "split/torn-00001-of-00003.gguf"))
         assert missing.value.facts["missing"] == ["torn-00003-of-00003.gguf"]
 
-    def test_a_part_under_another_name(self) -> None:
+    def test_a_part_with_another_name_is_refused(self) -> None:
         with pytest.raises(ModelMissing, match=r"renamed\.gguf is one of 3 parts"):
             read_remote_model(HubFile("us/models", "renamed.gguf"))
 
-    def test_a_token_opens_what_is_private(self, hub: Hub, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_token_opens_a_private_repository(self, hub: Hub, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         shutil.copytree(models, hub.folder / "secret" / "models", dirs_exist_ok=True)
         with pytest.raises(Refused, match="denies access"):
             read_remote_model(HubFile("secret/models", "demo.gguf"))
@@ -136,13 +136,13 @@ class TestModel:
 
 
 class TestKeptHeaders:
-    def test_the_second_time_costs_one_head(self, hub: Hub) -> None:
+    def test_the_second_read_costs_one_head_request(self, hub: Hub) -> None:
         first = read_remote_model(DEMO)
         assert asked(hub) == ["HEAD hub", "GET hub", "GET store"]
         assert read_remote_model(DEMO) == first
         assert asked(hub) == ["HEAD hub"]
 
-    def test_what_was_damaged_is_fetched_again(self, hub: Hub) -> None:
+    def test_a_damaged_cached_header_is_fetched_again(self, hub: Hub) -> None:
         first = read_remote_model(DEMO)
         (kept,) = (cache_dir() / "headers").iterdir()
         for damage in (kept.read_bytes()[:-1], b"", b"<html>"):
@@ -152,12 +152,14 @@ class TestKeptHeaders:
             assert asked(hub) == ["HEAD hub", "GET hub", "GET store"]
             assert len(kept.read_bytes()) == len(first.raw_headers[0])
 
-    def test_a_cache_that_cannot_be_written_is_done_without(self, home: Path) -> None:
+    def test_an_unwritable_cache_is_ignored(self, home: Path) -> None:
         home.mkdir()
         (home / "cache").write_text("in the way")
         assert read_remote_model(DEMO).model.has_mtp_head
 
-    def test_what_was_used_longest_ago_goes_first(self, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_least_recently_used_header_is_deleted_first(
+        self, models: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         large = HubFile("us/models", "large.gguf")
         first = read_remote_model(DEMO)
         (kept,) = (cache_dir() / "headers").iterdir()
@@ -171,7 +173,7 @@ class TestKeptHeaders:
         assert not kept.exists()
         assert len(list((cache_dir() / "headers").iterdir())) == 4
 
-    def test_another_content_under_the_same_name_is_another_header(self, hub: Hub, models: Path) -> None:
+    def test_a_changed_file_has_a_new_header(self, hub: Hub, models: Path) -> None:
         before = read_remote_model(DEMO)
         shutil.copy(models / "demo.gguf", models / "before.gguf")
         try:

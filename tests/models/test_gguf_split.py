@@ -58,7 +58,7 @@ def part(first: Path, number: int) -> Path:
 
 
 class TestAllPartsTogether:
-    def test_the_tensors_are_those_that_the_package_reads(self, first: Path) -> None:
+    def test_tensors_equal_those_that_the_package_reads(self, first: Path) -> None:
         model = read_model(first)
         readers = [GGUFReader(part(first, number)) for number in (1, 2, 3)]
         assert [t.name for t in model.tensors] == [t.name for reader in readers for t in reader.tensors] == TENSORS
@@ -73,10 +73,10 @@ class TestAllPartsTogether:
         assert (model.trained_context, model.vocabulary, model.path) == (4096, 3, first)
 
     @pytest.mark.parametrize("number", [2, 3])
-    def test_any_part_may_be_given_for_the_model(self, first: Path, number: int) -> None:
+    def test_any_part_stands_for_the_model(self, first: Path, number: int) -> None:
         assert read_model(part(first, number)) == read_model(first)
 
-    def test_whole_models_that_are_named_like_parts_are_no_split_model(self, tmp_path: Path, demo_model: Path) -> None:
+    def test_separate_models_named_like_parts_are_not_a_split_model(self, tmp_path: Path, demo_model: Path) -> None:
         first = tmp_path / "x-00001-of-00002.gguf"
         shutil.copy(demo_model, first)
         assert len(read_model(first).parts) == 1
@@ -95,7 +95,7 @@ class TestAllPartsTogether:
         )
         assert model.mtp_head is MtpHead.PRESENT
 
-    def test_a_model_without_a_name_gets_that_of_its_files_without_their_numbers(self, first: Path) -> None:
+    def test_an_unnamed_model_has_the_file_name_without_part_numbers(self, first: Path) -> None:
         model = read_model(first)
         assert replace(model, metadata={}).name == "model"
 
@@ -137,18 +137,18 @@ class TestMissingParts:
         with pytest.raises(ModelMissing, match=r"model-00002-of-00007\.gguf, .*00004-of-00007\.gguf and 3 more\."):
             read_model(first)
 
-    def test_a_part_under_another_name(self, first: Path) -> None:
+    def test_a_part_with_another_name_is_refused(self, first: Path) -> None:
         other = first.rename(first.with_name("other.gguf"))
         with pytest.raises(ModelMissing, match=r"other\.gguf is one of 3 parts .* was renamed") as missing:
             read_model(other)
         assert "-00001-of-00003.gguf" in missing.value.hint
 
-    def test_a_part_that_was_cut(self, first: Path) -> None:
+    def test_a_truncated_part_is_refused(self, first: Path) -> None:
         os.truncate(part(first, 2), 40)
         with pytest.raises(ModelBroken, match=r"model-00002-of-00003\.gguf is damaged"):
             read_model(first)
 
-    def test_a_part_without_all_its_data(self, first: Path) -> None:
+    def test_a_part_with_missing_data_is_refused(self, first: Path) -> None:
         os.truncate(part(first, 3), part(first, 3).stat().st_size - 600)
         with pytest.raises(ModelBroken, match=r"model-00003-of-00003\.gguf is incomplete"):
             check_complete(*read_model(first).parts)
@@ -207,21 +207,23 @@ class TestPartsThatDoNotBelongTogether:
             (make_count_an_array, "they hold 3 tensors in place of an unknown number"),
         ],
     )
-    def test_the_reason_is_reported(self, first: Path, do: Callable[[Path], None], why: str) -> None:
+    def test_parts_that_do_not_belong_together_are_refused_with_the_reason(
+        self, first: Path, do: Callable[[Path], None], why: str
+    ) -> None:
         do(first)
         with pytest.raises(ModelBroken, match=re.escape(f"do not belong together: {why}.")):
             read_model(first)
 
 
 class TestHeaderBytes:
-    def test_the_bytes_end_where_the_data_begins(self, first: Path, demo_model: Path) -> None:
+    def test_raw_headers_end_where_the_data_begins(self, first: Path, demo_model: Path) -> None:
         for path in (first, part(first, 2), demo_model):
             header = read_header(path)
             raw = read_raw_header(header)
             assert raw == path.read_bytes()[: header.data_offset]
             assert len(raw) == GGUFReader(path).data_offset
 
-    def test_the_bytes_are_a_header_of_the_same_model(self, first: Path, tmp_path: Path) -> None:
+    def test_raw_headers_form_a_header_of_the_same_model(self, first: Path, tmp_path: Path) -> None:
         header = read_header(first)
         twin = tmp_path / "twin.gguf"
         twin.write_bytes(read_raw_header(header))

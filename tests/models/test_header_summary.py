@@ -70,20 +70,24 @@ class TestKeptSummary:
             ("llama-8b-q4_k", False),
         ],
     )
-    def test_it_is_the_headers(self, header: Callable[[str], GgufHeader], name: str, has_head: bool) -> None:
+    def test_a_summary_has_the_figures_of_its_header(
+        self, header: Callable[[str], GgufHeader], name: str, has_head: bool
+    ) -> None:
         read = header(name)
         store_summary(SHA256, read)
         geometry = read_geometry(read)
         assert load_summary(SHA256) == HeaderSummary(read.file_bytes, has_head, geometry, read_weights(read, geometry))
         assert load_summary("00" * 32) is None
 
-    def test_nothing_of_a_model_that_no_formula_knows(self, header: Callable[[str], GgufHeader], home: Path) -> None:
+    def test_no_summary_is_stored_for_a_model_without_a_formula(
+        self, header: Callable[[str], GgufHeader], home: Path
+    ) -> None:
         read = header("llama-8b-q4_k")
         store_summary(SHA256, replace(read, metadata={**read.metadata, "llama.attention.kv_lora_rank": 512}))
         assert load_summary(SHA256) is None
         assert not home.exists()
 
-    def test_a_header_that_promises_millions_of_layers_costs_nothing(
+    def test_a_header_that_claims_millions_of_layers_is_handled_quickly(
         self, header: Callable[[str], GgufHeader], home: Path
     ) -> None:
         read = header("llama-8b-q4_k")
@@ -91,7 +95,7 @@ class TestKeptSummary:
         store_summary(SHA256, replace(read, metadata={**read.metadata, "llama.block_count": 293}))
         assert not home.exists()
 
-    def test_one_bit_that_changed_and_every_cut_is_noticed(
+    def test_every_flipped_bit_and_every_truncation_is_detected(
         self, header: Callable[[str], GgufHeader], home: Path
     ) -> None:
         store_summary(SHA256, header("llama-8b-q4_k"))
@@ -125,7 +129,7 @@ class TestKeptSummary:
 
 
 class TestPlans:
-    def test_they_take_the_files_own_weights(self, header: Callable[[str], GgufHeader]) -> None:
+    def test_plans_use_the_weights_of_the_file(self, header: Callable[[str], GgufHeader]) -> None:
         catalogue = Catalogue((model_with("qwen3.6-35b-a3b-mtp", "UD-Q3_K_XL", sha256=SHA256),))
         situation, wish = describe_machine(24), PlanCriteria(quant="UD-Q3_K_XL")
         (by_rules, *_) = make_plans(catalogue, situation, wish)
@@ -138,7 +142,7 @@ class TestPlans:
         assert best.estimate.parts != by_rules.estimate.parts
         assert best.estimate.parts.total == pytest.approx(by_rules.estimate.parts.total, rel=0.01)
 
-    def test_a_model_whose_shape_was_unknown_has_one_now(self, header: Callable[[str], GgufHeader]) -> None:
+    def test_a_geometry_from_the_header_makes_a_plan_possible(self, header: Callable[[str], GgufHeader]) -> None:
         model = replace(model_with("qwen3.8-27b", "UD-Q4_K_S", sha256=SHA256), geometry=None, weights=None)
         situation, wish = describe_machine(24), PlanCriteria(model=model.id, quant="UD-Q4_K_S")
         assert {each.reason for each in list_unplanned(Catalogue((model,)), situation, wish)} == {
@@ -150,7 +154,7 @@ class TestPlans:
         known = make_plans(Catalogue(tuple(MODELS.values())), situation, wish)[0]
         assert (best.setting, best.status) == (known.setting, known.status)
 
-    def test_a_size_that_was_unknown_is_known_now(self, header: Callable[[str], GgufHeader]) -> None:
+    def test_a_size_from_the_header_makes_a_plan_possible(self, header: Callable[[str], GgufHeader]) -> None:
         model = replace(model_with("qwen3.8-27b", "UD-Q4_K_S", sha256=SHA256, size_bytes=None), parameters_b=None)
         wish = PlanCriteria(model=model.id, quant="UD-Q4_K_S")
         assert make_plans(Catalogue((model,)), describe_machine(24), wish) == ()
@@ -158,14 +162,14 @@ class TestPlans:
         store_summary(SHA256, read)
         assert make_plans(Catalogue((model,)), describe_machine(24), wish)[0].file.size_bytes == read.file_bytes
 
-    def test_the_header_has_the_last_word_on_the_head(self, header: Callable[[str], GgufHeader]) -> None:
+    def test_the_header_decides_whether_there_is_a_head(self, header: Callable[[str], GgufHeader]) -> None:
         model = model_with("qwen3.6-35b-a3b-mtp", "UD-Q4_K_M", sha256=SHA256)
         wish = PlanCriteria(quant="UD-Q4_K_M")
         assert make_plans(Catalogue((model,)), describe_machine(32), wish)[0].setting.draft > 0
         store_summary(SHA256, header("qwen35moe-35b-q4_k_m-nomtp"))
         assert make_plans(Catalogue((model,)), describe_machine(32), wish)[0].setting.draft == 0
 
-    def test_a_file_without_a_checksum_stays_with_the_rules(self, header: Callable[[str], GgufHeader]) -> None:
+    def test_a_file_without_a_checksum_is_planned_by_rules(self, header: Callable[[str], GgufHeader]) -> None:
         store_summary(SHA256, header("qwen35moe-35b-q3_k_xl"))
         model = model_with("qwen3.6-35b-a3b-mtp", "UD-Q3_K_XL", sha256=None)
         entry, file, weights = apply_header(model, model.files[0])
@@ -175,7 +179,7 @@ class TestPlans:
 
 
 class TestFilesOnThisDisk:
-    def test_the_model_of_the_docs_is_planned_by_its_own_header(self, tmp_path: Path) -> None:
+    def test_the_documented_model_is_planned_by_its_header(self, tmp_path: Path) -> None:
         docs = (Path(__file__).parents[2] / "docs" / "models.md").read_text("utf-8")
         (example,) = re.findall(r"```toml\n(\[\[models]].*?)```", docs, re.DOTALL)
         write(tmp_path / "my.gguf", "qwen35-27b-q4_k_m", sparse_model("qwen35-27b-q4_k_m"))
@@ -192,7 +196,7 @@ class TestFilesOnThisDisk:
         assert best.estimate == estimate_memory(geometry, read_weights(read, geometry), best.setting)
         assert best.file.size_bytes == read.file_bytes
 
-    def test_another_file_in_its_place_is_read_anew(self, tmp_path: Path) -> None:
+    def test_a_replaced_file_is_read_again(self, tmp_path: Path) -> None:
         path = tmp_path / "a.gguf"
         model = replace(model_with("qwen3.5-9b-mtp", "Q4_K_M", file=str(path)), repo=None, geometry=None)
         layers = []
@@ -204,7 +208,7 @@ class TestFilesOnThisDisk:
 
 
 class TestSource:
-    def test_a_header_that_was_read_on_the_hub_is_kept_and_made_again_from_the_cache(
+    def test_a_header_read_from_the_hub_is_summarised_and_rebuilt_from_the_cache(
         self, hub: Hub, demo_model: Path, home: Path
     ) -> None:
         folder = hub.folder / "someone" / "summary"
@@ -219,9 +223,7 @@ class TestSource:
         read_remote_model(HubFile("someone/summary", "demo.gguf"))
         assert load_summary(sha256) == first
 
-    def test_a_summary_that_cannot_be_written_costs_no_second_fetch(
-        self, hub: Hub, demo_model: Path, home: Path
-    ) -> None:
+    def test_an_unwritable_summary_causes_no_second_download(self, hub: Hub, demo_model: Path, home: Path) -> None:
         folder = hub.folder / "someone" / "summary"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "demo.gguf").write_bytes(demo_model.read_bytes())

@@ -60,7 +60,7 @@ def a_model(repo: str | None, *files: ModelFile, **more: object) -> ModelEntry:
 
 
 class TestFilledFigures:
-    def test_size_checksum_and_the_commit_they_belong_to(self, hub: Hub, repo: str) -> None:
+    def test_size_checksum_and_their_commit_are_learned(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, a=(5_868_826_976, ONE), other=(7, TWO))
         model = a_model(repo)
         result = refresh_figures(model)
@@ -82,7 +82,7 @@ class TestFilledFigures:
         assert file.source == f"size and checksum by the hub at {COMMIT[:12]}"
         assert replace(filled, revision=None, files=model.files) == model
 
-    def test_only_what_is_open(self, hub: Hub, repo: str) -> None:
+    def test_only_missing_figures_are_learned(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, a=(10, ONE))
         model = a_model(repo, ModelFile(quant="Q8_0", file="a.gguf", size_bytes=10, source="a friend"))
         assert refresh_figures(model).learned == (NewFigure("Q8_0", "a.gguf", "sha256", ONE),)
@@ -90,7 +90,7 @@ class TestFilledFigures:
         assert (file.size_bytes, file.sha256) == (10, ONE)
         assert file.source == f"a friend; checksum by the hub at {COMMIT[:12]}"
 
-    def test_what_lies_beside_the_model_in_its_own_repository(self, hub: Hub, repo: str) -> None:
+    def test_figures_of_companion_files_are_learned(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, a=(10, ONE), mmproj=(20, TWO))
         hold(hub, f"{repo}-small", small=(30, ONE))
         draft = CompanionFile(repo=f"{repo}-small", file="small.gguf")
@@ -107,7 +107,7 @@ class TestFilledFigures:
         assert filled.draft
         assert (filled.draft.size_bytes, filled.mmproj[0].size_bytes) == (30, 20)
 
-    def test_a_model_on_this_disk_whose_draft_alone_is_on_the_hub(self, hub: Hub, repo: str) -> None:
+    def test_figures_of_a_draft_on_the_hub_are_learned_for_a_local_model(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, small=(30, ONE))
         model = a_model(None, draft=CompanionFile(repo=repo, file="small.gguf"))
         assert (refresh_figures(model).repo, refresh_figures(model).revision) == (None, None)
@@ -115,7 +115,7 @@ class TestFilledFigures:
         assert filled.draft
         assert (filled.draft.size_bytes, filled.revision, filled.files) == (30, None, model.files)
 
-    def test_all_parts_of_a_split_model_by_its_name(self, hub: Hub, repo: str) -> None:
+    def test_figures_of_all_parts_of_a_split_model_are_learned(self, hub: Hub, repo: str) -> None:
         names = [f"BF16/big-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
         for number, name in enumerate(names, 1):
             hold(hub, repo, **{name.removesuffix(".gguf").replace("/", "__"): (number, str(number) * 64)})
@@ -128,14 +128,14 @@ class TestFilledFigures:
         assert (file.size_bytes, file.sha256) == (6, None)
         assert [(part.file, part.size_bytes) for part in file.parts] == list(zip(names, (1, 2, 3), strict=True))
 
-    def test_nothing_of_a_split_model_that_is_not_all_there(self, hub: Hub, repo: str) -> None:
+    def test_nothing_is_learned_of_an_incomplete_split_model(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, **{"big-00001-of-00002": (1, ONE)})
         model = a_model(repo, ModelFile(quant="BF16", file="big-00001-of-00002.gguf"))
         result = refresh_figures(model)
         assert (result.learned, result.missing) == ((), (MissingFile("BF16", repo, "big-00002-of-00002.gguf"),))
         assert fill_from_hub_cache(model).files == model.files
 
-    def test_a_pinned_revision_stays_and_is_the_one_that_is_asked(self, hub: Hub, repo: str) -> None:
+    def test_a_pinned_revision_is_requested_and_kept(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, a=(10, ONE))
         model = a_model(repo, revision="refs/pr/1")
         assert refresh_figures(model).revision == "refs/pr/1"
@@ -144,7 +144,7 @@ class TestFilledFigures:
         assert fill_from_hub_cache(replace(model, revision=None)).files == model.files
         assert fill_from_hub_cache(replace(model, repo="someone/else")).files == model.files
 
-    def test_the_catalogue_has_it_from_then_on(self, hub: Hub, repo: str, home: Path) -> None:
+    def test_the_catalogue_includes_learned_figures(self, hub: Hub, repo: str, home: Path) -> None:
         hold(hub, repo, a=(10, ONE))
         path = home / "config" / "models" / "mine.toml"
         path.parent.mkdir(parents=True)
@@ -158,7 +158,7 @@ class TestFilledFigures:
 
 
 class TestContradictingFigures:
-    def test_the_catalogue_stays_and_it_is_reported(self, hub: Hub, repo: str) -> None:
+    def test_differing_figures_are_reported_and_not_changed(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, a=(17_559_178_144, ONE), b=(20, TWO))
         stated = ModelFile(quant="A", file="a.gguf", size_bytes=17_923_394_624, note="A note.")
         checked = ModelFile(quant="B", file="b.gguf", sha256=ONE)
@@ -176,14 +176,14 @@ class TestContradictingFigures:
         assert one.note == f"A note. {found} 17,559,178,144 bytes, SHA-256 1a1a1a1a1a1a."
         assert other.note.startswith(found)
 
-    def test_one_part_that_differs_leaves_all_parts_as_they_are(self, hub: Hub, repo: str) -> None:
+    def test_one_differing_part_leaves_all_parts_unchanged(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, **{"b-00001-of-00002": (1, ONE), "b-00002-of-00002": (2, TWO)})
         parts = (FilePart(file="b-00001-of-00002.gguf", sha256=TWO), FilePart(file="b-00002-of-00002.gguf"))
         model = a_model(repo, ModelFile(quant="B", file=parts[0].file, parts=parts))
         assert refresh_figures(model).differs == (Difference("B", parts[0].file, "sha256", TWO, ONE),)
         assert fill_from_hub_cache(model).files[0].parts == parts
 
-    def test_a_file_that_is_not_there(self, hub: Hub, repo: str) -> None:
+    def test_a_missing_file_is_reported(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, a=(10, ONE))
         model = a_model(
             repo, draft=CompanionFile(file="draft.gguf", size_bytes=5), mmproj=(CompanionFile(file="m.gguf"),)
@@ -196,7 +196,7 @@ class TestContradictingFigures:
         assert filled.draft == model.draft
         assert filled.mmproj == model.mmproj
 
-    def test_an_upload_since_the_last_time_is_new_again(self, hub: Hub, repo: str) -> None:
+    def test_a_newer_upload_is_learned_again(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, a=(10, ONE))
         model = a_model(repo)
         assert len(refresh_figures(model).learned) == 2
@@ -208,7 +208,9 @@ class TestContradictingFigures:
 
 class TestFailure:
     @pytest.mark.parametrize("fault", ["no-json", "odd-page", "503"])
-    def test_what_was_known_stays(self, hub: Hub, repo: str, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    def test_earlier_figures_are_kept_after_an_error(
+        self, hub: Hub, repo: str, monkeypatch: pytest.MonkeyPatch, fault: str
+    ) -> None:
         hold(hub, repo, a=(10, ONE))
         model = a_model(repo)
         refresh_figures(model)
@@ -228,7 +230,7 @@ class TestFailure:
             refresh_figures(a_model(repo))
         assert not figures_folder().exists()
 
-    def test_a_model_on_this_disk_is_not_on_the_hub(self) -> None:
+    def test_a_local_model_is_not_looked_up(self) -> None:
         assert not is_on_hub(a_model(None))
         assert not is_on_hub(a_model(None, draft=CompanionFile(file="d.gguf")))
         assert is_on_hub(a_model("someone/mine"))
@@ -245,7 +247,7 @@ def keep(value: object) -> None:
 
 
 class TestDamagedAnswer:
-    def test_a_sound_one_is_read(self) -> None:
+    def test_a_valid_cache_file_is_read(self) -> None:
         keep(KEPT)
         assert fill_from_hub_cache(a_model("o/n")).files[0].size_bytes == 10
         keep(KEPT | {"files": [FIGURE | {"sha256": None}]})
@@ -275,12 +277,12 @@ class TestDamagedAnswer:
             *(KEPT | {"files": [FIGURE | {name: 3}]} for name in ("repo", "revision", "file")),
         ],
     )
-    def test_is_as_good_as_none(self, value: object) -> None:
+    def test_an_invalid_cache_file_is_ignored(self, value: object) -> None:
         keep(value)
         model = a_model("o/n")
         assert fill_from_hub_cache(model) == model
 
-    def test_and_is_replaced_when_the_hub_is_asked_again(self, hub: Hub, repo: str) -> None:
+    def test_an_invalid_cache_file_is_replaced_on_refresh(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, a=(10, ONE))
         keep(b"{")
         refresh_figures(a_model(repo))
@@ -293,7 +295,7 @@ CHECKSUMS = st.none() | st.sampled_from([ONE, TWO])
 
 @settings(max_examples=200, deadline=None)
 @given(ours=st.tuples(SIZES, CHECKSUMS), theirs=st.tuples(st.integers(1, 3), CHECKSUMS), as_draft=st.booleans())
-def test_nothing_that_is_stated_is_changed_and_nothing_of_another_file_is_taken(
+def test_stated_figures_are_not_changed_and_those_of_other_files_not_used(
     tmp_path_factory: pytest.TempPathFactory,
     ours: tuple[int | None, str | None],
     theirs: tuple[int, str | None],
@@ -333,7 +335,7 @@ class TestShippedCatalogue:
                 (figures_folder() / f"{model.id}.json").write_text(json.dumps(kept))
 
     @pytest.mark.usefixtures("answered")
-    def test_and_needs_neither_the_network_nor_pydantic(self) -> None:
+    def test_cached_figures_need_neither_network_nor_pydantic(self) -> None:
         code = (
             "import sys; from launcher.models.catalogue_load import load_catalogue\n"
             "print(load_catalogue().find('qwen3.8-27b').revision, 'httpx' in sys.modules, 'pydantic' in sys.modules)"

@@ -47,11 +47,11 @@ MOE_REPO = "unsloth/Qwen3.6-35B-A3B-MTP-GGUF"
         ("", None),
     ],
 )
-def test_the_names_that_people_copy(text: str, wanted: HubName | None) -> None:
+def test_copied_names_and_links_are_parsed(text: str, wanted: HubName | None) -> None:
     assert parse_hub_name(text) == wanted
 
 
-def test_what_lies_in_this_folder_is_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_folder_is_not_taken_as_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "some" / "folder").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert parse_hub_name("some/folder") is None
@@ -97,7 +97,7 @@ def test_a_quantisation_is_planned_exactly() -> None:
 
 
 @pytest.mark.usefixtures("repository")
-def test_what_it_does_not_have_is_reported() -> None:
+def test_an_unknown_quantisation_is_reported() -> None:
     with pytest.raises(ModelMissing) as missing:
         select_hub_model(f"{REPO}:Q5_K_M", load_catalogue())
     assert missing.value.facts["files"] == ["IQ2_M", "Q4_K_M", "Q8_0"]
@@ -190,7 +190,7 @@ def test_a_downloaded_quantisation_is_found_by_its_repository(hub: Hub, reposito
 
 
 @pytest.mark.usefixtures("repository")
-def test_estimate_reads_the_same_names(hub: Hub) -> None:
+def test_estimate_accepts_the_same_names(hub: Hub) -> None:
     size = read_source(f"{REPO}:any-Q8_0.gguf").model.file_bytes
     for text in (f"{REPO}:q8_0", f"{hub.url}/{REPO}/blob/main/any-Q8_0.gguf"):
         assert read_source(text).model.file_bytes == size

@@ -34,7 +34,7 @@ def part(target: Path, *, arrived: int = 60_000, whole: int = 100_000) -> Path:
     return part_path(target)
 
 
-def test_an_unfinished_file_is_reported_with_what_has_arrived() -> None:
+def test_an_unfinished_file_is_reported_with_its_received_bytes() -> None:
     target = models_dir() / "o" / "r" / "m.gguf"
     path = part(target)
     (left,) = find_leftovers()
@@ -46,7 +46,7 @@ def test_an_unfinished_file_is_reported_with_what_has_arrived() -> None:
     assert find_leftovers() == ()
 
 
-def test_one_that_is_being_downloaded_stays() -> None:
+def test_a_running_download_is_not_a_leftover() -> None:
     target = models_dir() / "m.gguf"
     path = part(target)
     (left,) = find_leftovers()
@@ -55,7 +55,7 @@ def test_one_that_is_being_downloaded_stays() -> None:
     assert path.exists()
 
 
-def test_one_that_was_not_what_it_should_be_says_why() -> None:
+def test_a_renamed_bad_file_has_its_reason() -> None:
     target = models_dir() / "m.gguf"
     part(target)
     keep_as_bad(target, "Its SHA-256 is another one.")
@@ -67,7 +67,7 @@ def test_one_that_was_not_what_it_should_be_says_why() -> None:
     assert list(models_dir().iterdir()) == []
 
 
-def test_in_a_folder_of_the_users_only_what_is_surely_ours(tmp_path: Path) -> None:
+def test_in_a_folder_of_the_user_only_our_own_leftovers_are_listed(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     ours = part(folder / "a.gguf")
     (folder / "thesis.part").write_bytes(b"chapter one")
@@ -77,7 +77,7 @@ def test_in_a_folder_of_the_users_only_what_is_surely_ours(tmp_path: Path) -> No
     assert [left.path for left in find_leftovers()] == [ours]
 
 
-def test_a_folder_that_was_added_is_looked_at_until_it_is_taken_out(tmp_path: Path, demo_model: Path) -> None:
+def test_an_added_folder_is_searched_until_it_is_removed(tmp_path: Path, demo_model: Path) -> None:
     folder = tmp_path / "more models"
     (folder / "deep").mkdir(parents=True)
     path = Path(shutil.copy(demo_model, folder / "deep" / "loose-Q8_0.gguf"))
@@ -94,7 +94,7 @@ def test_a_folder_that_was_added_is_looked_at_until_it_is_taken_out(tmp_path: Pa
     assert path.exists()
 
 
-def test_a_single_file_can_be_added_and_deleted(tmp_path: Path, demo_model: Path) -> None:
+def test_a_single_file_can_be_added_and_removed(tmp_path: Path, demo_model: Path) -> None:
     path = Path(shutil.copy(demo_model, tmp_path / "one.gguf"))
     add_place(path)
     (local,) = list_library(NOTHING).models
@@ -103,7 +103,7 @@ def test_a_single_file_can_be_added_and_deleted(tmp_path: Path, demo_model: Path
     assert list_library(NOTHING).models == ()
 
 
-def test_what_cannot_be_added_says_why(tmp_path: Path) -> None:
+def test_invalid_additions_are_explained(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("x")
     with pytest.raises(ModelMissing):
         add_place(tmp_path / "nowhere")

@@ -87,7 +87,7 @@ class TestAnotherModelUnderItsName:
         folder = no_caches / f"models--{self.NINE.repo.replace('/', '--')}" / "snapshots" / ("b" * 40)
         return put(folder / file.file)
 
-    def test_it_is_not_the_model_and_that_is_reported(self, lying: Path) -> None:
+    def test_another_file_with_the_name_of_a_model_is_reported(self, lying: Path) -> None:
         for _ in range(2):  # the second time it is in the index
             named = find_named(self.NAME, self.SHIPPED)
             assert named is not None
@@ -100,7 +100,7 @@ class TestAnotherModelUnderItsName:
             (local,) = list_library(self.SHIPPED).models
             assert (local.path, local.record.model, local.record.quant) == (lying, None, "Q4_K_M")
 
-    def test_an_index_that_took_it_for_the_model_is_not_believed(self, lying: Path) -> None:
+    def test_a_wrong_index_entry_is_not_trusted(self, lying: Path) -> None:
         size = lying.stat().st_size
         store_record(Record(paths=(lying,), bytes=size, model="qwen3.5-9b-mtp", quant="Q4_K_M", repo=self.NINE.repo))
         assert find_local_model(self.NINE, "Q4_K_M") is None
@@ -109,12 +109,12 @@ class TestAnotherModelUnderItsName:
         assert named.misnamed is not None
         assert named.misnamed[0] == lying
 
-    def test_by_its_path_it_is_what_it_is(self, lying: Path) -> None:
+    def test_another_file_with_the_name_is_identified_by_its_path(self, lying: Path) -> None:
         assert find_entry(self.SHIPPED, lying) is None
         subject = select_model(str(lying), self.SHIPPED)
         assert (subject.entry.id, subject.path) == (str(lying), lying)
 
-    def test_a_newer_upload_of_the_model_is_the_model(self, lying: Path) -> None:
+    def test_a_newer_upload_counts_as_the_model(self, lying: Path) -> None:
         lying.unlink()
         write(lying, "Qwen3.5 9B", made("qwen35-9b-q4_k_m"))  # as published, but for the size
         subject = select_model(str(lying), self.SHIPPED)
@@ -122,12 +122,12 @@ class TestAnotherModelUnderItsName:
 
 
 class TestContents:
-    def test_nothing(self, home: Path) -> None:
+    def test_an_empty_folder_has_no_models(self, home: Path) -> None:
         assert list_library(NOTHING).models == ()
         assert find_local_model(MINE) is None
         assert not (home / "data").exists()
 
-    def test_a_file_that_was_laid_into_the_folder(self, put: Callable[[Path], Path]) -> None:
+    def test_a_copied_file_is_found(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / REPO / FILE)
         local = only(Catalogue((MINE,)))
         record = local.record
@@ -138,18 +138,18 @@ class TestContents:
         unknown = only()
         assert unknown == local  # its header is read once
 
-    def test_one_that_nobody_knows(self, put: Callable[[Path], Path]) -> None:
+    def test_an_unknown_file_is_listed(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / "loose.gguf")
         record = only().record
         assert (record.repo, record.model, record.label) == (None, None, str(path))
 
-    def test_one_that_has_changed_is_read_again(self, put: Callable[[Path], Path], headless_model: Path) -> None:
+    def test_a_changed_file_is_read_again(self, put: Callable[[Path], Path], headless_model: Path) -> None:
         path = put(models_dir() / FILE)
         assert only().record.head == "present"
         shutil.copy(headless_model, path)
         assert only().record.head == "none"
 
-    def test_one_that_is_none(self) -> None:
+    def test_an_invalid_file_is_listed_as_such(self) -> None:
         models_dir().mkdir(parents=True)
         (models_dir() / "x.gguf").write_bytes(b"<html>")
         (models_dir() / "y.gguf.part").write_bytes(b"GGUF")
@@ -158,36 +158,36 @@ class TestContents:
         assert record.problem
         assert record.head is None
 
-    def test_one_that_was_only_found_is_forgotten_when_it_goes(self, put: Callable[[Path], Path]) -> None:
+    def test_a_found_file_is_forgotten_when_it_is_gone(self, put: Callable[[Path], Path]) -> None:
         put(models_dir() / FILE)
         assert only().path.name == FILE
         (models_dir() / FILE).unlink()
         assert list_library(NOTHING).models == ()
         assert read_index()[0].records == []
 
-    def test_one_that_was_downloaded_is_missed(self, put: Callable[[Path], Path]) -> None:
+    def test_a_missing_download_is_reported(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / FILE)
         store_record(Record(paths=(path,), received_s=1.0))
         path.unlink()
         assert only().state is State.MISSING
         assert find_local_model(MINE) is None
 
-    def test_one_that_its_cache_has_no_longer_is_forgotten(self, no_caches: Path) -> None:
+    def test_a_file_that_left_its_cache_is_forgotten(self, no_caches: Path) -> None:
         store_record(Record(paths=(no_caches / "models--a--b" / FILE,), repo="a/b", file=FILE, received_s=1.0))
         assert list_library(NOTHING).models == ()
         assert read_index()[0].records == []
 
-    def test_one_that_is_missed_can_be_forgotten(self) -> None:
+    def test_a_missing_download_can_be_forgotten(self) -> None:
         store_record(Record(paths=(models_dir() / REPO / FILE,), received_s=1.0))
         assert remove_model(only()) == 0
         assert list_library(NOTHING).models == ()
 
-    def test_whole_models_that_are_only_named_like_parts(self, put: Callable[[Path], Path]) -> None:
+    def test_separate_models_named_like_parts_are_listed_separately(self, put: Callable[[Path], Path]) -> None:
         for name in split_names("x-00001-of-00002.gguf"):
             put(models_dir() / REPO / name)
         assert "do not belong together" in (only().record.problem or "")
 
-    def test_one_that_is_received_while_it_is_found_keeps_its_origin(
+    def test_a_file_that_is_downloaded_while_found_keeps_its_origin(
         self, put: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         received = Record(paths=(put(models_dir() / REPO / FILE),), repo=REPO, revision="r", file=FILE, received_s=1.0)
@@ -200,7 +200,7 @@ class TestContents:
         assert only().record == received
         assert read_index()[0].records == [received]
 
-    def test_a_split_model_is_one(self) -> None:
+    def test_a_split_model_is_listed_once(self) -> None:
         first = write_split(models_dir() / REPO)
         record = only().record
         assert record.path == first
@@ -208,13 +208,13 @@ class TestContents:
         assert record.head == "present"
         assert find_file(REPO, first.name) is not None
 
-    def test_a_split_model_with_a_part_missing(self) -> None:
+    def test_a_split_model_with_a_missing_part_is_reported(self) -> None:
         first = write_split(models_dir() / REPO)
         first.with_name(first.name.replace("-00001-", "-00002-")).unlink()
         assert "00002-of-00003" in (only().record.problem or "")
         assert find_file(REPO, first.name) is None
 
-    def test_what_lies_in_the_cache_of_the_hubs_tools(
+    def test_the_cache_of_the_hubs_tools_is_listed(
         self, put: Callable[[Path], Path], no_caches: Path, demo_model: Path
     ) -> None:
         folder = no_caches / f"models--{REPO.replace('/', '--')}"
@@ -228,7 +228,7 @@ class TestContents:
         assert found is not None
         assert found.path == path
 
-    def test_the_kinds_are_distinguished(self, put: Callable[[Path], Path]) -> None:
+    def test_kinds_of_files_are_recognised_by_name(self, put: Callable[[Path], Path]) -> None:
         for name in ("mmproj-F16.gguf", "mtp-demo.gguf", "demo.gguf"):
             put(models_dir() / REPO / name)
         kinds = {local.path.name: local.record.kind for local in list_library(NOTHING).models}
@@ -238,13 +238,13 @@ class TestContents:
 
 
 class TestFinding:
-    def test_a_file_of_another_size_is_another(self, put: Callable[[Path], Path]) -> None:
+    def test_a_file_of_another_size_does_not_match(self, put: Callable[[Path], Path]) -> None:
         put(models_dir() / REPO / FILE)
         assert find_local_model(MINE) is not None
         other = replace(MINE, files=(replace(MINE.files[0], size_bytes=17),))
         assert find_local_model(other) is None
 
-    def test_a_shared_snapshot_holds_for_its_block(self, put: Callable[[Path], Path]) -> None:
+    def test_a_shared_snapshot_is_used_within_its_block(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / "elsewhere.gguf")
         with share_snapshot():
             assert find_local_model(MINE) is None
@@ -254,7 +254,7 @@ class TestFinding:
         assert found is not None
         assert found.path == path
 
-    def test_of_several_the_one_that_was_downloaded_last(self, put: Callable[[Path], Path]) -> None:
+    def test_the_last_of_several_downloads_is_chosen(self, put: Callable[[Path], Path]) -> None:
         files = tuple(ModelFile(quant=quant, file=f"demo-{quant}.gguf") for quant in ("Q4_K_M", "F16", "Q8_0"))
         model = replace(MINE, files=files)
         for age, file in enumerate(files):
@@ -267,14 +267,14 @@ class TestFinding:
         with pytest.raises(ModelUnknown):
             find_local_model(model, "Q9")
 
-    def test_a_model_of_the_users_own_is_where_it_says(self, put: Callable[[Path], Path], tmp_path: Path) -> None:
+    def test_a_local_model_of_the_user_is_at_its_path(self, put: Callable[[Path], Path], tmp_path: Path) -> None:
         path = put(tmp_path / "mine" / FILE)
         own: ModelEntry = replace(MINE, repo=None, files=(ModelFile(quant="F16", file=str(path)),))
         found = find_local_model(own)
         assert found is not None
         assert (found.path, found.place) == (path, Place.ELSEWHERE)
 
-    def test_what_a_user_names(self, put: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_names_of_users_are_resolved(self, put: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch) -> None:
         path = put(models_dir() / REPO / FILE)
         models = list_library(Catalogue((MINE,))).models
         monkeypatch.chdir(path.parent)
@@ -287,14 +287,14 @@ class TestFinding:
         ("name", "count"),
         [("x.gguf", 1), ("x-00002-of-00003.gguf", 3), ("d/x-00001-of-00002.gguf", 2), ("x-00001-of-00000.gguf", 1)],
     )
-    def test_the_parts_by_name(self, name: str, count: int) -> None:
+    def test_parts_are_found_by_name(self, name: str, count: int) -> None:
         names = split_names(name)
         assert len(names) == count
         assert (name in names) is True
 
 
 class TestVerifying:
-    async def test_a_file_is_good_while_it_is_what_it_was(self, put: Callable[[Path], Path]) -> None:
+    async def test_an_unchanged_file_is_good(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / FILE)
         (first,) = await verify_model(only())
         assert first.outcome is Outcome.UNKNOWN
@@ -304,7 +304,7 @@ class TestVerifying:
         assert (second.outcome, second.expected) == (Outcome.GOOD, first.sha256)
         assert received[-1] == path.stat().st_size
 
-    async def test_a_byte_that_changes_is_noticed(self, put: Callable[[Path], Path]) -> None:
+    async def test_a_changed_byte_is_detected(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / FILE)
         await verify_model(only())
         with path.open("r+b") as file:
@@ -318,7 +318,7 @@ class TestVerifying:
         (again,) = await verify_model(only())
         assert again.outcome is Outcome.CHANGED
 
-    async def test_what_is_known_to_be_damaged_is_not_served(self, put: Callable[[Path], Path]) -> None:
+    async def test_a_file_known_as_damaged_is_not_served(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / REPO / FILE)
         file = replace(MINE.files[0], sha256="0" * 64)
         catalogue = Catalogue((replace(MINE, files=(file,)),))
@@ -333,7 +333,9 @@ class TestVerifying:
                 damaged.path  # noqa: B018
             assert caught.value.hint == f"`mtp-launcher models remove {path}`, then `mtp-launcher pull {name}`."
 
-    async def test_nor_by_its_path_nor_beside_a_model(self, put: Callable[[Path], Path]) -> None:
+    async def test_a_file_known_as_damaged_is_refused_by_its_path_and_beside_a_model(
+        self, put: Callable[[Path], Path]
+    ) -> None:
         path = put(models_dir() / REPO / FILE)
         assert find_named(str(path), NOTHING) is None
         store_record(Record(paths=(path,), sha256=("0" * 64,), repo=REPO, file=FILE, received_s=1.0))
@@ -345,9 +347,7 @@ class TestVerifying:
         with pytest.raises(ModelBroken, match="then get it again"):
             refuse_damaged(path)
 
-    async def test_a_file_that_changes_while_it_is_read_is_not_taken_for_verified(
-        self, put: Callable[[Path], Path]
-    ) -> None:
+    async def test_a_file_that_changes_during_verification_is_not_verified(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / FILE)
 
         def change(_done: int) -> None:
@@ -356,14 +356,14 @@ class TestVerifying:
         await verify_model(only(), change)
         assert only().state is State.TOUCHED
 
-    async def test_the_catalogues_checksum_counts(self, put: Callable[[Path], Path], demo_model: Path) -> None:
+    async def test_the_checksum_of_the_catalogue_counts(self, put: Callable[[Path], Path], demo_model: Path) -> None:
         put(models_dir() / REPO / FILE)
         right = hashlib.sha256(demo_model.read_bytes()).hexdigest()
         model = replace(MINE, files=(replace(MINE.files[0], sha256=right),))
         (result,) = await verify_model(only(Catalogue((model,))))
         assert result.outcome is Outcome.GOOD
 
-    async def test_one_that_is_gone(self, put: Callable[[Path], Path]) -> None:
+    async def test_a_missing_file_is_reported(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / FILE)
         store_record(Record(paths=(path, path.with_name("other.gguf")), received_s=1.0))
         results = await verify_model(only())
@@ -372,7 +372,7 @@ class TestVerifying:
 
 
 class TestRemoving:
-    def test_the_files_and_what_is_empty_then(self, put: Callable[[Path], Path]) -> None:
+    def test_files_and_emptied_folders_are_removed(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / REPO / "BF16" / FILE)
         size = path.stat().st_size
         assert remove_model(only()) == size
@@ -380,14 +380,14 @@ class TestRemoving:
         assert models_dir().exists()
         assert list_library(NOTHING).models == ()
 
-    def test_what_else_is_there_stays(self, put: Callable[[Path], Path]) -> None:
+    def test_other_files_are_not_removed(self, put: Callable[[Path], Path]) -> None:
         put(models_dir() / REPO / FILE)
         notes = models_dir() / REPO / "notes.txt"
         notes.write_text("mine")
         remove_model(only())
         assert notes.exists()
 
-    def test_a_file_elsewhere(self, put: Callable[[Path], Path], tmp_path: Path) -> None:
+    def test_removing_a_file_elsewhere_keeps_its_folder(self, put: Callable[[Path], Path], tmp_path: Path) -> None:
         path = put(tmp_path / "elsewhere" / FILE)
         store_record(Record(paths=(path,), received_s=1.0))
         assert only().place is Place.ELSEWHERE
@@ -398,7 +398,7 @@ class TestRemoving:
 
 class TestIndex:
     @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": 9}', b'{"records": [{"paths": []}]}', b"\xff"])
-    def test_a_damaged_one_is_set_aside_and_the_folder_read(self, content: bytes, put: Callable[[Path], Path]) -> None:
+    def test_a_damaged_index_is_renamed_and_rebuilt(self, content: bytes, put: Callable[[Path], Path]) -> None:
         put(models_dir() / REPO / FILE)
         only()
         index_path().write_bytes(content)
@@ -408,7 +408,7 @@ class TestIndex:
         assert list_library(NOTHING).notice is None
         assert index_path().with_name("library.json.bad").read_bytes() == content
 
-    def test_a_hash_counts_only_for_the_file_as_it_was(self, put: Callable[[Path], Path]) -> None:
+    def test_a_hash_counts_only_for_the_unchanged_file(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / FILE)
         store_hash(path, "a" * 64, path.stat())
         assert only().state is State.GOOD
@@ -416,7 +416,7 @@ class TestIndex:
         os.utime(path, ns=(5, 5))
         assert only().state is State.TOUCHED
 
-    def test_several_processes_at_once_lose_nothing(self, tmp_path: Path) -> None:
+    def test_concurrent_processes_lose_no_entries(self, tmp_path: Path) -> None:
         code = (
             "import sys; from pathlib import Path; from launcher.models.library_index import Record, store_record\n"
             "for number in range(10): store_record(Record(paths=(Path(sys.argv[1], str(number)),), received_s=1.0))"
