@@ -21,7 +21,7 @@ def test_the_command_line_never_loads_qt() -> None:
     assert not {"PySide6", "pyqtgraph", "numpy"} & loaded
 
 
-def test_the_version_costs_nothing_that_it_does_not_need() -> None:
+def test_the_version_option_imports_few_modules() -> None:
     loaded = modules_after("import launcher.cli.main as m; m._build_parser(['--version'])")
     assert not {"asyncio", "pydantic", "psutil", "httpx", "platformdirs", "aiohttp", "cryptography"} & loaded
 

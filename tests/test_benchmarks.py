@@ -17,7 +17,7 @@ with child("window_child", "empty", "300") as process:
 
 
 @pytest.mark.parametrize("how", ["kill", "terminate"])
-def test_a_child_ends_with_the_benchmark(how: str) -> None:
+def test_a_child_process_ends_with_the_benchmark(how: str) -> None:
     with subprocess.Popen([sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
         assert parent.stdout is not None
         process = psutil.Process(int(parent.stdout.readline()))

@@ -53,7 +53,7 @@ def kept_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", READ)
-def test_what_it_kept_is_read(name: str, kept_home: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_of_version_0_1_0_are_read(name: str, kept_home: Path, caplog: pytest.LogCaptureFixture) -> None:
     read, expected = READ[name]
     assert read() == expected
     assert not list(kept_home.rglob("*.bad*"))
@@ -68,9 +68,7 @@ def test_what_it_kept_is_read(name: str, kept_home: Path, caplog: pytest.LogCapt
         ("data/history/presets.json", "data/history/tuned-settings.json"),
     ],
 )
-def test_a_file_that_has_another_name_now_is_copied_and_an_earlier_version_finds_its_own(
-    former: str, now: str, kept_home: Path
-) -> None:
+def test_a_renamed_file_is_copied_and_stays_for_the_earlier_version(former: str, now: str, kept_home: Path) -> None:
     before = (kept_home / former).read_bytes()
     for read, expected in READ.values():
         assert read() == expected
@@ -81,7 +79,7 @@ def test_a_file_that_has_another_name_now_is_copied_and_an_earlier_version_finds
     assert (kept_home / former).exists() is False
 
 
-def test_its_history_is_read(kept_home: Path) -> None:
+def test_the_history_of_version_0_1_0_is_read(kept_home: Path) -> None:
     assert (kept_home / "data" / "history" / "history.db").exists()
     with History() as history:
         assert [each.kind for each in history.find_sessions()] == ["tune"]

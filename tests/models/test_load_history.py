@@ -47,14 +47,14 @@ def test_the_largest_of_the_last_loads_counts(home: Path) -> None:
     assert read_overhead_mib("GPU-1", "cuda") == 280
 
 
-def test_what_the_estimate_cannot_be_blamed_for_is_not_learned(home: Path) -> None:
+def test_differences_with_other_causes_are_not_learned(home: Path) -> None:
     assert not record_load("GPU-1", "cuda", buffers_mib=20_000, measured_mib=20_079)
     assert not record_load("GPU-1", "cuda", buffers_mib=20_000, measured_mib=21_831)
     assert read_overhead_mib("GPU-1", "cuda") is None
 
 
 @pytest.mark.parametrize("content", [b"", b"[1]", b'{"GPU-1 cuda": 3}', b"\xff"])
-def test_a_damaged_file_is_taken_as_nothing_and_written_anew(home: Path, content: bytes) -> None:
+def test_a_damaged_file_is_ignored_and_replaced(home: Path, content: bytes) -> None:
     (home / "state").mkdir(parents=True)
     (home / "state" / "measured-memory.json").write_bytes(content)
     assert read_overhead_mib("GPU-1", "cuda") is None
@@ -88,7 +88,7 @@ Learn = Callable[..., dict[str, list[int]]]
 
 
 @pytest.mark.thorough
-def test_a_load_that_cannot_be_judged_teaches_nothing(learn: Learn) -> None:
+def test_a_load_that_cannot_be_judged_is_not_learned(learn: Learn) -> None:
     assert learn(4_096) == {}, "far too much for the demo"
     assert learn(400, pid=99) == {}, "of this program the driver tells nothing"
     assert learn(400, backend="") == {}, "the log does not say where the weights are"
@@ -96,12 +96,12 @@ def test_a_load_that_cannot_be_judged_teaches_nothing(learn: Learn) -> None:
     assert learn(400, context=2**20) == {}, "the engine has left layers on the host"
 
 
-def test_the_log_says_by_which_backend_it_was_loaded(learn: Learn) -> None:
+def test_the_log_says_which_backend_loaded_the_weights(learn: Learn) -> None:
     ((key, _),) = learn(400, backend="Vulkan0").items()
     assert key.endswith(" vulkan")
 
 
-def test_a_believable_load_moves_the_overhead_of_later_plans(learn: Learn, driver: Path) -> None:
+def test_a_plausible_load_changes_the_overhead_of_later_plans(learn: Learn, driver: Path) -> None:
     ((key, (difference,)),) = learn(400).items()
     assert key.endswith(" cuda")
     assert 0 < difference < 100

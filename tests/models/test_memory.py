@@ -62,7 +62,7 @@ class TestAgainstRealEngines:
     """Peaks and buffers that llama.cpp printed: compute within 3 %, totals within 1.5 %, the rest to the MiB."""
 
     @pytest.mark.parametrize(("entry", "quant", "kv", "buffers", "peaks"), LOGS, ids=["moe", "dense"])
-    def test_every_buffer_of_two_logs(
+    def test_every_buffer_of_two_logs_is_computed(
         self, entry: ModelEntry, quant: str, kv: str, buffers: tuple[float, ...], peaks: tuple[int, int]
     ) -> None:
         found = parts(entry, quant, PlanSettings(262_144, kv, draft=2, ubatch=256))
@@ -77,18 +77,18 @@ class TestAgainstRealEngines:
         for peak in peaks:
             assert mib(found.total) == pytest.approx(peak, rel=0.015)
 
-    def test_the_overhead_is_what_those_peaks_leave(self) -> None:
+    def test_the_overhead_is_the_difference_to_those_peaks(self) -> None:
         for _, _, _, buffers, peaks in LOGS:
             left = [peak - sum(buffers) for peak in peaks]
             assert 265 < left[0] < left[1] < USUAL_MIB["cuda"] + 5
 
-    def test_a_full_rtx_3090(self) -> None:
+    def test_the_memory_of_a_full_rtx_3090(self) -> None:
         # IQ4_NL, 150,000 tokens of f16, draft 2: 21.1 GiB in use (a public report).
         found = parts(MOE, "UD-IQ4_NL", PlanSettings(150_000, "f16", draft=2))
         assert mib(found.total) / 1_024 == pytest.approx(21.1, rel=0.015)
 
     @pytest.mark.parametrize(("draft", "measured"), [(0, 14_514), (2, 15_404), (4, 15_704)])
-    def test_a_dense_model_on_an_rtx_5060_ti(self, draft: int, measured: int) -> None:
+    def test_the_memory_of_a_dense_model_on_an_rtx_5060_ti(self, draft: int, measured: int) -> None:
         # Qwen3.8-27B Q4-XYZ-v2, 32,768 tokens of q4_0 (sudoingX/qwen38-mtp). The file's size is not published; its
         # weights are those by which facts on it were predicted: 13,362 MiB, and 300 for the head.
         found = Weights(0, 13_362 * MIB, (Block(0),) * 64, (Block(300 * MIB),), exact=True)
@@ -100,7 +100,7 @@ class TestAgainstRealEngines:
         assert mib(found[1] - found[0]) == pytest.approx(150, abs=2)
         assert mib(found[2] - found[1]) == pytest.approx(150, abs=2)
 
-    def test_the_engine_s_own_figures_without_mtp(self) -> None:
+    def test_figures_of_the_engine_without_mtp(self) -> None:
         # A dry run of b11434 on a card that is not there: 19,190 to 19,663 MiB of another file's weights, 2,782 to
         # 2,908 of context, and 512 and 148 of the head's.
         on, off = (parts(MOE, "UD-Q3_K_XL", PlanSettings(262_144, "q8_0", draft, 256)) for draft in (2, 0))
@@ -124,7 +124,7 @@ class TestCaches:
             ("q4_0", 5_760, 18_432),
         ],
     )
-    def test_bytes_of_a_token(self, kv: str, moe: int, dense: int) -> None:
+    def test_cache_bytes_per_token(self, kv: str, moe: int, dense: int) -> None:
         assert kv_bytes(shape(MOE), PlanSettings(65_536, kv)) == 65_536 * moe
         assert kv_bytes(shape(DENSE), PlanSettings(65_536, kv)) == 65_536 * dense
 
@@ -138,16 +138,16 @@ class TestCaches:
             assert draft_kv_bytes(shape(DENSE), PlanSettings(262_144, kv)) == 1_024 * MIB
 
     @pytest.mark.parametrize(("entry", "state"), [(MOE, 62.81), (DENSE, 149.63)], ids=["moe", "dense"])
-    def test_states_of_each_slot_and_draft_token(self, entry: ModelEntry, state: float) -> None:
+    def test_states_exist_per_slot_and_draft_token(self, entry: ModelEntry, state: float) -> None:
         one = recurrent_bytes(shape(entry), slots=1, draft=0)
         assert mib(one) == pytest.approx(state, abs=0.01)
         assert recurrent_bytes(shape(entry), slots=4, draft=2) == 12 * one
 
-    def test_a_model_of_attention_alone_has_no_states(self) -> None:
+    def test_an_attention_only_model_has_no_states(self) -> None:
         plain = replace(shape(DENSE), state_size=0, inner_size=0, group_count=0, conv_kernel=0, attention_layers=64)
         assert recurrent_bytes(plain, slots=4, draft=2) == 0
 
-    def test_there_is_no_cache_of_a_type_that_the_engine_has_not(self) -> None:
+    def test_a_cache_type_unknown_to_the_engine_is_refused(self) -> None:
         with pytest.raises(BadOption, match="iq4_nl"):
             estimate_memory(shape(MOE), weights(MOE, "UD-Q3_K_XL"), PlanSettings(32_768, "iq4_nl"))
 
@@ -164,7 +164,7 @@ class TestPresets:
     """The figures beside the presets come from facts/models.md section 5, another implementation of the formula."""
 
     @pytest.mark.parametrize(("entry", "preset"), PRESETS)
-    def test_what_a_preset_says_is_what_is_estimated(self, entry: ModelEntry, preset: Preset) -> None:
+    def test_the_estimate_uses_the_values_of_a_preset(self, entry: ModelEntry, preset: Preset) -> None:
         file = entry.file(preset.quant)
         assert file is not None
         if file.size_bytes is None:
@@ -205,9 +205,7 @@ MODELS = st.sampled_from([(MOE.id, "UD-Q3_K_XL"), (MOE.id, "UD-Q4_K_XL"), (DENSE
 class TestAnySetting:
     @settings(deadline=None, derandomize=True, max_examples=150)
     @given(model=MODELS, setting=SETTINGS)
-    def test_the_parts_are_never_negative_and_make_the_total(
-        self, model: tuple[str, str], setting: PlanSettings
-    ) -> None:
+    def test_parts_are_never_negative_and_sum_to_the_total(self, model: tuple[str, str], setting: PlanSettings) -> None:
         entry = CATALOGUE.find(model[0])
         found = estimate_memory(shape(entry), weights(entry, model[1]), setting)
         sizes = found.parts.as_dict()
@@ -219,9 +217,7 @@ class TestAnySetting:
 
     @settings(deadline=None, derandomize=True, max_examples=100)
     @given(model=MODELS, setting=SETTINGS)
-    def test_weights_are_on_the_gpu_or_on_the_host_and_nowhere_twice(
-        self, model: tuple[str, str], setting: PlanSettings
-    ) -> None:
+    def test_weights_are_counted_once_on_gpu_or_host(self, model: tuple[str, str], setting: PlanSettings) -> None:
         entry = CATALOGUE.find(model[0])
         known = weights(entry, model[1])
         heads = known.heads if setting.draft else ()
@@ -233,7 +229,7 @@ class TestAnySetting:
 
     @settings(deadline=None, derandomize=True, max_examples=100)
     @given(model=MODELS, setting=SETTINGS)
-    def test_a_longer_context_more_drafts_and_more_slots_never_take_less(
+    def test_a_longer_context_more_drafts_and_more_slots_never_take_less_memory(
         self, model: tuple[str, str], setting: PlanSettings
     ) -> None:
         entry = CATALOGUE.find(model[0])
@@ -266,12 +262,12 @@ class TestAnySetting:
         assert mib(compute("bf16") - compute("f16")) > 100
         assert compute("bf16", "vulkan") == compute("f16", "vulkan")
 
-    def test_every_gpu_has_a_driver_s_share(self) -> None:
+    def test_every_gpu_has_an_overhead(self) -> None:
         for gpus in (1, 2, 3):
             assert parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536, gpus=gpus)).overhead == gpus * 330 * MIB
         assert parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536, gpus=2, backend="cpu")).overhead == 240 * MIB
 
-    def test_a_projector_and_a_draft_in_a_file_of_its_own_are_counted(self) -> None:
+    def test_a_projector_and_a_separate_draft_are_counted(self) -> None:
         plain = parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536))
         # mmproj-F16: 858 MiB of weights, and buffers of its encoder that nobody has measured.
         seeing = parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536, mmproj_bytes=899_283_584))
@@ -279,13 +275,13 @@ class TestAnySetting:
         beside = parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536, draft_model_bytes=514_687_104))
         assert beside.total - plain.total >= 514_687_104
 
-    def test_a_model_without_a_head_takes_nothing_for_drafts(self) -> None:
+    def test_a_model_without_a_head_has_no_draft_memory(self) -> None:
         headless = replace(weights(MOE, "UD-Q3_K_XL"), heads=())
         without = replace(shape(MOE), mtp_layers=0)
         asked, plain = (estimate_memory(without, headless, PlanSettings(65_536, draft=draft)).parts for draft in (3, 0))
         assert asked == plain
 
-    def test_what_the_host_may_need_later(self) -> None:
+    def test_host_memory_that_may_be_used_later_is_counted(self) -> None:
         found = estimate_memory(
             shape(MOE), weights(MOE, "UD-Q4_K_XL"), PlanSettings(131_072, "q8_0", n_cpu_moe=30)
         ).host
@@ -295,7 +291,7 @@ class TestAnySetting:
         assert mib(found.weights) == pytest.approx(30 * 468 + 515.3, abs=2)
 
 
-def test_drafts_of_repeats_take_rows_of_logits_and_neither_states_nor_a_cache() -> None:
+def test_ngram_drafts_need_logits_but_no_states_or_cache() -> None:
     entry = CATALOGUE.find("qwen3.6-35b-a3b")
     off, on = (parts(entry, "UD-IQ3_S", PlanSettings(32_768, draft=draft, ngrams=True)) for draft in (0, 3))
     assert (on.recurrent, on.draft_kv, on.draft_compute) == (off.recurrent, 0, 0)
@@ -310,7 +306,7 @@ def cache_mib(model_id: str, setting: PlanSettings) -> float:
     return kv_bytes(shape(CATALOGUE.find(model_id)), setting) / MIB
 
 
-def test_latent_attention_caches_keys_alone_and_indexers_one_more_key() -> None:
+def test_latent_attention_caches_keys_only_and_indexers_one_more_key() -> None:
     """A log of GLM-5.2 (llama.cpp, 768,000 cells): 78 layers 65,812.50 MiB, "V (f16): 0.00 MiB", indexers 3,937.50."""
     assert cache_mib("glm-5.2", PlanSettings(768_000)) == 65_812.5 + 3_937.5
     assert cache_mib("glm-5.2", PlanSettings(524_288)) == 44_928 + 2_688
@@ -326,19 +322,19 @@ def test_every_other_layer_of_gpt_oss_has_a_window() -> None:
     assert cache_mib("gpt-oss-20b", PlanSettings(131_072, slots=4, kv_unified=True)) == 3_072 + 24
 
 
-def test_layers_that_share_a_cache_have_none_of_their_own() -> None:
+def test_layers_that_share_a_cache_have_none() -> None:
     """A log of Gemma 4 E4B (65,536 cells, q8_0): 544.00 MiB in 4 layers, 21.25 MiB in 20 with a window; 18 share."""
     assert cache_mib("gemma-4-e4b", PlanSettings(65_536, kv="q8_0")) == 544 + 21.25
 
 
-def test_small_delta_nets_keep_what_the_engine_prints() -> None:
+def test_states_of_small_delta_nets_equal_the_output_of_the_engine() -> None:
     """A log of Qwen3.5-0.8B (262,144 cells, 4 slots): KV 3,072.00 MiB in 6 layers, states 77.06 MiB."""
     small = shape(CATALOGUE.find("qwen3.5-0.8b"))
     assert kv_bytes(small, PlanSettings(262_144, slots=4, kv_unified=True)) / MIB == 3_072
     assert recurrent_bytes(small, slots=4, draft=0) / MIB == pytest.approx(77.06, abs=0.01)
 
 
-def test_mamba_layers_keep_states_and_feed_forward_layers_nothing() -> None:
+def test_mamba_layers_have_states_and_feed_forward_layers_nothing() -> None:
     """23 Mamba-2 layers of n_embd_r 3 x (4,096 + 2 x 8 x 128) and n_embd_s 128 x 4,096 (src/llama-hparams.cpp)."""
     nano = shape(CATALOGUE.find("nemotron-3-nano-30b-a3b"))
     assert (nano.attention_layers, nano.recurrent_layers, nano.expert_layers) == (6, 23, 23)
@@ -355,9 +351,7 @@ def test_mamba_layers_keep_states_and_feed_forward_layers_nothing() -> None:
         ("gemma-4-31b", "UD-Q6_K_XL", PlanSettings(8_192, kv="q8_0", draft=0), 27.3),
     ],
 )
-def test_a_total_that_somebody_published_lies_in_the_range(
-    model_id: str, quant: str, setting: PlanSettings, gib: float
-) -> None:
+def test_a_published_total_is_in_the_range(model_id: str, quant: str, setting: PlanSettings, gib: float) -> None:
     entry = CATALOGUE.find(model_id)
     file = entry.file(quant) or ModelFile(quant=quant, file="not listed")
     found = weights_by_rules(entry, file, shape(entry))

@@ -7,7 +7,7 @@ from launcher.models.overhead import USUAL_MIB, expected_overhead_mib, read_over
 from launcher.models.situation import describe_machine, describe_unified_machine
 
 
-def test_a_published_run_tells_it() -> None:
+def test_a_published_run_gives_the_overhead() -> None:
     card = find_card("5090")
     assert expected_overhead_mib("cuda", card) == 606
     assert expected_overhead_mib("cuda", card, system="linux", driver="595.97") == 570
@@ -19,7 +19,7 @@ def test_a_published_run_tells_it() -> None:
     assert expected_overhead_mib("vulkan", r9700, system="windows") == 126
 
 
-def test_without_one_it_grows_with_the_card() -> None:
+def test_without_a_published_run_the_overhead_grows_with_the_card() -> None:
     sizes = [expected_overhead_mib("cuda", find_card(name)) for name in ("3060 12GB", "4070 Ti", "4090", "PRO 6000")]
     assert sizes == sorted(sizes)
     assert 150 < sizes[0] < 200
@@ -28,7 +28,7 @@ def test_without_one_it_grows_with_the_card() -> None:
     assert expected_overhead_mib("cpu", find_card("5090")) == USUAL_MIB["cpu"] == 240
 
 
-def test_every_row_is_of_a_known_card_and_near_what_its_size_tells() -> None:
+def test_every_row_is_for_a_known_card_and_near_the_formula() -> None:
     cards = {card.name: card for card in list_cards()}
     assert len(read_overheads()) >= 15
     for row in read_overheads():
@@ -39,12 +39,12 @@ def test_every_row_is_of_a_known_card_and_near_what_its_size_tells() -> None:
             assert 93 + 3.04 * card.multiprocessors == pytest.approx(int(row["overhead_mib"]), abs=65), row
 
 
-def test_every_card_of_nvidia_has_its_multiprocessors() -> None:
+def test_every_nvidia_card_has_its_multiprocessors() -> None:
     for card in list_cards():
         assert (card.multiprocessors > 0) == card.name.startswith(("NVIDIA", "Tesla")), card.name
 
 
-def test_a_described_machine_has_that_of_each_card() -> None:
+def test_a_described_machine_has_the_overhead_of_each_card() -> None:
     assert describe_machine(32, card=find_card("5090")).overheads_mib == (606,)
     assert describe_machine((24, 12)).overheads_mib == (352, 178)  # a 3090 and a 3060
     assert describe_machine(24, card=find_card("7900 XTX"), backend="rocm").overheads_mib == (656,)

@@ -61,7 +61,7 @@ def only_problem(catalogue: Catalogue) -> tuple[str, int | None, str, str]:
     return problem.file.name, problem.line, problem.field, problem.reason
 
 
-def test_without_own_files_there_is_nothing_to_say() -> None:
+def test_without_files_of_the_user_there_are_no_problems() -> None:
     assert load_catalogue().problems == ()
 
 
@@ -78,7 +78,7 @@ def test_an_own_model_joins_the_catalogue(home: Path) -> None:
     assert mine.files[1].size_bytes is None
 
 
-def test_a_home_that_does_not_exist_is_a_folder_s_name() -> None:
+def test_a_tilde_with_an_unknown_user_is_a_folder_name() -> None:
     folder = write("models", MODEL.replace("~/", "~nobody-of-that-name/")).parent
     expected = folder / "~nobody-of-that-name" / "mine-Q8_0.gguf"
     assert load_catalogue().find("mine").files[1].file == str(expected)
@@ -101,7 +101,7 @@ def test_own_presets_come_first_and_say_whose_they_are() -> None:
     assert tuple(rest) == shipped
 
 
-def test_the_examples_of_the_documentation_are_right() -> None:
+def test_documented_examples_are_valid() -> None:
     text = (ROOT / "docs" / "models.md").read_text("utf-8")
     models, presets = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     write("models", models)
@@ -153,7 +153,7 @@ MODEL_FAULTS = [
 @pytest.mark.parametrize(
     ("text", "instead", "line", "field", "reason"), MODEL_FAULTS, ids=[f[1] or f[0] for f in MODEL_FAULTS]
 )
-def test_a_fault_is_recognised_by_line_and_field_and_the_rest_still_loads(
+def test_an_error_is_reported_by_line_and_field_and_the_rest_is_loaded(
     text: str, instead: str, line: int, field: str, reason: str
 ) -> None:
     assert MODEL.count(text) == 1
@@ -168,7 +168,7 @@ def test_a_fault_is_recognised_by_line_and_field_and_the_rest_still_loads(
     assert str(catalogue.problems[0]).startswith(f"{catalogue.problems[0].file}:{line}: ")
 
 
-def test_one_bad_model_does_not_take_its_neighbours_along() -> None:
+def test_one_invalid_model_does_not_affect_others() -> None:
     write("models", MODEL.replace('"mine"', '"bad one"') + MODEL)
     catalogue = load_catalogue()
     assert only_problem(catalogue)[:3] == ("own.toml", 2, "models[0].id")
@@ -181,7 +181,7 @@ def test_two_own_models_of_one_id_are_distinguished() -> None:
     assert only_problem(load_catalogue())[:3] == ("b.toml", 2, "models[0].id")
 
 
-def test_a_split_model_must_add_up() -> None:
+def test_parts_of_a_split_model_must_be_consistent() -> None:
     parts = '[{ file = "a.gguf", size_bytes = 400 }, { file = "b.gguf", size_bytes = 500 }]'
     write("models", MODEL.replace("size_bytes = 1_000", f"size_bytes = 1_000, parts = {parts}"))
     received = {(problem.field, problem.reason) for problem in load_catalogue().problems}
@@ -201,7 +201,7 @@ def test_a_split_model_must_add_up() -> None:
         ('model = "qwen3.6-35b-a3b-mtp"\nmemory', 'model = "qwen"\nmemory', 3, "presets[0].model", 'no model "qwen"'),
     ],
 )
-def test_a_bad_preset_is_left_out_alone(text: str, instead: str, line: int, field: str, reason: str) -> None:
+def test_only_an_invalid_preset_is_left_out(text: str, instead: str, line: int, field: str, reason: str) -> None:
     write("presets", PRESET.replace(text, instead))
     catalogue = load_catalogue()
     _, told_line, told_field, told_reason = only_problem(catalogue)
@@ -223,7 +223,7 @@ def test_a_bad_preset_is_left_out_alone(text: str, instead: str, line: int, fiel
         (b"[model]\n", 1, "did you mean models?"),
     ],
 )
-def test_a_file_that_is_none_is_a_problem_not_a_crash(content: bytes, line: int | None, reason: str) -> None:
+def test_an_invalid_file_is_a_problem_and_no_crash(content: bytes, line: int | None, reason: str) -> None:
     write("models", content)
     assert any(problem.line == line and reason in problem.reason for problem in load_catalogue().problems)
 
@@ -233,7 +233,7 @@ def test_a_file_that_cannot_be_read_is_a_problem() -> None:
     assert "cannot be read" in only_problem(load_catalogue())[3]
 
 
-def test_a_fault_in_a_text_of_many_lines_is_reported_where_it_begins() -> None:
+def test_an_error_in_a_multi_line_text_is_reported_at_its_first_line() -> None:
     text = 'a = 1\n\n# c\nb.c = """\none\ntwo\n"""\nd = [\n  1,\n  [2,\n   3],\n  { e = 4 },\n]\n[f."g h"]\n"i" = 5\n'
     assert find_line(text, ("b", "c")) == 4
     assert find_line(text, ("d",)) == 8
@@ -249,7 +249,7 @@ def test_a_fault_in_a_text_of_many_lines_is_reported_where_it_begins() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_whatever_is_written_the_shipped_models_load(
+def test_any_file_of_the_user_leaves_the_shipped_models(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     """Lines are lost, doubled, swapped and cut: never a crash, and every problem names a line of the file."""
@@ -300,7 +300,7 @@ def with_geometry(**changes: int) -> str:
     return MODEL + "\n[models.geometry]\n" + "\n".join(lines) + "\n"
 
 
-def test_a_geometry_of_the_user_s() -> None:
+def test_a_geometry_of_the_user_is_read() -> None:
     write("models", with_geometry())
     catalogue = load_catalogue()
     assert not catalogue.problems
@@ -322,7 +322,7 @@ def test_a_geometry_of_the_user_s() -> None:
         ("window_layers", 50, "should be at most the 48 layers of attention"),
     ],
 )
-def test_a_geometry_that_cannot_be_is_recognised_by_line(field: str, value: int, reason: str) -> None:
+def test_an_impossible_geometry_is_reported_by_line(field: str, value: int, reason: str) -> None:
     text = with_geometry(**{field: value})
     write("models", text)
     problem = load_catalogue().problems[0]

@@ -41,7 +41,7 @@ BALANCED = {
 
 
 @pytest.mark.parametrize("size", BALANCED)
-def test_the_default_of_each_size(size: int) -> None:
+def test_the_default_model_for_each_size(size: int) -> None:
     first = plans(describe_machine(size))[0]
     assert (first.entry.id, first.file.quant, first.setting.kv) == (MOE, *BALANCED[size])
     assert first.setting.context >= (262_144 if size >= 24 else 32_768)
@@ -60,7 +60,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("size", PUBLISHED)
-def test_as_published_is_as_it_was_published(size: int) -> None:
+def test_as_published_uses_the_published_settings(size: int) -> None:
     found = plans(describe_machine(size), PlanCriteria(intent="as-published"))
     received = [
         (
@@ -78,7 +78,7 @@ def test_as_published_is_as_it_was_published(size: int) -> None:
     assert all(each.mark == "measured" for each in found)
 
 
-def test_as_published_is_not_shrunk_where_it_does_not_fit() -> None:
+def test_as_published_does_not_shrink_settings() -> None:
     first = plans(describe_machine(8), PlanCriteria(intent="as-published"))[0]
     assert (first.status, first.setting.n_cpu_moe, first.setting.context) == (Status.TOO_BIG, 30, 131_072)
     assert any("can start it anyway" in caution for caution in first.cautions)
@@ -87,7 +87,7 @@ def test_as_published_is_not_shrunk_where_it_does_not_fit() -> None:
 @pytest.mark.cases(10)
 @pytest.mark.parametrize("intent", INTENTS)
 @pytest.mark.parametrize("size", SIZES)
-def test_what_a_status_says_is_true(size: int, intent: Intent) -> None:
+def test_each_status_is_true(size: int, intent: Intent) -> None:
     for headless in (False, True):
         for plan in plans(describe_machine(size, headless=headless), PlanCriteria(intent=intent)):
             fits, required = plan.required_mib <= plan.free_mib, plan.required_mib
@@ -102,7 +102,7 @@ def test_what_a_status_says_is_true(size: int, intent: Intent) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_no_plan_is_reported_twice_and_those_to_propose_come_first(size: int) -> None:
+def test_plans_are_unique_and_proposed_ones_come_first(size: int) -> None:
     for intent in INTENTS:
         found = plans(describe_machine(size), PlanCriteria(intent=intent))
         received = [(plan.entry.id, plan.file.quant, plan.setting) for plan in found]
@@ -116,12 +116,12 @@ def test_no_plan_is_reported_twice_and_those_to_propose_come_first(size: int) ->
 
 
 class TestFreeMemory:
-    def test_a_card_that_is_half_taken_gets_the_plan_of_a_smaller_one(self) -> None:
+    def test_a_half_used_card_gets_the_plan_of_a_smaller_one(self) -> None:
         first = plans(describe_machine(24, free_mib=12_000))[0]
         assert first.entry.id == MOE
         assert first.status is Status.OFFLOADS
 
-    def test_a_file_that_fits_comes_before_a_larger_one_that_loses_its_experts(self) -> None:
+    def test_a_file_that_fits_comes_before_a_larger_one_with_experts_on_the_host(self) -> None:
         found = plans(describe_machine(24, free_mib=16_000), PlanCriteria(model=MOE))
         assert found[0].status in (Status.FITS, Status.TIGHT)
         larger = [plan for plan in found if plan.file.bits and plan.file.bits > 4]
@@ -133,7 +133,7 @@ class TestFreeMemory:
         intent=st.sampled_from(INTENTS),
         share=st.tuples(st.floats(0.05, 1), st.floats(0.05, 1)),
     )
-    def test_with_more_free_the_same_file_never_fits_worse(
+    def test_with_more_free_memory_the_same_file_never_fits_worse(
         self, size: int, intent: Intent, share: tuple[float, float]
     ) -> None:
         less, more = sorted(int(size * 1_024 * each) for each in share)
@@ -150,7 +150,7 @@ class TestFreeMemory:
         assert all(after[key] >= before[key] for key in before.keys() & after.keys())
         assert max(after.values()) >= max(before.values())
 
-    def test_with_nothing_free_there_are_plans_that_say_so(self) -> None:
+    def test_without_free_memory_plans_are_too_big(self) -> None:
         for plan in plans(describe_machine(24, free_mib=0)):
             assert plan.status is Status.TOO_BIG
             assert any(f"{plan.required_mib:,} MiB are missing" in reason for reason in plan.reasons)
@@ -158,7 +158,7 @@ class TestFreeMemory:
 
 
 class TestHostMemory:
-    def test_little_of_it_brings_the_smaller_file_or_another_model_first(self) -> None:
+    def test_little_host_memory_prefers_a_smaller_file_or_another_model(self) -> None:
         sizes = [plans(describe_machine(12, host_gib=host))[0].file.size_bytes or 0 for host in (64, 24, 16)]
         assert sizes == sorted(sizes, reverse=True)
         assert sizes[0] > sizes[-1]
@@ -166,7 +166,7 @@ class TestHostMemory:
         assert first.entry.id != MOE
         assert first.status in (Status.FITS, Status.TIGHT)
 
-    def test_what_happens_when_it_is_short_is_reported(self) -> None:
+    def test_too_little_host_memory_is_explained(self) -> None:
         short = plans(describe_machine(12, host_gib=8), PlanCriteria(model=MOE, quant="UD-Q4_K_XL"))[0]
         assert short.host_short
         assert (short.status, short.group) == (Status.TOO_BIG, 2)
@@ -177,12 +177,12 @@ class TestHostMemory:
         assert not enough.host_short
         assert not any("host" in caution.lower() for caution in enough.cautions)
 
-    def test_what_is_not_known_is_not_called_short(self) -> None:
+    def test_unknown_host_memory_is_not_reported_as_short(self) -> None:
         first = plans(describe_machine(12))[0]
         assert not first.host_short
         assert any("is unknown" in caution for caution in first.cautions)
 
-    def test_long_use_is_limited_to_what_the_host_can_spare(self) -> None:
+    def test_caches_are_limited_to_free_host_memory(self) -> None:
         first = plans(describe_machine(12, host_gib=32))[0]
         assert not first.host_short
         assert first.setting.cache_ram in (1_024, 2_048, 4_096)
@@ -193,7 +193,7 @@ class TestHostMemory:
 
 
 class TestMachines:
-    def test_without_a_gpu_the_context_is_one_that_a_processor_can_read(self) -> None:
+    def test_without_a_gpu_the_context_is_limited_to_what_a_cpu_can_read(self) -> None:
         machine = Machine(replace(read_host(), available_bytes=40 * GIB), (), "No driver.", {}, (), ())
         first = plans(make_situation(machine))[0]
         assert (first.setting.backend, first.setting.context, first.setting.n_cpu_moe) == ("cpu", 32_768, 0)
@@ -202,7 +202,7 @@ class TestMachines:
         assert any("Without a GPU" in caution for caution in first.cautions)
         assert not any("GPU memory" in reason for reason in first.reasons)
 
-    def test_over_two_gpus(self) -> None:
+    def test_a_model_is_planned_over_two_gpus(self) -> None:
         card = Gpu("nvidia", 0, "NVIDIA GeForce RTX 3090", "GPU-0", 24 * GIB, free_bytes=23 * GIB, unified=False)
         machine = Machine(read_host(), (card, replace(card, index=1, id="GPU-1")), None, {}, (), ())
         first = plans(make_situation(machine, headless=True))[0]
@@ -215,20 +215,20 @@ class TestMachines:
         assert any("The layers are split over 2 GPUs" in caution for caution in first.cautions)
         assert any(result.gpu == "2x RTX 3090" for result in first.evidence)
 
-    def test_memory_shared_with_the_host_is_a_reason_to_measure_mtp(self) -> None:
+    def test_unified_memory_is_a_reason_to_measure_mtp(self) -> None:
         first = plans(replace(describe_machine(64, backend="vulkan"), unified=True))[0]
         assert any("share host memory" in caution for caution in first.cautions)
 
     @pytest.mark.cases(3)
     @pytest.mark.parametrize("size", [0.5, 1, 2, 4, 6, 7.75, 139.8, 4_096])
-    def test_sizes_between_and_beyond_the_usual(self, size: float) -> None:
+    def test_unusual_sizes_are_planned(self, size: float) -> None:
         for intent in INTENTS:
             assert plans(describe_machine(size), PlanCriteria(intent=intent))
         if size >= 2:
             assert plans(describe_machine(size))[0].group == 0
 
 
-def test_a_known_file_s_name_is_what_estimate_takes() -> None:
+def test_the_name_of_a_planned_file_is_accepted_by_estimate() -> None:
     plan = plans(describe_machine(24))[0]
     assert estimate_argument(plan.entry, plan.file) == (
         "unsloth/Qwen3.6-35B-A3B-MTP-GGUF@5bc3e238d916f48a861bac2f8a1990a0e9b7e98d:Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf"

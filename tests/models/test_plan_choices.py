@@ -26,7 +26,7 @@ def first(size: float, wish: PlanCriteria, **machine: object) -> Plan:
 
 
 @pytest.mark.parametrize("model_id", [MOE, OLDER, DENSE, SMALL])
-def test_the_best_quality_hardly_falls_with_a_larger_card(model_id: str) -> None:
+def test_a_larger_card_has_almost_never_a_worse_best_quality(model_id: str) -> None:
     """A card of another generation may be slower, and then a file of a few per cent fewer bits is better."""
     found = [first(size, PlanCriteria(model=model_id, intent="best-quality")) for size in (24, 32, 40, 48, 80)]
     weights = [size.size_bytes for plan in found if (size := expect_size(plan.entry, plan.file))]
@@ -35,7 +35,7 @@ def test_the_best_quality_hardly_falls_with_a_larger_card(model_id: str) -> None
 
 
 class TestExpertsOnTheHost:
-    def test_layers_that_would_fit_the_gpu_are_reported(self) -> None:
+    def test_a_useless_move_of_experts_is_reported(self) -> None:
         found = first(24, PlanCriteria(model=MOE, quant="UD-Q3_K_XL", n_cpu_moe=7))
         (sentence,) = [reason for reason in found.reasons if "more layer" in reason]
         least = int(sentence.rsplit("--n-cpu-moe ", 1)[1].rstrip("."))
@@ -47,19 +47,19 @@ class TestExpertsOnTheHost:
         assert not any("more layer" in reason for reason in enough.reasons)
         assert not any("With MTP off the experts of" in caution for caution in found.cautions)  # MTP evicts none
 
-    def test_layers_that_must_be_there_are_not(self) -> None:
+    def test_a_needed_move_of_experts_is_not_reported(self) -> None:
         best = first(12, PlanCriteria(model=MOE))
         found = first(12, PlanCriteria(model=MOE, quant=best.file.quant, n_cpu_moe=best.setting.n_cpu_moe))
         assert not any("more layer" in reason for reason in found.reasons)
 
-    def test_more_layers_than_there_are_is_reported(self) -> None:
+    def test_more_layers_than_the_model_has_are_reported(self) -> None:
         found = first(24, PlanCriteria(model=MOE, n_cpu_moe=1_000))
         assert found.setting.n_cpu_moe == 41
         assert any("--n-cpu-moe 1000 is reduced to 41" in reason for reason in found.reasons)
 
 
 class TestHostMemory:
-    def test_on_a_processor_what_long_use_adds_is_named_and_judged(self) -> None:
+    def test_without_a_gpu_caches_are_named_and_counted(self) -> None:
         # 8,192 MiB are --cache-ram's default; 32 checkpoints of 62.8 MiB each. With 24 GB both are limited.
         for host_gib, cached, checkpoints in ((24, "1,024", "1,005"), (256, "8,192", "2,010")):
             found = first(8, PlanCriteria(model=MOE, quant="UD-IQ3_XXS"), backend="cpu", host_gib=host_gib)
@@ -69,7 +69,7 @@ class TestHostMemory:
             assert f"{checkpoints} MiB of context checkpoints" in sentence
             assert sentence.endswith(f"; {spare:,} MiB stay free.")
 
-    def test_it_is_judged_where_nothing_is_offloaded_too(self) -> None:
+    def test_host_memory_is_judged_without_offloaded_experts(self) -> None:
         assert first(24, PlanCriteria(model=MOE), host_gib=64).cautions == first(24, PlanCriteria(model=MOE)).cautions
         later = first(24, PlanCriteria(model=MOE), host_gib=8)
         assert not later.host_short
@@ -83,14 +83,14 @@ class TestHostMemory:
         assert (short.status, short.host_short, short.group) == (Status.TOO_BIG, True, 2)
         assert any("Not enough host memory" in each and "1,536 MiB are available" in each for each in short.cautions)
 
-    def test_how_it_is_counted_is_reported(self) -> None:
+    def test_the_usable_host_memory_is_explained(self) -> None:
         for backend in ("cuda", "cpu"):
             notes = describe_machine(24, host_gib=32, backend=backend).notes  # type: ignore[arg-type]
             assert "The plan uses up to 24,576 MiB of 32 GiB host memory and leaves a quarter to the system." in notes
 
 
 @pytest.mark.parametrize(("kv", "slow"), [("q5_1", True), ("q5_0", True), ("q4_1", True), ("q8_0", False)])
-def test_caches_without_a_fast_kernel_on_cuda(kv: str, slow: bool) -> None:
+def test_cache_types_without_a_fast_kernel_on_cuda_are_refused(kv: str, slow: bool) -> None:
     def warned(backend: str) -> bool:
         cautions = first(24, PlanCriteria(model=MOE, kv=kv), backend=backend).cautions
         return any("no fast attention" in caution for caution in cautions)
@@ -98,7 +98,7 @@ def test_caches_without_a_fast_kernel_on_cuda(kv: str, slow: bool) -> None:
     assert (warned("cuda"), warned("rocm"), warned("vulkan")) == (slow, slow, False)
 
 
-def test_a_draft_of_its_own_is_counted_whole_once_its_header_is_known(tmp_path: Path) -> None:
+def test_a_separate_draft_is_counted_exactly_once_its_header_is_known(tmp_path: Path) -> None:
     """Gemma 4's assistant: 118.50 MiB of buffers for 32,768 tokens on CUDA (recorded from b11434), no cache."""
     for name in ("gemma4-31b-iq4_xs", "gemma4-31b-draft-q8_0"):
         write(tmp_path / f"{name}.gguf", name, model(name))

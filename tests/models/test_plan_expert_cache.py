@@ -21,7 +21,7 @@ def plan(situation: Situation, criteria: PlanCriteria = QUANT) -> Plan:
     return make_plans(load_catalogue(), situation, criteria)[0]
 
 
-def test_it_replaces_the_experts_on_the_card_where_that_is_faster() -> None:
+def test_an_expert_cache_is_planned_where_it_is_faster_than_layers_on_the_gpu() -> None:
     without, cached = plan(machine(has_expert_cache=False)), plan(machine())
     assert (without.setting.moe_cache_mib, without.status) == (None, Status.OFFLOADS)
     assert (cached.setting.n_cpu_moe, cached.status) == (40, Status.OFFLOADS)
@@ -44,7 +44,7 @@ def test_it_replaces_the_experts_on_the_card_where_that_is_faster() -> None:
     assert any("in this order: expert cache, " in reason for reason in cached.reasons)
 
 
-def test_an_engine_without_one_is_reported_what_one_could_do() -> None:
+def test_an_engine_without_an_expert_cache_gets_a_note() -> None:
     without, cached = plan(machine(has_expert_cache=False)), plan(machine())
     assert without.forecast is not None
     assert cached.forecast is not None
@@ -57,7 +57,7 @@ def test_an_engine_without_one_is_reported_what_one_could_do() -> None:
         assert not any("expert cache" in reason for reason in plan(situation).reasons)
 
 
-def test_what_is_left_beside_the_experts_that_the_user_wants_on_the_host() -> None:
+def test_the_cache_uses_memory_left_by_a_users_choice() -> None:
     found = plan(machine(16), replace(QUANT, n_cpu_moe=40))
     assert found.setting.n_cpu_moe == 40
     assert (found.setting.moe_cache_mib or 0) > 8_192
@@ -77,17 +77,19 @@ def test_what_is_left_beside_the_experts_that_the_user_wants_on_the_host() -> No
         (replace(describe_machine((6, 6), host_gib=64), has_expert_cache=True), QUANT, None),
     ],
 )
-def test_where_none_is_chosen(situation: Situation, criteria: PlanCriteria, cache: int | None) -> None:
+def test_no_expert_cache_is_planned_without_need(
+    situation: Situation, criteria: PlanCriteria, cache: int | None
+) -> None:
     assert plan(situation, criteria).setting.moe_cache_mib == cache
 
 
-def test_a_cache_that_hardly_helps_is_left_out() -> None:
+def test_a_cache_with_little_gain_is_left_out() -> None:
     found = plan(machine(6))
     assert found.status is Status.OFFLOADS
     assert found.setting.moe_cache_mib is None
 
 
-def test_it_is_on_the_first_card() -> None:
+def test_the_cache_is_on_the_first_card() -> None:
     entry = load_catalogue().find("qwen3.6-35b-a3b-mtp")
     pair = plan(describe_machine((6, 6), host_gib=64))
     assert pair.setting.gpus == 2

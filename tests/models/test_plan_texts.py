@@ -36,7 +36,7 @@ class TestTexts:
         return found
 
     @pytest.mark.thorough
-    def test_each_is_a_sentence_and_none_is_reported_twice(self) -> None:
+    def test_each_reason_is_a_sentence_and_unique(self) -> None:
         for plan in self.every():
             texts = [*plan.reasons, *plan.cautions]
             assert len(texts) == len(set(texts))
@@ -55,7 +55,7 @@ class TestTexts:
             if plan.entry.id == MOE:
                 assert len(quality) == weak + (plan.setting.kv == "q4_0"), plan.file.quant
 
-    def test_q4_0_is_called_the_only_cache_that_fits_only_where_it_is(self) -> None:
+    def test_q4_0_is_called_the_only_cache_that_fits_only_if_that_is_true(self) -> None:
         for plan in self.every():
             if "Only a q4_0 KV cache leaves room for this context." in plan.reasons:
                 wish = PlanCriteria(model=plan.entry.id, quant=plan.file.quant, kv="q8_0", context=plan.setting.context)
@@ -63,7 +63,7 @@ class TestTexts:
                 larger = make_plans(CATALOGUE, describe_machine(4_096, backend=plan.setting.backend), wish)[0]
                 assert larger.required_mib > plan.free_mib - plan.margin_mib // 2
 
-    def test_the_draft_is_explained_by_what_people_ran(self) -> None:
+    def test_the_draft_length_is_explained_by_published_runs(self) -> None:
         first = plans(describe_machine(24))[0]
         (sentence,) = [reason for reason in first.reasons if reason.startswith("Draft 2 was used in ")]
         runs = {
@@ -74,7 +74,7 @@ class TestTexts:
         twos = [run for run in runs if run[3] == 2]
         assert sentence == f"Draft 2 was used in {len(twos)} of the {len(runs)} published runs of this model."
 
-    def test_what_was_given_up_is_reported(self) -> None:
+    def test_reductions_are_reported(self) -> None:
         """Experts that the user keeps on the GPU leave no room: the smallest file is shrunk in vain."""
         first = plans(describe_machine(8), PlanCriteria(model=MOE, n_cpu_moe=0))[0]
         assert first.status is Status.TOO_BIG
@@ -82,18 +82,18 @@ class TestTexts:
 
 
 class TestMarks:
-    def test_a_file_that_was_run_on_a_card_of_this_size_is_measured(self) -> None:
+    def test_a_file_with_a_run_on_such_a_card_counts_as_measured(self) -> None:
         assert plans(describe_machine(24))[0].mark == "measured"
         assert plans(describe_machine(48))[0].mark == "derived"
 
     @pytest.mark.parametrize("size_gb", [8, 12, 24])
-    def test_the_memory_that_is_named_is_this_machine_s(self, size_gb: int) -> None:
+    def test_the_memory_in_a_text_is_that_of_this_machine(self, size_gb: int) -> None:
         plan = plans(describe_machine(size_gb), PlanCriteria(model="qwen3.5-9b-mtp"))[0]
         assert plan.reasons[0] == (
             f"{plan.file.quant} is the best balance of quality, context and speed in {size_gb} GB."
         )
 
-    def test_a_published_setting_has_its_note_while_it_is_left_as_it_was(self) -> None:
+    def test_a_published_setting_has_its_note_until_it_is_changed(self) -> None:
         for change, kept in (({}, True), ({"kv": "q8_0"}, False), ({"draft": 2}, False), ({"ubatch": 256}, False)):
             wish = PlanCriteria(MOE, intent="as-published", quant="UD-Q3_K_XL", **change)  # type: ignore[arg-type]
             plan = plans(describe_machine(24), wish)[0]
@@ -109,27 +109,27 @@ class TestTrainedLength:
         entry = replace(CATALOGUE.find(NINE), presets=(), native_context=32_768)
         return make_plans(Catalogue((entry,)), describe_machine(size_gb), PlanCriteria(model=NINE, **wish))[0]  # type: ignore[arg-type]
 
-    def test_each_slot_gets_it(self) -> None:
+    def test_each_slot_has_the_whole_trained_context(self) -> None:
         found = self.planned(48, slots=4)
         assert found.setting.context == 4 * 32_768
         text = "Each slot has the full trained context of 32,768 tokens."
         assert text in found.reasons
         assert not any("RoPE" in caution for caution in found.cautions)
 
-    def test_one_cache_for_all_slots_is_no_longer(self) -> None:
+    def test_a_unified_cache_is_as_long_as_one_slot(self) -> None:
         found = self.planned(48, slots=4, kv_unified=True)
         assert found.setting.context == 32_768
         assert not any("tokens for each" in reason for reason in found.reasons)
         longer = self.planned(48, slots=4, kv_unified=True, context=65_536)
         assert any("add `-- --rope-scaling yarn`" in caution for caution in longer.cautions)
 
-    def test_what_is_too_big_has_no_longest_context_that_fits(self) -> None:
+    def test_a_plan_that_is_too_big_names_no_longest_context(self) -> None:
         found = self.planned(2)
         assert found.status is Status.TOO_BIG
         assert not any("longest that fits" in reason for reason in found.reasons)
 
 
-def test_one_layer_is_one_layer() -> None:
+def test_singular_and_plural_of_layers() -> None:
     (sentence,) = [
         reason
         for reason in plans(describe_machine(24), PlanCriteria(model=MOE, n_cpu_moe=1))[0].reasons

@@ -42,7 +42,7 @@ def plans(situation: Situation, wish: PlanCriteria | None = None) -> tuple[Plan,
     backend=st.sampled_from(["cuda", "vulkan", "metal", "cpu"]),
 )
 @pytest.mark.thorough
-def test_what_is_fixed_is_kept_whatever_else_is_asked(
+def test_settings_of_the_user_are_kept_with_all_other_criteria(
     wish: PlanCriteria, size: float, host: float | None, backend: str
 ) -> None:
     if backend == "cpu":
@@ -60,13 +60,13 @@ def test_what_is_fixed_is_kept_whatever_else_is_asked(
         assert plan.required_mib > 0
 
 
-def test_nothing_is_shrunk_that_is_fixed() -> None:
+def test_settings_of_the_user_are_not_reduced() -> None:
     wish = PlanCriteria(model=MOE, quant="UD-Q3_K_XL", context=262_144, kv="f16", ubatch=2_048, n_cpu_moe=0)
     (only,) = plans(describe_machine(16), wish)
     assert (only.status, only.setting.context, only.setting.kv) == (Status.TOO_BIG, 262_144, "f16")
 
 
-def test_experts_are_left_alone_where_there_are_none() -> None:
+def test_moving_experts_is_ignored_for_a_dense_model() -> None:
     first = plans(describe_machine(24), PlanCriteria(model=DENSE, n_cpu_moe=10))[0]
     assert (first.setting.n_cpu_moe, first.status) == (0, Status.FITS)
     assert "A dense model has no routed experts: --n-cpu-moe is ignored." in first.reasons
@@ -75,7 +75,7 @@ def test_experts_are_left_alone_where_there_are_none() -> None:
     assert any("--n-cpu-moe is ignored" in reason for reason in on_cpu.reasons)
 
 
-def test_without_mtp() -> None:
+def test_plans_without_mtp_need_less_memory() -> None:
     same = PlanCriteria(model=MOE, quant="UD-Q3_K_XL", context=262_144, kv="q8_0", ubatch=256)
     on, off = (plans(describe_machine(24), replace(same, draft=draft))[0] for draft in (2, 0))
     assert off.estimate.parts.draft_kv == off.estimate.parts.draft_compute == 0
@@ -84,7 +84,7 @@ def test_without_mtp() -> None:
     assert "MTP is off, as you chose." in off.reasons
 
 
-def test_a_file_that_lost_its_head_is_planned_without_drafts() -> None:
+def test_a_file_without_its_head_is_planned_without_drafts() -> None:
     first = plans(describe_machine(24), PlanCriteria(model=DENSE, quant="UD-IQ2_XXS"))[0]
     assert first.setting.draft == 0
     assert "This file has no MTP head." in first.reasons
@@ -103,18 +103,18 @@ def test_slots_share_the_context_and_multiply_the_states() -> None:
     assert "The 4 slots share the context: 65,536 tokens for each." in four.reasons
 
 
-def test_several_users_get_as_many_slots_as_are_asked_for() -> None:
+def test_the_requested_number_of_slots_is_planned() -> None:
     found = plans(describe_machine(80), PlanCriteria(model=MOE, slots=4))
     assert all(plan.setting.slots == 4 for plan in found)
     assert all(plan.setting.slots == 1 for plan in plans(describe_machine(80)))
 
 
-def test_more_context_than_the_model_was_trained_for_is_a_caution() -> None:
+def test_more_context_than_the_trained_one_is_warned_about() -> None:
     first = plans(describe_machine(80), PlanCriteria(model=DENSE, context=1_000_000))[0]
     assert any("trained for 262,144 tokens" in caution for caution in first.cautions)
 
 
-def test_a_quantisation_may_be_any_model_s() -> None:
+def test_a_quantisation_selects_files_of_any_model() -> None:
     found = plans(describe_machine(24), PlanCriteria(quant="ud-q4_k_m"))
     assert [plan.entry.id for plan in found][:2] == [MOE, DENSE]
     assert {plan.file.quant for plan in found} == {"UD-Q4_K_M"}
@@ -128,14 +128,14 @@ def test_a_quantisation_may_be_any_model_s() -> None:
         (PlanCriteria(quant="UD-Q3_KXL"), "No model has UD-Q3_KXL", "UD-Q3_K_XL"),
     ],
 )
-def test_an_unknown_name_is_answered_with_those_alike(wish: PlanCriteria, expected: str, meant: str) -> None:
+def test_an_unknown_name_is_refused_with_similar_ones(wish: PlanCriteria, expected: str, meant: str) -> None:
     with pytest.raises(ModelUnknown, match=expected) as wrong:
         plans(describe_machine(24), wish)
     assert meant in wrong.value.hint
 
 
 @pytest.mark.parametrize(("kv", "meant"), [("Q8_0", "q8_0"), ("q8", "q8_0"), ("fp16", "f16")])
-def test_an_unknown_kv_type_is_answered_with_those_alike(kv: str, meant: str) -> None:
+def test_an_unknown_kv_type_is_refused_with_similar_ones(kv: str, meant: str) -> None:
     with pytest.raises(BadOption, match=f'no KV cache type "{kv}"') as wrong:
         plans(describe_machine(24), PlanCriteria(kv=kv))
     assert f"Did you mean {meant}?" in wrong.value.hint

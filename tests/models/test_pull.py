@@ -52,7 +52,7 @@ HEAD = small(name for name in BIG.tensors if name.startswith("blk.64.") or not n
 
 
 class TestHubFile:
-    async def test_it_is_fetched_verified_and_kept_in_the_library(
+    async def test_a_model_is_downloaded_verified_and_added_to_the_library(
         self, repo: str, hub: Hub, demo_model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("HF_TOKEN", "hf_consent")
@@ -72,7 +72,7 @@ class TestHubFile:
         assert summary is not None
         assert summary.geometry == DEMO.geometry
 
-    async def test_again_nothing_is_sent_and_nothing_is_read(self, repo: str, hub: Hub) -> None:
+    async def test_a_second_pull_downloads_and_reads_nothing(self, repo: str, hub: Hub) -> None:
         first = await get(f"{repo}:{FILE}")
         before = read_index()[0].hashes
         hub.requests()
@@ -82,16 +82,18 @@ class TestHubFile:
         assert again.path == first.path
         assert read_index()[0].hashes == before
 
-    async def test_into_a_folder_of_ones_own(self, repo: str, tmp_path: Path) -> None:
+    async def test_another_folder_can_be_named(self, repo: str, tmp_path: Path) -> None:
         pulled = await get(f"{repo}:{FILE}", to=tmp_path / "elsewhere")
         assert pulled.path == tmp_path / "elsewhere" / FILE
         assert not models_dir().exists()
 
-    async def test_the_folder_can_be_set(self, repo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_the_folder_can_be_configured(
+        self, repo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("MTP_LAUNCHER_MODELS", str(tmp_path / "models"))
         assert (await get(f"{repo}:{FILE}")).path == tmp_path / "models" / repo / FILE
 
-    async def test_another_file_in_its_place_is_not_overwritten(self, repo: str) -> None:
+    async def test_another_file_with_the_same_name_is_not_overwritten(self, repo: str) -> None:
         there = models_dir() / repo / FILE
         there.parent.mkdir(parents=True)
         there.write_bytes(b"mine")
@@ -107,7 +109,7 @@ class TestHubFile:
         assert not (models_dir() / repo / FILE).exists()
         assert read_index()[0].records == []
 
-    async def test_what_is_no_gguf_is_reported(self, repo: str, hub: Hub) -> None:
+    async def test_another_kind_of_file_is_reported(self, repo: str, hub: Hub) -> None:
         (hub.folder / repo / "page.gguf").write_bytes(b"<html>")
         with pytest.raises(ModelBroken):
             await get(f"{repo}:page.gguf")
@@ -122,11 +124,11 @@ class TestHubFile:
             await get("secret/model:x.gguf")
 
     @pytest.mark.parametrize("name", [":f16", ":F16", ""])
-    async def test_a_quantisation_in_place_of_a_name(self, name: str, repo: str) -> None:
+    async def test_a_quantisation_can_be_named_in_place_of_a_file(self, name: str, repo: str) -> None:
         assert (await get(f"{repo}{name}")).path.name == FILE
 
     @pytest.mark.parametrize("name", [":Q4_K_M", ""])
-    async def test_a_choice_is_left_to_the_user(self, name: str, repo: str, hub: Hub) -> None:
+    async def test_several_matching_files_are_listed(self, name: str, repo: str, hub: Hub) -> None:
         (hub.folder / repo / "demo-Q8_0.gguf").write_bytes(b"GGUF")
         (hub.folder / repo / "mmproj-F16.gguf").write_bytes(b"GGUF")
         with pytest.raises(ModelMissing) as caught:
@@ -140,7 +142,7 @@ class TestRateLimit:
         ("name", "status", "why"),
         [(f":{FILE}", 503, "HTTP status 503"), (":F16", 429, "received too many requests")],
     )
-    async def test_its_first_answer_is_waited_out_and_reported(
+    async def test_a_temporary_error_is_retried_and_reported(
         self, repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch, name: str, status: int, why: str
     ) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(f"{status}*1"))
@@ -156,7 +158,7 @@ class TestRateLimit:
         assert bool(notes) == (name == ":F16")  # for that the listing is asked for first
 
     @pytest.mark.parametrize("status", [429, 503])
-    async def test_in_the_end_it_is_reported_as_an_error(
+    async def test_a_persistent_error_is_reported(
         self, repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch, status: int
     ) -> None:
         meant = await asyncio.to_thread(parse_target, f"{repo}:{FILE}", catalogue())
@@ -167,7 +169,7 @@ class TestRateLimit:
         assert refused.value.status == status
         assert methods(hub) == [("hub", "HEAD")] * 2
 
-    async def test_other_answers_are_not_waited_out(self, repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_other_errors_are_not_retried(self, repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("502"))
         with pytest.raises(Refused, match="502"):
             await pull_model(await asyncio.to_thread(parse_target, f"{repo}:{FILE}", catalogue()), settings=PATIENT)
@@ -175,7 +177,7 @@ class TestRateLimit:
 
 
 class TestPauseAndResume:
-    async def test_what_had_arrived_is_not_sent_again(
+    async def test_received_data_is_not_downloaded_again(
         self, repo: str, hub: Hub, demo_model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
@@ -202,7 +204,7 @@ class TestPauseAndResume:
 
 
 class TestCatalogueModel:
-    async def test_it_is_found_by_its_id_afterwards(self, repo: str, demo_model: Path) -> None:
+    async def test_a_downloaded_model_is_found_by_its_id(self, repo: str, demo_model: Path) -> None:
         mine = entry(repo, files=(replace(entry(repo).files[0], sha256=sha256(demo_model)),))
         pulled = await get("mine:f16", mine)
         assert pulled.checked.problem is None
@@ -212,7 +214,7 @@ class TestCatalogueModel:
             assert found is not None
             assert found.path == pulled.path
 
-    async def test_another_upload_than_the_one_it_describes_is_refused(self, repo: str, hub: Hub) -> None:
+    async def test_a_file_that_differs_from_its_catalogue_entry_is_refused(self, repo: str, hub: Hub) -> None:
         file = replace(entry(repo).files[0], sha256="0" * 64, size_bytes=17)
         mine = entry(repo, files=(file,))
         with pytest.raises(
@@ -224,19 +226,19 @@ class TestCatalogueModel:
         pulled = await get("mine:F16", mine, revision="main")
         assert pulled.notes == ()
 
-    async def test_by_its_own_name_another_upload_is_only_told(self, repo: str) -> None:
+    async def test_a_file_named_directly_may_differ_from_its_catalogue_entry_with_a_note(self, repo: str) -> None:
         mine = entry(repo, files=(replace(entry(repo).files[0], sha256="0" * 64),))
         pulled = await get(f"{repo}:{FILE}", mine)
         (note,) = pulled.notes
         assert "differs from the file in the catalogue" in note
         assert pulled.record.model == "mine"
 
-    async def test_a_revision_that_is_gone(self, repo: str) -> None:
+    async def test_a_missing_revision_is_reported(self, repo: str) -> None:
         with pytest.raises(ModelMissing, match="has no revision 000") as caught:
             await get("mine:F16", entry(repo, revision="0" * 40))
         assert "--revision main" in caught.value.hint
 
-    async def test_a_draft_in_a_file_of_its_own_comes_too(self, repo: str, hub: Hub, demo_model: Path) -> None:
+    async def test_a_separate_draft_file_is_downloaded_too(self, repo: str, hub: Hub, demo_model: Path) -> None:
         shutil.copy(demo_model, hub.folder / repo / "mtp-demo.gguf")
         draft = CompanionFile(file="mtp-demo.gguf", size_bytes=demo_model.stat().st_size)
         mine = entry(repo, speculation="draft-file", draft=draft)
@@ -245,7 +247,7 @@ class TestCatalogueModel:
         assert find_companion(mine, draft) == pulled.files[1].path
         assert [each.record.kind for each in list_library(catalogue(mine)).models] == ["model", "draft"]
 
-    async def test_a_projector_that_is_none_is_reported_and_none_is_pulled_unasked(self, repo: str, hub: Hub) -> None:
+    async def test_projectors_are_downloaded_on_request_only(self, repo: str, hub: Hub) -> None:
         shutil.copy(hub.folder / repo / FILE, hub.folder / repo / "mmproj-F16.gguf")
         mine = entry(repo, mmproj=(CompanionFile(file="mmproj-F16.gguf"),))
         assert len((await get("mine:F16", mine)).files) == 1
@@ -258,7 +260,9 @@ class TestCatalogueModel:
 
 
 class TestHeaderCheck:
-    async def test_a_head_that_was_lost_in_another_upload(self, repo: str, hub: Hub, headless_model: Path) -> None:
+    async def test_a_head_missing_in_another_upload_is_reported(
+        self, repo: str, hub: Hub, headless_model: Path
+    ) -> None:
         shutil.copy(headless_model, hub.folder / repo / FILE)
         mine = entry(repo)
         pulled = await get("mine:F16", mine)
@@ -271,13 +275,13 @@ class TestHeaderCheck:
         assert found.record.head == "none"
         assert "should have an MTP head" in (found.record.problem or "")
 
-    async def test_a_name_that_promises_one(self, hub: Hub, repo: str, headless_model: Path) -> None:
+    async def test_a_name_that_promises_a_head_is_checked(self, hub: Hub, repo: str, headless_model: Path) -> None:
         shutil.copy(headless_model, hub.folder / repo / "demo-MTP-Q4_0.gguf")
         shutil.copy(headless_model, hub.folder / repo / "demo-Q4_0.gguf")
         assert isinstance((await get(f"{repo}:demo-MTP-Q4_0.gguf")).checked.problem, ModelHasNoHead)
         assert (await get(f"{repo}:demo-Q4_0.gguf")).checked.problem is None
 
-    async def test_another_model_under_its_name(self, repo: str) -> None:
+    async def test_another_model_under_the_name_is_reported(self, repo: str) -> None:
         assert DEMO.geometry is not None
         mine = entry(repo, geometry=replace(DEMO.geometry, layers=40, hidden=2_048))
         problem = (await get("mine:F16", mine)).checked.problem
@@ -298,7 +302,7 @@ class TestDraftFile:
         shutil.rmtree(folder)
 
     @pytest.mark.parametrize("named", ["trunk-Q8_0.gguf", "Q8_0"])
-    async def test_it_comes_with_its_model(self, repo: str, named: str) -> None:
+    async def test_a_draft_file_is_downloaded_with_its_model(self, repo: str, named: str) -> None:
         received: list[Progress] = []
         meant = await asyncio.to_thread(parse_target, f"{repo}:{named}", catalogue())
         pulled = await pull_model(meant, on_progress=received.append, settings=QUICK)
@@ -317,7 +321,7 @@ class TestDraftFile:
         again = await pull_model(meant, settings=QUICK)
         assert [file.origin for file in again.files] == ["here", "here"]
 
-    async def test_one_of_another_model_is_named(self, repo: str, hub: Hub) -> None:
+    async def test_a_draft_file_of_another_model_is_reported(self, repo: str, hub: Hub) -> None:
         other = Model(HEAD.architecture, {**HEAD.metadata, "embedding_length": 64}, HEAD.tensors)
         for name in ("mtp-trunk-BF16.gguf", "mtp-trunk-Q8_0.gguf"):
             write(hub.folder / repo / name, "head", other)
@@ -325,7 +329,7 @@ class TestDraftFile:
         assert isinstance(pulled.checked.problem, ModelHasNoHead)
         assert "mtp-trunk-Q8_0.gguf is not an MTP head for this model." in pulled.notes
 
-    async def test_none_is_looked_for_beside_a_head_inside(self, repo: str, hub: Hub) -> None:
+    async def test_no_draft_file_is_searched_for_a_model_with_a_head(self, repo: str, hub: Hub) -> None:
         write(hub.folder / repo / "whole-Q4_0.gguf", "whole", WHOLE)
         pulled = await get(f"{repo}:whole-Q4_0.gguf")
         assert [file.path.name for file in pulled.files] == ["whole-Q4_0.gguf"]
@@ -339,7 +343,7 @@ class TestSplitModel:
     def first(self, hub: Hub, repo: str) -> str:
         return f"parts/{write_split(hub.folder / repo / 'parts').name}"
 
-    async def test_all_parts_come_and_are_one_model(self, repo: str, first: str, hub: Hub) -> None:
+    async def test_all_parts_are_downloaded_as_one_model(self, repo: str, first: str, hub: Hub) -> None:
         received: list[Progress] = []
         meant = await asyncio.to_thread(parse_target, f"{repo}:{first}", catalogue())
         pulled = await pull_model(meant, on_progress=received.append, settings=QUICK)
@@ -354,25 +358,25 @@ class TestSplitModel:
         (local,) = list_library(catalogue()).models
         assert len(local.record.paths) == 3
 
-    async def test_any_part_may_be_named(self, repo: str, first: str) -> None:
+    async def test_any_part_can_be_named(self, repo: str, first: str) -> None:
         pulled = await get(f"{repo}:{first.replace('-00001-', '-00002-')}")
         assert pulled.path.name == "model-00001-of-00003.gguf"
         assert len(pulled.files) == 3
 
-    async def test_one_that_is_not_there(self, repo: str, first: str, hub: Hub) -> None:
+    async def test_a_missing_part_is_reported(self, repo: str, first: str, hub: Hub) -> None:
         (hub.folder / repo / first.replace("-00001-", "-00003-")).unlink()
         hub.requests()
         with pytest.raises(ModelMissing, match="model-00003-of-00003"):
             await get(f"{repo}:{first}")
         assert ("store", "GET") not in methods(hub)
 
-    async def test_one_of_another_model(self, repo: str, first: str, hub: Hub) -> None:
+    async def test_a_part_of_another_model_is_reported(self, repo: str, first: str, hub: Hub) -> None:
         part = hub.folder / repo / first.replace("-00001-", "-00002-")
         shutil.copy(part.with_name(part.name.replace("-00002-", "-00003-")), part)
         with pytest.raises(ModelBroken, match="do not belong together"):
             await get(f"{repo}:{first}")
 
-    async def test_whole_models_that_are_only_named_like_parts(self, repo: str, hub: Hub, demo_model: Path) -> None:
+    async def test_separate_models_named_like_parts_are_separate(self, repo: str, hub: Hub, demo_model: Path) -> None:
         for number in (1, 2):
             shutil.copy(demo_model, hub.folder / repo / f"x-0000{number}-of-00002.gguf")
         with pytest.raises(ModelBroken, match="do not belong together"):
@@ -380,7 +384,7 @@ class TestSplitModel:
         (local,) = list_library(catalogue()).models
         assert "do not belong together" in (local.record.problem or "")
 
-    async def test_the_catalogue_knows_its_parts(self, repo: str, first: str, hub: Hub) -> None:
+    async def test_the_catalogue_lists_its_parts(self, repo: str, first: str, hub: Hub) -> None:
         paths = sorted((hub.folder / repo / "parts").iterdir())
         parts = tuple(FilePart(file=f"parts/{path.name}", sha256=sha256(path)) for path in paths)
         file = ModelFile(quant="F32", file=first, parts=parts)

@@ -24,7 +24,7 @@ from tests.models.test_gguf_split import write_split
 
 
 class TestFilesOfOtherPrograms:
-    async def test_it_is_used_in_place(self, repo: str, hub: Hub, tmp_path: Path, demo_model: Path) -> None:
+    async def test_a_cached_file_is_used_in_place(self, repo: str, hub: Hub, tmp_path: Path, demo_model: Path) -> None:
         path = cached(tmp_path, repo, demo_model)
         mine = entry(repo)
         pulled = await get("mine:F16", mine)
@@ -36,7 +36,7 @@ class TestFilesOfOtherPrograms:
         assert found is not None
         assert (found.path, found.place.value, found.state.value) == (path, "cache", "good")
 
-    async def test_it_is_read_once(self, repo: str, tmp_path: Path, demo_model: Path) -> None:
+    async def test_a_cached_file_is_hashed_once(self, repo: str, tmp_path: Path, demo_model: Path) -> None:
         path = cached(tmp_path, repo, demo_model)
         await get(f"{repo}:{FILE}")
         (kept,) = read_index()[0].hashes
@@ -45,7 +45,9 @@ class TestFilesOfOtherPrograms:
         await get(f"{repo}:{FILE}")
         assert read_index()[0].hashes == [kept]
 
-    async def test_a_damaged_one_is_left_alone_and_not_used(self, repo: str, tmp_path: Path, demo_model: Path) -> None:
+    async def test_a_damaged_cached_file_is_not_used_or_changed(
+        self, repo: str, tmp_path: Path, demo_model: Path
+    ) -> None:
         bad = tmp_path / "bad"
         bad.write_bytes(b"\0" + demo_model.read_bytes()[1:])
         path = cached(tmp_path, repo, bad, claims=sha256(demo_model))
@@ -54,11 +56,13 @@ class TestFilesOfOtherPrograms:
         assert pulled.path.read_bytes() == demo_model.read_bytes()
         assert path.read_bytes() == bad.read_bytes()
 
-    async def test_another_upload_there_is_none(self, repo: str, tmp_path: Path, headless_model: Path) -> None:
+    async def test_another_upload_in_the_cache_is_not_used(
+        self, repo: str, tmp_path: Path, headless_model: Path
+    ) -> None:
         cached(tmp_path, repo, headless_model)
         assert (await get(f"{repo}:{FILE}")).files[0].origin == "downloaded"
 
-    async def test_llama_cpps_flat_folder(
+    async def test_the_flat_cache_folder_of_llama_cpp_is_used(
         self, repo: str, tmp_path: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "llama"))
@@ -67,7 +71,7 @@ class TestFilesOfOtherPrograms:
         shutil.copy(demo_model, path)
         assert (await get(f"{repo}:{FILE}")).path == path
 
-    async def test_with_a_folder_of_ones_own_it_is_fetched_there(
+    async def test_with_a_named_folder_the_file_is_downloaded_there(
         self, repo: str, tmp_path: Path, demo_model: Path
     ) -> None:
         cached(tmp_path, repo, demo_model)
@@ -84,16 +88,16 @@ class TestWithoutTheNetwork:
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
         return Unreachable
 
-    async def test_what_is_not_here_cannot_be_had(self, repo: str, away: type[LauncherError]) -> None:
+    async def test_offline_a_missing_file_is_an_error(self, repo: str, away: type[LauncherError]) -> None:
         with pytest.raises(away):
             await get(f"{repo}:{FILE}")
 
     @pytest.mark.usefixtures("away")
-    async def test_what_is_in_the_cache_can(self, repo: str, tmp_path: Path, demo_model: Path) -> None:
+    async def test_offline_a_cached_file_is_used(self, repo: str, tmp_path: Path, demo_model: Path) -> None:
         path = cached(tmp_path, repo, demo_model)
         assert (await get(f"{repo}:{FILE}")).path == path
 
-    async def test_what_was_pulled_can(self, repo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_offline_a_downloaded_file_is_used(self, repo: str, monkeypatch: pytest.MonkeyPatch) -> None:
         first = await get("mine:F16", entry(repo))
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         again = await get("mine:F16", entry(repo))
@@ -101,7 +105,9 @@ class TestWithoutTheNetwork:
 
 
 class TestAddress:
-    async def test_with_its_checksum_it_is_fetched(self, repo: str, hub: Hub, demo_model: Path) -> None:
+    async def test_a_file_with_its_checksum_is_downloaded_by_address(
+        self, repo: str, hub: Hub, demo_model: Path
+    ) -> None:
         url = f"{hub.store}/{repo}/{FILE}?signature=s3cret"
         pulled = await get(url, sha256=sha256(demo_model).upper())
         assert pulled.path == models_dir() / "127.0.0.1" / FILE
@@ -109,21 +115,21 @@ class TestAddress:
         with pytest.raises(DownloadBroken):
             await get(f"{hub.store}/{repo}/{FILE}", sha256="0" * 64, to=models_dir() / "other")
 
-    async def test_no_signature_is_kept(self, repo: str, hub: Hub, demo_model: Path) -> None:
+    async def test_signatures_of_addresses_are_not_stored(self, repo: str, hub: Hub, demo_model: Path) -> None:
         await get(f"{hub.store}/{repo}/{FILE}?signature=s3cret", sha256=sha256(demo_model))
         assert all("s3cret" not in (record.url or "") for record in read_index()[0].records)
 
-    async def test_one_of_the_hubs_pages_is_the_hubs_file(self, repo: str, hub: Hub) -> None:
+    async def test_a_link_to_a_hub_file_is_recognised(self, repo: str, hub: Hub) -> None:
         pulled = await get(f"{hub.url}/{repo}/blob/main/{FILE}?download=true")
         assert (pulled.record.repo, pulled.record.file) == (repo, FILE)
 
     @pytest.mark.parametrize("page", ["", "/", "/tree/main", "?not-for-all-audiences=true"])
-    async def test_a_repositorys_page_is_the_repository(self, page: str, repo: str, hub: Hub) -> None:
+    async def test_a_link_to_a_hub_repository_is_recognised(self, page: str, repo: str, hub: Hub) -> None:
         meant = await asyncio.to_thread(parse_target, f"{hub.url}/{repo}{page}", catalogue())
         assert meant == await asyncio.to_thread(parse_target, repo, catalogue())
 
 
-async def test_several_pieces_that_do_not_fit_are_refused_before_anything_is_fetched(
+async def test_several_files_without_disk_space_are_refused_before_any_download(
     repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = write_split(hub.folder / repo / "parts").name

@@ -106,19 +106,19 @@ class TestFixedPoints:
 
 
 class TestAlternatives:
-    def test_the_recommended_plan_names_what_it_beat_and_what_others_would_take(self) -> None:
+    def test_the_recommended_plan_names_its_alternatives(self) -> None:
         output = first(24).reasons
         assert any(each.startswith("UD-IQ4_XS has more bits a weight") and "desktop" in each for each in output)
         assert any(each.startswith("Without a desktop on the GPU it would be UD-IQ4_") for each in output)
         assert any(each.startswith("For the best quality it would be UD-Q4_K_XL") for each in output)
 
-    def test_what_is_named_is_what_would_be_planned(self) -> None:
+    def test_alternatives_are_what_would_be_planned(self) -> None:
         result = " ".join(first(24).reasons)
         alone, best = first(24, headless=True), first(24, MOE, "best-quality")
         for plan in (alone, best):
             assert f"{plan.file.quant} with a context of {plan.setting.context:,} and KV {plan.setting.kv}" in result
 
-    def test_no_difference_is_reported_that_is_none(self) -> None:
+    def test_equal_figures_are_not_reported_as_a_difference(self) -> None:
         """Such as "about 42 instead of 42 t/s", or 5.15 bits a weight instead of 5.11."""
         for size in MACHINES:
             for plan in plans(describe_machine(size, host_gib=32), MOE):
@@ -136,7 +136,7 @@ class TestAlternatives:
         assert plan.reasons[0] == "UD-IQ4_XS is your choice."
         assert not any("would be" in each for each in plan.reasons)
 
-    def test_a_machine_without_a_desktop_is_not_told_what_one_without_would_take(self) -> None:
+    def test_a_headless_machine_gets_no_text_about_headless_plans(self) -> None:
         assert not any("Without a desktop" in each for each in first(24, headless=True).reasons)
 
 
@@ -206,7 +206,7 @@ class TestContext:
         assert plan.setting.context >= 65_536
         assert (plan.file.bits or 0) >= 4
 
-    def test_why_it_is_not_longer_is_reported(self) -> None:
+    def test_the_limit_of_the_context_is_explained(self) -> None:
         def explain_limit(size: float, model: str, **machine: object) -> str:
             return next(
                 each for each in first(size, model, **machine).reasons if " tokens " in each and "ontext" in each
@@ -225,7 +225,7 @@ class TestContext:
         )
 
     @pytest.mark.parametrize("size", MACHINES)
-    def test_the_longest_that_fits_is_that(self, size: int) -> None:
+    def test_the_context_called_the_longest_is_the_longest_that_fits(self, size: int) -> None:
         situation = describe_machine(size, host_gib=64)
         for plan in plans(situation):
             claim = f"A context of {plan.setting.context:,} tokens is the longest that"
@@ -260,14 +260,14 @@ def test_mtp_is_off_where_the_only_report_found_it_slower(model: str) -> None:
     assert plans(describe_unified_machine(512), model, draft=2)[0].setting.draft == 2
 
 
-def test_experts_that_not_all_layers_have_are_counted() -> None:
+def test_experts_in_only_some_layers_are_counted() -> None:
     """The first three layers of DeepSeek-V3.2 are dense."""
     output = plans(describe_machine(24, host_gib=512), "deepseek-v3.2")[0].reasons
     assert any("run on the CPU and need" in each for each in output)
     assert not any("size of its experts is unknown" in each for each in output)
 
 
-def test_a_model_for_which_no_way_was_found_is_no_recommendation() -> None:
+def test_a_model_without_a_working_plan_is_not_recommended() -> None:
     """With host memory unknown, 176 GB of experts are not taken to fit there."""
     assert "deepseek-v3.2" not in {plan.entry.id for plan in plans(describe_machine(24))}
     assert plans(describe_machine(24), "deepseek-v3.2")[0].group
@@ -303,10 +303,10 @@ class TestDesktop:
         assert shares[0] == describe_machine(4).margin_mib
         assert desktop_share_mib(describe_machine(24)) == int(0.115 * 24 * 1_024)
 
-    def test_beyond_24_gb_it_is_no_larger(self) -> None:
+    def test_the_share_stops_growing_at_24_gb(self) -> None:
         assert desktop_share_mib(describe_machine(96)) == desktop_share_mib(describe_machine(24))
 
-    def test_what_it_has_taken_already_is_a_part_of_it(self) -> None:
+    def test_memory_used_by_the_desktop_counts_towards_its_share(self) -> None:
         """A card with 22,500 MiB free is one of 24 GB with a desktop: it gets the plan of one."""
         situation = describe_machine(24, free_mib=22_500)
         whole = desktop_share_mib(describe_machine(24))
@@ -315,23 +315,23 @@ class TestDesktop:
         assert (plan.file.quant, plan.setting.context, plan.status) == ("UD-Q3_K_XL", 262_144, Status.FITS)
         assert desktop_share_mib(describe_machine(24, free_mib=9_000)) == situation.margin_mib
 
-    def test_on_a_processor_the_model_leaves_more_than_the_margin(self) -> None:
+    def test_without_a_gpu_more_than_the_margin_stays_free(self) -> None:
         plan = plans(describe_machine(24, backend="cpu", host_gib=30), MOE)[0]
         assert plan.status is Status.FITS
 
-    def test_there_is_none_without_one(self) -> None:
+    def test_a_headless_machine_has_no_desktop_share(self) -> None:
         for situation in (describe_machine(24, headless=True), describe_unified_machine(128)):
             assert desktop_share_mib(situation) == situation.margin_mib
 
 
-def test_fewer_bits_choose_more_other_tokens() -> None:
+def test_fewer_bits_change_more_tokens() -> None:
     shares = [other_tokens(each / 10) for each in range(10, 170)]
     assert shares == sorted(shares, reverse=True)
     assert other_tokens(2.2) == pytest.approx(23.1)
     assert other_tokens(16) == other_tokens(32) == 0
 
 
-def test_a_quantisation_without_super_blocks_loses_to_one_with_them_of_the_same_size() -> None:
+def test_a_legacy_quantisation_ranks_below_a_k_quant_of_the_same_size() -> None:
     entry = CATALOGUE.find(MOE)
     q4 = entry.file("UD-Q4_K_M")
     assert q4
@@ -351,7 +351,7 @@ def test_the_approximate_memory_of_the_ranking_is_near_the_exact_one(model: str,
             assert not any(each.startswith("Reduced to fit") for each in plan.reasons), plan.reasons
 
 
-def test_a_file_without_a_catalogue_entry_s_figures_is_ranked_by_its_name() -> None:
+def test_a_file_without_figures_is_ranked_by_its_name() -> None:
     entry: ModelEntry = replace(CATALOGUE.find(MOE), parameters_b=None)
     best = make_plans(Catalogue((entry,)), describe_machine(24), PlanCriteria(model=MOE))[0]
     assert best.status is Status.FITS

@@ -72,7 +72,7 @@ def head_beside(trunk: Path) -> Path | None:
 Put = Callable[[str, Model], Path]
 
 
-def test_a_head_beside_its_model_drafts(put: Put) -> None:
+def test_a_head_in_a_file_beside_its_model_is_used(put: Put) -> None:
     trunk, head = put("trunk-Q4_K_M.gguf", TRUNK), put("mtp-trunk-Q4_0.gguf", HEAD)
     chosen = select_model(str(trunk), NOTHING)
     assert (chosen.entry.speculation, chosen.entry.draft and chosen.entry.draft.file) == ("draft-file", str(head))
@@ -85,7 +85,7 @@ def test_a_head_beside_its_model_drafts(put: Put) -> None:
     assert (started.draft_file, started.spec_type) == (head, "draft-mtp")
 
 
-def test_it_takes_what_the_same_head_takes_inside(put: Put) -> None:
+def test_a_separate_head_needs_the_memory_of_an_included_one(put: Put) -> None:
     """But for its own copies of the embedding, and of the matrix of the logits."""
     put("mtp-trunk.gguf", HEAD)
     wish = PlanCriteria(context=32_768, draft=3)
@@ -111,14 +111,14 @@ def test_it_takes_what_the_same_head_takes_inside(put: Put) -> None:
         {"block_count": 49},
     ],
 )
-def test_a_head_of_another_model_is_not_paired(put: Put, wrong: dict[str, int]) -> None:
+def test_a_head_of_another_model_is_not_used(put: Put, wrong: dict[str, int]) -> None:
     blocks = wrong.get("block_count", 65)
     tensors = {name.replace("blk.64.", f"blk.{blocks - 1}."): its for name, its in HEAD.tensors.items()}
     put("mtp-trunk-Q8_0.gguf", Model(HEAD.architecture, {**HEAD.metadata, **wrong}, tensors))
     assert head_beside(put("trunk.gguf", TRUNK)) is None
 
 
-def test_names_do_not_matter(put: Put) -> None:
+def test_side_files_are_matched_by_content_and_not_by_name(put: Put) -> None:
     head = put("one.gguf", HEAD)
     trunk = put("two.gguf", TRUNK)
     put("three.gguf", made("llama-8b-q4_k"))
@@ -126,12 +126,12 @@ def test_names_do_not_matter(put: Put) -> None:
     assert not is_head_of(read_model(trunk), read_model(trunk))
 
 
-def test_a_model_with_its_own_head_needs_none(put: Put) -> None:
+def test_a_model_with_its_own_head_uses_no_other(put: Put) -> None:
     put("mtp-whole.gguf", HEAD)
     assert head_beside(put("whole.gguf", WHOLE)) is None
 
 
-def test_of_several_the_models_own_quantisation_then_the_usual_one(put: Put) -> None:
+def test_the_head_with_the_quantisation_of_the_model_comes_first(put: Put) -> None:
     usual, own = put("mtp-x-Q8_0.gguf", HEAD), put("mtp-x-Q4_K_M.gguf", HEAD)
     put("mtp-x-BF16.gguf", HEAD)
     trunk = put("x-Q4_K_M.gguf", TRUNK)
@@ -140,13 +140,13 @@ def test_of_several_the_models_own_quantisation_then_the_usual_one(put: Put) -> 
     assert head_beside(trunk) == usual
 
 
-def test_gemmas_assistant(put: Put) -> None:
+def test_the_assistant_model_of_gemma_is_used(put: Put) -> None:
     draft = put("gemma-assistant.gguf", made("gemma4-31b-draft-q8_0"))
     assert head_beside(put("gemma.gguf", made("gemma4-31b-iq4_xs"))) == draft
     assert head_beside(put("other/gemma3.gguf", made("gemma3-12b-q4_k"))) is None
 
 
-def test_in_a_repositorys_folder_they_may_lie_deeper() -> None:
+def test_side_files_in_subfolders_of_a_repository_are_found() -> None:
     folder = models_dir() / "owner" / "Some-GGUF"
     for name, model in (("UD/x-Q4_K_M.gguf", TRUNK), ("MTP/mtp-x.gguf", HEAD)):
         (folder / name).parent.mkdir(parents=True)
@@ -158,7 +158,7 @@ def test_in_a_repositorys_folder_they_may_lie_deeper() -> None:
     assert [Path(each.file) for each in found.projectors] == [other]
 
 
-def test_projectors_are_paired_by_the_hidden_size(put: Put) -> None:
+def test_projectors_are_matched_by_the_hidden_size(put: Put) -> None:
     trunk = put("x.gguf", TRUNK)
     right = projector(trunk.with_name("mmproj-x-BF16.gguf"), 5_120)
     better = projector(trunk.with_name("mmproj-x-F16.gguf"), 5_120)
@@ -171,7 +171,7 @@ def test_projectors_are_paired_by_the_hidden_size(put: Put) -> None:
     assert options_for_plan(plan).mmproj == better
 
 
-def test_what_goes_with_a_model_is_no_model(put: Put) -> None:
+def test_side_files_are_not_listed_as_models(put: Put) -> None:
     head = put("mtp-x.gguf", HEAD)
     with pytest.raises(ModelUnexpected, match="is an MTP head without its model"):
         select_model(str(head), NOTHING)
@@ -179,7 +179,7 @@ def test_what_goes_with_a_model_is_no_model(put: Put) -> None:
         select_model(str(projector(head.with_name("v.gguf"), 8)), NOTHING)
 
 
-def test_the_library_knows_a_head_by_its_tensors() -> None:
+def test_the_library_recognises_a_head_by_its_tensors() -> None:
     path = models_dir() / "something.gguf"
     path.parent.mkdir(parents=True)
     write(path, "x", HEAD)
@@ -194,7 +194,7 @@ def test_a_head_alone_is_a_model_of_its_own_layers(put: Put) -> None:
     assert isolate_head(whole) is whole
 
 
-def test_damaged_files_beside_it_are_passed_over(put: Put) -> None:
+def test_damaged_side_files_are_skipped(put: Put) -> None:
     trunk = put("x.gguf", TRUNK)
     trunk.with_name("mtp-x.gguf").write_bytes(b"GGUF, but cut")
     assert head_beside(trunk) is None

@@ -55,7 +55,7 @@ class TestDescribed:
         assert (known.backend, known.margin_mib, known.host_mib, known.described) == ("cuda", 1_024, None, True)
         assert any("15,8" in note for note in known.notes)
 
-    def test_what_is_given_is_taken(self) -> None:
+    def test_described_values_are_used(self) -> None:
         known = describe_machine(24, free_mib=12_000, headless=True, host_gib=32, backend="vulkan")
         assert (known.free_mib, known.margin_mib, known.backend) == (12_000, 512, "vulkan")
         assert known.host_mib == 24 * 1_024
@@ -75,7 +75,7 @@ class TestDescribed:
         with pytest.raises(BadOption, match="--unified-memory 2 is out of range"):
             describe_unified_machine(2)
 
-    def test_a_processor_computes_in_the_host_s_memory(self) -> None:
+    def test_without_a_gpu_host_memory_is_planned(self) -> None:
         known = describe_machine(24, host_gib=64, backend="cpu")
         assert (known.backend, known.nominal_gb, known.free_mib, known.margin_mib) == ("cpu", 64, 48 * 1_024, 1_024)
         assert describe_machine(24, host_gib=64, backend="cpu", free_mib=0).free_mib == 0
@@ -84,12 +84,12 @@ class TestDescribed:
         assert "--host-memory" in wrong.value.hint
 
     @pytest.mark.parametrize("size", [0, -1, 0.4, 5_000, 1e12])
-    def test_no_card_is_that_small_or_large(self, size: float) -> None:
+    def test_impossible_card_sizes_are_refused(self, size: float) -> None:
         with pytest.raises(BadOption, match="--gpu-memory"):
             describe_machine(size)
 
     @pytest.mark.parametrize("free", [-1, 24 * 1_024 + 1])
-    def test_no_more_is_free_than_there_is(self, free: int) -> None:
+    def test_more_free_memory_than_there_is_is_refused(self, free: int) -> None:
         with pytest.raises(BadOption, match="24,576 MiB"):
             describe_machine(24, free_mib=free)
         with pytest.raises(BadOption, match="The host has"):
@@ -97,17 +97,17 @@ class TestDescribed:
 
 
 class TestThisMachine:
-    def test_without_a_gpu_it_is_the_processor_and_says_why(self, host: Host) -> None:
+    def test_without_a_gpu_the_processor_is_planned_with_the_reason(self, host: Host) -> None:
         known = make_situation(machine(host))
         assert (known.backend, known.free_mib, known.host_mib, known.gpu_name) == ("cpu", 48 * 1_024, 48 * 1_024, None)
         assert known.notes == ("No NVIDIA driver is installed.",)
 
-    def test_without_a_gpu_there_is_no_gpu_s_backend(self, host: Host) -> None:
+    def test_without_a_gpu_gpu_backends_are_refused(self, host: Host) -> None:
         with pytest.raises(BadOption, match="--backend vulkan needs a GPU") as wrong:
             make_situation(machine(host), backend="vulkan")
         assert "--gpu-memory" in wrong.value.hint
 
-    def test_free_memory_is_what_is_free_now(self, host: Host) -> None:
+    def test_free_memory_and_backend_are_those_of_now(self, host: Host) -> None:
         known = make_situation(machine(host, nvidia(free=12 * GIB)))
         assert (known.free_mib, known.nominal_gb, known.backend) == (12 * 1_024, 24, "cuda")
         assert (known.gpu_name, known.bandwidth_gb_s) == ("NVIDIA GeForce RTX 4090", 1_008)
@@ -146,7 +146,7 @@ class TestThisMachine:
         ("value", "left"),
         [("0", [24]), ("1", [12]), ("GPU-1", [12]), ("0,1", [24, 12]), ("0,9,1", [24]), ("MIG-77", [24, 12])],
     )
-    def test_gpus_that_a_variable_hides_are_left_out_by_name(self, host: Host, value: str, left: list[int]) -> None:
+    def test_gpus_hidden_by_a_variable_are_named(self, host: Host, value: str, left: list[int]) -> None:
         cards = [nvidia(0, free=24 * GIB), nvidia(1, free=12 * GIB)]
         environ = {"CUDA_VISIBLE_DEVICES": value, "GGML_VK_VISIBLE_DEVICES": "0"}
         known = make_situation(machine(host, *cards), environ=environ)
@@ -155,19 +155,19 @@ class TestThisMachine:
         by_vulkan = make_situation(machine(host, *cards), backend="vulkan", environ=environ)
         assert (by_vulkan.gpus, by_vulkan.free_mib) == (1, 24 * 1_024)
 
-    def test_cuda_counts_from_the_fastest_unless_it_is_reported_otherwise(self, host: Host) -> None:
+    def test_cuda_numbers_gpus_by_speed_unless_set_otherwise(self, host: Host) -> None:
         slow = replace(nvidia(0, free=8 * GIB), memory_bandwidth_gb_s=272.0)
         both = machine(host, slow, nvidia(1, free=20 * GIB))
         assert make_situation(both, environ={"CUDA_VISIBLE_DEVICES": "0"}).free_mib == 20 * 1_024
         bus = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         assert make_situation(both, environ=bus).free_mib == 8 * 1_024
 
-    def test_with_all_gpus_hidden_it_is_the_processor_and_says_so(self, host: Host) -> None:
+    def test_with_all_gpus_hidden_the_processor_is_planned_with_the_reason(self, host: Host) -> None:
         known = make_situation(machine(host, nvidia()), environ={"CUDA_VISIBLE_DEVICES": ""})
         assert (known.backend, known.no_gpu) == ("cpu", True)
         assert known.notes == ("The NVIDIA GeForce RTX 4090 is not used: CUDA_VISIBLE_DEVICES= hides it.",)
 
-    def test_a_card_too_old_for_cuda_is_left_out_wherever_it_is_listed(self, host: Host) -> None:
+    def test_a_card_too_old_for_cuda_is_ignored(self, host: Host) -> None:
         new = nvidia(1, compute_capability=(8, 9), driver="580.65.06")
         old = nvidia(0, total=2 * GIB, free=2 * GIB, compute_capability=(3, 5), driver="580.65.06", name="GT 710")
         for cards in ((old, new), (new, old)):
@@ -192,26 +192,26 @@ class TestThisMachine:
     @pytest.mark.parametrize(
         ("name", "backend"), [("Vulkan0", "vulkan"), ("ROCm0", "rocm"), ("MTL0", "metal"), ("CUDA0", "cuda")]
     )
-    def test_a_gpu_that_only_the_engine_names_is_used_by_its_backend(self, host: Host, name: str, backend: str) -> None:
+    def test_a_gpu_that_only_the_engine_lists_is_planned(self, host: Host, name: str, backend: str) -> None:
         gpu = Gpu("other", 0, "Some GPU", name, 12 * GIB, free_bytes=11 * GIB)
         known = make_situation(
             machine(host, gpu), environ={"CUDA_VISIBLE_DEVICES": "5", "GGML_VK_VISIBLE_DEVICES": "3"}
         )
         assert (known.backend, known.free_mib, known.gpu_name) == (backend, 11 * 1_024, "Some GPU")
 
-    def test_with_a_processor_asked_for_the_gpu_is_left_alone(self, host: Host) -> None:
+    def test_a_requested_processor_ignores_the_gpu(self, host: Host) -> None:
         known = make_situation(machine(host, nvidia()), backend="cpu")
         assert (known.backend, known.free_mib, known.gpu_name, known.notes) == ("cpu", 48 * 1_024, None, ())
         assert not known.no_gpu
 
-    def test_a_sleeping_gpu_beside_one_awake_is_left_out_and_named(self, host: Host) -> None:
+    def test_a_sleeping_gpu_is_ignored_and_named(self, host: Host) -> None:
         asleep = Gpu("nvidia", 1, "NVIDIA RTX A500 Laptop GPU", "GPU-1", unified=None, asleep=True)
         known = make_situation(machine(host, nvidia(), asleep))
         assert known.gpus == 1
         assert known.notes == ("The NVIDIA RTX A500 Laptop GPU is asleep and not used; --wake wakes it.",)
 
     @pytest.mark.parametrize("overhead", [130, 630])
-    def test_earlier_loads_on_a_gpu_tell_what_driver_and_process_take(self, host: Host, overhead: int) -> None:
+    def test_earlier_loads_give_the_overhead_of_a_gpu(self, host: Host, overhead: int) -> None:
         first = make_situation(machine(host, nvidia()))
         assert first.overheads_mib == (expected_overhead_mib("cuda", find_card("4090")),)
         record_load("GPU-0", "cuda", buffers_mib=10_000, measured_mib=10_000 + overhead)
@@ -221,7 +221,7 @@ class TestThisMachine:
         desktop = make_situation(machine(replace(host, display=":0"), nvidia()))
         assert (desktop.margin_mib, desktop.headless) == (1_024, False)
 
-    def test_resizable_bar_that_is_off_is_a_caution_of_every_plan_on_vulkan(self, host: Host) -> None:
+    def test_disabled_resizable_bar_is_a_caution_on_vulkan(self, host: Host) -> None:
         off = replace(nvidia(), vendor="amd", name="AMD Radeon RX 7900 XTX", small_bar=True)
         (caution,) = make_situation(machine(host, off)).cautions
         assert caution.startswith("Resizable BAR is off for the AMD Radeon RX 7900 XTX, which can make Vulkan several")
@@ -246,7 +246,7 @@ def server(
 
 
 class TestOwnServers:
-    def test_what_our_server_has_is_free_alone_and_not_beside_it(self, host: Host) -> None:
+    def test_memory_of_our_server_is_free_for_a_replacement_only(self, host: Host) -> None:
         busy = nvidia(free=5_020 * MIB, used_bytes=24 * GIB - 5_020 * MIB)
         known = make_situation(machine(host, busy), servers=[server(7, {"GPU-0": 17_333})])
         assert (known.free_mib, known.free_now_mib, known.own_mib) == (22_353, 5_020, 17_333)
@@ -257,7 +257,7 @@ class TestOwnServers:
         beside = known.with_servers_running()
         assert (beside.free_mib, beside.host_mib, beside.own_mib) == (5_020, 48 * 1_024, 17_333)
 
-    def test_without_a_server_of_ours_both_are_what_is_free(self, host: Host) -> None:
+    def test_without_our_server_both_figures_are_the_free_memory(self, host: Host) -> None:
         known = make_situation(machine(host, nvidia()))
         assert (known.free_mib, known.free_now_mib, known.own_mib, known.own_notes) == (22_528, 22_528, 0, ())
         assert known.with_servers_running() is known
@@ -268,7 +268,7 @@ class TestOwnServers:
             "read_at": pytest.approx(known.read_at, abs=0.1),
         }
 
-    def test_of_two_servers_one_may_end_while_the_other_stays(self, host: Host) -> None:
+    def test_one_of_two_servers_may_be_replaced(self, host: Host) -> None:
         busy = nvidia(free=6_000 * MIB)
         known = make_situation(machine(host, busy), servers=[server(7, {"GPU-0": 10_000}), server(8, {"GPU-0": 2_000})])
         assert (known.free_mib, known.free_now_mib, known.own_mib) == (18_000, 6_000, 12_000)
@@ -279,13 +279,13 @@ class TestOwnServers:
         gone = known.with_servers_running(ending=[7, 8])
         assert (gone.free_mib, gone.own, gone.free_now_mib) == (18_000, (), 18_000)
 
-    def test_each_gpu_gets_back_what_the_server_has_of_it(self, host: Host) -> None:
+    def test_each_gpu_gets_back_the_memory_of_the_server(self, host: Host) -> None:
         cards = (nvidia(free=2_000 * MIB), nvidia(1, free=9_000 * MIB))
         known = make_situation(machine(host, *cards), servers=[server(7, {"GPU-0": 15_000, "GPU-1": 3_000})])
         assert (known.gpu_free_mib, known.free_mib, known.free_now_mib) == ((17_000, 12_000), 29_000, 11_000)
         assert known.with_servers_running().gpu_free_mib == (2_000, 9_000)
 
-    def test_where_no_driver_tells_the_estimate_does_and_is_no_more_than_is_used(self, host: Host) -> None:
+    def test_without_a_driver_the_estimate_is_used_up_to_the_used_memory(self, host: Host) -> None:
         busy = nvidia(free=20_000 * MIB, used_bytes=4_000 * MIB)
         known = make_situation(
             machine(host, busy), servers=[server(7, estimated=(3_000,)), server(8, estimated=(9_000,))]
@@ -293,7 +293,7 @@ class TestOwnServers:
         assert [(each.mib, each.measured) for each in known.own] == [(3_000, False), (4_000, False)]
         assert known.free_mib == 24 * 1_024  # never more than there is
 
-    def test_what_is_not_known_of_a_server_is_not_counted_as_free(self, host: Host) -> None:
+    def test_unknown_server_memory_does_not_count_as_free(self, host: Host) -> None:
         known = make_situation(machine(host, nvidia(free=6_000 * MIB)), servers=[server(7)])
         assert (known.free_mib, known.free_now_mib, known.own_mib) == (6_000, 6_000, None)
         assert known.memory_json()["own_mib"] is None
@@ -301,7 +301,7 @@ class TestOwnServers:
             "The memory of model-7 is unknown. Stopping it frees more memory than this figure shows.",
         )
 
-    def test_on_the_processor_the_engine_s_private_memory_is_free_alone(self, host: Host) -> None:
+    def test_without_a_gpu_private_memory_of_the_engine_counts_as_free(self, host: Host) -> None:
         known = make_situation(machine(host), servers=[server(7, {}, host_mib=3_000)])
         assert (known.free_mib, known.host_mib) == (48 * 1_024 + 3_000,) * 2
         assert (known.free_now_mib, known.with_servers_running().free_mib, known.own_mib) == (
@@ -310,11 +310,11 @@ class TestOwnServers:
             3_000,
         )
 
-    def test_memory_that_the_user_has_told_stays_as_it_is(self, host: Host) -> None:
+    def test_memory_given_by_the_user_is_not_changed(self, host: Host) -> None:
         known = make_situation(machine(host, nvidia()), free_mib=9_000, servers=[server(7, {"GPU-0": 4_000})])
         assert (known.free_mib, known.free_now_mib, known.own_mib) == (9_000, 9_000, 0)
 
-    def test_a_gpu_in_the_processor_and_the_host_get_it_back_once(self, host: Host) -> None:
+    def test_an_integrated_gpu_and_the_host_get_memory_back_once(self, host: Host) -> None:
         shared = nvidia(free=30 * GIB, total=60 * GIB, unified=True)
         here = replace(host, available_bytes=20 * GIB)
         known = make_situation(machine(here, shared), servers=[server(7, {"GPU-0": 10 * 1_024}, host_mib=0)])
@@ -322,7 +322,7 @@ class TestOwnServers:
 
 
 class TestFromSysfs:
-    def test_a_radeon_s_memory(self, root: Path, host: Host) -> None:
+    def test_the_memory_of_a_radeon_is_planned(self, root: Path, host: Host) -> None:
         memory: dict[str, str | bytes] = {
             "mem_info_vram_total": str(24 * GIB),
             "mem_info_vram_used": str(2 * GIB),
@@ -332,7 +332,7 @@ class TestFromSysfs:
         assert (known.backend, known.nominal_gb, known.free_mib, known.gpus) == ("vulkan", 24, 22 * 1_024, 1)
         assert not known.unified
 
-    def test_an_arc_whose_free_memory_is_not_told(self, root: Path, host: Host) -> None:
+    def test_an_arc_with_unknown_free_memory_is_planned(self, root: Path, host: Host) -> None:
         pci_card(root, "0000:03:00.0", ARC_B580, "xe", {"tile0/physical_vram_size_bytes": hex(12 * GIB)})
         known = make_situation(replace(read_machine(root=root), host=host))
         assert (known.backend, known.nominal_gb) == ("vulkan", 12)
@@ -343,7 +343,7 @@ class TestFromSysfs:
         ("available_gib", "free_mib", "left_mib"),
         [(48, 13 * 1_024 + 512, 35 * 1_024), (4, 4 * 1_024 + 512, 0)],
     )
-    def test_a_gpu_in_the_processor_takes_no_more_than_the_host_has_and_counts_it_once(
+    def test_an_integrated_gpu_has_no_more_than_the_host_and_is_counted_once(
         self, root: Path, host: Host, available_gib: int, free_mib: int, left_mib: int
     ) -> None:
         memory: dict[str, str | bytes] = {"mem_info_vram_total": str(GIB), "mem_info_vram_used": str(GIB // 2)}
@@ -356,7 +356,7 @@ class TestFromSysfs:
         assert (known.free_mib, known.host_mib) == (free_mib, left_mib)
         assert any("shares host memory" in note for note in known.notes)
 
-    def test_a_sleeping_card_has_no_memory_to_plan_with(self, root: Path, host: Host) -> None:
+    def test_a_sleeping_card_has_no_plan(self, root: Path, host: Host) -> None:
         pci_card(root, "0000:03:00.0", RX_7900, "amdgpu", status="suspended", control="auto")
         found = replace(read_machine(root=root), host=host)
         known = make_situation(found)

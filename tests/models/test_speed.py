@@ -56,20 +56,20 @@ def gpus(results: tuple[PublishedRun, ...]) -> list[str]:
         (96, "UD-Q3_K_XL", ON_24, "RTX PRO 6000"),
     ],
 )
-def test_the_run_with_the_same_file_and_memory_is_named_first(
+def test_the_run_with_the_same_file_and_memory_comes_first(
     gigabytes: float, quant: str, setting: PlanSettings, nearest_gpu: str
 ) -> None:
     assert gpus(nearest_runs(MOE, quant, setting, here(None, gigabytes)))[0] == nearest_gpu
 
 
-def test_a_computers_name_beside_the_gpus_is_no_part_of_it() -> None:
+def test_the_name_of_a_computer_is_ignored() -> None:
     """The runs of "Radeon 8060S (Strix Halo)" are runs of this GPU."""
     entry = CATALOGUE.find("qwen3.6-35b-a3b-mtp")
     found = nearest_runs(entry, "Q8_0", PlanSettings(262_144, draft=2), describe_unified_machine(128))
     assert found[0].gpu == "Radeon 8060S (Strix Halo)"
 
 
-def test_a_run_on_this_very_gpu_comes_before_all_others() -> None:
+def test_a_run_on_this_gpu_comes_first() -> None:
     for setting in (ON_24, PlanSettings(32_768, "f16"), PlanSettings(65_536, "q4_0", draft=3)):
         found = nearest_runs(MOE, "UD-Q3_K_XL", setting, here("NVIDIA GeForce RTX 4090", 23.99))
         assert found[0].gpu == "RTX 4090"
@@ -77,7 +77,7 @@ def test_a_run_on_this_very_gpu_comes_before_all_others() -> None:
 
 @pytest.mark.parametrize("gigabytes", [6, 8, 10, 12, 16, 20, 24, 32, 48, 80, 96])
 @pytest.mark.parametrize("n_cpu_moe", [0, 20])
-def test_a_run_with_its_experts_elsewhere_is_never_named(gigabytes: float, n_cpu_moe: int) -> None:
+def test_runs_with_experts_elsewhere_are_not_used(gigabytes: float, n_cpu_moe: int) -> None:
     for quant in ("UD-IQ3_S", "UD-Q3_K_XL", "UD-Q4_K_XL", "Q8_0"):
         for result in nearest_runs(MOE, quant, PlanSettings(65_536, n_cpu_moe=n_cpu_moe), here(None, gigabytes)):
             if result.n_cpu_moe is not None:
@@ -87,14 +87,14 @@ def test_a_run_with_its_experts_elsewhere_is_never_named(gigabytes: float, n_cpu
                 assert (file.size_bytes > result.gpu_memory_gb * 2**30) == bool(n_cpu_moe), result
 
 
-def test_a_dense_model_has_no_experts_to_keep_elsewhere() -> None:
+def test_a_dense_model_matches_without_experts() -> None:
     found = nearest_runs(
         DENSE, "UD-Q4_K_XL", PlanSettings(262_144, "q4_0", draft=4), here("NVIDIA GeForce RTX 5090", 31.8)
     )
     assert (found[0].gpu, found[0].tokens_per_second) == ("RTX 5090", 179.7)
 
 
-def test_what_is_not_llama_cpp_or_not_trusted_is_never_named() -> None:
+def test_runs_of_other_programs_or_untrusted_ones_are_not_used() -> None:
     for gigabytes in (16, 24, 32, 48):
         for quant in ("UD-IQ3_S", "UD-Q4_K_XL", "Q8_0"):
             for result in nearest_runs(
@@ -106,7 +106,7 @@ def test_what_is_not_llama_cpp_or_not_trusted_is_never_named() -> None:
                 assert result.tokens_per_second is not None
 
 
-def test_one_report_on_one_file_and_gpu_is_reported_once() -> None:
+def test_each_report_is_used_once() -> None:
     found = nearest_runs(MOE, "UD-IQ3_S", PlanSettings(65_536, "q4_0"), here("NVIDIA GeForce RTX 5060 Ti", 15.9))
     assert gpus(found).count("RTX 5060 Ti") == 1
     assert found[0].filled == 0
@@ -119,7 +119,7 @@ def test_one_report_on_one_file_and_gpu_is_reported_once() -> None:
     assert len(received) == len(set(received))
 
 
-def test_a_plan_without_mtp_is_reported_rates_without_it() -> None:
+def test_a_plan_without_mtp_gets_rates_without_it() -> None:
     off = PlanSettings(65_536, "q4_0", draft=0)
     found = nearest_runs(MOE, "UD-IQ3_S", off, here("NVIDIA GeForce RTX 5060 Ti", 15.9))
     assert comparable_rate(found[0], off) == 98
@@ -132,11 +132,11 @@ def test_a_plan_without_mtp_is_reported_rates_without_it() -> None:
     assert comparable_rate(best, replace(off, draft=2)) is None
 
 
-def test_a_processor_is_not_told_what_gpus_did() -> None:
+def test_gpu_runs_are_not_used_for_a_processor() -> None:
     assert nearest_runs(MOE, "UD-Q3_K_XL", ON_24, here(None, 24, backend="cpu")) == ()
 
 
-def test_nothing_is_named_when_nothing_is_near() -> None:
+def test_no_run_is_named_without_a_similar_one() -> None:
     assert nearest_runs(MOE, "BF16", PlanSettings(262_144, draft=3), here(None, 80)) == ()
     assert nearest_runs(CATALOGUE.find("demo"), "F16", PlanSettings(8_192), here(None, 8)) == ()
 
@@ -169,7 +169,7 @@ def test_the_driver_s_name_of_a_gpu_is_recognised(
     assert _same_gpu(result, here(driver, gigabytes, gpus=count)) is same
 
 
-def test_a_result_is_reported_with_all_that_it_depends_on() -> None:
+def test_a_run_is_described_with_all_its_conditions() -> None:
     (sentence,) = [
         describe_run(MOE, result)
         for result in MOE.measurements
@@ -182,14 +182,14 @@ def test_a_result_is_reported_with_all_that_it_depends_on() -> None:
     assert sentence.endswith("Source: NJannasch, MTP on MoE: 144 t/s on a 16GB GPU, 2026-05.")
 
 
-def test_what_a_result_does_not_say_is_reported() -> None:
+def test_missing_conditions_of_a_run_are_reported() -> None:
     result = next(result for result in MOE.measurements if result.source == "carteakey")
     assert describe_run(MOE, result) == (
         "RTX 4070, 12 GB: 67 t/s with quant unknown, draft length unknown; 51 t/s without MTP. Source: carteakey."
     )
 
 
-def test_ranges_experts_and_memory_in_a_name_are_reported_once() -> None:
+def test_ranges_experts_and_memory_in_a_name_are_mentioned_once() -> None:
     received = [describe_run(MOE, result) for result in MOE.measurements if result.tokens_per_second]
     assert any("A100 80GB: 199 t/s" in each for each in received)
     assert any("69 to 82 t/s" in each and "69 to 95 % of drafts accepted" in each for each in received)
@@ -197,7 +197,7 @@ def test_ranges_experts_and_memory_in_a_name_are_reported_once() -> None:
     assert all(each.count("Source: ") == 1 and ".." not in each and "None" not in each for each in received)
 
 
-def test_a_token_reads_the_active_weights_and_the_filled_cache() -> None:
+def test_the_bytes_per_token_are_active_weights_and_filled_cache() -> None:
     moe, geometry = weights(MOE, "UD-Q4_K_M"), MOE.geometry
     assert geometry is not None
     # 8 of 256 experts a layer: 464 MiB a layer (a public report), and all that is not routed experts nor the embedding.
@@ -215,7 +215,7 @@ def test_a_token_reads_the_active_weights_and_the_filled_cache() -> None:
     assert bytes_per_token(DENSE.geometry, dense, PlanSettings(65_536)) == dense.on_device(0, mtp=False)
 
 
-def test_the_limit_is_bandwidth_over_bytes_and_unknown_without_it() -> None:
+def test_the_speed_limit_is_bandwidth_divided_by_bytes() -> None:
     found, geometry = weights(DENSE, "UD-Q4_K_XL"), DENSE.geometry
     assert geometry is not None
     card = here("NVIDIA GeForce RTX 4090", 24, bandwidth_gb_s=1_008.0)

@@ -52,7 +52,7 @@ def machine(*free_mib: int) -> Situation:
         (4, (1, 0), (4, 0)),
     ],
 )
-def test_layers_go_by_what_is_free_and_the_output_counts_as_one(
+def test_layers_are_split_by_free_memory_and_the_output_counts_as_one(
     count: int, free: tuple[int, ...], shares: tuple[int, ...]
 ) -> None:
     assert split_layers(count, free) == shares
@@ -71,7 +71,7 @@ def test_layers_go_by_what_is_free_and_the_output_counts_as_one(
         ("gemma3-12b-q4_k", PlanSettings(65_536, "q8_0", draft=0), (24_176, 11_888), (5_974, 3_913)),
     ],
 )
-def test_each_card_takes_what_an_engine_says(
+def test_each_card_has_the_memory_that_an_engine_reports(
     name: str, setting: PlanSettings, free: tuple[int, ...], expected: tuple[int, ...], tmp_path: Path
 ) -> None:
     path = tmp_path / "model.gguf"
@@ -89,7 +89,7 @@ def plan(situation: Situation, **wish: int | str) -> Plan:
     return make_plans(CATALOGUE, situation, replace(wanted, **wish))[0]
 
 
-def test_what_fits_two_cards_together_may_be_too_much_for_the_last() -> None:
+def test_a_model_that_fits_in_total_may_not_fit_the_last_card() -> None:
     """The run of 262,144 at f16 above: 25,108 MiB, of which the second card must hold 13,165."""
     free = 13_000
     found = plan(machine(free, free), kv="f16")
@@ -108,7 +108,7 @@ def test_what_fits_two_cards_together_may_be_too_much_for_the_last() -> None:
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(first=st.integers(6_000, 30_000), second=st.integers(6_000, 30_000), draft=st.integers(0, 3))
-def test_a_status_holds_for_each_card(first: int, second: int, draft: int) -> None:
+def test_the_status_holds_for_each_card(first: int, second: int, draft: int) -> None:
     found = plan(machine(first, second), context=65_536, kv="q8_0", draft=draft)
     spare = min(
         free - need / 2**20 for need, free in zip(found.estimate.by_gpu, found.setting.gpu_free_mib, strict=True)
@@ -118,7 +118,7 @@ def test_a_status_holds_for_each_card(first: int, second: int, draft: int) -> No
         assert spare >= found.margin_mib / 2 - 1
 
 
-def test_free_memory_that_is_reported_is_shared_like_what_was_found() -> None:
+def test_free_memory_of_the_user_is_split_as_the_measured_one() -> None:
     cards = (replace(CARD, free_bytes=8_000 * 2**20), replace(CARD, index=1, id="GPU-1", free_bytes=4_000 * 2**20))
     found = make_situation(Machine(read_host(), cards, None, {}, (), ()), free_mib=18_000)
     assert (found.free_mib, found.gpu_free_mib) == (18_000, (12_000, 6_000))
@@ -162,7 +162,7 @@ def split_27b(quant: str, setting: PlanSettings, cards: tuple[str, ...]) -> tupl
         ("UD-Q4_K_XL", ("5080", "3090"), 131_072, 2, 11_130, 92.9),
     ],
 )
-def test_tensors_are_shared_equally_as_published_runs_have_it(
+def test_tensors_are_split_equally_as_in_published_runs(
     quant: str, cards: tuple[str, ...], context: int, draft: int, told_mib: int, rate: float
 ) -> None:
     found, speed = split_27b(quant, PlanSettings(context, "q4_0", draft, split_mode="tensor"), cards)
@@ -172,7 +172,7 @@ def test_tensors_are_shared_equally_as_published_runs_have_it(
     assert speed == pytest.approx(rate, rel=0.15)
 
 
-def test_layers_take_turns_and_tensors_do_not() -> None:
+def test_layer_split_is_sequential_and_tensor_split_parallel() -> None:
     pair = ("5060 Ti 16GB", "5060 Ti 16GB")
     layers, serial = split_27b("Q4_K_M", PlanSettings(131_072, "q4_0", 0, split_mode="layer"), pair)
     _, parallel = split_27b("Q4_K_M", PlanSettings(131_072, "q4_0", 0, split_mode="tensor"), pair)
@@ -195,7 +195,7 @@ def test_unequal_shares_are_counted(mode: str) -> None:
     assert speed > equal_speed  # the faster card has more of it
 
 
-def test_without_a_split_one_card_has_all_and_must_have_room() -> None:
+def test_without_a_split_one_card_must_hold_everything() -> None:
     found = plan(machine(30_000, 11_000), split_mode="none", context=65_536, kv="q8_0")
     assert found.estimate.by_gpu[1] == 0
     assert found.estimate.by_gpu[0] == found.estimate.parts.total
@@ -204,7 +204,7 @@ def test_without_a_split_one_card_has_all_and_must_have_room() -> None:
     assert plan(machine(11_000, 30_000), split_mode="none", context=65_536, kv="q8_0").status is Status.TOO_BIG
 
 
-def test_the_caution_names_how_tensors_are_shared_and_what_suits_unequal_cards() -> None:
+def test_the_caution_for_tensor_split_mentions_unequal_cards() -> None:
     def caution(*free: int, **wish: str) -> str:
         found = plan(machine(*free), context=65_536, kv="q8_0", split_mode="tensor", **wish)
         return next(each for each in found.cautions if each.startswith("Each tensor is split"))
@@ -218,7 +218,7 @@ def test_the_caution_names_how_tensors_are_shared_and_what_suits_unequal_cards()
     assert any("over 2 GPUs as you asked (2,1)" in each for each in layers)
 
 
-def test_what_is_planned_of_two_cards_is_what_the_engine_is_given() -> None:
+def test_the_engine_gets_the_planned_split() -> None:
     found = plan(machine(24_000, 12_000), context=65_536, kv="q8_0", split_mode="tensor", tensor_split="2,1")
     arguments = plan_arguments(found, PlannedEngine(None, True))
     assert arguments[arguments.index("--split-mode") + 1] == "tensor"

@@ -110,7 +110,7 @@ def listed() -> list[LocalModel]:
 
 
 class TestOllama:
-    def test_models_have_the_names_that_ollama_lists(self, ollama: Path) -> None:
+    def test_models_have_the_names_of_ollama_list(self, ollama: Path) -> None:
         found = by_name()
         assert set(found) == {"qwen3.5:9b", "someone/llava:7b"}
         nine = found["qwen3.5:9b"]
@@ -118,13 +118,13 @@ class TestOllama:
         assert set(nine.aliases) == {"qwen3.5:latest", "qwen3.5"}
         assert found["someone/llava:7b"].side_files == (ollama_blob(ollama, "c"),)
 
-    def test_they_are_listed_with_their_header(self, ollama: Path) -> None:
+    def test_models_are_listed_with_their_header(self, ollama: Path) -> None:
         local = next(each for each in listed() if each.label == "qwen3.5:9b")
         assert (local.place, local.store, local.record.head) == (Place.STORE, Store.OLLAMA, "present")
         assert local.path == ollama_blob(ollama, "a")
 
     @pytest.mark.parametrize("name", ["qwen3.5:9b", "qwen3.5", "QWEN3.5:latest"])
-    def test_they_are_named_as_in_ollama(self, ollama: Path, name: str) -> None:
+    def test_names_are_resolved_as_in_ollama(self, ollama: Path, name: str) -> None:
         chosen = select_model(name, Catalogue(shipped_models()))
         assert (chosen.local_path, chosen.stored_name) == (ollama_blob(ollama, "a"), "qwen3.5:9b")
         assert chosen.file is not None
@@ -141,7 +141,7 @@ class TestOllama:
         assert mine.label == "mine:F16"
         assert select_model("qwen3.5:9b", catalogue).entry == its
 
-    def test_models_of_hugging_face_have_that_name_too(self, ollama: Path) -> None:
+    def test_hub_models_have_that_name_too(self, ollama: Path) -> None:
         ollama_manifest(ollama, "hf.co/unsloth/Some-GGUF/Q4_K_M", model="a")
         assert find_named("hf.co/unsloth/Some-GGUF:Q4_K_M", NOTHING) is not None
         named = find_named("unsloth/Some-GGUF:Q4_K_M", NOTHING)
@@ -149,14 +149,16 @@ class TestOllama:
         assert named.path == ollama_blob(ollama, "a")
 
     @pytest.mark.parametrize("name", ["hf.co/unsloth/Some-GGUF:Q4_K_M", "unsloth/some-gguf:q4_k_m"])
-    def test_a_plan_for_such_a_name_asks_no_hub(self, ollama: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def test_a_plan_for_such_a_name_sends_no_request(
+        self, ollama: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
         ollama_manifest(ollama, "hf.co/unsloth/Some-GGUF/Q4_K_M", model="b")
         chosen = select_hub_model(name, NOTHING)
         assert chosen is not None
         assert chosen.local_path == ollama_blob(ollama, "b")
 
-    def test_what_is_half_written_costs_only_itself(self, ollama: Path) -> None:
+    def test_an_incomplete_model_does_not_affect_others(self, ollama: Path) -> None:
         cut = ollama_manifest(ollama, "registry.ollama.ai/library/cut/1b", model="a")
         cut.write_text(cut.read_text()[:40])
         ollama_manifest(ollama, "registry.ollama.ai/library/lost/1b", model="9")
@@ -168,7 +170,7 @@ class TestOllama:
             "Ollama's lost:1b is incomplete. `ollama pull lost:1b` completes it.",
         ]
 
-    def test_a_file_that_only_ollama_loads_is_refused_in_a_sentence(self, ollama: Path) -> None:
+    def test_a_file_that_only_ollama_loads_is_refused_with_an_explanation(self, ollama: Path) -> None:
         whole = made("llama-8b-q4_k")
         tensors = {**whole.tensors, "v.patch_embd.weight": ((14, 14, 3, 8), "F32")}
         write(ollama_blob(ollama, "a"), "Seeing", Model(whole.architecture, whole.metadata, tensors))
@@ -178,7 +180,7 @@ class TestOllama:
         with pytest.raises(ModelUnexpected, match=r"qwen3\.5:9b is in a format of Ollama's own"):
             select_model("qwen3.5:9b", NOTHING)
 
-    def test_the_variable_goes_first(self, user: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_environment_variable_comes_first(self, user: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
         root = user / "disk" / "ollama"
         put(ollama_blob(root, "a"))
         ollama_manifest(root, "registry.ollama.ai/library/tiny/1b", model="a")
@@ -186,7 +188,7 @@ class TestOllama:
         assert find_store_folders()[0].path == root
         assert by_name()["tiny:1b"].path == ollama_blob(root, "a")
 
-    def test_a_disk_that_is_away_loses_nothing(self, user: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unmounted_disk_loses_no_entry(self, user: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
         root = user / "disk" / "ollama"
         put(ollama_blob(root, "a"))
         ollama_manifest(root, "registry.ollama.ai/library/tiny/1b", model="a")
@@ -201,7 +203,7 @@ class TestOllama:
         (user / "away").rename(user / "disk")
         assert [each.label for each in listed()] == ["tiny:1b"]
 
-    def test_a_store_that_may_not_be_read_is_named(self, ollama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unreadable_store_is_named(self, ollama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         scan = os.scandir
 
         def refuse(path: Path) -> Any:  # noqa: ANN401 -- as root may read everything, a folder without rights is no test
@@ -213,7 +215,7 @@ class TestOllama:
         (problem,) = list_found().problems
         assert "cannot be read by you: Permission denied" in problem.reason
 
-    def test_nothing_there_is_deleted(self, ollama: Path) -> None:
+    def test_files_of_a_store_are_not_deleted(self, ollama: Path) -> None:
         local = next(each for each in listed() if each.label == "qwen3.5:9b")
         with pytest.raises(BadOption, match="belongs to Ollama") as refused:
             remove_model(local)
@@ -225,7 +227,7 @@ class TestOllama:
 
 
 class TestLmStudio:
-    def test_publisher_repository_and_file(self, user: Path, put: Put) -> None:
+    def test_names_of_publisher_repository_and_file_are_resolved(self, user: Path, put: Put) -> None:
         path = put(user / ".lmstudio" / "models" / "unsloth" / "Tiny-GGUF" / "Tiny-Q4_K_M.gguf")
         put(path.with_name("mmproj-F16.gguf"))
         assert list(by_name()) == ["unsloth/Tiny-GGUF/Tiny-Q4_K_M.gguf"]
@@ -243,7 +245,7 @@ class TestLmStudio:
         assert (local.place, local.store, local.record.repo) == (Place.STORE, Store.LM_STUDIO, "unsloth/Tiny-GGUF")
         assert select_models(listed(), "unsloth/Tiny-GGUF:Q4_K_M") == [local]
 
-    def test_a_name_of_several_files_names_them(self, user: Path, put: Put) -> None:
+    def test_an_ambiguous_name_lists_the_files(self, user: Path, put: Put) -> None:
         folder = user / ".lmstudio" / "models" / "unsloth" / "Tiny-GGUF"
         put(folder / "Tiny-Q4_K_M.gguf")
         put(folder / "Tiny-Q8_0.gguf")
@@ -253,7 +255,7 @@ class TestLmStudio:
         assert "unsloth/Tiny-GGUF/Tiny-Q8_0.gguf" in error.value.hint
 
     @pytest.mark.parametrize("settings", [".lmstudio/settings.json", ".cache/lm-studio/settings.json"])
-    def test_the_folder_of_its_settings(self, user: Path, put: Put, settings: str) -> None:
+    def test_the_folder_of_the_settings_is_used(self, user: Path, put: Put, settings: str) -> None:
         write_json(user / settings, {"downloadsFolder": str(user / "big" / "models")})
         put(user / "big" / "models" / "a" / "b" / "c.gguf")
         assert list(by_name()) == ["a/b/c.gguf"]
@@ -261,12 +263,12 @@ class TestLmStudio:
         (problem,) = list_found().problems
         assert problem.reason.startswith("LM Studio's models should be in ")
 
-    def test_its_home_may_be_elsewhere(self, user: Path, put: Put) -> None:
+    def test_the_home_folder_may_be_elsewhere(self, user: Path, put: Put) -> None:
         (user / ".lmstudio-home-pointer").write_text(f"{user / 'lms'}\n")
         put(user / "lms" / "models" / "a" / "b" / "c.gguf")
         assert list(by_name()) == ["a/b/c.gguf"]
 
-    def test_a_file_of_the_catalogue_is_not_downloaded_again(self, user: Path, put: Put) -> None:
+    def test_a_catalogue_file_is_not_downloaded_again(self, user: Path, put: Put) -> None:
         path = put(user / ".cache" / "lm-studio" / "models" / "owner" / "Mine" / "mine.gguf")
         its = replace(DEMO, id="mine", repo="owner/Mine", files=(ModelFile(quant="F16", file="mine.gguf"),))
         local = find_local_model(its)
@@ -275,7 +277,7 @@ class TestLmStudio:
 
 
 class TestJan:
-    def test_the_layout_of_today(self, user: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_current_layout_is_read(self, user: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
         data = user / "jan-data"
         monkeypatch.setenv("JAN_DATA_FOLDER", str(data))
         model = put(data / "llamacpp" / "models" / "unsloth" / "Tiny-Q4" / "model.gguf")
@@ -288,7 +290,7 @@ class TestJan:
         assert (found.path, found.side_files, found.aliases) == (model, (projector,), ("Tiny",))
         assert find_named("Tiny", NOTHING) is not None
 
-    def test_the_layout_of_before(self, user: Path, put: Put) -> None:
+    def test_the_earlier_layout_is_read(self, user: Path, put: Put) -> None:
         data = user / ".config" / "Jan" / "data"
         model = put(data / "models" / "cortex.so" / "tiny" / "1b" / "model.gguf")
         model.with_name("model.yml").write_text(
@@ -299,7 +301,7 @@ class TestJan:
         assert {name: each.path for name, each in by_name().items()} == {"cortex.so/tiny/1b": model, "older": old}
         assert find_named("tiny:1b", NOTHING) is not None
 
-    def test_its_settings_name_the_folder_and_a_lost_file_is_reported(self, user: Path, put: Put) -> None:
+    def test_the_folder_of_the_settings_is_used_and_a_lost_file_reported(self, user: Path, put: Put) -> None:
         write_json(user / ".local" / "share" / "Jan" / "settings.json", {"data_folder": str(user / "d")})
         yml = user / "d" / "llamacpp" / "models" / "gone" / "model.yml"
         yml.parent.mkdir(parents=True)
@@ -316,7 +318,7 @@ class TestJan:
 
 
 class TestLlamaCpp:
-    def test_manifests_of_the_flat_folder(self, user: Path, put: Put) -> None:
+    def test_manifests_in_the_flat_folder_are_read(self, user: Path, put: Put) -> None:
         folder = user / ".cache" / "llama.cpp"
         path = put(folder / "ggml-org_Tiny-GGUF_sub_tiny-Q8_0.gguf")
         put(folder / "ggml-org_Tiny-GGUF_mmproj-tiny.gguf")
@@ -335,7 +337,7 @@ class TestLlamaCpp:
         ]
         assert {each.path: each.place for each in listed()}[plain] is Place.CACHE
 
-    def test_the_layout_of_the_hubs_tools(self, user: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_layout_of_the_hubs_tools_is_read(self, user: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("LLAMA_CACHE", str(user / "cache"))
         path = put(user / "cache" / "models--a--Tiny-GGUF" / "snapshots" / ("0" * 40) / "tiny-Q4_0.gguf")
         (found,) = list_found().models
@@ -344,7 +346,7 @@ class TestLlamaCpp:
 
 
 class TestAddedFolders:
-    def test_another_place_of_ollamas(self, tmp_path: Path, ollama: Path) -> None:
+    def test_another_folder_of_ollama_can_be_added(self, tmp_path: Path, ollama: Path) -> None:
         moved = tmp_path / "disk" / "models"
         shutil.copytree(ollama, moved)
         shutil.rmtree(ollama)
@@ -358,12 +360,12 @@ class TestAddedFolders:
         local = next(each for each in listed() if each.label == "qwen3.5:9b")
         assert local.place is Place.STORE
 
-    def test_a_store_that_is_found_anyway_is_not_added(self, user: Path, ollama: Path) -> None:
+    def test_a_store_that_is_searched_anyway_is_not_added(self, user: Path, ollama: Path) -> None:
         assert not add_place(ollama)
         assert not add_place(user / ".ollama")
         assert read_added_places() == ()
 
-    def test_other_folders_are_none(self, tmp_path: Path, put: Put) -> None:
+    def test_other_folders_are_not_stores(self, tmp_path: Path, put: Put) -> None:
         put(tmp_path / "mine" / "a.gguf")
         assert recognise_store(tmp_path / "mine") is None
         assert describe_store(tmp_path / "mine") is None
@@ -377,20 +379,20 @@ class TestAddedFolders:
         ("linux", {"XDG_DATA_HOME": "/data"}, ["/data/Jan/data", "~/.ollama/models", "~/.lmstudio/models"]),
     ],
 )
-def test_folders_by_system(platform: str, environ: dict[str, str], wanted: list[str]) -> None:
+def test_folders_depend_on_the_system(platform: str, environ: dict[str, str], wanted: list[str]) -> None:
     folders = {each.path for each in find_store_folders((), environ, platform)}
     assert {Path(each).expanduser() for each in wanted} <= folders
 
 
 @pytest.mark.parametrize("damage", ['{"downloadsFolder": 7}', "[]", "{", '{"downloadsFolder": ""}'])
-def test_settings_that_make_no_sense_are_passed_over(user: Path, damage: str) -> None:
+def test_invalid_settings_are_skipped(user: Path, damage: str) -> None:
     path = user / ".lmstudio" / "settings.json"
     path.parent.mkdir()
     path.write_text(damage)
     assert list_found().problems == ()
 
 
-def test_a_layer_that_makes_no_sense_is_passed_over(ollama: Path) -> None:
+def test_an_invalid_layer_is_skipped(ollama: Path) -> None:
     odd: list[Any] = [None, 7, {"mediaType": 1, "digest": 2}, {"digest": "sha256:../../etc"}]
     write_json(ollama / "manifests/registry.ollama.ai/library/odd/1b", {"layers": odd})
     assert len(list_found().models) == 2

@@ -28,7 +28,7 @@ def changed(model_id: str, **changes: object) -> Catalogue:
 
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("gib", [8, 12, 16, 24, 48])
-def test_no_model_goes_unmentioned_and_no_file_is_both(gib: int) -> None:
+def test_each_model_is_planned_or_listed_as_unplanned(gib: int) -> None:
     situation = describe_machine(gib, host_gib=64)
     for model in SHIPPED.models:
         wish = PlanCriteria(model=model.id)
@@ -37,7 +37,7 @@ def test_no_model_goes_unmentioned_and_no_file_is_both(gib: int) -> None:
         assert not {plan.file.quant for plan in plans} & {no.quant for no in left_out}, model.id
 
 
-def test_what_nobody_knows_the_size_of_is_estimated_by_its_parameters_or_named() -> None:
+def test_a_file_of_unknown_size_is_estimated_by_parameters_or_listed() -> None:
     wish = PlanCriteria(model="qwen3.8-27b", quant="Q3_K_M")
     assert list_unplanned(SHIPPED, describe_machine(16), wish) == ()
     (guessed, *_) = make_plans(SHIPPED, describe_machine(16), wish)
@@ -50,7 +50,7 @@ def test_what_nobody_knows_the_size_of_is_estimated_by_its_parameters_or_named()
     assert "--refresh" in left_out[0].remedy
 
 
-def test_a_size_that_is_not_known_and_then_is(hub: Hub) -> None:
+def test_a_file_is_planned_once_its_size_is_known(hub: Hub) -> None:
     moe = SHIPPED.find("qwen3.6-35b-a3b-mtp")
     size = 17_227_569_440
     file = ModelFile(quant="UD-Q3_K_XL", file="a.gguf", token_embd_type="Q8_0")
@@ -78,7 +78,7 @@ def test_a_size_that_is_not_known_and_then_is(hub: Hub) -> None:
     assert (best.setting, best.status) == (shipped.setting, shipped.status)
 
 
-def test_a_shape_that_is_not_known_is_in_the_header_of_the_file_with_that_checksum() -> None:
+def test_an_unknown_layout_suggests_to_read_the_header() -> None:
     catalogue = changed("qwen3.5-9b-mtp", geometry=None, revision="abc")
     assert make_plans(catalogue, describe_machine(24), PlanCriteria()) == ()
     (left_out,) = list_unplanned(catalogue, describe_machine(24), PlanCriteria(quant="Q4_K_M"))
@@ -92,7 +92,7 @@ def test_a_shape_that_is_not_known_is_in_the_header_of_the_file_with_that_checks
     assert left_out.remedy == f"{ask_hub} `{command}` reads its header."
 
 
-def test_a_file_on_this_disk_is_not_asked_of_the_hub(tmp_path: Path) -> None:
+def test_a_local_file_is_not_looked_up_on_the_hub(tmp_path: Path) -> None:
     path = tmp_path / "my models" / "a.gguf"
     file = ModelFile(quant="Q4_K_M", file=str(path))
     for content in (None, b"GGUF and no more"):
@@ -104,7 +104,7 @@ def test_a_file_on_this_disk_is_not_asked_of_the_hub(tmp_path: Path) -> None:
         assert left_out.remedy == f"`mtp-launcher estimate '{path}'` explains the problem."
 
 
-def test_a_draft_of_unknown_size_is_not_counted_as_nothing() -> None:
+def test_a_draft_of_unknown_size_is_not_counted_as_0() -> None:
     draft = CompanionFile(repo="someone/small", file="small.gguf")
     catalogue = changed("qwen3.5-9b-mtp", speculation="draft-model", draft=draft)
     model, situation = "qwen3.5-9b-mtp", describe_machine(24)
@@ -130,7 +130,7 @@ def test_a_model_without_presets_is_planned() -> None:
         assert (left_out.quant, left_out.reason) == ("UD-IQ3_XXS", "its size is unknown")
 
 
-def test_what_is_wrong_in_the_wish_is_said_in_the_same_way() -> None:
+def test_both_functions_report_the_same_errors() -> None:
     for ask in (make_plans, list_unplanned):
         with pytest.raises(ModelUnknown, match="gemma-4-31b has no Q9"):
             ask(SHIPPED, describe_machine(24), PlanCriteria(model="gemma-4-31b", quant="Q9"))

@@ -41,14 +41,14 @@ class TestFromAHeader:
     @pytest.mark.parametrize(
         "name", ["qwen35moe-35b-q3_k_xl", "qwen35-27b-q4_k_m", "llama-8b-q4_k", "qwen3moe-30b-q4_k"]
     )
-    def test_every_tensor_is_somewhere_once(self, name: str, tmp_path: Path) -> None:
+    def test_every_tensor_is_counted_once(self, name: str, tmp_path: Path) -> None:
         made = model(name)
         found = read(tmp_path, made)
         assert found.exact
         assert found.on_device(0, mtp=True) + found.on_host(0, mtp=True) == made.tensor_bytes
         assert found.embedding == n_bytes(*made.tensors["token_embd.weight"])
 
-    def test_experts_are_what_the_engine_s_own_pattern_moves(self, tmp_path: Path) -> None:
+    def test_experts_are_the_tensors_that_the_engine_moves(self, tmp_path: Path) -> None:
         made = model("qwen35moe-35b-q4_k_m")
         found = read(tmp_path, made)
         wanted = [n_bytes(*made.tensors[f"blk.3.ffn_{part}_exps.weight"]) for part in ("gate", "up", "down")]
@@ -58,7 +58,7 @@ class TestFromAHeader:
         assert found.blocks[3].rest > shared
         assert (found.expert_layers(mtp=True), found.expert_layers(mtp=False)) == (41, 40)
 
-    def test_the_head_is_loaded_with_mtp_only(self, tmp_path: Path) -> None:
+    def test_the_head_is_loaded_only_with_mtp(self, tmp_path: Path) -> None:
         made = model("qwen35moe-35b-q3_k_xl")
         found = read(tmp_path, made)
         head = sum(n_bytes(*tensor) for name, tensor in made.tensors.items() if name.startswith("blk.40."))
@@ -78,7 +78,7 @@ class TestFromAHeader:
         with pytest.raises(GeometryUnknown, match="lists 1,000 layers but has 292 tensors"):
             read_weights(header, replace(read_geometry(header), layers=1_000))
 
-    def test_a_type_that_is_not_known_is_named(self, tmp_path: Path) -> None:
+    def test_an_unknown_tensor_type_is_named(self, tmp_path: Path) -> None:
         path = tmp_path / "model.gguf"
         write(path, "model", model("llama-8b-q4_k"))
         with path.open("rb") as file:
@@ -102,11 +102,11 @@ class TestByRules:
         [(MOE, "UD-Q3_K_XL", 15_903.7), (DENSE, "UD-Q4_K_S", 14_115.3)],
         ids=["moe", "dense"],
     )
-    def test_the_load_that_an_engine_logged(self, entry: ModelEntry, quant: str, loaded_mib: float) -> None:
+    def test_a_load_logged_by_an_engine_is_reproduced(self, entry: ModelEntry, quant: str, loaded_mib: float) -> None:
         assert by_rules(entry, quant).on_device(0, mtp=True) / MIB == pytest.approx(loaded_mib, abs=1)
 
     @pytest.mark.parametrize(("quant", "layer_mib"), [("UD-Q4_K_M", 464), ("UD-Q4_K_XL", 468), ("UD-Q3_K_XL", 337)])
-    def test_one_layer_s_experts(self, quant: str, layer_mib: int) -> None:
+    def test_the_size_of_one_layer_of_experts(self, quant: str, layer_mib: int) -> None:
         found = by_rules(MOE, quant)
         assert found.blocks[0].experts / MIB == pytest.approx(layer_mib, abs=1)
         moved = found.on_device(0, mtp=True) - found.on_device(10, mtp=True)
@@ -117,7 +117,7 @@ class TestByRules:
         assert by_rules(MOE, "UD-Q3_K_XL").embedding / MIB == pytest.approx(515.31, abs=0.01)
         assert by_rules(DENSE, "UD-Q4_K_S").embedding / MIB == pytest.approx(521.0, abs=0.2)
 
-    def test_a_file_of_unknown_size_has_no_weights(self) -> None:
+    def test_a_file_of_unknown_size_has_unknown_weights(self) -> None:
         file = DENSE.file("Q3_K_M")
         assert file is not None
         assert file.size_bytes is None
@@ -127,7 +127,7 @@ class TestByRules:
         assert guessed.tolerance > 0.05
         assert weights_by_rules(replace(DENSE, parameters_b=None), file, DENSE.geometry) is None
 
-    def test_every_file_of_the_catalogue_is_all_there(self) -> None:
+    def test_every_catalogue_file_is_counted_completely(self) -> None:
         for entry in CATALOGUE.models:
             for file in entry.files:
                 if entry.geometry is None or file.size_bytes is None or entry.geometry.per_layer_input:
@@ -175,7 +175,7 @@ BLOCKS = st.builds(Block, st.integers(0, 10**9), st.tuples(*[st.integers(0, 10**
     n_cpu_moe=st.integers(0, 9),
     mtp=st.booleans(),
 )
-def test_what_leaves_the_gpu_comes_to_the_host(weights: Weights, n_cpu_moe: int, mtp: bool) -> None:
+def test_tensors_that_leave_the_gpu_are_counted_on_the_host(weights: Weights, n_cpu_moe: int, mtp: bool) -> None:
     whole = weights.on_device(0, mtp=mtp) + weights.on_host(0, mtp=mtp)
     assert weights.on_device(n_cpu_moe, mtp=mtp) + weights.on_host(n_cpu_moe, mtp=mtp) == whole
     assert weights.on_device(n_cpu_moe + 1, mtp=mtp) <= weights.on_device(n_cpu_moe, mtp=mtp)

@@ -25,7 +25,7 @@ def smallest_and_usual(model: ModelEntry) -> list[str]:
 
 
 @pytest.mark.thorough
-def test_every_model_is_planned_or_named_too_big_for_every_card() -> None:
+def test_every_model_is_planned_or_too_big_for_every_card() -> None:
     for model in MODELS:
         for card in CARDS:
             for quant in smallest_and_usual(model):
@@ -55,7 +55,7 @@ def test_every_file_has_a_size_or_an_estimate_of_it() -> None:
             assert 0.9 * size.size_bytes < together <= size.size_bytes + copied, (model.id, file.quant)
 
 
-def test_sizes_by_bits_per_weight_hold_what_is_listed() -> None:
+def test_sizes_estimated_from_bits_per_weight_contain_the_listed_ones() -> None:
     """Leave the listed sizes out and estimate them: nearly all lie in their range, and few are far from its middle."""
     inside, errors = 0, []
     for model in MODELS:
@@ -83,7 +83,7 @@ def test_files_are_sorted_and_every_shape_is_possible() -> None:
         assert all(ratio > 0.93 for ratio in rough), f"{model.id}: smallest first, as far as sizes are known"
 
 
-def test_a_file_that_is_gone_is_planned_only_where_it_is_named() -> None:
+def test_a_withdrawn_file_is_planned_only_by_name() -> None:
     gone = [(model, file) for model in MODELS for file in model.files if file.withdrawn]
     assert {file.quant for _, file in gone} == {"Q3_K_M", "IQ4_XS", "Q4_K_M"}
     for model, file in gone:

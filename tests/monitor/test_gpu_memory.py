@@ -22,12 +22,12 @@ def make_snapshot(
     return GpuSnapshot(gpu, alone, GpuActivity(processes, (), absent), readings or {})
 
 
-def test_on_linux_the_driver_tells_the_engines_part_and_the_rest_is_others() -> None:
+def test_on_linux_the_driver_lists_engine_memory_and_the_rest_is_of_others() -> None:
     result = memory_by_program(make_snapshot(), 7, Reading(21_500.0))
     assert [result[name].value for name in MEMORY_READINGS] == [20_000.0, 1_500.0, 24_576.0]
 
 
-def test_what_rounds_below_nothing_is_nothing() -> None:
+def test_rounding_below_0_gives_0() -> None:
     assert memory_by_program(make_snapshot(), 7, Reading(19_990.0))["others_vram_mib"].value == 0.0
 
 
@@ -41,14 +41,14 @@ def test_what_rounds_below_nothing_is_nothing() -> None:
         (make_snapshot(readings={"engine_vram_mib": Reading(5.0)}, alone=False), 7, "a total of all GPUs"),
     ],
 )
-def test_what_is_not_told_is_unknown_with_the_reason(snapshot: GpuSnapshot, pid: int, reason: str) -> None:
+def test_unreported_memory_is_unknown_with_the_reason(snapshot: GpuSnapshot, pid: int, reason: str) -> None:
     result = memory_by_program(snapshot, pid, Reading(21_500.0))
     for name in ("engine_vram_mib", "others_vram_mib"):
         assert result[name].value is None
         assert reason in (result[name].absent or "")
 
 
-def test_windows_own_counters_go_before_the_drivers_list() -> None:
+def test_windows_counters_go_before_the_process_list() -> None:
     result = memory_by_program(make_snapshot(readings={"engine_vram_mib": Reading(18_000.0)}), 7, Reading(21_500.0))
     assert result["engine_vram_mib"].value == 18_000.0
     assert result["others_vram_mib"].value == 3_500.0
@@ -60,7 +60,7 @@ def test_without_the_sum_the_others_are_unknown_for_its_reason() -> None:
     assert result["others_vram_mib"] == Reading.unknown("The GPU was disconnected.")
 
 
-def test_there_is_no_total_without_memory_of_its_own() -> None:
+def test_shared_memory_has_no_total() -> None:
     unified = Gpu("amd", 0, "APU", "0000:05:00.0", memory_bytes=8 * 2**30, unified=True)
     assert "shares host memory" in (
         memory_by_program(make_snapshot(gpu=unified), 7, Reading(1.0))["vram_total_mib"].absent or ""
@@ -69,6 +69,6 @@ def test_there_is_no_total_without_memory_of_its_own() -> None:
     assert memory_by_program(nothing, 7, Reading(1.0))["vram_total_mib"].absent == "No driver."
 
 
-def test_before_the_first_look_all_is_unknown() -> None:
+def test_all_is_unknown_before_the_first_snapshot() -> None:
     assert set(unknown_memory()) == set(MEMORY_READINGS)
     assert all(reading.value is None and reading.absent for reading in unknown_memory().values())

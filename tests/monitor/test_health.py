@@ -32,33 +32,33 @@ def latched(says: str, *, gap_before: int | None = None) -> str:
 
 
 class TestLatch:
-    def test_raises_once_and_clears_once(self) -> None:
+    def test_a_finding_is_raised_and_cleared_once(self) -> None:
         assert latched("FFFFFF----") == "..R....C.."
 
-    def test_the_contrary_begins_the_count_anew(self) -> None:
+    def test_an_opposite_check_resets_the_count(self) -> None:
         assert latched("FF-FF-FF-") == "........."
         assert latched("FFF-F-F--") == "..R.....C"
 
-    def test_unknown_looks_count_for_neither(self) -> None:
+    def test_unknown_checks_do_not_count(self) -> None:
         assert latched("F?F??F?-?-?") == ".....R...C."
 
-    def test_a_gap_begins_it_anew(self) -> None:
+    def test_a_gap_resets_the_count(self) -> None:
         assert latched("FFFFF", gap_before=2) == "....R"
 
 
-def test_it_is_told_to_programs_in_plain_values() -> None:
+def test_findings_are_json_with_plain_values() -> None:
     told_json = json.loads(json.dumps(FOUND.as_json()))
     assert told_json["evidence"] == {"spilled_mib": 1.235, "who": "x"}
     assert (told_json["code"], told_json["level"], told_json["action"]) == ("spill", "warning", None)
 
 
-def test_a_fresh_server_of_which_nothing_is_known_has_nothing_wrong() -> None:
+def test_a_new_server_without_data_has_no_findings() -> None:
     health = Health(ServerSetup())
     assert run(health, looks(1_000)) == []
     assert health.open_findings == ()
 
 
-def test_two_things_may_be_wrong_at_once() -> None:
+def test_two_findings_can_be_raised_at_once() -> None:
     hot = looks(15, generating=True, activity=activity(("temperature (hardware)",)), waiting=2)
     health = Health(ServerSetup())
     assert {code for code, _ in list_changes(run(health, hot))} == {
@@ -68,7 +68,7 @@ def test_two_things_may_be_wrong_at_once() -> None:
     assert {found.code for found in health.open_findings} == {FindingCode.THROTTLED_HOT, FindingCode.REQUESTS_WAIT}
 
 
-def test_a_night_asleep_raises_nothing() -> None:
+def test_a_computer_asleep_raises_nothing() -> None:
     day = [moment(10.0 * i, finished=(reply(144),), generating=True) for i in range(60)]
     next_day = [moment(40_000.0 + 10 * i, finished=(reply(140),), generating=True) for i in range(60)]
     assert run(Health(ServerSetup(draft=2)), day + next_day) == []

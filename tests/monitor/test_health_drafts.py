@@ -18,7 +18,7 @@ def replies(count: int, start_s: float = 0.0, **what: float) -> list[Moment]:
 
 
 class TestAcceptance:
-    def test_a_collapse_is_raised_after_some_hundred_drafts_and_cleared(self) -> None:
+    def test_a_drop_of_acceptance_is_raised_after_some_hundred_drafts_and_cleared(self) -> None:
         moments = replies(30, acceptance=0.8) + replies(20, 300, acceptance=0.3) + replies(20, 500, acceptance=0.78)
         events = run(Health(QWEN), moments)
         assert list_changes(events) == [(FindingCode.ACCEPTANCE_LOW, True), (FindingCode.ACCEPTANCE_LOW, False)]
@@ -29,22 +29,22 @@ class TestAcceptance:
         assert found.action is not None
         assert (found.action.kind, found.action.parameters) == (ActionKind.SHORTER_DRAFT, {"draft": 1})
 
-    def test_far_below_what_was_published_is_raised_without_better_days(self) -> None:
+    def test_acceptance_far_below_published_values_is_raised_without_earlier_data(self) -> None:
         (event,) = run(Health(QWEN), replies(40, acceptance=0.2))
         assert "the lowest published for this model is 50 %" in event.finding.sentence
 
-    def test_with_a_draft_of_one_the_next_step_is_without(self) -> None:
+    def test_with_draft_length_1_the_suggestion_is_to_turn_mtp_off(self) -> None:
         (event,) = run(Health(ServerSetup(draft=1, published_acceptance=0.5)), replies(40, acceptance=0.1))
         assert event.finding.action is not None
         assert event.finding.action.kind is ActionKind.DRAFT_OFF
 
     @pytest.mark.parametrize("low", [0.47, 0.55, 0.69])
-    def test_prose_after_code_is_as_published(self, low: float) -> None:
+    def test_prose_after_code_is_no_finding(self, low: float) -> None:
         """47 % on narrative was measured where code had 87 %."""
         moments = replies(30, acceptance=0.84) + replies(100, 300, acceptance=low)
         assert run(Health(QWEN), moments) == []
 
-    def test_one_bad_reply_is_none_and_neither_are_few_drafts(self) -> None:
+    def test_one_bad_reply_or_few_drafts_are_no_finding(self) -> None:
         moments = replies(30, acceptance=0.8) + replies(1, 300, acceptance=0.05) + replies(30, 310, acceptance=0.8)
         assert run(Health(QWEN), moments) == []
         assert run(Health(QWEN), replies(15, tokens=40, acceptance=0.05)) == []
@@ -54,7 +54,7 @@ class TestAcceptance:
         day = [moment(10.0 * i, finished=(reply(120, acceptance=content.uniform(0.45, 0.95)),)) for i in range(8_640)]
         assert run(Health(QWEN), day) == []
 
-    def test_without_mtp_there_is_nothing_to_look_at(self) -> None:
+    def test_without_mtp_drafts_are_not_checked(self) -> None:
         assert run(Health(ServerSetup(draft=0)), replies(40, acceptance=0.05)) == []
 
 
@@ -80,11 +80,11 @@ class TestInert:
             [undrafted(counted=False)] * 10,
         ],
     )
-    def test_near_misses(self, finished: list[FinishedReply]) -> None:
+    def test_values_just_below_the_limits_raise_nothing(self, finished: list[FinishedReply]) -> None:
         moments = [moment(10.0 * i, finished=(each,)) for i, each in enumerate(finished)]
         assert run(Health(QWEN), moments) == []
 
-    def test_without_mtp_no_drafts_are_as_wished(self) -> None:
+    def test_without_mtp_missing_drafts_are_no_finding(self) -> None:
         assert run(Health(ServerSetup(draft=0)), [moment(10.0 * i, finished=(undrafted(),)) for i in range(9)]) == []
 
 
@@ -98,7 +98,7 @@ class TestWaiting:
         assert action is not None
         assert (action.kind, action.parameters) == (ActionKind.MORE_SLOTS, {"slots": 4})
 
-    def test_a_short_queue_and_one_that_is_not_counted_are_not(self) -> None:
+    def test_a_short_or_uncounted_queue_is_no_finding(self) -> None:
         bursts = [
             look for start in range(0, 300, 20) for look in looks(8, start, waiting=2) + looks(2, start + 16, waiting=0)
         ]

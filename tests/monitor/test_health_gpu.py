@@ -13,7 +13,7 @@ ENGINE, BROWSER, GAME = 4711, 800, 900
 CARD = ServerSetup(engine_pid=ENGINE, vram_total_mib=16_311.0)
 
 
-def test_the_reasons_are_spelled_as_the_driver_is_read() -> None:
+def test_throttle_reasons_are_spelled_as_the_driver_module_does() -> None:
     assert set(nvidia._THROTTLE_REASONS.values()) >= HOT | HARDWARE | POWER
 
 
@@ -41,30 +41,30 @@ class TestThrottling:
         assert raised.finding.evidence["reasons"] == "temperature (hardware), hardware slowdown"
         assert health.open_findings == ()
 
-    def test_a_hot_moment_is_no_alarm(self) -> None:
+    def test_a_short_hot_moment_is_no_finding(self) -> None:
         spikes = [look for start in range(0, 200, 20) for look in self.hot(3, start) + self.work(7, start + 6)]
         assert run(Health(CARD), spikes) == []
 
-    def test_a_gpu_that_does_nothing_slows_nobody_down(self) -> None:
+    def test_an_idle_gpu_raises_nothing(self) -> None:
         idle = looks(50, generating=False, activity=activity(("temperature (driver)",)), gpu_clock_mhz=300.0)
         assert run(Health(CARD), idle) == []
 
-    def test_a_laptop_that_holds_its_temperature_without_losing_clock_is_information(self) -> None:
+    def test_a_limited_laptop_at_full_clock_is_information(self) -> None:
         warm = self.work(30, reasons=("temperature (driver)",), gpu_clock_mhz=2_350.0)
         (event,) = run(Health(CARD), self.work(3, -10.0) + warm)
         assert (event.finding.code, event.finding.level) == (FindingCode.THROTTLED_HOT, FindingLevel.INFORMATION)
 
-    def test_the_hardwares_own_slowdown_is_reported_from_heat(self) -> None:
+    def test_hardware_slowdown_is_distinguished_from_heat(self) -> None:
         brake = self.work(20, 20.0, reasons=("hardware slowdown", "power brake"), gpu_clock_mhz=700.0)
         (event,) = run(Health(CARD), self.work(10) + brake)
         assert event.finding.code is FindingCode.THROTTLED_HARDWARE
         assert "power supply" in event.finding.sentence
 
-    def test_a_power_limit_at_full_clock_is_the_ordinary_state(self) -> None:
+    def test_a_power_limit_at_full_clock_is_no_finding(self) -> None:
         assert run(Health(CARD), self.work(200, reasons=("power limit",), gpu_clock_mhz=2_100.0)) == []
 
     @pytest.mark.parametrize(("on_battery", "words"), [(True, "On battery"), (False, "The power limit of 60 W")])
-    def test_a_power_limit_that_costs_much_is_information(self, on_battery: bool, words: str) -> None:
+    def test_a_costly_power_limit_is_information(self, on_battery: bool, words: str) -> None:
         low = self.work(
             30, 20.0, reasons=("power limit",), gpu_clock_mhz=900.0, gpu_power_limit_w=60.0, on_battery=on_battery
         )
@@ -72,10 +72,10 @@ class TestThrottling:
         assert (event.finding.code, event.finding.level) == (FindingCode.THROTTLED_POWER, FindingLevel.INFORMATION)
         assert event.finding.sentence.startswith(words)
 
-    def test_a_driver_that_does_not_say_says_nothing(self) -> None:
+    def test_unreported_throttling_raises_nothing(self) -> None:
         assert run(Health(CARD), looks(50, generating=True, activity=activity(None, None), gpu_clock_mhz=300.0)) == []
 
-    def test_what_was_building_up_before_the_computer_slept_begins_anew(self) -> None:
+    def test_counts_restart_after_sleep(self) -> None:
         moments = self.work(10) + self.hot(4, 20.0) + self.hot(4, 4_000.0)
         assert run(Health(CARD), moments) == []
 
@@ -88,7 +88,7 @@ def programs(**used_mib: int | None) -> tuple[GpuProcess, ...]:
 class TestVramPressure:
     """14,600 of 16,311 MiB are the engine's, as for 35B-A3B in IQ3_S."""
 
-    def test_a_program_that_takes_the_rest_is_named(self) -> None:
+    def test_a_program_that_uses_the_remaining_memory_is_named(self) -> None:
         before = looks(10, vram_used_mib=15_000.0, activity=activity((), programs(engine=14_600, browser=300)))
         now = programs(engine=14_600, browser=350, game=1_200)
         after = looks(10, 20.0, vram_used_mib=16_250.0, activity=activity((), now))
@@ -102,28 +102,28 @@ class TestVramPressure:
         assert found.action is not None
         assert found.action.kind is ActionKind.FREE_MEMORY
 
-    def test_where_no_program_tells_its_memory_it_is_inferred_and_reported(self) -> None:
+    def test_without_a_process_list_other_programs_are_inferred(self) -> None:
         hidden = activity((), programs(engine=None, game=None))
         before = looks(10, vram_used_mib=15_000.0, activity=hidden)
         (event,) = run(Health(CARD), before + looks(10, 20.0, vram_used_mib=16_250.0, activity=hidden))
         assert event.finding.sentence.startswith("Other programs probably took 1250 MiB")
         assert event.finding.sentence.endswith("Programs on the GPU: game.")
 
-    def test_a_model_that_fills_the_card_by_itself_is_as_planned(self) -> None:
+    def test_a_model_that_fills_the_card_is_no_finding(self) -> None:
         full = activity((), programs(engine=15_900, browser=300))
         assert run(Health(CARD), looks(50, vram_used_mib=16_250.0, activity=full)) == []
 
-    def test_growth_of_the_engine_itself_is_not_others(self) -> None:
+    def test_growth_of_the_engine_is_not_attributed_to_others(self) -> None:
         before = looks(10, vram_used_mib=15_700.0, activity=activity((), programs(engine=15_300, browser=300)))
         grown = activity((), programs(engine=15_850, browser=300))
         assert run(Health(CARD), before + looks(10, 20.0, vram_used_mib=16_250.0, activity=grown)) == []
 
-    def test_others_may_take_much_while_much_is_left(self) -> None:
+    def test_others_may_use_memory_while_enough_is_free(self) -> None:
         before = looks(10, vram_used_mib=9_000.0, activity=activity((), programs(engine=8_600, browser=300)))
         game = activity((), programs(engine=8_600, game=6_000))
         assert run(Health(CARD), before + looks(10, 20.0, vram_used_mib=15_600.0, activity=game)) == []
 
-    def test_an_engine_in_a_container_is_not_taken_for_the_hosts_program_of_its_number(self) -> None:
+    def test_an_engine_in_a_container_is_not_confused_with_a_host_process(self) -> None:
         stranger = GpuProcess(ENGINE, None, 14 * GIB)
         before = looks(5, vram_used_mib=15_000.0, activity=activity((), (stranger,)))
         (event,) = run(
@@ -133,7 +133,7 @@ class TestVramPressure:
 
 
 class TestGpuUnused:
-    def test_a_build_for_gpus_that_saw_none_is_raised_at_once_and_stays(self) -> None:
+    def test_a_gpu_build_that_found_no_gpu_is_raised_at_once(self) -> None:
         setup = ServerSetup(expects_gpu=True, sees_gpu=False, on_gpu=False)
         (event,) = run(Health(setup), looks(50))
         assert event.finding.code is FindingCode.GPU_UNUSED
@@ -151,10 +151,10 @@ class TestGpuUnused:
             ServerSetup(expects_gpu=True, sees_gpu=True, on_gpu=True, weights_mib=None),
         ],
     )
-    def test_what_is_not_known_or_meant_so_is_not_raised(self, setup: ServerSetup) -> None:
+    def test_unknown_or_intended_cpu_use_is_not_raised(self, setup: ServerSetup) -> None:
         assert run(Health(setup), looks(50, vram_used_mib=10.0)) == []
 
-    def test_layers_that_are_on_the_gpu_by_word_only(self) -> None:
+    def test_layers_only_claimed_to_be_on_the_gpu_are_raised(self) -> None:
         setup = ServerSetup(engine_pid=ENGINE, expects_gpu=True, on_gpu=True, weights_mib=14_000.0)
         gone = looks(5, vram_used_mib=700.0, activity=activity((), programs(browser=600)))
         there = looks(5, 10.0, vram_used_mib=15_000.0, activity=activity((), programs(browser=600, engine=14_300)))
@@ -163,7 +163,7 @@ class TestGpuUnused:
             (FindingCode.GPU_UNUSED, False),
         ]
 
-    def test_memory_that_windows_hides_is_unknown_not_absent(self) -> None:
+    def test_memory_hidden_by_windows_is_unknown(self) -> None:
         setup = ServerSetup(engine_pid=ENGINE, expects_gpu=True, on_gpu=True, weights_mib=14_000.0)
         assert run(Health(setup), looks(50, activity=activity((), programs(engine=None)))) == []
         assert run(Health(setup), looks(50, vram_used_mib=15_000.0, activity=activity((), programs(engine=None)))) == []

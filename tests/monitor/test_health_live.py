@@ -40,7 +40,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("driver"))
 
 
-def test_what_the_driver_says_arrives_as_an_event_and_is_cleared(
+def test_a_throttle_reason_of_the_driver_arrives_as_an_event_and_is_cleared(
     driver: Path, demo_model: Path, tmp_path: Path
 ) -> None:
     raised, over = ask_driver(SERVE, driver, tmp_path, MODEL=demo_model, REASONS=0x40 | 0x08)

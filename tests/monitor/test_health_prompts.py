@@ -24,7 +24,7 @@ def lost(tokens: int = 2_000, cause: RereadCause = RereadCause.CHECKPOINT, place
     return Reread(tokens, 3.0, cause, place)
 
 
-def test_one_small_loss_is_no_finding_and_a_second_one_is() -> None:
+def test_a_second_small_loss_is_a_finding() -> None:
     assert watch(None, lost(), None, None) == []
     (event,) = watch(None, lost(), None, lost())
     assert event.finding.code is FindingCode.PROMPT_READ_AGAIN
@@ -36,7 +36,7 @@ def test_one_large_loss_is_a_finding() -> None:
     assert list_changes(watch(lost(10_000))) == [(FindingCode.PROMPT_READ_AGAIN, True)]
 
 
-def test_three_requests_without_a_loss_end_it() -> None:
+def test_three_requests_without_a_loss_clear_it() -> None:
     events = watch(lost(10_000), None, None, None, None, None)
     assert list_changes(events) == [(FindingCode.PROMPT_READ_AGAIN, True), (FindingCode.PROMPT_READ_AGAIN, False)]
     assert list_changes(watch(lost(10_000), None, lost(), None)) == [(FindingCode.PROMPT_READ_AGAIN, True)]
@@ -62,7 +62,7 @@ def test_each_cause_is_reported(cause: RereadCause, words: str) -> None:
 
 
 @pytest.mark.parametrize(("left_mib", "cache_mib"), [(17_000, 16_384), (16_000, None), (None, None)])
-def test_a_larger_prompt_cache_is_proposed_where_host_memory_has_room(
+def test_a_larger_prompt_cache_is_suggested_if_host_memory_allows(
     left_mib: float | None, cache_mib: int | None
 ) -> None:
     (event,) = watch(lost(10_000, RereadCause.CACHE_LIMIT), left_mib=left_mib)
@@ -72,7 +72,7 @@ def test_a_larger_prompt_cache_is_proposed_where_host_memory_has_room(
         assert apply_action(action, ServeOptions(Path("model.gguf"))).cache_ram == cache_mib
 
 
-def test_claude_codes_header_is_named_with_its_cure() -> None:
+def test_the_changing_header_of_claude_code_is_named_with_its_fix() -> None:
     (event,) = watch(lost(10_000, RereadCause.CHANGED_PREFIX, BILLING_HEADER))
     assert "header x-anthropic-billing-header" in event.finding.sentence
     assert "`mtp-launcher code claude` turns it off" in event.finding.sentence

@@ -50,7 +50,7 @@ def launch(demo_model: Path, tmp_path: Path) -> Launch:
     return Launch(EngineCommand(made.command, {}, tmp_path), made, read_model(demo_model), 4_096, options)
 
 
-def test_a_model_on_a_gpu(launch: Launch) -> None:
+def test_a_model_loaded_on_a_gpu_is_recognised(launch: Launch) -> None:
     setup = read_setup(launch, 4711, ON_GPU, make_snapshot())
     assert (setup.draft, setup.slots, setup.engine_pid) == (2, 3, 4711)
     assert (setup.expects_gpu, setup.sees_gpu, setup.on_gpu) == (True, True, True)
@@ -59,7 +59,7 @@ def test_a_model_on_a_gpu(launch: Launch) -> None:
     assert setup.vram_total_mib == 24_576
 
 
-def test_a_build_for_gpus_that_saw_none(launch: Launch) -> None:
+def test_a_gpu_build_that_found_no_gpu_is_recognised(launch: Launch) -> None:
     setup = read_setup(launch, 1, ON_CPU, make_snapshot())
     assert (setup.expects_gpu, setup.sees_gpu, setup.on_gpu, setup.weights_mib) == (True, False, False, None)
 
@@ -69,13 +69,13 @@ def test_only_the_last_start_counts(launch: Launch) -> None:
     assert read_setup(launch, 1, [*ON_CPU, *ON_GPU], make_snapshot()).weights_mib == 14_201.25
 
 
-def test_a_log_that_says_nothing_leaves_it_unknown(launch: Launch) -> None:
+def test_a_log_without_the_lines_is_unknown(launch: Launch) -> None:
     setup = read_setup(launch, 1, ["anything"], make_snapshot())
     assert (setup.sees_gpu, setup.on_gpu, setup.host_mib) == (None, None, None)
 
 
 @pytest.mark.parametrize("extra", [("-ngl", "0"), ("--device=none",), ("--gpu-layers", "0")])
-def test_who_wants_the_processor_gets_it_without_a_word(launch: Launch, extra: tuple[str, ...]) -> None:
+def test_a_chosen_processor_is_no_finding(launch: Launch, extra: tuple[str, ...]) -> None:
     wished = replace(launch, options=replace(launch.options, extra=extra))
     assert read_setup(wished, 1, ON_CPU, make_snapshot()).expects_gpu is False
 
@@ -83,9 +83,7 @@ def test_who_wants_the_processor_gets_it_without_a_word(launch: Launch, extra: t
 @pytest.mark.parametrize(
     "seen", [make_snapshot(None), make_snapshot(alone=False), make_snapshot(replace(CARD, unified=True))]
 )
-def test_which_gpu_has_the_weights_is_known_only_where_there_is_one_with_its_own_memory(
-    launch: Launch, seen: GpuSnapshot
-) -> None:
+def test_the_gpu_with_the_weights_is_known_only_if_there_is_one(launch: Launch, seen: GpuSnapshot) -> None:
     assert read_setup(launch, 1, ON_GPU, seen).weights_mib is None
 
 
@@ -109,6 +107,6 @@ def test_the_built_in_engine_is_for_the_processor(tmp_path: Path) -> None:
     assert has_gpu_backend(replace(build(tmp_path), command=(str(tmp_path / "gone" / "llama-server"),))) is None
 
 
-def test_the_lowest_published_acceptance_belongs_to_the_models_file() -> None:
+def test_the_lowest_published_acceptance_of_the_file_is_used() -> None:
     assert published_acceptance(Path("/models/Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf")) == 0.47
     assert published_acceptance(Path("/models/nobody-knows.gguf")) is None

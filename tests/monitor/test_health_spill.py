@@ -39,7 +39,7 @@ class TestCounted:
         assert found.action is not None
         assert found.action.kind is ActionKind.SMALLER_CONTEXT
 
-    def test_a_spill_at_load_shows_before_any_reply_was_fast(self) -> None:
+    def test_a_spill_at_load_is_found_without_a_fast_reply(self) -> None:
         events = run(Health(RTX_3090), windows(20, shared=2_300.0, rate=12.6))
         assert list_changes(events) == [(FindingCode.SPILL, True)]
         assert events[0].time_s <= 6
@@ -59,18 +59,18 @@ class TestCounted:
             (900.0, 63.5, 12_000.0),  # half the card is free: nothing had to move
         ],
     )
-    def test_near_misses(self, shared: float, rate: float, used: float) -> None:
+    def test_values_just_below_the_limits_raise_nothing(self, shared: float, rate: float, used: float) -> None:
         moments = windows(100, shared=300.0, rate=63.5, used=used) + windows(
             200, 200.0, shared=shared, rate=rate, used=used
         )
         assert run(Health(RTX_3090), moments) == []
 
-    def test_what_was_put_into_host_memory_on_purpose_is_no_spill(self) -> None:
+    def test_intended_use_of_host_memory_is_no_spill(self) -> None:
         """Experts of 35B-A3B on the processor: 9 GB of pinned host memory, as the plan says."""
         setup = ServerSetup(draft=2, vram_total_mib=16_311.0, host_mib=9_200.0)
         assert run(Health(setup), windows(100, shared=9_400.0, rate=74.0, used=15_900.0)) == []
 
-    def test_the_gtt_of_a_desktop_alone_is_none(self) -> None:
+    def test_gtt_memory_of_a_desktop_is_no_spill(self) -> None:
         moments = [moment(2.0 * i, gtt_used_mib=200.0 + 10 * i, vram_used_mib=23_500.0) for i in range(300)]
         assert run(Health(RTX_3090), moments) == []
 
@@ -96,7 +96,7 @@ class TestByItsEffects:
     def usual(self) -> list[Moment]:
         return linux(100, traffic=60.0, power=310.0, rate=84.0)
 
-    def test_traffic_with_less_power_and_speed(self) -> None:
+    def test_traffic_with_less_power_and_speed_is_a_spill(self) -> None:
         spilled = linux(60, 200.0, traffic=11_000.0, power=110.0, rate=6.0)
         events = run(
             Health(ServerSetup(draft=2)), self.usual() + spilled + linux(60, 320.0, traffic=60.0, power=310.0, rate=84)
@@ -107,7 +107,7 @@ class TestByItsEffects:
         assert "seem to have moved" in found.sentence
         assert found.evidence["share_of_usual_power"] == pytest.approx(110 / 310)
 
-    def test_a_drop_of_speed_alone_serves_as_the_second_sign(self) -> None:
+    def test_a_drop_of_speed_counts_as_second_sign(self) -> None:
         spilled = linux(200, 200.0, traffic=5_000.0, power=300.0, rate=30.0)
         assert FindingCode.SPILL in [
             code for code, _ in list_changes(run(Health(ServerSetup(draft=2)), self.usual() + spilled))
@@ -125,6 +125,6 @@ class TestByItsEffects:
         moments = self.usual() + linux(200, 200.0, traffic=traffic, power=power, rate=rate)
         assert run(Health(ServerSetup(draft=2)), moments) == []
 
-    def test_a_gpu_that_does_nothing_draws_less_and_that_is_no_sign(self) -> None:
+    def test_an_idle_gpu_gives_no_sign(self) -> None:
         idle = linux(200, 200.0, traffic=9_000.0, power=30.0, rate=1.0, generating=False)
         assert run(Health(ServerSetup(draft=2)), self.usual() + idle) == []

@@ -59,7 +59,7 @@ def timings(tokens: int, *, cached: int = 0, prompt: int = 100) -> Timings:
 
 
 class TestOwnReplies:
-    def test_a_reply_is_seen_with_its_context_and_what_others_took(self, seen: list[Seen]) -> None:
+    def test_a_reply_is_recorded_with_its_context_and_other_load(self, seen: list[Seen]) -> None:
         watch = HealthWatch()
         watch.run_detectors(0.0, sensed(pid=1), {})
         meter = ReplyMeter()
@@ -79,7 +79,7 @@ class TestOwnReplies:
         assert (reply.drafted, reply.accepted) == (200, 100)
         assert reply.others_percent == 30.0
 
-    def test_replies_at_once_are_counted_as_such_whoever_asks(self, seen: list[Seen]) -> None:
+    def test_parallel_replies_are_counted_for_all_clients(self, seen: list[Seen]) -> None:
         watch = HealthWatch()
         watch.run_detectors(0.0, sensed(pid=1), {})
         meters = [ReplyMeter(), ReplyMeter()]
@@ -92,7 +92,7 @@ class TestOwnReplies:
         watch.run_detectors(6.0, sensed(), {})
         assert [reply.streams for reply in seen[0].moments[-1].finished] == [3, 3]
 
-    def test_a_reply_that_never_came_says_nothing(self, seen: list[Seen]) -> None:
+    def test_a_reply_without_tokens_is_not_recorded(self, seen: list[Seen]) -> None:
         watch = HealthWatch()
         watch.run_detectors(0.0, sensed(pid=1), {})
         meter = ReplyMeter()
@@ -110,7 +110,7 @@ class TestOtherClients:
         ("tokens", "seconds", "prompt", "context_used"),
         [(300, 1.0, 2_000, 2_150.0), (300, 3.0, 50_000, 50_150.0), (300, 1.0, 50_000, None)],
     )
-    def test_what_ended_between_two_readings_is_one_reply(
+    def test_replies_that_end_between_two_readings_are_one_record(
         self, seen: list[Seen], tokens: int, seconds: float, prompt: int, context_used: float | None
     ) -> None:
         watch = HealthWatch()
@@ -120,7 +120,7 @@ class TestOtherClients:
         (reply,) = seen[0].moments[-1].finished
         assert (reply.predicted_n, reply.context_used, reply.drafted, reply.accepted) == (tokens, context_used, 100, 60)
 
-    def test_drafts_that_a_build_does_not_count_are_unknown(self, seen: list[Seen]) -> None:
+    def test_uncounted_drafts_are_unknown(self, seen: list[Seen]) -> None:
         watch = HealthWatch()
         watch.run_detectors(0.0, sensed(pid=1), {})
         watch.add_counters(NOTHING, self.after(tokens=300, seconds=1, prompt=9, counts=False), 0.0)
@@ -140,7 +140,7 @@ class TestOtherClients:
         assert len(seen[0].moments[-1].finished) == 1
 
 
-def test_readings_are_means_since_the_last_look(seen: list[Seen]) -> None:
+def test_readings_are_means_since_the_last_check(seen: list[Seen]) -> None:
     watch = HealthWatch()
     power, gone = Series("gpu_power_w"), Series("gpu_temperature_c")
     watch.run_detectors(0.0, sensed(pid=1), {})
@@ -155,7 +155,7 @@ def test_readings_are_means_since_the_last_look(seen: list[Seen]) -> None:
     }
 
 
-def test_a_restarted_server_is_a_new_one(seen: list[Seen]) -> None:
+def test_a_restarted_server_resets_the_checks(seen: list[Seen]) -> None:
     watch = HealthWatch()
     watch.run_detectors(0.0, sensed(pid=1), {})
     watch.reset()
@@ -166,7 +166,7 @@ def test_a_restarted_server_is_a_new_one(seen: list[Seen]) -> None:
 
 
 @pytest.mark.parametrize("ends_first", [True, False])
-def test_what_was_found_of_an_engine_is_over_when_another_takes_its_place(ends_first: bool) -> None:
+def test_findings_of_a_replaced_engine_are_cleared(ends_first: bool) -> None:
     received: list[tuple[bool, int]] = []
     watch = HealthWatch(lambda event: received.append((event.cleared, len(watch.open_findings))))
     watch.run_detectors(0.0, sensed(pid=1), {})
@@ -182,7 +182,7 @@ def test_what_was_found_of_an_engine_is_over_when_another_takes_its_place(ends_f
 ENDLESS = ChatRequest([{"role": "user", "content": "What is quantisation?"}], extra={"ignore_eos": True})
 
 
-async def test_a_queue_at_the_real_engine_is_reported_and_cleared(demo_model: Path) -> None:
+async def test_a_queue_at_a_real_engine_is_raised_and_cleared(demo_model: Path) -> None:
     received: asyncio.Queue[HealthEvent] = asyncio.Queue()
     options = ServeOptions(model=demo_model, built_in=True, threads=1)
     async with serve(options, on_health=received.put_nowait) as session, asyncio.timeout(300):

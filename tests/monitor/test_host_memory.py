@@ -65,7 +65,7 @@ def test_growth_of_two_gib_a_minute_is_reported_in_time_and_restarted_before_the
     assert float(last.evidence["left_s"]) < 40
 
 
-def test_a_finding_is_raised_again_each_time_the_rest_has_halved_and_not_more_often() -> None:
+def test_a_finding_is_raised_again_when_free_memory_has_halved() -> None:
     rests = [float(event.finding.evidence["left_s"]) for event in watch(course(400, lambda s: 2.3 * GIB * s / 60))]
     halvings = [later / earlier for earlier, later in pairwise(rests)]
     assert len(rests) < 12
@@ -83,23 +83,23 @@ def test_a_finding_is_raised_again_each_time_the_rest_has_halved_and_not_more_of
         ("memory that is given back", lambda s: 8 * GIB - GIB * s / 60),
     ],
 )
-def test_what_does_not_go_on_is_no_finding(name: str, taken: Course) -> None:
+def test_growth_that_stops_is_no_finding(name: str, taken: Course) -> None:
     assert watch(course(300, taken)) == [], name
 
 
-def test_steps_as_prompts_make_them_are_a_slope() -> None:
+def test_growth_in_steps_counts_as_growth() -> None:
     events = watch(course(400, lambda s: GIB * (s // 20)))
     assert list_changes(events)[0] == RAISED
     assert events[-1].finding.level is FindingLevel.WARNING
 
 
-def test_sudden_fast_growth_is_urgent_at_once_even_after_hours_of_rest() -> None:
+def test_sudden_fast_growth_is_urgent_at_once() -> None:
     events = watch(course(7_260, lambda s: 300.0 * max(0.0, s - 7_200)))
     assert events[0].finding.level is FindingLevel.WARNING
     assert events[0].time_s <= 7_200 + 16 * GIB / 300 * 0.6
 
 
-def test_caches_that_reach_their_limit_before_are_no_finding_and_those_that_exceed_it_are() -> None:
+def test_caches_that_reach_their_limit_are_no_finding_and_those_beyond_it_are() -> None:
     def stored(s: float) -> float:
         return GIB * s / 30
 
@@ -109,7 +109,7 @@ def test_caches_that_reach_their_limit_before_are_no_finding_and_those_that_exce
     assert events[0].finding.evidence["prompt_cache_mib"] >= 8 * GIB
 
 
-def test_a_restart_that_frees_less_than_is_left_is_not_urgent() -> None:
+def test_growth_is_not_urgent_if_a_restart_would_free_little() -> None:
     """Such as that of a model which is too large: it would be restarted again and again."""
     events = watch(course(16, lambda s: 40.0 * s, room=2 * GIB))
     assert [event for event in events if event.finding.level is FindingLevel.WARNING] == []
@@ -137,7 +137,7 @@ def test_each_cause_is_reported(cause: str, moments: Iterator[Moment], words: st
     assert finding.action.kind is expected
 
 
-def test_it_is_over_when_memory_is_free_again() -> None:
+def test_the_finding_clears_when_memory_is_free() -> None:
     def taken(s: float) -> float:
         return min(s, 200.0) * 60
 
@@ -151,10 +151,10 @@ class TestEngineCaches:
         caches.add_lines(lines)
         return {name: reading.value for name, reading in caches.make_readings(slots).items()}
 
-    def test_a_log_without_these_lines_tells_nothing(self) -> None:
+    def test_a_log_without_cache_lines_gives_no_sizes(self) -> None:
         assert set(self.read("srv  log_server_r: done request").values()) == {None}
 
-    def test_sizes_and_what_is_still_to_come(self) -> None:
+    def test_cache_sizes_and_their_remaining_growth_are_read(self) -> None:
         sizes = self.read(
             LIMIT.format("8192 MiB"), CHECKPOINT.format(0, 2), CHECKPOINT.format(1, 1), STATE.format(3, 92)
         )
@@ -162,14 +162,14 @@ class TestEngineCaches:
         assert sizes["checkpoints_mib"] == pytest.approx(3 * 62.845)
         assert sizes["caches_to_come_mib"] == pytest.approx(8_192 + 32 * 62.845 - 92 - 3 * 62.845)
 
-    def test_without_a_limit_it_is_unknown_what_comes(self) -> None:
+    def test_without_a_limit_remaining_growth_is_unknown(self) -> None:
         assert self.read(LIMIT.format("no limit"), STATE.format(3, 92))["caches_to_come_mib"] is None
 
-    def test_a_cache_over_its_limit_has_nothing_to_come(self) -> None:
+    def test_a_cache_over_its_limit_has_no_remaining_growth(self) -> None:
         assert self.read(LIMIT.format("64 MiB"), STATE.format(3, 92))["caches_to_come_mib"] == 0
 
 
-def test_the_groups_of_the_engine_count_and_not_ours(tmp_path: Path) -> None:
+def test_cgroups_of_the_engine_count_and_not_ours(tmp_path: Path) -> None:
     group = tmp_path / "sys/fs/cgroup/engines"
     group.mkdir(parents=True)
     (tmp_path / "proc/4711").mkdir(parents=True)

@@ -28,7 +28,7 @@ async def serving(model: Path, samples: list[MonitorSnapshot] | None = None) -> 
         yield server
 
 
-async def test_what_the_stream_says_by_position_is_what_the_engine_counts(demo_model: Path) -> None:
+async def test_acceptance_by_position_equals_the_counts_of_the_engine(demo_model: Path) -> None:
     async with serving(demo_model) as server:
         before = parse_counters(await server.supervisor.client.read_metrics())
         reply = await server.send_request(QUESTION)
@@ -43,7 +43,7 @@ async def test_what_the_stream_says_by_position_is_what_the_engine_counts(demo_m
     assert first > second > 0
 
 
-async def test_samples_come_ten_times_a_second_on_one_clock_while_tokens_come(demo_model: Path) -> None:
+async def test_samples_come_ten_times_a_second_while_tokens_arrive(demo_model: Path) -> None:
     samples: list[MonitorSnapshot] = []
     async with serving(demo_model, samples) as server:
         await server.send_request(QUESTION)
@@ -62,7 +62,7 @@ async def test_samples_come_ten_times_a_second_on_one_clock_while_tokens_come(de
     assert any(20 < (sample.value or 0) < 2_000 for sample in series["engine_memory_mib"])
 
 
-async def test_what_cannot_be_known_is_absent_with_its_reason(demo_model: Path) -> None:
+async def test_unknown_values_have_their_reason(demo_model: Path) -> None:
     async with serving(demo_model) as server:
         while not server.monitor.snapshot_count:
             await asyncio.sleep(0)
@@ -73,7 +73,7 @@ async def test_what_cannot_be_known_is_absent_with_its_reason(demo_model: Path) 
         assert rate.absent == "No reply is being generated."
 
 
-async def test_another_engine_has_no_figures_of_the_one_before(demo_model: Path) -> None:
+async def test_another_engine_has_no_earlier_figures(demo_model: Path) -> None:
     samples: list[MonitorSnapshot] = []
     async with serving(demo_model, samples) as server:
         server.monitor.periods = MonitorPeriods(visible_s=0.05, reply_valid_s=3_600.0)

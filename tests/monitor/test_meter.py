@@ -74,14 +74,14 @@ class TestRecordedReplies:
         assert acceptance.rates_by_position == (22 / 23, 13 / 23)
         assert acceptance.mean_length == 1 + 35 / 23
 
-    def test_events_before_the_first_token_and_after_the_last_count_for_nothing(self) -> None:
+    def test_events_before_the_first_and_after_the_last_token_do_not_count(self) -> None:
         events = recorded("short_reply.jsonl")
         assert [event.predicted_n for event in events][:3] == [0, 0, 1]
         assert events[-1] == events[-2]
         assert metered(events).acceptance == Acceptance(10, 8, (5, 5), (4, 4))
 
     @pytest.mark.parametrize("name", ["short_reply.jsonl", "long_reply.jsonl"])
-    def test_up_to_a_second_the_rate_is_the_engines_own(self, name: str) -> None:
+    def test_in_the_first_second_the_rate_is_that_of_the_engine(self, name: str) -> None:
         meter = ReplyMeter()
         for event in recorded(name):
             meter.add(event)
@@ -89,20 +89,20 @@ class TestRecordedReplies:
                 assert meter.tokens_per_second == pytest.approx(event.predicted_per_second, rel=1e-3)
 
     @pytest.mark.parametrize("name", ["short_reply.jsonl", "long_reply.jsonl"])
-    def test_before_five_tokens_no_rate_is_claimed(self, name: str) -> None:
+    def test_no_rate_is_given_before_five_tokens(self, name: str) -> None:
         meter = ReplyMeter()
         assert meter.tokens_per_second is None
         for event in recorded(name):
             meter.add(event)
             assert (meter.tokens_per_second is None) == (event.predicted_n < 5)
 
-    def test_the_last_event_is_kept_as_it_came(self) -> None:
+    def test_the_last_timings_are_kept(self) -> None:
         events = recorded("long_reply.jsonl")
         assert metered(events).last == events[-1]
 
 
 class TestRate:
-    def test_it_is_that_of_the_last_second_and_not_of_the_whole_reply(self) -> None:
+    def test_the_rate_is_that_of_the_last_second(self) -> None:
         slow, fast = [Step(0, 0, 100.0)] * 30, [Step(0, 0, 10.0)] * 101
         meter = metered(reply(slow))
         assert meter.tokens_per_second == pytest.approx(10)
@@ -122,7 +122,7 @@ class TestRate:
             metered(reply([Step(1, 1, 10.0)] * 200))
         )
 
-    def test_after_a_handover_it_is_the_new_engine_s(self) -> None:
+    def test_after_a_handover_the_rate_is_that_of_the_new_engine(self) -> None:
         slow, fast = reply([Step(2, 1, 100.0)] * 100), list(reply([Step(2, 2, 10.0)] * 201))
         meter = metered(slow)
         tokens_before = meter.last.predicted_n if meter.last else 0
@@ -133,13 +133,13 @@ class TestRate:
         assert meter.acceptance.accepted_by_position == (301, 201)
 
     @pytest.mark.parametrize("n", [5, 6])
-    def test_a_clock_that_stands_still_yields_the_engines_own_number(self, n: int) -> None:
+    def test_a_clock_that_stops_gives_the_rate_of_the_engine(self, n: int) -> None:
         still = [Timings(0, 0, 0.0, n, 0.0, 123.0, None, None) for n in range(n + 1)]
         assert metered(still).tokens_per_second == 123.0
 
     @settings(deadline=None)
     @given(STEPS)
-    def test_it_lies_between_the_slowest_and_the_fastest_step(self, steps: list[Step]) -> None:
+    def test_the_rate_is_between_those_of_the_slowest_and_fastest_step(self, steps: list[Step]) -> None:
         rate = metered(reply(steps)).tokens_per_second
         rates = [1_000 * (step.accepted + 1) / step.milliseconds for step in steps]
         if 1 + sum(step.accepted + 1 for step in steps) < 5:
@@ -150,15 +150,15 @@ class TestRate:
 
 
 class TestAcceptance:
-    def test_nothing_is_claimed_before_a_draft(self) -> None:
+    def test_acceptance_is_unknown_before_a_draft(self) -> None:
         acceptance = metered(reply([Step(0, 0)] * 10)).acceptance
         assert acceptance == Acceptance(0, 0, (), ())
         assert (acceptance.rate, acceptance.rates_by_position, acceptance.mean_length) == (None, (), None)
 
-    def test_a_meter_without_events_has_none(self) -> None:
+    def test_a_meter_without_events_has_no_acceptance(self) -> None:
         assert ReplyMeter().acceptance == Acceptance(0, 0, (), ())
 
-    def test_drafts_that_are_all_refused_are_counted(self) -> None:
+    def test_rejected_drafts_are_counted(self) -> None:
         acceptance = metered(reply([Step(3, 0)] * 4)).acceptance
         assert acceptance == Acceptance(12, 0, (4, 4, 4), (0, 0, 0))
         assert (acceptance.rate, acceptance.mean_length) == (0, 1)
@@ -170,7 +170,7 @@ class TestAcceptance:
 
     @settings(deadline=None)
     @given(STEPS)
-    def test_by_position_they_add_up_to_the_engines_totals(self, steps: list[Step]) -> None:
+    def test_counts_by_position_add_up_to_the_totals_of_the_engine(self, steps: list[Step]) -> None:
         acceptance = metered(reply(steps)).acceptance
         longest = max((step.drafted for step in steps), default=0)
         assert acceptance.drafted == sum(acceptance.drafted_by_position) == sum(step.drafted for step in steps)
@@ -194,7 +194,7 @@ class TestAcceptance:
 
 
 class TestTraffic:
-    def test_the_rate_is_that_of_the_last_second_and_time_without_a_stream_is_left_out(self) -> None:
+    def test_the_rate_is_that_of_the_last_second_without_pauses(self) -> None:
         meter = TrafficMeter()
         for at_s in (0.0, 0.5, 60.0):  # nothing comes
             meter.add(at_s, 7)
@@ -206,7 +206,7 @@ class TestTraffic:
             meter.add(60 + tenth / 10, 157 + 2 * (tenth - 30))
         assert meter.rate_at(65) == pytest.approx(20)
 
-    def test_a_stream_that_stands_still_for_a_second_has_none(self) -> None:
+    def test_a_stream_without_tokens_for_a_second_has_no_rate(self) -> None:
         meter = TrafficMeter()
         for at_s, parts in ((0.0, 0), (0.5, 50), (0.9, 50)):
             meter.add(at_s, parts)
@@ -216,13 +216,13 @@ class TestTraffic:
         meter.add(1.9, 53)
         assert meter.rate_at(1.9) == pytest.approx(10)
 
-    def test_counts_that_come_late_in_one_go_have_the_rate_of_their_own_times(self) -> None:
+    def test_delayed_counts_have_the_rate_of_their_own_times(self) -> None:
         meter = TrafficMeter()
         for tenth in range(5):
             meter.add(tenth / 10, 10 * tenth)
         assert meter.rate_at(1.0) == pytest.approx(100)
 
-    def test_another_engine_begins_anew(self) -> None:
+    def test_another_engine_resets_the_rate(self) -> None:
         meter = TrafficMeter()
         meter.add(0.0, 0)
         meter.add(0.5, 10)
@@ -232,10 +232,10 @@ class TestTraffic:
 
 
 class TestTotal:
-    def test_of_no_reply_there_is_none(self) -> None:
+    def test_without_replies_the_mean_is_unknown(self) -> None:
         assert sum_acceptance([]) == Acceptance(0, 0, (), ())
 
-    def test_replies_with_drafts_of_different_length_add_up(self) -> None:
+    def test_replies_with_different_draft_lengths_are_summed(self) -> None:
         parts: Sequence[Acceptance] = [
             Acceptance(5, 3, (2, 2, 1), (2, 1, 0)),
             Acceptance(4, 2, (4,), (2,)),

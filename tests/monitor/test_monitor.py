@@ -87,13 +87,13 @@ async def watching(
         log.close()
 
 
-async def test_at_rest_it_samples_seldom(tmp_path: Path) -> None:
+async def test_an_idle_server_is_sampled_rarely(tmp_path: Path) -> None:
     async with watching(tmp_path, visible_s=0.05) as watched:
         await watched.until(5)
     assert min(later - before for before, later in pairwise(watched.times)) > 0.049
 
 
-async def test_unseen_it_samples_more_seldom_until_somebody_looks(tmp_path: Path) -> None:
+async def test_a_hidden_window_samples_more_rarely(tmp_path: Path) -> None:
     async with watching(tmp_path, visible_s=0.02, hidden_s=NEVER_S) as watched:
         await watched.until(2)
         watched.monitor.set_visible(False)
@@ -105,14 +105,14 @@ async def test_unseen_it_samples_more_seldom_until_somebody_looks(tmp_path: Path
         await watched.until(6)
 
 
-async def test_a_reply_wakes_it_at_once(tmp_path: Path) -> None:
+async def test_a_reply_starts_fast_sampling(tmp_path: Path) -> None:
     async with watching(tmp_path, visible_s=NEVER_S) as watched:
         await watched.until(1)
         watched.monitor.start_reply_meter()
         await watched.until(20)
 
 
-async def test_it_rests_again_a_second_after_the_reply(tmp_path: Path) -> None:
+async def test_fast_sampling_ends_a_second_after_the_reply(tmp_path: Path) -> None:
     async with watching(tmp_path, reply_valid_s=0.05, visible_s=0.2) as watched:
         await watched.until(1)
         meter = watched.monitor.start_reply_meter()
@@ -122,7 +122,7 @@ async def test_it_rests_again_a_second_after_the_reply(tmp_path: Path) -> None:
             await watched.until(len(watched.times) + 1)
 
 
-async def test_a_reply_shorter_than_the_time_between_two_samples_is_in_one(tmp_path: Path) -> None:
+async def test_a_reply_between_two_samples_is_in_one(tmp_path: Path) -> None:
     # as on a computer too busy to take a sample within a second
     async with watching(tmp_path, reply_valid_s=-1.0) as watched:
         await watched.until(1)
@@ -137,7 +137,7 @@ async def test_a_reply_shorter_than_the_time_between_two_samples_is_in_one(tmp_p
         assert 80.0 in [sample.value for sample in watched.monitor.series["tokens_per_second"]]
 
 
-async def test_while_a_handover_pauses_a_reply_it_has_no_rate(tmp_path: Path) -> None:
+async def test_during_a_handover_a_reply_has_no_rate(tmp_path: Path) -> None:
     async with watching(tmp_path) as watched:
         meter = watched.monitor.start_reply_meter()
         meter.add(
@@ -156,7 +156,7 @@ async def test_while_a_handover_pauses_a_reply_it_has_no_rate(tmp_path: Path) ->
         assert list(rates["tokens_per_second"])[-1].value == 80.0
 
 
-async def test_requests_of_others_wake_it_when_the_counters_tell(tmp_path: Path) -> None:
+async def test_requests_of_others_start_fast_sampling(tmp_path: Path) -> None:
     asked = asyncio.Event()
 
     class Busy(EngineClient):
@@ -188,9 +188,7 @@ class Counting(EngineClient):
 
 
 @pytest.mark.parametrize("log_line", ["0.26.000.000 I slot launch_slot_: id  0 | task 7 | processing task", None])
-async def test_counters_are_asked_for_seldom_while_the_log_tells_of_no_work(
-    tmp_path: Path, log_line: str | None
-) -> None:
+async def test_counters_are_read_rarely_while_the_log_shows_no_work(tmp_path: Path, log_line: str | None) -> None:
     periods_s = {"metrics_s": 0.01, "metrics_rest_s": NEVER_S if log_line else 0.2}
     async with watching(tmp_path, **periods_s) as watched, Counting(watched.server.log) as client:
         watched.server.counters = client
@@ -203,7 +201,7 @@ async def test_counters_are_asked_for_seldom_while_the_log_tells_of_no_work(
     assert log_line or time.monotonic() - began_s > 0.19
 
 
-async def test_behind_a_gateway_counters_are_asked_for_once_replies_have_ended(tmp_path: Path) -> None:
+async def test_behind_a_gateway_counters_are_read_when_replies_have_ended(tmp_path: Path) -> None:
     async with watching(tmp_path, metrics_s=0.01, visible_s=0.01) as watched, Counting(watched.server.log) as client:
         server = watched.server
         server.counters, server.reply_progress = client, ReplyProgress()
@@ -241,7 +239,7 @@ class NotingWatch(HealthWatch):
         super().run_detectors(now_s, machine, series, held_requests=held_requests)
 
 
-async def test_the_detectors_look_as_often_at_rest(tmp_path: Path) -> None:
+async def test_detectors_run_as_often_when_idle(tmp_path: Path) -> None:
     async with watching(tmp_path, engine=True, visible_s=NEVER_S) as watched:
         watch = watched.monitor.health_watch = NotingWatch()
         watch.period_s = 0.05

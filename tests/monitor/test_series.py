@@ -16,7 +16,7 @@ def filled(times: range, span_s: float = SPAN_S) -> Series:
     return series
 
 
-def test_a_new_series_is_empty_and_says_why() -> None:
+def test_a_new_series_is_empty_with_a_reason() -> None:
     series = Series("gpu_power_w")
     assert (len(series), list(series), series.last, series.absent) == (0, [], None, "Not measured yet.")
     assert series.since(0) == []
@@ -26,7 +26,7 @@ def test_samples_keep_their_order() -> None:
     assert list(filled(range(3))) == [Sample(0, 0.0), Sample(1, 10.0), Sample(2, 20.0)]
 
 
-def test_a_full_series_forgets_the_oldest() -> None:
+def test_a_full_series_drops_the_oldest() -> None:
     series = filled(range(10), span_s=4)
     assert [sample.time_s for sample in series] == [6, 7, 8, 9]
     assert len(series) == 4
@@ -34,7 +34,7 @@ def test_a_full_series_forgets_the_oldest() -> None:
 
 
 @pytest.mark.parametrize("per_second", [1, 10])
-def test_ten_minutes_fit_and_no_more_however_often_it_is_sampled(per_second: int) -> None:
+def test_a_series_holds_ten_minutes_at_any_rate(per_second: int) -> None:
     series = Series("gpu_power_w")
     for index in range(1_000 * per_second):
         series.add(index / per_second, Reading(1.0))
@@ -59,18 +59,18 @@ def test_ten_minutes_take_little_memory() -> None:
 @pytest.mark.parametrize(
     ("time_s", "expected"), [(-1, [0, 1, 2, 3]), (0, [0, 1, 2, 3]), (1.5, [2, 3]), (2, [2, 3]), (3.5, [])]
 )
-def test_since_includes_its_own_moment_and_goes_on_oldest_first(time_s: float, expected: list[int]) -> None:
+def test_since_includes_its_time_and_is_ordered(time_s: float, expected: list[int]) -> None:
     assert [sample.time_s for sample in filled(range(4)).since(time_s)] == expected
 
 
-def test_an_unknown_value_is_a_gap_with_a_reason_and_not_zero() -> None:
+def test_an_unknown_value_is_a_gap_with_a_reason() -> None:
     series = filled(range(1))
     series.add(1, Reading.unknown("The GPU stopped answering."))
     assert (series.last, series.absent) == (None, "The GPU stopped answering.")
     assert list(series) == [Sample(0, 0.0), Sample(1, None)]
 
 
-def test_a_value_takes_the_reason_back() -> None:
+def test_a_value_clears_the_reason() -> None:
     series = Series("gpu_power_w")
     series.add(0, Reading.unknown("Too few tokens."))
     series.add(1, Reading(0.0, "ignored beside a value"))
@@ -78,7 +78,7 @@ def test_a_value_takes_the_reason_back() -> None:
 
 
 @pytest.mark.parametrize("reason", [None, ""])
-def test_a_gap_without_a_reason_is_not_known(reason: str | None) -> None:
+def test_a_gap_without_a_reason_has_a_general_one(reason: str | None) -> None:
     series = Series("gpu_power_w")
     series.add(0, Reading(None, reason))
     assert series.absent == "Unknown."

@@ -47,7 +47,7 @@ def counted(drafts: list[tuple[int, int]]) -> Counters:
 
 
 class TestReading:
-    def test_the_counters_of_a_real_server(self) -> None:
+    def test_counters_of_a_real_server_are_read(self) -> None:
         assert parse_counters(REAL) == Counters(
             predicted_n=283.0,
             predicted_s=0.129618,
@@ -66,16 +66,16 @@ class TestReading:
         counters = parse_counters(without)
         assert counters == Counters(283.0, 0.129618, 0, 0, 0, (), 0, 37.0 + 57.0, 0)
 
-    def test_requests_under_way_are_reported(self) -> None:
+    def test_requests_in_progress_are_counted(self) -> None:
         text = REAL.replace("requests_processing 0", "requests_processing 3")
         assert parse_counters(text).processing == 3
 
-    def test_a_position_that_is_not_listed_had_none_accepted(self) -> None:
+    def test_an_unlisted_position_counts_as_0(self) -> None:
         text = f'{PER_POSITION}{{position="2"}} 4\n{PER_POSITION}{{position="0"}} 9\n'
         assert parse_counters(text).accepted_by_position == (9, 0, 4)
 
     @pytest.mark.parametrize("text", ["", "\n", "# HELP llamacpp:anything Words\n", "other_total 5\n"])
-    def test_metrics_that_are_not_there_count_as_zero(self, text: str) -> None:
+    def test_missing_metrics_count_as_0(self, text: str) -> None:
         assert parse_counters(text) == NOTHING
 
     @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ class TestReading:
 
     @settings(deadline=None)
     @given(st.one_of(st.text(), DAMAGED))
-    def test_whatever_it_is_given_it_reads_or_raises_a_value_error(self, text: str) -> None:
+    def test_any_text_is_read_or_raises_a_value_error(self, text: str) -> None:
         try:
             counters = parse_counters(text)
         except ValueError:
@@ -108,7 +108,7 @@ class TestReading:
 
 
 class TestBetween:
-    def test_it_is_what_was_added(self) -> None:
+    def test_traffic_is_the_difference_of_counters(self) -> None:
         after = Counters(160.0, 3.0, 100, 70, 50, (40, 30), processing=1)
         traffic = measure_traffic(SOME, after)
         assert traffic is not None
@@ -116,7 +116,7 @@ class TestBetween:
         assert traffic.acceptance == Acceptance(40, 30, (20, 20), (15, 15))
         assert traffic.acceptance.mean_length == 2.5
 
-    def test_while_no_request_ends_there_is_nothing_to_tell(self) -> None:
+    def test_without_ended_requests_there_is_no_traffic(self) -> None:
         assert measure_traffic(SOME, SOME) is None
         assert measure_traffic(SOME, replace(SOME, processing=1)) is None
 
@@ -133,22 +133,22 @@ class TestBetween:
         assert traffic.acceptance == Acceptance(0, 0, (), ())
         assert traffic.acceptance.rate is None
 
-    def test_tokens_without_time_have_no_rate(self) -> None:
+    def test_tokens_without_a_time_have_no_rate(self) -> None:
         traffic = measure_traffic(SOME, replace(SOME, predicted_n=101.0))
         assert traffic is not None
         assert traffic.tokens_per_second is None
 
     @pytest.mark.parametrize("name", ["predicted_n", "predicted_s", "drafted", "accepted", "drafts"])
-    def test_a_counter_that_went_back_is_a_server_that_began_anew(self, name: str) -> None:
+    def test_a_decreased_counter_is_a_restarted_server(self, name: str) -> None:
         less: dict[str, Any] = {name: 1}
         after = Counters(160.0, 3.0, 100, 70, 50, (40, 30), processing=0)
         assert measure_traffic(SOME, after) is not None
         assert measure_traffic(SOME, replace(after, **less)) is None
 
-    def test_a_position_that_went_back_is_one_too(self) -> None:
+    def test_a_decreased_position_is_a_restarted_server(self) -> None:
         assert measure_traffic(SOME, Counters(160.0, 3.0, 100, 70, 50, (60, 10), processing=0)) is None
 
-    def test_a_server_that_has_just_begun_tells_nothing(self) -> None:
+    def test_a_restarted_server_has_no_traffic(self) -> None:
         assert measure_traffic(SOME, NOTHING) is None
 
     @settings(deadline=None)

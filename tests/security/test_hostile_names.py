@@ -98,14 +98,14 @@ VERBS = {
 
 
 @pytest.mark.parametrize("command", VERBS.values(), ids=VERBS)
-def test_a_terminal_obeys_no_name(hostile: Path, tmp_path: Path, command: list[str]) -> None:
+def test_names_have_no_effect_on_a_terminal(hostile: Path, tmp_path: Path, command: list[str]) -> None:
     *verb, last = command if command[-1] == "not-" else [*command, ""]
     path = hostile.with_name(last + hostile.name)
     _, result = in_terminal(verb[0], str(path), *verb[1:], home=tmp_path / "home")
     harmless(result)
 
 
-def test_lists_of_models_print_no_name_that_acts(hostile: Path, home: Path) -> None:
+def test_lists_of_models_print_no_control_characters(hostile: Path, home: Path) -> None:
     folder = home / "data" / "models" / "hub" / "evil"
     folder.mkdir(parents=True)
     shutil.copy(hostile, folder / hostile.name)
@@ -114,7 +114,7 @@ def test_lists_of_models_print_no_name_that_acts(hostile: Path, home: Path) -> N
         harmless(result)
 
 
-def test_a_model_that_is_served_says_nothing_that_acts(hostile: Path, tmp_path: Path) -> None:
+def test_serving_a_hostile_name_prints_no_control_characters(hostile: Path, tmp_path: Path) -> None:
     """The whole way: plan, start, what the engine logs of it, what serve and logs print."""
     serve = ("serve", str(hostile), "--ctx", "512", "--threads", "1")
     code, result = in_terminal(*serve, home=tmp_path / "home", interrupt_after=b"Ctrl-C stops it.")
@@ -126,7 +126,7 @@ def test_a_model_that_is_served_says_nothing_that_acts(hostile: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("words", [ACTS, "n" * 2**20, SHELL, "\0\0", "\ud800".encode("utf-8", "replace").decode()])
-def test_json_holds_the_name_and_does_not_act(demo_model: Path, tmp_path: Path, words: str) -> None:
+def test_json_preserves_the_name_without_control_characters(demo_model: Path, tmp_path: Path, words: str) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(rename(demo_model, words.encode()))
     code, result = in_terminal("estimate", str(path), "--json", home=tmp_path / "home")
@@ -136,7 +136,7 @@ def test_json_holds_the_name_and_does_not_act(demo_model: Path, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("name", [SHELL, "-rf", "--api-key=x", "a b", "*", "~root"])
-async def test_a_name_is_one_argument_and_no_words_of_a_shell(
+async def test_a_name_is_one_argument_of_a_shell(
     demo_model: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -85,7 +85,7 @@ class TestInTheTerminal:
 
         return asked
 
-    def test_it_obeys_nothing(self, ask: Callable[..., str]) -> None:
+    def test_a_reply_has_no_effect_on_a_terminal(self, ask: Callable[..., str]) -> None:
         written = {name: text for name, text in ATTACKS.items() if name != "half a character"}
         result = ask("\n".join(written.values()) + "\nyou owe 1000\rnothing\n" + MARKDOWN)
         assert not ACTING.search(result)
@@ -99,11 +99,11 @@ class TestInTheTerminal:
         assert not ACTING.search(result)
         assert json.loads(result)["text"] == "\x9b31m\u202egpj\x1b]0;x\x07"
 
-    def test_a_file_gets_it_as_it_was(self, ask: Callable[..., str]) -> None:
+    def test_a_file_gets_the_reply_unchanged(self, ask: Callable[..., str]) -> None:
         assert ask("a\x1b[31m\u200bb", terminal=False) == "a\x1b[31m\u200bb\n"
 
     @pytest.mark.thorough
-    def test_ten_megabytes_on_one_line_come_through(self, ask: Callable[..., str]) -> None:
+    def test_a_line_of_ten_megabytes_is_printed(self, ask: Callable[..., str]) -> None:
         began_s = time.monotonic()
         assert ask(MEGABYTES, terminal=False) == f"{MEGABYTES}\n"
         assert time.monotonic() - began_s < 300
@@ -126,7 +126,7 @@ def texts(pane: QWidget) -> list[ReadOnlyText]:
 
 
 class TestInTheWindow:
-    def test_nothing_is_loaded_and_links_show_their_address(
+    def test_no_resource_is_loaded_and_links_show_their_address(
         self, pane: ChatPane, qapp: QApplication, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         loaded: list[str] = []
@@ -159,14 +159,16 @@ class TestInTheWindow:
         ["javascript:alert(1)", "file:///etc/passwd", "//evil.example/share", "data:text/html,x", "smb://evil.example/x",
          "https://bank.example@evil.example/", "vscode://x", "http://"],
     )  # fmt: skip
-    def test_only_plain_addresses_of_the_web_are_links(self, pane: ChatPane, address: str) -> None:
+    def test_only_web_addresses_become_links(self, pane: ChatPane, address: str) -> None:
         pane.append_text(f"[bank]({address}) <{address}>", "")
         pane.finish_reply("")
         assert address in texts(pane)[-1].toPlainText()
         assert "href" not in texts(pane)[-1].document().toHtml()
 
     @pytest.mark.parametrize("before", ["", "```\n", "| ", "# **", "> `"])
-    def test_it_does_nothing(self, pane: ChatPane, qapp: QApplication, before: str) -> None:
+    def test_hostile_text_is_shown_and_copied_without_control_characters(
+        self, pane: ChatPane, qapp: QApplication, before: str
+    ) -> None:
         answer = pane.findChildren(ReplyView)[-1]
         for attack in ATTACKS.values():
             pane.append_text(f"{before}{attack}\n", attack)
@@ -202,14 +204,14 @@ class TestInTheWindow:
             "&#27;" * 400,
         ],
     )
-    def test_no_markdown_takes_long(self, pane: ChatPane, qapp: QApplication, line: str) -> None:
+    def test_no_markdown_renders_slowly(self, pane: ChatPane, qapp: QApplication, line: str) -> None:
         began_s = time.thread_time()
         for part in [line[begin : begin + 20] for begin in range(0, len(line), 20)]:  # as it streams
             pane.append_text(part, "")
         qapp.processEvents()
         assert time.thread_time() - began_s < 5, "100 times a line of 2,000 characters"
 
-    def test_the_conversation_keeps_what_was_said(self, pane: ChatPane) -> None:
+    def test_the_conversation_stores_the_original_text(self, pane: ChatPane) -> None:
         pane.append_text("a\x1b[31m" + "y" * 5_000, "")
         pane.finish_reply("")
         assert pane.messages[-1] == {"role": "assistant", "content": "a\x1b[31m" + "y" * 5_000}
@@ -222,7 +224,7 @@ class TestInTheWindow:
             *((letters, 50_000) for letters in ("\u0301", "lorem ipsum ", "\u202e\x1b", FAMILY)),
         ],
     )
-    def test_a_line_of_twice_what_is_shown_does_not_stall_it(
+    def test_a_very_long_line_does_not_freeze_the_chat(
         self, pane: ChatPane, qapp: QApplication, monkeypatch: pytest.MonkeyPatch, letters: str, shown: int
     ) -> None:
         monkeypatch.setattr(reply_widgets, "SHOWN_CHARACTERS", shown)  # as many as are shown take Qt half a minute
@@ -248,7 +250,7 @@ class TestInTheWindow:
         pane.finish_reply("")
         assert pane.messages[-1]["content"] == reply
 
-    def test_no_label_takes_text_for_html(self, pane: ChatPane, qtbot: QtBot) -> None:
+    def test_no_label_renders_html(self, pane: ChatPane, qtbot: QtBot) -> None:
         cockpit, chip = CockpitPage(Controller()), StatusChip()
         while cockpit.build_next_part():
             pass
@@ -258,7 +260,7 @@ class TestInTheWindow:
         assert len(labels) > 20
         assert [label for label in labels if not isinstance(label, Label)] == []
 
-    def test_a_models_name_is_plain_in_chip_and_tip(self, qtbot: QtBot) -> None:
+    def test_a_model_name_is_plain_text_in_label_and_tooltip(self, qtbot: QtBot) -> None:
         chip = StatusChip()
         qtbot.addWidget(chip)
         chip.show_view(derive_view(Inputs(model='<img src="//evil.example/x">\x1b\u202e\nFORGED')))
@@ -270,7 +272,7 @@ class TestInTheWindow:
         assert "<img" not in tips[0]
         assert not ACTING.search(tips[0])
 
-    def test_a_tip_says_what_it_is_given(self, qtbot: QtBot) -> None:
+    def test_a_tooltip_shows_its_text_unchanged(self, qtbot: QtBot) -> None:
         widget = QWidget()
         qtbot.addWidget(widget)
         set_tooltip(widget, "<b>5 < 6 & 7</b>\nsecond")

@@ -69,7 +69,7 @@ def explained(error: LauncherError) -> None:
 
 @pytest.mark.cases(4)
 @pytest.mark.parametrize("fault", ANSWERS)
-async def test_an_answer_is_explained(hostile: Callable[[str], str], fault: str) -> None:
+async def test_invalid_answers_are_explained(hostile: Callable[[str], str], fault: str) -> None:
     async with EngineClient(hostile(fault), "key") as client:
         with pytest.raises((Refused, Unreachable)) as raised:
             await client.drafts_tokens()
@@ -78,7 +78,7 @@ async def test_an_answer_is_explained(hostile: Callable[[str], str], fault: str)
 
 @pytest.mark.cases(4)
 @pytest.mark.parametrize("fault", ANSWERS)
-async def test_health_is_no(hostile: Callable[[str], str], fault: str) -> None:
+async def test_an_invalid_health_answer_is_not_healthy(hostile: Callable[[str], str], fault: str) -> None:
     async with EngineClient(hostile(fault), "key") as client:
         healthy = await client.is_healthy()
     assert healthy == (fault in ("no json",))
@@ -86,14 +86,14 @@ async def test_health_is_no(hostile: Callable[[str], str], fault: str) -> None:
 
 @pytest.mark.cases(4)
 @pytest.mark.parametrize("fault", STREAMS)
-async def test_a_stream_is_explained(hostile: Callable[[str], str], fault: str) -> None:
+async def test_an_invalid_stream_is_explained(hostile: Callable[[str], str], fault: str) -> None:
     async with EngineClient(hostile(fault), "key") as client:
         with pytest.raises((Refused, Unreachable)) as raised:
             await characters_of(client, [])
         explained(raised.value)
 
 
-async def test_a_reply_without_end_ends(hostile: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_reply_is_ended(hostile: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.engine.server.client._MOST_CHARACTERS", 2**21)
     characters: list[int] = []
     async with EngineClient(hostile("an endless reply"), "key") as client:

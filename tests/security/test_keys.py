@@ -36,7 +36,7 @@ def test_a_key_has_256_random_bits() -> None:
     assert all(len(key) == 43 for key in keys.values())  # 32 bytes in base64url
 
 
-def test_no_command_line_of_any_process_holds_it(served: Served) -> None:
+def test_no_command_line_of_a_process_contains_the_key(served: Served) -> None:
     ours = psutil.Process(served.launcher_pid)
     processes = [ours, *ours.children(recursive=True)]
     assert served.pid in [process.pid for process in processes], "the engine is among them"
@@ -45,7 +45,7 @@ def test_no_command_line_of_any_process_holds_it(served: Served) -> None:
     assert len(engine_key(served)) == 43, "the engine's own goes by environment"
 
 
-def test_the_engine_has_a_key_and_a_port_of_its_own_that_no_answer_names(served: Served) -> None:
+def test_key_and_port_of_the_engine_are_not_in_any_answer(served: Served) -> None:
     (port,) = {
         each.laddr.port
         for each in psutil.Process(served.pid).net_connections("tcp")
@@ -72,7 +72,7 @@ def engine_key(served: Served) -> str:
     return psutil.Process(served.pid).environ()["LLAMA_API_KEY"]
 
 
-def test_no_log_and_no_cache_holds_it(served: Served) -> None:
+def test_no_log_and_cache_contains_the_key(served: Served) -> None:
     holders = [
         path for path in served.home.rglob("*") if path.is_file() and served.api_key.encode() in path.read_bytes()
     ]
@@ -85,7 +85,7 @@ def test_no_log_and_no_cache_holds_it(served: Served) -> None:
     "command",
     [["status"], ["logs"], ["doctor", "--json"], ["models", "list"], ["export", "compose"], ["export", "curl"]],
 )
-def test_no_command_prints_it_unasked(served: Served, command: list[str]) -> None:
+def test_commands_print_the_key_on_request_only(served: Served, command: list[str]) -> None:
     code, result = in_terminal(*command, home=served.home)
     assert served.api_key not in result
     assert result.strip()
@@ -93,13 +93,13 @@ def test_no_command_prints_it_unasked(served: Served, command: list[str]) -> Non
     assert code in (0, 1)
 
 
-def test_a_wrong_request_does_not_quote_it(served: Served) -> None:
+def test_an_error_message_does_not_contain_the_key(served: Served) -> None:
     code, result = in_terminal("chat", "hello", "--max-tokens", "-7", "--temperature", "1e9", home=served.home)
     assert served.api_key not in result
     assert code in (0, 1)
 
 
-async def test_nothing_that_holds_it_shows_it(demo_model: Path, tmp_path: Path) -> None:
+async def test_objects_with_the_key_do_not_show_it(demo_model: Path, tmp_path: Path) -> None:
     """Values end in logs and crash reports by their repr."""
     endpoint = Endpoint(20_001, KEY)
     entry = ServerEntry(url="u", port=1, api_key=KEY, pid=1, created_s=0.0, model="m", engine="e", draft=0)
@@ -113,7 +113,7 @@ async def test_nothing_that_holds_it_shows_it(demo_model: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("model", [ServerEntry, _KeptEndpoints])
-def test_a_damaged_file_is_not_quoted_by_its_error(model: type) -> None:
+def test_an_error_about_a_damaged_file_does_not_quote_it(model: type) -> None:
     damaged = json.dumps({"endpoints": [{"port": "x", "api_key": f"{KEY} !"}], "api_key": [KEY]})
     with pytest.raises(ValidationError) as raised:
         model.model_validate_json(damaged)  # type: ignore[attr-defined]
@@ -122,13 +122,13 @@ def test_a_damaged_file_is_not_quoted_by_its_error(model: type) -> None:
 
 
 class TestFolders:
-    def test_all_that_a_server_keeps_is_its_owners_alone_whatever_the_umask_is(self, served: Served) -> None:
+    def test_files_of_a_server_are_private_for_every_umask(self, served: Served) -> None:
         state = served.home / "state"
         open_to_others = [path for path in (state, *state.rglob("*")) if path.stat().st_mode & 0o077]
         assert not [path for path in open_to_others if not path.is_symlink()]
         assert state.stat().st_mode & 0o777 == 0o700
 
-    def test_without_the_commands_umask_too(self, tmp_path: Path) -> None:
+    def test_files_are_private_without_the_umask_of_the_command(self, tmp_path: Path) -> None:
         script = (
             "import os; os.umask(0); from launcher.engine.server import registry;"
             "endpoint, mine = registry.register_server(None, model='m', engine='e', draft=0)"
@@ -140,7 +140,7 @@ class TestFolders:
         assert state.stat().st_mode & 0o777 == 0o700
         assert (state / "endpoints.json").stat().st_mode & 0o777 == 0o600
 
-    def test_what_was_open_is_mended_and_reported(self, home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_wrong_permissions_are_corrected_and_reported(self, home: Path, caplog: pytest.LogCaptureFixture) -> None:
         before = claim_endpoint(None)
         state, keys = home / "state", home / "state" / "endpoints.json"
         state.chmod(0o755)
@@ -156,7 +156,7 @@ class TestFolders:
         claim_endpoint(None)
         assert not caplog.messages
 
-    def test_a_folder_that_belongs_to_somebody_else_gets_no_keys(self, tmp_path: Path) -> None:
+    def test_a_folder_of_another_user_gets_no_keys(self, tmp_path: Path) -> None:
         """The owner of a folder could exchange its files; root is allowed, as in containers with a mounted home."""
         theirs = tmp_path / "theirs"
         theirs.mkdir(mode=0o777)
@@ -191,7 +191,7 @@ class TestFolders:
 class TestAnotherUser:
     """Nobody of this computer, in a process without our rights; the folder above the home lets everybody in."""
 
-    def test_reads_no_key_and_no_log(self, served: Served) -> None:
+    def test_another_user_cannot_read_key_and_log(self, served: Served) -> None:
         (served.home.parent / "open").write_text("canary")
         (served.home.parent / "open").chmod(0o644)
         secrets = [path for path in (served.home / "state").rglob("*") if path.is_file()]
@@ -207,7 +207,7 @@ class TestAnotherUser:
         result = as_another_user(script, str(served.home.parent / "open"), *map(str, secrets)).split()
         assert result == ["6", *["refused"] * len(secrets)]
 
-    def test_cannot_use_the_private_line(self, served: Served) -> None:
+    def test_another_user_cannot_use_the_control_socket(self, served: Served) -> None:
         port = served.url.rpartition(":")[2]
         entry = json.loads(next(served.home.rglob(f"server-{port}.json")).read_text())
         place = Path(entry["control"])
@@ -221,7 +221,7 @@ class TestAnotherUser:
             )
             assert as_another_user(script, str(place)) == "refused"
 
-    def test_gets_nothing_from_the_port_without_the_key(self, served: Served) -> None:
+    def test_another_user_gets_no_answer_without_the_key(self, served: Served) -> None:
         script = (
             "for path in ('/v1/models', '/slots', '/props', '/metrics', '/health'):\n"
             "    try: print(urllib.request.urlopen(sys.argv[1] + path).status)\n"
@@ -235,7 +235,7 @@ class TestAnotherUser:
             result = as_another_user(script, served.url).split()
         assert result == ["401"] * 4 + ["200"]
 
-    def test_cannot_read_the_engines_environment(self, served: Served) -> None:
+    def test_another_user_cannot_read_the_environment_of_the_engine(self, served: Served) -> None:
         environment = Path(f"/proc/{served.pid}/environ")
         assert engine_key(served).encode() in environment.read_bytes(), "it is there to be read, by us"
         if os.geteuid() == 0:
@@ -257,16 +257,16 @@ NEEDED = (
 
 
 @pytest.mark.parametrize("name", SECRETS.split())
-def test_secrets_of_other_programs_stay_out_of_the_engine(name: str) -> None:
+def test_secrets_in_the_environment_are_not_passed_to_the_engine(name: str) -> None:
     assert "theirs" not in engine_environment(api_key=KEY, inherited={name: "theirs"}).values()
 
 
 @pytest.mark.parametrize("name", NEEDED.split())
-def test_what_gpus_and_systems_need_stays(name: str) -> None:
+def test_variables_for_gpus_and_systems_are_passed(name: str) -> None:
     assert engine_environment(inherited={name: "1"})[name] == "1"
 
 
-def test_the_running_engine_has_no_secret_of_others(served: Served) -> None:
+def test_a_running_engine_has_no_foreign_secrets(served: Served) -> None:
     environment = psutil.Process(served.pid).environ()
     assert not {"hf_theirs", "aws_theirs"} & set(environment.values())
     assert environment["PATH"]

@@ -101,7 +101,7 @@ def command(*arguments: str) -> tuple[int, Any]:
 
 
 @pytest.mark.parametrize("verb", ["chat", "attach", "attach by name", "bench"])
-def test_a_thief_of_the_port_gets_no_key(registered: Endpoint, verb: str) -> None:
+def test_a_program_on_our_port_gets_no_key(registered: Endpoint, verb: str) -> None:
     by_name = registered.url.replace("127.0.0.1", "localhost")
     arguments = {
         "chat": ["chat", "Hello"],
@@ -116,7 +116,7 @@ def test_a_thief_of_the_port_gets_no_key(registered: Endpoint, verb: str) -> Non
     assert thief.requests == []
 
 
-def test_status_asks_it_without_the_key(registered: Endpoint) -> None:
+def test_status_sends_no_key_to_another_program(registered: Endpoint) -> None:
     with stealing(registered.port) as thief:
         code, (server,) = command("status")
     assert (code, server["url"]) == (0, registered.url)
@@ -125,7 +125,7 @@ def test_status_asks_it_without_the_key(registered: Endpoint) -> None:
 
 
 @pytest.mark.parametrize("engine", ["none", "gone", "another"])
-def test_an_engine_that_is_not_there_is_no_reason_to_trust_the_port(registered: Endpoint, engine: str) -> None:
+def test_a_missing_engine_does_not_make_the_port_trusted(registered: Endpoint, engine: str) -> None:
     entry = registry.find_server(None)
     own = ProcessId.from_pid(os.getpid())
     assert own
@@ -143,7 +143,7 @@ def test_an_engine_that_is_not_there_is_no_reason_to_trust_the_port(registered: 
     assert thief.requests == []
 
 
-def test_the_usual_port_that_is_taken_is_left_to_its_thief(demo_model: Path) -> None:
+def test_a_default_port_in_use_is_skipped(demo_model: Path) -> None:
     usual = claim_endpoint(None)
     with stealing(usual.port) as thief:
         serve = ["serve", "demo", "--json"]
@@ -159,7 +159,7 @@ def test_the_usual_port_that_is_taken_is_left_to_its_thief(demo_model: Path) -> 
     assert thief.requests == []
 
 
-async def test_a_port_that_is_taken_while_the_engine_loads(
+async def test_a_port_taken_during_the_load_is_detected(
     fake_engine: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine has not come to listen yet; the thief says that it is healthy."""

@@ -33,12 +33,12 @@ def listens_on(pid: int) -> set[str]:
     return {each.laddr.ip for each in psutil.Process(pid).net_connections("tcp") if each.status == psutil.CONN_LISTEN}
 
 
-def test_by_default_only_this_computer_is_let_in(served: Served) -> None:
+def test_by_default_only_this_computer_has_access(served: Served) -> None:
     assert listens_on(served.launcher_pid) == listens_on(served.pid) == {"127.0.0.1"}
     assert served.lan == ()
 
 
-def test_shared_it_listens_everywhere_and_says_where(shared: Served) -> None:
+def test_a_shared_server_listens_everywhere_and_prints_its_addresses(shared: Served) -> None:
     assert listens_on(shared.launcher_pid) == {"0.0.0.0"}
     assert listens_on(shared.pid) == {"127.0.0.1"}, "the engine is the gateway's alone"
     port = shared.url.rpartition(":")[2]
@@ -57,13 +57,13 @@ def other_url(shared: Served) -> str:
     return shared.url.replace("http://127.0.0.1", "https://127.0.0.2")
 
 
-def test_others_get_nothing_in_the_clear(shared: Served, other_url: str) -> None:
+def test_other_computers_get_no_answer_without_tls(shared: Served, other_url: str) -> None:
     for url in (other_url, *shared.lan):
         with pytest.raises(httpx.HTTPError):
             httpx.get(f"{url.replace('https', 'http')}/health", trust_env=False)
 
 
-def test_a_client_trusts_it_by_its_environment(shared: Served, other_url: str) -> None:
+def test_a_client_trusts_the_certificate_by_its_environment(shared: Served, other_url: str) -> None:
     """As docs/clients.md says, for Python's and Node.js' clients."""
     certificate = str(shared.home / "state" / "certificate.pem")
     script = "import sys, httpx; print(httpx.get(sys.argv[1] + '/v1/models').status_code)"
@@ -87,13 +87,15 @@ def test_a_client_trusts_it_by_its_environment(shared: Served, other_url: str) -
         ("evil.example", 421),
     ],
 )
-def test_shared_it_answers_to_this_computers_names_only(shared: Served, served: Served, name: str, status: int) -> None:
+def test_a_shared_server_accepts_only_its_own_host_names(
+    shared: Served, served: Served, name: str, status: int
+) -> None:
     for server, expected in ((shared, status), (served, 421)):
         host = f"{name}:{server.url.rpartition(':')[2]}"
         assert httpx.get(f"{server.url}/v1/models", headers={"Host": host}, trust_env=False).status_code == expected
 
 
-def test_status_says_that_it_is_shared(shared: Served) -> None:
+def test_status_reports_sharing(shared: Served) -> None:
     code, result = in_terminal("status", home=shared.home)
     assert code == 0
     assert "shared with the network" in result
@@ -105,7 +107,7 @@ def test_status_says_that_it_is_shared(shared: Served) -> None:
     assert (server["encrypted"], server["fingerprint"]) == (True, fingerprint)
 
 
-def test_it_is_shared_in_the_clear_only_if_that_is_asked_for(tmp_path: Path) -> None:
+def test_sharing_without_tls_needs_an_option(tmp_path: Path) -> None:
     for words in (["--no-tls"], ["--lan", "--direct"]):
         code, result = in_terminal("serve", "demo", *words, home=tmp_path / "home")
         assert (code, "--no-tls" in result) == (1, True)
@@ -116,7 +118,7 @@ def test_it_is_shared_in_the_clear_only_if_that_is_asked_for(tmp_path: Path) -> 
         assert not (server.home / "state" / "certificate.pem").exists()
 
 
-async def test_a_next_start_is_not_shared(demo_model: Path) -> None:
+async def test_the_next_start_is_not_shared(demo_model: Path) -> None:
     assert claim_endpoint(None, shared=True).host == "0.0.0.0"
     again = claim_endpoint(None)
     assert again.host == "127.0.0.1"
@@ -126,7 +128,7 @@ async def test_a_next_start_is_not_shared(demo_model: Path) -> None:
     assert launch.command.environment["LLAMA_API_KEY"] == again.api_key
 
 
-async def test_a_shared_one_has_a_key_and_lets_no_pages_in(demo_model: Path) -> None:
+async def test_a_shared_server_requires_a_key_and_refuses_web_pages(demo_model: Path) -> None:
     launch = await prepare_launch(
         ServeOptions(model=demo_model, built_in=True), Endpoint(20_001, "k" * 43, shared=True)
     )
@@ -137,12 +139,12 @@ async def test_a_shared_one_has_a_key_and_lets_no_pages_in(demo_model: Path) -> 
 
 
 @pytest.mark.parametrize("word", ["--host", "--host=0.0.0.0", "--api-key", "--api-key-file=x", "--api_key"])
-def test_it_cannot_be_shared_or_opened_by_the_way(word: str) -> None:
+def test_extra_arguments_cannot_share_the_server(word: str) -> None:
     with pytest.raises(BadOption):
         check_options(ServeOptions(model=Path("m"), extra=(word,)))
 
 
-def test_a_port_that_another_address_of_this_computer_uses_is_not_free_to_share() -> None:
+def test_a_port_in_use_on_another_address_cannot_be_shared() -> None:
     port = next(port for port in range(22_000, 30_000) if is_port_free(port))  # none that the system gives to others
     with socket.create_server(("127.0.0.2", port)):
         assert is_port_free(port)
@@ -160,7 +162,7 @@ def test_a_port_that_another_address_of_this_computer_uses_is_not_free_to_share(
         ("linux", 1, False, ["New-NetFirewallRule"]),
     ],
 )
-def test_what_stands_between_is_named(system: str, wsl: int | None, mirrored: bool, words: list[str]) -> None:
+def test_the_program_on_the_port_is_named(system: str, wsl: int | None, mirrored: bool, words: list[str]) -> None:
     hint = firewall_hint(20_001, system=system, wsl=wsl, wsl_mirrored=mirrored)
     assert all(word in hint for word in words)
     assert firewall_hint(20_001, system="linux", wsl=None) == ""

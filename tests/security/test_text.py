@@ -26,7 +26,7 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-def test_what_acts_is_seen_and_does_nothing(attack: str) -> None:
+def test_control_characters_become_visible(attack: str) -> None:
     for clean in (make_visible(attack), visible_reply(attack), one_line(attack)):
         assert not ACTING.search(clean)
         clean.encode()
@@ -37,28 +37,28 @@ def test_what_acts_is_seen_and_does_nothing(attack: str) -> None:
 @pytest.mark.parametrize(
     "text", ["Füße, naïve", "مرحبا بالعالم", "שלום", "नमस्ते क्‍ष", "👩‍👩‍👧‍👦 ❤️", "a\tb\nc", "x\u00a0y", ""]
 )
-def test_what_people_write_stays(text: str) -> None:
+def test_ordinary_text_is_unchanged(text: str) -> None:
     assert make_visible(text) == visible_reply(text) == text
 
 
-def test_a_carriage_return_does_not_write_over_a_line() -> None:
+def test_a_carriage_return_does_not_overwrite_a_line() -> None:
     assert visible_reply("you owe 1000 EUR\ryou owe nothing \r\nx") == "you owe 1000 EURyou owe nothing \nx"
 
 
 @given(st.text())
-def test_one_line_is_one_line_of_bounded_length(text: str) -> None:
+def test_one_line_returns_one_line_of_limited_length(text: str) -> None:
     line = one_line(text, 50)
     assert len(line) <= 50
     assert len(line.splitlines()) <= 1
     assert not ACTING.search(line)
 
 
-def test_a_name_of_a_megabyte_is_cut() -> None:
+def test_a_name_of_a_megabyte_is_shortened() -> None:
     assert one_line("n" * 2**20) == "n" * 399 + "…"
 
 
 @given(st.text(st.characters(codec=None)))
-def test_json_means_the_same_and_acts_no_more(text: str) -> None:
+def test_escaped_json_is_equal_and_has_no_control_characters(text: str) -> None:
     document = escape_json(json.dumps({"text": text}, ensure_ascii=False))
     assert not ACTING.search(document)
     assert json.loads(document)["text"] == text

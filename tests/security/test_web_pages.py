@@ -16,14 +16,14 @@ def page(served: Served) -> httpx.Client:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_its_requests_are_refused_and_it_may_not_read_the_answer(page: httpx.Client, method: str, path: str) -> None:
+def test_requests_of_foreign_pages_are_refused_and_unreadable(page: httpx.Client, method: str, path: str) -> None:
     with page:
         answer = page.request(method, path, content=b"{}" if method == "POST" else None)
     assert answer.status_code == 403
     assert "Access-Control-Allow-Origin" not in answer.headers
 
 
-def test_its_preflight_gives_it_no_leave(page: httpx.Client) -> None:
+def test_preflight_requests_of_foreign_pages_are_refused(page: httpx.Client) -> None:
     asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, content-type"}
     with page:
         answer = page.options("/v1/chat/completions", headers=asks)
@@ -33,13 +33,13 @@ def test_its_preflight_gives_it_no_leave(page: httpx.Client) -> None:
 @pytest.mark.parametrize(
     "origin", ["null", "http://localhost.evil.example", "https://127.0.0.1.evil.example", "file://"]
 )
-def test_origins_that_look_like_this_computer_are_foreign(served: Served, origin: str) -> None:
+def test_origins_similar_to_this_computer_are_foreign(served: Served, origin: str) -> None:
     with httpx.Client(base_url=served.url, headers={"Origin": origin}, trust_env=False) as client:
         answer = client.get("/health")
     assert answer.headers.get("Access-Control-Allow-Origin") not in ("*", origin)
 
 
-def test_even_with_the_key_it_gets_no_answer(page: httpx.Client, served: Served) -> None:
+def test_a_foreign_page_with_the_key_gets_no_answer(page: httpx.Client, served: Served) -> None:
     with page:
         answer = page.get("/v1/models", headers={"Authorization": f"Bearer {served.api_key}"})
     assert answer.status_code == 403
@@ -47,7 +47,7 @@ def test_even_with_the_key_it_gets_no_answer(page: httpx.Client, served: Served)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost", ""])
-def test_a_name_that_was_bound_to_this_computer_gets_it_nothing(served: Served, host: str) -> None:
+def test_dns_rebinding_gets_no_answer(served: Served, host: str) -> None:
     """DNS rebinding makes the page same-origin, so CORS says nothing; it has another name, and lacks the key."""
     with httpx.Client(base_url=served.url, headers={"Host": host}, trust_env=False) as client:
         statuses = {path: client.get(path).status_code for path in ("/v1/models", "/slots", "/props", "/metrics")}
@@ -55,7 +55,7 @@ def test_a_name_that_was_bound_to_this_computer_gets_it_nothing(served: Served, 
 
 
 @pytest.mark.parametrize("path", ["/", "/index.html"])
-def test_the_engine_s_own_page_holds_no_key_and_is_not_for_other_pages(served: Served, path: str) -> None:
+def test_the_page_of_the_engine_contains_no_key_and_cannot_be_framed(served: Served, path: str) -> None:
     with httpx.Client(base_url=served.url, trust_env=False) as client:
         answer = client.get(path)
         assert client.get(path, headers={"Origin": EVIL}).status_code == 403
@@ -66,13 +66,13 @@ def test_the_engine_s_own_page_holds_no_key_and_is_not_for_other_pages(served: S
 
 
 @pytest.mark.parametrize("path", ["/no.js", "/etc/passwd", "/../launcher", "/.well-known/none"])
-def test_other_files_need_the_key(served: Served, path: str) -> None:
+def test_other_paths_need_the_key(served: Served, path: str) -> None:
     with httpx.Client(base_url=served.url, trust_env=False) as client:
         assert client.get(path).status_code in (400, 401, 404)
 
 
 @pytest.mark.parametrize("key", ["x", "Bearer", "' or 1=1", "k" * 43, "k" * 8_000])
-def test_a_wrong_key_opens_nothing(served: Served, key: str) -> None:
+def test_a_wrong_key_is_refused(served: Served, key: str) -> None:
     with httpx.Client(base_url=served.url, trust_env=False) as client:
         for headers in ({"Authorization": f"Bearer {key}"}, {"X-Api-Key": key}):
             assert client.get("/v1/models", headers=headers).status_code in (400, 401, 431)

@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 MIB = 2**20
 
 
-def test_most_published_totals_are_the_formulas_and_the_others_have_a_cause() -> None:
+def test_most_published_totals_agree_with_the_formula_and_the_others_have_a_cause() -> None:
     found, left_out = read_totals()
     near = [run for run in found if run.near]
     assert len(found) >= len(near) >= 60
@@ -59,12 +59,12 @@ def test_what_was_in_use_before_is_counted() -> None:
 
 
 @pytest.mark.parametrize("total", TOTALS, ids=lambda total: f"{total.gpu}-{total.run.quant}-{total.run.setting.draft}")
-def test_no_measured_total_is_far(total: Total) -> None:
+def test_no_measured_total_differs_much(total: Total) -> None:
     assert total.run.total_mib() == pytest.approx(total.measured_mib, rel=0.02)
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.run.model)
-def test_the_parts_of_a_log_are_the_formulas(log: Log) -> None:
+def test_parts_of_a_log_agree_with_the_formula(log: Log) -> None:
     estimate = log.run.estimate()
     assert estimate is not None
     parts = {part: size / MIB for part, size in estimate.parts.as_dict().items()}
@@ -78,7 +78,7 @@ def test_memory_grows_as_the_formula_says(step: Step) -> None:
     assert step.formula_mib() == pytest.approx(step.measured_mib, abs=3)
 
 
-def test_earlier_predictions_agree_where_they_mean_the_same() -> None:
+def test_earlier_predictions_agree_with_the_formula() -> None:
     found = predictions()
     assert len(found) >= 4
     for entry, preset, result in found:
@@ -181,7 +181,7 @@ def test_a_table_has_as_many_cells_in_every_row(make: object) -> None:
     assert "nan" not in "".join(lines)
 
 
-def test_what_the_articles_ran_is_known() -> None:
+def test_runs_of_the_articles_are_known() -> None:
     totals = [claim.run.total_mib() for claim in CLAIMS]
     assert min(totals) > 10_000
     assert max(totals) == pytest.approx(24_927, abs=10)  # the one that does not fit 24 GB

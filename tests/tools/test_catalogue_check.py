@@ -36,7 +36,7 @@ def findings(*models: ModelEntry) -> list[Finding]:
     return [each for each in found if isinstance(each, Finding)]
 
 
-def test_what_is_as_listed_is_not_named(hub: Hub) -> None:
+def test_unchanged_files_are_not_named(hub: Hub) -> None:
     hold(hub, "check/same", a=(10, ONE), mmproj=(20, TWO))
     same = model(
         "check/same",

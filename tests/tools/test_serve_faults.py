@@ -25,5 +25,5 @@ def test_nothing_in_the_document_went_wrong() -> None:
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if not fault.slow], ids=lambda fault: fault.words)
 @pytest.mark.usefixtures("forked_commands")
-def test_a_fault_goes_as_written(fault: Fault, tmp_path: Path) -> None:
+def test_a_fault_behaves_as_documented(fault: Fault, tmp_path: Path) -> None:
     assert next(rows(tmp_path / "faults", [fault], forked.start)) in written()

@@ -37,7 +37,7 @@ def grown(name: str, grows_by: float) -> set[str]:
         ("engine_sockets", 21.0),
     ],
 )
-def test_what_rises_evenly_has_grown(name: str, least: float) -> None:
+def test_steady_growth_counts_as_growth(name: str, least: float) -> None:
     assert grown(name, least) == {name}
     assert grown(name, least / 2) == set()
 

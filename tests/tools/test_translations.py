@@ -58,7 +58,7 @@ def is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def test_the_chinese_is_of_texts_that_there_are(catalog: Catalog) -> None:
+def test_translations_belong_to_existing_texts(catalog: Catalog) -> None:
     """A new text needs no translation; an old one that stays behind would be dead."""
     update(catalog, extracted())
     done = [message for message in catalog if message.id and message.string and all(message.string)]
@@ -66,7 +66,7 @@ def test_the_chinese_is_of_texts_that_there_are(catalog: Catalog) -> None:
     assert len(done) > 0.9 * len(wanted())
 
 
-def test_every_value_stays_in_the_sentence(catalog: Catalog) -> None:
+def test_every_placeholder_is_in_the_translation(catalog: Catalog) -> None:
     """A translation of a core text may leave a fact out, such as a count that the other language does not need."""
     checked = 0
     for message in catalog:
@@ -78,19 +78,19 @@ def test_every_value_stays_in_the_sentence(catalog: Catalog) -> None:
     assert checked >= len(catalog)
 
 
-def test_nothing_is_a_guess(language: str, catalog: Catalog) -> None:
+def test_no_translation_is_marked_as_a_guess(language: str, catalog: Catalog) -> None:
     assert not [message.id for message in catalog if message.fuzzy]
     assert "#, fuzzy" not in po_path(language).read_text("utf-8")
     assert not catalog.obsolete
 
 
-def test_what_is_compiled_is_read(language: str, catalog: Catalog) -> None:
+def test_compiled_translations_are_read(language: str, catalog: Catalog) -> None:
     read_by_program = gettext.GNUTranslations(io.BytesIO(mo_bytes(catalog)))
     assert read_by_program.info()["language"] == language
     assert read_by_program.gettext("Settings") != "Settings"
 
 
-def test_a_text_that_changed_is_a_new_one_and_its_old_one_goes(catalog: Catalog) -> None:
+def test_a_changed_text_is_new_and_its_old_translation_is_removed(catalog: Catalog) -> None:
     some = min(text for text in wanted() if isinstance(text, str))
     catalog.delete(some)
     catalog.add(f"{some} as it was", "old")
@@ -99,7 +99,7 @@ def test_a_text_that_changed_is_a_new_one_and_its_old_one_goes(catalog: Catalog)
     assert f"{some} as it was" not in catalog
 
 
-def test_all_that_is_marked_is_a_literal() -> None:
+def test_every_marked_text_is_a_literal() -> None:
     assert len(asks()) > 500
     for file, line, name, texts in asks():
         assert len(texts) == TEXTS[name], f"{file}:{line}"
@@ -113,7 +113,7 @@ def test_a_text_inside_an_f_string_is_found() -> None:
     assert "waited {time} for clients" in wanted()
 
 
-def test_the_command_tells_what_waits_for_a_translation(tmp_path: Path) -> None:
+def test_the_command_lists_missing_translations(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _IN_A_COPY, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
     )

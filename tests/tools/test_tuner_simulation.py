@@ -35,7 +35,7 @@ def near(some: list[Outcome]) -> int:
     return sum(outcome.to_best >= 0.98 for outcome in some)
 
 
-def test_ten_minutes_are_enough_most_of_the_time(ten_minutes: list[Outcome]) -> None:
+def test_ten_minutes_are_enough_in_most_simulations(ten_minutes: list[Outcome]) -> None:
     figures = summarise(ten_minutes)
     assert figures.within_2 >= 0.8
     assert figures.mean_regret < 0.015
@@ -45,20 +45,20 @@ def test_ten_minutes_are_enough_most_of_the_time(ten_minutes: list[Outcome]) -> 
 
 
 @pytest.mark.thorough
-def test_an_hour_finds_the_best_in_the_large_grid_by_a_part_of_the_measurements() -> None:
+def test_an_hour_finds_the_best_of_a_large_grid_with_few_measurements() -> None:
     found = tunes(range(4), Goal(), 6 * TEN_MINUTES_S, Surroundings(load_s=20.0))
     assert near(found) >= 3
     assert sum(outcome.starts for outcome in found) < 0.4 * sum(outcome.grid for outcome in found)
 
 
-def test_every_draft_length_is_foreseen(ten_minutes: list[Outcome]) -> None:
+def test_every_draft_length_is_forecast(ten_minutes: list[Outcome]) -> None:
     errors = [abs(error) for outcome in ten_minutes for error in outcome.errors.values()]
     assert len(errors) > 100
     assert statistics.fmean(error < 0.1 for error in errors) > 0.95
 
 
 @pytest.mark.thorough
-def test_where_nothing_matters_pairs_claim_little() -> None:
+def test_without_differences_few_are_claimed() -> None:
     found = tunes(range(8, 16), Goal(), TEN_MINUTES_S, Surroundings(tied=True))  # 0 to 7: tests/tuning/test_tuner.py
     claims = [o for o in found if not o.likely and (o.answer == "on" or o.covered is not None)]
     assert len(claims) <= 1
@@ -83,7 +83,7 @@ def test_the_figures_of_one_simulation_are_json() -> None:
     assert 0 < figures["first_answer_s"] <= 4 * 60
 
 
-def test_measuring_everything_is_counted_whole() -> None:
+def test_the_cost_of_measuring_everything_is_counted() -> None:
     for visits in (1, 2):
         searched = exhaustives(range(4), Goal(), visits)
         assert near(searched) >= 2
@@ -91,7 +91,7 @@ def test_measuring_everything_is_counted_whole() -> None:
         assert all(outcome.replies == 4 * outcome.starts for outcome in searched)
 
 
-def test_the_tables_say_what_was_missed(ten_minutes: list[Outcome]) -> None:
+def test_tables_show_the_regret(ten_minutes: list[Outcome]) -> None:
     bad = tunes(range(1), Goal(), 30.0, USUAL)  # undecided, though MTP would help
     table = kept_table(promises(bad, bad, bad))
     assert "| mean regret | <= 0.5 % |" in table
@@ -102,7 +102,7 @@ def test_the_tables_say_what_was_missed(ten_minutes: list[Outcome]) -> None:
     assert results_table([("these", ten_minutes)]).splitlines()[-1].startswith("| these | 24 |")
 
 
-def test_the_document_has_these_tables_and_says_what_their_columns_mean(ten_minutes: list[Outcome]) -> None:
+def test_the_document_has_these_tables_and_explains_their_columns(ten_minutes: list[Outcome]) -> None:
     text = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text("utf-8")
     above, tables = text.split(BEGIN)
     for each in promises(ten_minutes, ten_minutes, ten_minutes):

@@ -102,12 +102,12 @@ def test_the_best_length_is_left_alone() -> None:
         (used(1), [replace(run, spoilt="Too hot.") for run in measured((1, 4))]),
     ],
 )
-def test_nothing_is_reported_where_it_is_not_known(counts: UseCounts, runs: Sequence[Run]) -> None:
+def test_without_data_no_advice_is_given(counts: UseCounts, runs: Sequence[Run]) -> None:
     assert advise_draft_length(used(1), measured((1, 4))) is not None
     assert advise_draft_length(counts, runs) is None
 
 
-def test_a_gain_within_the_noise_is_not_told() -> None:
+def test_a_gain_within_the_noise_is_not_reported() -> None:
     wild = [
         replace(run, decode_rate=(run.decode_rate or 0) * factor)
         for run, factor in zip(measured((1, 4)), (1.0, 1.6, 0.6, 1.3, 0.8) * 2, strict=True)
@@ -125,7 +125,7 @@ def test_traffic_is_counted_by_position() -> None:
     assert UseCounts.from_traffic({}, replace(traffic, tokens_per_second=None)) is None
 
 
-def test_counts_of_a_day_are_added_up_and_old_ones_forgotten() -> None:
+def test_counts_of_a_day_are_added_and_old_ones_deleted() -> None:
     now_s = 1_793_534_400.0
     place = use_counts_key(ENVIRONMENT)
     with History(clock=lambda: now_s) as history:
@@ -146,7 +146,7 @@ def test_counts_of_a_day_are_added_up_and_old_ones_forgotten() -> None:
         assert history.load_use(place) == ()
 
 
-def test_another_build_is_another_place() -> None:
+def test_another_build_is_counted_separately() -> None:
     assert use_counts_key(ENVIRONMENT) != use_counts_key(replace(ENVIRONMENT, engine_version="2"))
     assert use_counts_key(ENVIRONMENT) == use_counts_key(replace(ENVIRONMENT, memory_bytes=1))
 

@@ -71,7 +71,7 @@ async def do_tasks(bench: ScriptedBench, seconds: float) -> list[AgentTask]:
     return tasks
 
 
-async def test_each_turn_has_all_that_was_said_before_and_the_models_own_replies() -> None:
+async def test_each_turn_includes_all_earlier_messages_and_replies() -> None:
     bench = ScriptedBench()
     (task,) = await do_tasks(bench, 2.0)
     first, second, third = bench.prompts
@@ -93,7 +93,7 @@ async def test_a_shape_may_ask_for_repeatable_replies() -> None:
     assert bench.prompts[0].sampling == {"cache_prompt": True, "temperature": 0.0}
 
 
-async def test_a_task_that_has_begun_is_done_and_the_next_has_the_same_instructions() -> None:
+async def test_a_begun_task_is_finished_and_the_next_has_the_same_instructions() -> None:
     bench = ScriptedBench()
     tasks = await do_tasks(bench, 4.0)
     assert [(task.from_s, task.seconds) for task in tasks] == [(0.0, 3.0), (3.0, 3.0)]
@@ -102,7 +102,7 @@ async def test_a_task_that_has_begun_is_done_and_the_next_has_the_same_instructi
     assert first[1] != second[1]
 
 
-async def test_a_failed_request_ends_its_task_and_the_next_one_begins_with_a_server() -> None:
+async def test_a_failed_request_ends_its_task_and_the_next_restarts_the_server() -> None:
     bench = ScriptedBench(failing=[2])
     tasks = await do_tasks(bench, 4.0)
     assert [(task.turns, task.error) for task in tasks] == [(2, "It broke."), (3, None)]
@@ -112,7 +112,7 @@ async def test_a_failed_request_ends_its_task_and_the_next_one_begins_with_a_ser
     assert verdict.as_json()["failed_tasks"] == 1
 
 
-async def test_three_failed_tasks_in_a_row_are_the_end() -> None:
+async def test_three_failed_tasks_in_a_row_end_the_measurement() -> None:
     tasks = await do_tasks(ScriptedBench(failing=range(1, 100)), 1_000.0)
     assert len(tasks) == 3
     verdict = judge_tasks(TINY, tasks)
@@ -120,7 +120,7 @@ async def test_three_failed_tasks_in_a_row_are_the_end() -> None:
     assert verdict.sentence == "No task was done to its end: It broke."
 
 
-def test_the_result_says_seconds_per_task_and_whether_they_become_more() -> None:
+def test_the_result_has_seconds_per_task_and_their_trend() -> None:
     tasks = [AgentTask(10.0 * number, 10.0 + number, 3, 10, 90, 48, None, 2.0, 9.0) for number in range(9)]
     verdict = judge_tasks(TINY, tasks)
     assert verdict.sentence == (
@@ -157,7 +157,7 @@ def test_every_agent_has_a_shape_with_its_source_and_its_first_prompt() -> None:
         find_shape("nobody")
 
 
-def test_a_task_as_a_goal_is_what_is_read_once_and_written() -> None:
+def test_a_task_as_a_goal_has_read_and_written_tokens() -> None:
     shape = AgentShape("a", "made up", 300, 700, 3, 184, 50, 0.0)
     goal = task_goal(shape)
     assert (goal.prompt_tokens, goal.reply_tokens) == (1_000 + 2 * 200, 150)

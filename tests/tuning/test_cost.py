@@ -27,7 +27,7 @@ def test_a_million_tokens_at_300_watts_and_100_tokens_a_second() -> None:
     assert result.as_json()["per_million_tokens"] == pytest.approx(0.25)
 
 
-def test_energy_that_was_measured_goes_before_power_over_time() -> None:
+def test_measured_energy_goes_before_power_over_time() -> None:
     result = calculate_cost([((run(100, 10.0, power_w=300.0, energy_j=50.0),), 10.0)], Prices(0.30))
     assert isinstance(result, Cost)
     assert result.joules == 50.0
@@ -43,7 +43,7 @@ def test_streams_share_the_energy_of_their_time() -> None:
     assert (result.joules, result.tokens) == (2_000.0, 400)
 
 
-def test_a_power_that_the_user_knows_goes_before_all_sensors() -> None:
+def test_power_given_by_the_user_goes_before_sensors() -> None:
     result = calculate_cost([((run(100, 5.0, power_w=100.0, energy_j=500.0),), 10.0)], Prices(0.25, 0.01, watts=400.0))
     assert isinstance(result, Cost)
     assert result.joules == 4_000.0
@@ -61,13 +61,13 @@ def test_a_power_that_the_user_knows_goes_before_all_sensors() -> None:
         (Prices(0.0, 1.0, 300), "In the cloud they cost 1."),
     ],
 )
-def test_the_comparison_in_words(prices: Prices, end: str) -> None:
+def test_the_comparison_is_described_in_words(prices: Prices, end: str) -> None:
     result = calculate_cost([((run(100, 1.0),), 1.0)], prices)
     assert isinstance(result, Cost)
     assert result.sentence.endswith(end)
 
 
-def test_what_is_not_known_is_reported_and_not_nothing() -> None:
+def test_unknown_costs_are_reported_and_not_0() -> None:
     result = calculate_cost([((run(100, 1.0),), 1.0)], Prices(0.30))
     assert result == "Cost unknown: no power sensor. Enter the reading of a power meter with --watts."
     assert calculate_cost([], Prices(0.30, watts=100)) == "Cost unknown: no tokens were generated."
@@ -80,6 +80,6 @@ def test_what_is_not_known_is_reported_and_not_nothing() -> None:
 
 
 @pytest.mark.parametrize(("kwh", "cloud", "watts"), [(-1.0, None, None), (0.3, -0.1, None), (0.3, None, 0.0)])
-def test_what_is_no_price_or_power(kwh: float, cloud: float | None, watts: float | None) -> None:
+def test_invalid_prices_and_powers_are_refused(kwh: float, cloud: float | None, watts: float | None) -> None:
     with pytest.raises(BadOption):
         Prices(kwh, cloud, watts)

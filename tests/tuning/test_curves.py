@@ -93,7 +93,7 @@ async def test_a_fill_curve_has_both_series_at_every_fill_that_fits() -> None:
     assert {run.power_w for run in list_runs(found)} == {250.0}
 
 
-async def test_series_are_measured_in_turns_there_and_back() -> None:
+async def test_series_are_measured_in_turns_in_both_directions() -> None:
     bench = Clocked(by_depth)
     _, found, _ = await fill_curve(bench)
     forth, back = ["no MTP"] * 3 + ["draft 2"] * 3, ["draft 2"] * 3 + ["no MTP"] * 3
@@ -111,7 +111,7 @@ async def test_series_are_measured_in_turns_there_and_back() -> None:
     assert seeds == [0] * 6 + [1] * 6 + [2] * 6
 
 
-async def test_an_even_drift_cancels() -> None:
+async def test_a_steady_drift_cancels() -> None:
     """The machine becomes 1 % slower a minute: there and back, both series have the same share of it."""
 
     def drifting(moment: Moment) -> Speed:
@@ -124,7 +124,7 @@ async def test_an_even_drift_cancels() -> None:
     assert ratio.interval.estimate == pytest.approx(0.75 * YIELD, rel=2e-4)
 
 
-async def test_the_rest_is_foretold_once_all_was_measured() -> None:
+async def test_remaining_points_are_forecast_after_all_was_measured() -> None:
     bench = Clocked(by_depth)
     began_s = bench.now_s()
     at: list[tuple[CurveProgress, float]] = []
@@ -147,7 +147,7 @@ async def test_the_rest_is_foretold_once_all_was_measured() -> None:
     assert [step.done for step, _ in at][-1] == 11
 
 
-async def test_what_cannot_be_served_is_a_result_and_not_tried_again() -> None:
+async def test_a_place_that_cannot_be_served_is_a_result_and_not_repeated() -> None:
     bench = Clocked(by_depth, cannot=lambda settings: settings["ctx"] == 262_144)
     starts = context_starts(SETTINGS, (0, 2), (32_768, 262_144))
     found, steps = await taken(bench, starts)
@@ -184,7 +184,7 @@ async def test_a_fill_that_is_refused_is_a_result() -> None:
     assert found[0].error == "No prompt has 3 tokens."
 
 
-async def test_a_server_that_ends_at_a_place_is_started_again_for_the_next() -> None:
+async def test_a_server_that_crashes_at_a_place_is_restarted_for_the_next() -> None:
     class Ending(Clocked):
         """Without MTP it ends where the prompt is long, as engines do that run out of memory then."""
 
@@ -213,7 +213,7 @@ async def test_a_server_that_ends_at_a_place_is_started_again_for_the_next() -> 
     assert [each.series for each in found] == [NO_MTP] * 3 + ["draft 2"] * 6
 
 
-async def test_spoilt_replies_are_asked_again_and_do_not_count() -> None:
+async def test_spoilt_replies_are_repeated_and_not_counted() -> None:
     def bench_with(*spoilt: int) -> Clocked:
         """The replies with these numbers are spoilt; that with number 0 warms up."""
 
@@ -238,7 +238,7 @@ async def test_spoilt_replies_are_asked_again_and_do_not_count() -> None:
     assert (lost.rate, lost.replies, lost.spoilt, lost.why) == (None, 0, 3, "The GPU throttled.")
 
 
-async def test_cancelled_it_has_told_what_was_taken() -> None:
+async def test_a_cancelled_curve_has_reported_its_points() -> None:
     bench = Clocked(by_depth)
     found: list[RoundPoint] = []
 
@@ -260,7 +260,7 @@ async def test_cancelled_it_has_told_what_was_taken() -> None:
     assert summarize_curve(build_curve(CurveAxis.FILL, [])) == []
 
 
-async def test_somebody_who_takes_the_server_ends_it() -> None:
+async def test_another_user_of_the_server_ends_the_curve() -> None:
     class Taking(Clocked):
         async def run(self, prompt: Prompt, *, seed: int) -> Run:
             if len(self.asked) > 3:
@@ -271,7 +271,7 @@ async def test_somebody_who_takes_the_server_ends_it() -> None:
         await fill_curve(Taking(by_depth))
 
 
-async def test_streams_share_one_server_and_are_asked_at_once() -> None:
+async def test_streams_share_one_server_and_are_sent_at_once() -> None:
     def shared(moment: Moment) -> Speed:
         alone = 100.0 if not draft_length(moment.settings) else 80.0
         return Speed(alone / (1 + 0.4 * (moment.streams - 1)), power_w=200.0)
@@ -299,7 +299,7 @@ async def test_streams_share_one_server_and_are_asked_at_once() -> None:
     assert sentences[0].startswith("Draft 2 is faster than no MTP at any number of streams: 1.2")
 
 
-async def test_what_a_curve_says() -> None:
+async def test_the_result_of_a_curve_in_sentences() -> None:
     sentences = summarize_curve((await fill_curve(Clocked(by_depth)))[0])
     against = (
         "Draft 2 is faster than no MTP with 0 and 10,000 tokens in the context (1.28 times, 1.03 times); slower than no"
@@ -322,7 +322,7 @@ async def test_what_a_curve_says() -> None:
     assert summarize_curve(curve) == ["Draft 2: a context of 262,144 is 1.4 % slower than one of 32,768."]
 
 
-def test_places_of_a_fill_curve() -> None:
+def test_default_places_of_a_fill_curve() -> None:
     assert default_fills(262_144, 200) == (0, 10_000, 40_000, 55_000, 80_000, 120_000, 200_000)
     assert default_fills(65_536, 200) == (0, 10_000, 40_000, 55_000)
     assert default_fills(8_192, 200) == (0, 1_982, 3_964, 5_946, 7_928)

@@ -17,12 +17,12 @@ def make_snapshot(
     return MachineSnapshot((), GpuActivity((ENGINE, *programs), held_back, {}), others_mib, engine_pid=10)
 
 
-def test_nothing_known_spoils_nothing() -> None:
+def test_without_data_nothing_is_spoilt() -> None:
     marks = DisturbanceJudge()
     assert all(marks.find_disturbance(MachineSnapshot(), MachineSnapshot(), None) is None for _ in range(20))
 
 
-def test_a_clock_that_falls_spoils_until_it_is_the_usual_one() -> None:
+def test_a_lower_clock_spoils_runs_until_it_is_usual() -> None:
     marks, hot = DisturbanceJudge(), make_snapshot(held_back=("temperature (driver)",))
     assert all(marks.find_disturbance(make_snapshot(), make_snapshot(), 2_600.0) is None for _ in range(6))
     assert marks.find_disturbance(make_snapshot(), hot, 2_590.0) is None  # it costs nothing
@@ -36,7 +36,7 @@ def test_a_clock_that_falls_spoils_until_it_is_the_usual_one() -> None:
     assert judged[-1] is None
 
 
-def test_a_power_limit_is_the_ordinary_state() -> None:
+def test_a_power_limit_spoils_nothing() -> None:
     marks = DisturbanceJudge()
     assert all(
         marks.find_disturbance(make_snapshot(), make_snapshot(held_back=("power limit",)), 2_600.0 - 300 * i) is None
@@ -44,7 +44,7 @@ def test_a_power_limit_is_the_ordinary_state() -> None:
     )
 
 
-def test_a_spill_spoils() -> None:
+def test_a_spill_spoils_runs() -> None:
     found = Finding(FindingCode.SPILL, "115 MiB have moved.", {})
     slow = Finding(FindingCode.SPEED_FALLING, "It is slower.", {})
     assert (
@@ -54,7 +54,7 @@ def test_a_spill_spoils() -> None:
     assert DisturbanceJudge().find_disturbance(MachineSnapshot(), MachineSnapshot((slow,)), None) is None
 
 
-def test_who_comes_onto_the_gpu_spoils_the_reply_in_which_they_come() -> None:
+def test_a_new_program_on_the_gpu_spoils_the_run() -> None:
     marks = DisturbanceJudge()
     assert (
         marks.find_disturbance(make_snapshot(DESKTOP), make_snapshot(DESKTOP, GAME), None)
@@ -69,7 +69,7 @@ def test_who_comes_onto_the_gpu_spoils_the_reply_in_which_they_come() -> None:
 
 
 @pytest.mark.parametrize(("before", "after", "spoilt"), [(500, 600, False), (500, 700, True), (None, 700, False)])
-def test_memory_that_others_take_spoils(before: float | None, after: float, spoilt: bool) -> None:
+def test_memory_used_by_others_spoils_runs(before: float | None, after: float, spoilt: bool) -> None:
     disturbance = DisturbanceJudge().find_disturbance(
         make_snapshot(others_mib=before), make_snapshot(others_mib=after), None
     )

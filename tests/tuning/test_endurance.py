@@ -46,7 +46,7 @@ def series(n: int, alike: float, spread: float, dice: random.Random) -> list[flo
     return found
 
 
-async def test_an_even_speed_holds() -> None:
+async def test_a_steady_speed_holds() -> None:
     result, bench, runs = await endured(lambda _: Speed(60.0, 70.0, 2_400.0, 300.0))
     assert result.answer == "holds"
     assert result.sentence.startswith("Holds over 10 min: with 95 % confidence the last third is ")
@@ -62,7 +62,7 @@ async def test_an_even_speed_holds() -> None:
     assert {prompt.tokens for prompt in bench.asked[1:]} == {round(warm * 3)}  # what 3 s take
 
 
-async def test_heat_that_takes_the_clock_down_is_found_with_its_time_and_reason() -> None:
+async def test_a_clock_lowered_by_heat_is_found_with_time_and_reason() -> None:
     def speed(s: float) -> Speed:
         return Speed(60.0, 66.0, 2_500.0, 300.0) if s < 240 else Speed(52.0, 84.0, 2_150.0, 280.0)
 
@@ -95,7 +95,7 @@ async def test_heat_that_takes_the_clock_down_is_found_with_its_time_and_reason(
         ),
     ],
 )
-async def test_why_it_fell_is_what_the_sensors_showed(after: Speed, why: str) -> None:
+async def test_the_reason_of_a_drop_is_read_from_sensors(after: Speed, why: str) -> None:
     before = Speed(60, 65.0, 2_500.0, 300.0) if after.clock_mhz else Speed(60)
     result, _, _ = await endured(lambda s: before if s < 200 else after)
     assert result.answer == "falls"
@@ -103,21 +103,21 @@ async def test_why_it_fell_is_what_the_sensors_showed(after: Speed, why: str) ->
     assert result.because.startswith(why)
 
 
-async def test_a_short_load_is_said_to_be_too_short() -> None:
+async def test_a_short_load_is_reported_as_too_short() -> None:
     for minutes, short in ((2.0, True), (4.0, False)):
         result, _, _ = await endured(lambda s: Speed(60.0 if s < 40 else 30.0), minutes=minutes)
         assert result.answer == "falls"
         assert ("at least 3 minutes are needed" in result.sentence) is short
 
 
-async def test_a_slow_decline_falls_too() -> None:
+async def test_a_slow_decline_counts_as_a_drop() -> None:
     result, _, _ = await endured(lambda s: Speed(60.0 * (1 - 0.1 * s / 600)))
     assert result.answer == "falls"
     assert result.fall
     assert 0.05 < result.fall <= 0.1
 
 
-async def test_what_falls_without_a_moment_that_could_be_found_is_recognised_by_its_thirds() -> None:
+async def test_a_decline_without_a_change_point_is_found_by_thirds() -> None:
     """So few that no division of them is rare enough among all orders."""
     result, _, runs = await endured(lambda s: Speed(12.0 * (1 - 0.25 * s / 120)), minutes=1.4, noise=0.04)
     assert FEWEST_REPLIES <= len(runs) < 30
@@ -128,20 +128,20 @@ async def test_what_falls_without_a_moment_that_could_be_found_is_recognised_by_
     assert " from the first third to the last, for an unknown reason" in result.sentence
 
 
-async def test_a_dip_that_ends_is_reported_but_holds() -> None:
+async def test_a_temporary_dip_is_reported_but_holds() -> None:
     result, _, _ = await endured(lambda s: Speed(48.0 if 180 <= s < 300 else 60.0))
     assert result.answer == "holds"
     assert "Between 3.0 min and 5.1 min it was 19 % slower." in result.sentence
     assert len(result.stretches) == 3
 
 
-async def test_what_becomes_faster_holds() -> None:
+async def test_an_increase_holds() -> None:
     result, _, _ = await endured(lambda s: Speed(50.0 if s < 120 else 60.0))
     assert result.answer == "holds"
     assert "For the first 2.0 min it was 17 % slower." in result.sentence
 
 
-async def test_other_text_is_no_change_of_the_speed() -> None:
+async def test_another_draft_acceptance_is_no_change_of_speed() -> None:
     """Steps are judged, not tokens: MTP that guesses worse for a while is no hot GPU."""
     one = Run("code", SETTINGS, 0.0, 2.0, reply_tokens=100, decode_rate=100.0)
     assert steps_rate(one) == 100.0
@@ -150,7 +150,7 @@ async def test_other_text_is_no_change_of_the_speed() -> None:
     assert runs[0].decode_rate == pytest.approx(96.0, rel=0.05)
 
 
-async def test_too_few_replies_or_too_much_noise_decide_nothing() -> None:
+async def test_too_few_or_noisy_replies_are_undecided() -> None:
     result, _, runs = await endured(lambda _: Speed(2.0), minutes=3)
     assert len(runs) < FEWEST_REPLIES
     assert result.answer == "undecided"
@@ -161,7 +161,7 @@ async def test_too_few_replies_or_too_much_noise_decide_nothing() -> None:
     assert judge_endurance([]).answer == "undecided"
 
 
-async def test_a_server_that_ends_is_reported_with_what_was_before() -> None:
+async def test_a_server_that_crashes_is_reported_with_earlier_results() -> None:
     result, _, runs = await endured(lambda s: Speed(60.0) if s < 300 else Speed(0, error="The engine ended."))
     assert result.answer == "ended"
     assert result.sentence.startswith(
@@ -179,14 +179,14 @@ async def test_a_server_that_ends_is_reported_with_what_was_before() -> None:
     assert judge_endurance(runs).answer == "holds"
 
 
-async def test_what_cannot_be_served_or_asked_is_an_error() -> None:
+async def test_subjects_that_cannot_be_served_are_an_error() -> None:
     with pytest.raises(EngineFailed):
         await sustain_load(Clocked(lambda _: Speed(1), cannot=lambda _: True), SETTINGS, PROMPT, 60, on_run=print)
     with pytest.raises(NothingMeasured, match="The engine ended"):
         await sustain_load(Clocked(lambda _: Speed(1, error="The engine ended.")), SETTINGS, PROMPT, 60, on_run=print)
 
 
-def test_the_strongest_change_is_the_one_of_all_stretches_with_the_most_between_squares() -> None:
+def test_the_change_point_maximises_the_variance_between_segments() -> None:
     dice = random.Random(3)
     for _ in range(20):
         n = dice.randint(10, 24)
@@ -206,7 +206,7 @@ def test_the_strongest_change_is_the_one_of_all_stretches_with_the_most_between_
 
 
 @pytest.mark.parametrize(("alike", "most"), [(0.0, 0.02), (0.3, 0.1)])
-def test_noise_is_hardly_ever_taken_for_a_change(alike: float, most: float) -> None:
+def test_noise_is_rarely_taken_for_a_change(alike: float, most: float) -> None:
     dice = random.Random(11)
     found = [find_change(series(50, alike, 0.03, dice)) for _ in range(100)]
     assert sum(each is not None and each.chance <= ALPHA for each in found) / 100 <= most
@@ -233,7 +233,7 @@ def test_levels_cover_the_series() -> None:
 
 
 @pytest.mark.thorough
-def test_verdicts_on_loads_whose_truth_is_known() -> None:
+def test_verdicts_on_simulated_loads_are_right() -> None:
     """60 replies: noise of 1 % never deceives, noise of 5 % seldom."""
 
     def verdicts(spread: float, after: float) -> list[str]:
@@ -255,7 +255,7 @@ def test_verdicts_on_loads_whose_truth_is_known() -> None:
     assert verdicts(0.05, 0.92).count("falls") >= 22
 
 
-async def test_the_thirds_are_compared_as_welch_does() -> None:
+async def test_thirds_are_compared_by_welchs_test() -> None:
     result, _, runs = await endured(lambda s: Speed(60.0 if s < 400 else 59.5), noise=0.02)
     rates = [math.log(rate) for run in runs if (rate := steps_rate(run))]
     third = len(rates) // 3

@@ -45,7 +45,7 @@ RUNS = (
 )
 
 
-def test_what_is_put_in_comes_out(history: History, clock: Clock) -> None:
+def test_a_stored_measurement_is_read_back(history: History, clock: Clock) -> None:
     id_ = history.begin_session("bench", ENVIRONMENT, OFF, workload="code")
     for each in RUNS[:2]:
         history.add_run(id_, each)
@@ -61,7 +61,7 @@ def test_what_is_put_in_comes_out(history: History, clock: Clock) -> None:
     assert found.result == {"sentence": "It is fast.", "mean": 60.25}
 
 
-def test_only_runs_that_count_make_the_figure_of_a_list(history: History) -> None:
+def test_only_counted_runs_are_in_the_listed_figure(history: History) -> None:
     id_ = history.begin_session("bench", ENVIRONMENT, OFF)
     history.add_runs(id_, RUNS)
     (result,) = history.find_sessions()
@@ -71,13 +71,13 @@ def test_only_runs_that_count_make_the_figure_of_a_list(history: History) -> Non
     assert (result.model, result.quant) == ("Qwen3.6-35B-A3B", "UD-Q3_K_XL")
 
 
-def test_one_without_runs_has_no_figure(history: History) -> None:
+def test_a_measurement_without_runs_has_no_figure(history: History) -> None:
     history.begin_session("bench", ENVIRONMENT, OFF)
     (result,) = history.find_sessions()
     assert (result.runs, result.counted, result.decode_rate) == (0, 0, None)
 
 
-def test_they_are_found_by_kind_model_workload_and_time(history: History, clock: Clock) -> None:
+def test_measurements_are_found_by_kind_model_workload_and_time(history: History, clock: Clock) -> None:
     small = Environment(ModelFacts("demo"), "built-in", "1")
     first = history.begin_session("bench", ENVIRONMENT, OFF, workload="code")
     clock.now_s = 2_000.0
@@ -98,7 +98,7 @@ def test_they_are_found_by_kind_model_workload_and_time(history: History, clock:
     assert ids(most=1) == [third]
 
 
-def test_what_has_no_end_and_nobody_measures_any_more_was_cut_off(history: History, home: Path) -> None:
+def test_an_unfinished_measurement_of_an_ended_process_counts_as_interrupted(history: History, home: Path) -> None:
     mine = history.begin_session("endure", ENVIRONMENT, OFF)
     child = (
         "import os, signal; from launcher.tuning.history import History; from tests.tuning.measured import *; "
@@ -123,7 +123,7 @@ def test_what_has_no_end_and_nobody_measures_any_more_was_cut_off(history: Histo
     assert (found.sentence, found.ended_s, history.load(found.id).result) == (None, None, {})
 
 
-def test_an_id_may_be_cut_short(history: History) -> None:
+def test_an_id_may_be_abbreviated(history: History) -> None:
     first = history.begin_session("bench", ENVIRONMENT, OFF, id="aa00000001")
     second = history.begin_session("bench", ENVIRONMENT, OFF, id="aa00000002")
     assert history.resolve_id(first) == first
@@ -133,7 +133,7 @@ def test_an_id_may_be_cut_short(history: History) -> None:
             history.resolve_id(text)
 
 
-def test_what_is_not_there_is_reported(history: History) -> None:
+def test_an_unknown_id_is_reported(history: History) -> None:
     with pytest.raises(ResultMissing):
         history.load("nothing")
     with pytest.raises(ResultMissing):
@@ -144,7 +144,7 @@ def test_what_is_not_there_is_reported(history: History) -> None:
         history.resolve_id("last")
 
 
-def test_what_is_deleted_is_gone_with_its_runs(history: History) -> None:
+def test_a_deleted_measurement_is_gone_with_its_runs(history: History) -> None:
     id_ = history.begin_session("bench", ENVIRONMENT, OFF)
     history.add_runs(id_, RUNS)
     kept = history.begin_session("bench", ENVIRONMENT, OFF)
@@ -157,7 +157,7 @@ def test_what_is_deleted_is_gone_with_its_runs(history: History) -> None:
     db.close()
 
 
-def test_a_run_that_cannot_be_kept_leaves_no_half_of_a_list(history: History) -> None:
+def test_a_run_that_cannot_be_stored_leaves_no_partial_list(history: History) -> None:
     id_ = history.begin_session("bench", ENVIRONMENT, OFF)
     with pytest.raises(HistoryUnusable):
         history.add_runs(id_, [RUNS[0], run(1.0, prompt=None)])  # type: ignore[arg-type]
@@ -166,7 +166,7 @@ def test_a_run_that_cannot_be_kept_leaves_no_half_of_a_list(history: History) ->
     assert history.load(id_).runs == RUNS[:1]
 
 
-def test_half_characters_of_a_file_s_name_can_be_kept(history: History) -> None:
+def test_file_names_with_half_surrogates_can_be_stored(history: History) -> None:
     odd = Environment(ModelFacts("\udcff model"), "built-in", "1")
     id_ = history.begin_session("bench", odd, OFF, workload="mine\udcff")
     history.add_run(id_, run(1.0, prompt="\udcff"))
@@ -174,7 +174,7 @@ def test_half_characters_of_a_file_s_name_can_be_kept(history: History) -> None:
     assert history.find_sessions()[0].model == "? model"
 
 
-def test_a_killed_writer_loses_nothing_that_was_added(home: Path) -> None:
+def test_a_killed_writer_loses_no_stored_run(home: Path) -> None:
     program = (
         "import os, signal\n"
         "from launcher.tuning.history import History\n"
@@ -204,12 +204,12 @@ def test_two_programs_may_write(home: Path, history: History) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")
-def test_it_is_its_owner_s_alone(history: History) -> None:
+def test_the_file_is_readable_by_its_owner_only(history: History) -> None:
     assert stat.S_IMODE(history_file().stat().st_mode) == 0o600
     assert stat.S_IMODE(history_file().parent.stat().st_mode) == 0o700
 
 
-def test_a_damaged_file_is_set_aside(home: Path) -> None:
+def test_a_damaged_file_is_renamed(home: Path) -> None:
     with History() as history:
         history.begin_session("bench", ENVIRONMENT, OFF)
     history_file().write_bytes(b"This is no database. " * 1_000)
@@ -223,7 +223,7 @@ def test_a_damaged_file_is_set_aside(home: Path) -> None:
         assert len(history.find_sessions()) == 1
 
 
-def test_a_newer_file_is_left_alone(home: Path) -> None:
+def test_a_file_of_a_newer_version_is_not_changed(home: Path) -> None:
     History().close()
     with sqlite3.connect(history_file()) as db:
         db.execute("PRAGMA user_version = 99")
@@ -233,7 +233,7 @@ def test_a_newer_file_is_left_alone(home: Path) -> None:
     assert not list(history_file().parent.glob("*.bad"))
 
 
-def test_a_row_that_makes_no_sense_is_reported_and_harms_no_other(history: History) -> None:
+def test_an_invalid_row_is_reported_and_affects_no_other(history: History) -> None:
     id_ = history.begin_session("bench", ENVIRONMENT, OFF)
     good = history.begin_session("bench", ENVIRONMENT, OFF)
     with sqlite3.connect(history.path) as db:
@@ -265,7 +265,7 @@ def test_a_writer_without_work_makes_no_file(home: Path) -> None:
     assert not history_file().exists()
 
 
-def test_the_writer_tells_once_what_cannot_be_kept(home: Path) -> None:
+def test_the_writer_reports_a_write_error_once(home: Path) -> None:
     history_file().parent.mkdir(parents=True)
     history_file().mkdir()
     received: list[LauncherError] = []
@@ -278,7 +278,7 @@ def test_the_writer_tells_once_what_cannot_be_kept(home: Path) -> None:
     assert str(history_file()) in error.title
 
 
-def test_a_file_of_the_first_version_is_brought_up_to_date(home: Path) -> None:
+def test_a_file_of_the_first_version_is_migrated(home: Path) -> None:
     history_file().parent.mkdir(parents=True)
     with sqlite3.connect(history_file()) as db:
         db.executescript(_TABLES)

@@ -34,11 +34,11 @@ QUIET = HostLoad(0.05, 0.0, 0.02, 0.0, 4_700.0, 0.5)
         (HostLoad(0.0, 0.0, cap_mhz=3_400.0), "The processor was throttled."),
     ],
 )
-def test_what_disturbs_a_reply(load: HostLoad, expected: str | None) -> None:
+def test_disturbances_of_a_reply_are_found(load: HostLoad, expected: str | None) -> None:
     assert judge_load(load, QUIET) == expected
 
 
-def test_what_is_always_so_disturbs_nothing() -> None:
+def test_permanent_conditions_are_not_disturbances() -> None:
     for usual in (HostLoad(0.6, 0.0, 0.9), HostLoad(0.0, 0.2), HostLoad(0.0, 0.0, throttled=0.5)):
         assert judge_load(usual, usual) is None
 
@@ -72,7 +72,7 @@ class Host:
         return watch.find_disturbance(before, self.read())
 
 
-async def test_quiet_is_waited_for_before_the_first_trial_and_after_a_disturbed_reply() -> None:
+async def test_a_quiet_processor_is_awaited_before_the_first_trial_and_after_a_disturbed_reply() -> None:
     host, result = Host(), []
     watch = HostWatch(host.read, host.sleep)
     assert await watch.wait_for_quiet(30.0, result.append) == 1.0
@@ -85,7 +85,7 @@ async def test_quiet_is_waited_for_before_the_first_trial_and_after_a_disturbed_
     assert host.reply(watch) is None
 
 
-async def test_waiting_has_an_end_and_what_there_is_then_is_the_usual() -> None:
+async def test_waiting_is_limited_and_the_remaining_load_becomes_usual() -> None:
     host = Host()
     host.others = 0.9
     watch = HostWatch(host.read, host.sleep)
@@ -94,7 +94,7 @@ async def test_waiting_has_an_end_and_what_there_is_then_is_the_usual() -> None:
     assert watch.take_share() == pytest.approx(0.9)
 
 
-async def test_a_load_that_stays_becomes_the_usual() -> None:
+async def test_a_lasting_load_becomes_usual() -> None:
     host = Host()
     watch = HostWatch(host.read, host.sleep)
     await watch.wait_for_quiet(30.0, lambda _: None)
@@ -103,7 +103,7 @@ async def test_a_load_that_stays_becomes_the_usual() -> None:
     assert marked == [True] * 5 + [False] * 3
 
 
-def test_without_a_look_before_nothing_is_marked_until_the_usual_is_known() -> None:
+def test_without_an_earlier_reading_nothing_is_marked() -> None:
     host = Host()
     host.others = 0.6
     watch = HostWatch(host.read, host.sleep)
@@ -112,7 +112,7 @@ def test_without_a_look_before_nothing_is_marked_until_the_usual_is_known() -> N
     assert host.reply(watch) == "Other programs used 90 % of the processor."
 
 
-def test_replies_too_short_to_be_measured_and_unknown_processors_are_not_judged() -> None:
+def test_short_replies_and_unknown_processors_are_not_judged() -> None:
     host = Host()
     host.others = 0.9
     watch = HostWatch(host.read, host.sleep)
@@ -157,7 +157,7 @@ async def test_a_tune_on_a_busy_processor_waits_a_bounded_time_and_says_what_the
 
 
 @pytest.mark.thorough
-async def test_a_tune_that_finished_no_trial_says_that_the_processor_was_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tune_without_a_finished_trial_reports_a_busy_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.tuning.plan_of_trials._LEAST_GRACE_S", -19.98)  # 20 ms of real time for a trial
 
     class NeverStarts(LoadedBench):

@@ -62,7 +62,7 @@ class Timed:
         )
 
 
-async def test_a_warm_up_is_thrown_away_and_a_round_has_one_seed() -> None:
+async def test_a_warm_up_is_dropped_and_a_round_has_one_seed() -> None:
     received: list[int] = []
     bench = Timed(lambda ask: 1.0 if ask.before == 0 else 50.0)
     measured = await measure_speed(bench, PROMPTS, seed=40, on_run=lambda _, number: received.append(number))
@@ -75,7 +75,7 @@ async def test_a_warm_up_is_thrown_away_and_a_round_has_one_seed() -> None:
     assert measured.acceptance.accepted_by_position == (150, 120)
 
 
-async def test_what_the_prompts_differ_by_is_no_noise() -> None:
+async def test_differences_between_prompts_are_not_noise() -> None:
     speeds = {"a": 100.0, "b": 20.0}
     measured = await measure_speed(Timed(lambda ask: speeds[ask.prompt]), PROMPTS)
     assert measured.ended is EndReason.NARROW
@@ -84,7 +84,7 @@ async def test_what_the_prompts_differ_by_is_no_noise() -> None:
     assert measured.interval.half_width == 0.0
 
 
-async def test_it_ends_when_the_interval_is_as_narrow_as_asked_and_not_before() -> None:
+async def test_measuring_ends_when_the_interval_is_narrow_enough() -> None:
     noise = random.Random(7)
     speeds = [noise.gauss(80.0, 4.0) for _ in range(500)]
     measured = await measure_speed(Timed(lambda ask: speeds[ask.before]), PROMPTS[:1], width=0.02, most_rounds=400)
@@ -100,7 +100,7 @@ async def test_it_ends_when_the_interval_is_as_narrow_as_asked_and_not_before() 
     assert measured.interval.n == len(rates)
 
 
-async def test_it_ends_with_the_rounds_or_the_time_it_was_given() -> None:
+async def test_measuring_ends_with_its_rounds_or_its_time() -> None:
     def wild(ask: Ask) -> float:
         return 100.0 if ask.seed % 2 else 10.0
 
@@ -116,7 +116,7 @@ async def test_it_ends_with_the_rounds_or_the_time_it_was_given() -> None:
     assert measured.interval.high == float("inf"), "one round says nothing of its spread"
 
 
-async def test_what_was_spoilt_is_asked_again_at_its_rounds_end_and_not_counted() -> None:
+async def test_a_spoilt_run_is_repeated_at_the_end_of_its_round_and_not_counted() -> None:
     def hot(ask: Ask) -> dict[str, str]:
         return {"spoilt": "The GPU was held back."} if ask.prompt == "a" and ask.seed == 2 and ask.before < 5 else {}
 
@@ -127,7 +127,7 @@ async def test_what_was_spoilt_is_asked_again_at_its_rounds_end_and_not_counted(
     assert len(measured.runs) == 7
 
 
-async def test_a_round_that_stays_spoilt_is_left_out_of_the_interval() -> None:
+async def test_a_round_that_stays_spoilt_is_left_out() -> None:
     def busy(ask: Ask) -> dict[str, str]:
         return {"spoilt": "Another program came."} if ask.prompt == "a" and ask.seed == 1 else {}
 
@@ -138,7 +138,7 @@ async def test_a_round_that_stays_spoilt_is_left_out_of_the_interval() -> None:
     assert len(measured.counted) == 5
 
 
-async def test_a_request_that_fails_ends_it_and_what_there_is_stays() -> None:
+async def test_a_failed_request_ends_measuring_and_earlier_runs_stay() -> None:
     def gone(ask: Ask) -> dict[str, str]:
         return {"error": "The engine ended."} if ask.before >= 4 else {}
 
@@ -150,18 +150,18 @@ async def test_a_request_that_fails_ends_it_and_what_there_is_stays() -> None:
 
 
 @pytest.mark.parametrize("kind", ["error", "spoilt"])
-async def test_nothing_measured_says_why(kind: str) -> None:
+async def test_no_result_has_its_reason(kind: str) -> None:
     with pytest.raises(NothingMeasured, match="It rains"):
         await measure_speed(Timed(lambda _: 50.0, lambda _: {kind: "It rains."}), PROMPTS)
 
 
-async def test_replies_too_short_for_a_speed_do_not_go_on_for_ever() -> None:
+async def test_replies_too_short_for_a_speed_end_measuring() -> None:
     measured = await measure_speed(Timed(lambda _: None), PROMPTS)
     assert (measured.ended, len(measured.runs)) == (EndReason.UNKNOWN, 6)
     assert (measured.decode, measured.interval) == (None, None)
 
 
-def test_figures_of_energy_are_sums_and_not_means_of_ratios() -> None:
+def test_energy_figures_are_sums_and_not_means_of_ratios() -> None:
     def run(tokens: int, joules: float | None, celsius: float | None) -> Run:
         return Run("a", {}, 0, 1, reply_tokens=tokens, decode_rate=9.0, energy_j=joules, temperature_c=celsius)
 

@@ -53,7 +53,7 @@ def server() -> Server:
     return Server()
 
 
-async def test_nobody_else_is_nobody_else(server: Server) -> None:
+async def test_without_other_requests_nothing_is_found(server: Server) -> None:
     others = OtherRequests(server.count)
     for _ in range(3):
         async with others.observe_request() as asking:
@@ -66,7 +66,7 @@ async def test_nobody_else_is_nobody_else(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("read", "written"), [(1, 1), (300, 0), (0, 5)])
-async def test_what_began_and_ended_within_ours_is_seen_by_its_tokens(server: Server, read: int, written: int) -> None:
+async def test_a_request_within_ours_is_found_by_its_tokens(server: Server, read: int, written: int) -> None:
     async with OtherRequests(server.count).observe_request() as asking:
         server.begin()
         server.begin()
@@ -77,7 +77,7 @@ async def test_what_began_and_ended_within_ours_is_seen_by_its_tokens(server: Se
 
 
 @pytest.mark.parametrize("when", ["before", "after", "waiting before"])
-async def test_what_is_worked_on_before_or_after_ours_is_seen(server: Server, when: str) -> None:
+async def test_a_request_before_or_after_ours_is_found(server: Server, when: str) -> None:
     if when == "before":
         server.begin()
     server.waiting = int(when == "waiting before")
@@ -93,7 +93,7 @@ async def test_what_is_worked_on_before_or_after_ours_is_seen(server: Server, wh
     assert asking.disturbed
 
 
-async def test_replies_of_ours_at_once_are_added_up(server: Server) -> None:
+async def test_our_parallel_replies_are_summed(server: Server) -> None:
     others = OtherRequests(server.count)
     go_on = [asyncio.Event() for _ in range(3)]
 
@@ -120,7 +120,7 @@ async def test_replies_of_ours_at_once_are_added_up(server: Server) -> None:
         assert found == [False, False, besides]
 
 
-async def test_what_counts_nothing_tells_nothing(server: Server) -> None:
+async def test_a_server_without_counters_is_unknown(server: Server) -> None:
     server.answers = False
     async with OtherRequests(server.count).observe_request() as asking:
         server.read += 500
@@ -133,7 +133,7 @@ async def test_what_counts_nothing_tells_nothing(server: Server) -> None:
     assert not asking.disturbed
 
 
-async def test_one_of_ours_that_fails_or_is_given_up_leaves_nothing(server: Server) -> None:
+async def test_our_failed_requests_leave_no_trace(server: Server) -> None:
     others = OtherRequests(server.count)
     with pytest.raises(Unreachable):
         async with others.observe_request():

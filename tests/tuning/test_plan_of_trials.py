@@ -11,7 +11,7 @@ from launcher.tuning.space import Space, SpaceAxis
 
 @pytest.mark.parametrize("candidates", [1, 2, 3, 4])
 @pytest.mark.parametrize("pairs", [4, 6, 10])
-def test_orders_are_balanced(pairs: int, candidates: int) -> None:
+def test_the_order_of_trials_is_balanced(pairs: int, candidates: int) -> None:
     orders = balanced_orders(pairs, candidates)
     assert len(orders) == pairs
     assert all(sorted(order) == list(range(candidates + 1)) for order in orders)
@@ -24,7 +24,7 @@ def test_orders_are_balanced(pairs: int, candidates: int) -> None:
     assert count_starts(orders) == pairs * (candidates + 1)
 
 
-def test_probes_are_the_ends_and_the_middle() -> None:
+def test_probes_are_the_ends_and_the_middle_of_the_draft_lengths() -> None:
     assert probe_lengths((1, 2, 3, 4, 5, 6)) == (6, 1, 3)
     assert probe_lengths((2,)) == (2,)
 

@@ -6,13 +6,13 @@ from launcher.monitor.meter import Acceptance
 from launcher.tuning.predict import PositionCounts, acceptance_rates, add_counts, count_positions, tokens_per_step
 
 
-def test_a_step_yields_what_its_accepted_drafts_add() -> None:
+def test_the_yield_of_a_step_is_one_plus_accepted_drafts() -> None:
     assert tokens_per_step((0.9, 0.8, 0.5), 0) == 1
     assert tokens_per_step((0.9, 0.8, 0.5), 1) == pytest.approx(1.9)
     assert tokens_per_step((0.9, 0.8, 0.5), 3) == pytest.approx(1 + 0.9 + 0.72 + 0.36)
 
 
-def test_acceptance_of_a_long_draft_tells_the_yield_of_every_shorter_one() -> None:
+def test_acceptance_of_a_long_draft_gives_the_yield_of_shorter_ones() -> None:
     long = count_positions(1_000, Acceptance(4_000, 1_800, (1_000,) * 4, (800, 500, 300, 200)))
     assert acceptance_rates(long, 4) == pytest.approx((0.8, 0.625, 0.6, 2 / 3))
     assert tokens_per_step(acceptance_rates(long, 4), 2) == pytest.approx(1 + 0.8 + 0.5)
@@ -25,6 +25,6 @@ def test_runs_of_different_lengths_add_up_by_position() -> None:
     assert add_counts([short, long]) == PositionCounts((200, 80, 60), (170, 60, 30))
 
 
-def test_a_position_that_was_hardly_drafted_is_taken_for_the_one_before() -> None:
+def test_a_rarely_drafted_position_has_the_acceptance_of_the_one_before() -> None:
     assert acceptance_rates(PositionCounts((1_000, 700, 4), (700, 420, 0)), 4) == pytest.approx((0.7, 0.6, 0.6, 0.6))
     assert acceptance_rates(PositionCounts((), ()), 2) == ()

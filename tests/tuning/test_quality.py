@@ -16,7 +16,7 @@ def answers(*positions: Mapping[int, float], replies: tuple[str, ...] = (), foun
     return ServerAnswers(tuple(map(logs, positions)), replies, needle=found, tool_call=found)
 
 
-def test_the_divergence_is_that_of_the_formula() -> None:
+def test_the_divergence_follows_its_formula() -> None:
     one, two = {1: 0.5, 2: 0.3, 3: 0.2}, {1: 0.25, 2: 0.25, 3: 0.5}
     assert kl_divergence(logs(one), logs(one)) == 0.0
     expected = sum(p * math.log(p / two[token]) for token, p in one.items())
@@ -39,7 +39,7 @@ def judge(reference: ServerAnswers, other: ServerAnswers, draft: int = 0) -> str
     return row.answer
 
 
-def test_either_limit_is_enough_to_be_beyond() -> None:
+def test_either_limit_decides() -> None:
     same = {1: 0.6, 2: 0.4}
     assert judge(answers(same, same), answers(same, same)) == "kept"
     flat = {1: 0.51, 2: 0.49}

@@ -30,7 +30,7 @@ from tests.tuning.measured import OFF, ON, run
 BASE, FAST = (50.0, 52.0, 51.0, 49.5), (70.0, 69.0, 72.5, 71.0)
 
 
-def test_a_figure_is_the_mean_its_interval_and_its_spread() -> None:
+def test_a_figure_has_mean_interval_and_spread() -> None:
     found = Figure.from_values([*BASE, None])
     assert found is not None
     assert (found.n, found.least, found.most, found.span) == (4, 49.5, 52.0, 2.5)
@@ -43,7 +43,7 @@ def test_a_figure_is_the_mean_its_interval_and_its_spread() -> None:
     assert (one.mean, one.stdev, one.low, one.high, one.n) == (5.0, None, None, None, 1)
 
 
-def test_rows_stand_in_the_order_in_which_settings_came_and_compare_with_no_mtp() -> None:
+def test_rows_are_in_the_order_of_settings_and_compared_with_mtp_off() -> None:
     result = build_report([run(FAST[0], ON), *(run(rate) for rate in BASE), *(run(rate, ON) for rate in FAST[1:])])
     assert [row.draft for row in result.rows] == [2, 0]
     on, off = result.rows
@@ -56,7 +56,7 @@ def test_rows_stand_in_the_order_in_which_settings_came_and_compare_with_no_mtp(
     assert [result.row_label(row) for row in result.rows] == ["draft 2", "MTP off"]
 
 
-def test_only_runs_that_count_are_in_the_figures() -> None:
+def test_only_counted_runs_are_in_the_figures() -> None:
     runs = [run(50.0), run(5.0, spoilt="It was too hot."), run(None, error="It ended."), run(60.0)]
     (row,) = build_report(runs).rows
     assert row.decode is not None
@@ -65,7 +65,7 @@ def test_only_runs_that_count_are_in_the_figures() -> None:
     assert (row.decode, row.runs, row.failed) == (None, 0, 2)
 
 
-def test_drafts_energy_and_heat_are_added_up() -> None:
+def test_drafts_energy_and_heat_are_summed() -> None:
     first = run(70.0, ON, temperature_c=60.0, energy_j=50.0, power_w=200.0)
     (row,) = build_report([first, replace(first, temperature_c=64.0)]).rows
     assert row.acceptance is not None
@@ -82,7 +82,7 @@ def test_settings_in_another_order_are_the_same() -> None:
     assert [len(each) for each in group_runs([run(1.0, ON), run(2.0, swapped), run(3.0)])] == [2, 1]
 
 
-def test_the_baseline_may_be_named_and_may_be_missing() -> None:
+def test_the_baseline_may_be_chosen_and_may_be_missing() -> None:
     runs = [run(70.0, ON), run(80.0, {"draft": 3, "kv": "q8_0"})]
     assert build_report(runs).baseline is None
     assert all(row.speedup is None for row in build_report(runs).rows)
@@ -94,13 +94,13 @@ def test_the_baseline_may_be_named_and_may_be_missing() -> None:
     assert result.rows[1].speedup.as_json()["high"] is None
 
 
-def test_a_baseline_that_never_counted_compares_with_nothing() -> None:
+def test_an_uncounted_baseline_is_compared_with_nothing() -> None:
     result = build_report([run(None, error="It ended."), run(70.0, ON)])
     assert result.rows[1].speedup is None
     assert report_data(result)[0]["tokens_per_second"] is None
 
 
-def test_prompts_make_a_table_of_their_own() -> None:
+def test_prompts_have_their_own_table() -> None:
     runs = [run(50.0), run(52.0), run(40.0, prompt="prose"), run(70.0, ON), run(9.0, ON, prompt="prose", spoilt="Hot.")]
     (code, figures), (prose, others) = figures_by_prompt(runs)
     assert (code, prose) == ("code", "prose")
@@ -108,7 +108,7 @@ def test_prompts_make_a_table_of_their_own() -> None:
     assert [each.mean if each else None for each in others] == [40.0, None]
 
 
-def test_settings_read_as_a_person_would_write_them() -> None:
+def test_settings_are_written_in_words() -> None:
     assert settings_line({"ubatch": 512, "draft": 3, "n_cpu_moe": 4, "kv": None}) == "draft 3, n-cpu-moe 4, ubatch 512"
     assert settings_line({"draft": 0}) == "MTP off"
     assert settings_line({}) == ""
@@ -120,7 +120,7 @@ def test_settings_read_as_a_person_would_write_them() -> None:
     st.lists(st.floats(1, 1_000), min_size=2, max_size=12),
     st.lists(st.floats(1, 1_000), min_size=2, max_size=12),
 )
-def test_runs_of_different_computers_are_compared_as_scipy_does(one: list[float], other: list[float]) -> None:
+def test_runs_of_different_computers_are_compared_as_by_scipy(one: list[float], other: list[float]) -> None:
     found = welch_ratio(one, other)
     logs = [list(map(math.log, each)) for each in (other, one)]
     if min(map(statistics.pstdev, logs)) < 1e-6:  # scipy warns of what it cannot compute precisely
@@ -155,7 +155,7 @@ def test_runs_of_the_same_prompts_are_compared_in_pairs() -> None:
     assert welch_ratio(list(prompts.values()), [each.decode_rate or 0 for each in after]).low < 1
 
 
-def test_rounds_are_counted_as_bench_does_and_not_replies() -> None:
+def test_rounds_and_not_replies_are_counted() -> None:
     runs = [run(rate * by, prompt=name) for by in (1.0, 1.1, 1.2) for name, rate in (("a", 100.0), ("b", 50.0))]
     (row,) = build_report(runs).rows
     assert row.decode is not None
@@ -168,7 +168,7 @@ def test_rounds_are_counted_as_bench_does_and_not_replies() -> None:
     assert found.ratio.high / found.ratio.estimate == pytest.approx(1.229, abs=0.001)  # of 12 replies: 1.37
 
 
-def test_no_limit_of_a_rate_lies_below_nothing() -> None:
+def test_limits_of_a_rate_are_not_negative() -> None:
     (row,) = build_report([run(10.0), run(2_000.0)]).rows
     assert row.decode is not None
     assert row.decode.low is not None
@@ -176,7 +176,7 @@ def test_no_limit_of_a_rate_lies_below_nothing() -> None:
     assert interval_text(row.decode) == "1005 (too few runs for limits)"
 
 
-def test_no_limit_of_an_amount_lies_below_nothing() -> None:
+def test_limits_of_an_amount_are_not_negative() -> None:
     few = Figure.from_values([0.02, 0.4])
     assert few
     assert few.low == 0.0
@@ -184,7 +184,7 @@ def test_no_limit_of_an_amount_lies_below_nothing() -> None:
     assert few.high > 2
 
 
-def test_of_few_starts_of_a_tune_no_limits_are_reported() -> None:
+def test_few_starts_of_a_tune_have_no_limits() -> None:
     """They say nothing of what differs from start to start, however many replies each has."""
     runs = [run(rate, settings) for settings in (OFF, ON) for rate in (20.0, 20.2, 19.9)]
     assert build_report(runs).rows[1].speedup != build_report(runs, by_start=True).rows[1].speedup
@@ -206,7 +206,7 @@ def test_one_prompt_is_paired_only_where_the_settings_took_turns() -> None:
     assert speedup_of_runs(before, after, together=False).ratio == welch_ratio(BASE, FAST)
 
 
-def test_nothing_is_compared_with_nothing() -> None:
+def test_empty_measurements_are_not_compared() -> None:
     no_run: list[Run] = [run(None, error="It ended.")]
     with pytest.raises(ValueError, match="no speed-up"):
         speedup_of_runs(no_run, [run(1.0)])
@@ -223,7 +223,7 @@ def test_nothing_is_compared_with_nothing() -> None:
         (Interval(1.469, 0.0, math.inf, 2), "1.47 times as fast (too few runs for limits)"),
     ],
 )
-def test_a_ratio_in_words(ratio: Interval, expected: str) -> None:
+def test_a_ratio_is_described_in_words(ratio: Interval, expected: str) -> None:
     assert describe_speedup(ratio) == expected
 
 
@@ -232,7 +232,7 @@ def tuned(rates: Sequence[tuple[RunSettings, float]]) -> list[Run]:
     return [run(rate * wobble, settings) for settings, rate in rates for wobble in (0.999, 1.0, 1.0, 1.001)]
 
 
-def test_starts_are_counted_and_not_the_runs_of_each() -> None:
+def test_starts_are_counted_and_not_their_runs() -> None:
     rates = [(OFF, 50.0), (OFF, 60.0), (ON, 62.0), (OFF, 40.0), (ON, 52.0), (OFF, 55.0), (ON, 45.0)]
     off, on = build_report(tuned(rates)).rows
     assert off.decode is not None
@@ -258,7 +258,7 @@ def test_neighbouring_starts_are_compared_in_pairs_so_that_drift_cancels() -> No
     assert unpaired.low < 1
 
 
-def test_starts_that_never_counted_are_left_out() -> None:
+def test_uncounted_starts_are_left_out() -> None:
     runs = [*tuned([(OFF, 50.0), (ON, 60.0), (OFF, 51.0), (ON, 61.0)]), run(None, OFF, error="It ended.")]
     off, on = build_report(runs).rows
     assert off.failed == 1

@@ -40,7 +40,7 @@ def reported(table: PublishedTable, stated: StatedStatistic) -> float:
 
 
 @pytest.mark.parametrize(("table", "stated"), ALL, ids=[f"{t.session.id}-{s.what}-{s.value}" for t, s in ALL])
-def test_what_the_source_states_comes_out(table: PublishedTable, stated: StatedStatistic) -> None:
+def test_stated_figures_of_the_source_are_computed(table: PublishedTable, stated: StatedStatistic) -> None:
     digits = len(stated.value.partition(".")[2])
     assert f"{reported(table, stated):.{digits}f}" == stated.value
 

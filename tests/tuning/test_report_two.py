@@ -26,7 +26,7 @@ def session(id: str, runs: Sequence[Run], kind: str = "bench", workload: str = "
     return Session(id, kind, workload, 0.0, 1.0, ENVIRONMENT, runs[0].settings, result, tuple(runs))
 
 
-def test_what_took_turns_is_paired_start_by_start() -> None:
+def test_settings_in_turns_are_paired_by_start() -> None:
     both = session("a", started((OFF, 50.0), (ON, 75.0), times=4))
     (row,) = compare_sessions(both, both, {"draft": "0"}, {"draft": "2"}).rows
     assert row.speedup is not None
@@ -88,7 +88,7 @@ def test_the_tunes_own_verdict_is_reported_beside_its_own_settings_only() -> Non
         assert not any("It says" in note for note in compare_sessions(first, second).notes)
 
 
-def test_what_differs_is_reported_prompts_first() -> None:
+def test_differences_are_listed_with_prompts_first() -> None:
     runs = started((OFF, 50.0), times=3)
     other = replace(session("b", runs, workload="prose"), environment=replace(ENVIRONMENT, cpu=None))
     assert compare_sessions(session("a", runs), other).differences == (
@@ -122,7 +122,7 @@ def test_settings_that_both_have_are_compared_and_of_one_each_these() -> None:
     assert "MTP off, kv q8_0; draft 2, kv q8_0; draft 3, kv q8_0" in caught.value.hint
 
 
-def test_what_is_chosen_on_both_sides_is_compared_for_each_of_the_others() -> None:
+def test_a_setting_chosen_on_both_sides_is_compared_for_all_others() -> None:
     kinds = [{"draft": draft, "kv": kv} for draft in (0, 2) for kv in ("f16", "q8_0")]
     both = session("a", [run(50.0 + at, of) for at, of in enumerate(kinds)])
     assert [row.label for row in compare_sessions(both, both, {"kv": "F16 "}, {"KV": "q8_0"}).rows] == [
@@ -131,7 +131,7 @@ def test_what_is_chosen_on_both_sides_is_compared_for_each_of_the_others() -> No
     ]
 
 
-def test_what_was_not_measured_is_reported_with_what_was() -> None:
+def test_unmeasured_settings_are_refused_with_the_measured_ones() -> None:
     unset = session("a", [run(50.0, {"draft": 0, "n_cpu_moe": None}), run(60.0, {"draft": 2, "n_cpu_moe": 4})])
     assert [row.label for row in compare_sessions(unset, unset, {"n-cpu-moe": "default"}, {"n_cpu_moe": "4"}).rows] == [
         "MTP off -> draft 2, n-cpu-moe 4"
@@ -145,7 +145,7 @@ def test_what_was_not_measured_is_reported_with_what_was() -> None:
     ]
 
 
-def test_where_no_run_counts_there_is_nothing_to_say() -> None:
+def test_without_counted_runs_there_is_no_comparison() -> None:
     lost = session("a", [run(None, error="It ended.")])
     found = compare_sessions(lost, session("b", started((OFF, 50.0), times=3)))
     (row,) = found.rows
@@ -155,7 +155,7 @@ def test_where_no_run_counts_there_is_nothing_to_say() -> None:
     assert [result[name] for name in ("ratio", "paired", "told_apart", "sentence")] == [None] * 4
 
 
-def test_programs_get_all_of_it() -> None:
+def test_the_json_has_all_figures() -> None:
     first, second = (
         session(id_, started((OFF, rate), (ON, rate), times=3)) for id_, rate in (("a", 50.0), ("b", 500.0))
     )

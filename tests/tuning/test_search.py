@@ -55,7 +55,7 @@ MORE = [{"kv": "f16", "threads": 6, "draft": 3}, {"kv": "q8_0", "threads": 6, "d
 MORE += [{"kv": "f16", "threads": 8, "draft": 0}, {"kv": "q4_0", "threads": 8, "draft": 4}] * 2
 
 
-def test_effects_that_were_seen_apart_are_added_where_nothing_was_tried() -> None:
+def test_effects_measured_separately_are_added_for_untried_settings() -> None:
     grid = list(SPACE.fitting_settings())
     points = [CostPoint(s, math.log(cost(s)), 1e-6, 20.0 * i) for i, s in enumerate([*PROBES, *MORE])]
     mean = CostSurface(SPACE, grid).fit(points).mean
@@ -65,7 +65,7 @@ def test_effects_that_were_seen_apart_are_added_where_nothing_was_tried() -> Non
     )
 
 
-def test_draws_spread_more_where_less_is_known() -> None:
+def test_samples_spread_more_where_less_is_known() -> None:
     grid = list(SPACE.fitting_settings())
     points = [CostPoint(s, math.log(cost(s)), 1e-4, 20.0 * i) for i, s in enumerate(PROBES)]
     draws = CostSurface(SPACE, grid).fit(points).draw(np.random.default_rng(1), 400)
@@ -74,7 +74,7 @@ def test_draws_spread_more_where_less_is_known() -> None:
     assert spread[settings_key(PROBES[0])] < spread[settings_key(near)] < spread[settings_key(far)]
 
 
-def test_a_drift_is_not_taken_for_an_effect() -> None:
+def test_a_drift_is_not_taken_as_an_effect() -> None:
     """The machine slows down by 3 % over the time; what was tried last is not slower for that."""
     grid = list(SPACE.fitting_settings())
     order = [*PROBES, *MORE, *PROBES]
@@ -160,7 +160,7 @@ def failed(settings: dict[str, Value], fault: Fault) -> Trial:
     return Trial(0, Stage.EXPLORE, settings, 0.0, 5.0, 0.0, (), "It ended.", fault)
 
 
-def test_what_needs_as_much_memory_as_something_that_did_not_start_is_left_alone() -> None:
+def test_settings_that_need_the_memory_of_a_failed_start_are_not_tried() -> None:
     search = tried(*PROBES)
     search.add_trial(failed({"kv": "f16", "threads": 4, "draft": 3}, Fault.MEMORY))
     out = [settings for settings, gone in zip(search.grid, search.excluded, strict=True) if gone]
@@ -173,7 +173,7 @@ def test_what_needs_as_much_memory_as_something_that_did_not_start_is_left_alone
     )
 
 
-def test_another_fault_speaks_of_these_settings_only_and_the_second_time_of_those_that_had_started() -> None:
+def test_another_error_excludes_its_own_settings_only() -> None:
     search = tried(*PROBES)
     search.add_trial(failed(MORE[0], Fault.FAILED))
     assert [search.grid[i] for i in np.flatnonzero(search.excluded)] == [MORE[0]]
@@ -199,7 +199,7 @@ def test_noise_is_estimated_from_runs_and_starts_apart() -> None:
     assert search.start_noise == pytest.approx(0.02, rel=0.5)
 
 
-def test_the_time_of_an_answer_counts_reading_too() -> None:
+def test_the_time_of_an_answer_includes_reading() -> None:
     """Reading is slower with MTP: with long prompts and short answers the same tokens/s lose."""
     for prompt_tokens, expected in ((100, True), (20_000, False)):
         search = Search(SPACE, ["p"], Goal(Aim.ANSWER, prompt_tokens, 100), seed=1)

@@ -63,7 +63,7 @@ def benches(**servers: Server) -> Mapping[str, Bench]:
     return dict(servers)
 
 
-async def test_a_drift_that_all_share_cancels_and_the_ratio_is_the_true_one() -> None:
+async def test_a_common_drift_cancels_in_the_ratio() -> None:
     room = Room(slower_by_second=0.02)
     noise = random.Random(3)
     first, second = Server(room, 40.0, noise=noise), Server(room, 50.0, noise=noise)
@@ -80,7 +80,7 @@ async def test_a_drift_that_all_share_cancels_and_the_ratio_is_the_true_one() ->
     assert found[0].measured.interval.half_width > 0.05 * found[0].measured.interval.estimate, "the drift is in it"
 
 
-async def test_rounds_go_there_and_back_with_the_same_seeds() -> None:
+async def test_rounds_alternate_in_direction_with_the_same_seeds() -> None:
     room = Room()
     first, second = Server(room, 40.0), Server(room, 40.0)
     order: list[tuple[str, int]] = []
@@ -100,7 +100,7 @@ async def test_rounds_go_there_and_back_with_the_same_seeds() -> None:
     assert first.asked == second.asked == [("a", 9, 24), ("a", 10, 100), ("a", 11, 100), ("a", 12, 100)]
 
 
-async def test_one_without_timings_puts_all_on_the_readers_clock() -> None:
+async def test_one_server_without_timings_makes_all_use_the_client_clock() -> None:
     room = Room()
     found = await compare_servers(
         benches(first=Server(room, 40.0), second=Server(room, 40.0, timings=False)), PROMPTS, rounds=4
@@ -116,7 +116,7 @@ async def test_one_without_timings_puts_all_on_the_readers_clock() -> None:
     assert found[1].ratio.estimate == pytest.approx(1.0)
 
 
-async def test_one_that_ends_is_left_out_and_the_others_go_on() -> None:
+async def test_a_server_that_ends_is_left_out_and_the_others_go_on() -> None:
     room = Room()
     servers = benches(first=Server(room, 40.0), second=Server(room, 50.0, ends_after=4), third=Server(room, 20.0))
     found = {each.name: each for each in await compare_servers(servers, PROMPTS, rounds=4)}
@@ -129,7 +129,7 @@ async def test_one_that_ends_is_left_out_and_the_others_go_on() -> None:
     assert found["third"].ratio.estimate == pytest.approx(0.5)
 
 
-async def test_none_that_answers_is_an_error() -> None:
+async def test_no_answering_server_is_an_error() -> None:
     room = Room()
     with pytest.raises(NothingMeasured, match="It ended"):
         await compare_servers(benches(first=Server(room, 1.0, ends_after=0)), PROMPTS)

@@ -95,7 +95,7 @@ def test_nothing_personal_is_in_a_shared_file(workload: str) -> None:
 
 
 @pytest.mark.parametrize(("user", "host"), [("debian", "nvidia.lan"), ("no", "4"), ("GNU", "linux")])
-def test_names_that_are_ordinary_words_or_within_others_hide_nothing(user: str, host: str) -> None:
+def test_ordinary_words_as_names_hide_nothing_else(user: str, host: str) -> None:
     shared = anonymize(SESSION, user=user, host=host, home=HOME)
     assert shared.environment.gpus == ENVIRONMENT.gpus
     assert shared.result["sentence"] == SESSION.result["sentence"]
@@ -111,7 +111,7 @@ def test_figures_model_and_hardware_stay() -> None:
     assert shared.ended_s == shared.began_s + 600
 
 
-def test_a_file_of_prompts_and_servers_beside_are_not_named() -> None:
+def test_prompt_files_and_servers_are_not_named() -> None:
     runs = tuple(replace(each, prompt=f"divorce {at}") for at, each in enumerate(SESSION.runs))
     result = {
         "workload": {"name": "divorce", "version": 1},
@@ -150,7 +150,7 @@ def test_curves_and_loads_keep_what_they_are_of(of_what: str, asked: tuple[str, 
     assert tuple(each.prompt for each in own.runs) == left
 
 
-def test_a_copy_of_a_workload_with_other_prompts_is_ones_own() -> None:
+def test_prompts_of_a_changed_workload_are_hidden() -> None:
     shared = anonymize(replace(SESSION, runs=(run(50.0), run(50.0, prompt="my divorce"))))
     assert shared.workload == "own prompts"
     assert [each.prompt for each in shared.runs] == ["prompt 1", "prompt 2"]
@@ -180,7 +180,7 @@ def test_the_name_of_the_models_file_stays_here() -> None:
     assert anonymize(replace(SESSION, environment=environment)).environment.model.file is None
 
 
-async def test_a_measurement_of_this_very_machine_tells_nothing_of_it(demo_model: Path, tmp_path: Path) -> None:
+async def test_a_shared_measurement_of_this_machine_has_no_personal_data(demo_model: Path, tmp_path: Path) -> None:
     launch = await prepare_launch(ServeOptions(demo_model, built_in=True), Endpoint(8080, "key"))
     machine = read_machine()
     session = replace(SESSION, environment=Environment.for_launch(launch, machine))
@@ -201,7 +201,7 @@ async def test_a_measurement_of_this_very_machine_tells_nothing_of_it(demo_model
     assert shared["memory_bytes"] == machine.host.memory_bytes
 
 
-def test_a_file_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_shared_file_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     file.write_text(session_json(SESSION), "utf-8")
     assert read_session_file(file) == SESSION
@@ -242,7 +242,7 @@ def test_csv_has_a_line_for_each_run() -> None:
     assert '"a, ""b""\nc"' in rest[-2]
 
 
-def test_markdown_tells_figures_and_where_they_come_from() -> None:
+def test_markdown_has_figures_and_their_source() -> None:
     text = as_markdown(SESSION)
     assert text.startswith(
         "# tune of Qwen3.6-35B-A3B UD-Q3_K_XL, code\n\nDraft 2 is 41 % faster than no MTP for code.\n"
@@ -260,13 +260,13 @@ def test_markdown_of_several_prompts_has_a_table_by_prompt() -> None:
     assert "| a\\|b | 40.0 |  |" in text
 
 
-def test_markdown_of_nothing_measured_is_still_a_report() -> None:
+def test_markdown_without_measurements_is_a_report() -> None:
     text = as_markdown(replace(SESSION, runs=(), result={}))
     assert text.startswith("# tune of")
     assert "±" not in text
 
 
-def test_the_name_s_ending_chooses_the_format(tmp_path: Path) -> None:
+def test_the_file_extension_chooses_the_format(tmp_path: Path) -> None:
     assert writer_for(Path("x.MD")) is as_markdown
     assert writer_for(Path("x.csv")) is as_csv
     assert writer_for(Path("x.json")) is session_json

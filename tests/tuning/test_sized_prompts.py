@@ -52,7 +52,7 @@ async def test_a_plain_text_is_exact_by_tokenize(demo_model: Path) -> None:
     ids=["bytes", "words", "parts", "after"],
 )
 @pytest.mark.parametrize("tokens", [1, 2, 99, 1_000, 20_003])
-async def test_other_vocabularies_are_hit_as_well_and_soon(pattern: str, tokens: int) -> None:
+async def test_other_tokenizers_reach_the_size_too(pattern: str, tokens: int) -> None:
     asked = 0
 
     async def count(text: str) -> int:
@@ -65,7 +65,7 @@ async def test_other_vocabularies_are_hit_as_well_and_soon(pattern: str, tokens:
     assert asked < 40
 
 
-async def test_what_cannot_be_hit_is_reported() -> None:
+async def test_an_unreachable_size_is_reported() -> None:
     async def count(text: str) -> int:
         return 2 * len(text)
 
@@ -73,7 +73,7 @@ async def test_what_cannot_be_hit_is_reported() -> None:
         await make_filler(9, count)
 
 
-def test_no_entry_of_the_journal_is_like_another() -> None:
+def test_entries_of_the_journal_differ() -> None:
     found = list(islice(journal_entries(), 5_000))
     assert len({entry.partition(".")[2] for entry in found}) == len(found)
     assert list(islice(journal_entries(4_990), 10)) == found[4_990:]

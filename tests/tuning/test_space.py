@@ -10,7 +10,7 @@ P_MIN = SpaceAxis("p_min", (0.0, 0.5), drafting=True)
 BASELINE = {"kv": "q8_0", "p_min": 0.0, "ctx": 65_536}
 
 
-def test_every_combination_is_there_once_and_the_baseline_first() -> None:
+def test_every_combination_exists_once_and_the_baseline_comes_first() -> None:
     space = Space(BASELINE, (1, 2, 4), (KV, P_MIN))
     found = list(space.fitting_settings())
     assert found[0] == {**BASELINE, "draft": 0}
@@ -18,12 +18,12 @@ def test_every_combination_is_there_once_and_the_baseline_first() -> None:
     assert all(each["ctx"] == 65_536 for each in found)
 
 
-def test_without_drafts_their_settings_are_not_varied() -> None:
+def test_without_drafts_draft_settings_are_not_varied() -> None:
     off = [each for each in Space(BASELINE, (1,), (KV, P_MIN)).fitting_settings() if not draft_length(each)]
     assert [each["p_min"] for each in off] == [0.0] * 3
 
 
-def test_memory_that_mtp_takes_is_free_without_it() -> None:
+def test_memory_of_mtp_is_free_without_it() -> None:
     """With drafts only the smallest cache fits, without them all of them do."""
     space = Space(BASELINE, (1, 2), (KV,), fits=lambda s: not draft_length(s) or s["kv"] == "q4_0")
     assert {(draft_length(each), each["kv"]) for each in space.fitting_settings()} == {
@@ -32,7 +32,7 @@ def test_memory_that_mtp_takes_is_free_without_it() -> None:
     }
 
 
-def test_what_needs_as_much_memory_is_known_by_order() -> None:
+def test_settings_with_as_much_memory_are_found_by_order() -> None:
     space = Space({"kv": "q8_0", "threads": 4}, (1, 2), (KV, SpaceAxis("threads", (4, 8))))
     assert space.memory_ranks({"kv": "f16", "threads": 8, "draft": 1}) == (1, KV.values.index("f16"))
     assert space.memory_ranks({"kv": "q4_0", "threads": 4}) == (0, KV.values.index("q4_0"))
@@ -50,6 +50,6 @@ def test_what_needs_as_much_memory_is_known_by_order() -> None:
         ({f"axis {i}": 0 for i in range(13)}, (1,), tuple(SpaceAxis(f"axis {i}", (0, 1)) for i in range(13))),
     ],
 )
-def test_a_space_that_makes_no_sense_is_refused(baseline: dict, drafts: tuple, axes: tuple) -> None:
+def test_an_invalid_space_is_refused(baseline: dict, drafts: tuple, axes: tuple) -> None:
     with pytest.raises(BadOption):
         Space(baseline, drafts, axes)

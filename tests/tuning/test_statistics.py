@@ -24,25 +24,25 @@ from launcher.tuning.statistics import (
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 29, 150, 5_000])
-def test_quantiles_of_t_are_scipys(freedom: int) -> None:
+def test_quantiles_of_t_equal_those_of_scipy(freedom: int) -> None:
     probabilities = [0.001, 0.3, 0.5, 0.6, 0.9, 0.975, 0.98, 0.995, 0.99999]
     found = [t_quantile(probability, freedom) for probability in probabilities]
     assert found == pytest.approx(scipy.stats.t.ppf(probabilities, freedom), rel=1e-9, abs=1e-12)
 
 
 @given(st.floats(-60, 60), st.integers(1, 500))
-def test_tails_of_t_are_scipys(t: float, freedom: int) -> None:
+def test_tails_of_t_equal_those_of_scipy(t: float, freedom: int) -> None:
     assert t_two_sided(t, freedom) == pytest.approx(2 * scipy.stats.t.sf(abs(t), freedom), rel=1e-9, abs=1e-300)
 
 
 @pytest.mark.parametrize(("probability", "freedom"), [(0.0, 3), (1.0, 3), (0.5, 0)])
-def test_a_quantile_that_does_not_exist_is_refused(probability: float, freedom: int) -> None:
+def test_an_undefined_quantile_is_refused(probability: float, freedom: int) -> None:
     with pytest.raises(ValueError, match="no quantile"):
         t_quantile(probability, freedom)
 
 
 @given(st.lists(st.floats(1, 1_000), min_size=2, max_size=40))
-def test_the_interval_of_a_mean_is_scipys(values: list[float]) -> None:
+def test_the_interval_of_a_mean_equals_that_of_scipy(values: list[float]) -> None:
     found = mean_interval(values)
     assert found.estimate == pytest.approx(statistics.fmean(values))
     assert found.n == len(values)
@@ -53,7 +53,7 @@ def test_the_interval_of_a_mean_is_scipys(values: list[float]) -> None:
         assert (found.low, found.high) == pytest.approx((low, high))
 
 
-def test_one_value_says_nothing_about_its_spread() -> None:
+def test_one_value_has_no_interval() -> None:
     alone = mean_interval([5.0])
     assert alone == Interval(5.0, -math.inf, math.inf, 1)
     assert alone.as_json() == {"estimate": 5.0, "low": None, "high": None, "n": 1}
@@ -61,7 +61,7 @@ def test_one_value_says_nothing_about_its_spread() -> None:
         mean_interval([])
 
 
-def test_a_paired_comparison_is_scipys_on_logarithms() -> None:
+def test_a_paired_comparison_equals_that_of_scipy_on_logarithms() -> None:
     before, after = [50.1, 49.2, 51.7, 48.8, 50.3], [71.0, 69.9, 72.5, 70.2, 68.8]
     found = paired_speedup(list(zip(before, after, strict=True)))
     test = scipy.stats.ttest_rel([math.log(x) for x in after], [math.log(x) for x in before])
@@ -80,7 +80,7 @@ def test_a_crossover_is_the_regression_on_effect_and_order() -> None:
     )
 
 
-def test_even_drift_does_not_touch_a_comparison_in_both_orders() -> None:
+def test_steady_drift_cancels_in_a_comparison_in_both_orders() -> None:
     """A machine that slows down by 3 % from one measurement to the next, and a candidate that is 10 % faster."""
     pairs, speed = [], 100.0
     for number in range(8):
@@ -96,7 +96,7 @@ def test_even_drift_does_not_touch_a_comparison_in_both_orders() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 6, 20])
-def test_an_interval_holds_the_truth_as_often_as_it_says(n: int) -> None:
+def test_an_interval_contains_the_truth_as_often_as_stated(n: int) -> None:
     random_ = random.Random(7)
     kept = 0
     for _ in range(4_000):
@@ -105,7 +105,7 @@ def test_an_interval_holds_the_truth_as_often_as_it_says(n: int) -> None:
     assert kept / 4_000 == pytest.approx(0.95, abs=0.012)  # 3.5 standard errors
 
 
-def test_as_many_pairs_as_are_needed_show_the_effect_as_often_as_asked() -> None:
+def test_the_computed_number_of_pairs_shows_the_effect_as_often_as_requested() -> None:
     random_ = random.Random(3)
     n = pairs_needed(0.03, 0.04)
     shown = 0
@@ -139,7 +139,7 @@ def test_comparisons_of_the_same_rounds_share_the_residual_of_a_two_way_layout()
 
 
 @pytest.mark.parametrize("orders", [[True] * 5, [True, False] * 2, [True, False] * 3, [True, False] * 8])
-def test_among_itself_alone_a_comparison_is_that_of_its_pairs(orders: list[bool]) -> None:
+def test_a_single_comparison_equals_that_of_its_pairs(orders: list[bool]) -> None:
     dice = np.random.default_rng(2)
     pairs = [Pair(1.0, math.exp(dice.normal(0.1, 0.05)), order) for order in orders]
     for confidence in (0.9, 0.95, 0.99):
@@ -147,7 +147,7 @@ def test_among_itself_alone_a_comparison_is_that_of_its_pairs(orders: list[bool]
         assert (one.estimate, one.low, one.high) == pytest.approx((other.estimate, other.low, other.high))
 
 
-def test_a_shared_spread_holds_the_truth_as_often_as_it_says() -> None:
+def test_a_shared_spread_contains_the_truth_as_often_as_stated() -> None:
     held = 0
     for seed in range(1_000):
         _, pairs = rounds_of_three(4, seed)

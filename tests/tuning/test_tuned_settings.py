@@ -79,7 +79,7 @@ def test_a_tune_s_verdict_is_kept_with_its_evidence(home: Path) -> None:
     assert preset.summary == "draft 2, kv q8_0, p-min 0.5 (Draft 2 is 41 % faster than no MTP for code, 2026-11-01)"
 
 
-def test_there_is_one_for_each_model_and_quantisation(home: Path) -> None:
+def test_each_model_and_quantisation_has_one_entry(home: Path) -> None:
     first = kept()
     second = kept(settings={"draft": 3})
     assert load_tuned_settings() == (second,)
@@ -91,7 +91,7 @@ def test_there_is_one_for_each_model_and_quantisation(home: Path) -> None:
     assert load_tuned_settings() == (third,)
 
 
-def test_only_a_verdict_makes_a_preset(home: Path) -> None:
+def test_only_a_verdict_is_stored(home: Path) -> None:
     for result in ({}, {"mean": 50.0}, {"mtp": "on"}, {"mtp": "perhaps", "settings": {}}):
         with pytest.raises(NothingMeasured):
             save_tune_result(measured(result), Path("/models/some.gguf"))
@@ -100,7 +100,7 @@ def test_only_a_verdict_makes_a_preset(home: Path) -> None:
     assert load_tuned_settings() == ()
 
 
-def test_one_goes_to_another_machine_and_is_not_believed(home: Path, tmp_path: Path) -> None:
+def test_exported_settings_are_unverified_on_another_machine(home: Path, tmp_path: Path) -> None:
     preset = kept()
     file = tmp_path / "preset.json"
     file.write_text(preset.export_text(), "utf-8")
@@ -116,7 +116,7 @@ def test_one_goes_to_another_machine_and_is_not_believed(home: Path, tmp_path: P
     assert load_tuned_settings() == (read,)
 
 
-def test_prompts_and_file_of_the_users_own_are_not_named_to_others(home: Path) -> None:
+def test_prompts_and_files_of_the_user_are_not_exported(home: Path) -> None:
     own = replace(ENVIRONMENT, model=replace(MODEL, file="for-my-divorce.gguf"))
     values = {
         "workload": "divorce",
@@ -128,7 +128,7 @@ def test_prompts_and_file_of_the_users_own_are_not_named_to_others(home: Path) -
     assert kept().export_text().count("code") == 2  # what comes with the program is
 
 
-def test_a_file_cannot_say_that_it_is_verified(home: Path, tmp_path: Path) -> None:
+def test_a_file_cannot_claim_to_be_verified(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "preset.json"
     file.write_text(
         json.dumps(json.loads(kept().export_text()) | {"verified_by": ["me"], "path": "/etc/passwd"}), "utf-8"
@@ -150,7 +150,7 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
         read_tuned_settings(file)
 
 
-def test_one_is_named_by_a_part_of_its_model(home: Path) -> None:
+def test_an_entry_is_found_by_a_part_of_its_model_name(home: Path) -> None:
     preset = kept()
     assert load_tuned_settings_by_name("q3_k") == preset
     with pytest.raises(ResultMissing, match="no tuned settings for gemma"):
@@ -197,7 +197,7 @@ def test_single_starts_confirm_nothing(home: Path) -> None:
         ((70.0, 71.0, 70.5), {"draft": 2, "kv": "f16"}),  # another setting
     ],
 )
-def test_what_does_not_confirm_it(home: Path, faster: Sequence[float], settings: RunSettings) -> None:
+def test_insufficient_runs_confirm_nothing(home: Path, faster: Sequence[float], settings: RunSettings) -> None:
     preset = kept()
     benched([(OFF, (50.0, 51.0, 50.5)), (settings, faster)])
     with History() as history:

@@ -32,14 +32,14 @@ def score(machine: Machine, settings: RunSettings, goal: Goal | None = None) -> 
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("number", [8, 9, 11])  # 0 to 7: tests/tools/test_tuner_simulation.py
-async def test_what_is_recommended_is_near_the_best_and_never_slower_than_the_baseline(number: int) -> None:
+async def test_the_recommendation_is_near_the_best_and_never_slower_than_the_baseline(number: int) -> None:
     machine, verdict, _ = await tuned(number, HOUR_S * max(1.0, draw(number).step_s / 0.01))
     best = max(truth(machine, Goal(), PROMPT_TOKENS).values())
     assert math.exp(score(machine, verdict.settings) - best) > 0.97
     assert score(machine, verdict.settings) >= score(machine, machine.space().baseline_settings())
 
 
-async def test_where_mtp_wins_it_says_by_how_much() -> None:
+async def test_where_mtp_wins_the_gain_is_reported() -> None:
     machine, verdict, _ = await tuned_once(MTP_WINS)
     assert verdict.mtp == "on"
     assert verdict.draft in (2, 3, 4)
@@ -51,7 +51,7 @@ async def test_where_mtp_wins_it_says_by_how_much() -> None:
     assert "Each step generates" in verdict.because
 
 
-async def test_a_first_answer_comes_after_four_starts_at_the_latest_and_has_its_range_and_risk() -> None:
+async def test_an_early_verdict_comes_after_four_starts_at_the_latest() -> None:
     machine, recorder = draw(MTP_WINS), EventRecorder()
     await tune(SimulatedBench(machine, 1), machine.space(), WORK, Goal(), 600, on_event=recorder, seed=1)
     before = recorder.events[: recorder.events.index(recorder.of(Predicted)[0])]
@@ -87,7 +87,7 @@ async def test_only_settings_that_need_no_more_memory_than_started_ones_are_reco
         assert not machine.runs_out_of_memory(verdict.settings)
 
 
-async def test_a_baseline_that_starts_at_the_second_try_is_compared_with() -> None:
+async def test_a_baseline_that_starts_at_the_second_try_is_used() -> None:
     class FailsFirst(SimulatedBench):
         async def become(self, settings: RunSettings, *, fresh: bool = False, reliable: bool = True) -> float:
             self.tries = getattr(self, "tries", 0) + 1
@@ -100,7 +100,7 @@ async def test_a_baseline_that_starts_at_the_second_try_is_compared_with() -> No
     assert verdict.mtp == "on"
 
 
-async def test_settings_that_can_no_longer_win_are_given_up_after_a_reply() -> None:
+async def test_settings_that_cannot_win_are_dropped_after_a_reply() -> None:
     class Crawls(SimulatedBench):
         async def run(self, prompt: Prompt, *, seed: int) -> Run:
             run = await super().run(prompt, seed=seed)
@@ -116,7 +116,7 @@ async def test_settings_that_can_no_longer_win_are_given_up_after_a_reply() -> N
     assert 0 < verdict.draft <= 5
 
 
-async def test_several_workloads_on_the_same_starts_have_an_answer_each() -> None:
+async def test_several_workloads_on_the_same_starts_have_a_verdict_each() -> None:
     """Text of the first two prompts is easy to draft, that of the others hardly ever is."""
     machine = replace(
         draw(MTP_WINS, Surroundings(load_s=20.0)), chain=(0.93, 0.93, 0.12, 0.12), head=0.12, draft_pass=0.1, verify=0.2
@@ -134,7 +134,7 @@ async def test_several_workloads_on_the_same_starts_have_an_answer_each() -> Non
     assert [each["ci_low"] > 1 for each in result["workloads"]] == [True, False]
 
 
-async def test_of_several_workloads_each_counts_the_same_however_many_prompts_it_has() -> None:
+async def test_workloads_have_equal_weight() -> None:
     """One prompt of four is hard to draft, and loses as much with MTP as the others win together."""
     machine = replace(
         draw(MTP_WINS, Surroundings(load_s=20.0)), chain=(0.93, 0.93, 0.93, 0.05), head=0.4, draft_pass=0.1, verify=0.2
@@ -147,7 +147,7 @@ async def test_of_several_workloads_each_counts_the_same_however_many_prompts_it
     assert (all_the_same.mtp, by_workload.mtp) == ("on", "off")
 
 
-async def test_where_mtp_loses_it_is_left_off() -> None:
+async def test_where_mtp_loses_it_is_turned_off() -> None:
     machine, verdict, _ = await tuned(MTP_LOSES, HOUR_S * draw(MTP_LOSES).step_s / 0.01)
     assert verdict.mtp == "off"
     assert verdict.draft == 0
@@ -157,7 +157,7 @@ async def test_where_mtp_loses_it_is_left_off() -> None:
     assert score(machine, verdict.settings) >= score(machine, machine.space().baseline_settings())
 
 
-async def test_memory_that_mtp_would_take_makes_no_mtp_faster() -> None:
+async def test_without_mtp_its_memory_makes_other_settings_faster() -> None:
     """Without MTP two layers more have their experts on the GPU: that is the plan to compare with, and to recommend."""
     _, verdict, _ = await tuned(NO_ROOM)
     assert verdict.mtp == "off"
@@ -169,7 +169,7 @@ async def test_memory_that_mtp_would_take_makes_no_mtp_faster() -> None:
 
 
 @pytest.mark.thorough
-async def test_where_nothing_matters_hardly_anything_is_claimed() -> None:
+async def test_without_differences_almost_none_is_claimed() -> None:
     """The chance of a wrong claim is at most 5 % in each tune."""
     claims = 0
     for number in range(8):
@@ -181,7 +181,7 @@ async def test_where_nothing_matters_hardly_anything_is_claimed() -> None:
 
 
 @pytest.mark.parametrize("budget_s", [0.0, 15.0, 30.0])
-async def test_too_little_time_is_said_to_be_too_little(budget_s: float) -> None:
+async def test_a_budget_that_is_too_short_is_reported(budget_s: float) -> None:
     machine, verdict, _ = await tuned(MTP_WINS, budget_s)
     assert verdict.mtp == "undecided"
     assert verdict.settings == machine.space().baseline_settings()
@@ -217,7 +217,7 @@ async def test_every_trial_is_reported_before_and_after() -> None:
     assert first.forecasts[3].high - first.forecasts[3].low > last.forecasts[3].high - last.forecasts[3].low
 
 
-async def test_finalists_are_asked_the_same_in_turns() -> None:
+async def test_finalists_get_the_same_prompts_in_turns() -> None:
     """Pairs stand beside each other in time, in both orders, with the same seeds; each visit is a start of its own."""
     _, verdict, _ = await tuned_once(MTP_WINS)
     confirmed = [trial for trial in verdict.trials if trial.stage in {Stage.VERIFY, Stage.CONFIRM}]
@@ -253,7 +253,7 @@ async def test_a_crash_is_a_result() -> None:
     assert len({settings_key(event.trial.settings) for event in failed}) == len(failed)  # none is tried twice
 
 
-async def test_where_no_draft_can_be_served_mtp_stays_off() -> None:
+async def test_without_a_working_draft_length_mtp_stays_off() -> None:
     machine = draw(MTP_WINS)
     space = replace(machine.space(), axes=())
     verdict = await tune(Fails(machine, draft_length), space, WORK, Goal(), HOUR_S, seed=1)
@@ -283,7 +283,7 @@ async def test_energy_needs_a_sensor() -> None:
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("aim", [Aim.ANSWER, Aim.ENERGY])
-async def test_other_goals_are_met_as_well(aim: Aim) -> None:
+async def test_other_goals_are_reached(aim: Aim) -> None:
     machine, goal = draw(MTP_WINS), Goal(aim)
     verdict = await tune(SimulatedBench(machine, 1), machine.space(), WORK, goal, HOUR_S, seed=1)
     best = max(truth(machine, goal, PROMPT_TOKENS).values())
@@ -305,7 +305,7 @@ class Spoils(SimulatedBench):
         return await super().become(settings, fresh=fresh, reliable=reliable)
 
 
-async def test_what_was_spoilt_is_measured_again() -> None:
+async def test_spoilt_trials_are_repeated() -> None:
     machine = draw(MTP_WINS)
 
     class SpoilsOne(Spoils):
@@ -330,7 +330,7 @@ class Throttles(SimulatedBench):
         return replace(run, spoilt="The GPU throttled." if self.now_s() < 90 else None)
 
 
-async def test_what_spoils_the_beginning_is_waited_for() -> None:
+async def test_a_disturbance_at_the_start_is_awaited() -> None:
     machine = draw(MTP_WINS)
     verdict = await tune(Throttles(machine, 1), machine.space(), WORK, Goal(), HOUR_S, seed=1)
     assert verdict.mtp == "on"
@@ -340,7 +340,7 @@ async def test_what_spoils_the_beginning_is_waited_for() -> None:
     assert all(len(trial.runs) <= 3 for trial in spoilt)  # it ends when it is lost
 
 
-async def test_a_spoilt_visit_of_a_pair_is_made_again() -> None:
+async def test_a_spoilt_start_of_a_pair_is_repeated() -> None:
     machine = draw(MTP_WINS)
 
     class SpoilsAPair(SimulatedBench):
@@ -363,7 +363,7 @@ async def test_a_spoilt_visit_of_a_pair_is_made_again() -> None:
     assert verdict.gain.ratio.n == 4  # no pair is missing
 
 
-async def test_of_a_trial_that_is_given_up_no_reply_counts_in_the_history_either() -> None:
+async def test_replies_of_a_dropped_trial_do_not_count_in_the_history() -> None:
     class FailsLater(SimulatedBench):
         replies = 0
 
@@ -380,7 +380,7 @@ async def test_of_a_trial_that_is_given_up_no_reply_counts_in_the_history_either
     assert any(run.spoilt == trial.error for trial in given_up for run in trial.runs)  # and it says why
 
 
-async def test_no_two_trials_of_different_rounds_share_a_text() -> None:
+async def test_trials_of_different_rounds_share_no_text() -> None:
     seeds: dict[int, list[int]] = {}
 
     class Listens(SimulatedBench):
@@ -402,7 +402,7 @@ async def test_no_two_trials_of_different_rounds_share_a_text() -> None:
     assert verdict.mtp == "on"
 
 
-async def test_one_draft_length_and_no_other_setting_are_enough_for_an_answer() -> None:
+async def test_one_draft_length_without_other_settings_gives_a_verdict() -> None:
     machine = draw(MTP_WINS)
     space = Space(machine.space().baseline, (2,), (SpaceAxis("kv", ("q8_0",)),))
     verdict = await tune(SimulatedBench(machine, 1), space, WORK, Goal(), 900, seed=1)

@@ -131,7 +131,7 @@ async def test_a_program_with_a_known_answer_is_tuned_over_http() -> None:
     assert math.exp(scores[settings_key(verdict.settings)] - max(scores.values())) > 0.9
 
 
-async def test_what_a_program_has_no_memory_for_is_recognised_by_its_own_words() -> None:
+async def test_a_memory_error_of_another_program_is_recognised() -> None:
     number, too_large = next(
         (number, settings)
         for number in range(100)

@@ -30,7 +30,7 @@ def measured(on: float, off: float = 1.0, spread: float = 1.0) -> ComparedPairs:
     ("ratio", "spread", "answer"),
     [(1.4, 1.0, True), (0.8, 1.0, False), (1.0, 0.5, False), (1.0, 10.0, None), (1.05, 10.0, None)],
 )
-def test_better_no_better_or_open(ratio: float, spread: float, answer: bool | None) -> None:
+def test_comparisons_are_better_worse_or_open(ratio: float, spread: float, answer: bool | None) -> None:
     question = Question(ON, BASELINE)
     question.update_answer(measured(ratio, spread=spread), 0.95)
     assert question.answer is answer
@@ -38,7 +38,7 @@ def test_better_no_better_or_open(ratio: float, spread: float, answer: bool | No
     assert question.comparison.ratio.estimate == pytest.approx(ratio)
 
 
-def test_a_comparison_reads_the_same_from_either_side() -> None:
+def test_a_comparison_is_symmetric() -> None:
     both = measured(1.3, 1.1)
     there, back = both.compare_settings(ON, OFF, 0.95), both.compare_settings(OFF, ON, 0.95)
     assert there is not None
@@ -57,7 +57,7 @@ def test_later_rounds_add_to_the_pairs_whatever_their_order_was() -> None:
     assert found.ratio.estimate == pytest.approx(1.2)
 
 
-def test_two_pairs_are_too_few_to_say_anything() -> None:
+def test_two_pairs_decide_nothing() -> None:
     both = ComparedPairs()
     both.add_pairs([BASELINE, ON], {(0, 1): pairs(1.2)[:2]})
     assert both.compare_settings(ON, BASELINE, 0.95) is None
@@ -66,7 +66,7 @@ def test_two_pairs_are_too_few_to_say_anything() -> None:
     assert (question.answer, question.comparison) == (None, None)
 
 
-def test_once_it_is_known_whether_mtp_is_better_only_its_own_side_matters() -> None:
+def test_once_mtp_is_decided_only_its_side_is_compared() -> None:
     mtp, off, on = Question(ON, OFF), Question(OFF, BASELINE), Question(ON, BASELINE)
     questions = Questions(mtp, (off, on))
     assert questions.open_questions() == [mtp, off, on]
@@ -78,7 +78,7 @@ def test_once_it_is_known_whether_mtp_is_better_only_its_own_side_matters() -> N
     assert questions.open_questions() == []
 
 
-def test_where_mtp_cannot_be_served_the_other_settings_are_asked_about() -> None:
+def test_without_working_mtp_other_settings_are_compared() -> None:
     off = Question(OFF, BASELINE)
     assert Questions(None, (off,)).open_questions() == [off]
     assert Questions(None).open_questions() == []

@@ -54,7 +54,7 @@ async def paused(number: int, after: int, budget_s: float) -> tuple[SimulatedBen
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("after", [1, 8, 19])
-async def test_a_paused_tune_goes_on_as_if_nothing_had_been(after: int) -> None:
+async def test_a_paused_tune_continues_unchanged(after: int) -> None:
     machine, whole, _ = await tuned_once(MTP_WINS)
     bench, state = await paused(MTP_WINS, after, HOUR_S)
     assert len(state.trials) == after
@@ -62,7 +62,7 @@ async def test_a_paused_tune_goes_on_as_if_nothing_had_been(after: int) -> None:
     assert verdict == whole
 
 
-async def test_trials_that_would_not_be_made_now_are_kept_as_knowledge_and_none_is_made_again() -> None:
+async def test_trials_outside_the_plan_are_kept_and_not_repeated() -> None:
     """As after an update of the program, or with other free memory."""
     bench, state = await paused(MTP_WINS, 8, HOUR_S)
     earlier = replace(state, trials=(*state.trials[:3], *state.trials[4:]))  # 7 trials, of which 4 would be another one
@@ -92,7 +92,7 @@ async def test_an_undecided_tune_goes_on_with_more_time() -> None:
 
 
 @pytest.mark.thorough
-async def test_where_all_looks_leave_it_undecided_going_on_measures_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_undecided_tune_measures_more_when_continued(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Question, "update_answer", lambda *_: None)
     machine, verdict, recorder = await tuned(MTP_WINS)
     state = recorder.of(VerdictReached)[-1].state
@@ -104,7 +104,7 @@ async def test_where_all_looks_leave_it_undecided_going_on_measures_more(monkeyp
     assert len(again.of(VerdictReached)[-1].state.trials) > len(state.trials) + 20
 
 
-def test_all_looks_together_use_no_more_than_the_chance_of_error() -> None:
+def test_all_interim_looks_together_keep_the_error_probability() -> None:
     shares = [error_share(number) for number in range(40)]
     assert shares[:4] == pytest.approx([0.5, 0.3, 0.1, 0.05])
     assert sum(shares) <= 1
@@ -112,7 +112,7 @@ def test_all_looks_together_use_no_more_than_the_chance_of_error() -> None:
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize(("number", "questions"), [(MTP_WINS, 1), (NO_ROOM, 3)])
-async def test_each_question_has_its_part_of_what_a_look_may_use_also_once_others_are_answered(
+async def test_each_question_has_its_share_of_the_error_probability(
     number: int, questions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[tuple[Question, float]] = []
@@ -132,7 +132,7 @@ async def test_each_question_has_its_part_of_what_a_look_may_use_also_once_other
 
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("budget_s", [20, 60, 130, 200, 260, 300])
-async def test_no_trial_starts_after_the_end_of_the_budget(budget_s: float) -> None:
+async def test_no_trial_starts_after_the_budget(budget_s: float) -> None:
     for number in (MTP_WINS, MTP_WINS + 1, MTP_WINS + 2):
         machine, recorder = draw(number), EventRecorder()
         verdict = await tune(
@@ -143,7 +143,7 @@ async def test_no_trial_starts_after_the_end_of_the_budget(budget_s: float) -> N
             assert "a comparison needs" in verdict.because
 
 
-async def test_a_budget_that_the_first_trial_shows_too_small_ends_undecided() -> None:
+async def test_a_budget_that_the_first_trial_exceeds_ends_undecided() -> None:
     machine = draw(MTP_WINS)
     verdict = await tune(SimulatedBench(machine, seed=2), machine.space(), WORK, Goal(), 25, seed=3)
     assert len(verdict.trials) == 1
@@ -152,7 +152,7 @@ async def test_a_budget_that_the_first_trial_shows_too_small_ends_undecided() ->
     assert "a comparison needs at least 10 trials (" in verdict.because
 
 
-async def test_where_trials_are_noisy_and_time_is_long_exploring_ends_all_the_same() -> None:
+async def test_exploring_ends_with_noisy_trials_and_long_budgets() -> None:
     machine = replace(draw(3), run_noise=0.3, start_noise=0.05)
     space = replace(machine.space(), axes=())
     verdict = await tune(SimulatedBench(machine, seed=3), space, WORK, Goal(), 6 * HOUR_S, seed=3)
@@ -160,7 +160,7 @@ async def test_where_trials_are_noisy_and_time_is_long_exploring_ends_all_the_sa
     assert len(explored) == most_explored(space) == 4 * 8
 
 
-async def test_what_takes_time_to_compute_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_computations_do_not_block_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     where: list[str] = []
     assess = Search.assess_settings
 
@@ -205,7 +205,7 @@ class Disturbed(SimulatedBench):
         return replace(await super().run(prompt, seed=seed), spoilt=OTHER_REQUESTS_SEEN if self.others else None)
 
 
-async def test_where_too_few_starts_can_be_compared_that_is_reported_and_not_that_time_was_short() -> None:
+async def test_too_few_comparable_starts_are_reported_as_such() -> None:
     machine = draw(MTP_WINS)
     bench = Disturbed(machine, seed=2)
 
@@ -231,7 +231,7 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.cases(1)
 @pytest.mark.usefixtures("short_grace")
 @pytest.mark.parametrize("where", ["start", "reply"])
-async def test_a_first_trial_that_does_not_end_is_ended_with_the_budget_and_can_go_on(where: str) -> None:
+async def test_a_hanging_first_trial_is_ended_with_the_budget_and_can_be_continued(where: str) -> None:
     machine, recorder = draw(MTP_WINS), EventRecorder()
     bench = Hangs(machine, where, lambda _: True)
     verdict = await tune(bench, machine.space(), WORK, Goal(), 0.01, on_event=recorder, seed=3)
@@ -248,7 +248,7 @@ async def test_a_first_trial_that_does_not_end_is_ended_with_the_budget_and_can_
 
 
 @pytest.mark.usefixtures("short_grace")
-async def test_a_later_trial_that_does_not_end_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_later_trial_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = draw(MTP_WINS)
     left_s = (60.0, 0.01, 0.0)  # the first has all the time that a busy computer takes
     monkeypatch.setattr(TrialRunner, "left_s", property(lambda course: left_s[min(len(course.trials), 2)]))
@@ -270,7 +270,7 @@ async def test_the_state_of_another_tune_is_refused() -> None:
 
 
 @pytest.mark.parametrize("damage", [{"version": 99}, {"trials": [{"stage": "probe"}]}, {"budgets": [["x"]]}])
-async def test_a_state_that_cannot_be_read_is_refused(damage: dict[str, object]) -> None:
+async def test_an_unreadable_state_is_refused(damage: dict[str, object]) -> None:
     _, state = await paused(MTP_WINS, 2, HOUR_S)
     with pytest.raises(TuneMismatch):
         TuneState.from_json({**state.as_json(), **damage})

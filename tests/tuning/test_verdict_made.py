@@ -46,7 +46,7 @@ def asked(candidate: RunSettings, against: RunSettings, low: float, high: float)
         ((1.01, 1.1), (0.99, 1.2), (0.99, 1.2), "undecided", BASELINE),
     ],
 )
-async def test_only_what_is_better_than_the_baseline_is_recommended(
+async def test_only_settings_better_than_the_baseline_are_recommended(
     course: TrialRunner,
     on_off: tuple[float, float],
     off: tuple[float, float],
@@ -74,7 +74,7 @@ async def test_better_than_another_setting_but_not_surely_than_the_baseline_tell
     assert "between 3.0 % slower and 20 % faster than no MTP" in verdict.sentence
 
 
-async def test_the_figures_of_the_sentence_have_the_ratio_that_it_names(course: TrialRunner) -> None:
+async def test_figures_of_the_sentence_belong_to_its_ratio(course: TrialRunner) -> None:
     sentence = build_verdict(course, Questions(asked(ON, BASELINE, 0.6, 0.7))).sentence
     found = re.search(r"is (\d+) % ± 5 slower: ([\d.]+) against ([\d.]+) tokens/s", sentence)
     assert found is not None, sentence
@@ -84,7 +84,7 @@ async def test_the_figures_of_the_sentence_have_the_ratio_that_it_names(course: 
 
 
 @pytest.mark.parametrize(("low", "high", "mtp"), [(1.3, 1.4, "on"), (0.9, 0.95, "off"), (0.99, 1.2, "undecided")])
-async def test_without_other_settings_the_baseline_is_what_mtp_is_compared_with(
+async def test_without_other_settings_mtp_is_compared_with_the_baseline(
     course: TrialRunner, low: float, high: float, mtp: str
 ) -> None:
     verdict = build_verdict(course, Questions(asked(ON, BASELINE, low, high)))
@@ -95,6 +95,6 @@ async def test_without_other_settings_the_baseline_is_what_mtp_is_compared_with(
     assert "than the baseline" not in verdict.sentence
 
 
-async def test_what_was_never_compared_is_undecided(course: TrialRunner) -> None:
+async def test_an_uncompared_setting_is_undecided(course: TrialRunner) -> None:
     verdict = build_verdict(course, Questions(Question(ON, BASELINE)))
     assert (verdict.mtp, verdict.settings, verdict.speedup) == ("undecided", BASELINE, None)

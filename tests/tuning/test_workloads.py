@@ -38,7 +38,7 @@ KNOWN = {
 SMALLEST = 'name = "x"\ntitle = "X"\nversion = 1\nsource = "me"\nprompts = [{ name = "a", text = "Say something." }]\n'
 
 
-def test_those_that_ship_are_whole() -> None:
+def test_shipped_workloads_are_complete() -> None:
     there = {path.stem for path in shipped_file("resources", "workloads").glob("*.toml")}
     assert {each.name for each in shipped_workloads()} == there
     assert shipped_workloads()[0].name == DEFAULT_WORKLOAD
@@ -53,7 +53,7 @@ def test_those_that_ship_are_whole() -> None:
     assert load_workload("long").sized_tokens == 8_000
 
 
-def test_prompts_change_only_with_their_version() -> None:
+def test_changed_prompts_need_a_new_version() -> None:
     journal = "".join(islice(journal_entries(), 200))
     found = {}
     for each in shipped_workloads():
@@ -63,7 +63,7 @@ def test_prompts_change_only_with_their_version() -> None:
     assert found == KNOWN, "figures of other prompts are not comparable: raise the version of what was changed"
 
 
-def test_the_published_run_has_the_published_figures() -> None:
+def test_the_published_workload_has_the_published_settings() -> None:
     run = load_workload("published")
     (prompt,) = run.prompts
     assert (run.rounds, prompt.tokens) == (10, 2_000)
@@ -71,7 +71,7 @@ def test_the_published_run_has_the_published_figures() -> None:
     assert prompt.thinking is False
 
 
-def test_a_file_is_a_workload(tmp_path: Path) -> None:
+def test_a_toml_file_is_a_workload(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(f"{SMALLEST}tokens = 40\nsampling = {{ temperature = 0.2 }}\n")
     found = load_workload(str(path))
@@ -81,7 +81,7 @@ def test_a_file_is_a_workload(tmp_path: Path) -> None:
     assert prompt.sampling == {"temperature": 0.2}
 
 
-def test_a_file_of_text_is_one_too(tmp_path: Path) -> None:
+def test_a_text_file_is_a_workload(tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
     path.write_text("First,\nof two lines.\n\nSecond.")
     found = load_workload(str(path))
@@ -121,7 +121,7 @@ def test_a_file_of_text_is_one_too(tmp_path: Path) -> None:
         ("\xff", "not valid TOML"),
     ],
 )
-def test_a_file_that_is_none_says_why(tmp_path: Path, text: str, why: str) -> None:
+def test_an_invalid_file_is_explained(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(WorkloadUnusable, match=why) as caught:
@@ -130,7 +130,7 @@ def test_a_file_that_is_none_says_why(tmp_path: Path, text: str, why: str) -> No
     assert "docs/measuring.md" in caught.value.hint
 
 
-def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_explained(tmp_path: Path) -> None:
     with pytest.raises(WorkloadUnusable, match="cannot be read"):
         load_workload(str(tmp_path / "none.toml"))
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
@@ -138,12 +138,12 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         load_workload(str(tmp_path / "bytes.toml"))
 
 
-def test_a_name_that_is_none_lists_those_there_are() -> None:
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(BadOption, match="Choose one of code, prose"):
         load_workload("cod")
 
 
-async def test_the_real_engine_takes_each_of_them_and_reads_the_sizes_asked_for(demo_model: Path) -> None:
+async def test_a_real_engine_accepts_each_workload_with_its_prompt_sizes(demo_model: Path) -> None:
     options = ServeOptions(model=demo_model, built_in=True, threads=1, context=4_096)
     async with serve(options) as session:
         for each in shipped_workloads():
@@ -156,7 +156,7 @@ async def test_the_real_engine_takes_each_of_them_and_reads_the_sizes_asked_for(
                 assert bool(reply.reasoning) is (each.name == "reasoning"), prompt.name
 
 
-def test_several_workloads_are_joined_and_their_prompts_say_where_they_come_from() -> None:
+def test_joined_workloads_name_their_prompts_by_workload() -> None:
     joined = load_workloads("code, prose")
     code, prose = load_workload("code"), load_workload("prose")
     assert (joined.name, len(joined.prompts)) == ("code, prose", len(code.prompts) + len(prose.prompts))

@@ -26,7 +26,7 @@ def noted(home: Path) -> str:
     return (home / "state" / "version").read_text()
 
 
-def test_they_are_the_files_that_the_program_keeps(home: Path) -> None:
+def test_copied_files_are_those_that_the_program_keeps(home: Path) -> None:
     others = {settings_file.settings_path(), tuned_settings_file(), index_path()}
     assert set(list_copied_files()) == {
         home / "state" / "model-settings.json",
@@ -36,7 +36,7 @@ def test_they_are_the_files_that_the_program_keeps(home: Path) -> None:
     }
 
 
-def test_another_version_copies_what_was_written_before(home: Path) -> None:
+def test_another_version_copies_files_before_it_writes_them(home: Path) -> None:
     settings.change_setting(TEXT_SCALE, 120)
     written = settings_file.settings_path().read_bytes()
     note(home, "0.0.9\n")
@@ -49,7 +49,7 @@ def test_another_version_copies_what_was_written_before(home: Path) -> None:
     assert copy.read_bytes() == written
 
 
-def test_going_back_to_an_older_version_leaves_what_that_wrote(home: Path) -> None:
+def test_going_back_to_an_older_version_keeps_its_own_copy(home: Path) -> None:
     path = settings_file.settings_path()
     settings.change_setting(TEXT_SCALE, 120)
     older = path.read_bytes()
@@ -65,7 +65,7 @@ def test_going_back_to_an_older_version_leaves_what_that_wrote(home: Path) -> No
     assert [each.name for each in list_version_copies()] == [f"{path.name}.old-0.0.9"]
 
 
-def test_the_first_version_copies_nothing(home: Path) -> None:
+def test_the_first_version_makes_no_copies(home: Path) -> None:
     save_version_copies()
     assert not home.exists()
     (home / "state").mkdir(parents=True)
@@ -76,7 +76,7 @@ def test_the_first_version_copies_nothing(home: Path) -> None:
 
 
 @pytest.mark.parametrize("odd", ["../x", "\xff", "1.0-rc", ""])
-def test_what_is_no_version_names_no_file(home: Path, odd: str) -> None:
+def test_an_invalid_version_makes_no_copies(home: Path, odd: str) -> None:
     settings.change_setting(TEXT_SCALE, 120)
     note(home, odd)
     save_version_copies()
@@ -84,7 +84,7 @@ def test_what_is_no_version_names_no_file(home: Path, odd: str) -> None:
     assert noted(home) == f"{__version__}\n"
 
 
-def test_what_cannot_be_copied_is_tried_again(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_copy_is_repeated(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings.change_setting(TEXT_SCALE, 120)
     note(home, "0.0.9")
     (home / "config" / "settings.toml.old-0.0.9").mkdir()
@@ -94,7 +94,7 @@ def test_what_cannot_be_copied_is_tried_again(home: Path, caplog: pytest.LogCapt
     assert noted(home) == "0.0.9"
 
 
-def test_a_state_folder_that_may_not_be_entered_is_no_error(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_state_folder_is_not_an_error(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     home.mkdir()
     (home / "state").symlink_to(home / "state")  # it leads nowhere
     save_version_copies()
@@ -104,7 +104,7 @@ def test_a_state_folder_that_may_not_be_entered_is_no_error(home: Path, caplog: 
     assert (home / "state").read_bytes() == b""
 
 
-def test_copies_of_databases_are_among_them(home: Path) -> None:
+def test_databases_are_copied(home: Path) -> None:
     expected = []
     for path in (history_file(), conversations_path()):
         path.parent.mkdir(parents=True)

@@ -44,12 +44,12 @@ async def test_a_newer_version_is_reported_with_its_notes(release: Release) -> N
     assert newest.folder == release.at()
 
 
-async def test_the_version_that_is_here_is_no_newer_one(release: Release) -> None:
+async def test_the_running_version_is_not_newer(release: Release) -> None:
     release.publish(__version__)
     assert not (await check_for_update()).is_newer
 
 
-async def test_it_asks_for_the_manifest_and_its_signature_and_tells_only_the_programs_version(release: Release) -> None:
+async def test_manifest_and_signature_are_requested_with_the_version_of_the_program_only(release: Release) -> None:
     await check_for_update()
     requests = release.record.requests
     assert [each["target"].rpartition("/")[2] for each in requests] == ["manifest.json", "manifest.json.minisig"]
@@ -58,7 +58,7 @@ async def test_it_asks_for_the_manifest_and_its_signature_and_tells_only_the_pro
         assert asked["User-Agent"] == f"mtp-launcher/{__version__}"
 
 
-def test_no_test_asks_elsewhere() -> None:
+def test_tests_send_no_request_to_the_real_address() -> None:
     assert find_releases_url() == "http://127.0.0.1:1"
 
 
@@ -77,7 +77,7 @@ def test_no_test_asks_elsewhere() -> None:
         ("/srv/releases", False),
     ],
 )
-def test_programs_come_over_https_or_from_this_computer(
+def test_programs_are_downloaded_by_https_or_from_this_computer(
     address: str, *, good: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "RELEASES", "")
@@ -90,20 +90,20 @@ def test_programs_come_over_https_or_from_this_computer(
 
 
 @pytest.mark.parametrize(("faults", "error"), [("404", ReleasesUnknown), ("500", Refused), ("drops=10", Unreachable)])
-async def test_a_server_that_does_not_tell_is_an_error(release: Release, faults: str, error: type[Exception]) -> None:
+async def test_a_server_error_is_reported(release: Release, faults: str, error: type[Exception]) -> None:
     release.at(faults)
     with pytest.raises(error):
         await check_for_update()
 
 
 @pytest.mark.parametrize("expected", [[], {"version": "7.0.0"}, {"version": 7, "notes": "", "artefacts": []}])
-async def test_what_is_no_manifest_is_named(release: Release, expected: object) -> None:
+async def test_an_invalid_manifest_is_named(release: Release, expected: object) -> None:
     release.tell(expected)
     with pytest.raises(ManifestBroken, match=r"The release information of 127.0.0.1 is invalid"):
         await check_for_update()
 
 
-async def test_by_itself_it_asks_once_a_week(release: Release, home: Path) -> None:
+async def test_the_automatic_check_runs_once_a_week(release: Release, home: Path) -> None:
     for days, asked in ((0, 1), (6.9, 1), (7.1, 2), (-1, 3)):  # a clock that was set back lets it ask anew
         if days:
             aged(home, days * DAY_S)
@@ -113,7 +113,9 @@ async def test_by_itself_it_asks_once_a_week(release: Release, home: Path) -> No
         assert manifests_asked(release) == asked
 
 
-async def test_switched_off_it_asks_nothing_and_tells_what_is_known(release: Release, home: Path) -> None:
+async def test_without_the_setting_no_request_is_sent_and_the_known_version_is_shown(
+    release: Release, home: Path
+) -> None:
     settings.change_setting(WEEKLY_CHECK, False)
     assert await check_weekly() is None
     await check_for_update()
@@ -124,7 +126,7 @@ async def test_switched_off_it_asks_nothing_and_tells_what_is_known(release: Rel
     assert manifests_asked(release) == 1
 
 
-async def test_while_a_model_is_served_it_asks_nothing(release: Release) -> None:
+async def test_no_request_is_sent_while_a_model_is_served(release: Release) -> None:
     _, registration = registry.register_server(None, model="m", engine="e", draft=0)
     try:
         assert await check_weekly() is None
@@ -133,7 +135,7 @@ async def test_while_a_model_is_served_it_asks_nothing(release: Release) -> None
     assert release.record.requests == []
 
 
-async def test_after_a_failure_it_asks_again_a_day_later_and_keeps_what_it_knew(release: Release, home: Path) -> None:
+async def test_after_a_failure_the_check_runs_a_day_later(release: Release, home: Path) -> None:
     address = release.at()
     await check_for_update()
     manifest = release.server.folder / "manifest.json"
@@ -150,7 +152,7 @@ async def test_after_a_failure_it_asks_again_a_day_later_and_keeps_what_it_knew(
     release.put_signed(manifest.name, good, release.maintainer)
 
 
-async def test_without_an_address_nothing_is_looked_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_release_address_no_check_runs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "RELEASES", "")
     monkeypatch.delenv(RELEASES_VARIABLE, raising=False)
     assert await check_weekly() is None
@@ -158,14 +160,14 @@ async def test_without_an_address_nothing_is_looked_for(home: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("kept", ["", "[]", '{"folder": 1}'])
-async def test_what_is_kept_and_cannot_be_read_is_asked_anew(release: Release, home: Path, kept: str) -> None:
+async def test_an_unreadable_stored_result_is_requested_again(release: Release, home: Path, kept: str) -> None:
     (home / "state").mkdir(parents=True)
     (home / "state" / "updates.json").write_text(kept)
     assert await check_weekly() is not None
     assert manifests_asked(release) == 1
 
 
-async def test_what_another_server_told_does_not_count(release: Release) -> None:
+async def test_the_result_of_another_server_does_not_count(release: Release) -> None:
     await check_for_update()
     release.at("redirect")
     assert await check_weekly() is not None

@@ -28,7 +28,7 @@ async def received(release: Release) -> DownloadedUpdate:
     return await download_update(await check_for_update())
 
 
-async def test_the_script_is_received_verified_and_run_for_that_release(release: Release, by_script: Path) -> None:
+async def test_the_script_is_downloaded_verified_and_run_for_that_release(release: Release, by_script: Path) -> None:
     got = await received(release)
     assert got.path.read_bytes() == CONTENT
     assert (got.method, got.version) == (InstallMethod.SCRIPT, "7.0.0")
@@ -37,16 +37,14 @@ async def test_the_script_is_received_verified_and_run_for_that_release(release:
     assert got.path.with_name("ran").read_text() == f"{got.path} {release.at()}\n"
 
 
-async def test_a_file_that_is_another_is_never_used(release: Release, by_script: Path, home: Path) -> None:
+async def test_a_file_with_another_checksum_is_never_used(release: Release, by_script: Path, home: Path) -> None:
     release.publish(sha256="0" * 64)
     with pytest.raises(DownloadBroken):
         await received(release)
     assert not (home / "cache" / "updates" / "7.0.0" / "install.sh").exists()
 
 
-async def test_a_download_that_was_broken_off_goes_on_where_it_was(
-    release: Release, by_script: Path, home: Path
-) -> None:
+async def test_an_interrupted_download_is_resumed(release: Release, by_script: Path, home: Path) -> None:
     newest = await check_for_update()
     release.at("slow=400000")
     slow = await check_for_update()
@@ -66,20 +64,20 @@ async def test_a_download_that_was_broken_off_goes_on_where_it_was(
     assert kept(home) == ["7.0.0"]
 
 
-async def test_a_version_that_was_made_anew_is_received_anew(release: Release, by_script: Path) -> None:
+async def test_a_republished_version_is_downloaded_again(release: Release, by_script: Path) -> None:
     await received(release)
     release.publish(content=b"exit 0\n")
     assert (await received(release)).path.read_bytes() == b"exit 0\n"
 
 
-async def test_what_was_received_of_an_older_release_goes(release: Release, by_script: Path, home: Path) -> None:
+async def test_downloads_of_an_older_release_are_deleted(release: Release, by_script: Path, home: Path) -> None:
     await received(release)
     release.publish("7.1.0")
     assert (await received(release)).version == "7.1.0"
     assert kept(home) == ["7.1.0"]
 
 
-async def test_nothing_is_received_or_installed_while_a_model_is_served_or_tuned(
+async def test_nothing_is_downloaded_or_installed_while_a_model_is_served_or_tuned(
     release: Release, by_script: Path
 ) -> None:
     got = await received(release)
@@ -113,7 +111,7 @@ async def test_nothing_is_received_or_installed_while_a_model_is_served_or_tuned
         ("kill -9 $$\n", "The installer ended with exit code -9: ", "Run again: {line}"),
     ],
 )
-async def test_what_a_script_says_when_it_fails_is_the_error(
+async def test_the_output_of_a_failed_script_is_the_error(
     release: Release, by_script: Path, script: str, title: str, hint: str
 ) -> None:
     release.publish(content=script.encode())
@@ -123,7 +121,7 @@ async def test_what_a_script_says_when_it_fails_is_the_error(
     assert (caught.value.title, caught.value.hint) == (title, hint.format(line=got.shell_line))
 
 
-async def test_a_script_ends_with_the_wish_for_it_and_all_that_it_has_started(
+async def test_cancelling_ends_a_script_with_its_child_processes(
     release: Release, by_script: Path, tmp_path: Path
 ) -> None:
     began = tmp_path / "began"
@@ -139,7 +137,7 @@ async def test_a_script_ends_with_the_wish_for_it_and_all_that_it_has_started(
     assert left == []
 
 
-async def test_debians_package_is_left_to_the_user_to_install(tmp_path: Path) -> None:
+async def test_the_debian_package_is_left_to_the_user_to_install(tmp_path: Path) -> None:
     got = DownloadedUpdate(tmp_path / "mtp launcher_7.0.0_amd64.deb", InstallMethod.DEB, "7.0.0", "")
     assert not await install_update(got)
     assert got.shell_line == f"sudo apt install '{got.path}'"
@@ -154,7 +152,7 @@ assert asyncio.run(install_update(DownloadedUpdate(Path(sys.argv[1]), InstallMet
 """
 
 
-def test_the_installer_for_windows_is_started_and_goes_on_without_us(tmp_path: Path) -> None:
+def test_the_windows_installer_goes_on_after_this_program(tmp_path: Path) -> None:
     setup, go_on, ended = (tmp_path / name for name in ("mtp-launcher-7.0.0-setup.exe", "go-on", "ended"))
     os.mkfifo(go_on)
     os.mkfifo(ended)
@@ -171,7 +169,7 @@ async def test_an_installer_that_cannot_be_started_is_reported(tmp_path: Path) -
     assert caught.value.hint == f"Start it yourself: {tmp_path / 'none.exe'}"
 
 
-async def test_without_a_shell_that_is_reported(
+async def test_a_missing_shell_is_reported(
     release: Release, by_script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     got = await received(release)
@@ -191,7 +189,7 @@ async def test_a_release_without_a_file_for_this_computer_is_named(release: Rele
         await received(release)
 
 
-async def test_what_the_user_has_set_up_is_the_users_to_renew(release: Release, by_script: Path) -> None:
+async def test_an_installation_made_by_the_user_is_not_updated(release: Release, by_script: Path) -> None:
     (by_script / "install.sh").unlink()
     with pytest.raises(NotOffered, match="uv tool install") as caught:
         await received(release)

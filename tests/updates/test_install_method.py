@@ -19,7 +19,9 @@ from launcher.updates.install_method import InstallMethod, find_install_method
         ([], InstallMethod.SOURCE),
     ],
 )
-def test_it_is_recognised_by_what_lies_around_it(tmp_path: Path, files: list[str], expected: InstallMethod) -> None:
+def test_the_install_method_is_recognised_by_the_files_around_it(
+    tmp_path: Path, files: list[str], expected: InstallMethod
+) -> None:
     data = tmp_path / "opt" / "resources"
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -28,7 +30,7 @@ def test_it_is_recognised_by_what_lies_around_it(tmp_path: Path, files: list[str
     assert find_install_method(prefix, data, tmp_path / "dpkg") is expected
 
 
-def test_a_package_that_is_installed_beside_a_checkout_is_not_this_program(tmp_path: Path) -> None:
+def test_a_package_beside_a_checkout_is_not_this_program(tmp_path: Path) -> None:
     (tmp_path / "mtp-launcher.list").write_text("/.\n/usr\n/opt/mtp-launcher/resources\n")
     assert find_install_method(tmp_path, tmp_path / "checkout" / "resources", tmp_path) is InstallMethod.SOURCE
 

@@ -18,7 +18,7 @@ def manifest(version: str = "1.2.0", *artefacts: dict[str, Any], **more: Any) ->
     return ReleaseManifest.model_validate({"version": version, "notes": "", "artefacts": artefacts, **more})
 
 
-def test_a_platforms_file_is_found_by_the_end_of_its_name() -> None:
+def test_the_file_of_a_platform_is_found_by_the_end_of_its_name() -> None:
     result = manifest(
         "1.2.0",
         artefact("mtp-launcher-1.2.0-setup.exe", "windows-x64"),
@@ -48,7 +48,7 @@ def test_a_platforms_file_is_found_by_the_end_of_its_name() -> None:
         ("0.1.0", "0.2.0", False),
     ],
 )
-def test_versions_are_compared_by_their_numbers(one: str, other: str, *, newer: bool) -> None:
+def test_versions_are_compared_as_numbers(one: str, other: str, *, newer: bool) -> None:
     assert manifest(one).is_newer_than(other) is newer
 
 
@@ -67,14 +67,14 @@ def test_versions_are_compared_by_their_numbers(one: str, other: str, *, newer: 
         {"artefacts": [artefact("x.deb", "every/one")]},
     ],
 )
-def test_what_is_no_manifest_is_refused(wrong: dict[str, object]) -> None:
+def test_an_invalid_manifest_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         manifest(**{"version": "1.0.0", **wrong})  # type: ignore[arg-type]
 
 
-def test_what_else_a_manifest_says_is_left_out() -> None:
+def test_unknown_keys_of_a_manifest_are_ignored() -> None:
     assert manifest("1.0.0", licences={"numpy": "BSD"}).version == "1.0.0"
 
 
-def test_the_platform_is_one_that_manifests_may_name() -> None:
+def test_the_platform_has_a_name_of_the_manifest() -> None:
     assert manifest("1.0.0", artefact("x.deb", this_platform())).find_artefact(".deb", this_platform()) is not None

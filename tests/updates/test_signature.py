@@ -26,7 +26,7 @@ def statement(number: int, *keys: Maintainer) -> bytes:
     return json.dumps({"number": number, "keys": [each.public_key for each in keys]}).encode()
 
 
-def test_what_minisign_signs_is_verified_and_minisign_verifies_what_our_tests_sign(tmp_path: Path) -> None:
+def test_signatures_are_compatible_with_minisign(tmp_path: Path) -> None:
     minisign = shutil.which("minisign")
     assert minisign, "it is among the programs that ./test installs"
     file, public = tmp_path / "manifest.json", tmp_path / "minisign.pub"
@@ -44,7 +44,7 @@ def test_what_minisign_signs_is_verified_and_minisign_verifies_what_our_tests_si
     subprocess.run(verify, check=True, capture_output=True, timeout=60)
 
 
-def test_another_content_another_key_and_a_cut_or_changed_signature_are_refused() -> None:
+def test_other_content_keys_and_changed_signatures_are_refused() -> None:
     good = OURS.sign(b"content", "version 1.0")
     assert verify_signature(b"content", good, KEYS) == "version 1.0"
     with pytest.raises(SignatureWrong):
@@ -70,12 +70,12 @@ def test_another_content_another_key_and_a_cut_or_changed_signature_are_refused(
 
 
 @pytest.mark.parametrize("text", ["", "RWQ", "not base64 at all", Maintainer().public_key[:-4]])
-def test_what_is_no_key_is_refused(text: str) -> None:
+def test_an_invalid_key_is_refused(text: str) -> None:
     with pytest.raises((ValueError, IndexError)):
         PublicKey.from_text(text)
 
 
-async def test_a_manifest_that_was_changed_or_is_not_signed_is_never_used(release: Release, home: Path) -> None:
+async def test_a_changed_or_unsigned_manifest_is_never_used(release: Release, home: Path) -> None:
     manifest = release.server.folder / "manifest.json"
     signature = release.server.folder / "manifest.json.minisig"
     good = manifest.read_bytes()
@@ -92,7 +92,7 @@ async def test_a_manifest_that_was_changed_or_is_not_signed_is_never_used(releas
     assert (await check_for_update()).is_newer
 
 
-async def test_an_older_release_than_is_known_is_refused_though_it_is_signed(release: Release) -> None:
+async def test_an_older_signed_release_than_known_is_refused(release: Release) -> None:
     await check_for_update()
     release.publish("6.9.0")
     with pytest.raises(ReleaseReplayed, match=r"offers version 6\.9\.0, though version 7\.0\.0 is known"):
@@ -101,7 +101,7 @@ async def test_an_older_release_than_is_known_is_refused_though_it_is_signed(rel
     assert (await check_for_update()).manifest.version == "7.0.1"
 
 
-async def test_a_key_is_replaced_by_what_the_former_one_has_signed(release: Release) -> None:
+async def test_a_key_is_replaced_if_the_former_one_signed_it(release: Release) -> None:
     manifest = release.server.folder / "manifest.json"
     release.put_signed(manifest.name, manifest.read_bytes(), NEXT)
     with pytest.raises(UnknownSigner):
@@ -124,7 +124,7 @@ async def test_a_key_is_replaced_by_what_the_former_one_has_signed(release: Rele
         (release.server.folder / name).unlink()
 
 
-async def test_with_another_key_of_the_program_itself_what_was_kept_is_void(
+async def test_another_key_of_the_program_invalidates_stored_keys(
     release: Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = release.server.folder / "manifest.json"
@@ -140,7 +140,7 @@ async def test_with_another_key_of_the_program_itself_what_was_kept_is_void(
         (release.server.folder / name).unlink()
 
 
-async def test_a_build_without_a_key_looks_for_nothing(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_build_without_a_key_checks_nothing(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.updates.signature.RELEASE_KEY", "")
     monkeypatch.delenv(RELEASE_KEY_VARIABLE)
     with pytest.raises(ReleasesUnknown, match="no key to verify releases"):
