@@ -146,7 +146,7 @@ async def test_a_failed_check_is_reported_once_and_repeated(engine: Engine, capl
             return outcome
         raise outcome
 
-    guard.check = look  # type: ignore[method-assign]
+    guard.check_engine = look  # type: ignore[method-assign]
     assert isinstance(await guard.watch(), EngineHung)
     assert engine.codes == ["unwatched"] * 2
     assert engine.notices[0].text.endswith("OSError: no more files.")
