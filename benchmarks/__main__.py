@@ -66,7 +66,8 @@ WITHOUT_LIMITS = ("streams", "demo-speed")
 
 
 def main() -> int:
-    """Measure what the command line names, print each row when it is there, and all of them as a table."""
+    """Run the benchmarks that the command line names; print each row when it is measured, and all of them as a
+    table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed of the program itself.")
     parser.add_argument(
         "--quick", action="store_true", help="fewer repetitions, and only what has a limit (2 minutes, not 5 to 30)"
@@ -74,8 +75,8 @@ def main() -> int:
     parser.add_argument("--only", choices=BENCHMARKS, metavar="NAME", help=f"only one of {', '.join(BENCHMARKS)}")
     chosen = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed program has its bytecode: `plan` takes half as long
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background ignores it
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # as Ctrl-C: nothing is left running
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script that runs this in the background ignores SIGINT
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # no process is left running
     names = [chosen.only] if chosen.only else list(BENCHMARKS)
     if chosen.quick and not chosen.only:
         names = [name for name in names if name not in WITHOUT_LIMITS]

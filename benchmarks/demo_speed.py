@@ -1,4 +1,4 @@
-"""Measures the demo model: the ground of what presets/demo.toml says of threads and of MTP."""
+"""Measures the demo model, for the statements of presets/demo.toml about threads and MTP."""
 
 import asyncio
 from dataclasses import replace
@@ -15,7 +15,7 @@ _TOKENS = 400
 
 
 def run(*, quick: bool) -> list[Row]:
-    """Serve it with MTP on and off, and on one thread and two."""
+    """Serve the demo model with MTP on and off, and with one and two threads."""
     replies = 5 if quick else 20
     options = make_unresolved_options(DEMO, lambda path: ServeOptions(model=path))
     kinds = (

@@ -10,7 +10,7 @@ from launcher.base.units import process_age_s
 
 
 class EmptyWindow(QWidget):
-    """Tells its first paint, and ends with it."""
+    """Prints the time of its first paint, then ends the process."""
 
     _painted = False
 

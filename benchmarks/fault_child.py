@@ -63,7 +63,7 @@ class Crashes(QObject):
         return False
 
     def _again(self) -> None:
-        """Wait for the restart, and then ask for what is served already: that begins a new row of crashes."""
+        """Wait for the restart, then start the same model again, which resets the count of crashes."""
         if self._window.controller.inputs.status.state in (ServerState.READY, ServerState.FAILED):
             self._window.controller.start()
         else:
@@ -86,7 +86,7 @@ def _engine_pid() -> int | None:
 
 
 def _fake(lines: int) -> ServeOptions:
-    """Serve with the fake llama-server, which prints so many lines after its first reply."""
+    """Serve with the fake llama-server, which prints that many lines after its first reply."""
     from launcher.engine.demo import unpack_demo_model
     from launcher.engine.serve_options import ServeOptions
 
@@ -106,7 +106,7 @@ def _serve(window: Window, options: ServeOptions) -> None:
 
 
 def _flood(window: Window, seconds: float) -> None:
-    """The log is open, as it is for a user who looks for what is wrong."""
+    """Show the log page during the flood, as a user does who looks for an error."""
     window.show_page("logs")
     stalls = Stalls()
     lines: list[int] = []

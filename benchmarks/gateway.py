@@ -41,7 +41,7 @@ _TRIES = 5
 
 
 def run(*, quick: bool) -> Iterator[Row]:
-    """Stream through the gateway and past it, serve with it and without, and restart the demo under a stream."""
+    """Stream with and without the gateway, serve with and without it, and restart the demo's engine during a stream."""
     with tempfile.TemporaryDirectory(prefix="mtp-benchmark-") as folder:
         program = Path(folder, "llama-server")
         engine = shlex.join([sys.executable, str(ROOT / "benchmarks" / "steady_engine.py")])
@@ -60,7 +60,7 @@ def run(*, quick: bool) -> Iterator[Row]:
 
 @dataclass(slots=True)
 class _Served:
-    """A server as its ready line tells, with the processes of the launcher, its engine left out."""
+    """A server from its ready line, with the processes of the launcher without the engine."""
 
     url: str
     api_key: str
@@ -72,12 +72,12 @@ class _Served:
         return sum(time.clock_gettime(~process.pid << 3 | _PROCESSOR_TIME) for process in self.processes)
 
     def memory_mb(self) -> float:
-        """Return the launcher's resident memory that it shares with no other process."""
+        """Return the bytes of resident memory that only the launcher uses."""
         return sum(process.memory_full_info().uss for process in self.processes) / 1e6
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the gateway."""
+        """The host and port of the gateway."""
         parts = urlsplit(self.url)
         return str(parts.hostname), int(parts.port or 0)
 
@@ -189,7 +189,7 @@ def _stream(address: tuple[str, int], api_key: str, tokens: int, rate: float) ->
 
 
 def _idle_share(server: _Served, seconds: float) -> float:
-    """Return the launcher's share of a core while nobody asks; its monitor samples then, too."""
+    """Return the launcher's share of a core in percent without requests; its monitor samples then, too."""
     before = server.processor_s()
     time.sleep(seconds)
     return (server.processor_s() - before) / seconds

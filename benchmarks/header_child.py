@@ -11,7 +11,8 @@ from pathlib import Path
 
 
 def reader(whose: str) -> Callable[[Path], object]:
-    """Return the reader, and load nothing of the other: what its import has freed would hide what is used."""
+    """Return the function that reads a header. The other one is not imported: memory that its import freed would be
+    reused, and the peak would look too small."""
     if whose == "package":
         from gguf import GGUFReader
 
@@ -22,10 +23,10 @@ def reader(whose: str) -> Callable[[Path], object]:
 
 
 def peak_kib() -> int:
-    """Return the most memory that this program has held (getrusage would tell the starting process's before it)."""
+    """Return the peak memory of this process in KiB. getrusage would include that of the process that started it."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text("ascii"))
     if found is None:
-        raise OSError("this kernel does not tell VmHWM")
+        raise OSError("this kernel does not report VmHWM")
     return int(found[1])
 
 

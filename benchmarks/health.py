@@ -1,4 +1,4 @@
-"""Measures one look of the detectors, while they have a full history and each has something to do."""
+"""Measures one check of all detectors, with a full history and with data for each of them."""
 
 import os
 import tempfile
@@ -23,7 +23,7 @@ _LIMIT = 0.063
 
 
 def run(*, quick: bool) -> list[Row]:
-    """Look again and again, faster than the clock says: only the processor's time counts."""
+    """Run the detectors repeatedly with a simulated clock; only processor time is measured."""
     bare, shares = Interpreter(), []
     for _ in range(3 if quick else 10):
         bare.start(3)

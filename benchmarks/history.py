@@ -1,4 +1,5 @@
-"""Measures ten thousand stored runs: found, read, and put into figures, intervals and comparisons."""
+"""Measures how long ten thousand stored runs take to be found, read, and turned into figures, intervals and
+comparisons."""
 
 import random
 import time
@@ -18,7 +19,7 @@ _PROMPTS = ("code", "prose", "reasoning", "extraction", "turns")
 
 
 def run(*, quick: bool) -> list[Row]:
-    """Store the runs of tunes of six draft lengths, then analyse all of them as often as asked."""
+    """Store the runs of tunes of six draft lengths, then analyse all of them that many times."""
     began_s = time.perf_counter()
     with History() as history:
         for number in range(_SESSIONS):
@@ -66,7 +67,7 @@ def _store(history: History, number: int) -> None:
 
 
 def _analyse() -> tuple[float, float]:
-    """Return the seconds of everything, and those of the list."""
+    """Return the seconds of the whole analysis, and those of the list alone."""
     began_s = time.perf_counter()
     with History() as history:
         found = history.find_sessions()

@@ -1,4 +1,4 @@
-"""Measures the supervision of a server that nobody asks, beside a process that wakes as often and does nothing."""
+"""Measures the supervision of an idle server, beside a process that wakes as often and does nothing."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ _ENDS_S = 20.0
 
 
 def run(*, quick: bool) -> Iterator[Row]:
-    """Serve the demo by the command and leave it alone; its engine and its keeper are counted apart."""
+    """Serve the demo by the command without requests; engine and keeper are counted separately."""
     rounds, seconds = (1, 8.0) if quick else (5, 30.0)
     serve = [*command(), "serve", "--model", "demo", "--json"]
     shares = _measured(serve, rounds, seconds)
@@ -62,7 +62,8 @@ def _keeper_and_engine(launcher: psutil.Process) -> tuple[psutil.Process, psutil
 
 
 def _shares(processes: list[psutil.Process], rate: float, seconds: float) -> list[float]:
-    """Return what each takes of a core in percent, and a process beside them that wakes `rate` times a second."""
+    """Return the share of a core in percent of each process, and of one beside them that wakes `rate` times a
+    second."""
     waker = Waker(rate, seconds)
     before, began_s = [sum(each.cpu_times()[:2]) for each in processes], time.perf_counter()
     beside = waker.end()

@@ -1,4 +1,4 @@
-"""Measures the window in a flood of 50,000 log lines a second, its log open."""
+"""Measures the window with its log page open, while the engine prints 50,000 lines a second."""
 
 import statistics
 
@@ -11,7 +11,7 @@ _CPU_LIMIT, _STALL_LIMIT, _LEAST_RATE = 38, 6.3, 45_000.0
 
 
 def run(*, quick: bool) -> list[Row]:
-    """Offscreen, each flood beside an empty Qt loop that meets the same noise."""
+    """Run each flood offscreen, beside an empty Qt loop that is disturbed by the same noise."""
     rounds, seconds = (1, 3) if quick else (3, 10)
     bare, pairs = Interpreter(), []
     for _ in range(rounds):

@@ -17,7 +17,7 @@ def summary(values: Sequence[float], unit: str, digits: int) -> str:
 
 
 def process_seconds(command: Sequence[str]) -> float:
-    """Run a command that prints little, and return its seconds from start to end as seen from outside."""
+    """Run a command that prints little, and return the seconds from its start to its end."""
     began_s = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began_s
@@ -36,7 +36,8 @@ def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> 
     """Return the typical ratio of pairs: the Hodges-Lehmann estimate over the logarithms.
 
     That is the median of all pairwise means (Walsh averages), with the interval that belongs to it by Wilcoxon's
-    signed-rank test. It assumes of the noise only that it is as likely to favour either side of a pair, so one
+    signed-rank test. The only assumption about noise is that it favours either side of a pair with equal probability,
+    so one
     disturbed run counts as one run, however large the disturbance.
     """
     logs = [math.log(above / below) for above, below in zip(numerators, denominators, strict=True)]

@@ -1,4 +1,4 @@
-"""Measures the server's own tokens/s with the monitor against without, in pairs."""
+"""Measures the server's tokens/s with and without the monitor, in pairs of replies."""
 
 import asyncio
 import random
@@ -15,19 +15,20 @@ from launcher.app.session import ServerSession
 _LEAST_RATIO = 0.99
 _DRAFT = 2
 _TOKENS = 125
-"""Half a second. On a busy machine a pair of longer replies differs no less, so more pairs tell more."""
+"""Tokens of half a second. Pairs of longer replies differ as much on a busy machine, so more pairs are more precise."""
 _LEAST_PAIRS, _MOST_PAIRS, _QUICK_PAIRS = 120, 1_500, 6
 _STEP_PAIRS = 60
 _WIDTH = 0.005
-"""Pairs are added until the interval is this narrow on both sides. Fixed beforehand: only the width ends the
-run, never where the interval lies, and no pair is left out."""
+"""Pairs are added until the interval is this narrow on both sides. This is fixed beforehand: only the width ends the
+run, never the place of the interval, and no pair is left out."""
 
 
 def run(*, quick: bool) -> list[Row]:
-    """Ask one server for the same reply again and again, the monitor on and off in random order within a pair."""
+    """Request the same reply from one server repeatedly, with the monitor on and off in random order within each
+    pair."""
     on, off = asyncio.run(_measure(_QUICK_PAIRS if quick else _MOST_PAIRS))
     ratio = paired_ratio(on, off)
-    end, judged = ("upper", ratio.upper) if quick else ("lower", ratio.lower)  # so few pairs can only refute it
+    end, judged = ("upper", ratio.upper) if quick else ("lower", ratio.lower)  # few pairs can only refute
     return [
         Row(
             "the server's tokens/s with the monitor over without (10 samples a second, /metrics in every reply)",

@@ -16,7 +16,7 @@ _WARM_UP_TOKENS = 400
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """What a piece of work took: seconds, and the processor seconds of this process (its children not)."""
+    """Duration of a piece of work: seconds, and processor seconds of this process without its children."""
 
     wall_s: float
     cpu_s: float
@@ -33,7 +33,7 @@ async def _use(work: Awaitable[object]) -> _Use:
 
 
 async def measure(model: Path, draft: int, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Stream for `seconds` a round, then, unless there is one round only, sit idle for as long as one."""
+    """Stream for `seconds` a round, then, if there are several rounds, stay idle for as long as one round."""
     found: dict[str, list[float]] = {"tokens_per_second": [], "cpu_percent": [], "samples_per_second": []}
     async with serve(slow_options(model, draft)) as session:
         warm_up = await _use(session.send_request(request(_WARM_UP_TOKENS)))

@@ -5,7 +5,7 @@ each after that, and what the window takes in `SECONDS` while the demo is served
 each beside a process that wakes as often and does nothing, and `SETTLE` seconds after it became so. One JSON object,
 on its last line.
 """
-# ruff: noqa: SLF001 -- it stands where the program itself does these steps
+# ruff: noqa: SLF001 -- it does the steps that the program does itself
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class Course:
-    """What is done with one window."""
+    """The steps that are done with one window."""
 
     def __init__(self, window: Window, rounds: int, settle_s: float, seconds: float) -> None:
         self._window, self._rounds, self._settle_s, self._seconds = window, rounds, settle_s, seconds
         self._told: dict[str, object] = {"painted_s": process_age_s()}
 
     def begin(self) -> None:
-        """Wait for Start's plans; the first event after them finds a page that can be used."""
+        """Wait for the plans of the Start page; the page can be used at the next event."""
         flow = self._window.page("start").flow
         flow.planned.connect(lambda _: QTimer.singleShot(0, self._window, self._go_on))
 
@@ -63,7 +63,7 @@ class Course:
         return times
 
     def _show(self, name: str) -> float:
-        """Show a page and return the milliseconds until it is painted and has heard of it."""
+        """Show a page and return the milliseconds until it is painted and `on_shown` was called."""
         window, loop = self._window, QEventLoop()
         if window.page_name == name:
             return 0.0
@@ -88,7 +88,7 @@ class Course:
     def _count(self, name: str, then: Callable[[], object]) -> None:
         def counted(percent: float, waker: float) -> None:
             self._told[name] = (percent, waker)
-            QTimer.singleShot(0, self._window, then)  # which replaces what counted
+            QTimer.singleShot(0, self._window, then)  # which replaces the function that counted
 
         self._rest = Rest(self._settle_s, self._seconds, counted)
 
@@ -98,7 +98,7 @@ class Course:
 
 
 def main() -> None:
-    """Open the window and run the course in it."""
+    """Open the window and do all steps in it."""
     rounds, settle_s, seconds = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
     end_with_parent()
     painted = application._on_first_paint

@@ -12,11 +12,12 @@ from benchmarks.workplace import ROOT, command
 _GPU_GIB = (8, 10, 12, 16, 20, 24, 32, 40, 48, 80)
 _LIMIT, _COMMAND_LIMIT = 7.5, 50
 _MODELS = 40
-"""Models that the limit is for. Others are counted in proportion, so that a model more is no slower program."""
+"""The number of models that the limit is for. The time is scaled to it, so that another model in the catalogue does not
+count as a slower program."""
 
 
 def run(*, quick: bool) -> Iterator[Row]:
-    """Plan for each size of GPU in turn, then again with what was kept, then run the command for this machine."""
+    """Plan for each size of GPU in turn, then again with the cached files, then run the command for this machine."""
     first_ms = [_plan(gib)[1] for gib in _GPU_GIB]
     bare, read_ms, plan_ms, models = Interpreter(), [], [], 0
     for _ in range(1 if quick else 4):

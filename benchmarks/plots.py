@@ -14,7 +14,7 @@ _REPAINT_LIMIT, _PAN_LIMIT, _KEEP_LIMIT = 1.4, 3, 0.127
 
 
 def run(*, quick: bool) -> list[Row]:
-    """Offscreen, at the size that the plots have in a window of 1440 x 900."""
+    """Measure offscreen, at the size that the plots have in a window of 1440 x 900 pixels."""
     bare, result = Interpreter(), []
     for _ in range(1 if quick else 5):
         bare.start(5)

@@ -1,6 +1,6 @@
 """The plots with an hour of samples, measured from inside: `ROUNDS`. Prints one line of JSON.
 
-In turn with their frames a bare pyqtgraph window is painted, with one curve of as many points and no settings of ours.
+A bare pyqtgraph window with one curve of as many points and default settings is painted in turn with them.
 """
 
 import json
@@ -117,7 +117,7 @@ def main() -> None:
 def _frame(panel: PlotPanel, change: Callable[[], object], *, draws: bool = True) -> float:
     """Return the milliseconds of one change, of drawing all plots, and of painting them now.
 
-    What is left over from the frame before has had its turn by then.
+    Work that is left over from the frame before has been done by then.
     """
     QApplication.processEvents()
     spent_s = time.thread_time()
@@ -143,7 +143,7 @@ def _spin(milliseconds: int) -> None:
 
 
 def _hour() -> Iterator[MonitorSnapshot]:
-    """An hour of a GPU at work, with noise in all series, so that nothing is cheap to draw."""
+    """Return an hour of samples of a busy GPU, with noise in all series, so that no series is cheap to draw."""
     noise = random.Random(1)
     start_s = time.monotonic() - _HOUR / 10
     for n in range(_HOUR):

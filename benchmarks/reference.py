@@ -22,14 +22,14 @@ _SECONDS = {"s": 1.0, "ms": 1e-3}
 
 
 class Interpreter:
-    """An empty interpreter, `python -c pass`, started again and again: its seconds from outside, and of processor."""
+    """Starts an empty interpreter, `python -c pass`, repeatedly, and collects its wall and processor seconds."""
 
     def __init__(self) -> None:
         self.wall_s: list[float] = []
         self.cpu_s: list[float] = []
 
     def start(self, times: int = 1) -> None:
-        """Start it, in turn with what is measured."""
+        """Start the interpreter `times` times. Call this in turn with the measured work."""
         for _ in range(times):
             before, began_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
             subprocess.run([sys.executable, "-c", "pass"], check=True)
@@ -100,7 +100,7 @@ def paint_empty_window() -> float:
 
 
 class Waker:
-    """A process that wakes so many times a second for so long, and does nothing."""
+    """A process that wakes `rate` times a second for `seconds`, and does nothing."""
 
     def __init__(self, rate: float, seconds: float) -> None:
         words = [sys.executable, "-m", "benchmarks.waker_child", str(rate), str(seconds)]
@@ -113,7 +113,8 @@ class Waker:
 
 
 def count_wakes(pid: int | None = None) -> int:
-    """Return how often a process's threads have waited and then woken: this process's without `pid`."""
+    """Return how often the threads of a process (this one by default) have waited and woken: their voluntary context
+    switches."""
     return sum(_voluntary(path) for path in Path(f"/proc/{pid or os.getpid()}/task").glob("*/status"))
 
 

@@ -1,4 +1,4 @@
-"""Rows that benchmarks return, and the table that they end in."""
+"""The rows that benchmarks return, and the table of all rows."""
 
 import os
 import platform

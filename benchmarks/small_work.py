@@ -1,4 +1,4 @@
-"""Measures what is done so often, or at so bad a moment, that it must take next to nothing."""
+"""Measures small pieces of work that are done often, or while the user waits, so that they must be very fast."""
 
 import json
 import statistics
@@ -15,7 +15,7 @@ _MOVE_LIMIT, _FIRST_LIMIT, _AGAIN_LIMIT, _KEPT_LIMIT = 0.63, 7.6, 3.8, 0.63
 
 
 def run(*, quick: bool) -> list[Row]:
-    """Measure in processes of their own, where nothing is kept yet."""
+    """Measure in new processes, whose caches are empty."""
     bare, result = Interpreter(), []
     for _ in range(2 if quick else 10):
         bare.start(3)

@@ -1,4 +1,4 @@
-"""Times small work once, in a process where nothing is kept: prints milliseconds as one JSON object."""
+"""Times small pieces of work once, in a process with empty caches: prints milliseconds as one JSON object."""
 
 import json
 import time
@@ -21,9 +21,8 @@ def _ms(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Read the machine six times, move three sliders over their ranges, read what is kept of a header.
-
-    Before sliders move, the window's core previews what runs, then each value of each slider.
+    """Read the machine six times, move three sliders over their ranges, read the stored summary of a header. Before
+    sliders move, the core previews the running server, then each value of each slider.
     """
     machine_ms = [_ms(read_machine) for _ in range(6)]
     previewer = Previewer(described())

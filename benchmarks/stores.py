@@ -1,4 +1,4 @@
-"""Lists the models of a user whom Ollama and LM Studio left 500 of, each time in a new process."""
+"""Lists 500 models of Ollama and LM Studio, each time in a new process."""
 
 import json
 import os
@@ -19,7 +19,7 @@ _LIMIT = 37
 
 
 def run(*, quick: bool) -> Iterator[Row]:
-    """Make the stores, and list them: first the headers are read and kept, then they are known."""
+    """Create the stores and list their models: the first time headers are read, later their summaries."""
     bare, known = Interpreter(), []
     with tempfile.TemporaryDirectory(prefix="mtp-benchmark-", dir=os.environ["MTP_LAUNCHER_HOME"]) as folder:
         _make_stores(Path(folder))

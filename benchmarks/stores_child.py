@@ -11,7 +11,7 @@ from launcher.models.library import list_library
 
 
 def main() -> None:
-    """List them once."""
+    """List the models once."""
     catalogue = load_catalogue()
     began_s = time.perf_counter()
     library = list_library(catalogue)

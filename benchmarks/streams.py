@@ -38,7 +38,7 @@ def _rows(what: str, rounds: list["_Round"]) -> list[Row]:
 
 
 class _Round:
-    """What one round of replies came to."""
+    """The result of one round of replies."""
 
     def __init__(self, replies: list[Reply], seconds: float) -> None:
         timed = [reply.timings for reply in replies if reply.timings is not None]

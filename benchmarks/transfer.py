@@ -40,7 +40,7 @@ class Run:
 
 
 def run(*, quick: bool) -> Iterator[Row]:
-    """Make the file, serve it, and fetch it in turn."""
+    """Create the file, serve it, and download it in each way in turn."""
     size, limited_size = (_QUICK_SIZE, _QUICK_LIMITED_SIZE) if quick else (_SIZE, _LIMITED_SIZE)
     with tempfile.TemporaryDirectory(prefix="mtp-benchmark-") as name:
         folder = Path(name)
@@ -64,7 +64,7 @@ def run(*, quick: bool) -> Iterator[Row]:
         summary([megabytes / each.seconds for each in together], "MB/s", 0),
         f"one connection: {statistics.median(megabytes / each.seconds for each in alone):.0f} MB/s",
         summary(gain, "times", 1),
-        "-" if quick else ">= 3 times",  # so short a download ends before the connections are doubled thrice
+        "-" if quick else ">= 3 times",  # too short to reach all connections
         None if quick else min(gain) >= 3,
     )
 
@@ -104,7 +104,7 @@ def _ratio(others: Sequence[Run], ours: Sequence[Run]) -> Interval:
 
 
 def _round(url: str, folder: Path, size: int, sha256: str, peer: Path | None) -> dict[str, Run]:
-    """Fetch it in each way, each to a new file, none while another's is still being written to the disk."""
+    """Download the file in each way to a new file, never while an earlier one is still being written to the disk."""
     runs = {
         "ours": _ours(url, folder / "ours", size, sha256, 8),
         "curl and openssl": _timed(
@@ -164,7 +164,7 @@ def _server(path: Path, rate: int | None = None) -> Iterator[str]:
 
 
 def _peer() -> Path:
-    """Return a Python that has huggingface_hub; made once, then cached."""
+    """Return the path of a Python with huggingface_hub; its environment is created once and reused."""
     python = _PEER_FOLDER / "bin" / "python"
     if not python.exists():
         print(f"Installing {_PEER} into {_PEER_FOLDER} ...", file=sys.stderr, flush=True)

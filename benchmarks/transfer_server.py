@@ -1,7 +1,7 @@
 """A fast file server for loopback: `python -m benchmarks.transfer_server FILE [BYTES_PER_SECOND]`.
 
-It prints its address, answers HEAD and GET, whole or by one range, and sends by sendfile in a process of its own for
-each connection, at most at that rate per connection. It ends with its standard input.
+It prints its address, answers HEAD and GET, with or without one range, and sends by sendfile in one process per
+connection, at most at that rate each. It ends with its standard input.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ def serve(connection: socket.socket, path: Path, etag: str, rate: float | None) 
                 f'ETag: "{etag}"',
                 "Accept-Ranges: bytes",
             ]
-            received.append(f"X-Repo-Commit: {'0' * 40}")  # so that huggingface_hub takes it for a hub
+            received.append(f"X-Repo-Commit: {'0' * 40}")  # huggingface_hub accepts only servers with this header
             if status.startswith("206"):
                 received.append(f"Content-Range: bytes {begin}-{end - 1}/{size}")
             connection.sendall("\r\n".join([*received, "Content-Type: application/octet-stream", "", ""]).encode())

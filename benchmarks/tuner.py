@@ -18,7 +18,7 @@ _TEN_MINUTES_S, _HOUR_S = 600.0, 3_600.0
 
 
 def run(*, quick: bool) -> Iterator[Row]:
-    """Tune machines of all kinds with a default's time and grid, and with an hour and the large grid."""
+    """Tune machines of all kinds with the default budget and grid, and with an hour and the large grid."""
     for name, small, budget_s in (
         ("ten minutes, small grid", True, _TEN_MINUTES_S),
         ("an hour, large grid", False, _HOUR_S),
@@ -35,7 +35,8 @@ def run(*, quick: bool) -> Iterator[Row]:
 
 
 def _tune(machine: Machine, budget_s: float) -> tuple[float, list[float]]:
-    """Return the percentage of the virtual time that the tune computes, and milliseconds between trials."""
+    """Return the share of the simulated time that the tuner itself computes in percent, and its milliseconds between
+    trials."""
     bench, waits, ended_s = SimulatedBench(machine, seed=1), [0.0], time.process_time()
 
     def listen(event: TuneEvent) -> None:

@@ -11,9 +11,9 @@ _LIMIT = 30
 
 
 def run(*, quick: bool) -> Iterator[Row]:
-    """Run both in turn."""
+    """Run the command and an empty interpreter in turn."""
     ours, seconds, bare = [*command(), "--version"], [], Interpreter()
-    process_seconds(ours)  # the first reads files
+    process_seconds(ours)  # the first run reads files from the disk
     for _ in range(10 if quick else 40):
         seconds.append(process_seconds(ours))
         bare.start()

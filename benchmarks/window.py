@@ -20,7 +20,7 @@ _LEAST_RATE = 200.0
 
 
 def run(*, quick: bool) -> Iterator[Row]:
-    """Measure offscreen, each stream beside an empty Qt loop that meets the same noise."""
+    """Measure offscreen, each stream beside an empty Qt loop that is disturbed by the same noise."""
     paints = [(_painted(), paint_empty_window()) for _ in range(3 if quick else 15)]
     painted, empty_painted = zip(*paints, strict=True)
     what, name = "from the command to the window's first paint", "an empty PySide6 window"
@@ -62,7 +62,7 @@ def run(*, quick: bool) -> Iterator[Row]:
 
 
 def _painted() -> float:
-    """Return the seconds from the start of the process to the first paint, as the program tells them."""
+    """Return the seconds from the start of the process to the first paint, as the program reports them."""
     with tempfile.TemporaryDirectory() as folder:
         painted = subprocess.run(
             [*command(), "gui", "--screenshot", str(Path(folder) / "window.png")],
@@ -76,6 +76,6 @@ def _painted() -> float:
 def _beside_an_empty_loop(seconds: float) -> tuple[dict[str, float], dict[str, float]]:
     with (
         child("window_child", "stream", str(slow_model()), str(seconds)) as stream,
-        child("window_child", "empty", str(2 * seconds + 3)) as empty,  # as long as both parts of the other
+        child("window_child", "empty", str(2 * seconds + 3)) as empty,  # as long as both parts of `stream` together
     ):
         return read_result(stream, 2 * seconds), read_result(empty, 2 * seconds + 3)

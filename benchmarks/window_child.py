@@ -1,4 +1,4 @@
-"""A process with a Qt loop whose stalls are watched: `stream MODEL SECONDS` or `empty SECONDS`.
+"""A process with a Qt loop whose stalls are measured: `stream MODEL SECONDS` or `empty SECONDS`.
 
 `stream` opens the window, leaves it alone for some seconds, then serves the model and asks it one question after
 another; `empty` is a Qt loop with nothing in it, to be run beside the other on the same noisy machine. Prints one JSON
@@ -54,9 +54,11 @@ class Stalls(QObject):
 
 
 class Rest(QObject):
-    """Counts this process's own processor time at rest, beside a process that wakes as often and does nothing.
+    """Counts the processor time of this process while it is idle, beside a process that wakes as often and does
+    nothing.
 
-    `counted` gets both shares of a core in percent. Its wakes are counted in the second half of the time to settle.
+    `counted` gets both shares of a core in percent. The number of wakes is counted in the second half of the time to
+    settle.
     """
 
     def __init__(self, settle_s: float, seconds: float, counted: Callable[[float, float], object]) -> None:
@@ -112,7 +114,8 @@ def main() -> None:
 
 
 def _stream(window: Window, model: Path, tokens: list[float]) -> None:
-    """Serve `model` on one thread and ask without a pause; `tokens` gets the size of each reply."""
+    """Serve `model` on one thread and send requests without a pause; `tokens` collects the token count of each
+    reply."""
     from benchmarks.workplace import slow_options
     from launcher.app.start_settings import ResolvedStart
     from launcher.engine.server.client import ChatRequest

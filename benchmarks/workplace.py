@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 _GENERATOR = "tools.demo_model"
 _CONTEXT = 8_192
 _CACHE = cache_dir() / "benchmarks"
-"""Of the user, not of the home that a benchmark runs in."""
+"""The cache folder of the user, not of the home that a benchmark runs in."""
 
 
 def command() -> list[str]:
@@ -32,7 +32,7 @@ def command() -> list[str]:
 
 @contextmanager
 def child(module: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    """Run `benchmarks.MODULE` offscreen for as long as the block lasts; it ends with us, too: see `end_with_parent`."""
+    """Run `benchmarks.MODULE` offscreen while the block runs. It also ends with this process: see `end_with_parent`."""
     words = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
     environment = os.environ | {"QT_QPA_PLATFORM": "offscreen"}
     pipe = subprocess.PIPE
@@ -45,7 +45,7 @@ def child(module: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 def read_result(process: "subprocess.Popen[str]", seconds: float) -> dict[str, Any]:
-    """Return the JSON object that a child prints in the end, which is to be after some `seconds`."""
+    """Return the JSON object that a child prints at its end, which is expected after about `seconds`."""
     try:
         process.wait(60 + 2 * seconds)  # its output is one short line, and its input stays open until then
     except subprocess.TimeoutExpired:
@@ -71,7 +71,7 @@ def end_with_parent() -> None:
 
 @contextmanager
 def own_home() -> Iterator[None]:
-    """Let everything the program writes go to a folder that is deleted afterwards."""
+    """Have the program write all its files into a folder that is deleted afterwards."""
     before = os.environ.get(HOME_VARIABLE)
     with tempfile.TemporaryDirectory(prefix="mtp-benchmark-", ignore_cleanup_errors=True) as folder:
         os.environ[HOME_VARIABLE] = folder
@@ -85,9 +85,10 @@ def own_home() -> Iterator[None]:
 
 
 def slow_model() -> Path:
-    """Return the demo model with dead weight, which streams at the rate of a real one; made once, then cached.
+    """Return the demo model with extra blocks that do nothing, so that it streams at the rate of a real one; built once
+    and reused.
 
-    One group of dead blocks gave 250 tokens/s on one thread where two gave 165, too few for the limit at 200.
+    One group of such blocks gave 250 tokens/s on one thread where two gave 165, too few for the limit at 200.
     """
     folder = ROOT / Path(*_GENERATOR.split("."))
     sources = sorted(path for path in folder.iterdir() if path.is_file())
@@ -112,7 +113,7 @@ def slow_options(model: Path, draft: int) -> ServeOptions:
 
 
 def request(tokens: int) -> ChatRequest:
-    """Ask for exactly `tokens` tokens, the same ones each time."""
+    """Return a request for exactly `tokens` tokens, the same ones each time."""
     return ChatRequest(
         [{"role": "user", "content": "What is MTP?"}],
         max_tokens=tokens,

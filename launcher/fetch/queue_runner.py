@@ -74,7 +74,7 @@ class QueueReordered:
 
 @dataclass(frozen=True, slots=True)
 class QueueHeld:
-    """The queue is held, so that no job starts until one is resumed; or released, if `reason` is None."""
+    """The queue is held: no job starts until the user resumes one. With `reason` None the hold has ended."""
 
     reason: JobFailure | None
 
@@ -205,7 +205,8 @@ class _RunningJob:
 
 @dataclass(frozen=True, slots=True)
 class _RoundResult:
-    """The jobs as stored at the end of one round, damage that was found in the file, and the file's stamp before it."""
+    """The jobs as stored at the end of one round, damage that was found in the file, and the file's stamp before the
+    round."""
 
     jobs: JobList
     damage: tuple[QueueDamage, ...]

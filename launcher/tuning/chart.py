@@ -34,7 +34,8 @@ class ChartPoint:
 
 
 def make_point(x: float, y: float, low: float | None, high: float | None) -> ChartPoint:
-    """Return a measured point, without an interval that is wider than the value: too few runs, as tables say."""
+    """Return a measured point. An interval that is wider than the value is left out, because there were too few
+    runs."""
     if low is None or high is None or high - low > y:
         return ChartPoint(x, y)
     return ChartPoint(x, y, low, high)
@@ -245,7 +246,7 @@ def _group_by_other_settings(report: Report) -> list[tuple[str, list[Row]]]:
 
 
 def _group_by_workload(session: Session) -> list[tuple[str, list[Row]]]:
-    """Return the rows of each of several workloads of a tune, with the other settings that most runs have."""
+    """Return for each workload of a tune its rows with the most measured settings, apart from the draft length."""
     lines = []
     for each in session.result.get("workloads") or ():
         name = str(each["workload"])
@@ -288,7 +289,7 @@ def _figure_of(runs: Sequence[Run], name: str) -> Figure | None:
 
 
 def _time_panels(session: Session) -> _Panels:
-    """Return the panels of a sustained load: speed, temperature and power over its minutes."""
+    """Return the panels of an endurance test: speed, temperature and power over time."""
     if tasks := session.result.get("tasks"):
         return _task_panels(tasks)
     runs = [run for run in session.runs if run.is_counted]

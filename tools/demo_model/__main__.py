@@ -25,7 +25,7 @@ SLOW_EXPERTS, SLOW_EXPERT_WIDTH = 2, 1024
 
 @dataclass(frozen=True)
 class Recipe:
-    """Files that decide the content of the model beside the corpus."""
+    """Parameters that decide the content of the model, besides the corpus."""
 
     shape: Shape = field(default_factory=Shape)
     steps: int = 300
@@ -35,7 +35,7 @@ class Recipe:
 
 
 def build(path: Path, recipe: Recipe) -> str:
-    """Write the model to `path` and say in one line how well it learned."""
+    """Write the model to `path` and return one line on how well it learned."""
     corpus = read_corpus()
     tokenizer = Tokenizer.train(vocabulary_texts(corpus), SPECIAL_TOKENS)
     rows = write.vocabulary_rows(tokenizer)
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.demo_model", description=__doc__)
     parser.add_argument("--out", type=Path, help="write this GGUF instead of the shipped resource")
     parser.add_argument("--no-mtp", action="store_true", help="leave out the draft head")
-    parser.add_argument("--slow", type=int, default=0, metavar="N", help="add N groups of four wide dead blocks")
+    parser.add_argument("--slow", type=int, default=0, metavar="N", help="add N groups of four idle blocks")
     parser.add_argument("--draft-noise", type=float, default=0.0, metavar="X", help="make the head worse (try 0.5)")
     parser.add_argument("--steps", type=int, default=Recipe.steps, help="steps of the fit (default %(default)s)")
     chosen = parser.parse_args(arguments)

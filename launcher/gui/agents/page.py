@@ -143,7 +143,7 @@ class AgentsPage(QWidget):
         self._pair.setDirection(QBoxLayout.Direction.LeftToRight if beside else QBoxLayout.Direction.TopToBottom)
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
-        """Return the size that is needed without the list, which goes where there is little room.
+        """Return the size that is needed without the list, which is hidden in a narrow window.
 
         Cards below the verdict scroll.
         """
@@ -216,7 +216,7 @@ class AgentsPage(QWidget):
 
 
 def _copy_made(make: Callable[[], str], _checked: bool = False) -> None:
-    """Copy a text that is made now."""
+    """Copy the text that `make` returns."""
     QGuiApplication.clipboard().setText(make())
 
 
