@@ -6,7 +6,7 @@ import os
 
 from tests.forked import OWN_HOME
 
-# Read with numpy and by the built-in engine, whose threads wait for one another without sleeping: with as many programs
+# For numpy and the built-in engine. Threads of the engine wait for each other without sleeping: with as many programs
 # as processors, a reply of the demo takes ten times as long with two threads as with one.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_THREAD_LIMIT", "1")
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # A test run in the background of a script inherits SIGINT as ignored, and so would every program that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("steady", deadline=None)  # how fast this machine is just now is not what is tested
+settings.register_profile("steady", deadline=None)  # tests do not depend on the speed of the machine
 settings.load_profile("steady")
 remember_answers()
 
@@ -53,7 +53,7 @@ _NUMBERS = itertools.count()
 FAKES = Path(__file__).parent / "fakes"
 QUICK_ROOMS = ("base", "conversations", "export", "fetch", "machine", "updates")
 _GARBAGE_LIMIT = 100_000
-"""Objects that may wait for a collection."""
+"""Number of objects that may wait for a garbage collection."""
 BUILT_IN = Path(__file__).parents[1] / "launcher" / "engine" / "builtin.py"
 
 
@@ -63,10 +63,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the translations of this tree, once for all workers; have programs end with their terminal."""
+    """Compile the translations of this tree, once for all workers; make programs end with their terminal."""
     if sys.platform != "win32":
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, by all that tests start, too
-    # An installed program brings its own, and has no Babel (.ci/windows-setup runs tests against one).
+        signal.signal(
+            signal.SIGHUP, signal.SIG_DFL
+        )  # under nohup, SIGHUP is ignored, also by all programs that tests start
+    # An installed program has compiled translations, and no Babel (.ci/windows-setup runs tests against one).
     if not hasattr(config, "workerinput") and importlib.util.find_spec("babel"):
         from tools.translations import TRANSLATED, mo_bytes, mo_path, read
 
@@ -76,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to `.ci/thorough` what goes beyond the cases that `cases(n)` asks for; then order the tests."""
+    """Mark the cases beyond the n of `cases(n)` as `thorough`; then sort the tests."""
     cases: Counter[str] = Counter()
     for item in items:
         if marker := item.get_closest_marker("cases"):
@@ -88,7 +90,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection() -> None:
-    """Switch the garbage collector off: another thread than Qt's that destroys a widget may wait for Qt for ever.
+    """Switch the garbage collector off: a thread other than Qt's that destroys a widget could wait for Qt for ever.
 
     The window does so, too. Collecting tests takes a third less time without it.
     """
@@ -96,7 +98,7 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector all that was imported and collected."""
+    """Exclude imported modules and collected tests from garbage collection."""
     gc.collect()
     gc.freeze()
 
@@ -139,7 +141,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MTP_LAUNCHER_IGNORE_LOAD", "1")  # other tests run beside each
     for name in list(os.environ):
         foreign = name.startswith(("LLAMA_", "FAKE_", "OLLAMA_", "JAN_"))
-        if foreign or name == "COLUMNS":  # which workers of pytest-xdist have
+        if foreign or name == "COLUMNS":  # workers of pytest-xdist set it
             monkeypatch.delenv(name)
     return folder
 
@@ -163,8 +165,8 @@ def _find_descendants() -> set[int]:
 
 @pytest.fixture(autouse=True)
 def nothing_left_running() -> Iterator[None]:
-    """No test may leave a process."""
-    before = _find_descendants() | _find_descendants()  # while one ends, the kernel may leave out another
+    """Fail a test that leaves a process running."""
+    before = _find_descendants() | _find_descendants()  # the kernel's list may miss a process while another one ends
     yield
     left = []
     for pid in _find_descendants() - before:
@@ -186,13 +188,13 @@ def forked_commands() -> Iterator[None]:
 
 @pytest.fixture
 def forked_sessions(forked_commands: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the server process forked, too, which saves most of its processor time."""
+    """Fork the server process, too, which saves most of its processor time."""
     monkeypatch.setattr("launcher.app.server_process.Popen", forked.popen)
 
 
 @pytest.fixture(scope="session")
 def no_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with an NVML that cannot be loaded; what commands are forked from that look there."""
+    """A folder with an NVML library that cannot be loaded. The process that commands are forked from finds it there."""
     folder = tmp_path_factory.mktemp("no-driver")
     (folder / "libnvidia-ml.so.1").touch()
     with forked.prepared(LD_LIBRARY_PATH=str(folder)):
@@ -264,7 +266,7 @@ def engine_without_checkpoints(tmp_path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Hub:
-    """The fake hub: what lies in `folder` as OWNER/NAME/FILE is in its repositories."""
+    """The fake hub. Files OWNER/NAME/FILE of `folder` are in its repositories."""
 
     url: str
     store: str
@@ -318,11 +320,11 @@ class ReleaseServer:
         return f"{self.api}/fault/{','.join(faults)}"
 
     def publish(self, tag: str, *builds: str, **details: object) -> None:
-        """Make a release: see tests/fakes/releases.py."""
+        """Publish a release: see tests/fakes/releases.py."""
         self._post("/publish", {"tag": tag, "builds": builds, "command": self.command, **details})
 
     def forget(self) -> None:
-        """Take all releases away."""
+        """Remove all releases."""
         self._post("/forget", {})
 
     def requests(self) -> list[dict[str, Any]]:
@@ -375,7 +377,7 @@ def release_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileSer
 
 @pytest.fixture
 def release(release_server: FileServer, monkeypatch: pytest.MonkeyPatch) -> "Release":
-    """Version 7.0.0 of this program, and no proxy of this computer between."""
+    """A published version 7.0.0 of this program, downloaded without the proxies of this computer."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
@@ -386,7 +388,7 @@ def release(release_server: FileServer, monkeypatch: pytest.MonkeyPatch) -> "Rel
 
 @pytest.fixture
 def by_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Let this be an installation by install.sh; return its folder."""
+    """Make this process look like an installation by install.sh; return its folder."""
     folder = tmp_path / "mtp-launcher"
     prefix = folder / "0.1.0-0123abcd" / "tools" / "mtp-launcher"
     prefix.mkdir(parents=True)

@@ -41,7 +41,7 @@ def test_all_placeholders_are_filled_and_the_key_is_no_argument(agent: Agent) ->
 @pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.name)
 def test_every_agent_but_cline_gets_the_context(agent: Agent) -> None:
     texts = [str(part) for made in (configure(agent, 65_539),) for part in (made.environment, made.files, made.command)]
-    assert any("65539" in text for text in texts) == (agent.name != "cline")  # Cline has no setting for it
+    assert any("65539" in text for text in texts) == (agent.name != "cline")  # Cline has no setting for the context
 
 
 def test_numbers_are_numbers_and_names_are_quoted() -> None:

@@ -30,7 +30,7 @@ CONVERSATION = [
 
 
 async def ask_engine(model: Path, template: Path) -> tuple[bool | None, str]:
-    """Return whether the engine takes a late system message with this template, and what it makes of one."""
+    """Return whether the engine accepts a late system message with this template, and the prompt that it then forms."""
     async with serve(ServeOptions(model, draft=0, context=512, chat_template_file=template)) as session:
         endpoint = session.supervisor.endpoint
         async with EngineClient(endpoint.url, endpoint.api_key) as client:

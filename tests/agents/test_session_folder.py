@@ -1,4 +1,4 @@
-"""The files of a session: only for this user, and gone at its end, however the last one ended."""
+"""The files of a session: readable by this user only, and deleted at its end, or by the next session after a crash."""
 
 import os
 from pathlib import Path

@@ -367,7 +367,7 @@ class TestWatching:
         async with serving({}) as (url, _):
             pass
         with pytest.raises(Unreachable, match="cannot be reached") as error:
-            await looked(url.replace("http:", "https:"))  # which is asked as a server elsewhere is
+            await looked(url.replace("http:", "https:"))  # which is read like a server on another computer
         assert error.value.hint == "Check the address, and whether the server runs."
 
     async def test_a_server_that_goes_away_is_reported(self) -> None:

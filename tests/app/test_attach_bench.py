@@ -1,4 +1,4 @@
-"""Speed of attached servers: by the engine's own clock where it has one, else by ours; unknown figures."""
+"""Speed of attached servers: by the timings of the engine if it reports any, else by our clock; unknown figures."""
 
 import asyncio
 import json

@@ -20,7 +20,7 @@ NASTY = "/m/a b'c\"d$HOME`id`%h\\é模 .gguf"
 
 @pytest.fixture
 def login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's own folder, whose desktop has no systemd."""
+    """A temporary home on a desktop without systemd."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     return tmp_path
@@ -28,7 +28,7 @@ def login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def systemd(login: Path) -> Path:
-    """A user's own folder with a systemd that runs."""
+    """A temporary home with a running systemd user instance."""
     folder = login / "run" / "systemd"
     folder.mkdir(parents=True)
     (folder / "private").touch()

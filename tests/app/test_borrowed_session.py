@@ -91,7 +91,7 @@ async def test_a_client_request_during_a_measurement_is_answered_and_the_measure
             run = await measuring
             assert (run.error, run.reply_tokens) == (None, 900)
             assert lent.waited_s > 0
-            assert run.began_s + run.wall_s <= bench.now_s() + 0.001  # the bench's clock stands still while it waits
+            assert run.began_s + run.wall_s <= bench.now_s() + 0.001  # the bench's clock is stopped while it waits
             assert [record.end for record in session.request_log.records] == ["client left"]  # no measurement is logged
         assert session.supervisor.options == options
 

@@ -47,7 +47,7 @@ runpy.run_path({program!r}, run_name="__main__")
 
 
 def install(number: int, text: str, folder: Path, engine: Path = BUILT_IN) -> InstalledEngine:
-    """Put an engine into the store, run by a program."""
+    """Add an engine to the store whose program is this one."""
     script = folder / f"b{number}.py"
     script.write_text(text.format(program=str(engine)))
     prepared = folder / f"new-{number}"

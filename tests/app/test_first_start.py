@@ -60,7 +60,7 @@ class StepRecorder:
         return [each for each in self.all if each.step is step][-1]
 
     def began(self) -> list[Step]:
-        """The steps in the order in which they were first worked at."""
+        """The steps in the order in which they were first reported."""
         return list(dict.fromkeys(each.step for each in self.all if each.stage is Stage.RUNNING))
 
 
@@ -155,7 +155,7 @@ async def test_a_model_is_downloaded_verified_and_served_as_planned(
     launch = session.supervisor.launch
     assert launch is not None
     assert (launch.context, launch.options.kv, launch.options.draft) == (4096, "f16", 2)
-    assert load_model_settings(launch.options.model) == {}  # the plan is nobody's choice
+    assert load_model_settings(launch.options.model) == {}  # the settings of a plan are not stored as the user's choice
 
 
 async def test_a_file_without_a_published_checksum_is_not_reported_as_verified(
@@ -213,7 +213,7 @@ async def test_an_engine_for_the_gpu_is_installed_first(
 async def test_a_server_of_another_process_must_be_stopped_first(
     mine: FirstStartRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plan counts on its memory, as on that of the server whose place it takes."""
+    """A plan counts this memory as free, as that of a server which it replaces."""
     del mine
     wanted = replace(aim(gpu=True), needed_mib=20_000)
     other = ServerShare(7, "Other", (9_000,), 0, measured=True)

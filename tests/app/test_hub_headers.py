@@ -1,4 +1,4 @@
-"""Headers on the hub, which replace what plans only estimate, once the user agreed."""
+"""Headers on the hub, which make plans exact once the user has agreed."""
 
 import asyncio
 import os
@@ -83,7 +83,7 @@ def test_nothing_is_read_from_the_hub_when_offline(monkeypatch: pytest.MonkeyPat
 
 
 def run_on_terminal(typed: str, *arguments: str) -> tuple[str, str]:
-    """Run `plan` with a terminal for questions; return its output, and what was asked."""
+    """Run `plan` with a terminal for questions; return its output and the text on the terminal."""
     ours, its = os.openpty()
     with forked.start("plan", *ARGUMENTS, *arguments, stdin=its, stderr=its, stdout=subprocess.PIPE) as program:
         os.close(its)

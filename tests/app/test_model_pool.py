@@ -44,7 +44,7 @@ def models(demo_model: Path, home: Path) -> dict[str, Path]:
 
 @dataclass
 class Served:
-    """A server of the demo that takes other models, and a client of it."""
+    """A server with the demo that loads other models on demand, and a client of it."""
 
     session: ServerSession
     client: httpx.AsyncClient
@@ -105,7 +105,7 @@ async def drain_stream(lines: AsyncIterator[str]) -> None:
 
 @pytest.fixture
 def rules(monkeypatch: pytest.MonkeyPatch) -> list[PoolRules]:
-    """The user's rules, which a test may replace."""
+    """The rules of the pool from the settings; a test may replace them."""
     held = [PoolRules()]
     monkeypatch.setattr("launcher.app.session.read_pool_rules", lambda _: held[0])
     return held

@@ -1,4 +1,4 @@
-"""The machine of a plan, and facts about its GPUs that only the llama-server on PATH reports."""
+"""The machine that plans are made for, with facts about its GPUs that only the llama-server on PATH reports."""
 
 import json
 import os

@@ -55,7 +55,7 @@ async def test_kv_types_are_judged_against_f16_and_mtp_against_itself(session: S
     assert report.beyond
     assert (drafted.kl, drafted.answer) == (None, "shown")
     assert drafted.greedy_equal == drafted.greedy_replies > 0
-    assert eight.needle is None  # the toy finds nothing, so that nothing can be lost
+    assert eight.needle is None  # the demo model never finds the hidden fact, so it cannot lose it
     assert report.text is not None
     assert (report.text.fill, report.text.positions) == (200, 100)
     assert ("F16, KV q4_0", 100, 100) in steps

@@ -149,7 +149,7 @@ async def test_a_stop_after_the_end_starts_nothing() -> None:
     with pytest.raises(LauncherError, match="not running"):
         _ = [each async for each in send_request(address, "stop")]
     await remote.close()
-    gc.collect()  # a coroutine that nobody awaits is told then, and fails the test
+    gc.collect()  # Python warns of a coroutine that was never awaited, and warnings fail tests
     assert not session.stopped
 
 
@@ -181,7 +181,9 @@ async def test_a_drain_finishes_replies_and_accepts_no_new_ones(options: ServeOp
 
 async def test_a_drain_has_a_time_limit(options: ServeOptions) -> None:
     request = ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=100_000, extra={"ignore_eos": True})
-    async with served(replace(options, context=131_072)) as session:  # what fills it outlasts any delay here
+    async with served(
+        replace(options, context=131_072)
+    ) as session:  # the reply fills the context, which takes longer than any delay here
         begun = asyncio.Event()
         asking = asyncio.create_task(session.send_request(request, lambda _: begun.set()))
         await begun.wait()

@@ -1,4 +1,4 @@
-"""A session in a process of its own, on the real engine: it goes on without its owner, for a limited time."""
+"""A session in a server process, on the real engine: it goes on without its owner for a limited time."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ def options(demo_model: Path) -> ServeOptions:
 
 @dataclass(frozen=True)
 class Killable:
-    """A program that owns a server process, which is started as a user's is, and where its server is."""
+    """A program that owns a server process, started as by a user, and the address of its server."""
 
     program: "forked.Program | subprocess.Popen[bytes]"
     url: str

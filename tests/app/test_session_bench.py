@@ -1,4 +1,4 @@
-"""The real bench: settings become a server's, and a reply's figures are the engine's own."""
+"""The bench on a real server: settings are served, and the figures of a reply are those of the engine."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
@@ -135,7 +135,8 @@ def make_stranger(bench: SessionBench) -> EngineClient:
 
 
 async def ask_as(stranger: EngineClient, tokens: int, begun: asyncio.Event | None = None) -> None:
-    """Let another program ask, and read its reply to the end: one that is left keeps the engine busy for a while."""
+    """Send a request from another program and read the whole reply: after an aborted one the engine is busy for a
+    while."""
     request = ChatRequest([{"role": "user", "content": "Hello"}], tokens, extra={"ignore_eos": True})
     async with stranger.chat(request) as deltas:
         async for _ in deltas:
@@ -145,7 +146,7 @@ async def ask_as(stranger: EngineClient, tokens: int, begun: asyncio.Event | Non
 
 @asynccontextmanager
 async def others_asking(bench: SessionBench, tokens: int = 400, programs: int = 1) -> AsyncIterator[asyncio.Event]:
-    """Let other programs ask again and again, until the event is set or the block ends."""
+    """Send requests from other programs repeatedly, until the event is set or the block ends."""
     begun, over = asyncio.Event(), asyncio.Event()
 
     async def chat() -> None:
@@ -163,7 +164,7 @@ async def others_asking(bench: SessionBench, tokens: int = 400, programs: int = 
 
 
 async def disturbed(bench: SessionBench, asking: Awaitable[Run], tokens: int = 400, programs: int = 1) -> Run:
-    """Ask ours while other programs ask, from before until after."""
+    """Run our request while other programs send theirs, before, during and after it."""
     async with others_asking(bench, tokens, programs):
         return await asking
 

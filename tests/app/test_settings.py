@@ -46,7 +46,7 @@ def file(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's own folder, whose desktop has no systemd."""
+    """A temporary home on a desktop without systemd."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     return tmp_path
@@ -260,7 +260,9 @@ def test_the_setting_for_login_reflects_autostart(file: Path, login: Path, tmp_p
     assert "--last" in standing.note
     state = autostart.read_autostart()
     assert state.on
-    assert MODELS_VARIABLE not in Path(state.places[0]).read_text()  # the file's folder holds there, too
+    assert (
+        MODELS_VARIABLE not in Path(state.places[0]).read_text()
+    )  # the started server reads the folder from the file, too
     assert models_dir() == tmp_path / "models"
     assert AT_LOGIN not in settings_file.read_settings_file().values
     assert settings.reset_setting(AT_LOGIN).value is False
@@ -311,7 +313,7 @@ def test_numbers_keywords_and_multi_line_texts_are_stored(file: Path) -> None:
 
 
 def test_the_document_is_generated_from_the_declarations() -> None:
-    """`just generate` writes it; it may wait for that."""
+    """`just generate` writes the document."""
     assert [line.split("`")[1] for line in rendered().splitlines() if line.startswith("| `")] == [
         each.name for each in SETTINGS
     ]

@@ -1,4 +1,4 @@
-"""The limit that memory bandwidth sets to a server, and why it is not known where it is not."""
+"""The speed limit of a server by its memory bandwidth, and the reason if it is unknown."""
 
 from dataclasses import replace
 from pathlib import Path

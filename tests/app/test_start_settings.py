@@ -1,4 +1,4 @@
-"""Settings of a start: what is asked, kept, tuned and recommended, one before the other, on every way in."""
+"""Settings of a start: requested, kept, tuned and recommended ones in their order, for every way to start."""
 
 import asyncio
 import os
@@ -63,13 +63,13 @@ def nine(tmp_path: Path) -> Path:
 
 
 def this(memory_gib: float = 24.0) -> Situation:
-    """A computer that counts as this one."""
+    """A situation that stands for this computer."""
     return replace(describe_machine(memory_gib, backend="cuda"), described=False)
 
 
 @pytest.fixture
 def has(monkeypatch: pytest.MonkeyPatch) -> list[Situation]:
-    """The computer that starts find; a test may put another in its place."""
+    """The situation that starts find; a test may replace it."""
     found = [this()]
 
     async def look(_wish: object, **_kwargs: object) -> Situation:
@@ -81,7 +81,7 @@ def has(monkeypatch: pytest.MonkeyPatch) -> list[Situation]:
 
 @pytest.fixture
 def tuned(monkeypatch: pytest.MonkeyPatch) -> dict[str, int | str]:
-    """The best settings that a tune of this machine found, for any model; a test fills it."""
+    """The tuned settings of this machine, for any model; a test fills them."""
     settings: dict[str, int | str] = {}
 
     async def find(_options: object, *, wake: bool = True) -> TunedMatch | None:
@@ -108,7 +108,7 @@ class TestPrecedence:
             assert values(start, "ctx", "kv", "draft") == [65_536, "q8_0", 2]
             assert start.plan is not None
             assert start.plan.status is Status.FITS
-            assert start.chosen == {}  # what is recommended is not what the user chose
+            assert start.chosen == {}  # recommended settings do not count as chosen
             assert {start.origins[name] for name in ("ctx", "kv", "draft")} == {SettingOrigin.RECOMMENDED}
 
     async def test_a_file_outside_the_catalogue_has_the_longest_context_that_fits(
@@ -276,7 +276,7 @@ class TestKeptSettingsThatNoLongerFit:
         assert (theirs.chosen, theirs.set_aside, theirs.options.draft) == ({}, {}, 2)
 
     async def test_replaced_settings_stay_kept(self, demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Another program may have the memory only today."""
+        """Another program may use the memory only temporarily."""
         calls: list[int] = []
 
         def too_big(*arguments: object) -> object:

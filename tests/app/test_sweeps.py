@@ -1,4 +1,4 @@
-"""Curves and sustained load on the real engine: exact fills, streams at once, and all of it in the history."""
+"""Curves and endurance tests on the real engine: exact fills, parallel streams, and their storage in the history."""
 
 import asyncio
 import time

@@ -51,7 +51,7 @@ async def here(model: Path) -> Environment:
 
 
 def tuned(environment: Environment, model: Path) -> TunedSettings:
-    """A preset of this machine, as a tune there would have left it."""
+    """Tuned settings of this machine, as a tune stores them."""
     with History() as history:
         id_ = history.begin_session("tune", environment, {"draft": 0}, workload="code")
         history.finish(id_, RESULT)

@@ -1,4 +1,4 @@
-"""A tune of a real model on a session: kept, continued, and ended with the earlier or the better settings."""
+"""A tune of a real model on a session: stored, continued, and ended with the earlier or the better settings."""
 
 import asyncio
 import json
@@ -86,7 +86,7 @@ class EventRecorder:
         self._trials = trials
 
     async def enough_of(self, tuning: "asyncio.Task[Verdict]") -> None:
-        """Wait until there were so many; a tune that ends before fails."""
+        """Wait until that many trials have ended; a tune that ends earlier fails the test."""
         enough = asyncio.create_task(self.enough.wait())
         await asyncio.wait([enough, tuning], return_when=asyncio.FIRST_COMPLETED)
         enough.cancel()

@@ -49,7 +49,7 @@ async def counters_after(session: ServerSession, known: Counters | None) -> Coun
 
 
 async def asked(session: ServerSession, before: Counters) -> Counters:
-    """Have the model write, and return the counters after it."""
+    """Generate a reply, and return the counters after it."""
     await session.send_request(
         ChatRequest([{"role": "user", "content": "Count."}], max_tokens=64, temperature=0.0, seed=1)
     )
@@ -81,7 +81,7 @@ async def test_counts_are_those_of_the_engine(session: ServerSession) -> None:
 
 
 class StillSession:
-    """A session that serves one launch, of which nothing else is asked."""
+    """A session that only has a launch."""
 
     is_idle = False
 

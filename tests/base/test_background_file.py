@@ -1,4 +1,4 @@
-"""Files that are written in the background, over a disk that is slow or refuses."""
+"""Files that are written in the background, on a disk that is slow or fails."""
 
 import threading
 from pathlib import Path
@@ -11,7 +11,7 @@ from launcher.base.files import write_atomically
 
 
 class Disk:
-    """Writes once it may, and keeps what it wrote."""
+    """Writes once a test allows it, and records what it wrote."""
 
     def __init__(self) -> None:
         self.asked, self.go = threading.Event(), threading.Event()

@@ -168,7 +168,7 @@ async def test_socket_and_folder_are_readable_by_their_owner_only(public: Path) 
 @pytest.mark.parametrize("opened", ["nothing", "folder", "folder and socket"])
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be another user")
 async def test_another_user_is_refused_even_with_the_token(public: Path, opened: str) -> None:
-    """Also when somebody has opened the folder or the socket: then the kernel still says who it is."""
+    """Even if the folder and socket are open to all: the kernel reports which user connects."""
     request = json.dumps({"do": "tell", "token": "TOKEN"})
     stranger = (
         f"import os, socket, sys; os.setgid({NOBODY}); os.setuid({NOBODY}); line = socket.socket(socket.AF_UNIX)\n"
@@ -201,7 +201,7 @@ async def test_many_simultaneous_requests_are_answered_or_refused(tmp_path: Path
 async def test_idle_connections_block_no_other(tmp_path: Path) -> None:
     async with listening(tmp_path) as (_, address, _server):
         silent = [await asyncio.open_unix_connection(address.path) for _ in range(40)]
-        silent[-1][1].write(b'{"do": "te')  # and one that breaks off in the middle
+        silent[-1][1].write(b'{"do": "te')  # an incomplete request
         try:
             assert await answers(address, "tell") == [{"heard": None}, ["and", "more"]]
             assert await answers(address, "tell", say="again") == [{"heard": "again"}, ["and", "more"]]

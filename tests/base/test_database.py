@@ -1,4 +1,4 @@
-"""Files of ours that SQLite keeps: versions, damage, and who may read them."""
+"""The program's SQLite files: versions, damage, and permissions."""
 
 import sqlite3
 import stat

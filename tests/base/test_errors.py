@@ -1,4 +1,4 @@
-"""Errors as a user and a script meet them."""
+"""Errors as users and scripts see them."""
 
 import inspect
 

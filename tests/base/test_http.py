@@ -27,7 +27,7 @@ CONTEXT_EXCEEDED = {
 
 
 class Server:
-    """Gives every request the same bytes; then closes, or `stays` until the client has gone."""
+    """Answers every request with the same bytes; then closes, or with `stays` waits until the client has left."""
 
     def __init__(self, answer: tuple[bytes, ...], *, stays: bool) -> None:
         self.url = ""
@@ -103,7 +103,7 @@ async def received(client: ServerClient, seen: list[Any] | None = None) -> list[
 
 @pytest.fixture
 def dead_url() -> Iterator[str]:
-    """A port that nobody listens on and nobody else can take."""
+    """A port on which nothing listens and that no other program can take."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""A range of a file over a socket: TLS, certificates, redirects, and a reader that is woken."""
+"""A range of a file over a socket: TLS, certificates, redirects, and a blocked reader that is woken."""
 
 import re
 import socket

@@ -1,4 +1,4 @@
-"""Secrets are removed from a bug report, and all else is kept."""
+"""Secrets are removed from a bug report, and all other text is kept."""
 
 from pathlib import Path
 

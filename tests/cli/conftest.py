@@ -23,12 +23,12 @@ _DAY_S = 86_400.0
 
 @pytest.fixture(scope="session", autouse=True)
 def commands_are_forked(forked_commands: None) -> None:
-    """Have what the commands of tests.forked are forked from."""
+    """Start the process that the commands of tests.forked are forked from."""
 
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the library of a present NVIDIA driver; what commands are forked from looks there."""
+    """A folder with a fake library of the NVIDIA driver; the process that commands are forked from finds it there."""
     folder = tmp_path_factory.mktemp("driver")
     cc = shutil.which("cc")
     assert cc, "a C compiler is needed: ./test installs one"
@@ -48,7 +48,7 @@ def no_engine_here(monkeypatch: pytest.MonkeyPatch, no_driver: Path) -> None:
 
 
 def own_model(home: Path, model: Model) -> Path:
-    """Add a model of the user's own to the catalogue, as the docs advise: the rest is in its header."""
+    """Add a model to the user's own catalogue as documented: only its ID, name and file; the rest is in its header."""
     folder = home / "config" / "models"
     folder.mkdir(parents=True)
     path = folder / "own.gguf"

@@ -1,4 +1,4 @@
-"""Addresses of servers as users type them: with a password, wrong ones, and servers of another kind."""
+"""Addresses of servers as users type them: with a password, invalid ones, and servers of another kind."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`code` and `agent-check`: an agent with a server that suits it. The agent here is a small program of ours."""
+"""`code` and `agent-check`: an agent with a server that suits it. The agent here is a small program of the tests."""
 
 import json
 import os
@@ -97,7 +97,7 @@ def test_ctrl_c_skips_the_check(home: Path, opencode: Path) -> None:
         while "Ctrl-C skips that" not in (line := process.stderr.readline()):
             assert line
         os.killpg(process.pid, signal.SIGINT)
-        assert "eady for" not in process.stderr.read()  # the demo never is, and the check would have said so
+        assert "eady for" not in process.stderr.read()  # the demo never passes, and the check would have reported it
         assert process.wait(60) == 5
 
 

@@ -23,7 +23,7 @@ from tests import forked
 
 @pytest.fixture(autouse=True)
 def no_display(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests are of the terminal."""
+    """These tests are about the terminal, without a display."""
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
         monkeypatch.delenv(name, raising=False)
 
@@ -39,7 +39,7 @@ def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
 
 
 def complaint(*arguments: str) -> dict[str, Any]:
-    """Run a command that must fail; return its error as --json tells it, which text must tell too."""
+    """Run a command that must fail; return its error from --json. The text output must contain it, too."""
     result = run(*arguments, "--json")
     assert result.returncode == 1
     error: dict[str, Any] = json.loads(result.stdout)["error"]
@@ -382,7 +382,7 @@ def test_doctor_lists_the_machine() -> None:
 
 
 def test_doctor_reports_what_is_missing(tmp_path: Path) -> None:
-    """A home that cannot be written stands for a machine on which the demo cannot run."""
+    """An unwritable home stands for a machine on which the demo cannot run."""
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     result = run("doctor", MTP_LAUNCHER_HOME=str(blocked))

@@ -181,7 +181,7 @@ def test_the_models_folder_of_the_option_is_shown(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def no_cursors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with libraries for cursors that the linker does not take; what commands are forked from looks there."""
+    """A folder with invalid libraries for cursors; the process that commands are forked from finds them there."""
     folder = tmp_path_factory.mktemp("no-cursors")
     for soname in ("libxcb-cursor.so.0", "libwayland-cursor.so.0"):
         (folder / soname).touch()

@@ -16,7 +16,7 @@ GIB = 2**30
 
 @pytest.fixture
 def wsl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """WSL 2 with 16 GiB, no file of settings, and a clip.exe; return where that puts what it gets."""
+    """WSL 2 with 16 GiB, no .wslconfig, and a clip.exe; return the file into which clip.exe copies its input."""
     programs, got = tmp_path / "windows", tmp_path / "clipboard"
     programs.mkdir()
     clip = programs / "clip.exe"

@@ -34,7 +34,7 @@ def run_text(*arguments: str) -> str:
 
 @pytest.fixture(autouse=True)
 def usual_engine(no_engine_here: None) -> None:
-    """The built-in engine, and no GPU."""
+    """A computer with the built-in engine only and without a GPU."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A forked command is what a user's is: the same words, the same exit code, the same ways to be ended."""
+"""A forked command behaves like a command of a user: the same output, exit code, and ways to end it."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("no_engine_here")
     ],
 )
 def test_a_forked_command_prints_the_same_as_a_new_process(line: str, home: Path) -> None:
-    """Each of these verbs runs here as users start it, with what it imports by itself."""
+    """These verbs run in a new process, as users start them, so that missing imports are found."""
     words, environment = [*forked.COMMAND, *line.split()], dict(os.environ)  # without what readline exports
     alone = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
     result = forked.run(*line.split())

@@ -45,9 +45,9 @@ RECORDED_WITH = (3, 11)
 @pytest.fixture(scope="module", autouse=True)
 def commands_of_a_bare_machine(
     no_driver: Path,
-    running_releases: ReleaseServer,  # which no test may leave behind, so it starts before them
+    running_releases: ReleaseServer,  # no test may leave a process, so this one starts before the tests
 ) -> Iterator[None]:
-    """Commands are those of a computer whose time zone is UTC, and whose driver cannot be loaded."""
+    """Have commands run on a computer whose time zone is UTC, and whose GPU driver cannot be loaded."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LD_LIBRARY_PATH", str(no_driver))
         patch.setenv("TZ", "UTC")
@@ -85,14 +85,14 @@ def home(files: Path) -> Path:
 
 @pytest.fixture
 def no_gpu() -> None:
-    """A computer whose GPUs, of any vendor, do not show."""
+    """Hide all GPUs of this computer."""
     if read_machine(wake=False).gpus:
         pytest.skip("this computer has a GPU")
 
 
 @pytest.fixture
 def own_files(files: Path) -> None:
-    """A large model that is no file of the catalogue's, a file that is no model, and the log of a failed engine."""
+    """A large model outside the catalogue, a file that is no model, and the log of a failed engine."""
     write(files / "moe.gguf", "made-up", model("qwen35moe-35b-iq3_s"))
     (files / "failed.log").write_text("ggml_cuda_init: found 1 CUDA devices\nCUDA error: out of memory\n")
     (files / "nothing.gguf").write_text("this is no model\n")
@@ -174,7 +174,7 @@ def _rerun(lines: Sequence[str], files: Path) -> list[str]:
 
 def _printed(command: str, files: Path) -> str:
     words = [os.path.expandvars(word) for word in shlex.split(command)]
-    # Help is the same from this process, and there are many of them.
+    # Help texts are many, and the same when they are printed by this process.
     done = in_process.run(*words) if words[-1] == "--help" else forked.run(*words, cwd=files)
     printed = done.stdout.splitlines() + [f"! {text}".rstrip() for text in done.stderr.splitlines()]
     if done.returncode:

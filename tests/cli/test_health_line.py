@@ -1,4 +1,4 @@
-"""Findings in a line, and in `status`."""
+"""Findings as one line of text, and in `status`."""
 
 import argparse
 

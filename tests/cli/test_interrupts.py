@@ -25,7 +25,7 @@ COMMAND = [sys.executable, "-m", "launcher"]
 
 @pytest.fixture(autouse=True)
 def no_display(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests are of the terminal."""
+    """These tests are about the terminal, without a display."""
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
         monkeypatch.delenv(name, raising=False)
 
@@ -64,7 +64,7 @@ def test_a_command_can_be_interrupted_at_any_moment(number: signal.Signals, afte
         assert process.stderr is not None
         result = process.stderr.read()
         code = process.wait(120)
-    by_python = "Traceback" in result and "launcher/cli" not in result  # which was starting, and ends with 1 then
+    by_python = "Traceback" in result and "launcher/cli" not in result  # the server was starting, so it ends with 1
     assert code in (130, 143, -number) or by_python
     assert by_python or "Traceback" not in result
     assert servers() == []

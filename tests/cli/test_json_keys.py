@@ -18,7 +18,7 @@ _LINE = re.compile(r"^- (.+?): (.+(?:\n  .+)*)", re.MULTILINE)
 
 
 def documented(command: str) -> dict[str, set[str]]:
-    """Return the keys that docs/json.md promises of a command, by what has them."""
+    """Return the keys that docs/json.md documents for a command, by the object that has them."""
     section = _DOCUMENT.split(f"\n## `{command}`\n")[1].split("\n## ")[0]
     return {what: set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", keys))) for what, keys in _LINE.findall(section)}
 

@@ -1,4 +1,5 @@
-"""`mtp-launcher plan` with an engine: the one on PATH whose command it prints, and the one that it asks."""
+"""`mtp-launcher plan` with an engine: the one on PATH whose command line it prints, and the one that --ask-engine
+runs."""
 
 import json
 import os
@@ -34,7 +35,7 @@ def first(*arguments: str, code: int = 0, **environment: str) -> dict[str, Any]:
 
 
 def llama_server(folder: Path, help_text: str) -> Path:
-    """A program that answers a probe like a llama-server with those flags, and sees a card."""
+    """A program that answers a probe like a llama-server with those flags, and lists a GPU."""
     path = folder / "llama-server"
     path.write_text(
         f"#!/bin/sh\ncase $1 in --version) echo 'version: 1 (old)' >&2;; --help) echo '{help_text}';;"

@@ -1,4 +1,4 @@
-"""`mtp-launcher plan` for a file on this computer, which the catalogue need not have."""
+"""`mtp-launcher plan` for a file on this computer, whether or not the catalogue has it."""
 
 import shutil
 from pathlib import Path
@@ -29,7 +29,7 @@ def _no_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def nine(tmp_path: Path) -> Path:
-    """A model of 9B that nobody has heard of."""
+    """A 9B model that is not in the catalogue."""
     path = tmp_path / "my nine-Q4_K_M.gguf"
     write(path, "Nine", model("qwen35-9b-q4_k_m"))
     return path
@@ -82,7 +82,7 @@ def test_a_catalogue_file_has_the_same_plan_under_any_name() -> None:
     path.parent.mkdir(parents=True)
     write(path, "Qwen3.5 9B", model("qwen35-9b-q4_k_m"))
     by_id = first("qwen3.5-9b-mtp:Q4_K_M", *CARD)
-    assert by_id["path"] is None  # it has not the size that the catalogue knows
+    assert by_id["path"] is None  # its size differs from that in the catalogue
     assert by_id == first("qwen3.5-9b-mtp", "--quant", "Q4_K_M", *CARD)
     by_path = first(str(path), *CARD)
     assert (by_path["model"], by_path["quant"]) == ("qwen3.5-9b-mtp", "Q4_K_M")

@@ -1,4 +1,4 @@
-"""The progress bar on a terminal, its substitute elsewhere, and the JSON for programs."""
+"""The progress bar on a terminal, lines in other outputs, and JSON events."""
 
 import io
 import json
@@ -20,7 +20,7 @@ class _Screen(io.StringIO):
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> _Screen:
-    """Let standard error be a terminal of so many columns."""
+    """Let standard error be a terminal with that many columns."""
     screen = _Screen()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("COLUMNS", str(columns))

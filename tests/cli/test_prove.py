@@ -167,7 +167,7 @@ def test_wrong_claims_are_refuted(card: Mapping[str, str], demo_model: Path) -> 
         "-context",
         "-kv",
         "-mtp",
-    )  # on a fast computer there is time for these settings, which the card belies, too
+    )  # a fast computer has time for these settings, too, whose claims the card refutes
     assert all(name.endswith(others) for name in refuted - {"nvml-used", "memory-served"})
     for name in ("nvml-name", "nvml-power", "plan-served"):
         assert results(report)[name] == "confirmed", report

@@ -1,4 +1,4 @@
-"""`mtp-launcher pull` and what follows it, as a user types them, against the fake hub."""
+"""`mtp-launcher pull` and commands on the downloaded model, as a user types them, with the fake hub."""
 
 import errno
 import hashlib
@@ -251,7 +251,7 @@ def _until(terminal: int, wanted: bytes | None) -> bytes:
 _ON_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
 )
-"""Ctrl-C comes from the terminal itself, so it must be that of the program."""
+"""The terminal sends Ctrl-C, so it must be the controlling terminal of the program."""
 
 
 class TestAfterwards:

@@ -1,4 +1,4 @@
-"""The settings that a model is measured with: the user's, the tuned ones, those of the command line."""
+"""The settings that a model is measured with: kept ones, tuned ones, and options of the command line."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Start, break, diagnose and fix on the real engine, by running the commands that are printed."""
+"""A start that fails, its diagnosis and its fix on the real engine, by running the commands that are printed."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests import forked
 from tests.cli.test_commands import find_port
 
 MEMORY_LIMIT_MIB = 2_800
-"""A limit of address space: enough for the demo with a usual context, not for one of three million tokens."""
+"""A limit of address space in bytes: enough for the demo with a usual context, but not for three million tokens."""
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,9 @@ def test_an_argument_that_the_engine_refuses_is_explained() -> None:
     assert find_command(result.stdout) == find_command(failed.stderr) == "mtp-launcher serve demo --ctx 4096"
     with serving(find_command(result.stdout)) as status:
         assert status["settings"]["ctx"] == 4_096
-    assert run("mtp-launcher", "diagnose").returncode == 1  # the fault of an earlier run is not the last one's
+    assert (
+        run("mtp-launcher", "diagnose").returncode == 1
+    )  # the error of an earlier run is not reported for the last one
 
 
 @pytest.mark.thorough

@@ -23,7 +23,7 @@ TEXT = b"content\n"
 
 
 def tar(path: Path, *members: tarfile.TarInfo | tuple[str, bytes]) -> Path:
-    """Make a .tar.gz of ready entries, and of files by name and content."""
+    """Create a .tar.gz archive from entries, and from files by name and content."""
     with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as archive:
         for member in members:
             if isinstance(member, tarfile.TarInfo):
@@ -47,7 +47,7 @@ def zipped(path: Path, *members: tuple[str, bytes], mode: int = stat.S_IFREG | 0
             info = zipfile.ZipInfo(name)
             info.filename = name  # as it is, also where zipfile would correct it
             info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, mode << 16
-            with warnings.catch_warnings(action="ignore"):  # of names that are there twice
+            with warnings.catch_warnings(action="ignore"):  # zipfile warns of duplicate names
                 archive.writestr(info, content)
     return path
 

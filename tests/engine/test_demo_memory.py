@@ -1,6 +1,6 @@
 """The built-in engine's KV cache and slot files: the demo model's replies depend on them.
 
-So a test elsewhere that gets a KV type or a slot wrong gets other text.
+So other tests get another text if a KV cache type or a slot is wrong.
 """
 
 import math
@@ -39,7 +39,7 @@ def reply(client: httpx.Client, prompt: str | list[int], count: int = 30) -> str
 
 
 def next_tokens(client: httpx.Client, prompt: str) -> dict[int, float]:
-    """The 100 likeliest next tokens with their logarithms of probability."""
+    """The 100 most likely next tokens with the logarithms of their probabilities."""
     result = post(client, "/completion", prompt=prompt, n_predict=1, n_probs=100, temperature=0)
     return {each["id"]: each["logprob"] for each in result["completion_probabilities"][0]["top_logprobs"]}
 

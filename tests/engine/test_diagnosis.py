@@ -53,7 +53,7 @@ def test_a_fault_is_found_in_every_log_format_and_described_in_sentences(example
         assert ".." not in sentence.replace("...", "")
     assert found.actions[0].label
     assert "{" not in found.actions[0].label
-    if example.get("plain_only"):  # it is told by how lines follow each other in it
+    if example.get("plain_only"):  # the diagnosis depends on the order of its lines
         return
     lines = text.splitlines()
     for dress in (
@@ -191,7 +191,7 @@ class TestHostileText:
 
     @pytest.mark.parametrize("filler", ["-", "a", " ", ".", "'", "(", "1", "gguf_init_from"])
     def test_a_line_made_for_slow_matching_is_read_fast(self, filler: str) -> None:
-        """Without bounds on what repeats, single searches took 15 s here; all together take 0.2 s."""
+        """Without limits on repetitions in patterns, single searches took 15 s here; now all take 0.2 s together."""
         run = filler * (18_000 // len(filler))
         began_s = time.process_time()
         for fault in fault_signatures():

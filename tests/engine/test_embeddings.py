@@ -1,4 +1,4 @@
-"""Embedding models: served with /v1/embeddings, by their header, and asked for no text."""
+"""Embedding models: recognised by their header, served with /v1/embeddings, and never asked for text."""
 
 import math
 from collections.abc import AsyncIterator
@@ -60,7 +60,7 @@ async def test_embedding_works_and_completions_are_refused(session: ServerSessio
 
 
 async def test_an_encoder_is_served(session: ServerSession, tmp_path: Path) -> None:
-    """It has no cache, so that a chat as its first request would fail."""
+    """An encoder has no KV cache, so a chat as its first request would fail."""
     path = tmp_path / "bert.gguf"
     write_bert(path)
     await session.start((await resolve_start(str(path))).options)

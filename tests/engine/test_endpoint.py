@@ -1,4 +1,4 @@
-"""Ports and keys: kept and claimed. Servers: registered and found."""
+"""Ports and keys: stored and claimed. Servers: registered and found."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def test_an_invalid_port_is_an_error(port: int) -> None:
 
 
 def test_a_privileged_port_is_not_reported_as_in_use() -> None:
-    """In a process without root's rights; some systems (containers) let everybody have such ports."""
+    """Run in a process without root's rights; some systems (containers) allow such ports to everybody."""
     script = (
         "import ctypes, struct; from launcher.engine.server.endpoint import claim_endpoint\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"

@@ -1,4 +1,4 @@
-"""Asking an engine: the real one on twins of true geometries, and small programs for what a real one seldom does."""
+"""Estimates by an engine: the real one on sparse files of real shapes, and small programs for rare faults."""
 
 import asyncio
 import sys
@@ -37,7 +37,7 @@ for table in (rows, head)[:tables]:
 
 
 def program(tmp_path: Path, body: str, flags: frozenset[str] = FLAGS) -> EngineBuild:
-    """A program of a few lines in the place of an engine."""
+    """Write a short program in place of an engine."""
     path = tmp_path / "engine.py"
     path.write_text(f"import json, os, sys, time\n{body}")
     return EngineBuild("fake", (sys.executable, str(path)), "b1", flags)

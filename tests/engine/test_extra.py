@@ -1,4 +1,4 @@
-"""A user's own arguments as one line: read back as they were."""
+"""A user's extra arguments as one line: split again unchanged."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The command that starts a server again, and the one that carries an action out."""
+"""The command that repeats a start, and the command of an action."""
 
 from dataclasses import replace
 from pathlib import Path

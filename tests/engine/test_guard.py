@@ -1,4 +1,4 @@
-"""The guard, over a real process and clocks that the test moves."""
+"""The guard, with a real process and clocks that the test moves."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ LIMITS = GuardLimits(period_s=1.0, dead_s=20.0, stalled_s=40.0, endless_s=120.0)
 
 
 class Clocks:
-    """Both clocks; `sleep` is a computer's: only the wall goes on, as on Linux."""
+    """The monotonic and the wall clock. `sleep` suspends the computer: only the wall clock advances, as on Linux."""
 
     def __init__(self) -> None:
         self.mono, self.wall_s = 5_000.0, 1_700_000_000.0
@@ -100,13 +100,13 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture
 def wrapped() -> Iterator[Engine]:
-    """An engine behind a script that does nothing but wait for it."""
+    """An engine started by a script that only waits for it."""
     with started("sh", "-c", '"$0" "$@"; true') as made:
         yield made
 
 
 async def looks(engine: Engine, guard: Guard, seconds: float, each: Callable[[], None] = lambda: None) -> object:
-    """Look as often as in so many seconds; return the first verdict."""
+    """Check as often as the guard does in that many seconds; return the first error."""
     for _ in range(round(seconds / LIMITS.period_s)):
         each()
         engine.clocks.go(LIMITS.period_s)

@@ -168,7 +168,7 @@ async def test_a_computer_without_a_build_is_reported(releases: ReleaseServer, o
 
 
 async def test_a_full_disk_is_reported(releases: ReleaseServer, old: str) -> None:
-    """A limit on the size of files stands in for the disk's end: the same errors come from the same calls."""
+    """A limit on the size of files stands in for a full disk: the same calls fail."""
     releases.publish("b11434", "cpu", program="#!/bin/sh\n" + "#" * 300_000)
     script = (
         "import asyncio, resource, signal\n"

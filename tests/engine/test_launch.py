@@ -1,4 +1,4 @@
-"""Checks before a process is started, and the command that is made."""
+"""Checks before a process is started, and its command line."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""An engine that was left when program and keeper were killed is ended; no other process is."""
+"""An engine whose program and keeper were killed is ended; other processes are not."""
 
 import subprocess
 import sys

@@ -79,7 +79,7 @@ async def launch_of(model: Path) -> Launch:
 async def test_times_are_kept_by_model_and_engine_and_their_median_counts(demo_model: Path, home: Path) -> None:
     launch = await launch_of(demo_model)
     assert expected_load_time(launch) is None
-    for seconds in (60.0, 60.0, 3.0, 9.0, 4.0, 5.0, 4.5):  # the first two are the oldest, and count no more
+    for seconds in (60.0, 60.0, 3.0, 9.0, 4.0, 5.0, 4.5):  # the first two are the oldest, and no longer count
         save_load_time(launch, seconds)
     found = expected_load_time(launch)
     assert found is not None

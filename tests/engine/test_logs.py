@@ -88,7 +88,7 @@ def test_without_a_folder_the_log_is_kept_in_memory(tmp_path: Path) -> None:
 
 
 def test_a_hanging_disk_does_not_block(tmp_path: Path) -> None:
-    """A pipe that nobody reads stands for it: opening it for writing waits."""
+    """A named pipe without a reader stands for it: opening it for writing blocks."""
     path = tmp_path / "engine.log"
     os.mkfifo(path)
     book = LogBook(path, batch_s=0.0)
@@ -99,7 +99,7 @@ def test_a_hanging_disk_does_not_block(tmp_path: Path) -> None:
     assert book._writer._characters <= logs._WAITING_CHARACTERS + 1_000
     book.close(wait_s=0.1)
     assert time.monotonic() - began < 300
-    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # lets the thread go
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # ends the blocked thread
     while any(thread.name == "launcher-log" for thread in threading.enumerate()):
         try:
             os.read(reader, 2**20)

@@ -31,7 +31,7 @@ CARD = Gpu("nvidia", 0, "Card", "GPU-0", 24 * GIB, used_bytes=16 * GIB, free_byt
 
 @pytest.fixture
 def engine_pid() -> Iterator[int]:
-    """A process in the place of an engine: what is read of it is its memory."""
+    """A process in place of an engine: only its memory is read."""
     command = [sys.executable, "-c", "import sys; kept = b'x' * (64 << 20); print(flush=True); sys.stdin.read()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         assert program.stdin
@@ -50,7 +50,7 @@ def sparse(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def machine() -> Machine:
-    """This computer with a card that no driver here knows."""
+    """This computer with a card that has no driver here."""
     found = read_machine()
     return Machine(found.host, (CARD,), None, {}, (), ())
 

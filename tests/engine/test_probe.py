@@ -110,7 +110,7 @@ async def test_a_program_that_never_answers_is_killed(tmp_path: Path) -> None:
 
 
 async def test_a_hanging_script_is_killed_with_its_child_processes(tmp_path: Path) -> None:
-    """The fixture that looks for processes left running proves the end of the sleep."""
+    """The fixture `nothing_left_running` proves that the sleep has ended."""
     with pytest.raises(EngineUnsuitable, match="gave no answer"):
         await probe.probe_engine(program(tmp_path / "llama-server", "#!/bin/sh\nsleep 600\necho late\n"), timeout_s=0.3)
 

@@ -1,4 +1,4 @@
-"""The decision to restart after a crash, by a clock that the test moves."""
+"""The decision to restart after a crash, with a clock that the test moves."""
 
 import pytest
 

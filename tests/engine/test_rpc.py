@@ -34,7 +34,7 @@ elif "--list-devices" in sys.argv:
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A llama-server on PATH that lists a device of every worker but those that are gone."""
+    """A llama-server on PATH that lists a device of every worker except those in `gone`."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "engine.py").write_text(ENGINE)

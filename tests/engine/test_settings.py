@@ -1,4 +1,4 @@
-"""The settings by name, and those that are kept."""
+"""Server settings by name, and their storage."""
 
 import json
 from pathlib import Path

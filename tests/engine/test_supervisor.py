@@ -27,7 +27,7 @@ QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_to
 
 
 class Watched:
-    """A supervisor and what it told. It starts nothing again by itself."""
+    """A supervisor and its events. It restarts no engine by itself."""
 
     def __init__(self) -> None:
         self.events: list[ServerEvent] = []
@@ -327,7 +327,7 @@ async def test_a_port_taken_before_the_engine_binds_it_is_named(
 
 
 def test_a_cancelled_event_loop_stops_the_engine(options: ServeOptions) -> None:
-    """As when a signal handler raises SystemExit: every task is cancelled at once, the process's own too."""
+    """As if a signal handler raises SystemExit: every task is cancelled at once, that of the engine process, too."""
     running: list[ProcessId] = []
 
     async def serve() -> None:

@@ -70,7 +70,7 @@ async def read(supervisor: Supervisor) -> list[Delta]:
 
 
 async def kill(supervisor: Supervisor) -> ServerStatus:
-    """Kill the engine; return the status when that is dealt with."""
+    """Kill the engine; return the status after the supervisor has reacted."""
     pid = supervisor.engine_pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)

@@ -30,7 +30,7 @@ except TwinImpossible as error:
     print(error.title)
     print(error.hint)
 """
-# What a file system without holes does: room is taken as far as a file is said to reach.
+# A file system without sparse files allocates a file's whole size.
 NO_HOLES = """
 #define _GNU_SOURCE
 #include <errno.h>

@@ -29,7 +29,7 @@ def recipe_with(*values: str, api_key: str | None = None, program: tuple[str, ..
 
 @pytest.fixture
 def recipe() -> ExportRecipe:
-    """A usual one."""
+    """An ordinary recipe."""
     argv = "llama-server --model /m/Qwen 3.gguf --host 127.0.0.1 --port 20001 --ctx-size 32768 --spec-type draft-mtp"
     words = argv.replace("Qwen 3", "Qwen\u00a03").split(" ")
     return replace(ExportRecipe.from_argv(words, port=1, name="qwen", backend="cuda"), api_key=None)

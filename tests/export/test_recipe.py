@@ -1,4 +1,4 @@
-"""A command is taken apart and put together without loss."""
+"""A command line is parsed into a recipe and written again without loss."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Lines and scripts for shells: bash itself runs them, and each word arrives as it was."""
+"""Lines and scripts for shells: bash runs them, and each word arrives unchanged."""
 
 import os
 import re

@@ -20,7 +20,7 @@ CHUNK_BYTES = 4_096
 
 
 class Server:
-    """Gives out files from any offset on, each only as far as the test allows."""
+    """Serves files from any offset, each only as far as the test allows."""
 
     def __init__(self, **files: bytes) -> None:
         self.files = files
@@ -53,7 +53,7 @@ class Server:
         return {"port": self.port, "name": name, "to": str(folder / name)}
 
     async def allow(self, name: str, n_bytes: int) -> None:
-        """Give out the first `n_bytes` of a file, then keep its reader waiting."""
+        """Serve the first `n_bytes` of a file, then keep its reader waiting."""
         async with self._news:
             self._allowed[name] = n_bytes
             self._news.notify_all()
@@ -63,7 +63,7 @@ class Server:
             await self.allow(name, len(data))
 
     async def reached(self, name: str, n_bytes: int) -> None:
-        """Wait until its reader says that it has written that much of a file."""
+        """Wait until the reader of a file has written that many bytes."""
         async with self._news:
             await self._news.wait_for(lambda: self._reached[name] >= n_bytes)
 

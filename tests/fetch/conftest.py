@@ -30,13 +30,13 @@ _RUNS = itertools.count()
 
 @pytest.fixture
 def run_name() -> str:
-    """A word of the test's own, under which the server counts."""
+    """A unique word, under which the server counts this test's requests."""
     return f"run{next(_RUNS)}"
 
 
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No proxy of this computer stands between."""
+    """Use no proxy of this computer."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
@@ -46,7 +46,7 @@ _CONTENT = random.Random(2).randbytes(1_000_000)
 
 
 class Place:
-    """A file on the fake server, and where it goes."""
+    """A file on the fake server, and its target on the disk."""
 
     content = _CONTENT
     sha256 = hashlib.sha256(_CONTENT).hexdigest()

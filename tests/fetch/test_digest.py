@@ -1,4 +1,4 @@
-"""The SHA-256 of a file on the disk."""
+"""Computing the SHA-256 of a file on the disk."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""Files on the hub: their names, their URLs, their facts from the hub, and access to them."""
+"""Files on the hub: names, URLs, size and hash from the hub, and access to them."""
 
 import hashlib
 from collections.abc import Callable

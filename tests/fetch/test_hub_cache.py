@@ -1,4 +1,4 @@
-"""The caches of the hub's tools and of llama.cpp: where they are, and what lies in them."""
+"""The caches of the hub's tools and of llama.cpp: their folders, and the files in them."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""The journal: its contents, and which of them count after a kill, a power cut, or damage."""
+"""The journal of a download: its contents, and what counts after a kill, a power failure, or damage."""
 
 import os
 from pathlib import Path

@@ -251,7 +251,7 @@ def kept_order(before: list[int], after: list[int]) -> bool:
 
 
 class Verbs(RuleBasedStateMachine):
-    """Any verbs in any order, two processes that work the queue and may die."""
+    """Any requests in any order, with two processes that run the queue and may be killed."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One queue and several processes: killed in the middle, at work at once."""
+"""One queue and several processes that run at once or are killed."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ async def worker(*options: str) -> AsyncIterator[asyncio.subprocess.Process]:
 
 
 async def read_events(process: asyncio.subprocess.Process) -> list[dict[str, Any]]:
-    """Return all that a worker tells until it ends, and see that it ended well."""
+    """Return all events of a worker until it ends, and check that it ended well."""
     output, _ = await process.communicate()
     assert process.returncode == 0
     return [json.loads(line) for line in output.splitlines()]

@@ -285,7 +285,8 @@ class TestWrongBytes:
 
 
 def test_the_end_of_the_program_waits_for_no_thread(place: Place, run_child: Callable[[str], float]) -> None:
-    """A loop that is closed while the server is silent leaves nothing that holds the interpreter."""
+    """An event loop that is closed while the server is silent leaves no thread that blocks the end of the
+    interpreter."""
     url = place.source("stalls=0").url
     assert (
         run_child(

@@ -1,4 +1,4 @@
-"""The disk under a transfer: full, slow, broken, and two that write to one place."""
+"""Disks during a transfer: full, slow and failing ones, and two transfers to one file."""
 
 import asyncio
 import errno
@@ -23,7 +23,9 @@ from tests.fetch.conftest import QUICK, Place
 
 class TestDisk:
     async def test_no_request_is_sent_without_disk_space(self, place: Place) -> None:
-        tight = replace(QUICK, reserve_bytes=free_bytes(place.target.parent) + 2**40)  # others may free some
+        tight = replace(
+            QUICK, reserve_bytes=free_bytes(place.target.parent) + 2**40
+        )  # other programs may free disk space
         with pytest.raises(DiskFull) as caught:
             await download_file(place.source(), place.target, settings=tight)
         assert caught.value.facts["needed_bytes"] == len(place.content)
@@ -55,7 +57,7 @@ class TestDisk:
         with pytest.raises(TargetUnusable, match="Input/output error"):
             await download_file(place.source("slow=4000000"), place.target, settings=replace(QUICK, sync_s=0.02))
         assert failed.is_set()
-        assert place.beside == []  # nothing of it was on the disk for certain, so nothing is resumed
+        assert place.beside == []  # no byte was on the disk for certain, so nothing is resumed
 
     async def test_the_event_loop_runs_while_the_disk_is_slow(
         self, place: Place, monkeypatch: pytest.MonkeyPatch

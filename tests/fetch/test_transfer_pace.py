@@ -1,4 +1,4 @@
-"""The rate, the pauses, the number of connections."""
+"""The speed limit, the pauses between attempts, and the number of connections."""
 
 import pytest
 from hypothesis import given
@@ -65,7 +65,8 @@ class TestSpeed:
 
 
 def grown(per_connection: float, line: float, most: int = 8) -> int:
-    """Return how many connections there are after a minute with these limits of a server and a line, in MB/s."""
+    """Return the number of connections after a minute, for limits of a server per connection and of the line, in
+    MB/s."""
     growth, received = ConnectionGrowth(most, settle_s=1.0), 0.0
     for tenth in range(600):
         growth.record_bytes(tenth / 10, int(received), settled=True)

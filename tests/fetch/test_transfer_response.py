@@ -1,4 +1,4 @@
-"""The meaning of a server's response, without a server."""
+"""Interpretation of a server's response, tested without a server."""
 
 import email.utils
 import time

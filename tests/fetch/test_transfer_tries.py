@@ -1,4 +1,4 @@
-"""A transfer over several connections, and one that has to try again."""
+"""Transfers over several connections, and repeated attempts."""
 
 import asyncio
 from contextlib import suppress
@@ -20,7 +20,7 @@ from tests.fetch.conftest import QUICK, Place
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> TransferSettings:
-    """Let a small file be worth several connections."""
+    """Settings with which a small file is fetched over several connections."""
     monkeypatch.setattr(transfer, "_SMALLEST_CHUNK", 50_000)
     monkeypatch.setattr(transfer, "TICK_S", 0.01)
     return replace(QUICK, least_parallel_bytes=100_000, connections=4)
@@ -53,7 +53,9 @@ class TestSeveralConnections:
         got = await download_file(source, place.target, settings=small_chunks)
         assert place.target.read_bytes() == place.content[::-1]
         begins = [int(each["Range"].removeprefix("bytes=").partition("-")[0]) for each in place.requests]
-        assert begins.count(0) == 2  # the second one by a new start, in which the others of the first one had no part
+        assert (
+            begins.count(0) == 2
+        )  # the second one is the restart; the other connections of the first attempt did not restart separately
         assert got.received_bytes > len(place.content)
 
     async def test_cancelled_connections_resume_later(self, place: Place, small_chunks: TransferSettings) -> None:

@@ -29,7 +29,7 @@ STREAM = b'{"messages": [{"role": "user", "content": "Hi"}], "stream": true}'
 
 @dataclass
 class Engine:
-    """A small HTTP server in an engine's place. It streams until the client leaves, where a stream is asked for."""
+    """A small HTTP server in place of an engine. A requested stream goes on until the client leaves."""
 
     requests: list[bytes] = field(default_factory=list)
     streams: int = 0
@@ -493,7 +493,7 @@ async def test_an_upgrade_request_is_answered_as_http(front: Front) -> None:
 
 
 async def test_a_request_hidden_in_the_body_of_a_refused_one_is_not_answered(front: Front) -> None:
-    """A request in the body of another must not be taken for one."""
+    """A request in the body of another one must not be answered."""
     hidden = front.request("GET /v1/models")
     outer = front.request("POST /v1/chat/completions", body=hidden, key=None) + front.request("GET /health", key=None)
     reader, writer = await asyncio.open_connection("127.0.0.1", front.port)

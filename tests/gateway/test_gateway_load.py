@@ -1,4 +1,4 @@
-"""Much at once: long queues and large bodies during a handover, and clients that do not read."""
+"""Load: long queues and large bodies during a handover, and clients that do not read."""
 
 import asyncio
 import json

@@ -44,7 +44,7 @@ def options(demo_model: Path) -> ServeOptions:
 
 
 def act_before(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], None]) -> list[str]:
-    """Call `act` once, before the gateway's first request of a step; return the steps that it made so far."""
+    """Call `act` once, before the gateway's first request of a step; return a list that grows by each step made."""
     made: list[str] = []
     original = EngineLink.request_json
 
@@ -223,7 +223,7 @@ async def test_without_a_slot_folder_a_stream_is_continued_by_reading_its_tokens
         assert "Restarts will read conversations again" in caplog.text
         reply, reading = await begin_stream(
             client, path="/v1/completions", max_tokens=600
-        )  # a thought's end is in slots only
+        )  # the end of thinking is known only from saved slots
         await change_settings(session, draft=3)
         await asyncio.wait_for(reading, 60)
         assert (reply.error, reply.finish_reason) == (None, "length")

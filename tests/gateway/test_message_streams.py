@@ -30,7 +30,7 @@ END = [
     {"type": "message_stop"},
 ]
 HOLD = {"type": "hold"}
-"""Not an event: the engine sends nothing more until it is cut off, or is told to go on."""
+"""Not an event: the engine sends nothing more until it is cut off, or the test lets it go on."""
 
 DIE = {"type": "die"}
 """Not an event: the engine breaks the connection off."""

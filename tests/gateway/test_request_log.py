@@ -1,4 +1,4 @@
-"""The log of requests: its figures of each request, on the real built-in engine, and those that are kept."""
+"""The request log: the figures of each request, on the real built-in engine, and their storage."""
 
 import asyncio
 import gc

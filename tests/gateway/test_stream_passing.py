@@ -1,4 +1,4 @@
-"""Streams through the gateway: when their parts are passed on, and in which form."""
+"""Streams through the gateway: the time and form in which parts are passed on."""
 
 import asyncio
 import json

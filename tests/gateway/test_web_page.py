@@ -39,7 +39,7 @@ async def check_page(client: httpx.AsyncClient, key: dict[str, str]) -> None:
     reply = await client.post("/v1/chat/completions", json=CHAT, headers={**key, **conversation})
     assert reply.status_code == 200
     assert reply.text.rstrip().endswith("data: [DONE]")
-    # What it can do without: tools of the engine, and going on with a reply that was left.
+    # The page works without these: tools of the engine, and continuing a reply after a reload.
     for method, path in (("GET", "/tools"), ("POST", "/v1/streams/lookup")):
         assert (await client.request(method, path, headers=key, json={})).status_code == 404
 

@@ -24,7 +24,7 @@ from tests import forked
 NOBODY = 65_534
 """The user and group of nobody (Debian, Fedora, Arch)."""
 ACTING = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\ufeff]")
-"""Characters that a terminal obeys, or hides."""
+"""Control and invisible characters."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def serve(home: Path, *arguments: str) -> Iterator[Served]:
 
 @pytest.fixture(scope="session", autouse=True)
 def commands_are_forked(forked_commands: None) -> None:
-    """Have what the commands of tests.forked are forked from."""
+    """Start the process that the commands of tests.forked are forked from."""
 
 
 @pytest.fixture(scope="session")
