@@ -206,6 +206,10 @@ def test_a_projector_beside_the_model_is_offered(
     chat = serve(None)
     paste(chat, qtbot, make_image(300, 200))
     qtbot.waitUntil(lambda: "without its vision projector" in chat.banner.text.text())
+    chat.prompt.setPlainText("What is this?")
+    qtbot.keyClick(chat.prompt, Qt.Key.Key_Return)
+    assert chat.messages == [], "a question is not sent without its picture"
+    chat.prompt.clear()
     (button,) = [each for each in chat.banner.findChildren(QPushButton) if each.text().startswith("Load it with")]
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(
@@ -217,13 +221,12 @@ def test_a_projector_beside_the_model_is_offered(
     window.controller.replied.connect(
         lambda reply, _footer: prompts.append(reply.timings.prompt_n + reply.timings.cache_n)
     )
-    send(chat, qtbot, "What is MTP?")
-    chat.start_conversation()
-    paste(chat, qtbot, make_image(300, 200))
-    qtbot.waitUntil(lambda: bool(chat.composer.files.attachments))
+    assert len(chat.composer.files.attachments) == 1, "the picture is still there"
     send(chat, qtbot, "What is MTP?")
     assert chat.column.replies[-1].text
-    assert prompts[1] - prompts[0] >= 16, "a token for each patch of the picture"
+    chat.start_conversation()
+    send(chat, qtbot, "What is MTP?")
+    assert prompts[0] - prompts[1] >= 16, "a token for each patch of the picture"
 
 
 @pytest.mark.parametrize(

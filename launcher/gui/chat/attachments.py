@@ -102,8 +102,8 @@ def encode_picture(image: QImage, name: str) -> Attachment:
     )
 
 
-async def read_file(path: Path, *, sees: bool) -> Attachment:
-    """Read a picture, a PDF or a text. Raises BadOption for others, and for pictures that the model cannot see."""
+async def read_file(path: Path) -> Attachment:
+    """Read a picture, a PDF or a text. Raises BadOption for others."""
 
     def has_pdf_head() -> bool:
         try:
@@ -117,14 +117,8 @@ async def read_file(path: Path, *, sees: bool) -> Attachment:
 
         return await read_pdf(path)
     if await asyncio.to_thread(is_picture, path):
-        if not sees:
-            raise PictureRefused(message("This model cannot see pictures."))
         return await asyncio.to_thread(read_picture, path)
     return await asyncio.to_thread(read_text_file, path)
-
-
-class PictureRefused(LauncherError):
-    """The running model has no vision projector."""
 
 
 # Showing files.
@@ -263,10 +257,14 @@ def show_picture(parent: QWidget, attachment: Attachment) -> QDialog:
 
 @dataclass(eq=False, slots=True)
 class _PendingFile:
-    """A file of the next question. `attachment` is None while it is read."""
+    """A file of the next question. `attachment` is None while it is read.
+
+    `is_unseen`: it is a picture, added while the running model could not see any.
+    """
 
     tile: AttachmentTile
     attachment: Attachment | None = None
+    is_unseen: bool = False
 
 
 class AttachmentBar(QWidget):
@@ -274,6 +272,8 @@ class AttachmentBar(QWidget):
 
     failed = Signal(object)
     """LauncherError: a file cannot be added."""
+    unseen = Signal()
+    """A picture was added that the running model cannot see."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -304,21 +304,20 @@ class AttachmentBar(QWidget):
         for file in list(self._files):
             self._remove(file)
 
+    def remove_unseen(self) -> None:
+        """Remove the pictures that were added while the model could not see any."""
+        for file in [each for each in self._files if each.is_unseen]:
+            self._remove(file)
+
     def add_files(self, controller: "Controller", paths: Sequence[Path]) -> None:
-        """Read files and add those that the model can use; `failed` reports the others."""
+        """Read files and add those that can be read; `failed` reports the others."""
         for path in paths:
-            self._read(controller, path.name, read_file(path, sees=sees_pictures(controller)))
+            self._read(controller, path.name, read_file(path))
 
     def add_image(self, controller: "Controller", image: QImage) -> None:
         """Add a pasted picture."""
         name = tr("Picture")
-
-        async def encode() -> Attachment:
-            if not sees_pictures(controller):
-                raise PictureRefused(message("This model cannot see pictures."))
-            return await asyncio.to_thread(encode_picture, image, name)
-
-        self._read(controller, name, encode())
+        self._read(controller, name, asyncio.to_thread(encode_picture, image, name))
 
     def _read(self, controller: "Controller", name: str, reading: Coroutine[Any, Any, Attachment]) -> None:
         if len(self._files) >= _MOST_FILES:
@@ -349,6 +348,9 @@ class AttachmentBar(QWidget):
     def _finish(self, controller: "Controller", file: _PendingFile, attachment: Attachment) -> None:
         file.attachment = attachment
         file.tile.show_attachment(attachment)
+        if attachment.kind is AttachmentKind.PICTURE and not sees_pictures(controller):
+            file.is_unseen = True
+            self.unseen.emit()
         if attachment.kind is not AttachmentKind.TEXT:
             return
 

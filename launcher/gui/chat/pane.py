@@ -17,7 +17,6 @@ from launcher.conversations.attachments import Attachment, AttachmentKind
 from launcher.conversations.records import Conversation, MessageEnding, make_title
 from launcher.gui import theme
 from launcher.gui.chat.attachments import (
-    PictureRefused,
     ProjectorFinder,
     find_image,
     list_files,
@@ -427,11 +426,8 @@ class ChatPane(ChatFrame):
 
     @Slot(object)
     def _show_file_error(self, error: LauncherError) -> None:
-        """Show why a file cannot be added. For a picture, look for a projector that would let the model see it."""
-        if isinstance(error, PictureRefused):
-            self._projectors.find()
-        else:
-            self.banner.show_message(str(error), "attention")
+        """Show why a file cannot be added."""
+        self.banner.show_message(str(error), "attention")
 
     @Slot(object)
     def _offer_projector(self, projector: Path) -> None:
@@ -441,10 +437,12 @@ class ChatPane(ChatFrame):
             self.banner.clear()
             self._projectors.restart_with(projector)
 
+        # The pictures stay at the prompt: they can be sent when the model has been loaded again.
         self.banner.show_message(text, "attention", [(tr("Load it with {name}", name=projector.name), restart)])
 
     @Slot(str)
     def _refuse_pictures(self, reason: str) -> None:
+        self.composer.files.remove_unseen()
         text = tr("This model cannot see pictures: it has no vision projector. Texts and PDFs can be added.")
         self.banner.show_message(f"{text} {reason}".strip(), "attention")
 
@@ -594,6 +592,7 @@ class ChatPane(ChatFrame):
         self.prompt.image_added.connect(self._add_image)
         self.composer.attach_button.clicked.connect(self._choose_files)
         self.composer.files.failed.connect(self._show_file_error)
+        self.composer.files.unseen.connect(self._projectors.find)
         self._projectors.found.connect(self._offer_projector)
         self._projectors.missing.connect(self._refuse_pictures)
         self.system.changed.connect(self.conversation.set_system)
