@@ -42,11 +42,12 @@ def find_button(page: CockpitPage, text: str) -> QPushButton:
 
 
 @pytest.mark.thorough
-def test_checks_that_leave_the_server_unchanged(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
+def test_checks_that_leave_the_server_unchanged(page: CockpitPage, qtbot: QtBot, demo: Window, tmp_path: Path) -> None:
     """The checks share a window and a server, which take more than a second to start."""
     check_that_the_sliders_show_the_settings_of_the_server(page)
     check_that_moving_a_slider_changes_the_preview_only(page, qtbot, demo)
     check_that_a_finding_is_shown_with_its_button_until_it_ends(page, demo)
+    check_that_an_exported_picture_can_be_found(page, qtbot, tmp_path)
     check_that_the_copy_panel_never_shows_the_text_of_another_kind(page, qtbot)
     check_that_a_text_to_copy_is_shown_before_it_is_copied(page, qtbot, demo)
     check_that_advanced_lists_every_flag_and_edits_the_extra_arguments(page, qtbot)
@@ -317,6 +318,17 @@ def check_that_a_finding_is_shown_with_its_button_until_it_ends(page: CockpitPag
     (banner,) = page.notices.findings.values()
     assert (banner.text.text(), banner.buttons) == ("On battery. To do: Plug in the charger.", [])
     demo.controller.health_changed.emit(())
+
+
+def check_that_an_exported_picture_can_be_found(page: CockpitPage, qtbot: QtBot, folder: Path) -> None:
+    with qtbot.waitSignal(page.plots.exported) as written:
+        page.plots.export_png(folder)
+    assert written.args is not None
+    banner = page.notices.done_banner
+    assert banner.text.text() == f"Saved: {written.args[0]}"
+    assert [button.text() for button in banner.buttons] == ["Show in folder"]
+    banner.close_button.click()
+    assert not banner.isVisible()
 
 
 @pytest.mark.thorough

@@ -166,7 +166,7 @@ class CompareBar(QFrame):
             else tr("Runs A, then B, without a restart.")
         )
         if not self._form.isHidden():
-            explanation = tr("Each question is sent twice: A uses the current settings, B the settings below.")
+            explanation = tr("Each question is sent twice: A uses the current settings, B the settings above.")
             self._note.setText(f"{explanation} {sequence}")
             return
         try:

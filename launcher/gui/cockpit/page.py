@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Qt, QTimer, Signal, Slot
-from PySide6.QtGui import QAction, QGuiApplication, QResizeEvent, QShortcut
+from PySide6.QtCore import Qt, QTimer, QUrl, Signal, Slot
+from PySide6.QtGui import QAction, QDesktopServices, QGuiApplication, QResizeEvent, QShortcut
 from PySide6.QtWidgets import (
     QCheckBox,
     QHBoxLayout,
@@ -29,7 +30,7 @@ from launcher.gui.cockpit.panes import HidePaneButton, PaneLayout, PaneSplitter,
 from launcher.gui.cockpit.requests import RequestStrip
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
-from launcher.gui.labels import ElidedLabel, Label, set_tooltip
+from launcher.gui.labels import ElidedLabel, Label, display_path, set_tooltip
 from launcher.gui.plots.panel import KeptPlots, PlotPanel
 from launcher.gui.service import DEMO
 from launcher.gui.translation import mark, render, tr
@@ -328,6 +329,14 @@ class NoticeArea(QWidget):
         self.done_banner.show_message(text, "good")
         self._hide_if_empty()
 
+    @Slot(str)
+    def show_exported(self, name: str) -> None:
+        """Show where a file was written, with a button that opens its folder."""
+        folder = QUrl.fromLocalFile(str(Path(name).parent))
+        button = tr("Show in folder"), lambda: QDesktopServices.openUrl(folder)
+        self.done_banner.show_message(tr("Saved: {path}", path=display_path(name)), "good", [button])
+        self._hide_if_empty()
+
     @Slot(object)
     def show_health(self, findings: "tuple[Finding, ...]") -> None:
         """Show the open health findings. A dismissed one comes back when it is raised again."""
@@ -498,6 +507,7 @@ class CockpitPage(QWidget):
         yield True
         self.notices, self.copy_panel = NoticeArea(controller), CopyPanel(controller)
         self.copy_panel.copied.connect(self.notices.show_done)
+        self.plots.exported.connect(self.notices.show_exported)
         self.welcome = self._make_welcome()
         self._middle = QStackedWidget()
         self._middle.addWidget(self.welcome)

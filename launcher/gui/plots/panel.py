@@ -640,7 +640,7 @@ class PlotPanel(QWidget):
     # export
 
     def export_csv(self, folder: Path | None = None) -> None:
-        """Write the shown data as CSV to `folder` or the user's downloads. A notice names the path."""
+        """Write the shown data as CSV to `folder` or the user's downloads. `exported` names the path."""
         if self.samples is None or not len(self.samples):
             self.head.show_notice(tr("There is nothing to export yet."))
             return
@@ -656,8 +656,9 @@ class PlotPanel(QWidget):
         save_picture(self._controller.bridge, picture, unused_export_path("png", folder), self._show_saved)
 
     def _show_saved(self, text: str, path: Path | None) -> None:
-        self.head.show_notice(text)
-        if path is not None:
+        if path is None:
+            self.head.show_notice(text)
+        else:
             self.exported.emit(str(path))
 
     def _build(self) -> None:
