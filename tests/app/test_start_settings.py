@@ -43,7 +43,7 @@ from tools.sparse_models.models import Model
 from tools.sparse_models.models import model as made
 from tools.sparse_models.write import write
 
-WISH = PlanCriteria(model="own")
+CRITERIA = PlanCriteria(model="own")
 
 
 @pytest.fixture
@@ -234,9 +234,9 @@ class TestKeptSettingsThatNoLongerFit:
 
     async def test_a_card_that_shows_the_plan_sets_kept_settings_aside(self, own: Path) -> None:
         save_model_settings(own, {"ctx": 262_144})
-        wish, situation = PlanCriteria(model="own"), this(8)
-        plans = make_plans(load_catalogue(), situation, wish)
-        _, (kept,) = await apply_own_settings(plans[:1], load_catalogue(), situation, wish)
+        criteria, situation = PlanCriteria(model="own"), this(8)
+        plans = make_plans(load_catalogue(), situation, criteria)
+        _, (kept,) = await apply_own_settings(plans[:1], load_catalogue(), situation, criteria)
         assert kept.kept_plan is None
         start = await resolve_requested_start(make_first_start_request(kept.planned, kept))
         assert (start.chosen, start.set_aside) == ({}, {"ctx": 262_144})
@@ -247,9 +247,9 @@ class TestKeptSettingsThatNoLongerFit:
     ) -> None:
         tuned |= {"draft": 4}
         save_model_settings(own, {"draft": 4})
-        wish = PlanCriteria(model="own")
-        plans = make_plans(load_catalogue(), this(), wish)
-        (plan,), (kept,) = await apply_own_settings(plans[:1], load_catalogue(), this(), wish)
+        criteria = PlanCriteria(model="own")
+        plans = make_plans(load_catalogue(), this(), criteria)
+        (plan,), (kept,) = await apply_own_settings(plans[:1], load_catalogue(), this(), criteria)
         start = await resolve_requested_start(make_first_start_request(plan, replace(kept, planned=plan)))
         assert values(start, "draft") == [4]
         assert (start.chosen, start.set_aside, start.notices) == ({}, {"draft": 4}, ())
@@ -264,9 +264,9 @@ class TestKeptSettingsThatNoLongerFit:
 
     async def test_the_user_can_start_the_plan_in_place_of_the_kept_settings(self, own: Path) -> None:
         save_model_settings(own, {"draft": 3})
-        wish = PlanCriteria(model="own")
-        plans = make_plans(load_catalogue(), this(), wish)
-        _, (kept,) = await apply_own_settings(plans[:1], load_catalogue(), this(), wish)
+        criteria = PlanCriteria(model="own")
+        plans = make_plans(load_catalogue(), this(), criteria)
+        _, (kept,) = await apply_own_settings(plans[:1], load_catalogue(), this(), criteria)
         assert kept.kept_plan is not None
         mine, theirs = [
             await resolve_requested_start(make_first_start_request(plan, kept))
@@ -396,8 +396,8 @@ class TestPlansWithWhatTheUserSet:
         save_model_settings(path, settings)
         situation = situation or this()
         catalogue = load_catalogue()
-        plans = make_plans(catalogue, situation, WISH)
-        found = asyncio.run(apply_own_settings(plans, catalogue, situation, WISH))
+        plans = make_plans(catalogue, situation, CRITERIA)
+        found = asyncio.run(apply_own_settings(plans, catalogue, situation, CRITERIA))
         assert found[0] == plans
         return list(found[0]), list(found[1])
 
@@ -441,23 +441,23 @@ class TestPlansWithWhatTheUserSet:
     async def test_plans_for_described_machines_and_published_runs_ignore_kept_settings(self, own: Path) -> None:
         save_model_settings(own, {"ctx": 32_768})
         catalogue, other = load_catalogue(), describe_machine(24.0, backend="cuda")
-        plans = make_plans(catalogue, this(), WISH)
-        assert await apply_own_settings(plans, catalogue, other, WISH) == (plans, ())
-        published = replace(WISH, intent="as-published")
+        plans = make_plans(catalogue, this(), CRITERIA)
+        assert await apply_own_settings(plans, catalogue, other, CRITERIA) == (plans, ())
+        published = replace(CRITERIA, intent="as-published")
         assert await apply_own_settings(plans, catalogue, this(), published) == (plans, ())
 
     async def test_a_missing_model_has_no_kept_settings(self, own: Path) -> None:
         save_model_settings(own, {"ctx": 32_768})
-        catalogue, wish = load_catalogue(), PlanCriteria(model="qwen3.6-35b-a3b-mtp")
-        plans = make_plans(catalogue, this(), wish)
-        assert await apply_own_settings(plans, catalogue, this(), wish) == (plans, ())
+        catalogue, criteria = load_catalogue(), PlanCriteria(model="qwen3.6-35b-a3b-mtp")
+        plans = make_plans(catalogue, this(), criteria)
+        assert await apply_own_settings(plans, catalogue, this(), criteria) == (plans, ())
 
 
 def test_a_preset_that_does_not_fit_is_dropped_before_the_users_settings(own: Path) -> None:
     catalogue = load_catalogue()
     assert own.exists()
     settings = OwnSettings(kept={"ctx": 131_072}, tuned={"ubatch": 16_384})
-    resolved = resolve_plan(catalogue, this(12), replace(WISH, quant="Q"), settings)
+    resolved = resolve_plan(catalogue, this(12), replace(CRITERIA, quant="Q"), settings)
     assert (resolved.kept, resolved.tuned, resolved.replaced) == ({"ctx": 131_072}, {}, {})
 
 

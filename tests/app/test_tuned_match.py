@@ -184,8 +184,8 @@ async def test_a_plan_for_this_machine_uses_them_and_one_for_another_does_not(ho
     assert (first.setting.context, first.setting.ubatch) == (before[0].setting.context, before[0].setting.ubatch)
     assert first.reasons[0].startswith("Tuned settings: draft 3, kv q4_0, threads 4 (Draft 1 is 20 % faster")
     assert tuple(others) == before[1:]
-    wish = PlanCriteria(model="own", draft=1)  # what the user fixes stays
-    (mine, *_), _ = await apply_own_settings(make_plans(catalogue, this, wish), catalogue, this, wish)
+    criteria = PlanCriteria(model="own", draft=1)  # what the user fixes stays
+    (mine, *_), _ = await apply_own_settings(make_plans(catalogue, this, criteria), catalogue, this, criteria)
     assert (mine.setting.draft, mine.setting.kv) == (1, "q4_0")
     small = replace(describe_machine(8.0, backend="cuda"), described=False)
     big = PlanCriteria(model="own", context=262_144, ubatch=4_096)

@@ -71,9 +71,9 @@ def test_a_job_is_added_once() -> None:
     assert result.job.id == 1
 
 
-@pytest.mark.parametrize("wish", [RequestedState.CANCEL, RequestedState.DISCARD])
-def test_a_job_that_is_added_again_while_being_cancelled_goes_on(wish: RequestedState) -> None:
-    jobs = claimed(some("a")).request_state(1, wish)
+@pytest.mark.parametrize("requested", [RequestedState.CANCEL, RequestedState.DISCARD])
+def test_a_job_that_is_added_again_while_being_cancelled_goes_on(requested: RequestedState) -> None:
+    jobs = claimed(some("a")).request_state(1, requested)
     jobs, result = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=None, now_s=9.0)
     assert result.is_new
     assert states(ended(jobs, 1, JobStopped())) == {1: JobState.WAITING}
@@ -285,14 +285,14 @@ class Verbs(RuleBasedStateMachine):
         self.changed(after, moved=result.job.id)
 
     @precondition(lambda self: self.jobs.jobs)
-    @rule(pick=st.integers(0, 9), wish=st.sampled_from(RequestedState))
-    def ask(self, pick: int, wish: RequestedState) -> None:
+    @rule(pick=st.integers(0, 9), requested=st.sampled_from(RequestedState))
+    def ask(self, pick: int, requested: RequestedState) -> None:
         job_id = self.id_of(pick)
         was = self.jobs.find_job(job_id)
-        self.changed(self.jobs.request_state(job_id, wish))
+        self.changed(self.jobs.request_state(job_id, requested))
         job = self.jobs.find_job(job_id)
         if was.state is JobState.RUNNING:
-            assert job == replace(was, requested=wish)
+            assert job == replace(was, requested=requested)
         elif was.state is JobState.DONE:
             assert job == was
 

@@ -36,12 +36,12 @@ def test_every_part_of_a_reason_is_translated(backend: str) -> None:
             if not entry.presets and gib != 8:  # their reasons differ by model more than by size
                 continue
             quoted |= {f"{note.text} Source: {note.source}." for note in entry.quality}
-            for wish in (
+            for criteria in (
                 PlanCriteria(entry.id),
                 PlanCriteria(entry.id, draft=0, kv="f16", n_cpu_moe=9, slots=2, context=262_144),
             ):
                 try:
-                    plans, left = make_plans(catalogue, here, wish), list_unplanned(catalogue, here, wish)
+                    plans, left = make_plans(catalogue, here, criteria), list_unplanned(catalogue, here, criteria)
                 except LauncherError:
                     continue
                 received = [text for plan in plans for text in (*plan.reasons, *plan.cautions)]

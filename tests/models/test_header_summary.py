@@ -131,11 +131,11 @@ class TestKeptSummary:
 class TestPlans:
     def test_plans_use_the_weights_of_the_file(self, header: Callable[[str], GgufHeader]) -> None:
         catalogue = Catalogue((model_with("qwen3.6-35b-a3b-mtp", "UD-Q3_K_XL", sha256=SHA256),))
-        situation, wish = describe_machine(24), PlanCriteria(quant="UD-Q3_K_XL")
-        (by_rules, *_) = make_plans(catalogue, situation, wish)
+        situation, criteria = describe_machine(24), PlanCriteria(quant="UD-Q3_K_XL")
+        (by_rules, *_) = make_plans(catalogue, situation, criteria)
         read = header("qwen35moe-35b-q3_k_xl")
         store_summary(SHA256, read)
-        (best, *_) = make_plans(catalogue, situation, wish)
+        (best, *_) = make_plans(catalogue, situation, criteria)
         geometry = read_geometry(read)
         assert best.estimate == estimate_memory(geometry, read_weights(read, geometry), best.setting)
         assert best.setting == by_rules.setting
@@ -144,30 +144,30 @@ class TestPlans:
 
     def test_a_geometry_from_the_header_makes_a_plan_possible(self, header: Callable[[str], GgufHeader]) -> None:
         model = replace(model_with("qwen3.8-27b", "UD-Q4_K_S", sha256=SHA256), geometry=None, weights=None)
-        situation, wish = describe_machine(24), PlanCriteria(model=model.id, quant="UD-Q4_K_S")
-        assert {each.reason for each in list_unplanned(Catalogue((model,)), situation, wish)} == {
+        situation, criteria = describe_machine(24), PlanCriteria(model=model.id, quant="UD-Q4_K_S")
+        assert {each.reason for each in list_unplanned(Catalogue((model,)), situation, criteria)} == {
             "its layout is unknown"
         }
         store_summary(SHA256, header("qwen35-27b-q4_k_s"))
-        assert list_unplanned(Catalogue((model,)), situation, wish) == ()
-        (best, *_) = make_plans(Catalogue((model,)), situation, wish)
-        known = make_plans(Catalogue(tuple(MODELS.values())), situation, wish)[0]
+        assert list_unplanned(Catalogue((model,)), situation, criteria) == ()
+        (best, *_) = make_plans(Catalogue((model,)), situation, criteria)
+        known = make_plans(Catalogue(tuple(MODELS.values())), situation, criteria)[0]
         assert (best.setting, best.status) == (known.setting, known.status)
 
     def test_a_size_from_the_header_makes_a_plan_possible(self, header: Callable[[str], GgufHeader]) -> None:
         model = replace(model_with("qwen3.8-27b", "UD-Q4_K_S", sha256=SHA256, size_bytes=None), parameters_b=None)
-        wish = PlanCriteria(model=model.id, quant="UD-Q4_K_S")
-        assert make_plans(Catalogue((model,)), describe_machine(24), wish) == ()
+        criteria = PlanCriteria(model=model.id, quant="UD-Q4_K_S")
+        assert make_plans(Catalogue((model,)), describe_machine(24), criteria) == ()
         read = header("qwen35-27b-q4_k_s")
         store_summary(SHA256, read)
-        assert make_plans(Catalogue((model,)), describe_machine(24), wish)[0].file.size_bytes == read.file_bytes
+        assert make_plans(Catalogue((model,)), describe_machine(24), criteria)[0].file.size_bytes == read.file_bytes
 
     def test_the_header_decides_whether_there_is_a_head(self, header: Callable[[str], GgufHeader]) -> None:
         model = model_with("qwen3.6-35b-a3b-mtp", "UD-Q4_K_M", sha256=SHA256)
-        wish = PlanCriteria(quant="UD-Q4_K_M")
-        assert make_plans(Catalogue((model,)), describe_machine(32), wish)[0].setting.draft > 0
+        criteria = PlanCriteria(quant="UD-Q4_K_M")
+        assert make_plans(Catalogue((model,)), describe_machine(32), criteria)[0].setting.draft > 0
         store_summary(SHA256, header("qwen35moe-35b-q4_k_m-nomtp"))
-        assert make_plans(Catalogue((model,)), describe_machine(32), wish)[0].setting.draft == 0
+        assert make_plans(Catalogue((model,)), describe_machine(32), criteria)[0].setting.draft == 0
 
     def test_a_file_without_a_checksum_is_planned_by_rules(self, header: Callable[[str], GgufHeader]) -> None:
         store_summary(SHA256, header("qwen35moe-35b-q3_k_xl"))
@@ -188,10 +188,10 @@ class TestFilesOnThisDisk:
         (tmp_path / "models" / "my.toml").write_text(own, "utf-8")
         catalogue = load_catalogue(tmp_path, hub_figures=False)
         assert not catalogue.problems
-        wish = PlanCriteria(model="my-27b")
-        assert list_unplanned(catalogue, describe_machine(24), wish) == ()
+        criteria = PlanCriteria(model="my-27b")
+        assert list_unplanned(catalogue, describe_machine(24), criteria) == ()
         read = read_header(tmp_path / "my.gguf")
-        (best, *_) = make_plans(catalogue, describe_machine(24), wish)
+        (best, *_) = make_plans(catalogue, describe_machine(24), criteria)
         geometry = read_geometry(read)
         assert best.estimate == estimate_memory(geometry, read_weights(read, geometry), best.setting)
         assert best.file.size_bytes == read.file_bytes

@@ -21,8 +21,8 @@ SIZES = (8, 10, 12, 16, 20, 24, 32, 40, 48, 80)
 INTENTS: tuple[Intent, ...] = ("balanced", "long-context", "best-quality", "as-published")
 
 
-def plans(situation: Situation, wish: PlanCriteria | None = None) -> tuple[Plan, ...]:
-    return make_shipped_plans(situation, wish or PlanCriteria())
+def plans(situation: Situation, criteria: PlanCriteria | None = None) -> tuple[Plan, ...]:
+    return make_shipped_plans(situation, criteria or PlanCriteria())
 
 
 BALANCED = {

@@ -21,8 +21,8 @@ CATALOGUE = Catalogue(tuple(shipped_models()))
 MOE, DENSE, OLDER, SMALL = "qwen3.6-35b-a3b-mtp", "qwen3.8-27b", "qwen3.6-27b-mtp", "qwen3.5-9b-mtp"
 
 
-def first(size: float, wish: PlanCriteria, **machine: object) -> Plan:
-    return make_plans(CATALOGUE, describe_machine(size, **machine), wish)[0]  # type: ignore[arg-type]
+def first(size: float, criteria: PlanCriteria, **machine: object) -> Plan:
+    return make_plans(CATALOGUE, describe_machine(size, **machine), criteria)[0]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("model_id", [MOE, OLDER, DENSE, SMALL])
@@ -109,20 +109,20 @@ def test_a_separate_draft_is_counted_exactly_once_its_header_is_known(tmp_path: 
         files=(ModelFile(quant="IQ4_XS", file=str(target), size_bytes=target.stat().st_size),),
         draft=CompanionFile(file=str(draft), size_bytes=draft.stat().st_size),
     )
-    wish = PlanCriteria(model=entry.id, context=32_768, kv="f16", ubatch=512, draft=3)
-    found = make_plans(Catalogue((entry,)), describe_machine(32), wish)[0]
+    criteria = PlanCriteria(model=entry.id, context=32_768, kv="f16", ubatch=512, draft=3)
+    found = make_plans(Catalogue((entry,)), describe_machine(32), criteria)[0]
     assert found.estimate.parts.draft_compute / 2**20 == pytest.approx(118.50, abs=0.02)
     assert found.estimate.parts.draft_kv == 0
     assert found.estimate.exact
     assert not any("its header is not read" in caution for caution in found.cautions)
 
     unread = replace(entry, draft=replace(entry.draft, repo="someone/else", sha256="ab" * 32))
-    before = make_plans(Catalogue((unread,)), describe_machine(32), wish)[0]
+    before = make_plans(Catalogue((unread,)), describe_machine(32), criteria)[0]
     assert before.estimate.parts.draft_compute == 0
     assert not before.estimate.compute_exact
     assert any("not its cache and buffers" in caution for caution in before.cautions)
     store_summary("ab" * 32, read_header(draft))
     assert read_draft_model(unread) == read_draft_model(entry)
     assert json.dumps(
-        make_plans(Catalogue((unread,)), describe_machine(32), wish)[0].estimate.parts.as_dict()
+        make_plans(Catalogue((unread,)), describe_machine(32), criteria)[0].estimate.parts.as_dict()
     ) == json.dumps(found.estimate.parts.as_dict())

@@ -17,8 +17,8 @@ MACHINES: tuple[dict[str, object], ...] = ({}, {"host_gib": 16.0, "backend": "vu
 INTENTS: tuple[Intent, ...] = ("balanced", "long-context", "best-quality", "as-published")
 
 
-def plans(situation: Situation, wish: PlanCriteria | None = None) -> tuple[Plan, ...]:
-    return make_shipped_plans(situation, wish or PlanCriteria())
+def plans(situation: Situation, criteria: PlanCriteria | None = None) -> tuple[Plan, ...]:
+    return make_shipped_plans(situation, criteria or PlanCriteria())
 
 
 class TestTexts:
@@ -58,9 +58,11 @@ class TestTexts:
     def test_q4_0_is_called_the_only_cache_that_fits_only_if_that_is_true(self) -> None:
         for plan in self.every():
             if "Only a q4_0 KV cache leaves room for this context." in plan.reasons:
-                wish = PlanCriteria(model=plan.entry.id, quant=plan.file.quant, kv="q8_0", context=plan.setting.context)
-                wish = replace(wish, draft=plan.setting.draft, ubatch=plan.setting.ubatch, n_cpu_moe=0)
-                larger = make_plans(CATALOGUE, describe_machine(4_096, backend=plan.setting.backend), wish)[0]
+                criteria = PlanCriteria(
+                    model=plan.entry.id, quant=plan.file.quant, kv="q8_0", context=plan.setting.context
+                )
+                criteria = replace(criteria, draft=plan.setting.draft, ubatch=plan.setting.ubatch, n_cpu_moe=0)
+                larger = make_plans(CATALOGUE, describe_machine(4_096, backend=plan.setting.backend), criteria)[0]
                 assert larger.required_mib > plan.free_mib - plan.margin_mib // 2
 
     def test_the_draft_length_is_explained_by_published_runs(self) -> None:
@@ -95,8 +97,8 @@ class TestMarks:
 
     def test_a_published_setting_has_its_note_until_it_is_changed(self) -> None:
         for change, kept in (({}, True), ({"kv": "q8_0"}, False), ({"draft": 2}, False), ({"ubatch": 256}, False)):
-            wish = PlanCriteria(MOE, intent="as-published", quant="UD-Q3_K_XL", **change)  # type: ignore[arg-type]
-            plan = plans(describe_machine(24), wish)[0]
+            criteria = PlanCriteria(MOE, intent="as-published", quant="UD-Q3_K_XL", **change)  # type: ignore[arg-type]
+            plan = plans(describe_machine(24), criteria)[0]
             notes = {preset.note for preset in plan.entry.presets if preset.note}
             assert bool(notes & set(plan.reasons)) == kept, change
             assert (plan.mark == "measured") == kept
@@ -105,9 +107,9 @@ class TestMarks:
 class TestTrainedLength:
     """A model that nobody recommends a context for, and that was trained for 32,768 tokens."""
 
-    def planned(self, size_gb: float, **wish: int | bool) -> Plan:
+    def planned(self, size_gb: float, **criteria: int | bool) -> Plan:
         entry = replace(CATALOGUE.find(NINE), presets=(), native_context=32_768)
-        return make_plans(Catalogue((entry,)), describe_machine(size_gb), PlanCriteria(model=NINE, **wish))[0]  # type: ignore[arg-type]
+        return make_plans(Catalogue((entry,)), describe_machine(size_gb), PlanCriteria(model=NINE, **criteria))[0]  # type: ignore[arg-type]
 
     def test_each_slot_has_the_whole_trained_context(self) -> None:
         found = self.planned(48, slots=4)

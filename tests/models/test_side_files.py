@@ -88,11 +88,11 @@ def test_a_head_in_a_file_beside_its_model_is_used(put: Put) -> None:
 def test_a_separate_head_needs_the_memory_of_an_included_one(put: Put) -> None:
     """But for its own copies of the embedding, and of the matrix of the logits."""
     put("mtp-trunk.gguf", HEAD)
-    wish = PlanCriteria(context=32_768, draft=3)
+    criteria = PlanCriteria(context=32_768, draft=3)
 
     def planned(path: Path) -> dict[str, int]:
         chosen = select_model(str(path), NOTHING)
-        (plan,) = make_plans(chosen.catalogue, describe_machine(32), replace(wish, model=chosen.entry.id))
+        (plan,) = make_plans(chosen.catalogue, describe_machine(32), replace(criteria, model=chosen.entry.id))
         return plan.estimate.parts.as_dict()
 
     apart, inside = planned(put("trunk.gguf", TRUNK)), planned(put("whole/whole.gguf", WHOLE))

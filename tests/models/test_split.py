@@ -84,9 +84,9 @@ def test_each_card_has_the_memory_that_an_engine_reports(
     assert [size / 2**20 - DRIVER_MIB for size in found.by_gpu] == pytest.approx(expected, abs=2)
 
 
-def plan(situation: Situation, **wish: int | str) -> Plan:
+def plan(situation: Situation, **criteria: int | str) -> Plan:
     wanted = PlanCriteria(model=MOE, quant="UD-Q3_K_XL", context=262_144, kv="f16", ubatch=512, n_cpu_moe=0, draft=2)
-    return make_plans(CATALOGUE, situation, replace(wanted, **wish))[0]
+    return make_plans(CATALOGUE, situation, replace(wanted, **criteria))[0]
 
 
 def test_a_model_that_fits_in_total_may_not_fit_the_last_card() -> None:
@@ -205,8 +205,8 @@ def test_without_a_split_one_card_must_hold_everything() -> None:
 
 
 def test_the_caution_for_tensor_split_mentions_unequal_cards() -> None:
-    def caution(*free: int, **wish: str) -> str:
-        found = plan(machine(*free), context=65_536, kv="q8_0", split_mode="tensor", **wish)
+    def caution(*free: int, **criteria: str) -> str:
+        found = plan(machine(*free), context=65_536, kv="q8_0", split_mode="tensor", **criteria)
         return next(each for each in found.cautions if each.startswith("Each tensor is split"))
 
     assert "equally over 2 GPUs" in caution(24_000, 24_000)

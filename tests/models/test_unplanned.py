@@ -31,19 +31,19 @@ def changed(model_id: str, **changes: object) -> Catalogue:
 def test_each_model_is_planned_or_listed_as_unplanned(gib: int) -> None:
     situation = describe_machine(gib, host_gib=64)
     for model in SHIPPED.models:
-        wish = PlanCriteria(model=model.id)
-        plans, left_out = make_plans(SHIPPED, situation, wish), list_unplanned(SHIPPED, situation, wish)
+        criteria = PlanCriteria(model=model.id)
+        plans, left_out = make_plans(SHIPPED, situation, criteria), list_unplanned(SHIPPED, situation, criteria)
         assert plans or left_out, model.id
         assert not {plan.file.quant for plan in plans} & {no.quant for no in left_out}, model.id
 
 
 def test_a_file_of_unknown_size_is_estimated_by_parameters_or_listed() -> None:
-    wish = PlanCriteria(model="qwen3.8-27b", quant="Q3_K_M")
-    assert list_unplanned(SHIPPED, describe_machine(16), wish) == ()
-    (guessed, *_) = make_plans(SHIPPED, describe_machine(16), wish)
+    criteria = PlanCriteria(model="qwen3.8-27b", quant="Q3_K_M")
+    assert list_unplanned(SHIPPED, describe_machine(16), criteria) == ()
+    (guessed, *_) = make_plans(SHIPPED, describe_machine(16), criteria)
     assert guessed.file.size_bytes is None
     assert guessed.estimate.low < guessed.estimate.parts.total < guessed.estimate.high
-    left_out = list_unplanned(changed("qwen3.8-27b", parameters_b=None), describe_machine(16), wish)
+    left_out = list_unplanned(changed("qwen3.8-27b", parameters_b=None), describe_machine(16), criteria)
     assert {(each.model, each.quant, each.reason) for each in left_out} == {
         ("qwen3.8-27b", "Q3_K_M", "its size is unknown")
     }
@@ -55,8 +55,8 @@ def test_a_file_is_planned_once_its_size_is_known(hub: Hub) -> None:
     size = 17_227_569_440
     file = ModelFile(quant="UD-Q3_K_XL", file="a.gguf", token_embd_type="Q8_0")
     model = replace(moe, repo="someone/size", revision=None, parameters_b=None, files=(file,))
-    situation, wish = describe_machine(24), PlanCriteria(model=model.id)
-    left_out = list_unplanned(Catalogue((model,)), situation, wish)
+    situation, criteria = describe_machine(24), PlanCriteria(model=model.id)
+    left_out = list_unplanned(Catalogue((model,)), situation, criteria)
     assert left_out == (
         UnplannedFile(
             model.id,
@@ -65,16 +65,16 @@ def test_a_file_is_planned_once_its_size_is_known(hub: Hub) -> None:
             "`mtp-launcher models qwen3.6-35b-a3b-mtp --refresh` updates it from Hugging Face.",
         ),
     )
-    assert make_plans(Catalogue((model,)), situation, wish) == ()
+    assert make_plans(Catalogue((model,)), situation, criteria) == ()
     (hub.folder / "someone" / "size").mkdir(parents=True, exist_ok=True)
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{SHA256}\nsize {size}\n"
     (hub.folder / "someone" / "size" / "a.gguf").write_text(pointer)
     refresh_figures(model)
     known = Catalogue((fill_from_hub_cache(model),))
-    assert list_unplanned(known, situation, wish) == ()
-    best = make_plans(known, situation, wish)[0]
+    assert list_unplanned(known, situation, criteria) == ()
+    best = make_plans(known, situation, criteria)[0]
     assert (best.file.size_bytes, best.file.sha256, best.entry.revision) == (size, SHA256, COMMIT)
-    shipped = make_plans(SHIPPED, situation, wish)[0]
+    shipped = make_plans(SHIPPED, situation, criteria)[0]
     assert (best.setting, best.status) == (shipped.setting, shipped.status)
 
 
@@ -122,11 +122,11 @@ def test_a_model_without_presets_is_planned() -> None:
     nine = SHIPPED.find("qwen3.5-9b-mtp")
     files = [replace(file, about_bytes=None) for file in nine.files if file.quant in ("UD-IQ3_XXS", "Q4_K_M")]
     catalogue = changed("qwen3.5-9b-mtp", presets=(), parameters_b=None, files=tuple(files))
-    wish = PlanCriteria(model="qwen3.5-9b-mtp")
-    for criteria in (wish, PlanCriteria()):
-        (only,) = make_plans(catalogue, describe_machine(12), criteria)
+    criteria = PlanCriteria(model="qwen3.5-9b-mtp")
+    for chosen in (criteria, PlanCriteria()):
+        (only,) = make_plans(catalogue, describe_machine(12), chosen)
         assert (only.file.quant, only.status) == ("Q4_K_M", Status.FITS)
-        (left_out,) = list_unplanned(catalogue, describe_machine(12), criteria)
+        (left_out,) = list_unplanned(catalogue, describe_machine(12), chosen)
         assert (left_out.quant, left_out.reason) == ("UD-IQ3_XXS", "its size is unknown")
 
 

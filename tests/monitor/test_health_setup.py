@@ -76,8 +76,8 @@ def test_a_log_without_the_lines_is_unknown(launch: Launch) -> None:
 
 @pytest.mark.parametrize("extra", [("-ngl", "0"), ("--device=none",), ("--gpu-layers", "0")])
 def test_a_chosen_processor_is_no_finding(launch: Launch, extra: tuple[str, ...]) -> None:
-    wished = replace(launch, options=replace(launch.options, extra=extra))
-    assert read_setup(wished, 1, ON_CPU, make_snapshot()).expects_gpu is False
+    chosen = replace(launch, options=replace(launch.options, extra=extra))
+    assert read_setup(chosen, 1, ON_CPU, make_snapshot()).expects_gpu is False
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def _make_wrapped_label(text: str, name: str = "", pixels: int = theme.BODY_PX) 
 
 _MIB = 2**20
 _FIRST_REASONS, _FIRST_CAUTIONS = 4, 2
-"""Reasons shown at first: for the file, against the next best one, for other wishes. The others follow on request."""
+"""Reasons shown at first: for the file, against the next best one, for other intents. The others on request."""
 _BOLD_WIDENING = 1.12
 """Room for the semibold text of a primary button, relative to the width of the regular text."""
 

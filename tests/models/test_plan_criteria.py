@@ -20,13 +20,13 @@ MOE, PLAIN, DENSE = "qwen3.6-35b-a3b-mtp", "qwen3.6-35b-a3b", "qwen3.8-27b"
 INTENTS: tuple[Intent, ...] = ("balanced", "long-context", "best-quality", "as-published")
 
 
-def plans(situation: Situation, wish: PlanCriteria | None = None) -> tuple[Plan, ...]:
-    return make_plans(CATALOGUE, situation, wish or PlanCriteria())
+def plans(situation: Situation, criteria: PlanCriteria | None = None) -> tuple[Plan, ...]:
+    return make_plans(CATALOGUE, situation, criteria or PlanCriteria())
 
 
 @settings(deadline=None, derandomize=True, max_examples=80)
 @given(
-    wish=st.builds(
+    criteria=st.builds(
         PlanCriteria,
         model=st.sampled_from([None, MOE, PLAIN, DENSE, "qwen3.5-9b-mtp", "demo"]),
         intent=st.sampled_from(INTENTS),
@@ -43,13 +43,13 @@ def plans(situation: Situation, wish: PlanCriteria | None = None) -> tuple[Plan,
 )
 @pytest.mark.thorough
 def test_settings_of_the_user_are_kept_with_all_other_criteria(
-    wish: PlanCriteria, size: float, host: float | None, backend: str
+    criteria: PlanCriteria, size: float, host: float | None, backend: str
 ) -> None:
     if backend == "cpu":
         host = host or 64.0
-    found = plans(describe_machine(size, host_gib=host, backend=backend), wish)  # type: ignore[arg-type]
+    found = plans(describe_machine(size, host_gib=host, backend=backend), criteria)  # type: ignore[arg-type]
     for plan in found:
-        for name, value in to_fields(wish.chosen()).items():
+        for name, value in to_fields(criteria.chosen()).items():
             if name == "n_cpu_moe":
                 geometry = plan.entry.geometry
                 assert geometry is not None
@@ -61,8 +61,8 @@ def test_settings_of_the_user_are_kept_with_all_other_criteria(
 
 
 def test_settings_of_the_user_are_not_reduced() -> None:
-    wish = PlanCriteria(model=MOE, quant="UD-Q3_K_XL", context=262_144, kv="f16", ubatch=2_048, n_cpu_moe=0)
-    (only,) = plans(describe_machine(16), wish)
+    criteria = PlanCriteria(model=MOE, quant="UD-Q3_K_XL", context=262_144, kv="f16", ubatch=2_048, n_cpu_moe=0)
+    (only,) = plans(describe_machine(16), criteria)
     assert (only.status, only.setting.context, only.setting.kv) == (Status.TOO_BIG, 262_144, "f16")
 
 
@@ -79,7 +79,7 @@ def test_plans_without_mtp_need_less_memory() -> None:
     same = PlanCriteria(model=MOE, quant="UD-Q3_K_XL", context=262_144, kv="q8_0", ubatch=256)
     on, off = (plans(describe_machine(24), replace(same, draft=draft))[0] for draft in (2, 0))
     assert off.estimate.parts.draft_kv == off.estimate.parts.draft_compute == 0
-    # 473 MiB of the head's block, 126 of states, 512 and 148 of its context: an engine's dry run, b11434.
+    # MiB of the head's block, states, and the head's KV cache and compute buffer: a dry run of b11434.
     assert on.required_mib - off.required_mib == pytest.approx(372 + 126 + 512 + 148, abs=5)
     assert "MTP is off, as you chose." in off.reasons
 
@@ -121,16 +121,16 @@ def test_a_quantisation_selects_files_of_any_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "expected", "meant"),
+    ("criteria", "expected", "meant"),
     [
         (PlanCriteria(model="qwen3.6-35b"), 'no model "qwen3.6-35b"', "qwen3.6-35b-a3b-mtp"),
         (PlanCriteria(model=MOE, quant="UD-Q3_KXL"), f"{MOE} has no UD-Q3_KXL", "UD-Q3_K_XL"),
         (PlanCriteria(quant="UD-Q3_KXL"), "No model has UD-Q3_KXL", "UD-Q3_K_XL"),
     ],
 )
-def test_an_unknown_name_is_refused_with_similar_ones(wish: PlanCriteria, expected: str, meant: str) -> None:
+def test_an_unknown_name_is_refused_with_similar_ones(criteria: PlanCriteria, expected: str, meant: str) -> None:
     with pytest.raises(ModelUnknown, match=expected) as wrong:
-        plans(describe_machine(24), wish)
+        plans(describe_machine(24), criteria)
     assert meant in wrong.value.hint
 
 
@@ -147,7 +147,7 @@ def test_an_unknown_kv_type_is_refused_with_similar_ones(kv: str, meant: str) ->
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "criteria",
     [
         PlanCriteria(context=255),
         PlanCriteria(context=2**24 + 1),
@@ -159,10 +159,10 @@ def test_an_unknown_kv_type_is_refused_with_similar_ones(kv: str, meant: str) ->
         PlanCriteria(slots=65),
     ],
 )
-def test_a_value_out_of_range_is_refused_by_name(wish: PlanCriteria) -> None:
-    ((name, value),) = to_fields(wish.chosen()).items()
+def test_a_value_out_of_range_is_refused_by_name(criteria: PlanCriteria) -> None:
+    ((name, value),) = to_fields(criteria.chosen()).items()
     with pytest.raises(BadOption, match=str(value)) as wrong:
-        plans(describe_machine(24), wish)
+        plans(describe_machine(24), criteria)
     assert "It goes from" in wrong.value.hint
     flag = {"context": "ctx", "n_cpu_moe": "n-cpu-moe"}.get(name, name)
     assert wrong.value.title.startswith(f"--{flag} ")
