@@ -51,7 +51,7 @@ fail() {
     exit 1
 }
 
-# Runs however this ends. Gives back the exit status that it found.
+# Runs at every end. Returns the exit status with which the script ends.
 clean() {
     status=$?
     if [ -n "$begun" ]; then
@@ -74,7 +74,7 @@ check_system() {
         fail "This system's C library is musl; Qt's and the engine's builds need glibc." \
             "Debian, Ubuntu, Fedora, Arch and many others have it." ;;
     *[0-9].[0-9]*) ;;
-    *) fail "The version of glibc cannot be told: there is neither getconf nor ldd." "Install what brings getconf." ;;
+    *) fail "The version of glibc is unknown: neither getconf nor ldd is installed." "Install getconf (in most systems a part of glibc)." ;;
     esac
     libc=${libc##* }
     if [ "${libc%%.*}" -lt 2 ] || { [ "${libc%%.*}" = 2 ] && minor=${libc#*.} && [ "${minor%%.*}" -lt 34 ]; }; then
@@ -110,10 +110,10 @@ check_room() {
         fail "$program needs $room_mib MiB for the installation, and has $free MiB." "Make room, and run this again."
 }
 
-# Whether a process runs from a version's folder.
+# True if a process runs from a version's folder.
 in_use() { grep -qsF -- "$1/" /proc/[0-9]*/cmdline; }
 
-# The same, after some 5 s in which it may end, as the server does after mtp-launcher stop.
+# The same, after waiting up to 5 s for the process to end, as the server does after mtp-launcher stop.
 stays_in_use() {
     for _ in 1 2 3 4 5; do
         in_use "$1" || return 1
@@ -122,7 +122,8 @@ stays_in_use() {
     in_use "$1"
 }
 
-# Two at once would be in each other's way. 1 is flock's word for that; a home without locks has another.
+# Two installations at once would disturb each other. flock exits with 1 if another one holds the lock, and with another
+# code if the file system has no locks; then this one goes on without.
 alone() {
     if command -v flock >/dev/null; then
         exec 9>"$program/lock"
@@ -132,7 +133,7 @@ alone() {
 
 # include verify.sh
 
-# Whether nobody on the way can read or change what comes from an address: by https, or from this computer.
+# True if nobody in between can change what is downloaded from an address: https, or http from this computer.
 is_private() {
     case $1 in
     https://?*) return 0 ;;
@@ -150,13 +151,13 @@ is_private() {
     esac
 }
 
-# fetch URL FILE: gives back 60, as curl does, where the server's certificate is not trusted
+# fetch URL FILE: returns 60, as curl does, if the server's certificate is not trusted
 fetch() {
     if command -v curl >/dev/null; then
         protocols=http,https
         case $1 in (https:*) protocols=https ;; esac # also where the server sends it on
         curl --proto "=$protocols" --fail --location --silent --show-error --retry 2 --connect-timeout 30 --output "$2" "$1"
-    else # which does not know the names in capitals
+    else # wget does not know the variables in capitals
         https_proxy=${https_proxy:-${HTTPS_PROXY:-${ALL_PROXY:-}}} no_proxy=${no_proxy:-${NO_PROXY:-}} \
             wget -q -T 30 -O "$2" "$1" || case $? in (5) return 60 ;; (*) return 1 ;; esac
     fi
@@ -182,7 +183,7 @@ bring() {
 # get NAME SHA256 FOLDER [URL]: the same, and checked
 get() {
     bring "$1" "$3" "${4:-}"
-    matches "$work/$1" "$2" || stopped "$1 is not what this release is made of: its SHA-256 is another one." \
+    matches "$work/$1" "$2" || stopped "$1 is not the file of this release: its SHA-256 differs." \
         "Was the download cut short, or changed on its way?"
 }
 
@@ -230,8 +231,8 @@ find_python() {
     fi
 }
 
-# Stops unless the manifest has the maintainer's signature. Where only the packages can tell, they are asked when they
-# are here: each is one that this script knows by its hash, and none is ours.
+# Stops unless the manifest has the maintainer's signature. If no program here can verify it, it is verified
+# later, with Python packages that this script downloads and checks by their hashes.
 verify_manifest() {
     verdict=0
     verify_signature "$work/manifest.json" "$release_key" "$work" || verdict=$?
@@ -263,7 +264,7 @@ compare_manifest() {
             "Take the install.sh from there."
     sums="$(manifest_sum "$work/manifest.json" "$wheel") $(manifest_sum "$work/manifest.json" "$lock")"
     [ "$sums" = "$wheel_sha256 $lock_sha256" ] ||
-        stopped "The release that was signed is made of other files than this install.sh tells." \
+        stopped "The signed release has other files than this install.sh expects." \
             "Take all files of the release anew."
     find_installer "$work/manifest.json"
 }
@@ -282,7 +283,8 @@ find_installer() {
 }
 
 install_packages() {
-    # uv tool install looks at no hashes. So all is first brought into a cache by hash, and then taken from there.
+    # uv tool install checks no hashes. So everything is first downloaded into the cache and checked by hash, then
+    # installed from there without a network.
     "$uv" pip install --quiet --python "$python" --target "$work/checked" --require-hashes --only-binary :all: \
         "$@" -r "$work/$lock" || stopped "The packages could not be fetched."
     [ -z "$signature_open" ] || verify_with_packages
@@ -361,7 +363,7 @@ install() {
         check_room
         make_ready
     fi
-    # For --uninstall, and for newer versions, which know by it how this one came.
+    # For --uninstall; and its presence tells `mtp-launcher update` that install.sh installed the program.
     [ ! -f "$work/install.sh" ] || mv -f "$work/install.sh" "$program/install.sh"
     entries
     ln -sfn "$fresh/bin/mtp-launcher" "$work/command"
@@ -398,7 +400,7 @@ find_release() {
 
 make_ready() {
     if stays_in_use "$fresh"; then
-        fail "MTP Launcher $version is broken, and runs." "Close it, and run this again."
+        fail "MTP Launcher $version is damaged, and still runs." "Close it, and run this again."
     fi
     if [ -z "$offline" ]; then
         command -v curl >/dev/null || command -v wget >/dev/null ||
@@ -422,7 +424,7 @@ make_ready() {
     get "$uv_wheel" "$uv_sha256" "$offline" "$address"
     unpack "$work/$uv_wheel" || stopped "uv could not be unpacked."
     uv=$work/uv
-    "$uv" --version >/dev/null || stopped "uv, which installs it, does not start here." \
+    "$uv" --version >/dev/null || stopped "uv, which installs the program, does not start here." \
         "Is $program on a disk that is mounted noexec?"
     export UV_CACHE_DIR="$program/cache" UV_TOOL_DIR="$fresh/tools" UV_TOOL_BIN_DIR="$fresh/bin" UV_NO_PROGRESS=1
     export UV_PYTHON_INSTALL_DIR="$program/python" UV_NO_CONFIG=1 # nor what the user's uv.toml says
@@ -450,10 +452,10 @@ autostarts() {
         "$configuration/autostart/mtp-launcher.desktop" || true
 }
 
-# What sed takes as it stands, on both sides of its s.
+# Escapes a text for both sides of sed's s command.
 literally() { printf %s "$1" | sed 's/[][\\.*^$&|]/\\&/g'; }
 
-# They name the folder of the version that wrote them.
+# The autostart files name the folder of the version that wrote them: put the new one there.
 autostart() {
     before="$(literally "$program")/[^/]*/tools/" now="$(literally "$fresh")/tools/"
     autostarts | while IFS= read -r file; do
@@ -462,7 +464,7 @@ autostart() {
     done
 }
 
-# What the user has to know, and nobody can do without root.
+# Prints what the user must do, because it needs root or another login.
 hints() {
     case :$PATH: in
     *":$commands:"*) ;;

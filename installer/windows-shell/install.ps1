@@ -57,7 +57,7 @@ $variables = 'UV_CACHE_DIR', 'UV_TOOL_DIR', 'UV_TOOL_BIN_DIR', 'UV_PYTHON_INSTAL
     'UV_PYTHON', 'UV_TARGET', 'UV_LINK_MODE', 'UV_NO_CACHE', 'UV_EXCLUDE_NEWER', 'UV_CONFIG_FILE', 'UV_CONSTRAINT',
     'UV_OVERRIDE', 'UV_NO_BINARY', 'UV_WORKING_DIRECTORY', 'UV_PROJECT'
 
-# What happened and what to do, for the end of the script to tell: Stop-With WHAT REMEDY
+# Ends the script, which then prints what happened and what to do: Stop-With WHAT REMEDY
 function Stop-With([string] $What, [string] $Remedy) {
     throw (New-Object System.OperationCanceledException "$What`n$Remedy")
 }
@@ -99,7 +99,7 @@ function Assert-Room {
     }
 }
 
-# Whether a process runs from a folder.
+# True if a process runs from a folder.
 function Test-InUse([string] $Folder) {
     foreach ($process in Get-Process) {
         $path = try { $process.Path } catch { '' } # another user's may not be asked
@@ -120,7 +120,7 @@ function Remove-Folder([string] $Folder) {
 
 function Test-Address([string] $Place) { return $Place -match '^https?://' }
 
-# Whether nobody on the way can read or change what comes from an address: by https, or from this computer.
+# True if nobody in between can change what is downloaded from an address: https, or http from this computer.
 function Test-Private([string] $Address) {
     $uri = New-Object System.Uri $Address
     return $uri.Scheme -eq 'https' -or ($uri.Scheme -eq 'http' -and $uri.IsLoopback)
@@ -171,7 +171,7 @@ function Get-Checked([string] $Name, [string] $Sha256, [string] $Place, [string]
     $file = Join-Path $work $Name
     Get-File $Place $Name $file $Url
     if ((Get-FileHash -LiteralPath $file -Algorithm SHA256).Hash -ne $Sha256) {
-        Stop-Step "$Name is not what this release is made of: its SHA-256 is another one." `
+        Stop-Step "$Name is not the file of this release: its SHA-256 differs." `
             'Was the download cut short, or changed on its way?'
     }
 }
@@ -201,9 +201,9 @@ function Expand-Uv {
     return $uv
 }
 
-# Runs uv without what it says of failures; $LASTEXITCODE tells of those.
+# Runs uv without its error output; $LASTEXITCODE is its exit code.
 function Invoke-Quietly([string] $Uv, [string[]] $Arguments) {
-    $ErrorActionPreference = 'Continue' # else PowerShell 5 takes what a program says there for an error of its own
+    $ErrorActionPreference = 'Continue' # else PowerShell 5 treats error output of a program as an error of its own
     & $Uv @Arguments 2>$null
 }
 
@@ -222,7 +222,7 @@ function Find-Python([string] $Uv) {
 }
 
 # Stops unless the maintainer signed the manifest, and it is of what this script installs.
-# .NET knows no Ed25519: the packages do, each of which this script knows by its hash, and none of which is ours.
+# .NET cannot verify Ed25519. Python packages do, which this script downloaded and checked by their hashes.
 function Confirm-Release([string] $Python, [string] $Release) {
     $manifest = "$work\manifest.json"
     $key = Get-First $env:MTP_LAUNCHER_RELEASE_KEY, $release_key
@@ -240,7 +240,7 @@ function Confirm-Release([string] $Python, [string] $Release) {
             'Take the install.ps1 from there.'
     }
     if ((Get-SignedSum $manifest $wheel) -ne $wheel_sha256 -or (Get-SignedSum $manifest $lock) -ne $lock_sha256) {
-        Stop-Step 'The release that was signed is made of other files than this install.ps1 tells.' `
+        Stop-Step 'The signed release has other files than this install.ps1 expects.' `
             'Take all files of the release anew.'
     }
     Find-Installer $manifest $Release
@@ -287,7 +287,8 @@ function Assert-Order {
 
 # Install-Package UV PYTHON RELEASE OPTIONS-OF-UV
 function Install-Package([string] $Uv, [string] $Python, [string] $Release, [string[]] $From) {
-    # uv tool install looks at no hashes. So all is first brought into a cache by hash, and then taken from there.
+    # uv tool install checks no hashes. So everything is first downloaded into the cache with a check of its hash, and
+    # then installed from there without a network.
     & $Uv pip install --quiet --python $Python --target "$work\checked" --require-hashes --only-binary :all: `
         @From -r "$work\$lock"
     if ($LASTEXITCODE -ne 0) { Stop-Step 'The packages could not be fetched.' }
@@ -298,7 +299,7 @@ function Install-Package([string] $Uv, [string] $Python, [string] $Release, [str
     if ($LASTEXITCODE -ne 0) { Stop-Step 'The packages could not be installed.' }
 }
 
-# Whether the version of a folder is whole, and still starts.
+# True if the version in a folder is complete and starts.
 function Test-Version([string] $Folder) {
     $command = "$Folder\bin\mtp-launcher.exe"
     if (-not (Test-Path -LiteralPath "$Folder\complete") -or -not (Test-Path -LiteralPath $command)) { return $false }
@@ -306,9 +307,9 @@ function Test-Version([string] $Folder) {
     return $LASTEXITCODE -eq 0
 }
 
-# Brings this release to the folder, and marks that as complete.
+# Installs this release into the folder, and marks it as complete.
 function Initialize-Version([string] $Fresh, [string] $Index, [string] $Release) {
-    if (Test-InUse $Fresh) { Stop-With "MTP Launcher $version is broken, and runs." 'Close it, and run this again.' }
+    if (Test-InUse $Fresh) { Stop-With "MTP Launcher $version is damaged, and still runs." 'Close it, and run this again.' }
     Remove-Folder $Fresh
     Remove-Folder $work
     New-Item -ItemType Directory -Force -Path $Fresh, $work | Out-Null
@@ -321,7 +322,7 @@ function Initialize-Version([string] $Fresh, [string] $Index, [string] $Release)
     Get-Checked $uv_wheel $uv_sha256 $Offline $address
     $uv = Expand-Uv
     $null = & $Uv --version
-    if ($LASTEXITCODE -ne 0) { Stop-Step 'uv, which installs it, does not start here.' }
+    if ($LASTEXITCODE -ne 0) { Stop-Step 'uv, which installs the program, does not start here.' }
     $systemCerts = Get-First $env:UV_SYSTEM_CERTS, '1'
     foreach ($name in $variables) { Remove-Item -Path "Env:$name" -ErrorAction SilentlyContinue }
     $env:UV_CACHE_DIR = "$program\cache"
@@ -369,14 +370,14 @@ function Write-Entry([string] $Fresh) {
     [IO.File]::WriteAllText("$commands\mtp-launcher.cmd", "@`"%~dp0..\$folder\bin\mtp-launcher.exe`" %*`r`n")
 }
 
-# For -Uninstall, and for newer versions, which know by it how this one came.
+# For -Uninstall; and its presence tells `mtp-launcher update` that install.ps1 installed the program.
 function Save-Installer {
     $found = Join-Path $work 'install.ps1'
     $kept = Join-Path $program 'install.ps1'
     if (Test-Path -LiteralPath $found) { Move-Item -LiteralPath $found -Destination $kept -Force }
 }
 
-# What starts the server at login names the folder of the version that wrote it.
+# The Run key names the folder of the version that wrote it: put the new one there.
 function Update-Autostart([string] $Fresh) {
     $found = Get-ItemProperty -Path $run_key -Name $run_value -ErrorAction SilentlyContinue
     if (-not $found) { return }
@@ -428,7 +429,7 @@ function Install-Program {
             Remove-Folder (Join-Path $program 'cache')
             if (-not (Test-Path -LiteralPath "$fresh\complete")) { Remove-Folder $fresh }
         } finally {
-            $alone.Dispose() # inside a shell it would else be held until that ends
+            $alone.Dispose() # a shell that runs this script would else hold it until it ends
         }
     }
     Write-Host "MTP Launcher $version is installed. It is in the Start menu, and as: $commands\mtp-launcher.cmd"
@@ -477,10 +478,10 @@ $proxyBefore = [Net.WebRequest]::DefaultWebProxy
 $encodingBefore = [Console]::OutputEncoding
 $code = 0
 try {
-    # As uv writes paths, and not by the console's code page, which changes the letters of many names.
+    # uv writes paths in UTF-8; the console's code page would change letters of many names.
     try { [Console]::OutputEncoding = New-Object System.Text.UTF8Encoding $false } catch { $null = $_ } # no console
     Set-Proxy
-    # Windows PowerShell 5 may begin with what servers refuse today.
+    # Windows PowerShell 5 may have only old versions of TLS enabled, which servers refuse today.
     [Net.ServicePointManager]::SecurityProtocol = [Net.ServicePointManager]::SecurityProtocol -bor `
         [Net.SecurityProtocolType]::Tls12
     if ($Offline) { $Offline = (Resolve-Path -LiteralPath $Offline).ProviderPath }

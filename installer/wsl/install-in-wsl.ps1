@@ -48,7 +48,7 @@ function Assert-Inside {
             'Take the one of a release.'
     }
     if ((Get-FileHash -LiteralPath $inside -Algorithm SHA256).Hash -ne $inside_sha256) {
-        Stop-With "$inside is not the one of this release: its SHA-256 is another one." `
+        Stop-With "$inside is not the file of this release: its SHA-256 differs." `
             'Take all files of the release anew.'
     }
 }

@@ -187,7 +187,7 @@ ends_soon() { # the copy that runs, after a second
     cp -r "$RELEASES/1.1.0" "$BATS_TEST_TMPDIR/cut"
     echo "cut short" >"$BATS_TEST_TMPDIR/cut/mtp_launcher-1.1.0-py3-none-any.whl"
     run dash "$RELEASES/1.1.0/install.sh" --offline "$BATS_TEST_TMPDIR/cut"
-    refused "SHA-256 is another one"
+    refused "SHA-256 differs"
     [ "$("$command" --version)" = "mtp-launcher 1.0.0" ]
     [[ "$(versions)" == 1.0.0-???????? ]]
     [ ! -e "$program/making" ]
@@ -289,7 +289,7 @@ ends_soon() { # the copy that runs, after a second
 
 @test "uv that does not start is told" {
     FAKE_STARTS_NOT=1 install 1.0.0
-    refused "uv, which installs it, does not start here."
+    refused "uv, which installs the program, does not start here."
     [[ "$output" == *"noexec"* ]]
 }
 

@@ -41,7 +41,7 @@ serve() { # FOLDER, at $address
     dash "$program/install.sh" --uninstall
     echo "changed" >>"$folder/mtp_launcher-1.0.0-py3-none-any.whl"
     PIP_INDEX_URL=$address/simple run dash install.sh
-    refused "SHA-256 is another one"
+    refused "SHA-256 differs"
 }
 
 @test "a certificate that is not trusted is named, by curl and by wget" {

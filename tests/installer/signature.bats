@@ -63,7 +63,7 @@ is_refused() { # SENTENCE: the offered release is, and nothing is changed by it
     offer 1.1.0
     echo "another" >>"$folder/mtp_launcher-1.1.0-py3-none-any.whl"
     (cd "$folder" && sign 1.1.0)
-    is_refused "is made of other files than this install.sh tells"
+    is_refused "has other files than this install.sh expects"
 }
 
 @test "an install.sh that was changed is not kept" {

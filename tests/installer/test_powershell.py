@@ -145,7 +145,7 @@ def test_the_release_is_verified_as_by_install_sh() -> None:
     text = SH.read_text("utf-8").replace("install.sh", "install.ps1")
     for each in (
         "manifest.json is not signed by this program's maintainer, so nothing of this release is used.",
-        "The release that was signed is made of other files than this install.ps1 tells.",
+        "The signed release has other files than this install.ps1 expects.",
         "This build has no key to verify releases with.",
         "no address that a release may come from.",
         ", which is older.",
