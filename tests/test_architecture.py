@@ -1,4 +1,4 @@
-"""Rules of the house that a linter does not know."""
+"""Rules of the architecture that no linter checks."""
 
 import subprocess
 import sys

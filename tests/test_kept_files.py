@@ -166,7 +166,7 @@ KINDS = {
         "data/engines/b1-cpu/installed.json",
         made_manifest,
         lambda _: [each.name for each in installed.read_store().engines],
-        frozenset({"unreadable"}),  # a link that leads nowhere is no file of the folder
+        frozenset({"unreadable"}),  # a dangling link is not a file of the folder
     ),
     "engine in use": Kind(
         "data/engines/engines.json",

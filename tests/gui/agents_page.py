@@ -68,7 +68,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def write_engine(script: Script, *faults: str) -> Path:
-    """Write a llama-server that calls tools, with faults; see tests/fakes/agent_server.py."""
+    """Write a fake llama-server that calls tools, with faults: see tests/fakes/agent_server.py."""
     return script(
         "llama-server", f'#!/bin/sh\nAGENT_FAULTS={",".join(faults)} exec "{sys.executable}" "{PROGRAM}" "$@"\n'
     )

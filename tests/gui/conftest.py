@@ -18,12 +18,12 @@ from launcher.gui.window import Window
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 for wait in (QtBot.waitUntil, QtBot.waitSignal, QtBot.waitSignals, QtBot.waitActive, QtBot.waitExposed):
-    wait.__kwdefaults__["timeout"] = 180_000  # what is tested comes in its time, however busy this machine is
+    wait.__kwdefaults__["timeout"] = 180_000  # conditions are waited for long enough on a busy machine, too
 
 
 @pytest.fixture(autouse=True)
 def nothing_left_of_windows() -> Iterator[None]:
-    """Widgets of one test are deleted before the next: a style sheet is worked out for every widget that exists."""
+    """Delete the widgets of a test before the next one: style sheets are computed for every widget that exists."""
     yield
     if QApplication.instance():
         QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
@@ -31,15 +31,15 @@ def nothing_left_of_windows() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def left_servers_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Server processes that a killed run of tests leaves end after a minute, not after ten."""
+    """Have server processes that a killed test run leaves end after a minute, not after ten."""
     monkeypatch.setattr("launcher.app.server_process.IDLE_LIMIT_S", 60.0)
 
 
 def collect_widgets() -> None:
-    """Collect what earlier tests left in reference cycles, in this thread.
+    """Collect reference cycles that earlier tests left, in this thread.
 
-    A collection in the thread of the core would destroy their widgets there, and wait for ever for Qt. What is left is
-    there to stay, and looked at no more, which would take a sixth of the time to open a window.
+    A collection in the thread of the core would destroy their widgets there, and wait for Qt for ever. Objects that
+    remain are excluded from later collections, which would take a sixth of the time to open a window.
     """
     gc.collect()
     gc.freeze()
@@ -47,9 +47,9 @@ def collect_widgets() -> None:
 
 @pytest.fixture
 def usual_theme(qapp: QApplication) -> Iterator[None]:
-    """Put theme, scale and motion back once the windows of a test, which is to ask for this first, are gone.
+    """Reset theme, scale and motion after the windows of a test are deleted. It must be a test's first fixture.
 
-    A style sheet that is set earlier is worked out for each of their widgets, which takes half a second.
+    A style sheet that is set earlier is computed for each of their widgets, which takes half a second.
     """
     yield
     QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
@@ -63,9 +63,9 @@ def usual_theme(qapp: QApplication) -> Iterator[None]:
 def window(
     request: pytest.FixtureRequest, qtbot: QtBot, qapp: QApplication, home: Path, forked_sessions: None
 ) -> Iterator[Window]:
-    """The window on the Cockpit, or the module's FIRST_PAGE, painted; closed at the end, which leaves nothing running.
+    """A painted window that shows the Cockpit, or the FIRST_PAGE of the test module. It is closed at the end.
 
-    A module whose tests go to another page begins on a small one: the Cockpit takes most of the time to open a window.
+    Modules that test other pages start with a small one, because the Cockpit takes most of the time to open a window.
     """
     collect_widgets()
     theme.apply_theme(qapp, theme.current())
@@ -84,19 +84,20 @@ def window(
 
 @pytest.fixture
 def charts() -> None:
-    """Have the charts in a module that leaves them out."""
+    """Keep the charts in a module that uses `no_charts`."""
 
 
 @pytest.fixture
 def no_charts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the charts out, for modules that do not read them: they are a third of the work of a serving window."""
+    """Leave the charts out in modules that do not test them: they are a third of the work of a window with a server."""
     if "charts" not in request.fixturenames:
         monkeypatch.setattr("launcher.gui.plots.panel.PlotPanel.attach_charts", lambda _panel: None)
 
 
 @pytest.fixture
 def wait_for(window: Window, qtbot: QtBot) -> Callable[..., None]:
-    """Wait until the server is in one of the states; ready it is once the window knows its address, too."""
+    """Return a function that waits until the server is in one of the states; READY includes that the window knows its
+    address."""
 
     def wait(*states: ServerState) -> None:
         def reached() -> None:
@@ -119,7 +120,7 @@ def demo(window: Window, wait_for: Callable[..., None]) -> Window:
 
 @pytest.fixture
 def idle_controller(qapp: QApplication, home: Path) -> Controller:
-    """A controller without a window that sends no request to anybody."""
+    """A controller without a window that sends no requests."""
     controller = Controller()
     controller.request_reply = lambda *_: None  # type: ignore[method-assign]
     return controller
@@ -127,7 +128,7 @@ def idle_controller(qapp: QApplication, home: Path) -> Controller:
 
 @pytest.fixture
 def pane(idle_controller: Controller, qtbot: QtBot, qapp: QApplication, home: Path) -> ChatPane:
-    """The chat by itself, with nothing to ask: replies are what the test says."""
+    """A chat pane without a server: the test provides the replies."""
     theme.apply_theme(qapp, theme.current())
     pane = ChatPane(idle_controller)
     qtbot.addWidget(pane)

@@ -1,4 +1,4 @@
-"""Plots with samples of a machine that works, for the tests of them."""
+"""Plots with samples of a busy machine, for their tests."""
 
 import time
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def made_controller() -> Iterator[Controller]:
 
 @contextmanager
 def made_panel(controller: Controller, qtbot: QtBot, qapp: QApplication) -> Iterator[PlotPanel]:
-    """The plots in the dark theme, with their library loaded; a server runs, as far as they are told."""
+    """The plots in the dark theme, with their library loaded, told that a server runs."""
     theme.choose_theme("dark")
     theme.apply_theme(qapp, theme.current())
     controller.bridge.drained.emit([ServerStatus(ServerState.READY)])
@@ -51,7 +51,7 @@ def made_panel(controller: Controller, qtbot: QtBot, qapp: QApplication) -> Iter
 
 
 def sampled(time_s: float, *, gpu: bool = True, **values: float | None) -> MonitorSnapshot:
-    """A sample of a machine that works; `values` are other ones."""
+    """Return a sample of a busy machine; `values` replace its readings."""
     if gpu:
         named = {
             "gpu_temperature_c": 71.0, "gpu_power_w": 300.0, "gpu_power_limit_w": 450.0, "gpu_clock_mhz": 2_640.0,
@@ -72,7 +72,7 @@ def sampled(time_s: float, *, gpu: bool = True, **values: float | None) -> Monit
 
 
 def fill(panel: PlotPanel, seconds: float = 300.0, *, gpu: bool = True) -> float:
-    """Give it samples up to now, 10 a second; return when the first was."""
+    """Add samples up to now, 10 a second; return the time of the first in seconds."""
     start_s = time.monotonic() - seconds
     usual = sampled(start_s, gpu=gpu)
     panel.add_samples([replace(usual, time_s=start_s + i / 10) for i in range(int(seconds * 10))])
@@ -81,7 +81,7 @@ def fill(panel: PlotPanel, seconds: float = 300.0, *, gpu: bool = True) -> float
 
 
 def drawn(panel: PlotPanel) -> None:
-    """Let it show all that came."""
+    """Draw all samples."""
     panel.schedule_refresh()
     panel.draw_if_due()
 

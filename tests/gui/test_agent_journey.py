@@ -1,4 +1,4 @@
-"""A person who has never used a coding agent, from the Start page to an agent that answers, by what can be seen."""
+"""The way of a new user from the Start page to a coding agent that answers, using only what is visible."""
 
 import shutil
 import sys

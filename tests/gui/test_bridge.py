@@ -90,7 +90,7 @@ def test_work_without_a_reference_is_not_lost_while_it_waits_for_another_program
     begun, lines = threading.Event(), list[bytes]()
 
     async def work(_tell: object) -> bytes:
-        reader, writer = await asyncio.open_connection(sock=ours)  # only who waits for the reader holds it
+        reader, writer = await asyncio.open_connection(sock=ours)  # only the waiting reader has a reference to it
         begun.set()
         try:
             return await asyncio.shield(asyncio.ensure_future(reader.readline()))

@@ -309,7 +309,7 @@ def test_a_long_conversation_is_built_from_its_end(pane: ChatPane, qtbot: QtBot)
 
 
 def test_another_hint_is_seen_in_the_empty_prompt_without_a_click(pane: ChatPane, qtbot: QtBot) -> None:
-    """On the screen, that is: the prompt had the right hint before, and went on showing the one it had painted."""
+    """The hint must be painted, too: the prompt once had the right hint, but still showed the one painted before."""
     pane.send_button.setFocus()
 
     def seen() -> QImage:

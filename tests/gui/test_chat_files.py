@@ -54,7 +54,7 @@ def make_image(width: int = 64, height: int = 48) -> QImage:
 
 @pytest.fixture
 def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file in which the scripted engine keeps what it is asked."""
+    """The file in which the scripted engine records its requests."""
     file = tmp_path / "requests"
     monkeypatch.setenv("FAKE_REQUESTS", str(file))
     return file

@@ -52,7 +52,7 @@ def cut_texts(window: Window, qtbot: QtBot, sizes: tuple[tuple[int, int], ...]) 
 
 
 def _cases() -> Iterator[object]:
-    """Yield language, text size in per cent, and whether a model is served; the first few are for every run."""
+    """Yield language, text size in percent, and whether a model is served; ordinary runs test the first few only."""
     yield pytest.param("en", 200, SIZES[:1], True)
     yield pytest.param("zh_CN", 100, SIZES, False)
     for language in ("en", "zh_CN"):

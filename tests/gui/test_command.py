@@ -141,7 +141,7 @@ def test_a_display_that_does_not_answer_is_reported_before_qt_aborts() -> None:
 
 
 def test_a_library_that_a_display_needs_is_named_before_qt_aborts(tmp_path: Path) -> None:
-    (tmp_path / "libxcb-cursor.so.0").touch()  # the linker finds it first, and cannot use it
+    (tmp_path / "libxcb-cursor.so.0").touch()  # the linker finds this invalid library first
     result = gui(QT_QPA_PLATFORM="xcb", LD_LIBRARY_PATH=str(tmp_path))
     assert result.returncode == 1, result.stderr
     assert "The window needs libxcb-cursor.so.0." in result.stderr

@@ -1,4 +1,4 @@
-"""The controller: of requests in quick succession the last one counts, and no result of an earlier one is reported."""
+"""The controller: of quick requests the last one counts, and no result of an earlier one is reported."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -33,7 +33,7 @@ def server(tmp_path: Path, demo_model: Path) -> Iterator[FileServer]:
 
 
 def arrived(job_id: int) -> int:
-    """Return how many bytes of a job are said to be here, by whoever works at it."""
+    """Return the received bytes of a job as reported by the process that runs it."""
     figures = download_queue().read_snapshot().progress_by_id.get(job_id)
     return figures.done_bytes if figures else 0
 

@@ -1,4 +1,4 @@
-"""A server setting is one row of the table: the expert cache has all that follows from one."""
+"""A server setting is one row of the table, from which all its uses follow, tested for the expert cache."""
 
 import argparse
 from dataclasses import replace

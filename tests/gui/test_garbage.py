@@ -1,4 +1,4 @@
-"""Garbage is collected in the window's thread, for the core's thread may not destroy widgets."""
+"""Garbage is collected in the window's thread, because the core's thread must not destroy widgets."""
 
 import asyncio
 import gc

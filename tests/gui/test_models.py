@@ -676,7 +676,7 @@ def test_a_refused_download_is_not_shown_as_added(open_page: OpenPage, hub: Hub,
 def test_an_interrupted_queue_resumes_with_the_window(
     repo: str, home: Path, window: Window, qtbot: QtBot, open_page: OpenPage
 ) -> None:
-    """As after a crash, or an `add` on the command line."""
+    """The queue is as after a crash, or after `downloads add` on the command line."""
     import asyncio
 
     from launcher.app.downloads import add_pull, download_queue
@@ -730,7 +730,7 @@ def test_columns_are_hidden_one_by_one() -> None:
 
 
 def test_no_sentence_of_the_page_contains_a_command(open_page: OpenPage, window: Window) -> None:
-    """A user of the window has no terminal."""
+    """Users of the window may have no terminal."""
     page = open_page(MachineDescription(gpu="RTX 3060"), waits=True)
     said = []
     for model in page.list.models:

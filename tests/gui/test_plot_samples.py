@@ -130,7 +130,7 @@ class TestDecimation:
         assert columns.times[empty].max() == pytest.approx(60.0)
 
     def test_columns_keep_their_samples_as_time_advances(self) -> None:
-        """Else the curve would flicker while it moves."""
+        """Otherwise the curve would flicker while it moves."""
         samples = filled(3_100)
         shown = []
         for end_s in (400.0, 400.1, 403.7):

@@ -37,7 +37,7 @@ SECRET = "hf_abcdefghijklmnop"
 def page(
     usual_theme: None, window: Window, qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[SettingsPage]:
-    """The page, told how all stand; the theme is put back."""
+    """The page, which has read all settings; the theme is reset afterwards."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("HF_TOKEN", SECRET)

@@ -28,7 +28,7 @@ from launcher.machine.addresses import list_lan_addresses
 FIRST_PAGE = "about"
 Wait = Callable[..., None]
 _BOX = QPoint(10, 14)
-"""Within a switch, on its box."""
+"""A point within a switch, on its box."""
 
 
 def open_card(window: Window, qtbot: QtBot) -> SharingCard:

@@ -54,7 +54,7 @@ def page(bare: None, window: Window) -> StartPage:
 
 @pytest.fixture
 def looked(page: StartPage, qtbot: QtBot) -> StartPage:
-    """The page when it has looked at this computer and at what is here of the first plan."""
+    """The page when it has read this computer and the local files of the first plan."""
     settle(page, qtbot)
     return page
 
@@ -393,7 +393,7 @@ def plan_described(page: StartPage, qtbot: QtBot, family: str | None, gib: int, 
 
 
 def card_texts(page: StartPage) -> list[str]:
-    """All that the card of the plan says, in the order of its labels."""
+    """All texts of the plan's card, in the order of its labels."""
     return [each.text().replace("\u00a0", " ") for each in page.card.findChildren(Label) if each.isVisible()]
 
 

@@ -1,4 +1,4 @@
-"""Pages while something is searched for or loaded, and the focus afterwards."""
+"""Pages during a search or a load, and the focus afterwards."""
 
 import pytest
 from PySide6.QtCore import Qt

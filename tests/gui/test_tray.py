@@ -19,7 +19,7 @@ Wait = Callable[..., None]
 
 @pytest.fixture
 def in_front() -> list[bool]:
-    """Not empty when the window is the one that the user sees."""
+    """Not empty if the window is in the foreground."""
     return []
 
 

@@ -49,7 +49,7 @@ def measured(page: TunePage, qtbot: QtBot, trials: int) -> None:
 
 
 def begun_elsewhere(page: TunePage, qtbot: QtBot) -> None:
-    """Let a tune of another model be the newest, of which the page knows nothing."""
+    """Store a newer tune of another model, which the page does not know."""
     qtbot.waitUntil(page.export.isEnabled)  # it has looked what there is
     kept = load_tune()
     assert kept is not None

@@ -23,7 +23,7 @@ NEWER = f"Version 7.0.0 is available; you have {__version__}."
 
 @pytest.fixture
 def card(window: Window, release: Release) -> UpdatesCard:
-    """The card of the About page, which was not looked at yet."""
+    """The update card of the About page before it was shown."""
     window.show_page("about")
     card: UpdatesCard = window.page("about").updates
     return card

@@ -29,7 +29,7 @@ def turn(widget: QWidget, notches: int) -> None:
 
 
 def controls(page: QWidget) -> list[QComboBox | QAbstractSpinBox | QAbstractSlider]:
-    """Return what is in sight and has a value."""
+    """Return the visible controls that have a value."""
     found = (*page.findChildren(QComboBox), *page.findChildren(QAbstractSpinBox), *page.findChildren(QAbstractSlider))
     return [each for each in found if each.isVisible() and not isinstance(each, QScrollBar)]
 

@@ -41,7 +41,7 @@ _INNER = 2
 
 
 def interfaces(root: QWidget) -> Iterator[tuple[QAccessibleInterface, str]]:
-    """Yield what a screen reader meets under a widget, and where it is."""
+    """Yield the accessible objects under a widget, each with its path."""
     todo = [(QAccessible.queryAccessibleInterface(root), type(root).__name__)]
     while todo:
         each, path = todo.pop()
@@ -69,7 +69,7 @@ def controls(root: QWidget) -> list[QWidget]:
 
 
 def clipped(root: QWidget) -> list[str]:
-    """Return the texts under a widget that have not the room they need, with what they lack in pixels."""
+    """Return the clipped texts under a widget, with the missing pixels."""
     found = []
     for each in root.findChildren(QWidget):
         if not each.isVisible() or not each.width() or not each.height():
@@ -82,7 +82,7 @@ def clipped(root: QWidget) -> list[str]:
 
 
 def clipped_cells(root: QWidget) -> list[str]:
-    """Return the column titles and the cells of tables under a widget that have not the width they need.
+    """Return the clipped column titles and table cells under a widget.
 
     A column that takes the spare width is declared to give way: its cells may be elided, if their tooltips have all.
     Logs and lists of flags have lines as long as programs write them: they are scrolled, or have tooltips.
@@ -119,7 +119,7 @@ def _title_width(table: QTableView, column: int, title: str) -> int:
 
 
 def _lack(widget: QWidget) -> tuple[int, int] | None:
-    """Return the pixels that a text lacks in width and height; None where that is no question."""
+    """Return the pixels that a text lacks in width and height; None if it cannot be clipped."""
     if isinstance(widget, QComboBox):
         option = QStyleOptionComboBox()
         widget.initStyleOption(option)

@@ -19,7 +19,7 @@ from launcher.updates.signature import RELEASE_KEY, RELEASE_KEY_VARIABLE
 ROOT = Path(__file__).parents[2]
 LINUX = ROOT / "installer" / "linux"
 sys.path[:0] = [str(LINUX), str(ROOT / "installer")]
-import prune  # noqa: E402 -- a script of ours, which stands beside its parts
+import prune  # noqa: E402 -- a script beside its modules, not a package
 from manifest import manifest_text  # noqa: E402 -- the same
 
 DESKTOP = ROOT / "resources" / "desktop"

@@ -37,7 +37,7 @@ def old_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def no_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a library that cannot be loaded, and hides the one that this computer may have."""
+    """A folder with a library that cannot be loaded, which hides a real one of this computer."""
     folder = tmp_path_factory.mktemp("none")
     (folder / SONAME).touch()
     return folder

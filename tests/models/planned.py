@@ -12,5 +12,5 @@ CATALOGUE = Catalogue(tuple(shipped_models()))
 
 @lru_cache(maxsize=512)
 def make_shipped_plans(situation: Situation, criteria: PlanCriteria) -> tuple[Plan, ...]:
-    """Return what `make_plans` returns where no header was read and nothing is changed that it depends on."""
+    """Return the result of `make_plans` for the shipped catalogue without any header or setting of the user."""
     return make_plans(CATALOGUE, situation, criteria)

@@ -1,4 +1,4 @@
-"""The copy of the catalogue in the cache folder: the same models, only sooner."""
+"""The parsed copy of the catalogue in the cache folder: the same models, loaded faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leftovers of downloads, and folders of the user's."""
+"""Leftovers of downloads, and the user's own folders."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The models on this machine: what is known of them, found, verified and removed."""
+"""The models on this machine: listed, found, verified and removed."""
 
 import hashlib
 import os

@@ -13,7 +13,7 @@ def test_a_published_run_gives_the_overhead() -> None:
     assert expected_overhead_mib("cuda", card, system="linux", driver="595.97") == 570
     assert (
         expected_overhead_mib("cuda", card, system="windows", driver="610.10") == 606
-    )  # of no such run is anything known
+    )  # no run with this driver is known
     r9700 = find_card("R9700")
     assert expected_overhead_mib("vulkan", r9700) == expected_overhead_mib("vulkan", r9700, system="linux") == 201
     assert expected_overhead_mib("vulkan", r9700, system="windows") == 126

@@ -1,4 +1,4 @@
-"""Plans for machines of every size: the right one first, with statuses that hold."""
+"""Plans for machines of every size: the right one comes first, and each status is true."""
 
 from dataclasses import replace
 

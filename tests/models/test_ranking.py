@@ -1,4 +1,4 @@
-"""The ranking of files and settings: what an expert would take, and the rules that hold for every model and machine."""
+"""The ranking of files and settings: choices of experts, and rules that hold for every model and machine."""
 
 import re
 from dataclasses import replace
@@ -119,7 +119,7 @@ class TestAlternatives:
             assert f"{plan.file.quant} with a context of {plan.setting.context:,} and KV {plan.setting.kv}" in result
 
     def test_equal_figures_are_not_reported_as_a_difference(self) -> None:
-        """Such as "about 42 instead of 42 t/s", or 5.15 bits a weight instead of 5.11."""
+        """An example of what must not occur is "about 42 instead of 42 t/s"."""
         for size in MACHINES:
             for plan in plans(describe_machine(size, host_gib=32), MOE):
                 for reason in plan.reasons:
@@ -243,7 +243,7 @@ class TestLargerCards:
         assert all(more >= 0.97 * less for less, more in pairwise(found)), found
 
     def test_a_fast_card_takes_the_better_file(self) -> None:
-        """Beyond 120 tokens/s more speed hardly counts, but BF16 is twice the download for nothing to be seen."""
+        """Beyond 120 tokens/s more speed hardly counts, but BF16 doubles the download without a visible gain."""
         for size in (80, 96):
             assert 8 <= bits(first(size, MOE)) <= 9
         assert bits(first(24, "gemma-4-e4b")) > 7
@@ -268,7 +268,7 @@ def test_experts_in_only_some_layers_are_counted() -> None:
 
 
 def test_a_model_without_a_working_plan_is_not_recommended() -> None:
-    """With host memory unknown, 176 GB of experts are not taken to fit there."""
+    """If host memory is unknown, 176 GB of experts are not assumed to fit there."""
     assert "deepseek-v3.2" not in {plan.entry.id for plan in plans(describe_machine(24))}
     assert plans(describe_machine(24), "deepseek-v3.2")[0].group
 

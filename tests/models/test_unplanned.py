@@ -1,4 +1,4 @@
-"""Plans without what is unknown, and their sentences about it."""
+"""Files and models that cannot be planned because a figure is unknown, and their sentences."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -8,7 +8,7 @@ from launcher.monitor.health import Health
 from launcher.monitor.health_event import FindingCode, FinishedReply, HealthEvent, Moment
 
 Anything = Any
-"""Whatever a look or a reply has."""
+"""The value of any field of a check or a reply."""
 PERIOD_S = 2.0
 GIB = 2**30
 
@@ -20,7 +20,7 @@ def activity(reasons: Sequence[str] | None = (), processes: Sequence[GpuProcess]
 
 
 def moment(time_s: float, /, **what: Anything) -> Moment:
-    """A look; names that are no fields of Moment are readings."""
+    """Return the data of one check; names that are not fields of Moment are readings."""
     fields = {name: what.pop(name) for name in list(what) if name in Moment.__dataclass_fields__}
     readings = {name: Reading(value) for name, value in what.items() if value is not None}
     return Moment(time_s=time_s, readings=readings, **fields)
@@ -34,7 +34,7 @@ def reply(
     acceptance: float = 0.8,
     **what: Anything,
 ) -> FinishedReply:
-    """A reply as MTP with draft length 2 makes it: each step yields its accepted drafts and one token more."""
+    """Return a reply with draft length 2: each step yields its accepted drafts and one more token."""
     steps = tokens / (1 + 2 * acceptance)
     return FinishedReply(
         **{
@@ -54,10 +54,10 @@ def run(health: Health, moments: Iterable[Moment]) -> list[HealthEvent]:
 
 
 def list_changes(events: Iterable[HealthEvent]) -> list[tuple[FindingCode, bool]]:
-    """The codes that were raised (True) and cleared (False), in order."""
+    """Return the codes that were raised (True) and cleared (False), in order."""
     return [(event.finding.code, not event.cleared) for event in events]
 
 
 def looks(count: int, start_s: float = 0.0, /, **what: Anything) -> list[Moment]:
-    """`count` looks that all see the same."""
+    """Return the data of `count` checks with the same readings."""
     return [moment(start_s + PERIOD_S * index, **what) for index in range(count)]

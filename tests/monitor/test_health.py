@@ -12,7 +12,7 @@ FOUND = Finding(FindingCode.SPILL, "Found.", {"spilled_mib": 1.23456, "who": "x"
 
 
 class Scripted:
-    """Says what it was list_changes to say."""
+    """A detector that returns prepared results."""
 
     def __init__(self, says: str) -> None:
         self._says = iter(says)
@@ -22,7 +22,7 @@ class Scripted:
 
 
 def latched(says: str, *, gap_before: int | None = None) -> str:
-    """Return what a latch that wants three looks to raise and two to clear tells: R, C or a dot."""
+    """Return the output of a latch that raises (R) after three checks and clears (C) after two; a dot is no change."""
     latch = Latch(Scripted(says), raise_checks=3, clear_checks=2)
     times = [
         2.0 * index + (100.0 if gap_before is not None and index >= gap_before else 0.0) for index in range(len(says))

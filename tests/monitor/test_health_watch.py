@@ -26,7 +26,7 @@ LOOK = GpuSnapshot(None, False, GpuActivity.unknown("No GPU."), {"pcie_received_
 
 
 class Seen(Health):
-    """Health that keeps what it was shown."""
+    """Health that records its input."""
 
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
@@ -39,7 +39,7 @@ class Seen(Health):
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
-    """The healths that are made."""
+    """The Health objects that are created."""
     made: list[Seen] = []
 
     def make(setup: ServerSetup) -> Seen:

@@ -16,7 +16,7 @@ from launcher.monitor.meter import Acceptance, ReplyMeter, TrafficMeter, sum_acc
 
 DATA = Path(__file__).parent / "data"
 FIRST_TOKEN_MS = 0.001
-"""Milliseconds that the engine reports for the token that the prompt yielded."""
+"""Milliseconds that the engine reports for the first token, which follows from the prompt."""
 
 
 class Step(NamedTuple):

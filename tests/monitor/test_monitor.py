@@ -44,12 +44,12 @@ class Server:
         return self.counters
 
     def note_requests(self, processing: int) -> None:
-        """As the supervisor does."""
+        """Send an event as the supervisor does."""
         self.status = ServerStatus(ServerState.BUSY if processing else ServerState.READY)
 
 
 class Watching:
-    """A monitor and what it sampled."""
+    """A monitor and its samples."""
 
     def __init__(self, server: Server, periods: MonitorPeriods) -> None:
         self.times: list[float] = []
@@ -123,7 +123,7 @@ async def test_fast_sampling_ends_a_second_after_the_reply(tmp_path: Path) -> No
 
 
 async def test_a_reply_between_two_samples_is_in_one(tmp_path: Path) -> None:
-    # as on a computer too busy to take a sample within a second
+    # a busy computer may take no sample for a second
     async with watching(tmp_path, reply_valid_s=-1.0) as watched:
         await watched.until(1)
         meter = watched.monitor.start_reply_meter()
@@ -226,7 +226,7 @@ async def test_behind_a_gateway_counters_are_read_when_replies_have_ended(tmp_pa
 
 
 class NotingWatch(HealthWatch):
-    """Detectors that note when they look."""
+    """A HealthWatch that records the times of its checks."""
 
     def __init__(self) -> None:
         super().__init__()

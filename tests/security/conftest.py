@@ -23,7 +23,7 @@ from tests import forked
 
 NOBODY = 65_534
 """The user and group of nobody (Debian, Fedora, Arch)."""
-ACTING = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\ufeff]")
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\ufeff]")
 """Control and invisible characters."""
 
 

@@ -15,7 +15,7 @@ from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import api_model_name, prepare_launch
 from launcher.fetch.file_names import local_path
 from launcher.models.gguf import read_header
-from tests.security.conftest import ACTING, in_terminal
+from tests.security.conftest import CONTROL_CHARACTERS, in_terminal
 
 ACTS = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj.exe\u200b\rFORGED\nFORGED line"
 SHELL = "$(touch owned) `touch owned`; touch owned & | > owned 'x' \"y\" %PATH% ${HOME}"
@@ -77,7 +77,7 @@ def _header_end(data: bytes, offset: int) -> int:
 
 @pytest.fixture
 def hostile(tmp_path: Path, demo_model: Path) -> Path:
-    """A whole model whose name and whose file's name act."""
+    """A complete model with control characters in its name and file name."""
     path = tmp_path / f"{ACTS.replace('/', '')}.gguf"
     path.write_bytes(rename(demo_model, ACTS.encode()))
     return path
@@ -85,7 +85,7 @@ def hostile(tmp_path: Path, demo_model: Path) -> Path:
 
 def harmless(printed: str) -> None:
     assert printed.strip()
-    assert not ACTING.search(printed.replace("\r\n", "\n")), printed
+    assert not CONTROL_CHARACTERS.search(printed.replace("\r\n", "\n")), printed
     assert not [line for line in printed.splitlines() if line.startswith("FORGED")], printed
     assert "Traceback" not in printed
 
@@ -131,7 +131,7 @@ def test_json_preserves_the_name_without_control_characters(demo_model: Path, tm
     path.write_bytes(rename(demo_model, words.encode()))
     code, result = in_terminal("estimate", str(path), "--json", home=tmp_path / "home")
     assert code == 0
-    assert not ACTING.search(result.replace("\r\n", "\n"))
+    assert not CONTROL_CHARACTERS.search(result.replace("\r\n", "\n"))
     assert len(json.loads(result)["model"]) < 200 if "model" in json.loads(result) else result
 
 
@@ -167,5 +167,5 @@ def test_a_name_from_the_net_stays_in_its_folder(tmp_path: Path, name: str) -> N
     resolved = Path(os.path.normpath(path))
     assert resolved.is_relative_to(folder)
     assert resolved != folder
-    assert not ACTING.search(str(path))
+    assert not CONTROL_CHARACTERS.search(str(path))
     assert shlex.split(shlex.quote(str(path))) == [str(path)]

@@ -31,7 +31,7 @@ from launcher.gui.labels import Label, set_tooltip
 from launcher.gui.rail import StatusChip
 from launcher.gui.viewmodel import Inputs, derive_view
 from tests import forked
-from tests.security.conftest import ACTING, in_terminal
+from tests.security.conftest import CONTROL_CHARACTERS, in_terminal
 from tests.security.test_text import ATTACKS
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
@@ -47,7 +47,7 @@ FAMILY = "👩‍👩‍👧‍👦"
 class TestInTheTerminal:
     @pytest.fixture
     def ask(self, home: Path, tmp_path: Path) -> Callable[..., str]:
-        """Asks a server of ours that was replaced by one that means harm, in a terminal or not."""
+        """Sends a prompt to a hostile server in place of ours, with output to a terminal or not."""
 
         def asked(reply: str, *options: str, terminal: bool = True) -> str:
             file = tmp_path / "reply"
@@ -88,7 +88,7 @@ class TestInTheTerminal:
     def test_a_reply_has_no_effect_on_a_terminal(self, ask: Callable[..., str]) -> None:
         written = {name: text for name, text in ATTACKS.items() if name != "half a character"}
         result = ask("\n".join(written.values()) + "\nyou owe 1000\rnothing\n" + MARKDOWN)
-        assert not ACTING.search(result)
+        assert not CONTROL_CHARACTERS.search(result)
         assert "\r" not in result
         assert "␛]52;c;cm0gLXJmIH4=␇" in result
         assert "owe 1000nothing" in result
@@ -96,7 +96,7 @@ class TestInTheTerminal:
 
     def test_json_is_safe_on_a_terminal_and_exact(self, ask: Callable[..., str]) -> None:
         result = ask("\x9b31m\u202egpj\x1b]0;x\x07", "--json")
-        assert not ACTING.search(result)
+        assert not CONTROL_CHARACTERS.search(result)
         assert json.loads(result)["text"] == "\x9b31m\u202egpj\x1b]0;x\x07"
 
     def test_a_file_gets_the_reply_unchanged(self, ask: Callable[..., str]) -> None:
@@ -178,12 +178,12 @@ class TestInTheWindow:
         shown = [text.toPlainText() for text in texts(pane)] + [block.edit.toPlainText() for block in blocks]
         shown += [label.text() for block in blocks for label in block.findChildren(QLabel)]
         assert sum(map(len, shown)) > 100
-        assert not any(map(ACTING.search, shown))
+        assert not any(map(CONTROL_CHARACTERS.search, shown))
         answer.copy_button.copy()
-        assert not ACTING.search(qapp.clipboard().text()), "what is copied is what is seen"
+        assert not CONTROL_CHARACTERS.search(qapp.clipboard().text()), "what is copied is what is seen"
         for block in blocks:
             block.copy_button.copy()
-            assert not ACTING.search(qapp.clipboard().text())
+            assert not CONTROL_CHARACTERS.search(qapp.clipboard().text())
 
     @pytest.mark.cases(2)
     @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ class TestInTheWindow:
         document.setHtml(tips[0])
         assert '<img src="//evil.example/x">' in document.toPlainText()
         assert "<img" not in tips[0]
-        assert not ACTING.search(tips[0])
+        assert not CONTROL_CHARACTERS.search(tips[0])
 
     def test_a_tooltip_shows_its_text_unchanged(self, qtbot: QtBot) -> None:
         widget = QWidget()
@@ -284,6 +284,6 @@ class TestInTheWindow:
 
     def test_an_error_is_one_line(self) -> None:
         view = derive_view(Inputs(problem=LauncherError("\x1b[2Jno\nFORGED <img src=x> " + "x" * 10_000)))
-        assert not ACTING.search(view.problem)
+        assert not CONTROL_CHARACTERS.search(view.problem)
         assert "\n" not in view.problem
         assert len(view.problem) <= 2_000

@@ -13,7 +13,7 @@ import pytest
 from launcher.base import http
 from launcher.base.errors import LauncherError, Refused, Unreachable
 from launcher.engine.server.client import ChatRequest, EngineClient
-from tests.security.conftest import ACTING
+from tests.security.conftest import CONTROL_CHARACTERS
 
 PROGRAM = Path(__file__).with_name("hostile_server.py")
 HELLO = ChatRequest([{"role": "user", "content": "hello"}])
@@ -62,7 +62,7 @@ async def characters_of(client: EngineClient, seen: list[int]) -> None:
 def explained(error: LauncherError) -> None:
     assert error.title.endswith(".")
     assert error.hint or isinstance(error, Refused)
-    assert not ACTING.search(str(error))
+    assert not CONTROL_CHARACTERS.search(str(error))
     assert "\n" not in error.title
     assert len(str(error)) < 600
 

@@ -100,7 +100,7 @@ def test_an_error_message_does_not_contain_the_key(served: Served) -> None:
 
 
 async def test_objects_with_the_key_do_not_show_it(demo_model: Path, tmp_path: Path) -> None:
-    """Values end in logs and crash reports by their repr."""
+    """The repr of a value can appear in logs and crash reports."""
     endpoint = Endpoint(20_001, KEY)
     entry = ServerEntry(url="u", port=1, api_key=KEY, pid=1, created_s=0.0, model="m", engine="e", draft=0)
     launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True), endpoint)

@@ -1,4 +1,4 @@
-"""Sharing with the network: only when it is asked for, never without the key."""
+"""Sharing with the network: only on request, never without the key."""
 
 import hashlib
 import json

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.base.text import escape_json, make_visible, one_line, visible_reply
-from tests.security.conftest import ACTING
+from tests.security.conftest import CONTROL_CHARACTERS
 
 ATTACKS = {
     "colours": "\x1b[31mred\x1b[0m",
@@ -28,10 +28,10 @@ ATTACKS = {
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_control_characters_become_visible(attack: str) -> None:
     for clean in (make_visible(attack), visible_reply(attack), one_line(attack)):
-        assert not ACTING.search(clean)
+        assert not CONTROL_CHARACTERS.search(clean)
         clean.encode()
         assert not {unicodedata.category(letter) for letter in clean} & {"Cs", "Cn"}
-        assert len(clean) == len(attack), "each is replaced by something that is seen"
+        assert len(clean) == len(attack), "each character is replaced by one visible character"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_one_line_returns_one_line_of_limited_length(text: str) -> None:
     line = one_line(text, 50)
     assert len(line) <= 50
     assert len(line.splitlines()) <= 1
-    assert not ACTING.search(line)
+    assert not CONTROL_CHARACTERS.search(line)
 
 
 def test_a_name_of_a_megabyte_is_shortened() -> None:
@@ -60,5 +60,5 @@ def test_a_name_of_a_megabyte_is_shortened() -> None:
 @given(st.text(st.characters(codec=None)))
 def test_escaped_json_is_equal_and_has_no_control_characters(text: str) -> None:
     document = escape_json(json.dumps({"text": text}, ensure_ascii=False))
-    assert not ACTING.search(document)
+    assert not CONTROL_CHARACTERS.search(document)
     assert json.loads(document)["text"] == text

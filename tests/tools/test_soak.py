@@ -24,7 +24,7 @@ def grown(name: str, grows_by: float) -> set[str]:
     return {growth.what for growth in growths(samples(name, grows_by)) if not growth.kept}
 
 
-# From the middle of the second fifth of the time to that of the last lie three fifths; of the engine, of its last half.
+# From the middle of the second fifth to that of the last are three fifths of the run, or of the engine's last half.
 @pytest.mark.parametrize(
     ("name", "least"),
     [

@@ -19,7 +19,7 @@ MTP_LOSES, MTP_WINS, NO_ROOM = 59, 0, 22
 
 @dataclass
 class EventRecorder:
-    """Takes down events."""
+    """Records events."""
 
     events: list[TuneEvent] = field(default_factory=list)
 
@@ -34,7 +34,7 @@ _known: dict[tuple[int, float], tuple[Machine, Verdict, EventRecorder]] = {}
 
 
 async def tuned_once(number: int, budget_s: float = HOUR_S) -> tuple[Machine, Verdict, EventRecorder]:
-    """A tune that several tests look at, each without changing it."""
+    """A finished tune, shared by tests that do not change it."""
     if (number, budget_s) not in _known:
         _known[number, budget_s] = await tuned(number, budget_s)
     return _known[number, budget_s]

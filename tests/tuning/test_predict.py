@@ -1,4 +1,4 @@
-"""The yield of a step against arithmetic."""
+"""The tokens per step, compared with results by hand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The statistics against scipy's, against worked examples, and against what an interval promises."""
+"""The statistics, compared with scipy, with published examples, and with the stated coverage of intervals."""
 
 import math
 import random

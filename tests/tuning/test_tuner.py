@@ -241,7 +241,7 @@ class Fails(SimulatedBench):
 
 
 async def test_a_crash_is_a_result() -> None:
-    """Drafts longer than 2 crash; the tune works with what is left."""
+    """Draft lengths above 2 crash; the tune uses the others."""
     machine, recorder = draw(MTP_WINS), EventRecorder()
     bench = Fails(machine, lambda settings: draft_length(settings) > 2)
     verdict = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, on_event=recorder, seed=1)
