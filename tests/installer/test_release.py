@@ -56,7 +56,7 @@ def test_a_checkout_with_changes_is_refused(tmp_path: Path) -> None:
     script.write_bytes((ROOT / "installer" / "release").read_bytes())
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("makensis", "objdump"):
+    for name in ("cc", "make", "makensis", "objdump", "pkg-config"):
         (tools / name).write_text("#!/bin/sh\n")
         (tools / name).chmod(0o755)
     subprocess.run(["git", "init", "--quiet", checkout], check=True)
