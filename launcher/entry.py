@@ -1,6 +1,5 @@
 """Entry point of `mtp-launcher`: runs the verb that is given, or opens the window."""
 
-import os
 import signal
 import sys
 
@@ -9,9 +8,6 @@ import sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 if sys.platform != "win32":  # ./start blocks the signal until here: while Python starts, it would print a traceback
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-# pydantic would read the metadata of all installed packages to find plugins for itself, for 15 ms.
-os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 import argparse  # noqa: E402
 from typing import NoReturn  # noqa: E402

@@ -1,13 +1,13 @@
 """The core's asyncio loop in its own thread, for a user interface with a loop of its own."""
 
-import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
-from importlib import import_module
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
+
+from launcher.base.late import asyncio
 
 _T = TypeVar("_T")
 
@@ -51,10 +51,6 @@ class Runtime:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._submitted: WeakSet[Coroutine[Any, Any, Any]] = WeakSet()
         self._closing = False
-        # Threads that import different parts of pydantic at the same time can meet a half-imported one ("partially
-        # initialized module"), because its modules import each other: they are imported before there are two threads.
-        for name in ("pydantic.main", "pydantic.type_adapter"):
-            import_module(name)
         created: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(target=self._run_loop, args=(created,), name="launcher-core", daemon=True)
         self._thread.start()
@@ -76,7 +72,7 @@ class Runtime:
 
     def _make_task(
         self,
-        loop: asyncio.AbstractEventLoop,
+        loop: "asyncio.AbstractEventLoop",
         work: Any,  # noqa: ANN401 -- asyncio's argument type differs between Python versions
         **options: Any,  # noqa: ANN401 -- asyncio's keyword arguments
     ) -> "asyncio.Task[Any]":

@@ -7,13 +7,12 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from launcher.app.model_pool import ModelPool, PooledModel, StartRequest
 from launcher.app.start_settings import ResolvedStart, SettingOrigin
 from launcher.base.control import send_request
 from launcher.base.errors import BadOption, LauncherError
 from launcher.base.messages import message
+from launcher.base.validation import TypeAdapter, ValidationError
 from launcher.engine.server import registry
 from launcher.engine.server.endpoint import preferred_port
 from launcher.engine.server.registry import ServerEntry

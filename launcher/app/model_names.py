@@ -7,13 +7,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict
-
 from launcher.base.errors import BadOption
 from launcher.base.files import make_private_folder
 from launcher.base.kept_files import KeptFile, hold_file_lock
 from launcher.base.messages import message
 from launcher.base.paths import config_dir
+from launcher.base.validation import BaseModel, ConfigDict
 from launcher.engine.settings import parse_settings
 from launcher.models.server_settings import Value
 

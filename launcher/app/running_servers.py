@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
-from pydantic import ValidationError
 
 from launcher.base.control import ControlAddress, send_request
 from launcher.base.errors import EngineFailed, LauncherError, ServerNotFound, Unreachable
 from launcher.base.identity import ProcessId
 from launcher.base.messages import join_messages, message
+from launcher.base.validation import ValidationError
 from launcher.engine.server import registry
 from launcher.engine.server.client import EngineClient
 from launcher.engine.server.logs import LogLine, logs_dir, read_last_lines

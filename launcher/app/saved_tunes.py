@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict
 
 from launcher.base.errors import LauncherError, TuneMismatch
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.kept_files import KeptFile
 from launcher.base.messages import add_message_data, message, restore_messages
 from launcher.base.paths import state_dir
+from launcher.base.validation import BaseModel, ConfigDict
 from launcher.engine.serve_options import ServeOptions
 from launcher.tuning.goal import Goal
 from launcher.tuning.space import Space, SpaceAxis

@@ -6,12 +6,11 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from launcher.base.errors import ModelBroken
 from launcher.base.files import write_atomically
 from launcher.base.messages import message
 from launcher.base.paths import cache_dir, shipped_file
+from launcher.base.validation import BaseModel
 
 DEMO = "demo"
 """Model name of the demo model, accepted in place of a model file."""

@@ -9,13 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, create_model
-
 from launcher.base.errors import BadOption
 from launcher.base.files import make_private_folder
 from launcher.base.kept_files import KeptFile, hold_file_lock
 from launcher.base.messages import message
 from launcher.base.paths import state_dir
+from launcher.base.validation import BaseModel, ConfigDict, create_model
 from launcher.engine.serve_options import ServeOptions, check_options
 from launcher.engine.server.launch import Launch
 from launcher.models.server_settings import LEFT_OPEN, ROWS, ServerSettings, Value, find_setting_name, to_fields

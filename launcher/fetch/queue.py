@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-
 from launcher.base.errors import LauncherError, WrittenByNewer
 from launcher.base.files import make_folder, write_atomically
 from launcher.base.identity import ProcessId
@@ -17,6 +15,7 @@ from launcher.base.kept_files import KeptFile, free_bad_path, hold_file_lock
 from launcher.base.messages import add_message_data, message, restore_messages
 from launcher.base.paths import explain_os_error, state_dir
 from launcher.base.progress import Progress
+from launcher.base.validation import TypeAdapter, ValidationError
 from launcher.fetch.jobs import AddedJob, Job, JobFailure, JobList, JobState, QueuePlace, RequestedState
 
 # The queue's file in the state folder. Any process of this program may change it, one at a time.

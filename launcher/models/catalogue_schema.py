@@ -15,9 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
-
+from launcher.base.validation import BaseModel, ConfigDict, ErrorDetails, ValidationError
 from launcher.models.catalogue import SPECULATION, CatalogueProblem, ModelEntry
 from launcher.models.preset import Preset, Text
 

@@ -15,14 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pydantic import TypeAdapter
-
 from launcher.base.database import open_database, transaction
 from launcher.base.errors import BadOption, HistoryUnusable, LauncherError, NothingMeasured, ResultMissing
 from launcher.base.identity import ProcessId
 from launcher.base.messages import add_message_data, message, message_from_json, restore_messages
 from launcher.base.paths import data_dir, expand_user
 from launcher.base.text import storable_text
+from launcher.base.validation import TypeAdapter
 from launcher.gateway.request_log import RequestRecord
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import (

@@ -7,11 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from launcher.base.errors import ResultMissing
 from launcher.base.messages import message
 from launcher.base.paths import shipped_file
+from launcher.base.validation import BaseModel, ConfigDict, Field
 from launcher.models.server_settings import Value
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.history_environment import Environment, GpuFacts, ModelFacts

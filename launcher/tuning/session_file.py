@@ -9,11 +9,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
-
 from launcher.base.errors import ResultMissing, ResultUnreadable
 from launcher.base.messages import message
 from launcher.base.redact import find_user, redact_text
+from launcher.base.validation import BaseModel, TypeAdapter, ValidationError
 from launcher.models.server_settings import Value
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import Session

@@ -14,13 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
 from launcher.base.errors import NothingMeasured, ResultMissing, ResultUnreadable
 from launcher.base.files import make_private_folder
 from launcher.base.kept_files import KeptFile, hold_file_lock
 from launcher.base.messages import message
 from launcher.base.paths import data_dir
+from launcher.base.validation import BaseModel, ConfigDict, Field, ValidationError
 from launcher.models.gguf import read_model
 from launcher.models.server_settings import Value
 from launcher.tuning.history import History

@@ -7,14 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
-
 from launcher.base.errors import BadOption, LauncherError
 from launcher.base.messages import join_messages, message
 from launcher.base.paths import shipped_file
 from launcher.base.prompts import read_prompts
 from launcher.base.text import one_line
+from launcher.base.validation import BaseModel, ConfigDict, ErrorDetails, Field, ValidationError
 from launcher.models.server_settings import Value
 from launcher.tuning.records import Prompt
 

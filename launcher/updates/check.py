@@ -15,8 +15,6 @@ from pathlib import Path
 from platform import machine
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
 from launcher import __version__
 from launcher.app import settings
 from launcher.app.settings_declared import WEEKLY_CHECK
@@ -27,6 +25,7 @@ from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
 from launcher.base.net import host_name
 from launcher.base.paths import state_dir
+from launcher.base.validation import BaseModel, ConfigDict, Field, ValidationError
 from launcher.engine.server import registry
 from launcher.updates.before_update import version_numbers
 from launcher.updates.signature import MANIFEST, RELEASE_KEY_VARIABLE, release_key, verify_manifest

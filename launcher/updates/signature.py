@@ -18,13 +18,13 @@ from typing import Self
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from pydantic import BaseModel, Field, ValidationError
 
 from launcher.base.errors import LauncherError
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
 from launcher.base.paths import state_dir
+from launcher.base.validation import BaseModel, Field, ValidationError
 
 RELEASE_KEY = ""
 """The maintainer's public key, as `minisign -G` prints it. Empty is a placeholder: such a build trusts no release."""

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import psutil
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, Field
 
 from launcher.base.errors import BadOption, EngineBusy, EngineMissing, WrittenByNewer
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
 from launcher.base.paths import expand_user
+from launcher.base.validation import BaseModel, Field
 from launcher.engine.builds.build import store_dir
 from launcher.engine.builds.install_errors import EngineInUse
 from launcher.engine.server import registry

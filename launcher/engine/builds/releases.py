@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote, urlsplit
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
-
 from launcher.base.errors import BadOption, RateLimited, Refused, Unreachable
 from launcher.base.files import write_atomically
 from launcher.base.http import JsonPage, ResponseHead, error_for_status, fetch_json_pages
 from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
 from launcher.base.paths import cache_dir
+from launcher.base.validation import AfterValidator, BaseModel, Field, ValidationError
 from launcher.engine.builds.install_errors import ReleaseMissing
 from launcher.fetch.transfer import DownloadSource, download_file
 

@@ -7,10 +7,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import BaseModel, Field
-
 from launcher.base.files import write_atomically
 from launcher.base.kept_files import KeptFile
+from launcher.base.validation import BaseModel, Field
 from launcher.engine.builds.build import store_dir
 from launcher.engine.builds.known_bad import KnownFault
 

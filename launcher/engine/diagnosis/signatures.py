@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-
 from launcher.base.action import ActionKind
 from launcher.base.errors import LauncherError
 from launcher.base.paths import shipped_file
+from launcher.base.validation import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Severity = Literal["fatal", "degraded", "request", "notice"]
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")

@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
-
 from launcher.base.errors import BadOption, PortBusy
 from launcher.base.files import make_private_folder
 from launcher.base.kept_files import KeptFile, hold_file_lock
 from launcher.base.messages import message
 from launcher.base.paths import state_dir
+from launcher.base.validation import BaseModel, ConfigDict, Field, StringConstraints
 
 HOST = "127.0.0.1"
 ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 -- only where sharing was asked for

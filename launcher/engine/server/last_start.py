@@ -12,14 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
-
 from launcher.base.action import Action, ActionKind, Value
 from launcher.base.errors import LauncherError, ModelMissing
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
 from launcher.base.paths import expand_user, state_dir
+from launcher.base.validation import BaseModel, ConfigDict
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions

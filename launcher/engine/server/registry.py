@@ -12,7 +12,6 @@ from typing import Any
 
 import psutil
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, Field
 
 from launcher.base.background_file import BackgroundFile
 from launcher.base.control import ControlAddress
@@ -22,6 +21,7 @@ from launcher.base.identity import ProcessId
 from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
 from launcher.base.paths import explain_os_error, runtime_dir, state_dir
+from launcher.base.validation import BaseModel, ConfigDict, Field
 from launcher.engine.server.address import parse_address
 from launcher.engine.server.endpoint import ALL_ADDRESSES, HOST, Endpoint, claim_endpoint, is_port_free
 
