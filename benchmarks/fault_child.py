@@ -19,11 +19,13 @@ import psutil
 from PySide6.QtCore import QEvent, QObject, QTimer
 from PySide6.QtWidgets import QApplication
 
+from benchmarks.chat_stream_child import Busy
 from benchmarks.window_child import Stalls
 from benchmarks.workplace import ROOT, end_with_parent
 from launcher.base.paths import state_dir
 from launcher.engine.server.state import ServerState
 from launcher.gui import theme
+from launcher.gui.application import collect_garbage_in_this_thread, shorten_collections
 from launcher.gui.window import Window
 
 if TYPE_CHECKING:
@@ -106,9 +108,12 @@ def _serve(window: Window, options: ServeOptions) -> None:
 
 
 def _flood(window: Window, seconds: float) -> None:
-    """Show the log page during the flood, as a user does who looks for an error."""
+    """Build all pages, then show the log page during the flood, as a user does who looks for an error."""
+    for _step in window._prebuild_steps:  # noqa: SLF001 -- without the pauses for the user
+        pass
+    window.prebuilt.emit()
     window.show_page("logs")
-    stalls = Stalls()
+    stalls, busy = Stalls(), Busy()
     lines: list[int] = []
     began: dict[str, float] = {}
     window.controller.bridge.drained.connect(lambda batch: lines.append(len(batch)))
@@ -119,6 +124,7 @@ def _flood(window: Window, seconds: float) -> None:
         lines.clear()
         began.update(wall=time.perf_counter(), cpu=time.process_time())
         stalls.begin()
+        busy.begin()
         QTimer.singleShot(int(1_000 * seconds), end)
 
     def end() -> None:
@@ -128,6 +134,7 @@ def _flood(window: Window, seconds: float) -> None:
             "lines_per_second": sum(lines) / wall_s,
             "p99_ms": statistics.quantiles(stalls.late_ms, n=100)[98],
             "max_ms": max(stalls.late_ms),
+            "busy_max_ms": max(busy.took_ms),
             "peak_mib": psutil.Process().memory_info().rss / 2**20,
         }
         print(json.dumps(values), flush=True)
@@ -143,7 +150,9 @@ def main() -> None:
     end_with_parent()
     application = QApplication([])
     theme.apply_theme(application, theme.current())
+    collect_garbage_in_this_thread(application)
     window = Window(remember=False, page="cockpit")
+    shorten_collections(window)
     window.show()
     window.controller.closed.connect(application.quit)
     if mode == "flood":

@@ -30,6 +30,13 @@ def run(*, quick: bool) -> list[Row]:
             holds=rate >= _LEAST_RATE,
         ),
         bare.row("longest stall of the window's loop meanwhile", [f["max_ms"] for f in floods], "ms", 1, _STALL_LIMIT),
+        bare.row(
+            "longest turn of that loop in processor time, which other work on the machine does not lengthen",
+            [flood["busy_max_ms"] for flood in floods],
+            "ms",
+            1,
+            _STALL_LIMIT,
+        ),
         Row("99th percentile of its stalls", summary([flood["p99_ms"] for flood in floods], "ms", 1)),
         Row("longest stall of an empty loop beside it", summary([each["max_ms"] for _, each in pairs], "ms", 1)),
     ]
