@@ -109,7 +109,7 @@ def main() -> None:
         course.begin()
 
     application._on_first_paint = first_paint
-    application._PREBUILD_AFTER_MS = 3_600_000  # the course does these steps itself
+    application._COMPLETE_AFTER_MS = 3_600_000  # the course does these steps itself
     nothing = dict.fromkeys(("file", "screenshot", "language", "scale", "size"))
     options = argparse.Namespace(**nothing, demo=False, page="start", theme="light")
     sys.argv = sys.argv[:1]

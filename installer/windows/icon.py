@@ -10,7 +10,7 @@ from PySide6.QtCore import QBuffer, QIODevice
 from PySide6.QtGui import QIcon, QImage, QPainter
 from PySide6.QtWidgets import QApplication
 
-from launcher.gui.tray import make_icon
+from launcher.gui.icon import make_icon
 
 SIZES = (16, 24, 32, 48, 64, 256)
 SIDE = (164, 314)

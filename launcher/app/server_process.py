@@ -4,24 +4,25 @@ There is one for each user. Its entry in the runtime folder is how another windo
 it does.
 """
 
+import json
 import os
 import subprocess
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
+from typing import Self
 
 import psutil
-from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import launcher
 from launcher.base.control import ControlAddress
 from launcher.base.errors import EngineFailed, LauncherError
 from launcher.base.files import make_private_folder, open_private_file
 from launcher.base.identity import ProcessId
-from launcher.base.kept_files import KeptFile
+from launcher.base.kept_files import PARSE_ERRORS, KeptFile
 from launcher.base.messages import message
 from launcher.base.paths import explain_os_error, runtime_dir, state_dir
 
@@ -38,16 +39,31 @@ _opened: ProcessId | None = None
 """The server process that this process has found or started last."""
 
 
-class ProcessEntry(BaseModel):
-    """Address of the server process for a window: `control` and `control_token` are its control socket's."""
+@dataclass(frozen=True, slots=True)
+class ProcessEntry:
+    """Address of the server process for a window: `control` and `control_token` are its control socket's.
 
-    model_config = ConfigDict(hide_input_in_errors=True)
+    It is read without pydantic, whose import would hold up the window's start.
+    """
 
-    pid: int = Field(gt=0)
+    pid: int
     created_s: float
     version: str
     control: str
-    control_token: str = Field(repr=False)
+    control_token: str = field(repr=False)
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        """Return the entry that `to_json` has written. Raises an error of PARSE_ERRORS for anything else."""
+        values = json.loads(text)
+        pid, created_s = int(values["pid"]), float(values["created_s"])
+        if pid <= 0:
+            raise ValueError("its pid is that of no process")
+        return cls(pid, created_s, *(str(values[name]) for name in ("version", "control", "control_token")))
+
+    def to_json(self) -> str:
+        """Return it as one line."""
+        return json.dumps(asdict(self))
 
     @property
     def address(self) -> ControlAddress:
@@ -61,7 +77,7 @@ class ProcessEntry(BaseModel):
 
 
 _FILE: KeptFile[ProcessEntry | None] = KeptFile(
-    "The entry of the server process", ProcessEntry.model_validate_json, lambda: None, private=True, recreatable=True
+    "The entry of the server process", ProcessEntry.from_json, lambda: None, private=True, recreatable=True
 )
 
 
@@ -85,6 +101,8 @@ def open_process(idle_limit_s: float | None = None) -> tuple[ProcessEntry, Popen
     One that is started gets `idle_limit_s` in place of IDLE_LIMIT_S. Blocks until it listens. Raises EngineFailed if it
     ends before that, or takes longer than a minute.
     """
+    from filelock import FileLock, Timeout  # late: to look for a process needs no lock
+
     global _opened
     if idle_limit_s is None:
         idle_limit_s = IDLE_LIMIT_S
@@ -134,8 +152,8 @@ def _start_process(idle_limit_s: float) -> tuple[ProcessEntry, Popen[bytes]]:
     hurry.start()
     try:
         with process.stdout:
-            return ProcessEntry.model_validate_json(process.stdout.readline()), process
-    except ValidationError as error:
+            return ProcessEntry.from_json(process.stdout.readline()), process
+    except PARSE_ERRORS as error:
         process.wait()
         raise EngineFailed(
             message("The server process could not be started."),

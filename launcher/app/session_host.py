@@ -246,7 +246,7 @@ class SessionHost:
         )
         try:
             make_private_folder(runtime_dir())
-            write_atomically(entry_file(), self._entry.model_dump_json().encode())
+            write_atomically(entry_file(), self._entry.to_json().encode())
         except OSError as error:
             _log.warning("%s cannot be written, so no other window finds this server: %s", entry_file(), error)
         return self._entry
@@ -287,7 +287,7 @@ class SessionHost:
         """Remove the entry, and stop the server."""
         if self._entry is not None:
             with suppress(OSError):
-                if entry_file().read_text() == self._entry.model_dump_json():
+                if entry_file().read_text() == self._entry.to_json():
                     entry_file().unlink()
         await self.session.stop()
         await self._counting.close()
@@ -452,7 +452,7 @@ async def host_session(idle_limit_s: float) -> None:
             asyncio.get_running_loop().add_signal_handler(number, waiting.cancel)
     entry = await host.listen()
     try:
-        sys.stdout.write(entry.model_dump_json() + "\n")
+        sys.stdout.write(entry.to_json() + "\n")
         sys.stdout.flush()
         # The window closes its end: nothing may be printed any more.
         devnull = os.open(os.devnull, os.O_WRONLY)

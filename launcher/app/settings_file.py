@@ -5,7 +5,6 @@ A change replaces only the lines of one setting, so that the user's comments and
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -93,6 +92,8 @@ def write_setting(name: str, value: AppSettingValue | None) -> None:
 
 
 def _parse_file(data: bytes) -> Mapping[str, AppSettingValue]:
+    import tomllib  # late: most users have no such file
+
     return _flatten_tables(tomllib.loads(data.decode("utf-8-sig").replace("\r\n", "\n")))
 
 
@@ -137,6 +138,8 @@ def _change_text(text: str, name: str, value: AppSettingValue | None) -> str:
 
 def _end_of_value(lines: list[str], begin: int) -> tuple[int, str]:
     """Return the index of the line after the value at `begin`, and the trailing comment of a single-line value."""
+    import tomllib
+
     for end in range(begin + 1, len(lines) + 1):
         try:
             whole = tomllib.loads("\n".join(lines[begin:end]))

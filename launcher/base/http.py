@@ -1,5 +1,6 @@
 """HTTP clients for llama-server and for the web. Only the modules http*.py use httpx, so it can be replaced."""
-# ruff: noqa: E402 -- what httpx is not to import is said before it is imported
+
+from __future__ import annotations
 
 import asyncio
 import email.utils
@@ -10,14 +11,11 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
-# Its command line, which imports rich and click where they are installed, for 0.1 s.
-sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
-import httpx
-
 from launcher.base.errors import GAVE_WAY, INTERRUPTED, GaveWay, RateLimited, Refused, Unreachable
+from launcher.base.late import LateModule
 from launcher.base.messages import message
 from launcher.base.net import (
     USER_AGENT,
@@ -30,6 +28,13 @@ from launcher.base.net import (
     url_origin,
 )
 from launcher.base.text import one_line
+
+# Its command line would import rich and click where they are installed, for 0.1 s.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+if TYPE_CHECKING:
+    import httpx
+else:
+    httpx = LateModule("httpx")  # most who import this module send no request
 
 if importlib.util.find_spec("sniffio") is None:
     # httpcore tries to import it several times in each request. A failed import searches all folders, for 0.2 ms.

@@ -1,7 +1,6 @@
 """Runs the window: application set-up, single instance, first paint, signals, exit code."""
 
 import argparse
-import asyncio
 import gc
 import signal
 import socket
@@ -18,18 +17,18 @@ from launcher.app import settings
 from launcher.app.settings_declared import MOTION, VALUE_SYSTEM
 from launcher.base.errors import LauncherError
 from launcher.base.files import make_private_folder
+from launcher.base.late import asyncio
 from launcher.base.messages import message
 from launcher.base.paths import check_writable, state_dir
 from launcher.base.units import process_age_s
 from launcher.gui import appearance, theme
+from launcher.gui.icon import make_icon
 from launcher.gui.motion import follow_system_motion
 from launcher.gui.single import SingleInstance
-from launcher.gui.tray import make_icon
-from launcher.gui.updates import announce_newer
 from launcher.gui.window import Window
 
-_PREBUILD_AFTER_MS = 1_000
-"""Delay after the first paint until pages that were not opened yet are built."""
+_COMPLETE_AFTER_MS = 1_000
+"""Delay until what the first click does not need is added: answers to other starts, the tray, pages not opened yet."""
 _UPDATE_CHECK_AFTER_MS = 10_000
 """Delay after the first paint until the check for a newer release."""
 _COLLECT_PERIOD_MS = 1_000
@@ -79,8 +78,6 @@ def run_window(options: argparse.Namespace) -> int:
         print("Error: another window of MTP Launcher is open but does not answer.", file=sys.stderr)
         print("       End that process and start again.", file=sys.stderr)
         return 1
-    if single is not None:
-        single.listen()
     window = Window(remember=picture is None, page=options.page)
     shorten_collections(window)
     _report_slot_exceptions(window)
@@ -91,9 +88,9 @@ def run_window(options: argparse.Namespace) -> int:
         width, _, height = options.size.partition("x")
         window.resize(int(width), int(height))
     FirstPaint(window, lambda: _on_first_paint(window, options, file, picture))
-    if single is not None:
-        single.on_request(lambda other_file, demo: _handle_second_start(window, other_file, demo=demo))
     window.show()
+    if single is not None:
+        QTimer.singleShot(_COMPLETE_AFTER_MS, window, lambda: _answer_other_starts(single, window))
     sockets = _handle_signals(window)
     code = application.exec()
     signal.set_wakeup_fd(-1)
@@ -173,11 +170,9 @@ def _on_first_paint(window: Window, options: argparse.Namespace, file: Path | No
     elif file is not None:
         window.open_file(file)
     if picture is None:
-        window.add_tray()
         warn_about_folders(window)
-        follow_system_motion(window, apply_system_motion)
-        QTimer.singleShot(_PREBUILD_AFTER_MS, window, window.prebuild_next)
-        QTimer.singleShot(_UPDATE_CHECK_AFTER_MS, window, lambda: announce_newer(window))
+        QTimer.singleShot(_COMPLETE_AFTER_MS, window, lambda: _complete_window(window))
+        QTimer.singleShot(_UPDATE_CHECK_AFTER_MS, window, lambda: _look_for_update(window))
     else:
         from launcher.gui.screenshot import ScreenshotTaker
 
@@ -190,6 +185,23 @@ def apply_system_motion() -> None:
     if isinstance(application, QApplication) and settings.stored_value(MOTION) == VALUE_SYSTEM:
         theme.set_motion(None)
         theme.apply_theme(application, theme.current())
+
+
+def _complete_window(window: Window) -> None:
+    """Add what the first click does not need: the tray icon, changes of motion, and the pages that were not opened."""
+    window.add_tray()
+    follow_system_motion(window, apply_system_motion)
+    window.prebuild_next()
+
+
+def _look_for_update(window: Window) -> None:
+    from launcher.gui.updates import announce_newer  # late: the first paint does not need it
+
+    announce_newer(window)
+
+
+def _answer_other_starts(single: SingleInstance, window: Window) -> None:
+    single.listen(lambda file, demo: _handle_second_start(window, file, demo=demo))
 
 
 def _handle_second_start(window: Window, file: Path | None, *, demo: bool) -> None:

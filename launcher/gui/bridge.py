@@ -1,15 +1,15 @@
 """Bridge between the core's thread and the GUI thread: events come in, work goes out."""
 
-import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from PySide6.QtCore import QObject, Qt, QTimer, Signal, Slot
+from PySide6.QtCore import QDeadlineTimer, QObject, Qt, QTimer, Signal, Slot
 
 from launcher.base.errors import LauncherError
+from launcher.base.late import asyncio
 from launcher.runtime import Runtime, WorkHandle
 
 _PERIOD_MS = 33
@@ -41,7 +41,8 @@ Work = Callable[[ReportProgress], Awaitable[_T]]
 class Bridge(QObject):
     """Transfers frozen events from any thread to the GUI thread, in batches.
 
-    Events wait in a deque and are emitted at most 30 times a second. The timer runs only while events wait.
+    Events wait in a deque and are emitted at most 30 times a second, the first after a pause at once. The timer runs
+    only while events wait.
     """
 
     drained = Signal(object)
@@ -61,10 +62,11 @@ class Bridge(QObject):
         self._calls: deque[_Call] = deque()
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
-        self._timer.setInterval(_PERIOD_MS)
         self._timer.timeout.connect(self._drain_events)
         self._drain_scheduled = False
-        self._filled.connect(self._timer.start, Qt.ConnectionType.QueuedConnection)
+        self._pause = QDeadlineTimer(0)
+        """Until it ends, the next batch waits."""
+        self._filled.connect(self._schedule_drain, Qt.ConnectionType.QueuedConnection)
 
     def post(self, event: object) -> None:
         """Queue an event for the GUI thread. Thread-safe."""
@@ -162,6 +164,10 @@ class Bridge(QObject):
         return self._runtime is None or self._runtime.close()
 
     @Slot()
+    def _schedule_drain(self) -> None:
+        self._timer.start(self._pause.remainingTime())
+
+    @Slot()
     def _drain_events(self) -> None:
         self._drain_scheduled = False
         events: list[object] = []
@@ -178,8 +184,9 @@ class Bridge(QObject):
                 call = self._calls.popleft()
                 call.callback(call.value)
         finally:
+            self._pause.setRemainingTime(_PERIOD_MS)
             if self._calls:  # a callback raised an exception: run the others next time
-                self._timer.start()
+                self._schedule_drain()
 
 
 def _cancelled_handle() -> WorkHandle[Any]:

@@ -1,6 +1,5 @@
 """Passes requests of the window to the core, and events of the core to the window. Never blocks the GUI thread."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -9,6 +8,7 @@ from PySide6.QtCore import QObject, Signal, Slot
 
 from launcher.app import settings, settings_file
 from launcher.base.errors import LauncherError, Superseded
+from launcher.base.late import asyncio
 from launcher.engine.server.state import (
     EngineStarted,
     LogAdded,

@@ -3,7 +3,6 @@
 The server runs in a process of its own, which a crash of the window leaves running: see app/remote_session.py.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import ServerNotFound, Superseded
+from launcher.base.late import asyncio
 from launcher.base.messages import as_message, join_messages, message
 from launcher.engine.server.state import ENGINE_SLOWER, SERVING, ModelsChanged, Notice, ServerState, ServerStatus
 from launcher.gui.core_events import (

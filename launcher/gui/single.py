@@ -16,13 +16,16 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QDeadlineTimer, QLockFile, QObject, QThread
-from PySide6.QtNetwork import QLocalServer, QLocalSocket
 
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.kept_files import KeptFile
 from launcher.base.paths import state_dir
+
+if TYPE_CHECKING:
+    from PySide6.QtNetwork import QLocalServer  # at run time it is imported late: the first window paints before that
 
 _ANSWER_MS = 5_000
 """Time within which the first window has to answer, once it listens."""
@@ -47,31 +50,27 @@ class SingleInstance(QObject):
         self._lock = QLockFile(str(self._lock_file))
         self._lock.setStaleLockTime(0)
         self._server: QLocalServer | None = None
-        self._on_request: Callable[[Path | None, bool], None] = lambda _file, _demo: None
         self.is_first = self._lock.tryLock(0)
 
-    def listen(self) -> None:
-        """Accept connections of other starts. They are answered once `on_request` was called."""
+    def listen(self, on_request: Callable[[Path | None, bool], None]) -> None:
+        """Call `on_request` with (file or None, demo) when another start requests the window."""
+        from PySide6.QtNetwork import QLocalServer
+
         QLocalServer.removeServer(self._name)
         self._server = QLocalServer(self)
         self._server.setSocketOptions(QLocalServer.SocketOption.UserAccessOption)
+        self._server.newConnection.connect(lambda: self._answer_start(on_request))
         self._server.listen(self._name)
-
-    def on_request(self, callback: Callable[[Path | None, bool], None]) -> None:
-        """Call `callback` with (file or None, demo) when another start requests the window."""
-        self._on_request = callback
-        if self._server is not None:
-            self._server.newConnection.connect(self._answer_start)
-            while self._server.hasPendingConnections():
-                self._answer_start()
 
     def raise_first_window(self, file: Path | None, *, demo: bool) -> bool:
         """Ask the first window to come to the front. Returns whether it answered."""
+        from PySide6.QtNetwork import QLocalSocket
+
         socket = QLocalSocket()
         deadline = QDeadlineTimer(_ANSWER_MS)
         socket.connectToServer(self._name)
         while not socket.waitForConnected(_ANSWER_MS):
-            if deadline.hasExpired():
+            if deadline.hasExpired() and not self._first_is_starting():
                 return False
             QThread.msleep(20)  # the first window holds the lock and is about to listen
             socket.connectToServer(self._name)
@@ -90,7 +89,7 @@ class SingleInstance(QObject):
             return time.time() - self._lock_file.stat().st_mtime < _STARTING_S
         return False
 
-    def _answer_start(self) -> None:
+    def _answer_start(self, on_request: Callable[[Path | None, bool], None]) -> None:
         socket = self._server.nextPendingConnection() if self._server else None
         if socket is None:
             return
@@ -109,7 +108,7 @@ class SingleInstance(QObject):
             if not hmac.compare_digest(token.encode(), self._token.encode()):
                 socket.abort()
                 return
-            self._on_request(Path(file) if file else None, demo)
+            on_request(Path(file) if file else None, demo)
             socket.write(b"raised\n")
             socket.disconnectFromServer()
 

@@ -5,40 +5,20 @@ Run as a program it prints whether the desktop shows tray icons: "yes" or "no".
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QObject, QRectF, QSize, Qt, Signal, Slot
-from PySide6.QtGui import QAction, QGuiApplication, QIcon, QPainter, QPixmap
+from PySide6.QtCore import QObject, Signal, Slot
+from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import QApplication, QMenu, QSystemTrayIcon
 
 from launcher.app import settings
 from launcher.app.settings_declared import NOTIFICATIONS
 from launcher.engine.server.state import ServerState
-from launcher.gui import theme
 from launcher.gui.controller import Controller
+from launcher.gui.icon import make_icon
 from launcher.gui.translation import tr
 from launcher.gui.viewmodel import View
 
-_ICON_SIZES = (16, 24, 32, 48, 64, 128, 256)
 _LONGEST_NOTIFICATION = 250
 """Characters of a notification's text."""
-
-
-def make_icon() -> QIcon:
-    """Return the program's icon: three bars, the last one ahead like a draft."""
-    icon = QIcon()
-    for size in _ICON_SIZES:
-        picture = QPixmap(QSize(size, size))
-        picture.fill(Qt.GlobalColor.transparent)
-        with QPainter(picture) as painter:
-            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-            painter.setPen(Qt.PenStyle.NoPen)
-            painter.scale(size / 32, size / 32)
-            painter.setBrush(theme.icon_background())
-            painter.drawRoundedRect(QRectF(1, 1, 30, 30), 7, 7)
-            painter.setBrush(Qt.GlobalColor.white)
-            for top, left, width in ((8, 7, 9), (14, 7, 14), (20, 7, 18)):
-                painter.drawRoundedRect(QRectF(left, top, width, 4), 2, 2)
-        icon.addPixmap(picture)
-    return icon
 
 
 class Tray(QObject):

@@ -51,7 +51,6 @@ from launcher.gui.pages import PAGES
 from launcher.gui.rail import Rail, find_gpus
 from launcher.gui.service import DEMO
 from launcher.gui.translation import chosen_language, ntr, render, tr
-from launcher.gui.tray import Tray
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets.banner import Banner
 from launcher.gui.widgets.drop_target import DropTarget, dropped_models
@@ -59,6 +58,7 @@ from launcher.gui.window_settings import open_window_settings
 
 if TYPE_CHECKING:
     from launcher.engine.server.launch import Launch
+    from launcher.gui.tray import Tray
 
 
 class PageContainer(QWidget):
@@ -359,23 +359,25 @@ class Window(QMainWindow):
 
     def add_tray(self) -> None:
         """Add a tray icon, if the system has a tray."""
+        from launcher.gui.tray import Tray  # late: the tray icon comes after the first paint
+
         if self.tray is None and Tray.is_available():
             tray = Tray(self.controller, self.isActiveWindow, self)
             self.use_tray(tray)
             tray.icon.show()
 
-    def use_tray(self, tray: Tray) -> None:
+    def use_tray(self, tray: "Tray") -> None:
         """Connect a tray; the window may then close into it."""
         self.tray = tray
         tray.window_requested.connect(self.bring_to_front)
         tray.quit_requested.connect(self.quit)
 
-    def _renew_tray(self, old: Tray) -> None:
+    def _renew_tray(self, old: "Tray") -> None:
         """Replace the tray icon by one with a menu in the present language."""
         was_shown = old.icon.isVisible()
         old.icon.hide()
         old.deleteLater()
-        tray = Tray(self.controller, self.isActiveWindow, self)
+        tray = type(old)(self.controller, self.isActiveWindow, self)
         self.use_tray(tray)
         tray.icon.setVisible(was_shown)
 

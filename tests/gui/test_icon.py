@@ -4,7 +4,7 @@ import pytest
 from PySide6.QtGui import QImage
 
 from launcher.base.paths import shipped_file
-from launcher.gui.tray import make_icon
+from launcher.gui.icon import make_icon
 from tools import icon
 
 

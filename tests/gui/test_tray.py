@@ -10,7 +10,8 @@ from pytestqt.qtbot import QtBot
 from launcher.app import settings
 from launcher.app.settings_declared import CLOSE, NOTIFICATIONS, VALUE_ASK, VALUE_TRAY
 from launcher.engine.server.state import ServerState
-from launcher.gui.tray import Tray, make_icon
+from launcher.gui.icon import make_icon
+from launcher.gui.tray import Tray
 from launcher.gui.window import Window
 
 FIRST_PAGE = "about"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from PySide6.QtCore import QObject, Signal, Slot
 
 from launcher.app.first_steps import StepProgress
 from launcher.base.errors import LauncherError, Superseded
+from launcher.base.late import asyncio
 from launcher.engine.server.state import ServerState
 from launcher.gui.start import queries
 

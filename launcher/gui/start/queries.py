@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import LauncherError
+from launcher.base.late import asyncio
 
 if TYPE_CHECKING:
     from launcher.app.first_checks import StartSurvey
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _MOST_PLANS, _MOST_OTHER_FITS = 8, 3
 """Limits for the plans that are listed, and for those of one family whose fit differs from the recommended one's."""
+_PAINT_S = 0.05
+"""Time that the window gets to paint a plan."""
 
 
 class ReadingPhase(Enum):
@@ -165,6 +167,10 @@ async def _apply_own_settings(
     result: PlanResult, catalogue: Catalogue, situation: Situation, criteria: PlanCriteria
 ) -> PlanResult:
     """Return the result with tuned settings, and with the user's earlier settings, in place of the plans' own."""
+    from launcher.app.planner import downloaded_file
+
+    if not any(downloaded_file(plan) for plan in result.plans):
+        return result  # there are own settings for files on this computer alone, and reading them imports a lot
     from launcher.app.start_settings import apply_own_settings
 
     plans, own_settings = await apply_own_settings(result.plans, catalogue, situation, criteria)
@@ -241,7 +247,11 @@ async def read_headers(plans: Sequence[Plan]) -> LauncherError | None:
 
 
 async def survey_plan(plan: Plan | None) -> StartSurvey:
-    """Return which parts of a plan, or of the demo, are already here. Raises what `survey_start` raises."""
+    """Return which parts of a plan, or of the demo, are already here. Raises what `survey_start` raises.
+
+    The plan is painted first, because importing what this needs holds up the window.
+    """
+    await asyncio.sleep(_PAINT_S)
     from launcher.app.first_checks import FirstStartRequest, make_first_start_request, survey_start
     from launcher.engine.demo import DEMO
 
