@@ -12,11 +12,13 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import LauncherError
 from launcher.base.messages import join_messages, message
+from launcher.models.file_size import usual_bits
 
 if TYPE_CHECKING:
     from launcher.app.planner import MachineDescription
@@ -99,7 +101,7 @@ class LibraryFile:
         return self.plan is not None and self.plan.group == 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for the cached properties
 class LibraryModel:
     """A model with its files.
 
@@ -118,13 +120,13 @@ class LibraryModel:
     changed_s: float | None = None
     released: str = ""
 
-    @property
+    @cached_property
     def best(self) -> LibraryFile | None:
         """The file that suits this machine best, here or not; None if nothing is known of any."""
         planned = [each for each in self.files if each.is_model]
         return min(planned, key=_place_of_file, default=None)
 
-    @property
+    @cached_property
     def first(self) -> LibraryFile | None:
         """The file to show for the model: the best one that is here and fits, else the best one."""
         here = [each for each in self.files if each.is_model and each.is_usable and not each.is_too_big]
@@ -585,8 +587,6 @@ def _place_of_file(file: LibraryFile) -> tuple[int, int, bool, float]:
 
     Files without a plan come last, those with the usual bits per weight first.
     """
-    from launcher.models.file_size import usual_bits
-
     if file.plan is None:
         return 3, file.rank, False, abs(usual_bits(file.quant) - _USUAL_BITS)
     group = file.plan.group
