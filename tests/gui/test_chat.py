@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PySide6.QtCore import QPoint, QRect, Qt
 from PySide6.QtGui import QImage, QTextCharFormat
-from PySide6.QtWidgets import QApplication, QPushButton
+from PySide6.QtWidgets import QApplication, QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 from shiboken6 import delete, isValid
 
@@ -243,6 +243,20 @@ def test_escape_leaves_editing(pane: ChatPane, qtbot: QtBot) -> None:
     qtbot.keyClick(pane.prompt, Qt.Key.Key_Escape)
     assert pane.prompt.toPlainText() == ""
     assert [each["content"] for each in pane.messages] == ["One?", "1"]
+
+
+def test_a_reply_is_awaited_until_its_first_text(pane: ChatPane) -> None:
+    pane.send_question("Hello")
+    reply = pane.column.replies[-1]
+
+    def lines() -> set[str]:
+        return {label.text() for label in reply.findChildren(QLabel) if not label.isHidden()}
+
+    assert "Waiting for the first token ..." in lines()
+    pane.append_text("Hi", "")
+    assert "Waiting for the first token ..." not in lines()
+    pane.finish_reply("3 tokens", object())  # type: ignore[arg-type]
+    assert "3 tokens" in lines()
 
 
 def test_another_reply_is_a_version(pane: ChatPane, qtbot: QtBot) -> None:

@@ -342,6 +342,7 @@ class ChatPane(ChatFrame):
         self, reply_view: ReplyView, sampling: Mapping[str, Any], extra_settings: Mapping[str, Any]
     ) -> None:
         self._reply_view = reply_view
+        reply_view.await_text()
         stored_settings = reply_settings(self._controller.launch, sampling) | dict(extra_settings)
         self._reply_id = self.conversation.begin_reply(stored_settings, self._model_name)
         alone = self.prompts.active and self.prompts.alone.isChecked()

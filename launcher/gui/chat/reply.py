@@ -148,7 +148,7 @@ class ReplyView(QWidget):
         self._continue_timer = QTimer(self)
         self._continue_timer.setSingleShot(True)
         self._continue_timer.timeout.connect(self._show_more)
-        self._ended = self._truncated = False
+        self._ended = self._truncated = self._is_awaited = False
         self.copy_button = CopyButton(
             lambda: visible_reply(self.text), tr("Copy this reply (Ctrl+Shift+C the last one)")
         )
@@ -181,6 +181,12 @@ class ReplyView(QWidget):
     def waiting(self) -> int:
         """Characters received but not shown yet."""
         return self._waiting_characters
+
+    def await_text(self) -> None:
+        """Say that the reply is awaited, until its first text or its end."""
+        self._is_awaited = True
+        self._footer.setText(tr("Waiting for the first token ..."))
+        self._footer.show()
 
     def add_deltas(self, deltas: "Sequence[Delta]") -> None:
         """Append deltas and record their verification steps."""
@@ -303,6 +309,9 @@ class ReplyView(QWidget):
         return actions
 
     def _queue_text(self, text: str, reasoning: str) -> None:
+        if self._is_awaited and (text or reasoning):
+            self._is_awaited = False
+            self._footer.hide()
         if reasoning:
             self.reasoning.append_text(reasoning)
         if not text:
