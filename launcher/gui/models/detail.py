@@ -299,7 +299,7 @@ class DetailPanel(Card):
         self.title.setText(model.name)
         plan = file.plan if file is not None else None
         self._show_subtitle(model, file)
-        self._show_fit(plan, file, situation)
+        self._show_fit(plan, file, situation, is_served=_is_served(file, serving))
         self._show_buttons(model, file, download, serving)
         self._show_speed(plan, file)
         self._show_memory(plan, situation)
@@ -341,11 +341,15 @@ class DetailPanel(Card):
             parts.append(tr("not downloaded"))
         self.subtitle.setText(" · ".join(filter(None, parts)))
 
-    def _show_fit(self, plan: Plan | None, file: LibraryFile | None, situation: Situation | None) -> None:
+    def _show_fit(
+        self, plan: Plan | None, file: LibraryFile | None, situation: Situation | None, *, is_served: bool
+    ) -> None:
         self.badge.show_status(plan.status.value if plan is not None else "")
         self.badge.setVisible(plan is not None)
         text = ""
-        if plan is not None and situation is not None:
+        if is_served:
+            text = tr("Loaded now. Its settings and memory are in the cockpit.")
+        elif plan is not None and situation is not None:
             text = needs_text(plan.required_mib, situation, plan.setting)
         elif self._model is not None and self._model.is_built_in:
             text = tr("It is a part of the program.")
@@ -371,7 +375,7 @@ class DetailPanel(Card):
         can_download = file is not None and bool(file.download_id) and local is None and not is_active
         self.start.setVisible(is_here)
         self.start.setEnabled(model.is_built_in or (file is not None and file.is_usable))
-        is_served = local is not None and str(local.path) == serving.path
+        is_served = _is_served(file, serving)
         self.start.setText(tr("Open the chat") if is_served else tr("Start") if serving.rests else tr("Switch to this"))
         tip = tr("Load this file") if serving.rests else tr("Load this file in place of the running one")
         self.start.setToolTip("" if is_served else tip)
@@ -491,6 +495,10 @@ class _Section(QWidget):
         outer.addLayout(column)
 
 
+def _is_served(file: LibraryFile | None, serving: Serving) -> bool:
+    return file is not None and file.local is not None and str(file.local.path) == serving.path
+
+
 def needs_text(needed_mib: int, situation: Situation, setting: PlanSettings) -> str:
     """Return how much memory a plan needs of what is free, as text."""
     from launcher.gui.start.text import count_stopping_servers
@@ -535,8 +543,13 @@ def _plan_facts(file: LibraryFile | None) -> _Facts:
     rows.append((tr("Reads"), _senses_text(plan), ""))
     if entry.licence:
         rows.append((tr("Licence"), entry.licence, ""))
-    if entry.parameters_b:
-        rows.append((tr("Parameters"), tr("{count:,.3g} billion", count=entry.parameters_b), ""))
+    if billions := entry.parameters_b:
+        count = (
+            tr("{count:,.3g} billion", count=billions)
+            if billions >= 1
+            else tr("{count:,.3g} million", count=1_000 * billions)
+        )
+        rows.append((tr("Parameters"), count, ""))
     return rows
 
 

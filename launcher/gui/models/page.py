@@ -482,9 +482,15 @@ class ModelsPage(QWidget):
     # What is shown.
 
     def _describe_row(self, model: LibraryModel, file: LibraryFile | None) -> Row:
+        served = self._serving.path
         if file is not None:
-            return describe_file(model, file, self._downloads)
-        return describe_model(model, self._downloads, recommended=model.key == self._recommended)
+            return describe_file(model, file, self._downloads, served=served)
+        return describe_model(model, self._downloads, recommended=model.key == self._recommended, served=served)
+
+    @property
+    def _serving(self) -> Serving:
+        launch = self._controller.launch
+        return Serving(str(launch.options.model) if launch is not None else "", self._controller.view.resting)
 
     def _show_shelf(self, shelf: ModelShelf) -> None:
         is_first = self.shelf is None
@@ -601,9 +607,7 @@ class ModelsPage(QWidget):
         model, file = selected
         download = self._downloads.get(file.download_id) if file is not None and file.local is None else None
         situation = self.shelf.situation if self.shelf is not None else None
-        launch = self._controller.launch
-        serving = Serving(str(launch.options.model) if launch is not None else "", self._controller.view.resting)
-        self.details.show_model(model, file, situation, download, serving)
+        self.details.show_model(model, file, situation, download, self._serving)
 
     @property
     def _selected_local(self) -> LocalModel | None:
@@ -841,6 +845,7 @@ class ModelsPage(QWidget):
     @Slot(object)
     def _handle_launch(self, _launch: object) -> None:
         """Read the free memory again: a server has started or stopped."""
+        self.list.tree.forget_all()
         if self.isVisible():
             self.refresh()
         self._show_details()

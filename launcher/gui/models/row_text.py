@@ -92,8 +92,10 @@ def action_text(action: str) -> str:
     return {"download": tr("Download"), "files": tr("Show files"), "retry": tr("Try again")}.get(action, "")
 
 
-def describe_model(model: LibraryModel, downloads: Mapping[str, Download], *, recommended: bool) -> Row:
-    """Return the row of a model, which shows its first file."""
+def describe_model(
+    model: LibraryModel, downloads: Mapping[str, Download], *, recommended: bool, served: str = ""
+) -> Row:
+    """Return the row of a model, which shows its first file. `served` is the path of the file that is loaded."""
     first = model.first
     if first is None:
         found = model.found
@@ -113,12 +115,18 @@ def describe_model(model: LibraryModel, downloads: Mapping[str, Download], *, re
         what, download = downloading
         note = tr("Getting {quant}: {progress}", quant=what.quant, progress=download_text(download))
         row = _with_progress(row, download) if what is first else row
+    if served and any(each.local is not None and str(each.local.path) == served for each in model.files):
+        row = _as_loaded(row)
     return replace(row, name=model.name, note=note, tile=tile, tag=tag)
 
 
-def describe_file(model: LibraryModel, file: LibraryFile, downloads: Mapping[str, Download]) -> Row:
-    """Return the row of one file of a model."""
+def describe_file(
+    model: LibraryModel, file: LibraryFile, downloads: Mapping[str, Download], *, served: str = ""
+) -> Row:
+    """Return the row of one file of a model. `served` is as for `describe_model`."""
     row = _describe(model, file, downloads.get(file.download_id) if file.local is None else None)
+    if served and file.local is not None and str(file.local.path) == served:
+        row = _as_loaded(row)
     tile = store_tile(file.local) if file.local is not None else ""
     name = file.quant or UNKNOWN
     if file.local is not None and not file.is_model:
@@ -238,6 +246,11 @@ def _describe(model: LibraryModel, file: LibraryFile, download: Download | None)
     if plan is not None and plan.status.value != "TOO BIG":
         row = replace(row, context=format_tokens(plan.setting.context))
     return row if download is None else _with_progress(row, download)
+
+
+def _as_loaded(row: Row) -> Row:
+    """Return the row of a file that the server has loaded."""
+    return replace(row, state=tr("loaded"), state_role="good")
 
 
 def _with_progress(row: Row, download: Download) -> Row:
