@@ -1,4 +1,4 @@
-"""Open a command in the user's terminal, for programs that were not started from one."""
+"""Opens a command in the user's terminal, for programs that were not started from one."""
 
 import os
 import shlex
@@ -89,7 +89,7 @@ def _start_terminal(words: Sequence[str], folder: Path) -> subprocess.Popen[byte
     process = subprocess.Popen(
         words,
         cwd=folder,
-        env=os.environ | {"PWD": str(folder)},  # some programs go by it
+        env=os.environ | {"PWD": str(folder)},  # some programs read the folder from it
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

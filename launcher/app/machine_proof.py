@@ -108,7 +108,7 @@ _SMI_TRIES = 3
 _TRAY_LIMIT_S = 30.0
 _SPILL_READINGS = ("gpu_shared_mib", "gtt_used_mib", "pcie_received_mib_s")
 
-_TIME_OVER = message("The time was over.")
+_TIME_OVER = message("The time ran out before this check.")
 _ON_PROCESSOR = message("The model runs on the processor.")
 
 OnStep = Callable[[str], object]
@@ -123,7 +123,7 @@ class MachineProof:
         self._began_s, self._seconds = time.monotonic(), seconds
         self._session = ServerSession(on_event=self._handle_event, on_health=self._handle_health)
         self._outcomes: dict[str, Outcome] = {}
-        self._untried_reason: str = message("It was interrupted before.")
+        self._untried_reason: str = message("The run was interrupted before this check.")
         self._environment: Environment | None = None
         self._situation: Situation | None = None
         self._machine: Machine | None = None
@@ -469,7 +469,7 @@ class MachineProof:
             elif self._backend == "cpu":
                 self._skip(name, _ON_PROCESSOR)
             elif not is_known:
-                self._skip(name, message("The driver does not report what would show it."))
+                self._skip(name, message("The driver reports no value that would show it."))
             elif load_s < _SHORTEST_LOAD_S:
                 self._skip(name, message("The load was shorter than {least:.0f} s.", least=_SHORTEST_LOAD_S))
             else:
@@ -577,7 +577,8 @@ def _with_length(prompt: Prompt, tokens: int) -> Prompt:
 
 
 def _describe_run(environment: Environment, launch: Launch, runs: Sequence[Run], backend: str) -> dict[str, str]:
-    """Return the columns of a row that name machine, engine and settings, and what replies show beside their speed."""
+    """Return the columns of a row for machine, engine and settings, and the figures of the replies other than their
+    speed."""
     gpu = environment.gpus[0] if environment.gpus and backend != "cpu" else None
     options = launch.resolved
     drafted, accepted = (

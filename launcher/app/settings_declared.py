@@ -43,7 +43,7 @@ class Setting:
 
     @property
     def limits(self) -> str:
-        """The valid values in words. Empty if the kind tells them."""
+        """The valid values in words; empty if they follow from the kind."""
         named = [each for each, _ in self.choices]
         if self.kind == "number":
             least, most = (f"{each:,}" if isinstance(each, int) else f"{each:g}" for each in (self.least, self.most))

@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_chart_option(parser)
     add_price_options(parser)
     parser.epilog = (
-        "The model is served on a server of its own and asked without a pause. The verdict is about verification steps"
+        "A server is started for the model and gets requests without a pause. The verdict is about verification steps"
         " per second, which do not depend on the text. Ctrl-C ends it, and judges what was measured until then."
     )
 

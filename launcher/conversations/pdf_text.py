@@ -1,4 +1,4 @@
-"""Reads the text of a PDF, in a process of its own: a broken or hostile file cannot hold up or end the program.
+"""Reads the text of a PDF, in a process of its own: a broken or hostile file cannot block or crash the program.
 
 The process gets the path as its standard input and prints JSON: the number of pages, and the text. See read_pdf in
 launcher/app/pdf_reading.py.

@@ -124,7 +124,7 @@ class EngineReply(asyncio.BufferedProtocol):
 
     @property
     def has_parts(self) -> bool:
-        """Whether a part of the body is there."""
+        """Whether a part of the body has arrived and was not read yet."""
         return bool(self._parts)
 
     def close(self) -> None:

@@ -68,11 +68,11 @@ def this(memory_gib: float = 24.0) -> Situation:
 
 
 @pytest.fixture
-def has(monkeypatch: pytest.MonkeyPatch) -> list[Situation]:
+def local_situation(monkeypatch: pytest.MonkeyPatch) -> list[Situation]:
     """The situation that starts find; a test may replace it."""
     found = [this()]
 
-    async def look(_wish: object, **_kwargs: object) -> Situation:
+    async def look(_criteria: object, **_kwargs: object) -> Situation:
         return found[0]
 
     monkeypatch.setattr(start_settings, "read_situation", look)
@@ -100,7 +100,7 @@ def values(start: ResolvedStart, *names: str) -> list[object]:
     return [found.get(name, getattr(start.options, name, None)) for name in names]
 
 
-@pytest.mark.usefixtures("has")
+@pytest.mark.usefixtures("local_situation")
 class TestPrecedence:
     async def test_the_plan_gives_the_recommended_settings(self, own: Path) -> None:
         for named in ("own", "own:Q", str(own)):
@@ -112,10 +112,10 @@ class TestPrecedence:
             assert {start.origins[name] for name in ("ctx", "kv", "draft")} == {SettingOrigin.RECOMMENDED}
 
     async def test_a_file_outside_the_catalogue_has_the_longest_context_that_fits(
-        self, nine: Path, has: list[Situation]
+        self, nine: Path, local_situation: list[Situation]
     ) -> None:
         for gib, context in ((8, 32_768), (12, 131_072), (24, 262_144)):
-            has[0] = this(gib)
+            local_situation[0] = this(gib)
             start = await resolve_start(str(nine))
             found, kv, _ = values(start, "ctx", "kv", "draft")
             assert found >= context
@@ -169,12 +169,14 @@ class TestPrecedence:
 
 @pytest.mark.usefixtures("tuned")
 class TestKeptSettingsThatNoLongerFit:
-    async def test_the_setting_that_does_not_fit_is_named_and_replaced(self, own: Path, has: list[Situation]) -> None:
+    async def test_the_setting_that_does_not_fit_is_named_and_replaced(
+        self, own: Path, local_situation: list[Situation]
+    ) -> None:
         save_model_settings(own, {"ctx": 262_144, "draft": 3})
         start = await resolve_start("own")
         assert values(start, "ctx", "draft") == [262_144, 3]
         assert not start.notices
-        has[0] = this(8)
+        local_situation[0] = this(8)
         start = await resolve_start("own")
         assert start.plan is not None
         assert start.plan.status is not Status.TOO_BIG
@@ -188,27 +190,29 @@ class TestKeptSettingsThatNoLongerFit:
         assert values(await resolve_start("own", {"ctx": 4_096}), "ctx") == [4_096]
 
     async def test_a_prompt_cache_that_does_not_fit_into_the_host_is_replaced(
-        self, own: Path, has: list[Situation]
+        self, own: Path, local_situation: list[Situation]
     ) -> None:
         save_model_settings(own, {"cache_ram": 6_000, "draft": 3})
         assert (await resolve_start("own")).options.cache_ram == 6_000
-        has[0] = replace(this(), host_mib=4_096)
+        local_situation[0] = replace(this(), host_mib=4_096)
         start = await resolve_start("own")
         assert values(start, "draft") == [3]
         assert start.options.cache_ram is None  # the launch finds one that fits
         assert (start.chosen, start.set_aside) == ({"draft": 3}, {"cache_ram": 6_000})
         assert "cache-ram 6000" in start.notices[0].text
 
-    async def test_kept_settings_stay_where_nothing_fits(self, own: Path, has: list[Situation]) -> None:
+    async def test_kept_settings_stay_where_nothing_fits(self, own: Path, local_situation: list[Situation]) -> None:
         save_model_settings(own, {"ctx": 16_384})
-        has[0] = this(2)
+        local_situation[0] = this(2)
         start = await resolve_start("own")
         assert start.plan is not None
         assert start.plan.status is Status.TOO_BIG
         assert (values(start, "ctx"), start.chosen, start.notices) == ([16_384], {"ctx": 16_384}, ())
 
-    async def test_settings_that_the_engine_lacks_are_replaced(self, own: Path, has: list[Situation]) -> None:
-        del has
+    async def test_settings_that_the_engine_lacks_are_replaced(
+        self, own: Path, local_situation: list[Situation]
+    ) -> None:
+        del local_situation
         save_model_settings(own, {"kv": "tbq4_0"})
         start = await resolve_start(str(own), make_options=lambda path: ServeOptions(path, built_in=True))
         assert values(start, "kv") == ["q8_0"]
@@ -217,9 +221,9 @@ class TestKeptSettingsThatNoLongerFit:
         assert start.set_aside == {"kv": "tbq4_0"}
 
     async def test_an_expert_cache_is_not_passed_to_an_engine_without_one(
-        self, own: Path, has: list[Situation], tuned: dict[str, int | str], tmp_path: Path
+        self, own: Path, local_situation: list[Situation], tuned: dict[str, int | str], tmp_path: Path
     ) -> None:
-        del has
+        del local_situation
         engine = engines.llama_server(tmp_path, engines.TestInstalledEngine.FLAGS)
         make_options = partial(ServeOptions, engine=engine)
         save_model_settings(own, {"moe_cache_mib": 1_024, "draft": 3})
@@ -296,10 +300,12 @@ class TestKeptSettingsThatNoLongerFit:
             await session.stop()
 
 
-@pytest.mark.usefixtures("tuned", "has")
+@pytest.mark.usefixtures("tuned", "local_situation")
 class TestFilesBesideTheModel:
-    async def test_a_projector_is_counted_before_the_context_is_chosen(self, nine: Path, has: list[Situation]) -> None:
-        has[0] = this(12)
+    async def test_a_projector_is_counted_before_the_context_is_chosen(
+        self, nine: Path, local_situation: list[Situation]
+    ) -> None:
+        local_situation[0] = this(12)
         projector = nine.with_name("mmproj.gguf")
         projector.write_bytes(bytes(2**20))
         os.truncate(projector, 900 * 2**20)
@@ -324,7 +330,7 @@ class TestFilesBesideTheModel:
         check_model(replace(start.options, model=path))
 
 
-@pytest.mark.usefixtures("tuned", "has")
+@pytest.mark.usefixtures("tuned", "local_situation")
 class TestFileWithoutHead:
     async def test_a_file_without_a_head_starts_with_mtp_off_and_a_note(self, headless_model: Path) -> None:
         start = await resolve_start(str(headless_model))
@@ -357,8 +363,10 @@ class TestFileWithoutHead:
         assert [notice.code for notice in start.notices] == [NO_HEAD]
 
 
-async def test_a_model_without_a_formula_has_the_documented_context(tmp_path: Path, has: list[Situation]) -> None:
-    del has
+async def test_a_model_without_a_formula_has_the_documented_context(
+    tmp_path: Path, local_situation: list[Situation]
+) -> None:
+    del local_situation
     whole = made("llama-8b-q4_k")
     for trained, context in ((131_072, 32_768), (2_048, 2_048)):
         path = tmp_path / f"latent-{trained}.gguf"
@@ -385,11 +393,11 @@ async def test_a_file_with_the_name_of_another_model_of_the_catalogue_is_not_sta
     for named in ("qwen3.5-9b-mtp:Q4_K_M", "qwen3.5-9b-mtp", f"{nine.repo}:{file.file}"):
         with pytest.raises(ModelUnexpected, match="architecture qwen35moe in place of qwen35"):
             await resolve_start(named)
-    start = await resolve_start(str(path))  # as what it is
+    start = await resolve_start(str(path))  # the file itself is a valid model
     assert start.options.model == path
 
 
-class TestPlansWithWhatTheUserSet:
+class TestPlansWithKeptSettings:
     def kept(
         self, settings: Settings, path: Path, situation: Situation | None = None
     ) -> tuple[list[Plan], list[KeptPlan]]:
@@ -461,7 +469,7 @@ def test_a_preset_that_does_not_fit_is_dropped_before_the_users_settings(own: Pa
     assert (resolved.kept, resolved.tuned, resolved.replaced) == ({"ctx": 131_072}, {}, {})
 
 
-@pytest.mark.usefixtures("has")
+@pytest.mark.usefixtures("local_situation")
 class TestVision:
     async def test_a_projector_beside_the_model_is_loaded_and_counted(self, nine: Path) -> None:
         beside = projector(nine.with_name("mmproj-nine.gguf"), 4_096)

@@ -196,4 +196,4 @@ def test_ctrl_c_reports_the_finished_checks() -> None:
         assert proof.wait() == 130
     lines = {line.split()[0]: line for line in printed.splitlines() if line}
     assert "confirmed" in lines["plan-served"]
-    assert "It was interrupted before." in lines["plan-kv"]
+    assert "The run was interrupted before this check." in lines["plan-kv"]

@@ -1,4 +1,4 @@
-"""`requests`: the clients' requests in a table, as JSON, while they end, and after the server."""
+"""`requests`: the clients' requests as a table and as JSON, followed live, and listed after the server has ended."""
 
 import json
 import subprocess

@@ -64,7 +64,7 @@ BLACKWELL = nvidia("GeForce RTX 5090", (12, 0), "575.10", "12.9")
 OLD_DRIVER = nvidia("GeForce RTX 4090", (8, 9), "535.10", "12.2")
 OLDER_DRIVER = nvidia("GeForce RTX 4090", (8, 9), "515.10", "11.7")
 OLD_VOLTA = nvidia("V100", (7, 0), "535.10", "12.2")
-UNTOLD = nvidia("NVIDIA GPU", None, "580.65")
+UNKNOWN_CAPABILITY = nvidia("NVIDIA GPU", None, "580.65")
 RADEON = Gpu("amd", 0, "Radeon RX 7900", "0000:03:00.0")
 ARC = Gpu("intel", 0, "Arc B580", "0000:03:00.0")
 
@@ -81,9 +81,15 @@ TABLE = [
     ("linux", "x86_64", NEW, PASCAL, "cuda-12.8 vulkan cpu"),
     ("linux", "x86_64", NEW, KEPLER, "vulkan cpu"),
     ("linux", "x86_64", NEW, OLD_DRIVER, "cuda-12.8 vulkan cpu"),
-    ("linux", "x86_64", NEW, OLD_VOLTA, "vulkan cpu"),  # code for it would be compiled, by a driver of CUDA 12.2
+    (
+        "linux",
+        "x86_64",
+        NEW,
+        OLD_VOLTA,
+        "vulkan cpu",
+    ),  # its driver, for CUDA 12.2, would have to compile code of CUDA 12.8
     ("linux", "x86_64", NEW, OLDER_DRIVER, "vulkan cpu"),
-    ("linux", "x86_64", NEW, UNTOLD, "vulkan cpu"),
+    ("linux", "x86_64", NEW, UNKNOWN_CAPABILITY, "vulkan cpu"),
     ("linux", "x86_64", NEW, RADEON, "vulkan cpu"),
     ("linux", "x86_64", NEW, ARC, "vulkan cpu"),
     ("linux", "x86_64", NEW, None, "cpu"),
@@ -139,7 +145,11 @@ def test_a_computer_without_a_build_is_reported(system, machine, glibc) -> None:
         (OLD_DRIVER, NEW, "CUDA 13.4 needs driver 580, the GeForce RTX 4090 has 535.10."),
         (ADA, MIDDLE, "The CUDA 13.4 build needs glibc 2.39, this system has 2.36."),
         (TURING, NEW, "driver 580.65 can do that up to CUDA 13.0 only."),
-        (UNTOLD, NEW, "CUDA 13.4 was skipped: the compute capability or driver of the NVIDIA GPU is unknown."),
+        (
+            UNKNOWN_CAPABILITY,
+            NEW,
+            "CUDA 13.4 was skipped: the compute capability or driver of the NVIDIA GPU is unknown.",
+        ),
         (ADA, NEW, "CUDA 13.4 runs on the GeForce RTX 4090 with driver 580.65."),
         (RADEON, NEW, "Vulkan runs on the Radeon RX 7900 with its current driver."),
         (None, NEW, "No GPU found, so the engine runs on the CPU."),

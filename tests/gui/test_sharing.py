@@ -54,7 +54,7 @@ def hosts(window: Window) -> set[str]:
 
 
 def seen_text(card: SharingCard) -> str:
-    """Return all that the card says."""
+    """Return all visible texts of the card."""
     return " ".join(each.text() for each in card.findChildren(Label) if each.isVisible())
 
 

@@ -30,7 +30,7 @@ class ServerAddress:
 def parse_address(text: str) -> ServerAddress:
     """Parse an address as users write it.
 
-    Raises BadOption for an invalid one, for a word that may be anything, and for one with a password.
+    Raises BadOption for an invalid one, for a single word that could be something else, and for one with a password.
     """
     no_address = BadOption(
         message("`{text}` is not the address of a server.", text=shown_address(text)),
