@@ -10,6 +10,8 @@
  * STUB_PROGRAMS=<file>    lines of a pid and MiB: programs on the first card beside those, whose memory is not free
  * STUB_NAME=<name>        what the cards are called
  * STUB_LIMIT_W=<watts>    the power limit in place of 450 W
+ * STUB_USED_MIB=<size>    memory that is used without those programs, in place of 6 GiB
+ * STUB_READINGS=<file>    temperature in C, power in W, clock in MHz and load in per cent, read for each answer
  * STUB_TOUCHED=<file>     gets a line for each card that is got hold of: what would wake it
  * Compiled with -DOLD_DRIVER, it lacks what came after driver 470.
  */
@@ -175,12 +177,29 @@ static unsigned int programs(Gpu gpu, Process *into, unsigned int room, unsigned
     return count;
 }
 
+static unsigned long long used(void) {
+    const char *mib = getenv("STUB_USED_MIB");
+    return mib ? strtoull(mib, NULL, 0) << 20 : 6 * GIB;
+}
+
+enum { TEMPERATURE, POWER_W, CLOCK_MHZ, LOAD, READINGS };
+
+static unsigned int reading(int which, unsigned int usual) {
+    const char *path = getenv("STUB_READINGS");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    unsigned int read[READINGS];
+    if (!file) return usual;
+    int count = fscanf(file, "%u %u %u %u", &read[0], &read[1], &read[2], &read[3]);
+    fclose(file);
+    return count == READINGS ? read[which] : usual;
+}
+
 /* The older question counts what the driver reserves as used. */
 int nvmlDeviceGetMemoryInfo(Gpu gpu, Memory *memory) {
     ANSWER_OF(gpu, nvmlDeviceGetMemoryInfo);
     unsigned long long taken;
     programs(gpu, NULL, 0, &taken);
-    *memory = (Memory){24 * GIB, 18 * GIB - taken, 6 * GIB + taken};
+    *memory = (Memory){24 * GIB, 24 * GIB - used() - taken, used() + taken};
     return SUCCESS;
 }
 
@@ -198,7 +217,7 @@ int nvmlDeviceGetDisplayActive(Gpu gpu, unsigned int *active) {
 
 int nvmlDeviceGetUtilizationRates(Gpu gpu, Utilization *use) {
     ANSWER_OF(gpu, nvmlDeviceGetUtilizationRates);
-    *use = (Utilization){87, 42};
+    *use = (Utilization){reading(LOAD, 87), 42};
     return SUCCESS;
 }
 
@@ -213,7 +232,7 @@ int nvmlDeviceGetPcieThroughput(Gpu gpu, int counter, unsigned int *value) {
 int nvmlDeviceGetTemperature(Gpu gpu, int sensor, unsigned int *celsius) {
     ANSWER_OF(gpu, nvmlDeviceGetTemperature);
     if (sensor != TEMPERATURE_GPU) return ERROR_INVALID_ARGUMENT;
-    *celsius = 61;
+    *celsius = reading(TEMPERATURE, 61);
     return SUCCESS;
 }
 
@@ -232,7 +251,9 @@ static int clock_of(int kind, unsigned int *mhz) {
 
 int nvmlDeviceGetClockInfo(Gpu gpu, int kind, unsigned int *mhz) {
     ANSWER_OF(gpu, nvmlDeviceGetClockInfo);
-    return clock_of(kind, mhz);
+    int code = clock_of(kind, mhz);
+    if (!code && kind == CLOCK_SM) *mhz = reading(CLOCK_MHZ, *mhz);
+    return code;
 }
 
 int nvmlDeviceGetMaxClockInfo(Gpu gpu, int kind, unsigned int *mhz) {
@@ -279,7 +300,8 @@ int nvmlDeviceGetGraphicsRunningProcesses_v3(Gpu gpu, unsigned int *count, Proce
 #ifndef OLD_DRIVER
 int nvmlDeviceGetPowerUsage(Gpu gpu, unsigned int *milliwatts) {
     ANSWER_OF(gpu, nvmlDeviceGetPowerUsage);
-    *milliwatts = 312500;
+    unsigned int watts = reading(POWER_W, 0);
+    *milliwatts = watts ? 1000 * watts : 312500;
     return SUCCESS;
 }
 
@@ -289,7 +311,7 @@ int nvmlDeviceGetMemoryInfo_v2(Gpu gpu, MemoryV2 *memory) {
     const unsigned long long reserved = 482ull << 20;
     unsigned long long taken;
     programs(gpu, NULL, 0, &taken);
-    *memory = (MemoryV2){MEMORY_V2, 24 * GIB, reserved, 18 * GIB - taken, 6 * GIB - reserved + taken};
+    *memory = (MemoryV2){MEMORY_V2, 24 * GIB, reserved, 24 * GIB - used() - taken, used() - reserved + taken};
     return SUCCESS;
 }
 

@@ -1,7 +1,7 @@
-"""`python -m tools.screenshots [FOLDER]`: every page in both themes, all languages and three sizes.
+"""`python -m tools.screenshots [FOLDER]`: a tour in pictures, with one page to look through them: FOLDER/index.html.
 
-The demo is served and asked in one window for each theme and language; the window is then led through its pages and
-sizes. A chosen few go, with colours that fit a palette, to docs/screenshots with `--docs`.
+It takes all pages in their states, in both themes, all languages and three sizes, on a described graphics card of
+24 GB. With `--docs` it takes the chosen few of docs/screenshots instead, on this computer as it is.
 """
 
 import argparse
@@ -9,10 +9,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from launcher.base.messages import LANGUAGES
 from launcher.gui.pages import PAGES
+from tools.screenshots.card import build_driver
+from tools.screenshots.gallery import write_gallery
 
 THEMES = ("light", "dark")
 DOCS = Path(__file__).parents[2] / "docs" / "screenshots"
@@ -27,25 +31,39 @@ def main() -> int:
     parser.add_argument("--themes", nargs="+", choices=THEMES, default=THEMES)
     parser.add_argument("--languages", nargs="+", choices=tuple(LANGUAGES), default=tuple(LANGUAGES))
     parser.add_argument("--pages", nargs="+", default=[spec.name for spec in PAGES], help="of these alone")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at once (default: 2)")
     options = parser.parse_args()
-    folder = DOCS if options.docs else options.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    languages = ("en",) if options.docs else options.languages
-    failed = 0
-    for theme in options.themes:
-        for language in languages:
-            pages = ",".join(options.pages)
-            child = [sys.executable, "-m", "tools.screenshots.child", str(folder), theme, language, pages]
-            child += ["--docs"] if options.docs else []
-            environment = os.environ | {"QT_QPA_PLATFORM": "offscreen"}
-            done = subprocess.run(child, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
-            print(done.stdout, end="")
-            if done.returncode:
-                print(done.stderr[-2_000:], file=sys.stderr)
-                failed = 1
+    pages = ",".join(options.pages)
+    with tempfile.TemporaryDirectory(prefix="mtp-launcher-") as driver:
+        environment = os.environ | {"QT_QPA_PLATFORM": "offscreen"}
+        if options.docs:
+            folder = DOCS
+            children = [["docs_pictures", str(folder), theme, pages] for theme in options.themes]
+        else:
+            folder = options.folder.absolute()
+            environment |= build_driver(Path(driver))
+            looks = [(theme, language) for language in options.languages for theme in options.themes]
+            children = [["tour", str(folder), theme, language, pages] for theme, language in looks]
+        folder.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(1 if options.docs else options.jobs) as pool:
+            ended = list(pool.map(lambda words: _take_pictures(words, environment), children))
+    report: dict[str, object] = (
+        {} if options.docs else {"page": str(folder / "index.html"), "listed": write_gallery(folder)}
+    )
     taken = sorted(folder.glob("*.png"))
-    print(json.dumps({"pictures": len(taken), "bytes": sum(path.stat().st_size for path in taken)}))
-    return failed
+    print(json.dumps({**report, "pictures": len(taken), "bytes": sum(path.stat().st_size for path in taken)}))
+    return int(not all(ended))
+
+
+def _take_pictures(words: list[str], environment: dict[str, str]) -> bool:
+    """Run a process that takes pictures. Return whether it took all of them."""
+    module, *arguments = words
+    command = [sys.executable, "-m", f"tools.screenshots.{module}", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+    print(done.stdout, end="", flush=True)
+    if done.returncode:
+        print(done.stderr[-2_000:], file=sys.stderr)
+    return done.returncode == 0
 
 
 if __name__ == "__main__":
