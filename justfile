@@ -59,7 +59,7 @@ golden *arguments:
 translations:
     python -m tools.translations
 
-# pictures of every page, into build/screenshots; with --docs the chosen ones for docs/screenshots
+# a tour in pictures of all pages and states: build/screenshots/index.html; with --docs those of docs/screenshots
 screenshots *arguments:
     python -m tools.screenshots {{arguments}}
 

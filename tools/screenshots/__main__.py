@@ -58,7 +58,7 @@ def main() -> int:
 def _take_pictures(words: list[str], environment: dict[str, str]) -> bool:
     """Run a process that takes pictures. Return whether it took all of them."""
     module, *arguments = words
-    command = [sys.executable, "-m", f"tools.screenshots.{module}", *arguments]
+    command = [sys.executable, "-X", "faulthandler", "-m", f"tools.screenshots.{module}", *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
     print(done.stdout, end="", flush=True)
     if done.returncode:

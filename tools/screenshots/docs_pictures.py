@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QApplication
 
 from launcher.app.first_steps import Stage
 from launcher.app.planner import MachineDescription
+from launcher.gui.application import collect_garbage_in_this_thread
 from launcher.gui.window import Window
 from tools.screenshots import scene
 from tools.screenshots.picture import SETTLE_MS, resize_window, take_picture, wait_ms, wait_until
@@ -31,6 +32,7 @@ def main() -> int:
     folder, look, pages = Path(sys.argv[1]), sys.argv[2], sys.argv[3].split(",")
     with tempfile.TemporaryDirectory(prefix="mtp-launcher-") as home:
         application = QApplication(sys.argv[:1])
+        collect_garbage_in_this_thread(application)
         scene.live_in(Path(home))
         if _FONT in QFontDatabase.families():
             application.setFont(QFont(_FONT))

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from PySide6.QtCore import QEventLoop
 from PySide6.QtWidgets import QApplication
 
 from launcher.base.paths import models_dir
 from launcher.engine.builds.installed import add_engine, use_engine
 from launcher.engine.demo import unpack_demo_model
 from launcher.engine.server.state import ServerState, ServerStatus
+from launcher.gui.application import collect_garbage_in_this_thread
 from launcher.gui.window import Window
 from tools.screenshots import scene
 from tools.screenshots.card import Card
@@ -47,13 +49,13 @@ class Tour:
         return any(each in self._pages for each in pages)
 
     def show_page(self, name: str) -> None:
-        """Show a page, and let it read what it shows."""
+        """Show a page, until it begins to read what it shows."""
         if self.window.page_name != name:
-            shown: list[str] = []
-            self.window.page_shown.connect(shown.append)
+            loop = QEventLoop()
+            self.window.page_shown.connect(loop.quit)
             self.window.show_page(name)
-            wait_until(lambda: bool(shown))
-            self.window.page_shown.disconnect(shown.append)
+            loop.exec()
+            self.window.page_shown.disconnect(loop.quit)
 
     def take(self, page: str, state: str, ready: Callable[[], object] | None = None) -> None:
         """Take pictures of what is shown, in each size, once it is `ready` there."""
@@ -71,14 +73,10 @@ class Tour:
         if page not in self._pages:
             return
 
-        def save(_name: str) -> None:
-            for size in SIZES:
-                resize_window(self.window, *size)
-                self._save(page, state, size)
-
-        self.window.page_shown.connect(save)
         self.show_page(page)
-        self.window.page_shown.disconnect(save)
+        for size in SIZES:
+            resize_window(self.window, *size)
+            self._save(page, state, size)
 
     def _save(self, page: str, state: str, size: tuple[int, int]) -> None:
         name = Picture(page, state, self._look, self._language, "{}x{}".format(*size)).file_name
@@ -94,15 +92,18 @@ def main() -> int:
         os.environ |= {"STUB_READINGS": str(readings), "STUB_PROGRAMS": str(programs)}
         os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # no hub: nothing answers there
         application = QApplication(sys.argv[:1])
+        collect_garbage_in_this_thread(application)
         scene.live_in(Path(home))
         os.environ["PATH"] = f"{home}/bin:/usr/bin:/bin"
         scene.choose_look(application, look, language)
         window = Window(remember=False, page="about")
         Card(window, readings, programs)
         resize_window(window, *SIZES[0])
+        built: list[bool] = []
+        window.prebuilt.connect(lambda: built.append(True))
         window.show()
         window.prebuild_next()
-        wait_ms(_SETTLE_MS)
+        wait_until(lambda: bool(built))
         tour = Tour(window, folder, look, language, pages)
         _take_loading(tour)
         _take_empty(tour)
@@ -292,7 +293,7 @@ def _take_tune(tour: Tour) -> None:
     page.budget.set_value(_TUNE_MINUTES)
     wait_until(page.measure.isEnabled)
     page.measure.click()
-    wait_until(lambda: page.table.rowCount() >= _TRIALS or not page.tuning.running, _TUNE_MS)
+    wait_until(lambda: len(page.table.rows) >= _TRIALS or not page.tuning.running, _TUNE_MS)
     tour.take("tune", "measuring")
     wait_until(lambda: not page.tuning.running, _TUNE_MS)
     wait_ms(_SETTLE_MS)
