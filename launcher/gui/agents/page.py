@@ -49,7 +49,7 @@ class AgentsPage(QWidget):
         super().__init__()
         self._controller = controller
         self.control = AgentControl(controller, self)
-        self.head = PageHead(tr("Agents"), tr("A coding agent on your own model, in one click"), beside=True)
+        self.head = PageHead(tr("Agents"), tr("A coding agent on your own model, in one click"))
         self.check_button: QPushButton = self.head.add_button(tr("Check again"), self._check_again)
         set_tooltip(self.check_button, tr("Send a few short requests to the server, as an agent would"))
         self.copy_menu = QMenu(self)

@@ -270,7 +270,11 @@ class DownloadsBar(Card):
         self.toggle.setEnabled(not job.is_changing)
         self.cancel.setVisible(state in (*_QUEUED_STATES, "failed"))
         self.cancel.setText(tr("Discard") if state == "failed" else tr("Cancel"))
-        self.resume_button.setVisible(blocked_by is not None)
+        waits_to_retry = state == "waiting" and job.failure is not None and job.retry_at_s is not None
+        if waits_to_retry:
+            self.glyph.show_glyph("triangle", "attention")
+        self.resume_button.setText(tr("Try again now") if waits_to_retry else tr("Resume"))
+        self.resume_button.setVisible(blocked_by is not None or waits_to_retry)
         for button in (self.toggle, self.cancel):
             button.setAccessibleName(f"{button.text()}: {job.title}")
 

@@ -338,7 +338,7 @@ class ModelsPage(QWidget):
         self._arrange()
 
     def _lay_out(self) -> None:
-        self._head = PageHead(tr("Models"), tr("Looking for models ..."), beside=True)
+        self._head = PageHead(tr("Models"), tr("Looking for models ..."))
         self.folders_button = self._head.add_button(
             tr("Folders"), lambda: self.show_folders(shows=self.folders_button.isChecked())
         )

@@ -684,10 +684,10 @@ def _column_titles() -> tuple[tuple[str, str], ...]:
         (tr("Setting"), tr("The draft length (--spec-draft-n-max), or MTP off")),
         (tr("t/s"), tr("Tokens/s of the replies, mean of all prompts")),
         (tr("95 %"), tr("95 % confidence interval of the mean")),
-        (tr("accepted, %"), tr("Draft acceptance: accepted of all drafted tokens")),
-        (tr("tokens/step"), tr("Tokens per verification step")),
+        (tr("Accepted, %"), tr("Draft acceptance: accepted of all drafted tokens")),
+        (tr("Tokens/step"), tr("Tokens per verification step")),
         (tr("VRAM, MiB"), tr("GPU memory of the server")),
-        (tr("against off"), tr("Speed compared with MTP off")),
+        (tr("Against off"), tr("Speed compared with MTP off")),
         (tr("Known from"), tr("Measured (with the number of pairs) or predicted")),
     )
 

@@ -51,9 +51,9 @@ class Card(QFrame):
 
 
 class PageHead(QWidget):
-    """A page's title, its subtitle (below, or `beside` it to save height), and buttons at the right."""
+    """A page's title, its subtitle (`beside` it, which saves height, or below), and buttons at the right."""
 
-    def __init__(self, title: str, subtitle: str = "", *, beside: bool = False) -> None:
+    def __init__(self, title: str, subtitle: str = "", *, beside: bool = True) -> None:
         super().__init__()
         self.title = Label(title)
         self.title.setFont(theme.font(theme.TITLE_PX, bold=True))
