@@ -11,8 +11,8 @@ _PROMPTS = (
     "Explain the KV cache.",
     "When should MTP be switched off?",
 )
-_AGENTS = (("opencode/1.18.33", 220, 1.5), ("python-requests/2.32", 90, 4.0), ("Open WebUI", 140, 7.0))
-"""User agent, tokens of a reply, and seconds between two requests."""
+_AGENTS = (("opencode/1.18.33", 2_000, 6.0), ("python-requests/2.32", 700, 15.0), ("Open WebUI", 1_200, 22.0))
+"""User agent, tokens of a reply, which ends after no fewer, and seconds between two requests."""
 _TIMEOUT_S = 60.0
 
 
@@ -40,7 +40,8 @@ class Clients:
             self._ended.wait(pause_s)
 
     def _ask(self, agent: str, prompt: str, tokens: int) -> None:
-        body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": tokens, "stream": True}
+        messages = [{"role": "user", "content": prompt}]
+        body = {"messages": messages, "max_tokens": tokens, "ignore_eos": True, "stream": True}
         headers = {"Content-Type": "application/json", "User-Agent": agent, "Authorization": f"Bearer {self._key}"}
         connection = http.client.HTTPConnection(self._address, timeout=_TIMEOUT_S)
         try:

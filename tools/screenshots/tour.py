@@ -107,10 +107,10 @@ def main() -> int:
         tour = Tour(window, folder, look, language, pages)
         _take_loading(tour)
         _take_empty(tour)
-        _take_failed(tour)
         scene.put_models()
         _take_models(tour)
         _take_start(tour)
+        _take_failed(tour)
         scene.serve_demo(window)
         with _clients(window):
             _take_small_pages(tour)
@@ -170,7 +170,7 @@ def _take_empty(tour: Tour) -> None:
 
 
 def _take_failed(tour: Tour) -> None:
-    """Take a start that fails, and a hub that does not answer."""
+    """Take the cockpit after a start that failed."""
     models_dir().mkdir(parents=True, exist_ok=True)
     broken = models_dir() / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(64))
