@@ -196,7 +196,7 @@ def _take_models(tour: Tour) -> None:
     tour.take("models", "with models")
     key = next(each.key for each in page.list.models if not each.is_here and len(each.files) > 2)
     page.list.choose(key)
-    page.list.setExpanded(page.list.tree.find(key), True)
+    page.list.setExpanded(page.list.tree.find_index(key), True)
     wait_until(lambda: all(each.plan or each.lack for each in page.list.model_row.files))
     tour.take("models", "a model to get, with its files")
     page.download_selected()
