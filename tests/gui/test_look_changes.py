@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from PySide6.QtWidgets import QAbstractButton, QApplication, QLabel
+from PySide6.QtCore import QEvent, QObject
+from PySide6.QtWidgets import QAbstractButton, QApplication, QLabel, QWidget
 from pytestqt.qtbot import QtBot
 
 from launcher.app.settings_declared import KEEP, LANGUAGE, TEXT_SCALE
@@ -53,6 +54,31 @@ def test_a_language_applies_at_once_in_both_directions(window: Window, qtbot: Qt
     assert tr("Settings") in texts(window)
     change(window, qtbot, LANGUAGE, "en")
     qtbot.waitUntil(lambda: english <= set(texts(window)))
+
+
+class ShownWindows(QObject):
+    """Notes each widget that is shown as a window of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:  # noqa: N802 -- Qt's name
+        if event.type() is QEvent.Type.Show and isinstance(watched, QWidget) and watched.isWindow():
+            self.names.append(type(watched).__name__)
+        return False
+
+
+def test_no_part_of_the_new_pages_flashes_as_a_window(demo: Window, qtbot: QtBot, qapp: QApplication) -> None:
+    for name in demo.page_names:
+        demo.page(name)
+    qtbot.waitUntil(lambda: demo.page("cockpit").state.previewer is not None)
+    shown = ShownWindows()
+    qapp.installEventFilter(shown)
+    change(demo, qtbot, LANGUAGE, "zh_CN")
+    qtbot.waitUntil(lambda: demo.page("cockpit").state.previewer is not None)
+    qapp.removeEventFilter(shown)
+    assert shown.names == []
 
 
 def test_a_text_size_applies_at_once_and_the_slider_keeps_the_focus(window: Window, qtbot: QtBot) -> None:

@@ -200,7 +200,7 @@ class MemoryCard(Card):
         self._place.setObjectName("secondary")
         self._place.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         self.head.insertWidget(1, self.badge)
-        self._place.setAlignment(Qt.AlignmentFlag.AlignRight)
+        self._place.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self.head.addWidget(self._place, 100)
         self.age = ReadAge()
         self.head.addWidget(self.age)
@@ -628,7 +628,7 @@ class CockpitPage(QWidget):
         titles = {"sliders": tr("Sliders"), "plots": tr("Plots"), "chat": tr("Chat"), "live": tr("Live")}
         right = ("chat", "live")
         self.tabs = {
-            name: PaneTab(self.panes, name, title, opens="left" if name in right else "right")
+            name: PaneTab(self.panes, name, title, opens="left" if name in right else "right", parent=self)
             for name, title in titles.items()
         }
         row = QHBoxLayout()

@@ -201,10 +201,13 @@ class _Handle(QSplitterHandle):
 
 
 class PaneTab(QAbstractButton):
-    """Narrow upright button in place of a hidden pane, which it shows again."""
+    """Narrow upright button in place of a hidden pane, which it shows again.
 
-    def __init__(self, panes: PaneSplitter, name: str, title: str, *, opens: str) -> None:
-        super().__init__()
+    Without the parent, its page, it would appear as a window of its own until the page is laid out.
+    """
+
+    def __init__(self, panes: PaneSplitter, name: str, title: str, *, opens: str, parent: QWidget) -> None:
+        super().__init__(parent)
         self._panes, self._name, self._title, self._opens = panes, name, title, opens
         self._allowed = True
         self.setFixedWidth(theme.px(_TAB_WIDTH))

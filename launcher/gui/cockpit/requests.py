@@ -330,7 +330,7 @@ def _request_columns() -> list[Column[Record]]:
         Column(tr("Prompt, tokens"), "", lambda each: _number_cell(each["prompt_tokens"], "{:,}"), right=True),
         Column(tr("Reused"), "", _reuse_cell, right=True, spare=2),
         Column(tr("First token"), "", _first_token_cell, right=True, spare=1),
-        Column(tr("Tokens/s"), "", lambda each: _number_cell(each["tokens_per_second"], "{:.1f}"), right=True),
+        Column(tr("Tokens/s"), "", lambda each: _number_cell(each["tokens_per_second"], "{:,.1f}"), right=True),
         Column(tr("Accepted"), "", _acceptance_cell, right=True),
         Column(tr("State"), "", _state_cell),
     ]

@@ -70,7 +70,6 @@ class ReadOut(QWidget):
         self.caption = ElidedText()
         self.caption.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop)
         self.caption.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Ignored)
-        self.caption.setHidden(small)
         line = QHBoxLayout()
         line.setSpacing(theme.px(5))
         line.addWidget(self.value, 0, Qt.AlignmentFlag.AlignBottom)
@@ -81,6 +80,7 @@ class ReadOut(QWidget):
         layout.addWidget(self.title)
         layout.addLayout(line)
         if small:
+            self.caption.hide()
             layout.addStretch()
         else:
             layout.addSpacing(theme.px(2))
