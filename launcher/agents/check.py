@@ -70,8 +70,8 @@ class Verdict:
     """Whether a server suits coding agents. Figures are shares of 0 to 1, None if unknown.
 
     `tool_call` is whether a tool call arrived parsed. `reuse_turn2` and `reuse_turn3` are the parts of the conversation
-    so far that were not read again. `acceptance` is that of the drafts. `sentence` says all of it, or what failed, why,
-    and what to do; `faults` are the kinds of what failed. `seconds` is how long the check took.
+    so far that were not read again. `acceptance` is that of the drafts. `sentence` states the result or, after a
+    failure, what failed, why, and what to do; `faults` are the kinds of failures. `seconds` is the check's duration.
     """
 
     ready: bool
@@ -180,7 +180,7 @@ async def check_server(
 
 
 def _explain_small_context(agent: Agent | None, context: int) -> str:
-    """Return that an agent, or each of them, needs a larger context; "" if it does not."""
+    """Return a sentence that an agent, or each of them, needs a larger context; "" if the context is large enough."""
     agents = load_agents() if agent is None else (agent,)
     least = min(each.smallest_context for each in agents)
     if context >= least:

@@ -1,4 +1,4 @@
-"""The command as a user types it, in processes of its own, on the real engine."""
+"""The command as a user types it, in separate processes, on the real engine."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`mtp-launcher downloads` in processes of its own, with a fake file server."""
+"""`mtp-launcher downloads` in separate processes, with a fake file server."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""`mtp-launcher estimate` as a user types it, in processes of its own."""
+"""`mtp-launcher estimate` as a user types it, in separate processes."""
 
 import json
 import os

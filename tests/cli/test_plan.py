@@ -1,4 +1,4 @@
-"""`mtp-launcher plan` as a user types it, in processes of its own."""
+"""`mtp-launcher plan` as a user types it, in separate processes."""
 
 import json
 import os
@@ -77,7 +77,7 @@ class TestJson:
             " --cache-type-k q8_0 --cache-type-v q8_0 --flash-attn on"
             " --spec-type draft-mtp --spec-draft-n-max 2 --metrics --cors-origins localhost"
         )
-        assert plan["env"] == {}  # of another computer's engine nothing is known
+        assert plan["env"] == {}  # the engine of another computer is unknown
 
     def test_unknown_values_are_null(self) -> None:
         result = answer("--gpu-memory", "80")
@@ -204,7 +204,7 @@ class TestText:
         output = run(*arguments, COLUMNS=str(columns)).stdout
         long = [line for line in output.splitlines() if len(line) > columns]
         assert len(output.splitlines()) > 2
-        assert [line for line in long if " " in line[12:]] == []  # but for a file's name, which is whole
+        assert [line for line in long if " " in line[12:]] == []  # only file names, which are not broken, may be longer
         assert output.split() == run(*arguments, COLUMNS="10000").stdout.split()
 
     def test_the_text_has_settings_memory_reasons_and_cautions(self) -> None:

@@ -1,4 +1,4 @@
-"""Vision projectors in `plan` and `estimate` as a user types them, in processes of its own."""
+"""Vision projectors in `plan` and `estimate` as a user types them, in separate processes."""
 
 import json
 import subprocess

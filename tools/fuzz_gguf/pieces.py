@@ -10,7 +10,7 @@ from typing import NamedTuple
 SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 STRING, ARRAY = 8, 9
 _WORTH_TAKING_APART = 16
-"""Longer arrays stay one piece."""
+"""Values in the longest array that is split; a longer one stays one piece."""
 
 
 class Piece(NamedTuple):
@@ -25,7 +25,7 @@ Entry = list[Piece]
 
 @dataclass
 class Pieces:
-    """A header: its beginning (magic, version, counts), its keys, its tensors, and the padding."""
+    """A header: its beginning (magic, version, counts), keys with values, tensor entries, and the padding."""
 
     beginning: Entry
     keys: list[Entry]
@@ -43,12 +43,12 @@ class Pieces:
 
 
 def number(value: int, size: int) -> Piece:
-    """Return `value`, cut to `size` bytes."""
+    """Return the lowest `size` bytes of `value`, little-endian."""
     return Piece("number", (value % 256**size).to_bytes(size, "little"))
 
 
 def text(data: bytes) -> Entry:
-    """Return a text with its length."""
+    """Return the field of a text: its length, then its bytes."""
     return [number(len(data), 8), Piece("text", data)]
 
 
