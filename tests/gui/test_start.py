@@ -253,6 +253,7 @@ def test_a_plan_is_downloaded_and_served_as_shown(mine: None, looked: StartPage,
     assert looked.card.bar.accessibleName().startswith("Memory: weights ")
     click(looked, qtbot, "Download and start")
     assert looked.card.pause.isVisible()
+    assert looked.card.pause.text() == "Pause"
     assert not looked.card.primary.isVisible()
     assert not looked.table.isEnabled()
     qtbot.waitUntil(lambda: done(looked))
@@ -355,6 +356,7 @@ def test_a_stop_from_outside_during_loading_pauses(looked: StartPage, window: Wi
 @pytest.mark.thorough
 def test_a_pause_before_the_first_step_starts_nothing(looked: StartPage, window: Window, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
+    assert looked.card.pause.text() == "Cancel"
     qtbot.waitUntil(lambda: window.controller.view.state_text != "Stopped")
     with qtbot.waitSignal(looked.flow.paused):
         qtbot.mouseClick(looked.card.pause, Qt.MouseButton.LeftButton)

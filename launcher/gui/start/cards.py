@@ -181,7 +181,6 @@ class PlanCard(Card):
         self.badge = Badge()
         self.primary: QPushButton = make_button("", start, primary=True)
         self.pause: QPushButton = make_button(tr("Pause"), pause)
-        self.pause.setToolTip(tr("The downloaded part is kept. Resume continues from there"))
         self.demo: QPushButton = make_button(tr("Try the demo instead"), choose_demo)
         self.demo.setObjectName("quiet")
         self.demo.setToolTip(tr("A small built-in model that needs no GPU and no network"))
@@ -346,6 +345,12 @@ class PlanCard(Card):
         self._set_texts(tr("Loaded now"), "", model, " · ".join(filter(None, (settings, address))), "")
         self.bar.hide()
         self._below.hide()
+
+    def show_interruption(self, *, downloads: bool) -> None:
+        """Name the button that interrupts a start: it pauses a download, or cancels a start of files that are here."""
+        self.pause.setText(tr("Pause") if downloads else tr("Cancel"))
+        tip = tr("The downloaded part is kept. Resume continues from there") if downloads else tr("Stop loading")
+        self.pause.setToolTip(tip)
 
     def show_asking(self, progress: str = "") -> None:
         """Show the progress of "Ask the engine" on its button, or enable the button if nothing is being asked."""

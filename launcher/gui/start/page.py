@@ -528,6 +528,7 @@ class StartPage(QWidget):
         had_focus = any(each.hasFocus() for each in (self.card.primary, self.card.pause, self.card.demo))
         self.card.primary.setVisible(not running)
         self.card.primary.setEnabled(self.result is not None or self._is_serving)
+        self.card.show_interruption(downloads=self._needs_network)
         self.card.pause.setVisible(running)
         self.card.demo.setVisible(not running and not self._is_serving and self.plan is not None)
         if had_focus:  # not wherever Qt moves it from a button that is hidden
