@@ -8,7 +8,7 @@ from launcher.base.units import format_percent, format_rate
 from launcher.engine.server.client import Delta, Timings
 from launcher.monitor.meter import Acceptance, ReplyMeter
 
-_END_WORDS = {"stop": "end", "length": "token limit"}
+_END_WORDS = {"stop": "end", "length": "token limit", "tool_calls": "tool call"}
 
 OnDelta = Callable[[Delta], None]
 

@@ -12,6 +12,7 @@ from launcher.gui.chat.block_stream import BlockStream
 from launcher.gui.chat.body import Body
 from launcher.gui.chat.code import CodeBlock
 from launcher.gui.chat.formula import format_formula
+from launcher.gui.chat.markdown import Code, read_tool_call
 from launcher.gui.chat.pane import ChatPane
 from launcher.gui.chat.table import TableBlock
 from launcher.gui.chat.text import ProseBlock, ReadOnlyText
@@ -113,9 +114,18 @@ def test_the_call_of_a_tool_is_a_block_with_its_name(pane: ChatPane, size: int) 
         pane.append_text(source[begin : begin + size], "")
     pane.finish_reply("", None)
     body = pane.column.replies[-1].body
-    assert shown_blocks(body) == ["I look.", ("tool_call", call, 0), "Then:", ("tool_call", call, 0), "Done."]
+    arguments = '{\n  "city": "Zürich"\n}'
+    shown = ["I look.", ("tool_call", arguments, 0), "Then:", ("tool_call", arguments, 0), "Done."]
+    assert shown_blocks(body) == shown
     names = [label.text() for block in body.findChildren(CodeBlock) for label in block.findChildren(Label)]
     assert names == ["tool call: get_weather"] * 2
+
+
+def test_a_tool_call_that_is_no_json_is_shown_as_it_came() -> None:
+    text = "<function=read>\n<parameter=path>\na.txt\n</parameter>\n</function>"
+    assert read_tool_call(text) == Code(text, "tool_call", "", is_open=False, tool="read")
+    assert read_tool_call('{"name": "read", "argum').tool == "read"
+    assert read_tool_call("").tool == ""
 
 
 @pytest.mark.parametrize("size", [1, 50])

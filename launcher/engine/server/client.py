@@ -61,15 +61,29 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallPart:
+    """A part of the call of a tool: which call of the reply it belongs to, and what it adds to name and arguments.
+
+    The arguments of all parts together are a JSON object.
+    """
+
+    index: int
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """One event of a streamed reply. An event is not always one token: count tokens by `timings`.
 
-    `prompt_tokens` and `completion_tokens` are OpenAI's `usage`, which arrives once, at the end, if requested.
+    `tool_calls` are parts of calls that the engine has parsed. `prompt_tokens` and `completion_tokens` are OpenAI's
+    `usage`, which arrives once, at the end, if requested.
     """
 
     content: str = ""
     reasoning: str = ""
     timings: Timings | None = None
+    tool_calls: tuple[ToolCallPart, ...] = ()
     finish_reason: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -244,6 +258,7 @@ async def _parse_deltas(events: AsyncIterator[Any]) -> AsyncIterator[Delta]:
         try:
             delta = _parse_delta(event)
             characters_left -= len(delta.content) + len(delta.reasoning)
+            characters_left -= sum(len(part.name) + len(part.arguments) for part in delta.tool_calls)
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise Refused(
                 message("The server sent an invalid reply."),
@@ -267,9 +282,17 @@ def _parse_delta(event: Mapping[str, Any]) -> Delta:
         content=_clean_text(delta.get("content")),
         reasoning=_clean_text(delta.get("reasoning_content")),
         timings=Timings.parse(timings) if timings else None,
+        tool_calls=tuple(map(_parse_tool_call, delta.get("tool_calls") or ())),
         finish_reason=one_line(str(finish_reason), 40) if finish_reason else None,
         prompt_tokens=_parse_count(usage.get("prompt_tokens")),
         completion_tokens=_parse_count(usage.get("completion_tokens")),
+    )
+
+
+def _parse_tool_call(part: Mapping[str, Any]) -> ToolCallPart:
+    function = part.get("function") or {}
+    return ToolCallPart(
+        int(part.get("index") or 0), _clean_text(function.get("name")), _clean_text(function.get("arguments"))
     )
 
 

@@ -216,7 +216,7 @@ class BlockStream:
         self._prose = None
         if isinstance(content, Code):
             self._framed = CodeBlock(content.language, self._steps, coloured=self._body.coloured)
-            self._framed.show_code(content.text, self._find_offsets(leaf, content))
+            self._framed.show_code(content.text, self._find_offsets(leaf, content), tool=content.tool)
         else:
             self._framed = TableBlock()
             self._framed.show_table(content)
@@ -229,7 +229,7 @@ class BlockStream:
         if isinstance(content, tuple) and self._prose is not None:
             self._prose.replace_lines(self._first_line, content)
         elif isinstance(content, Code) and isinstance(self._framed, CodeBlock):
-            self._framed.show_code(content.text, self._find_offsets(leaf, content))
+            self._framed.show_code(content.text, self._find_offsets(leaf, content), tool=content.tool)
         elif isinstance(content, Table) and isinstance(self._framed, TableBlock):
             self._framed.show_table(content)
         else:

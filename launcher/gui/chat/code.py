@@ -1,6 +1,5 @@
 """Blocks of a reply in a frame with a copy button, and such a block for code."""
 
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from launcher.gui.chat.steps import VerificationSteps
 from launcher.gui.labels import Label
 from launcher.gui.translation import tr
 
-_TOOL_NAME = re.compile(r'"name"\s*:\s*"([^"]+)"|<function=([^>\s]+)>')
 _COPIED_MS = 2_000
 _MEASURED_CHARACTERS = 500
 """Characters of a line that are measured for its width."""
@@ -95,12 +93,13 @@ class CodeSource:
     steps: VerificationSteps | None
     wraps: bool
     indent: int
+    tool: str = ""
 
     def build_block(self, *, coloured: bool) -> "CodeBlock":
         """Build the block's widget."""
         block = CodeBlock(self.language, self.steps, wraps=self.wraps, coloured=coloured)
         block.indent = self.indent
-        block.show_code(self.text, self.offsets)
+        block.show_code(self.text, self.offsets, tool=self.tool)
         block.end_block()
         return block
 
@@ -124,6 +123,7 @@ class CodeBlock(FramedBlock):
         self._offsets = [UNKNOWN_OFFSET]
         """Offset of each line's first character in the reply."""
         self._steps = steps
+        self._tool = ""
         self._rows: list[int] = []
         """Rows that each line takes when it is wrapped to `_rows_width`; those behind are not counted yet."""
         self._rows_width = 0
@@ -169,15 +169,19 @@ class CodeBlock(FramedBlock):
         if ends or self._wraps or not self._height:
             self.grew.emit()
 
-    def show_code(self, code: str, offsets: Sequence[int] = ()) -> None:
-        """Show code that begins with what is shown already, or other code. `offsets` are those of its lines."""
+    def show_code(self, code: str, offsets: Sequence[int] = (), *, tool: str = "") -> None:
+        """Show code that begins with what is shown already, or other code. `offsets` are those of its lines.
+
+        `tool` is the name of the tool that is called.
+        """
         if not code.startswith(self.code):
             self._lines, self._offsets, self._rows, self._longest = [""], [UNKNOWN_OFFSET], [], ""
             self.edit.clear()
             self._colours.restart()
         self.append_text(code[len(self.code) :], offsets[len(self._lines) - 1 :])
-        if self._language == TOOL_CALL and (found := _TOOL_NAME.search(code)):
-            self._name.setText(tr("tool call: {name}", name=one_line(found[1] or found[2], 60)))
+        self._tool = tool
+        if tool:
+            self._name.setText(tr("tool call: {name}", name=one_line(tool, 60)))
 
     def drop_line(self) -> None:
         """Remove the last line, which turned out to be the closing fence or to belong to another block."""
@@ -201,7 +205,7 @@ class CodeBlock(FramedBlock):
         if not self._ended or self.edit.hasFocus() or self.edit.textCursor().hasSelection():
             return None
         offsets = tuple(self._offsets)
-        return CodeSource(self.code, self._language, offsets, self._steps, self._wraps, self.indent)
+        return CodeSource(self.code, self._language, offsets, self._steps, self._wraps, self.indent, self._tool)
 
     def recolour(self, *, coloured: bool) -> None:
         """Colour the code for the current theme, and underline the tokens from drafts or not."""

@@ -21,6 +21,6 @@ def format_footer(reply: "Reply") -> str:
         share, mean = format_percent(acceptance.rate), acceptance.mean_length or 1.0
         parts.append(tr("{share} of drafts accepted (mean {mean:.1f})", share=share, mean=mean))
     if reply.finish_reason:
-        reasons = {"stop": tr("end"), "length": tr("token limit")}
+        reasons = {"stop": tr("end"), "length": tr("token limit"), "tool_calls": tr("tool call")}
         parts.append(tr("stopped: {why}", why=reasons.get(reply.finish_reason, reply.finish_reason)))
     return " · ".join(parts)

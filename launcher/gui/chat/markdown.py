@@ -4,6 +4,7 @@ Nothing is loaded and no HTML is understood: pictures and tags are shown as they
 web only, and show their address. The time for a text is about linear in its length, whatever its content.
 """
 
+import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -74,12 +75,16 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A block of code. `fence` are the marks that opened it, and `is_open` says that its closing ones have not come."""
+    """A block of code. `fence` are the marks that opened it, and `is_open` says that its closing ones have not come.
+
+    The code of a tool call is its arguments, once they are complete, and `tool` is the tool's name.
+    """
 
     text: str
     language: str
     fence: str
     is_open: bool
+    tool: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,8 @@ class Leaf:
 
 TOOL_CALL = "tool_call"
 """The language of a block with a call of a tool."""
-_TOOL_CALL_MARKS = "<tool_call>", "</tool_call>"
+_TOOL_NAME = re.compile(r'"name"\s*:\s*"([^"]+)"|<function=([^>\s]+)>')
+TOOL_CALL_MARKS = "<tool_call>", "</tool_call>"
 """Mark that most models write around the call of a tool. An engine that was given no tools leaves it in the text."""
 _MOST_COLUMNS = 30
 """A table with more columns is shown as text, because Qt would take too long for it."""
@@ -224,7 +230,7 @@ class _BlockReader:
                 yield from self._read_code(token, first, end)
             elif token.type == "tool_call":
                 self._marker = None
-                yield self._make_leaf(first, end, Code(token.content, TOOL_CALL, "", is_open=False))
+                yield self._make_leaf(first, end, read_tool_call(token.content))
             elif token.type == "hr":
                 yield self._make_leaf(first, end, (Line(LineKind.RULE),))
             elif token.type == "math_block":
@@ -478,9 +484,23 @@ def _parse_formula_block(state: "StateBlock", first: int, last: int, silent: boo
     return True
 
 
+def read_tool_call(text: str) -> Code:
+    """Return the block of a tool call: its arguments as JSON over several lines, else what has come so far."""
+    name = _TOOL_NAME.search(text)
+    tool = name[1] or name[2] if name else ""
+    try:
+        call = json.loads(text)
+    except (ValueError, RecursionError):
+        call = None
+    if isinstance(call, dict) and isinstance(call.get("arguments"), dict):
+        tool = str(call.get("name") or tool)
+        text = json.dumps(call["arguments"], ensure_ascii=False, indent=2)
+    return Code(text, TOOL_CALL, "", is_open=False, tool=tool)
+
+
 def _parse_tool_call(state: "StateBlock", first: int, last: int, silent: bool) -> bool:
     """Parse the call of a tool from its opening mark to its closing one, which may still come."""
-    opening, closing = _TOOL_CALL_MARKS
+    opening, closing = TOOL_CALL_MARKS
     begin = state.bMarks[first] + state.tShift[first]
     if not state.src.startswith(opening, begin):
         return False

@@ -30,6 +30,7 @@ from launcher.gui.chat.frame import ChatFrame
 from launcher.gui.chat.prompt import QuestionBubble
 from launcher.gui.chat.reply import ReplyView
 from launcher.gui.chat.style import chat_style_sheet
+from launcher.gui.chat.tool_calls import ToolCallWriter
 from launcher.gui.chat.usage import ContextUse
 from launcher.gui.controller import Controller
 from launcher.gui.translation import render, tr
@@ -144,6 +145,7 @@ class ChatPane(ChatFrame):
         self._theme = theme.current()
         self.conversation = OpenConversation(self.store)
         self._reply_view: ReplyView | None = None
+        self._tool_calls = ToolCallWriter()
         self._reply_id = ""
         self._editing_index: int | None = None
         self._comparison: SettingsComparison | None = None
@@ -266,6 +268,8 @@ class ChatPane(ChatFrame):
 
     def finish_reply(self, footer: str, reply: "Reply | None" = None) -> None:
         """Finish the reply in progress. Its text so far stays in the conversation."""
+        if (ending := self._tool_calls.end_call()) and self._reply_view is not None:
+            self.append_text(ending, "")
         reply_view, self._reply_view = self._reply_view, None
         if reply_view is None:
             return
@@ -341,7 +345,7 @@ class ChatPane(ChatFrame):
     def _send_request(
         self, reply_view: ReplyView, sampling: Mapping[str, Any], extra_settings: Mapping[str, Any]
     ) -> None:
-        self._reply_view = reply_view
+        self._reply_view, self._tool_calls = reply_view, ToolCallWriter()
         reply_view.await_text()
         stored_settings = reply_settings(self._controller.launch, sampling) | dict(extra_settings)
         self._reply_id = self.conversation.begin_reply(stored_settings, self._model_name)
@@ -351,6 +355,7 @@ class ChatPane(ChatFrame):
     @Slot(object)
     def _add_deltas(self, deltas: "list[Delta]") -> None:
         if self._reply_view is not None:
+            deltas = self._tool_calls.write_calls(deltas)
             self._reply_view.add_deltas(deltas)
             timings = next((each.timings for each in reversed(deltas) if each.timings is not None), None)
             if timings is not None:
