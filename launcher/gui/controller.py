@@ -91,6 +91,8 @@ class Controller(QObject):
     notification_requested = Signal(str, str)
     """Title and text for a desktop notification."""
     file_requested = Signal()
+    sampling_changed = Signal()
+    """`sampling` has changed."""
     setting_changed = Signal(str, object)
     """Name and value of an app setting that was changed in this window."""
     closed = Signal()
@@ -296,6 +298,7 @@ class Controller(QObject):
         """Set a sampling value of the next request. None leaves it to the server."""
         others = {name: other for name, other in self.sampling.items() if name != field}
         self.sampling = others if value is None else others | {field: value}
+        self.sampling_changed.emit()
 
     def count_tokens(self, text: str, done: Callable[[int], object]) -> None:
         """Count a text's tokens for the running model and pass their number to `done`, unless that fails."""

@@ -49,8 +49,12 @@ def test_it_has_the_values_of_now_and_of_the_open_chat(live: LiveColumn, demo: W
     assert live.note.text().startswith("The demo shows each step, not a speed-up")
     demo.controller.set_sampling_value("max_tokens", 2_048)
     demo.controller.set_sampling_value("thinking", False)
-    page.state.sampling_changed.emit()
     qtbot.waitUntil(lambda: texts(live)["limit"] == "2,048" and texts(live)["thinking"] == "off")
+    assert page.chat.composer.thinking.text() == "Thinking: off"
+    page.chat.composer.thinking.menu().actions()[1].trigger()
+    assert demo.controller.sampling["thinking"] is True
+    assert page.controls.sampling.thinking.value is True
+    qtbot.waitUntil(lambda: texts(live)["thinking"] == "on")
     conversation = page.chat.conversation.id or ""
     page.chat.start_conversation()
     qtbot.waitUntil(lambda: texts(live)["reuse"] == "–")  # noqa: RUF001

@@ -96,11 +96,11 @@ class TurnColumn(QScrollArea):
         for each in replies:
             each.show_legend(shown=each is first)
 
-    def suggest_for(self, model: str | None) -> None:
-        """Suggest questions for a model while there are no turns; None for no suggestions."""
+    def suggest_for(self, model: str | None, *, drafts: bool = False) -> None:
+        """Suggest questions for a model, which may draft tokens, while there are no turns; None for no suggestions."""
         self._suggests = model is not None
         if model is not None:
-            self.suggestions.show_for(model)
+            self.suggestions.show_for(model, drafts=drafts)
         self._show_suggestions()
 
     def _show_suggestions(self) -> None:

@@ -78,7 +78,7 @@ class DraftLegend(QWidget):
         self.texts = [tr("Colours:"), tr("model itself")]
         flow = FlowLayout(self, gap=theme.px(theme.GAP_M))
         flow.add(_make_text(self.texts[0]))
-        flow.add(_make_entry(0, self.texts[1]))
+        flow.add(make_entry(0, self.texts[1]))
         for position in range(1, min(steps.last_position, len(_LINES)) + 1):
             is_last = position == len(_LINES) and steps.last_position > position
             ordinal = format_ordinal(position)
@@ -86,7 +86,7 @@ class DraftLegend(QWidget):
                 tr("{ordinal} draft and later", ordinal=ordinal) if is_last else tr("{ordinal} draft", ordinal=ordinal)
             )
             self.texts.append(name)
-            flow.add(_make_entry(position, self.texts[-1]))
+            flow.add(make_entry(position, self.texts[-1]))
         self.texts.append(summary)
         flow.add(_make_text(summary))
         self.setAccessibleName(" · ".join(self.texts))
@@ -99,11 +99,14 @@ def _make_text(text: str) -> Label:
     return label
 
 
-def _make_entry(position: int, name: str) -> QWidget:
+def make_entry(position: int, name: str, *, wraps: bool = False) -> QWidget:
+    """Return letters that are marked like text from a draft position, with a text beside them."""
     entry = QWidget()
     row = QHBoxLayout(entry)
     row.setContentsMargins(0, 0, 0, 0)
     row.setSpacing(theme.px(6))
     row.addWidget(_Sample(position))
-    row.addWidget(_make_text(name))
+    text = _make_text(name)
+    text.setWordWrap(wraps)
+    row.addWidget(text, 1)
     return entry

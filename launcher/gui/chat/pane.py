@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,6 +159,7 @@ class ChatPane(ChatFrame):
             lambda data: tr("Add to the question") if list_files(data) or find_image(data) is not None else "",
             self._drop,
         )
+        self._show_thinking()
         self.conversation.system = str(settings.stored_value(SYSTEM_PROMPT)).strip()
         self.system.show_text(self.conversation.system)
         self._connect_signals()
@@ -371,9 +373,15 @@ class ChatPane(ChatFrame):
     @Slot(object)
     def _show_view(self, view: View) -> None:
         self.enable_actions(can_ask=view.can_ask, replying=view.replying, hint=view.prompt_hint)
-        self.column.suggest_for(self._controller.served_name if view.can_ask else None)
+        launch = self._controller.launch
+        drafts = launch is not None and launch.options.draft > 0
+        self.column.suggest_for(self._controller.served_name if view.can_ask else None, drafts=drafts)
         if self.prompts.active and self._can_ask and self._reply_view is None:
             self._next_prompt()
+
+    @Slot()
+    def _show_thinking(self) -> None:
+        self.composer.thinking.show_value(self._controller.sampling.get("thinking"))
 
     @Slot()
     def _stop_comparing(self) -> None:
@@ -583,6 +591,7 @@ class ChatPane(ChatFrame):
         controller.deltas.connect(self._add_deltas)
         controller.replied.connect(self._end_reply)
         controller.view_changed.connect(self._show_view)
+        controller.sampling_changed.connect(self._show_thinking)
         controller.closed.connect(self.store.close)
         self.store.failed.connect(self._show_store_error)
         self.store.noticed.connect(lambda notice: self.banner.show_message(notice, "attention"))
@@ -597,6 +606,7 @@ class ChatPane(ChatFrame):
         self.prompt.files_added.connect(self._add_files)
         self.prompt.image_added.connect(self._add_image)
         self.composer.attach_button.clicked.connect(self._choose_files)
+        self.composer.thinking.changed.connect(partial(controller.set_sampling_value, "thinking"))
         self.composer.files.failed.connect(self._show_file_error)
         self.composer.files.unseen.connect(self._projectors.find)
         self._projectors.found.connect(self._offer_projector)

@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QGridLayout, QPushButton, QSizePolicy, QVBoxLayout
 
 from launcher.engine.demo import DEMO
 from launcher.gui import theme
+from launcher.gui.chat.drafts import make_entry
 from launcher.gui.labels import Label
 from launcher.gui.translation import tr
 from launcher.gui.widgets.blocks import make_caption
@@ -109,10 +110,13 @@ class Suggestions(QWidget):
         self._grid = QGridLayout()
         self._grid.setSpacing(theme.px(theme.GAP_M))
         column.addLayout(self._grid)
+        self._hint = make_entry(1, tr("Colour drafts shows which words were guessed ahead and kept."), wraps=True)
+        column.addWidget(self._hint)
         self.buttons: list[QPushButton] = []
 
-    def show_for(self, model: str) -> None:
-        """Show the questions for a model."""
+    def show_for(self, model: str, *, drafts: bool) -> None:
+        """Show the questions for a model, and a hint if it drafts tokens."""
+        self._hint.setVisible(drafts)
         if model == self._model:
             return
         self._model = model

@@ -6,7 +6,7 @@ from math import isnan
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QPointF, Qt, QTimer, Slot
-from PySide6.QtGui import QPainter, QPaintEvent, QPen, QShowEvent
+from PySide6.QtGui import QHideEvent, QPainter, QPaintEvent, QPen, QShowEvent
 from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
@@ -148,7 +148,7 @@ class LiveFigure(QWidget):
         for position in range(1, _POSITIONS + 1):
             last = state.samples.last_known(position_name(position))
             if last is not None and state.samples.newest_s - last[1] >= state.server_start_s:
-                parts.append(f"{format_ordinal(position)} {last[0]:.0f}")
+                parts.append(tr("{ordinal} {percent:.0f}", ordinal=format_ordinal(position), percent=last[0]))
         return " · ".join(parts)
 
 
@@ -179,6 +179,11 @@ class LiveColumn(Card):
         """Show what came while the column was hidden."""
         super().showEvent(event)
         self._timer.start(0)
+
+    def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802
+        """Stop updating while hidden."""
+        super().hideEvent(event)
+        self._timer.stop()
 
     @Slot()
     def _schedule_update(self) -> None:
@@ -283,7 +288,7 @@ class LiveColumn(Card):
             label.setObjectName("secondary")
             label.setFont(theme.font(theme.CAPTION_PX))
             value.setFont(theme.font(theme.CAPTION_PX, tabular=True))
-            value.setAlignment(Qt.AlignmentFlag.AlignRight)
+            value.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
             for each in (label, value):
                 set_tooltip(each, tip)
             grid.addWidget(label, number, 0)

@@ -537,6 +537,7 @@ class CockpitPage(QWidget):
         controller.launched.connect(self._show_launch)
         controller.chat_requested.connect(self._show_chat)
         self.panes.fitted.connect(self._show_layout)
+        self.state.sampling_changed.connect(self._show_thinking)
         self._show_layout()
         self.show_view(controller.view)
         yield True
@@ -605,6 +606,12 @@ class CockpitPage(QWidget):
         note = self._controller.note if self._controller.launch is not None else ""
         self.note.setText(render(note))
         self.note.setVisible(bool(note) and self.memory.bar.has_legend)
+
+    @Slot()
+    def _show_thinking(self) -> None:
+        """Offer thinking in the chat, unless the model has no switch for it."""
+        defaults = self.state.defaults
+        self.chat.composer.set_can_think(defaults is None or defaults.thinks is not False)
 
     @Slot()
     def _show_chat(self) -> None:

@@ -55,7 +55,7 @@ class SettingsState(QObject):
         controller.launched.connect(self._handle_launch)
         controller.applied.connect(self._handle_applied)
         controller.fixing.connect(self._handle_fix)
-        controller.setting_changed.connect(self.sampling_changed)
+        controller.sampling_changed.connect(self.sampling_changed)
         controller.closed.connect(self._forget_launch)  # so that results of pending reads are ignored
         if controller.launch is not None:
             self._handle_launch(controller.launch)
@@ -117,7 +117,6 @@ class SettingsState(QObject):
     def set_sampling_value(self, name: str, value: float | bool | None) -> None:
         """Set a sampling value for the next request. None leaves it to the server."""
         self._controller.set_sampling_value(name, value)
-        self.sampling_changed.emit()
 
     def sampling_value(self, name: str) -> float | bool | None:
         """Return a sampling value of the next request, or None if the server decides and does not report it."""
