@@ -101,6 +101,9 @@ def main() -> None:
     theme.apply_theme(application, theme.current())
     window = Window(remember=False, page="cockpit")
     window.show()
+    panes = window.page("cockpit").panes
+    panes.choose_layout("watch")
+    panes.show_pane("chat", shown=True)  # the plots and the chat: the most that there is to draw
     window.controller.closed.connect(application.quit)
 
     def stream(percent: float, waker: float) -> None:

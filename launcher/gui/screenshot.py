@@ -18,9 +18,9 @@ _QUESTIONS = ("What is MTP, and what does this demo show?", "When should MTP be 
 class ScreenshotTaker(QObject):
     """Takes one picture of a window.
 
-    With `live` it first sends questions to the demo, until enough samples for the plots came since the first one. With
-    `waits_for_file` it waits until the file is served or has failed. `painted_s` is the age of the process at the
-    window's first paint, which is printed with the picture's path.
+    With `live` it first sends questions to the demo, until enough samples for the plots came since the first one; the
+    layout Watch shows them. With `waits_for_file` it waits until the file is served or has failed. `painted_s` is the
+    age of the process at the window's first paint, which is printed with the picture's path.
     """
 
     def __init__(self, window: Window, picture: Path, painted_s: float, *, live: bool, waits_for_file: bool) -> None:
@@ -32,6 +32,8 @@ class ScreenshotTaker(QObject):
         self._sample_count = 0
         self._problem = ""
         self._live = live
+        if live:
+            window.page("cockpit").panes.choose_layout("watch", remember=False)
         if live or waits_for_file:
             window.controller.view_changed.connect(self._on_view_changed)
             window.controller.sampled.connect(self._count_samples)

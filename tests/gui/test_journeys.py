@@ -100,14 +100,14 @@ def test_one_click_starts_the_demo_and_a_question_is_answered(window: Window, wa
 
 
 def test_plots_and_figures_follow_a_reply(demo: Window, qtbot: QtBot, charts: None) -> None:
+    demo.page("cockpit").panes.choose_layout("watch")
     with qtbot.waitSignal(demo.controller.replied):
         ask(demo, qtbot, "What is a draft?")
     plots = demo.page("cockpit").plots
     qtbot.waitUntil(lambda: plots.samples is not None)
     qtbot.waitUntil(lambda: plots.samples.last_known("tokens_per_second") is not None)
     assert plots.samples.last_known("host_memory_used_mib") is not None
-    qtbot.waitUntil(lambda: plots.drawings > 1)
-    assert "t/s" in texts(demo)
+    qtbot.waitUntil(lambda: plots.drawings > 1 and "t/s" in texts(demo))
 
 
 @pytest.fixture
@@ -522,6 +522,7 @@ def test_enter_presses_the_focused_button(window: Window, wait_for: Wait, qtbot:
 def test_a_minimised_window_draws_nothing_and_catches_up_when_restored(
     demo: Window, qtbot: QtBot, charts: None
 ) -> None:
+    demo.page("cockpit").panes.choose_layout("watch")
     plots = demo.page("cockpit").plots
     qtbot.waitUntil(lambda: plots.drawings > 1)
     session = demo.controller._service.session

@@ -41,6 +41,7 @@ def test_no_page_scrolls_sideways_at_200_percent(large: None, window: Window, qt
 def test_the_plots_have_room_in_the_smallest_window(demo: Window, qtbot: QtBot) -> None:
     demo.resize(940, 520)
     page = demo.page("cockpit")
+    page.panes.choose_layout("watch")
     qtbot.waitUntil(lambda: page.plots.height() > 300)
     assert not page.note.isVisible()
     assert page.head.subtitle.text() == ""

@@ -66,8 +66,8 @@ class PaneSplitter(QSplitter):
         self.layout_name = load_choice("layout", usual)
         self.choose_layout(self.layout_name if self.layout_name in layouts else usual)
 
-    def choose_layout(self, name: str) -> None:
-        """Show the panes of a layout as they were when it was left."""
+    def choose_layout(self, name: str, *, remember: bool = True) -> None:
+        """Show the panes of a layout as they were when it was left. The next window begins with it, if `remember`."""
         if self._save_timer.isActive():
             self._save_state()
         self.layout_name = name
@@ -80,7 +80,8 @@ class PaneSplitter(QSplitter):
         }
         for at, each in enumerate(self._panes):
             self.setStretchFactor(at, 1 if each == layout.main else 0)
-        save_choice("layout", name)
+        if remember:
+            save_choice("layout", name)
         self.fit_panes(changed=True)
 
     def reset_layout(self) -> None:
