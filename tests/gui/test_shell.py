@@ -119,6 +119,29 @@ def test_pages_are_built_when_they_are_first_shown_or_ahead(window: Window, qtbo
     assert stack.count() == len(RAIL) + 1
 
 
+def test_little_is_imported_before_start_can_be_used(home: Path) -> None:
+    code = (
+        "import sys\n"
+        "from PySide6.QtWidgets import QApplication\n"
+        "from launcher.gui.start import queries\n"
+        "from launcher.gui.window import Window\n"
+        "def tell(*names):\n"
+        "    print(*(name for name in names if name in sys.modules), sep=',', flush=True)\n"
+        "queries._PAINT_S = 3_600  # what is asked for once the plans are painted imports more\n"
+        "application = QApplication([])\n"
+        "window = Window(remember=False)\n"
+        "tell('asyncio', 'PySide6.QtNetwork', 'PySide6.QtDBus')\n"
+        "window.page('start').flow.planned.connect(lambda _: tell('pydantic', 'httpx', 'numpy', 'pyqtgraph'))\n"
+        "window.page('start').flow.planned.connect(window.quit)\n"
+        "window.controller.closed.connect(application.quit)\n"
+        "window.show()\n"
+        "application.exec()\n"
+    )
+    environment = os.environ | {"QT_QPA_PLATFORM": "offscreen"}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert result.stdout == "\n\n", result.stderr
+
+
 def test_a_second_start_waits_for_a_starting_window_but_not_for_a_hanging_one(qtbot: QtBot, home: Path) -> None:
     code = (
         "from PySide6.QtCore import QCoreApplication\n"
