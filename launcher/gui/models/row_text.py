@@ -163,7 +163,7 @@ def download_text(download: Download) -> str:
     if job.is_changing:
         return tr("pausing") if job.requested.value == "pause" else tr("cancelling")
     if job.state.value == "waiting":
-        return tr("waiting to try again") if job.failure is not None else tr("waiting")
+        return tr("will retry") if job.failure is not None else tr("waiting")
     percent = job_percent(job, progress)
     shown = "" if percent is None else tr("{percent:.0f} %", percent=percent)
     if job.state.value == "paused":

@@ -260,7 +260,7 @@ class SettingsPage(QWidget):
         self._columns.addWidget(self.sections)
         self._columns.addWidget(area, 1)
         layout = QVBoxLayout(self)
-        layout.setContentsMargins(*(theme.px(theme.GAP_XL),) * 4)
+        layout.setContentsMargins(*(theme.px(each) for each in (theme.GAP_XL, theme.GAP_L) * 2))
         layout.setSpacing(theme.px(theme.GAP_L))
         for widget in (head, self.banner):
             widget.setMaximumWidth(theme.px(_WIDEST + theme.GAP) + self.sections.sizeHint().width())

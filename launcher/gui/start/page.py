@@ -228,7 +228,9 @@ class StartPage(QWidget):
         direction = QBoxLayout.Direction.TopToBottom if cramped else QBoxLayout.Direction.LeftToRight
         self.card.set_direction(direction)
         self._others.head.setDirection(direction)
-        self._grid.setContentsMargins(*(theme.px(theme.GAP if cramped else theme.GAP_XL),) * 4)
+        side = theme.px(theme.GAP if cramped else theme.GAP_XL)
+        end = theme.px(theme.GAP if cramped else theme.GAP_L)
+        self._grid.setContentsMargins(side, end, side, end)
         narrow = self.width() < theme.px(_NARROW)
         self.agent.set_direction(direction if narrow else QBoxLayout.Direction.TopToBottom)
         if narrow == self._narrow:

@@ -421,7 +421,7 @@ class TunePage(QWidget):
         self._area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self._area.setAccessibleName(tr("Tune"))
         layout = QVBoxLayout(self)
-        layout.setContentsMargins(*(theme.px(theme.GAP_XL),) * 4)
+        layout.setContentsMargins(*(theme.px(each) for each in (theme.GAP_XL, theme.GAP_L) * 2))
         layout.setSpacing(theme.px(theme.GAP_L))
         for widget in (head, self._area):
             layout.addWidget(widget)

@@ -121,7 +121,7 @@ def make_scrolling_column(page: QWidget) -> QVBoxLayout:
     content = QWidget()
     content.setObjectName("plain")
     column = QVBoxLayout(content)
-    column.setContentsMargins(*(theme.px(theme.GAP_XL),) * 4)
+    column.setContentsMargins(*(theme.px(each) for each in (theme.GAP_XL, theme.GAP_L) * 2))
     column.setSpacing(theme.px(theme.GAP_L))
     area = QScrollArea()
     area.setWidget(content)
