@@ -105,21 +105,29 @@ def main() -> int:
         window.prebuild_next()
         wait_until(lambda: bool(built))
         tour = Tour(window, folder, look, language, pages)
-        _take_loading(tour)
-        _take_empty(tour)
-        scene.put_models()
-        _take_models(tour)
-        _take_start(tour)
-        _take_failed(tour)
-        scene.serve_demo(window)
-        with _clients(window):
-            _take_small_pages(tour)
-            _take_agents(tour, Path(home))
-            _take_cockpit(tour)
-        _take_tune(tour)
-        if tour.wants("agents"):
-            _take_ready_agent(tour, Path(home))
-        return scene.close_window(window)
+        try:
+            _take_all(tour, Path(home))
+        finally:
+            code = scene.close_window(window)
+        return code
+
+
+def _take_all(tour: Tour, home: Path) -> None:
+    """Take all pictures: from the empty home of a new user to a server with clients, a tune and an agent."""
+    _take_loading(tour)
+    _take_empty(tour)
+    scene.put_models()
+    _take_models(tour)
+    _take_start(tour)
+    _take_failed(tour)
+    scene.serve_demo(tour.window)
+    with _clients(tour.window):
+        _take_small_pages(tour)
+        _take_agents(tour, home)
+        _take_cockpit(tour)
+    _take_tune(tour)
+    if tour.wants("agents"):
+        _take_ready_agent(tour, home)
 
 
 @contextmanager
@@ -305,12 +313,14 @@ def _take_ready_agent(tour: Tour, home: Path) -> None:
     engine = _write_program(home, "llama-server", _ENGINE.format(python=sys.executable, program=_PROGRAM))
     use_engine(add_engine(engine).name)
     controller = tour.window.controller
+    controller.stop()
+    wait_until(lambda: controller.view.resting)
     controller.start(str(unpack_demo_model()))
-    wait_until(lambda: controller.view.model_name != "" and controller.inputs.status.state is ServerState.READY)
+    wait_until(lambda: controller.inputs.status.state is ServerState.READY)
     tour.show_page("agents")
     control = tour.window.page("agents").control
     wait_until(lambda: control.session is not None and not control.is_busy)
-    control.check()
+    control.start_check()
     wait_until(lambda: not control.is_busy and control.record is not None)
     tour.take("agents", "checked")
 
