@@ -34,6 +34,7 @@ def test_it_has_the_values_of_now_and_of_the_open_chat(live: LiveColumn, demo: W
         "temperature": "0.80",
         "limit": "none",
     }
+    qtbot.waitUntil(page.chat.column.suggestions.hint.isVisible)  # the demo drafts tokens
     with qtbot.waitSignal(demo.controller.replied) as ended:
         page.chat.send_question("What is a draft?")
     assert ended.args is not None

@@ -379,6 +379,11 @@ class ChatPane(ChatFrame):
         if self.prompts.active and self._can_ask and self._reply_view is None:
             self._next_prompt()
 
+    @Slot(object)
+    def _handle_launch(self, _launch: object) -> None:
+        """Show the hint on drafts, or not: the view had changed before the launch was known."""
+        self._show_view(self._controller.view)
+
     @Slot()
     def _show_thinking(self) -> None:
         self.composer.thinking.show_value(self._controller.sampling.get("thinking"))
@@ -591,6 +596,7 @@ class ChatPane(ChatFrame):
         controller.deltas.connect(self._add_deltas)
         controller.replied.connect(self._end_reply)
         controller.view_changed.connect(self._show_view)
+        controller.launched.connect(self._handle_launch)
         controller.sampling_changed.connect(self._show_thinking)
         controller.closed.connect(self.store.close)
         self.store.failed.connect(self._show_store_error)

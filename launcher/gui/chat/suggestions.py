@@ -110,13 +110,13 @@ class Suggestions(QWidget):
         self._grid = QGridLayout()
         self._grid.setSpacing(theme.px(theme.GAP_M))
         column.addLayout(self._grid)
-        self._hint = make_entry(1, tr("Colour drafts shows which words were guessed ahead and kept."), wraps=True)
-        column.addWidget(self._hint)
+        self.hint = make_entry(1, tr("Colour drafts shows which words were guessed ahead and kept."), wraps=True)
+        column.addWidget(self.hint)
         self.buttons: list[QPushButton] = []
 
     def show_for(self, model: str, *, drafts: bool) -> None:
         """Show the questions for a model, and a hint if it drafts tokens."""
-        self._hint.setVisible(drafts)
+        self.hint.setVisible(drafts)
         if model == self._model:
             return
         self._model = model

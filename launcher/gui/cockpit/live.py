@@ -114,7 +114,7 @@ class LiveFigure(QWidget):
         self.read_out = ReadOut(plot.read_outs[0])
         self.read_out.set_pixels(_NUMBER_PX)
         self.line = Sparkline(plot)
-        self.read_out.insert_line(self.line, caption_lines=2 if plot.name == "acceptance" else 1)
+        self.read_out.insert_line(self.line, caption_lines=2 if plot.name in _WITH_LINE else 1)
         self.line.setVisible(plot.name in _WITH_LINE)
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
