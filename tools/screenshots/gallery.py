@@ -25,8 +25,8 @@ h3 { margin: 16px 0 8px; }
 <header><nav>{links}</nav><form>{choices}</form></header>
 <h1>MTP Launcher: its pages and their states</h1>
 <p>Speeds, replies and requests are those of the demo on the processor of this computer. The graphics card is described:
-its name, its memory and its readings were written by the tool that took these pictures, and not measured. The server that
-passes the check of Agents is a scripted one, because the demo calls no tools.</p>
+its name, its memory and its readings were written by the tool that took these pictures, and not measured. The server
+that passes the check of Agents is a scripted one, because the demo calls no tools.</p>
 """
 _SCRIPT = """<script>
 const form = document.querySelector("form");
