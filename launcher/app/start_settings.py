@@ -308,7 +308,7 @@ def _apply_kept(
     resolved = resolve_plan(catalogue, situation, criteria, own)
     fits = resolved.plan is not None and resolved.plan.status is not Status.TOO_BIG
     kept_plan = resolved.plan if resolved.kept and fits else None
-    if kept_plan is not None:
+    if kept_plan is not None and len(kept_plan.entry.files) > 1:  # why this file, not "is your choice"
         kept_plan = replace(kept_plan, reasons=(*plan.reasons[:1], *kept_plan.reasons[1:]))
     return KeptPlan(
         planned=plan,

@@ -20,6 +20,7 @@ from launcher.app.start_settings import (
     ResolvedStart,
     SettingOrigin,
     apply_own_settings,
+    plan_for_start,
     resolve_plan,
     resolve_start,
 )
@@ -32,6 +33,7 @@ from launcher.engine.server.state import KEPT_REPLACED, NO_HEAD
 from launcher.engine.settings import Settings, load_model_settings, save_model_settings
 from launcher.models.catalogue_load import load_catalogue, shipped_models
 from launcher.models.library_index import Record, store_record
+from launcher.models.locate import select_model
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.situation import Situation, describe_machine
 from launcher.tuning.tuned_settings import TunedSettings
@@ -265,6 +267,16 @@ class TestKeptSettingsThatNoLongerFit:
             for use in (True, False)
         ]
         assert drafts == [4, 2]
+
+    async def test_a_plan_with_kept_settings_names_its_own_memory(self, demo_model: Path, tmp_path: Path) -> None:
+        only = tmp_path / "only.gguf"
+        shutil.copy(demo_model, only)
+        selection = select_model(str(only), load_catalogue())
+        save_model_settings(only, {"ctx": 131_072})
+        plan = await plan_for_start(selection, this())
+        assert plan is not None
+        assert plan.setting.context == 131_072
+        assert f"needs {plan.required_mib:,} of" in plan.reasons[0]
 
     async def test_the_user_can_start_the_plan_in_place_of_the_kept_settings(self, own: Path) -> None:
         save_model_settings(own, {"draft": 3})
