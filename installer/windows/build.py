@@ -5,9 +5,9 @@
 
 It needs Debian's package nsis, and a CPython of the minor version that goes in, for the compiled modules; all it writes
 goes into FOLDER, and the results into FOLDER/dist. What is not given is downloaded and taken by its hash only
-(wheels.lock, python.lock; lock.py writes both for a newer Python). Two builds of one commit give the same bytes: all
-dates are SOURCE_DATE_EPOCH, or else the commit's. A signature with a time stamp is the exception. launcher itself is
-taken from the last commit.
+(wheels.lock, python.lock; lock.py writes both for a newer Python). Two builds of one commit give the same bytes: what
+needs a date has SOURCE_DATE_EPOCH, or else the commit's, and no file's own date goes in. A signature with a time stamp
+is the exception. launcher itself is taken from the last commit.
 """
 
 import argparse

@@ -40,7 +40,7 @@ InstallDirRegKey HKCU "${OWN_KEY}" "Folder"
 AllowSkipFiles off
 CRCCheck force
 SetOverwrite on
-SetDateSave on
+SetDateSave off ; two checkouts have the same files at two times
 
 !include MUI2.nsh
 !include LogicLib.nsh
