@@ -93,7 +93,7 @@ def test_a_picture_with_the_demo_has_live_data(tmp_path: Path) -> None:
     answer = json.loads(result.stdout)
     assert "problem" not in answer
     assert answer["plots"]["rate"]["tokens_per_second"] > 0
-    assert answer["plots"]["host"]["host_cpu_percent"] > 0
+    assert answer["plots"]["processor"]["host_cpu_percent"] > 0
     assert QImage(str(live)) != QImage(str(still))
 
 
