@@ -230,7 +230,8 @@ def _fills_up() -> str:
     assert first.code == 2, first
     assert not left, left
     assert wine.value(UNINSTALL_KEY, "InstallLocation") == wine.path(PLACE)  # the other copy's entry in Apps
-    with small_disk("size=1g,nr_inodes=4500") as disk:
+    there = 1 + sum(1 for _ in PLACE.rglob("*"))
+    with small_disk(f"size=1g,nr_inodes={there + 500}") as disk:
         assert wine.run(f'"{wine.path(SETUP)}" /S /D=F:\\MTP Launcher').code == 0
         second = wine.run(f'"{wine.path(NEWER_SETUP)}" /S /D=F:\\MTP Launcher')
         assert second.code == 2, second
