@@ -485,6 +485,7 @@ class CockpitPage(QWidget):
         self._kept = kept
         self._hides_subtitle = False
         """Whether there is no room for a subtitle."""
+        self._is_complete = False
         self._steps = self._build()
         self.build_next_part()
 
@@ -538,7 +539,8 @@ class CockpitPage(QWidget):
         controller.chat_requested.connect(self._show_chat)
         self.panes.fitted.connect(self._show_layout)
         self.state.sampling_changed.connect(self._show_thinking)
-        self._show_layout()
+        self._is_complete = True
+        self._fit_to_size()
         self.show_view(controller.view)
         yield True
 
@@ -552,8 +554,13 @@ class CockpitPage(QWidget):
         self.plots.schedule_drawing()
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Choose the margins, whether legend and subtitle are shown, and where the pane switches are."""
+        """Fit the page to its size, once all its parts are there."""
         super().resizeEvent(event)
+        if self._is_complete:
+            self._fit_to_size()
+
+    def _fit_to_size(self) -> None:
+        """Choose the margins, whether legend and subtitle are shown, and where the pane switches are."""
         cramped = self.width() < theme.px(_NARROW_WIDTH)
         for tab in self.tabs.values():
             tab.set_allowed(self.width() >= theme.px(_TABS_FROM_WIDTH))
