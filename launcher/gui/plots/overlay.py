@@ -15,6 +15,10 @@ from launcher.gui.plots.marks import GLYPH_PX, MarkKind, glyph_pixmap, mark_colo
 _LEAST_LINE, _LEAST_GLYPH, _LEAST_TICK, _TICK = 14.0, 11.0, 3.0, 6
 """Least distances in pixels between two marks' lines, glyphs and ticks, and the height of a tick. A mark too close to
 the last line gets a tick instead."""
+_FREQUENT_MARKS = frozenset({MarkKind.REQUEST, MarkKind.FIRST_TOKEN})
+"""Marks of every request. Their lines are faint, or a few minutes of short requests would hide the curves."""
+_FAINT, _STRONG = 0.8, 0.45
+"""Shares of the background's colour in that of a mark's line."""
 _PAUSE_OPACITY, _LEAST_PAUSE = 0.16, 6.0
 """Opacity of the band of a pause, and its least width in pixels."""
 _LABEL_GAP = 12
@@ -119,7 +123,9 @@ class Overlay(QWidget):
         top = 0 if not self.has_glyphs else round(self.area.top())
         bottom = self.height() if not self.has_times else round(self.area.bottom())
         height = bottom - top  # through the room between the plots
-        line_colours = {kind: _line_colour(mark_colour(kind, colours), colours.card) for kind in MarkKind}
+        tick_colours = {kind: _mix_line(mark_colour(kind, colours), colours.card, _STRONG) for kind in MarkKind}
+        faint_colours = {kind: _mix_line(mark_colour(kind, colours), colours.card, _FAINT) for kind in _FREQUENT_MARKS}
+        line_colours = tick_colours | faint_colours
         for start, end in self.pauses:
             self._paint_pause(painter, QRectF(self._x(start), top, self._x(min(end, 1.0)) - self._x(start), height))
         glyphs = {kind: glyph_pixmap(kind, self.devicePixelRatioF(), colours) for kind in MarkKind}
@@ -129,7 +135,7 @@ class Overlay(QWidget):
                 painter.fillRect(x, top, 1, height, line_colours[kind])
                 last_line = x
             elif x - last_line >= _LEAST_TICK:
-                painter.fillRect(x, top, 1, _TICK, line_colours[kind])
+                painter.fillRect(x, top, 1, _TICK, tick_colours[kind])
             if self.has_glyphs and x - last_glyph >= _LEAST_GLYPH:
                 painter.drawPixmap(x - GLYPH_PX // 2, top - GLYPH_PX, glyphs[kind])
                 last_glyph = x
@@ -291,6 +297,6 @@ def move_apart(places: Sequence[float], distance: float, low: float, high: float
 
 
 @lru_cache(maxsize=64)
-def _line_colour(colour: str, surface: str) -> QColor:
+def _mix_line(colour: str, surface: str, share: float) -> QColor:
     """Return the colour of a mark's line. Opaque, because alpha blending takes ten times as long per line."""
-    return theme.mix_colours(QColor(colour), QColor(surface), 0.45)
+    return theme.mix_colours(QColor(colour), QColor(surface), share)
