@@ -1,4 +1,4 @@
-"""Whether the system asks for less motion: of Linux desktops by the settings portal, of Windows by its own setting."""
+"""Reads whether the system asks for less motion: on Linux from the desktop portal, on Windows from Windows itself."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How tokens from drafts are marked in replies: a colour and an underline for each position, and their legend."""
+"""Marks the drafted tokens of a reply: each draft position has a colour and an underline. The legend names them."""
 
 from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QTextCharFormat
