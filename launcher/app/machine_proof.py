@@ -101,11 +101,19 @@ _LEAST_RATIO, _LEAST_PAIRS, _PAIR_REPLY_S = 0.99, 6, 0.5
 """Least share of the tokens/s that monitoring leaves, fewest pairs to judge it, and seconds of a reply in a pair."""
 _FEWEST_TOKENS, _REPLY_SHARE = 16, 0.05
 """Fewest tokens of a timed reply, and the share of the time that one may take."""
+_MOST_SPREAD = 0.1
+"""Standard deviation of equal replies, as a share of their mean, above which their speed is no evidence."""
 _SHORTEST_LOAD_S = 30.0
 """Seconds of load from which a spill or throttling would have been seen: detectors take ten checks."""
 _SMI_TRIES = 3
 """Readings of nvidia-smi, as memory and power may change between its own and ours."""
 _TRAY_LIMIT_S = 30.0
+_REFUTED_BY = {
+    FindingCode.SPILL: "spill",
+    FindingCode.THROTTLED_HOT: "throttling",
+    FindingCode.THROTTLED_HARDWARE: "throttling",
+}
+"""The claims that findings of the health monitor refute."""
 _SPILL_READINGS = ("gpu_shared_mib", "gtt_used_mib", "pcie_received_mib_s")
 
 _TIME_OVER = message("The time ran out before this check.")
@@ -130,13 +138,13 @@ class MachineProof:
         self._system = "linux"
         self._backend = "cpu"
         self._engines: list[ProcessId] = []
-        self._findings: dict[FindingCode, str] = {}
         self._slept_s: float | None = None
         self._load_timer = LoadTimer()
         self._launches: dict[str, Launch] = {}
         self._memory_mib: dict[str, int] = {}
         self._idle_used_mib: float | None = None
         self._runs: dict[str, list[Run]] = {}
+        self._pairs: list[Pair] = []
 
     @property
     def spent_s(self) -> float:
@@ -204,8 +212,12 @@ class MachineProof:
                 pass
 
     def _handle_health(self, event: HealthEvent) -> None:
-        if not event.cleared:
-            self._findings.setdefault(event.finding.code, event.finding.sentence)
+        """Refute a claim at its first finding, which no later reply can take back."""
+        name = _REFUTED_BY.get(event.finding.code)
+        if name is None or event.cleared or name in self._outcomes:
+            return
+        self._judge(name, False, "none", event.finding.sentence)
+        self._on_step(event.finding.sentence.rstrip("."))
 
     def _count_running(self) -> int:
         return sum(each.is_running() for each in self._engines)
@@ -389,7 +401,7 @@ class MachineProof:
         tokens = max(_FEWEST_TOKENS, min(self._prompt.tokens, round(speed.mean * _PAIR_REPLY_S)))
         request = build_request(_with_length(self._prompt, tokens), seed=_SEED)
         until_s = self.spent_s + _MONITORING_SHARE * self._seconds
-        pairs: list[Pair] = []
+        pairs = self._pairs
         await self._session.monitor.end()
         try:
             while self.spent_s < until_s:
@@ -459,14 +471,10 @@ class MachineProof:
         load_s = sum(run.wall_s for run in runs)
         heat = Figure.from_values(run.temperature_c for run in runs)
         hottest = f", {heat.most:.0f} °C" if heat else ""
-        for name, codes, is_known in (
-            ("spill", (FindingCode.SPILL,), spill_known),
-            ("throttling", (FindingCode.THROTTLED_HOT, FindingCode.THROTTLED_HARDWARE), throttling_known),
-        ):
-            found = next((self._findings[code] for code in codes if code in self._findings), None)
-            if found is not None:
-                self._judge(name, False, "none", found)
-            elif self._backend == "cpu":
+        for name, is_known in (("spill", spill_known), ("throttling", throttling_known)):
+            if name in self._outcomes:
+                continue  # refuted under load
+            if self._backend == "cpu":
                 self._skip(name, _ON_PROCESSOR)
             elif not is_known:
                 self._skip(name, message("The driver reports no value that would show it."))
@@ -499,6 +507,7 @@ class MachineProof:
         if entry not in catalogue.models:
             return ()
         speeds = {name: Figure.from_values(run.decode_rate for run in runs) for name, runs in self._runs.items()}
+        doubts = find_doubts(list(self._runs.values()), self._pairs)
         rows = []
         for name, runs in self._runs.items():
             speed, launch = speeds[name], self._launches.get(name)
@@ -514,6 +523,8 @@ class MachineProof:
                 "memory_mib": _format_figure(self._memory_mib.get(name), 0),
                 "workload": self._workload.name if self._workload in shipped_workloads() else OWN_PROMPTS,
                 "new_tokens": str(max(run.reply_tokens for run in runs)),
+                "trust": "low" if doubts else "good",
+                "note": doubts,
             }
             rows.append({column: values.get(column, "") for column in read_rows()[0]})
         return tuple(rows)
@@ -576,6 +587,24 @@ def _with_length(prompt: Prompt, tokens: int) -> Prompt:
 # Rows of presets/evidence/runs.csv
 
 
+def find_doubts(replies: Sequence[Sequence[Run]], pairs: Sequence[Pair]) -> str:
+    """Return why the speeds of a report deserve little trust, or "".
+
+    `replies` are those of each setting, equal but for chance. Each row cites the speed of another setting too, so they
+    all count; and so do the replies without the monitor in `pairs`, which show how steady the computer was.
+    """
+    if any(not run.is_counted for runs in replies for run in runs):
+        return "a reply was disturbed"
+    if any(len(runs) < _REPLIES for runs in replies):
+        return "a single reply"
+    rates = [[run.decode_rate for run in runs] for runs in replies]
+    if len(pairs) > 1:
+        rates.append([pair.baseline for pair in pairs])
+    spreads = [figure.stdev / figure.mean for each in rates if (figure := Figure.from_values(each)) and figure.stdev]
+    widest = max(spreads, default=0.0)
+    return f"equal replies vary by {100 * widest:.0f} % (standard deviation)" if widest > _MOST_SPREAD else ""
+
+
 def _describe_run(environment: Environment, launch: Launch, runs: Sequence[Run], backend: str) -> dict[str, str]:
     """Return the columns of a row for machine, engine and settings, and the figures of the replies other than their
     speed."""
@@ -605,7 +634,6 @@ def _describe_run(environment: Environment, launch: Launch, runs: Sequence[Run],
         "power_w": _format_figure(power.mean if power else None, 0),
         "runs": str(len(runs)),
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "trust": "good",
         "method": "mtp-launcher prove",
     }
 

@@ -141,7 +141,7 @@ class PublishedRun:
     memory_mib: Positive | None = None
     """GPU memory in use while it ran, in MiB."""
     trust: Literal["good", "low"] = "good"
-    """Low if the source omits the model or the settings, or contradicts better sources."""
+    """Low if the source omits the model or the settings, contradicts better sources, or measured replies that vary."""
     note: str = ""
     """Further remarks of the source."""
     source: Text

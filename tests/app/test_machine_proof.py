@@ -1,0 +1,34 @@
+"""Which measured speeds `prove` calls good evidence."""
+
+import pytest
+
+from launcher.app.machine_proof import find_doubts
+from launcher.tuning.records import Run
+from launcher.tuning.statistics import Pair
+
+
+def reply(rate: float | None, spoilt: str | None = None) -> Run:
+    return Run("code", {}, began_s=0, wall_s=1, decode_rate=rate, spoilt=spoilt)
+
+
+STEADY = [[reply(50.0), reply(52.0)], [reply(30.0), reply(29.0)]]
+CALM = [Pair(50.0, 49.0), Pair(51.0, 51.0)]
+
+
+def test_steady_replies_are_good_evidence() -> None:
+    assert find_doubts(STEADY, CALM) == ""
+    assert find_doubts(STEADY, []) == ""
+
+
+@pytest.mark.parametrize(
+    ("replies", "pairs", "doubt"),
+    [
+        ([STEADY[0], [reply(30.0), reply(15.0)]], CALM, "vary by 47 %"),
+        (STEADY, [Pair(2722.7, 900.0), Pair(532.5, 660.0), Pair(1500.0, 1500.0)], "vary by 69 %"),
+        ([STEADY[0], [reply(30.0)]], CALM, "a single reply"),
+        ([STEADY[0], [reply(30.0), reply(30.0, "Another program uses the GPU.")]], CALM, "disturbed"),
+        ([[reply(50.0), reply(None)]], CALM, "disturbed"),
+    ],
+)
+def test_speeds_of_unsteady_replies_are_not(replies: list[list[Run]], pairs: list[Pair], doubt: str) -> None:
+    assert doubt in find_doubts(replies, pairs)
