@@ -119,7 +119,7 @@ def main(arguments: list[str], open_window: OpenWindow) -> int:
         separator = arguments.index("--")
         arguments, extra = arguments[:separator], arguments[separator + 1 :]
     if arguments[:1] and arguments[0].startswith("--") and arguments[0] not in ("--help", "--version"):
-        arguments = ["gui", *arguments]  # options alone are the window's, as it opens without a verb
+        arguments = ["gui", *arguments]  # options without a verb are for the window, the default
     parser = _build_parser(arguments)
     if arguments[:1] != ["chat"] and (empty := _find_empty_value(arguments)):  # `chat` reports an empty prompt itself
         parser.error(f"{empty} is empty: give it a value, or leave it out")
@@ -147,7 +147,7 @@ def main(arguments: list[str], open_window: OpenWindow) -> int:
 def _reject_arguments(verb: str | None, unknown: list[str]) -> NoReturn:
     """End with the error for arguments that the verb does not have."""
     program = _AFTER_SEPARATOR.get(verb or "")
-    advice = f"; what is meant for {program} comes after --" if program else ""
+    advice = f"; arguments for {program} go after --" if program else ""
     _Parser(prog=f"mtp-launcher {verb}" if verb else "mtp-launcher").error(
         f"unrecognized arguments: {' '.join(unknown)}{advice}"
     )
@@ -258,8 +258,8 @@ def _run_and_report(options: argparse.Namespace, verb: Callable[[], int]) -> int
         if options.verb == "gui":
             _show_dialog(error)
     except OSError as error:
-        # An error without a file comes from the output, except for a timeout, which comes from a lock, and for the
-        # current folder, which may be gone.
+        # An error without a file name comes from the output. The exceptions are TimeoutError, which comes from a lock,
+        # and FileNotFoundError, which comes from a current folder that was deleted.
         has_no_file = error.filename is None and not isinstance(error, TimeoutError | FileNotFoundError)
         if isinstance(error, BrokenPipeError) or (has_no_file and options.verb in _PRINTING_VERBS):
             raise

@@ -159,7 +159,7 @@ class Graph:
 
 
 class Style(NamedTuple):
-    """The features of an architecture's blocks beside plain attention and feed forward.
+    """The features of an architecture's blocks besides plain attention and feed forward.
 
     `gated`: queries have a gate of the same size. `biased`: queries, keys and values have a bias. `normed_heads`:
     queries and keys are normalised; `normed_values`: so are values. `scaled_queries`: queries are multiplied by a

@@ -28,7 +28,7 @@ CACHE_STEP_MIB = 256
 _CACHE_GAIN = 1.1
 """Speed with an expert cache, as a multiple, from which on one is chosen: the gain must exceed the forecast's error."""
 ROOM_MIB = 1_024
-"""Host memory, in MiB, left to the system beside the engine's share."""
+"""Host memory, in MiB, left to the system besides the engine's share."""
 _CACHES_MIB = (4_096, 2_048, 1_024, 512, 256, 0)
 _CHECKPOINTS = (32, 16, 8, 4)
 """Limits that are tried for context checkpoints. With fewer, a hybrid model would reprocess most of each prompt."""

@@ -64,7 +64,7 @@ class PlanSettings(ServerSettings):
     """Server settings for a memory estimate: those that memory depends on are not None. With facts of the machine.
 
     `gpus` is the number of GPUs that the layers are split over, `gpu_free_mib` the free MiB of each (empty: all alike),
-    `overheads_mib` the MiB that driver and process take on each beside the buffers (empty: what is usual).
+    `overheads_mib` the MiB that driver and process take on each besides the buffers (empty: what is usual).
     `mmproj_bytes` is the size of a vision projector on the GPU, `draft_model_bytes` that of a draft model in a separate
     file. With `ngrams`, drafts are repeats of earlier text; any `draft` above 0 then just means that drafting is on.
     """
@@ -330,7 +330,7 @@ def estimate_memory(
 
 
 def overhead_bytes(setting: PlanSettings, gpus: int) -> list[int]:
-    """Return the bytes on each of the first `gpus` devices that driver and process take beside the buffers."""
+    """Return the bytes on each of the first `gpus` devices that driver and process take besides the buffers."""
     known = setting.overheads_mib[:gpus] if setting.backend != "cpu" and len(setting.overheads_mib) >= gpus else ()
     return [mib * _MIB for mib in known or (USUAL_MIB[setting.backend],) * gpus]
 

@@ -1,4 +1,4 @@
-"""GPU memory of an engine process beside llama.cpp's buffers: driver, context and libraries.
+"""GPU memory of an engine process besides llama.cpp's buffers: driver, context and libraries.
 
 Published runs with this memory are in presets/evidence/overheads.csv; `just accuracy` compares them with the formula.
 """

@@ -50,7 +50,7 @@ def explain_plan(
     measure: Measure,
     ranked: RankedFile | None,
 ) -> tuple[str, ...]:
-    """Return the reasons for a plan's choices beside the file. `fixed` has the settings that the user chose."""
+    """Return the reasons for a plan's settings, but not for its file. `fixed` has the settings that the user chose."""
     setting = fitted.setting
     own = preset.quant == file.quant
     found = [
@@ -79,7 +79,7 @@ def explain_preset(file: ModelFile, preset: Preset, intent: str, situation: Situ
     basis = _MARKS[preset.mark]
     if intent == "as-published":
         return message("{quant} as it was published for {size} ({basis}).", quant=file.quant, size=size, basis=basis)
-    return message("{quant} is the preset for {size} ({basis}).", quant=file.quant, size=size, basis=basis)
+    return message("{quant} is recommended for {size} ({basis}).", quant=file.quant, size=size, basis=basis)
 
 
 def explain_ranking(ranked: Sequence[RankedFile], place: int, situation: Situation, intent: str) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ def explain_ranking(ranked: Sequence[RankedFile], place: int, situation: Situati
         "long-context": message(
             "{quant} is the best choice for a long context in {size}.", quant=own.file.quant, size=size
         ),
-        "best-quality": message("{quant} is the best quality for {size}.", quant=own.file.quant, size=size),
+        "best-quality": message("{quant} has the best quality that fits {size}.", quant=own.file.quant, size=size),
     }.get(intent, "")
     finer = [each for each in ranked[1:] if each.bits > _NOTICEABLE * own.bits]
     rivals = finer or ranked[1:]
@@ -165,7 +165,7 @@ def describe_alternative(
 ) -> str:
     """Return the sentence on what `ranked` recommends instead of a plan; "" if that is the same.
 
-    `intent` is what it was ranked for, None for a GPU without a desktop.
+    `intent` is the intent of that ranking; None if it is the ranking for a GPU without a desktop.
     """
     if not ranked:
         return ""
@@ -183,13 +183,14 @@ def describe_alternative(
     }
     if intent is None:
         return message(
-            "Without a desktop on the GPU it would be {quant} with a context of {context:,} and KV {kv}[{offloaded}].",
+            "Without a desktop on the GPU, {quant} is recommended, with a context of {context:,} and KV "
+            "{kv}[{offloaded}].",
             **values,
         )
     return message(
-        "For the best quality it would be {quant} with a context of {context:,} and KV {kv}[{offloaded}] "
+        "For the best quality, {quant} is recommended, with a context of {context:,} and KV {kv}[{offloaded}] "
         "(--intent best-quality).",
-        window="For the best quality it would be {quant} with a context of {context:,} and KV {kv}[{offloaded}].",
+        window="For the best quality, {quant} is recommended, with a context of {context:,} and KV {kv}[{offloaded}].",
         **values,
     )
 
@@ -363,7 +364,7 @@ def _kv_reason(fitted: FitResult, situation: Situation, measure: Measure) -> str
 _ASSUMED_DRAFT = 2
 """Draft length of the published runs with which a plan without drafts is compared."""
 _USUAL = 0.4
-"""Share of the published runs from which on a draft length is called usual."""
+"""Least share of the published runs with which a draft length is called usual."""
 
 
 def _draft_reason(setting: PlanSettings, entry: ModelEntry, file: ModelFile, situation: Situation, chosen: bool) -> str:
@@ -447,7 +448,7 @@ def explain_expert_cache(
 ) -> tuple[str, ...]:
     """Return the reason for the expert cache of `setting`, which would be `uncached` without one; () if it has none.
 
-    If the engine at hand has no such cache (or none is at hand), the reason says what one that has it could do.
+    If the engine at hand has no such cache (or none is at hand), the reason names the speed of an engine that has one.
     """
     cache = setting.moe_cache_mib
     if not cache or not setting.n_cpu_moe:
@@ -500,7 +501,7 @@ def explain_expert_cache(
 def _chosen_offload_reason(
     entry: ModelEntry, fitted: FitResult, situation: Situation, chosen: int | str | None, measure: Measure
 ) -> str:
-    """Return remarks on the number of layers with experts on the host that the user chose."""
+    """Return remarks on --n-cpu-moe as the user chose it."""
     count = fitted.setting.n_cpu_moe
     if chosen is None:
         return ""

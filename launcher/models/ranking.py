@@ -100,11 +100,11 @@ _ENOUGH_CONTEXT = 131_072
 """With this context, in tokens, or more, MTP is not turned off to get a longer one."""
 _KV_TYPES, _LAST_KV_TYPE = ("f16", "q8_0"), "q4_0"
 _HOST_ROOM_MIB, _MISSING_HOST_ROOM = 4_096, 0.1
-"""Host memory to leave beside the experts for prompt cache, checkpoints and programs; loss per missing GiB."""
+"""Host memory to leave besides the experts for prompt cache, checkpoints and programs; loss per missing GiB."""
 _LONG_CONTEXTS = (786_432, 524_288, 393_216)
 """Contexts longer than CONTEXTS, for models trained for more."""
 _OFFLOADED_CONTEXTS = (131_072, 65_536, LEAST_CONTEXT)
-"""Contexts that are tried with experts in host memory, beside the longest."""
+"""Contexts that are tried with experts in host memory, besides the longest."""
 
 
 class IntentWeights(NamedTuple):
@@ -513,13 +513,13 @@ class _Ranker:
         return min(candidates, key=lambda each: self._context_loss(each.context) + self._room_loss(each.spare_mib))
 
     def _spare_host_mib(self, weights: Weights, moved: int, *, mtp: bool) -> float:
-        """Return the host memory that stays free beside the model's part there."""
+        """Return the host memory that stays free besides the model's part there."""
         return self.host_mib - weights.on_host(moved, mtp=mtp) / _MIB
 
     def _beside_weights(
         self, file: ModelFile, weights: Weights, kv: str, draft: int, own_mib: float
     ) -> tuple[float, float, int, float]:
-        """Return the memory beside the weights. With one GPU it is the same for all files.
+        """Return the memory besides the weights. With one GPU it is the same for all files.
 
         These are the MiB at the least and at the longest context, between which it grows nearly linearly; the bytes on
         all GPUs at the least context; and the MiB of buffers in host memory at the longest.
@@ -539,7 +539,7 @@ class _Ranker:
     ) -> float:
         """Return the memory for copies of experts from the host, as a share of one layer's experts.
 
-        `without_copies` is the bytes beside the weights at the least context with all experts on the GPU.
+        `without_copies` is the bytes besides the weights at the least context with all experts on the GPU.
         """
         _, _, layers, layer_mib = loaded
         if (kv, draft) not in self.staging:

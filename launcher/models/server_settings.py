@@ -50,7 +50,7 @@ class ServerSetting:
     - `usual`: llama-server's default. A setting with that value is left out of the arguments, unless `always`.
     - `resolved`: the launcher chooses a value at each start if the user leaves it open.
     - `help`, `default`: texts for the command line's help; `label`, `tip`: texts in the window; `steps`: values that
-      its slider offers beside the current one.
+      its slider offers besides the current one.
     - `tuned`: values for a tune to try; with `likely` it tries them unasked.
     - `drafting`: meaningless while MTP is off; `of_experts`: meaningless if no experts can be on the host.
     - `choices`: accepted words of a choice. Without them the engine decides, as for KV cache types (`memory.check_kv`).
@@ -384,7 +384,7 @@ class ServerSettings:
         "ngram",
         "choice",
         "--spec-type",
-        help="drafts from repeated text beside the model's own: ngram-simple, ngram-mod, ...",
+        help="drafts from repeated text besides the model's own: ngram-simple, ngram-mod, ...",
         metavar="KIND",
         default="none",
         choices=("none", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"),

@@ -10,7 +10,7 @@ from launcher.models.compute_buffers import Backend
 from launcher.models.overhead import expected_overhead_mib
 
 HEADLESS_MARGIN_MIB, DESKTOP_MARGIN_MIB = 512, 1_024
-"""Margin in MiB left free beside the memory estimate: on Linux without a display, and elsewhere."""
+"""Margin in MiB left free besides the memory estimate: on Linux without a display, and elsewhere."""
 USABLE = 0.967
 """Usable share of a card's nominal memory: 15,840 MiB of an RTX 5060 Ti 16 GB; 0.98 on other cards."""
 _HOST_COUNTED = mark(
@@ -52,7 +52,7 @@ class Situation:
     `nominal_gb` is the advertised size of the GPU's memory. `free_mib`, `host_mib` and `gpu_free_mib` are free as if
     this user's own running servers were stopped, because a new start replaces them. `host_mib` is the available host
     memory (if a GPU shares it, beside `free_mib`), None if unknown. `gpus` is the number of GPUs to split a model over,
-    and `gpu_free_mib` the free memory of each. `overheads_mib` is what driver and process take on each GPU beside the
+    and `gpu_free_mib` the free memory of each. `overheads_mib` is what driver and process take on each GPU besides the
     engine's buffers, () if nothing is known. `cards` has what is known of each GPU's model, () if nothing is;
     `power_limit_w` is what the GPU may draw, None for its board's power. `has_expert_cache`: the engine at hand can
     keep copies of experts on the GPU (--moe-cache-mib). `own` is the memory of those servers, `by_device_now_mib` the
@@ -87,7 +87,7 @@ class Situation:
 
     @property
     def has_host_memory(self) -> bool:
-        """Whether experts can move to a memory beside the one that the model runs in."""
+        """Whether experts can move to a memory other than the one that the model runs in."""
         return self.backend != "cpu" and not self.unified
 
     @property

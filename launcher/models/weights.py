@@ -216,7 +216,7 @@ def weights_by_rules(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> 
 
 
 def _host_table_bytes(entry: ModelEntry, tensor_bytes: int, geometry: Geometry) -> int:
-    """Return the bytes of tables that stay in host memory beside the input embedding: listed, or by parameters."""
+    """Return the bytes of tables that stay in host memory besides the input embedding: listed, or by parameters."""
     if entry.weights and entry.weights.host_mib is not None:
         return int(entry.weights.host_mib * _MIB)
     per_layer = geometry.vocabulary * geometry.per_layer_input * geometry.layers

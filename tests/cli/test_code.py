@@ -334,7 +334,7 @@ def test_a_wrong_command_line_is_explained_in_two_lines(home: Path, opencode: Pa
     done = run("code", "opencode", "run", "hi")
     assert done.returncode == 2
     output = done.stderr.splitlines()
-    assert "unrecognized arguments: run hi; what is meant for the agent comes after --" in output[0]
+    assert "unrecognized arguments: run hi; arguments for the agent go after --" in output[0]
     assert output[1:] == ["`mtp-launcher code --help` shows the usage."]
     both = run("code", "opencode", "--model", "demo", "--print", "--server-only")
     assert both.returncode == 1

@@ -109,14 +109,17 @@ class TestAlternatives:
     def test_the_recommended_plan_names_its_alternatives(self) -> None:
         output = first(24).reasons
         assert any(each.startswith("UD-IQ4_XS has more bits a weight") and "desktop" in each for each in output)
-        assert any(each.startswith("Without a desktop on the GPU it would be UD-IQ4_") for each in output)
-        assert any(each.startswith("For the best quality it would be UD-Q4_K_XL") for each in output)
+        assert any(each.startswith("Without a desktop on the GPU, UD-IQ4_") for each in output)
+        assert any(each.startswith("For the best quality, UD-Q4_K_XL") for each in output)
 
     def test_alternatives_are_what_would_be_planned(self) -> None:
         result = " ".join(first(24).reasons)
         alone, best = first(24, headless=True), first(24, MOE, "best-quality")
         for plan in (alone, best):
-            assert f"{plan.file.quant} with a context of {plan.setting.context:,} and KV {plan.setting.kv}" in result
+            assert (
+                f"{plan.file.quant} is recommended, with a context of {plan.setting.context:,} and KV {plan.setting.kv}"
+                in result
+            )
 
     def test_equal_figures_are_not_reported_as_a_difference(self) -> None:
         """An example of what must not occur is "about 42 instead of 42 t/s"."""

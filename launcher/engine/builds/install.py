@@ -189,7 +189,7 @@ class _Installation:
         label = choice.build.label
         self._on_note(
             message(
-                "{label} would be slower than {name}, which is in use; `--backend {label}` takes it.",
+                "{label} would be slower than {name}, which is in use; `--backend {label}` installs it anyway.",
                 label=label,
                 name=engine.name,
             )
