@@ -18,7 +18,7 @@ from launcher.app.start_settings import resolve_start
 from launcher.engine.arguments import START_FLAGS
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
-from launcher.engine.server.launch import prepare_launch as launch_plan
+from launcher.engine.server.launch import prepare_launch
 from launcher.engine.settings import change_settings
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.locate import select_model
@@ -74,7 +74,7 @@ def card(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture(autouse=True)
 def memory_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hold what the host has free: other programs change it between a plan and a start, and the limits follow it."""
+    """Hold the host's free memory constant: limits depend on it, and other programs change it."""
     result = psutil.virtual_memory()
     monkeypatch.setattr(psutil, "virtual_memory", lambda: result)
 
@@ -136,7 +136,7 @@ async def compare_all(name: str, card: Path | None, home: Path) -> None:
     source, moe = planner.read_source(str(path)), "moe" in name
     for number in range(SETTINGS_EACH // 2 + (card is None)):
         settings = random_settings(chance, can_draft="35" in name, offloads=moe and card is not None)
-        served = await launch_plan(change_settings(ServeOptions(path), settings), ENDPOINT)
+        served = await prepare_launch(change_settings(ServeOptions(path), settings), ENDPOINT)
         wanted = without_plumbing(served.command.arguments)
         assert str(path) in wanted
 
@@ -152,7 +152,7 @@ async def compare_all(name: str, card: Path | None, home: Path) -> None:
         exported = without_plumbing([*recipe.program, *recipe.build_arguments()])
         assert exported == wanted, f"export {number}: {settings}"
 
-        tuned = await launch_plan(options_with_settings(ServeOptions(path, draft=0), settings), ENDPOINT)
+        tuned = await prepare_launch(options_with_settings(ServeOptions(path, draft=0), settings), ENDPOINT)
         assert without_plumbing(tuned.command.arguments) == wanted, f"tune {number}: {settings}"
 
         if card is not None:
@@ -165,10 +165,10 @@ async def compare_all(name: str, card: Path | None, home: Path) -> None:
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize(("model", "flag"), [("embedding_model", "--embeddings"), ("reranker", "--reranking")])
-def test_all_ways_to_start_a_model_that_writes_none_give_it_the_same_arguments(
+def test_all_ways_to_start_an_embedding_model_or_reranker_give_it_the_same_arguments(
     model: str, flag: str, card: Path | None, home: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The user's catalogue does not say what it is: its header does."""
+    """Only the header says that the model is one of these; the user's catalogue does not."""
     source: Path = request.getfixturevalue(model)
     folder = home / "config" / "models"
     folder.mkdir(parents=True)
@@ -183,7 +183,7 @@ def test_all_ways_to_start_a_model_that_writes_none_give_it_the_same_arguments(
         settings: dict[str, Value] = {"ctx": 8_192, "kv": "f16", "ubatch": 256, "slots": 1}
         for named in ("own", str(source)):
             options = (await resolve_start(named, settings)).options
-            served = await launch_plan(options, ENDPOINT)
+            served = await prepare_launch(options, ENDPOINT)
             wanted = without_plumbing(served.command.arguments)
             assert [word for word in wanted if word in ("--embeddings", "--reranking")] == [flag]
             assert not any(word.startswith("--spec") for word in wanted)
@@ -210,7 +210,7 @@ def test_the_built_in_engine_is_asked_with_the_arguments_of_its_server(home: Pat
     async def compare() -> None:
         path = own_catalogue(home, "qwen35-9b-q4_k_m")
         options = change_settings(ServeOptions(path, built_in=True), {"ctx": 20_000, "kv": "q8_0", "slots": 2})
-        launch = await launch_plan(options, ENDPOINT)
+        launch = await prepare_launch(options, ENDPOINT)
         from launcher.engine.engine_estimate import dry_run_command
 
         asked = dry_run_command(launch.build, path, launch.plan_settings("cpu"), gpu=False)
@@ -219,7 +219,7 @@ def test_the_built_in_engine_is_asked_with_the_arguments_of_its_server(home: Pat
     asyncio.run(compare())
 
 
-def test_what_is_removed_is_the_address_the_key_the_name_and_the_log() -> None:
+def test_without_plumbing_removes_address_key_name_and_log() -> None:
     words = "llama-server --model m --host h --port 1 --alias a --api-key-file k --verbosity 4 --log-jsonl --log-file f"
     assert without_plumbing(f"{words} --slot-save-path s --metrics -- x".split()) == (
         ["llama-server", "--model", "m", "--metrics", "--", "x"]
@@ -229,7 +229,7 @@ def test_what_is_removed_is_the_address_the_key_the_name_and_the_log() -> None:
 def test_the_users_own_arguments_stay_apart_and_last(home: Path) -> None:
     path = own_catalogue(home, "qwen35-9b-q4_k_m")
     options = replace(ServeOptions(path), extra=("--jinja",), mmproj=path, chat_template_file=path)
-    launch = asyncio.run(launch_plan(options, ENDPOINT))
+    launch = asyncio.run(prepare_launch(options, ENDPOINT))
     words = launch.command.arguments
     assert words[-1] == "--jinja"
     assert words[words.index("--mmproj") + 1] == words[words.index("--chat-template-file") + 1] == str(path)

@@ -17,7 +17,7 @@ from launcher.engine.server.client import EngineClient
 PURPOSE = "agent-check"
 """Purpose that the check's requests carry; `mtp-launcher requests` lists them under it."""
 _ROOM_TOKENS = 64
-"""Tokens beside the new ones that a turn may read again, because an engine's checkpoints are that far apart."""
+"""Tokens besides the new ones that a turn may read again, because an engine's checkpoints are that far apart."""
 _REPLY_TOKENS, _LAST_REPLY_TOKENS = 512, 48
 _RULES = 160
 """Number of repetitions of the rule in the system prompt, which makes it as long as a small agent's: 3,500 tokens."""

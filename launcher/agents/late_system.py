@@ -27,7 +27,7 @@ class TemplateRefuses(LauncherError):
 def correct_template(template: str) -> str | None:
     """Return a template that writes a late system message as a turn of its own; None if that cannot be done.
 
-    Only the refusal is replaced, and only in the templates of which it is known how they write a turn.
+    Only the refusal is replaced, and only in templates that begin each turn with <|im_start|>.
     """
     if "<|im_start|>" not in template or not _GUARD.search(template):
         return None
@@ -53,7 +53,7 @@ async def takes_late_system(client: EngineClient) -> bool | None:
 async def find_refusal(client: EngineClient, agent: Agent, model: str) -> TemplateRefuses | None:
     """Return the error if a server's chat template refuses what the agent sends, with what helps; None if it does not.
 
-    `model` is the name that it shows.
+    `model` is the server's model, as the error names it.
     """
     if not agent.late_system or await takes_late_system(client) is not False:
         return None

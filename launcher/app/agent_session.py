@@ -45,7 +45,7 @@ HIDDEN_KEY = "***"
 
 
 class NeedKind(Enum):
-    """What an agent needs of a server beside enough context."""
+    """What an agent needs of a server besides enough context."""
 
     MODEL = "model"
     PROMPT_CACHE = "prompt cache"

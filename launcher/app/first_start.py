@@ -63,10 +63,10 @@ def initial_steps(survey: StartSurvey) -> tuple[StepProgress, ...]:
         steps[Step.ENGINE] = StepProgress(Step.ENGINE, Stage.DONE, engine.name, _engine_detail(engine))
     if model.path is not None:
         steps[Step.MODEL] = StepProgress(
-            Step.MODEL, Stage.DONE, model.name, StepDetail.HERE, progress=Progress(bytes=model.bytes)
+            Step.MODEL, Stage.DONE, model.name, StepDetail.ALREADY_DOWNLOADED, progress=Progress(bytes=model.bytes)
         )
         if model.verified:
-            detail = StepDetail.VERIFIED if model.has_sum else StepDetail.WITHOUT_SUM
+            detail = StepDetail.VERIFIED if model.has_sum else StepDetail.NO_CHECKSUM
             steps[Step.VERIFY] = StepProgress(Step.VERIFY, Stage.DONE, detail=detail)
     else:
         stage = Stage.PAUSED if model.done_bytes else Stage.WAITING
@@ -149,14 +149,14 @@ class _FirstStart:
         """Check that everything can be downloaded and fits on the disks. Return the engine to install, if any."""
         model = engine = None
         if survey.model.path is None:
-            self._report_step(Step.MODEL, Stage.RUNNING, detail=StepDetail.ASKING)
+            self._report_step(Step.MODEL, Stage.RUNNING, detail=StepDetail.CHECKING_ACCESS)
             model = await query_model_to_fetch(
                 self._request,
-                lambda note: self._report_step(Step.MODEL, Stage.RUNNING, detail=StepDetail.ASKING, note=note),
+                lambda note: self._report_step(Step.MODEL, Stage.RUNNING, detail=StepDetail.CHECKING_ACCESS, note=note),
             )
             self._report_step(Step.MODEL, Stage.WAITING, progress=Progress(bytes=model.bytes))
         if survey.engine is None:
-            self._report_step(Step.ENGINE, Stage.RUNNING, detail=StepDetail.ASKING)
+            self._report_step(Step.ENGINE, Stage.RUNNING, detail=StepDetail.CHECKING_ACCESS)
             engine = await query_engine_to_fetch()
             self._report_step(Step.ENGINE, Stage.WAITING, subject=engine.name, progress=Progress(bytes=engine.bytes))
         await asyncio.to_thread(check_disk_space, model, engine)
@@ -205,12 +205,15 @@ class _FirstStart:
         fetched = any(file.origin == "downloaded" for file in pulled.files)
         whole = Progress(pulled.bytes, pulled.bytes)
         self._report_step(
-            Step.MODEL, Stage.DONE, detail=StepDetail.RECEIVED if fetched else StepDetail.HERE, progress=whole
+            Step.MODEL,
+            Stage.DONE,
+            detail=StepDetail.RECEIVED if fetched else StepDetail.ALREADY_DOWNLOADED,
+            progress=whole,
         )
         self._current_step = Step.VERIFY
         if pulled.checked.problem is not None:
             raise pulled.checked.problem
-        detail = StepDetail.VERIFIED if pulled.checksums_published else StepDetail.WITHOUT_SUM
+        detail = StepDetail.VERIFIED if pulled.checksums_published else StepDetail.NO_CHECKSUM
         self._report_step(Step.VERIFY, Stage.DONE, detail=detail, progress=whole)
 
     async def _do_or_follow_job(
@@ -240,7 +243,7 @@ class _FirstStart:
                 return seen
             seen = True
             progress = snapshot.progress_by_id.get(job.id) or Progress(job.done_bytes or 0, job.bytes)
-            self._report_step(step, Stage.RUNNING, detail=StepDetail.ELSEWHERE, progress=progress)
+            self._report_step(step, Stage.RUNNING, detail=StepDetail.DOWNLOADED_ELSEWHERE, progress=progress)
             await asyncio.sleep(_POLL_S)
 
     async def _load_model(self, start: ResolvedStart) -> SendRequest:
@@ -278,7 +281,7 @@ class _FirstStart:
         try:
             reply = await send_request(request)
         except ModelWritesNoText:
-            self._report_step(Step.SELF_TEST, Stage.DONE, detail=StepDetail.WRITES_NONE)
+            self._report_step(Step.SELF_TEST, Stage.DONE, detail=StepDetail.WRITES_NO_TEXT)
             return None
         drafts = reply.acceptance
         if drafts.drafted and not drafts.accepted:

@@ -29,25 +29,25 @@ class Stage(StrEnum):
 
 
 class StepDetail(StrEnum):
-    """Detail of a step beside its stage.
+    """Detail of a step besides its stage.
 
-    ENGINE has INSTALLED_AND_TESTED, FOUND, BUILT_IN; MODEL has HERE, RECEIVED; VERIFY has VERIFIED, WITHOUT_SUM; LOAD
-    and WARM_UP have SERVED; SELF_TEST has ANSWERED, WRITES_NONE. ASKING and ELSEWHERE belong to a download of MODEL or
-    ENGINE.
+    ENGINE has INSTALLED_AND_TESTED, FOUND, BUILT_IN; MODEL has ALREADY_DOWNLOADED, RECEIVED; VERIFY has VERIFIED,
+    NO_CHECKSUM; LOAD and WARM_UP have SERVED; SELF_TEST has ANSWERED, WRITES_NO_TEXT. CHECKING_ACCESS and
+    DOWNLOADED_ELSEWHERE belong to a download of MODEL or ENGINE.
     """
 
     INSTALLED_AND_TESTED = "installed, self-test passed"
     FOUND = "installed"
     BUILT_IN = "built in"
-    ASKING = "checking size and access"
-    HERE = "here already"
+    CHECKING_ACCESS = "checking size and access"
+    ALREADY_DOWNLOADED = "here already"
     RECEIVED = "received"
     VERIFIED = "SHA-256 and header are correct"
-    WITHOUT_SUM = "header is correct; no checksum is published"
+    NO_CHECKSUM = "header is correct; no checksum is published"
     SERVED = "already running"
     ANSWERED = "working; MTP is off"
-    WRITES_NONE = "working; it writes no text"
-    ELSEWHERE = "being downloaded by another program"
+    WRITES_NO_TEXT = "working; it writes no text"
+    DOWNLOADED_ELSEWHERE = "being downloaded by another program"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 GUARD_RESTARTED_ENGINE = "memory_guard"
 """Notice code: the engine was restarted because host memory was nearly used up."""
 MODEL_FILLS_MEMORY = "host_memory"
-"""Notice code: the engine of a model beside the main one has nearly used up host memory."""
+"""Notice code: the engine of a model other than the main one has nearly used up host memory."""
 _LONGEST_DRAIN_S = 10.0
 _PERIOD_S = 2.0
-"""Seconds between two checks of the models beside the main one. The monitor checks the main one as often."""
+"""Seconds between two checks of the models other than the main one. The monitor checks the main one as often."""
 _CLEAR_CHECKS = 15
 _log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class _WatchedModel:
 
 
 class PoolMemoryGuard:
-    """A MemoryGuard for each model beside the session's own, whose host memory the session's monitor does not watch.
+    """A MemoryGuard for each model other than the main one, whose host memory the session's monitor watches.
 
     `agreed` and `notify` are those of MemoryGuard; `notify` also gets a Notice of each finding. `clock` returns
     monotonic seconds, `pause` waits from one check to the next.

@@ -179,7 +179,7 @@ class LibraryModel:
 
 @dataclass(frozen=True, slots=True)
 class LocalState:
-    """What lies on this computer beside the models.
+    """What lies on this computer besides the models.
 
     `folders` are those that the user added, and whether each exists now. `stores` has the folders of other programs:
     the program, and messages on what cannot be used there. `free_bytes` is the free space on the disk of `own_folder`,

@@ -35,7 +35,7 @@ DRAFTS = (1, 2, 3, 4, 5, 6, 7, 8)
 DRAFTS_WITH_P_MIN = (*DRAFTS, 10, 12)
 """Draft lengths to try, and with p-min, which ends drafts early where the head is unsure."""
 VARIED = tuple(name for name, row in ROWS.items() if row.tuned is not None)
-"""Settings that can be varied beside the draft length."""
+"""Settings that can be varied besides the draft length."""
 _EXPERT_STEPS = 5
 _HOT = 0.6
 """Temperature from which on drafts are worth sampling; below it greedy drafts are nearly always right. llama.cpp's

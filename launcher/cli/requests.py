@@ -15,7 +15,7 @@ from launcher.cli.quantities import parse_count
 _DEFAULT_COUNT = 20
 _HEADER = ("TIME", "WHO", "MODEL", "PROMPT (REUSED)", "FIRST TOKEN", "T/S", "DRAFTS", "END")
 _FOLLOWED_WIDTHS = (19, 30, 20, 17, 11, 7, 6, 8)
-"""Columns of a table whose rows are not known yet."""
+"""Widths of the columns with --follow, where the rows to come are not known."""
 _RIGHT = {3, 4, 5, 6}
 _MAX_NAME = 40
 

@@ -83,7 +83,7 @@ class View:
     under_way: str
     unloaded: bool
     models: tuple[ModelStatus, ...]
-    offers_without_mtp: bool
+    offers_start_without_mtp: bool
     offers_demo: bool
     can_start: bool
     can_stop: bool
@@ -129,7 +129,7 @@ def derive_view(inputs: Inputs) -> View:
         under_way=state_text if state in _STARTING else "",
         unloaded=unloaded,
         models=models if unloaded or len(models) > 1 else (),
-        offers_without_mtp=isinstance(error, ModelHasNoHead),
+        offers_start_without_mtp=isinstance(error, ModelHasNoHead),
         offers_demo=resting and not inputs.served,
         can_start=stopped and inputs.model is not None,
         can_stop=not resting and (state is not ServerState.STOPPING or inputs.models.is_main_unloaded),

@@ -107,7 +107,7 @@ _NOTICED_S, _URGENT_S = 600.0, 120.0
 _OVER = 2.0
 """The finding is over when the memory lasts for so many times longer."""
 _BUFFERS_MIB = 256.0
-"""MiB that an engine may allocate for its first prompts beside its caches. A restart does not free them for long."""
+"""MiB that an engine may allocate for its first prompts besides its caches. A restart does not free them for long."""
 _WARNING_STAGE = 100
 
 

@@ -29,7 +29,7 @@ _CANDIDATES = 256
 _LEAST_PROBABILITY = 1e-12
 _GREEDY_TOKENS, _NEEDLE_TOKENS = 96, 48
 ROOM_TOKENS = 320
-"""Tokens of a context that the chat template, a question and its reply need beside the text."""
+"""Tokens of a context that the chat template, a question and its reply need besides the text."""
 
 NextTokens = Mapping[int, float]
 """Natural logarithms of the probabilities of the most likely next tokens, by token."""

@@ -163,7 +163,7 @@ async def test_a_file_without_a_published_checksum_is_not_reported_as_verified(
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("no-hash"))
     await start(mine, session, recorder)
-    assert recorder.last(Step.VERIFY).detail is StepDetail.WITHOUT_SUM
+    assert recorder.last(Step.VERIFY).detail is StepDetail.NO_CHECKSUM
 
 
 async def test_finished_steps_are_reported_as_done_and_not_repeated(
@@ -175,7 +175,7 @@ async def test_finished_steps_are_reported_as_done_and_not_repeated(
     await start(mine, session, again)
     assert hub.requests() == []
     assert again.began() == [Step.LOAD, Step.SELF_TEST]
-    assert again.last(Step.MODEL).detail is StepDetail.HERE
+    assert again.last(Step.MODEL).detail is StepDetail.ALREADY_DOWNLOADED
     assert again.last(Step.LOAD).detail is StepDetail.SERVED
     assert [each.stage for each in initial_steps(await survey_start(mine))][:3] == [Stage.DONE] * 3
 
@@ -349,7 +349,7 @@ async def test_a_download_of_the_queue_is_awaited_and_then_used(
     while not list(models_dir().rglob("*.part")):
         await asyncio.sleep(0.01)
     starting = asyncio.ensure_future(start(mine, session, recorder))
-    while not any(each.detail is StepDetail.ELSEWHERE for each in recorder.all):
+    while not any(each.detail is StepDetail.DOWNLOADED_ELSEWHERE for each in recorder.all):
         await asyncio.sleep(0.01)
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     line.request_state(RequestedState.PAUSE, added.job.id)

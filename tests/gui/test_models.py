@@ -248,7 +248,7 @@ def test_a_model_of_another_program_is_listed_and_planned_but_not_deleted(
     assert start.plan is not None
     assert start.plan.entry.name == "tiny:1b"
     assert start.steps.progress[Step.MODEL].subject == "tiny:1b"  # not the name of its blob
-    assert start.steps.progress[Step.VERIFY].detail is StepDetail.WITHOUT_SUM
+    assert start.steps.progress[Step.VERIFY].detail is StepDetail.NO_CHECKSUM
 
 
 @pytest.mark.cases(1)

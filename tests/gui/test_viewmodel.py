@@ -31,10 +31,10 @@ def test_the_demo_is_offered_until_a_model_was_served() -> None:
 def test_a_missing_head_offers_a_start_without_mtp() -> None:
     hint = message("Start it with --draft 0.", window="Start it without MTP.")
     failed = Inputs(status=ServerStatus(ServerState.FAILED, error=ModelHasNoHead("No head.", hint)), model="m")
-    assert derive_view(failed).offers_without_mtp
+    assert derive_view(failed).offers_start_without_mtp
     assert derive_view(failed).problem == "No head. Start it without MTP."
     other = Inputs(status=ServerStatus(ServerState.FAILED, error=EngineFailed("It broke.", "Do this.")), model="m")
-    assert not derive_view(other).offers_without_mtp
+    assert not derive_view(other).offers_start_without_mtp
     assert derive_view(other).problem == "It broke. Do this."
 
 

@@ -1,4 +1,4 @@
-"""The workflows: each command is a script that is here, and each action is pinned. By actionlint: .ci/workflows."""
+"""Workflows of GitHub: the scripts that they run exist, actions are pinned. `.ci/workflows` runs actionlint on them."""
 
 import os
 import re
@@ -19,7 +19,7 @@ def read_workflow(path: Path) -> dict[str, Any]:
 
 
 def commands(workflow: dict[str, Any]) -> Iterator[str]:
-    """Yield the shell lines of all steps; a matrix's proofs in place of their name."""
+    """Yield the shell commands of all steps. A step that runs `matrix.proof` stands for the proofs of its matrix."""
     for job in workflow["jobs"].values():
         proofs = [each["proof"] for each in job.get("strategy", {}).get("matrix", {}).get("include", ())]
         for step in job["steps"]:

@@ -67,11 +67,11 @@ def _work() -> None:
 
 
 @pytest.mark.usefixtures("busy_programs")
-def test_busy_programs_are_listed() -> None:
+def test_busy_programs_count_as_load_by_others() -> None:
     reader = HostCounterReader()
     before = reader.read(None)
     share = 0.0
-    while share < 0.5:  # the counts grow while this loop works, too: it reads until there is enough
+    while share < 0.5:  # this loop itself takes time from them, so it may need several readings
         load = measure_load(before, reader.read(None))
         share = load.others + load.stolen if load is not None else 0.0
 

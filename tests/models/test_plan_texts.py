@@ -1,4 +1,4 @@
-"""Sentences of plans: reasons and cautions that hold, and the marks of a setting."""
+"""Sentences of plans: reasons and cautions are true; the mark names the source of the settings."""
 
 from dataclasses import replace
 from functools import cache
@@ -77,7 +77,7 @@ class TestTexts:
         assert sentence == f"Draft 2 was used in {len(twos)} of the {len(runs)} published runs of this model."
 
     def test_reductions_are_reported(self) -> None:
-        """Experts that the user keeps on the GPU leave no room: the smallest file is shrunk in vain."""
+        """With all experts on the GPU, as the user chose, even the smallest file does not fit after all reductions."""
         first = plans(describe_machine(8), PlanCriteria(model=MOE, n_cpu_moe=0))[0]
         assert first.status is Status.TOO_BIG
         assert any(reason.startswith("It does not fit even with ") for reason in first.reasons)
@@ -105,7 +105,7 @@ class TestMarks:
 
 
 class TestTrainedLength:
-    """A model that nobody recommends a context for, and that was trained for 32,768 tokens."""
+    """A model without recommended settings, which was trained for 32,768 tokens."""
 
     def planned(self, size_gb: float, **criteria: int | bool) -> Plan:
         entry = replace(CATALOGUE.find(NINE), presets=(), native_context=32_768)
@@ -131,7 +131,7 @@ class TestTrainedLength:
         assert not any("longest that fits" in reason for reason in found.reasons)
 
 
-def test_singular_and_plural_of_layers() -> None:
+def test_one_layer_is_named_in_the_singular() -> None:
     (sentence,) = [
         reason
         for reason in plans(describe_machine(24), PlanCriteria(model=MOE, n_cpu_moe=1))[0].reasons

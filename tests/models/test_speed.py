@@ -136,7 +136,7 @@ def test_gpu_runs_are_not_used_for_a_processor() -> None:
     assert nearest_runs(MOE, "UD-Q3_K_XL", ON_24, here(None, 24, backend="cpu")) == ()
 
 
-def test_no_run_is_named_without_a_similar_one() -> None:
+def test_without_a_similar_run_none_is_returned() -> None:
     assert nearest_runs(MOE, "BF16", PlanSettings(262_144, draft=3), here(None, 80)) == ()
     assert nearest_runs(CATALOGUE.find("demo"), "F16", PlanSettings(8_192), here(None, 8)) == ()
 
@@ -189,7 +189,7 @@ def test_missing_conditions_of_a_run_are_reported() -> None:
     )
 
 
-def test_ranges_experts_and_memory_in_a_name_are_mentioned_once() -> None:
+def test_descriptions_have_ranges_and_experts_and_name_the_memory_once() -> None:
     received = [describe_run(MOE, result) for result in MOE.measurements if result.tokens_per_second]
     assert any("A100 80GB: 199 t/s" in each for each in received)
     assert any("69 to 82 t/s" in each and "69 to 95 % of drafts accepted" in each for each in received)
@@ -200,11 +200,12 @@ def test_ranges_experts_and_memory_in_a_name_are_mentioned_once() -> None:
 def test_the_bytes_per_token_are_active_weights_and_filled_cache() -> None:
     moe, geometry = weights(MOE, "UD-Q4_K_M"), MOE.geometry
     assert geometry is not None
-    # 8 of 256 experts a layer: 464 MiB a layer (a public report), and all that is not routed experts nor the embedding.
+    # Per layer 8 of 256 routed experts, which take 464 MiB in all (a public report), and all other weights except the
+    # input embedding.
     routed = 40 * int(464 * 2**20 * 8 / 256)
     rest = moe.output + sum(block.rest for block in moe.blocks)
     assert bytes_per_token(geometry, moe, PlanSettings(65_536)) == pytest.approx(routed + rest, rel=1e-6)
-    for slots in (1, 4):  # of which each is read by its own requests
+    for slots in (1, 4):  # a token reads only the cache of its own slot
         empty, full = (
             bytes_per_token(geometry, moe, PlanSettings(65_536, "q8_0", slots=slots), full=full)
             for full in (False, True)

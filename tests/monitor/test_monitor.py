@@ -112,7 +112,7 @@ async def test_a_reply_starts_fast_sampling(tmp_path: Path) -> None:
         await watched.until(20)
 
 
-async def test_fast_sampling_ends_a_second_after_the_reply(tmp_path: Path) -> None:
+async def test_fast_sampling_ends_when_the_last_reply_is_no_longer_valid(tmp_path: Path) -> None:
     async with watching(tmp_path, reply_valid_s=0.05, visible_s=0.2) as watched:
         await watched.until(1)
         meter = watched.monitor.start_reply_meter()
@@ -122,7 +122,7 @@ async def test_fast_sampling_ends_a_second_after_the_reply(tmp_path: Path) -> No
             await watched.until(len(watched.times) + 1)
 
 
-async def test_a_reply_between_two_samples_is_in_one(tmp_path: Path) -> None:
+async def test_a_reply_between_two_samples_is_in_the_next_one(tmp_path: Path) -> None:
     # a busy computer may take no sample for a second
     async with watching(tmp_path, reply_valid_s=-1.0) as watched:
         await watched.until(1)
@@ -174,7 +174,7 @@ async def test_requests_of_others_start_fast_sampling(tmp_path: Path) -> None:
 
 
 class Counting(EngineClient):
-    """Counts how often it is asked for its counters, and logs of it as an engine does."""
+    """Counts the requests for its counters, and writes a log line for each, as an engine does."""
 
     def __init__(self, log: LogBook) -> None:
         super().__init__("http://127.0.0.1:9", None)
@@ -213,7 +213,9 @@ async def test_behind_a_gateway_counters_are_read_when_replies_have_ended(tmp_pa
             while server.status.state is not ServerState.BUSY:
                 await watched.until(len(watched.times) + 1)
             server.log.add("0.26.000.000 I slot launch_slot_: id  0 | task 7 | processing task")
-            began_s = time.monotonic() + 3_600  # none of it is over, however long this takes
+            began_s = (
+                time.monotonic() + 3_600
+            )  # in the future, so that no progress is outdated, however long this takes
             for parts in range(2, 30):
                 server.reply_progress = ReplyProgress(parts, running=1, time_s=began_s + parts / 20)
                 await watched.until(len(watched.times) + 1)
@@ -230,22 +232,22 @@ class NotingWatch(HealthWatch):
 
     def __init__(self) -> None:
         super().__init__()
-        self.looks: list[float] = []
+        self.check_times_s: list[float] = []
 
     def run_detectors(
         self, now_s: float, machine: CheckInput | None, series: Mapping[str, Series], *, held_requests: int = 0
     ) -> None:
-        self.looks.append(now_s)
+        self.check_times_s.append(now_s)
         super().run_detectors(now_s, machine, series, held_requests=held_requests)
 
 
-async def test_detectors_run_as_often_when_idle(tmp_path: Path) -> None:
+async def test_detectors_keep_their_period_when_samples_are_rare(tmp_path: Path) -> None:
     async with watching(tmp_path, engine=True, visible_s=NEVER_S) as watched:
         watch = watched.monitor.health_watch = NotingWatch()
         watch.period_s = 0.05
         async with asyncio.timeout(60):
-            while len(watch.looks) < 6:
+            while len(watch.check_times_s) < 6:
                 await watched.until(len(watched.times) + 1)
-    gaps = [later - before for before, later in pairwise(watch.looks)]
+    gaps = [later - before for before, later in pairwise(watch.check_times_s)]
     assert min(gaps) >= 0.0499
-    assert len(watched.times) <= len(watch.looks) + 3
+    assert len(watched.times) <= len(watch.check_times_s) + 3

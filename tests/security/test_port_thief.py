@@ -162,7 +162,7 @@ def test_a_default_port_in_use_is_skipped(demo_model: Path) -> None:
 async def test_a_port_taken_during_the_load_is_detected(
     fake_engine: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engine has not come to listen yet; the thief says that it is healthy."""
+    """The engine does not listen yet, and the thief answers that it is healthy."""
     monkeypatch.setenv("FAKE_FAULTS", "silent-start")
     endpoint = claim_endpoint(None)
     supervisor = Supervisor(endpoint, LogBook.for_port(endpoint.port))

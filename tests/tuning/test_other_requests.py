@@ -97,30 +97,30 @@ async def test_our_parallel_replies_are_summed(server: Server) -> None:
     others = OtherRequests(server.count)
     go_on = [asyncio.Event() for _ in range(3)]
 
-    async def ours(number: int, *, besides: bool = False) -> bool:
+    async def ours(number: int, *, with_another: bool = False) -> bool:
         async with others.observe_request() as asking:
             server.begin()
             await go_on[number].wait()
             server.end()
-            if besides:
+            if with_another:
                 server.read += 7
             asking.reply = reply()
         return asking.disturbed
 
-    for besides in (False, True):
+    for with_another in (False, True):
         for event in go_on:
             event.clear()
-        asked = [asyncio.create_task(ours(number, besides=besides and number == 1)) for number in range(3)]
+        asked = [asyncio.create_task(ours(number, with_another=with_another and number == 1)) for number in range(3)]
         while server.processing < 3:
             await asyncio.sleep(0)
         found = []
         for event, task in zip(go_on, asked, strict=True):
             event.set()
             found.append(await task)
-        assert found == [False, False, besides]
+        assert found == [False, False, with_another]
 
 
-async def test_a_server_without_counters_is_unknown(server: Server) -> None:
+async def test_without_counters_or_timings_no_disturbance_is_reported(server: Server) -> None:
     server.answers = False
     async with OtherRequests(server.count).observe_request() as asking:
         server.read += 500
@@ -128,7 +128,7 @@ async def test_a_server_without_counters_is_unknown(server: Server) -> None:
     assert not asking.disturbed
     server.answers = True
     async with OtherRequests(server.count).observe_request() as asking:
-        server.read += 500  # whose those are is not known without timings
+        server.read += 500  # without timings nobody knows whose tokens these are
         asking.reply = reply(None)
     assert not asking.disturbed
 

@@ -126,9 +126,9 @@ def add_fix_values(
     """Return the diagnosis's fixes, with values in those that save memory; others stay unchanged.
 
     `backend` holds the weights, `free_mib` is the free memory there before the start, by default the figure in the log.
-    A shorter context gets the longest usual length that fits by the memory estimate, or the next shorter one if nothing
-    is known. As few experts as necessary move to the host. `apply_action` chooses the values of other fixes. If the
-    context is beyond the trained one, the fix that shortens it comes first.
+    The fix that shortens the context gets the longest usual length that fits by the memory estimate, or the next
+    shorter one if the free memory is unknown; it comes first if the context is beyond the trained one. As few experts
+    as necessary move to the host. `apply_action` chooses the values of other fixes.
     """
     logged_mib = diagnosis.facts.get("free_mib")
     if free_mib is None and isinstance(logged_mib, int):

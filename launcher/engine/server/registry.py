@@ -92,7 +92,7 @@ file is written in the background and may be out of date."""
 
 
 class ServedModel(BaseModel):
-    """A further model of a server, beside the one that it was started with. `by_request`: a request loaded it.
+    """A further model of a server, besides the one that it was started with. `by_request`: a request loaded it.
 
     The other fields are as in ServerEntry.
     """

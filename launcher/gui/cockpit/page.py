@@ -304,7 +304,7 @@ class NoticeArea(QWidget):
         inputs = self._controller.inputs
         error = inputs.problem or inputs.status.error
         if error is not None and error is not self._closed_error:
-            self._show_error(view.problem, error, without_mtp=view.offers_without_mtp)
+            self._show_error(view.problem, error, without_mtp=view.offers_start_without_mtp)
         elif self._apply_error is not None:
             self._show_error(str(self._apply_error), self._apply_error, without_mtp=False)
         else:

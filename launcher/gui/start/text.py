@@ -283,15 +283,15 @@ def _detail_text(detail: StepDetail | None) -> str:
         StepDetail.INSTALLED_AND_TESTED: tr("installed, self-test passed"),
         StepDetail.FOUND: tr("installed"),
         StepDetail.BUILT_IN: tr("part of this program"),
-        StepDetail.ASKING: tr("checking size and access"),
-        StepDetail.HERE: tr("already downloaded"),
+        StepDetail.CHECKING_ACCESS: tr("checking size and access"),
+        StepDetail.ALREADY_DOWNLOADED: tr("already downloaded"),
         StepDetail.RECEIVED: tr("received"),
         StepDetail.VERIFIED: tr("correct"),
-        StepDetail.WITHOUT_SUM: tr("header correct; no checksum published"),
+        StepDetail.NO_CHECKSUM: tr("header correct; no checksum published"),
         StepDetail.SERVED: tr("already running"),
         StepDetail.ANSWERED: tr("working; MTP is off"),
-        StepDetail.WRITES_NONE: tr("working; it writes no text"),
-        StepDetail.ELSEWHERE: tr("being downloaded by another program"),
+        StepDetail.WRITES_NO_TEXT: tr("working; it writes no text"),
+        StepDetail.DOWNLOADED_ELSEWHERE: tr("being downloaded by another program"),
     }[detail]
 
 
