@@ -140,6 +140,32 @@ class TestSliderField:
         field.set_values([1, 2, 3])
         assert field.value == 3
 
+    def test_a_click_on_the_line_moves_the_handle_there_and_a_drag_goes_on(self, qtbot: QtBot) -> None:
+        field = SliderField("Draft length", range(9))
+        received: list[object] = []
+        field.value_changed.connect(received.append)
+        render_widget(field, qtbot, 400)
+        slider, left = field.slider, Qt.MouseButton.LeftButton
+        middle = slider.height() // 2
+        qtbot.mousePress(slider, left, pos=QPoint(slider.width() * 3 // 4, middle))
+        assert received == [6]
+        qtbot.mouseMove(slider, QPoint(slider.width() - 1, middle))
+        assert received == [6, 8]
+        qtbot.mouseMove(slider, QPoint(slider.width() // 2, middle))
+        qtbot.mouseRelease(slider, left, pos=QPoint(slider.width() // 2, middle))
+        assert field.value == 4
+        qtbot.mouseClick(slider, left, pos=QPoint(slider.width() // 2 + 7, middle))
+        assert field.value == 4, "a click on the handle takes hold of it as it is"
+        qtbot.keyClick(slider, Qt.Key.Key_Right)
+        assert field.value == 5
+
+    def test_a_click_at_the_place_of_an_unknown_value_chooses_it(self, qtbot: QtBot) -> None:
+        field = SliderField("Temperature", range(9))
+        field.show_unknown()
+        render_widget(field, qtbot, 400)
+        qtbot.mouseClick(field.slider, Qt.MouseButton.LeftButton, pos=QPoint(2, field.slider.height() // 2))
+        assert field.value == 0
+
     def test_the_wheel_scrolls_the_page_unless_the_slider_has_the_focus(self, qtbot: QtBot) -> None:
         field = SliderField("Slots", range(9))
         render_widget(field, qtbot)

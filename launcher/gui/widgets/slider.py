@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent, QWheelEvent
+from PySide6.QtGui import QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QSlider, QVBoxLayout, QWidget
 
 from launcher.gui import theme
@@ -12,13 +12,21 @@ from launcher.gui.labels import UNKNOWN, Label, set_tooltip
 from launcher.gui.translation import tr
 from launcher.gui.widgets.glyphs import Glyph
 
+_RADIUS = 8
+"""Radius of the handle in pixels."""
+
 
 class Slider(QSlider):
-    """Thin slider. The wheel moves it only with the focus, so that pages can be scrolled."""
+    """Thin slider. The wheel moves it only with the focus, so that pages can be scrolled.
+
+    A click on the line moves the handle there, and a drag goes on from that place.
+    """
 
     def __init__(self) -> None:
         super().__init__(Qt.Orientation.Horizontal)
         self.mark: int | None = None
+        self._grip = 0.0
+        """Distance of the pointer from the handle's middle while it is dragged, in pixels."""
         self.is_known = True
         """Whether the value means something; else there is no handle, which would look like a setting."""
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
@@ -39,17 +47,41 @@ class Slider(QSlider):
         else:
             event.ignore()
 
+    def mousePressEvent(self, event: QMouseEvent) -> None:  # noqa: N802
+        """Move the handle to the place of the click. One on the handle itself takes hold of it as it is."""
+        if event.button() != Qt.MouseButton.LeftButton:
+            super().mousePressEvent(event)
+            return
+        x = event.position().x()
+        grip = x - self._position_of(self.value())
+        self._grip = grip if self.is_known and abs(grip) <= theme.px(_RADIUS) else 0.0
+        self.setSliderDown(True)
+        before = self.value()
+        self.setSliderPosition(self._value_at(x - self._grip))
+        if not self.is_known and self.value() == before:  # the handle appears there, which is a choice, too
+            self.valueChanged.emit(before)
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:  # noqa: N802
+        """Drag the handle."""
+        if self.isSliderDown():
+            self.setSliderPosition(self._value_at(event.position().x() - self._grip))
+        else:
+            super().mouseMoveEvent(event)
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:  # noqa: N802
+        """Let go of the handle."""
+        if event.button() == Qt.MouseButton.LeftButton:
+            self.setSliderDown(False)
+        else:
+            super().mouseReleaseEvent(event)
+
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
         """Paint line, mark and handle."""
         with QPainter(self) as painter:
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
             enabled = self.isEnabled()
-            radius, thick = theme.px(8), theme.px(4)
-            left, right, middle = radius + 2, self.width() - radius - 2, self.height() / 2
-            handle_x, width = (
-                self._position_of(self.value(), left, right),
-                self.width(),
-            )  # the line ends where the text does
+            radius, thick, middle = theme.px(_RADIUS), theme.px(4), self.height() / 2
+            handle_x, width = self._position_of(self.value()), self.width()  # the line ends where the text does
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(theme.colour("border"))
             painter.drawRoundedRect(QRectF(0, middle - thick / 2, width, thick), thick / 2, thick / 2)
@@ -62,7 +94,7 @@ class Slider(QSlider):
             painter.setBrush(theme.colour("accent" if enabled else "control"))
             painter.drawRoundedRect(QRectF(0, middle - thick / 2, handle_x, thick), thick / 2, thick / 2)
             if self.mark is not None:
-                x = self._position_of(self.mark, left, right)
+                x = self._position_of(self.mark)
                 painter.setPen(QPen(theme.colour("text"), 2))
                 painter.drawLine(QPointF(x, middle - theme.px(6)), QPointF(x, middle + theme.px(6)))
             painter.setPen(QPen(theme.colour("accent" if enabled else "control"), 2))
@@ -72,9 +104,23 @@ class Slider(QSlider):
                 painter.setBrush(Qt.BrushStyle.NoBrush)
                 painter.drawEllipse(QPointF(handle_x, middle), radius + 2, radius + 2)
 
-    def _position_of(self, value: int, left: float, right: float) -> float:
+    @property
+    def _ends(self) -> tuple[int, int]:
+        """Left and right end of the way of the handle's middle, in pixels."""
+        inset = theme.px(_RADIUS) + 2
+        return inset, max(self.width() - inset, inset + 1)
+
+    def _position_of(self, value: int) -> float:
+        """Return where the handle's middle is at a value, in pixels."""
+        left, right = self._ends
         span = max(self.maximum() - self.minimum(), 1)
         return left + (right - left) * (value - self.minimum()) / span
+
+    def _value_at(self, x: float) -> int:
+        """Return the value nearest to a place, in pixels."""
+        left, right = self._ends
+        share = min(max((x - left) / (right - left), 0.0), 1.0)
+        return self.minimum() + round(share * (self.maximum() - self.minimum()))
 
 
 class SliderField(QWidget):
