@@ -93,14 +93,17 @@ def test_code_is_copied_as_it_is_seen(pane: ChatPane, qapp: QApplication) -> Non
 def test_figures_are_broken_only_between_two_of_them(pane: ChatPane) -> None:
     answer = say(pane, "What?", "That.")
     answer.end_reply("96.2 t/s · 82 % of drafts accepted (mean 2.6) · stopped: end")
-    (footer,) = [each.text() for each in answer.findChildren(Label) if "96.2" in each.text()]
+    (rate,) = [each for each in answer.findChildren(Label) if each.text() == "96.2 t/s"]
+    assert rate.font().bold()
+    (footer,) = [each.text() for each in answer.findChildren(Label) if "82" in each.text()]
     assert [part.replace("\N{NO-BREAK SPACE}", " ") for part in footer.split(" ")] == [
-        "96.2 t/s ·",
         "82 % of drafts accepted (mean 2.6) ·",
         "stopped: end",
     ]
     answer.end_reply("The server ended, and nothing more comes.")
-    assert "The server ended, and nothing more comes." in [each.text() for each in answer.findChildren(Label)]
+    shown = [each.text() for each in answer.findChildren(Label) if not each.isHidden()]
+    assert "The server ended, and nothing more comes." in shown
+    assert "96.2 t/s" not in shown
 
 
 def test_thoughts_are_folded_with_their_length(pane: ChatPane) -> None:

@@ -7,7 +7,7 @@ from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
 from launcher.engine.server.state import ServerState
-from launcher.gui.chat.compare import ReplyPair
+from launcher.gui.chat.compare import ReplyPair, compare_rates
 from launcher.gui.chat.pane import ChatPane
 from launcher.gui.labels import Label
 from launcher.gui.window import Window
@@ -31,6 +31,10 @@ def test_two_samplings_are_compared_without_a_restart(window: Window, chat: Chat
     pair = compared(chat, qtbot, max_tokens="5")
     a, b = (answer.text for answer in pair.replies)
     assert len(b) < len(a)
+    rates = [answer._rate.text() for answer in pair.replies]
+    assert all(rate.endswith(" t/s") for rate in rates)
+    assert pair.result.isVisible()
+    assert all(rate in pair.result.text() for rate in rates), "both figures, and which was faster"
     assert window.controller.launch is launch
     assert [each["content"] for each in chat.messages] == ["What is a draft?", a]
     pair.buttons[1].click()
@@ -38,6 +42,20 @@ def test_two_samplings_are_compared_without_a_restart(window: Window, chat: Chat
     kept = in_file(chat, qtbot, lambda kept: kept.read_conversation(chat.conversation.id or ""))
     assert kept.messages[1].text == b
     assert kept.messages[1].settings["compared"] == {"max_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "sentence"),
+    [
+        (80.0, 100.0, "B was 25 % faster: 100.0 t/s, A 80.0 t/s."),
+        (150.0, 100.0, "A was 50 % faster: 150.0 t/s, B 100.0 t/s."),
+        (100.0, 101.0, "Both were about as fast: A 100.0 t/s, B 101.0 t/s."),
+        (None, 100.0, ""),
+        (0.0, 100.0, ""),
+    ],
+)
+def test_the_faster_reply_is_named_with_both_rates(a: float | None, b: float, sentence: str) -> None:
+    assert compare_rates(a, b) == sentence
 
 
 @pytest.mark.thorough

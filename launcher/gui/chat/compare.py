@@ -9,11 +9,12 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QFrame, QGridLayout, QHBoxLayout, QLineEdit, QSizePolicy, QVBoxLayout, QWidget
 
 from launcher.base.errors import BadOption, LauncherError
+from launcher.base.units import format_rate
 from launcher.gui import theme
 from launcher.gui.chat.reply import ReplyView
 from launcher.gui.chat.style import make_dense_button
 from launcher.gui.controller import Controller
-from launcher.gui.labels import Label
+from launcher.gui.labels import Label, set_tooltip
 from launcher.gui.translation import mark, render, tr
 from launcher.gui.widgets import Segmented
 from launcher.gui.widgets.blocks import make_caption
@@ -21,6 +22,7 @@ from launcher.gui.widgets.blocks import make_caption
 if TYPE_CHECKING:
     from launcher.engine.server.launch import Launch
     from launcher.models.server_settings import Value
+    from launcher.monitor.reply import Reply
 
 _DRAIN_S = 60.0
 """Seconds for which a restart lets running replies finish."""
@@ -45,6 +47,8 @@ _SERVER_SETTINGS = (
     ("kv", mark("KV cache"), mark("Such as q8_0 (--cache-type-k, --cache-type-v); needs a restart")),
     ("ubatch", mark("Batch"), mark("Prompt tokens per batch (--ubatch-size); needs a restart")),
 )
+_SAME_SPEED = 0.02
+"""Share by which the rates of two replies differ by chance, even with the same settings."""
 _INTEGER_VALUES = ("top_k", "max_tokens")
 
 
@@ -199,9 +203,20 @@ class ReplyPair(QWidget):
     def __init__(self, names: tuple[str, str], *, coloured: bool) -> None:
         super().__init__()
         self.replies = ReplyView(coloured=coloured), ReplyView(coloured=coloured)
-        self._box = QBoxLayout(QBoxLayout.Direction.TopToBottom, self)
-        self._box.setContentsMargins(0, 0, 0, 0)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(theme.px(theme.GAP))
+        self.result = Label()
+        """Which reply was written faster."""
+        self.result.setFont(theme.font(theme.BODY_PX, bold=True, tabular=True))
+        self.result.setWordWrap(True)
+        self.result.setTextInteractionFlags(theme.SELECTABLE)
+        set_tooltip(self.result, tr("From one reply each. The page Tune compares settings with several prompts"))
+        self.result.hide()
+        self._box = QBoxLayout(QBoxLayout.Direction.TopToBottom)
         self._box.setSpacing(theme.px(theme.GAP_L))
+        column.addLayout(self._box)
+        column.addWidget(self.result)
         self.note = Label()
         """Status before B replies, or why B cannot."""
         self.note.setObjectName("secondary")
@@ -239,6 +254,14 @@ class ReplyPair(QWidget):
         self.note.setText(text)
         self.note.setVisible(bool(text))
 
+    def show_result(self, a: "Reply | None", b: "Reply | None") -> None:
+        """Show which of two ended replies was written faster, if the server said how fast both were."""
+        if a is None or b is None or a.timings is None or b.timings is None:
+            return
+        text = compare_rates(a.timings.tokens_per_second, b.timings.tokens_per_second)
+        self.result.setText(text)
+        self.result.setVisible(bool(text))
+
     def offer_choice(self) -> None:
         """Let the user choose the reply with which the conversation continues. Until then it is A."""
         for button, reply_view in zip(self.buttons, self.replies, strict=True):
@@ -257,6 +280,19 @@ class ReplyPair(QWidget):
         direction = QBoxLayout.Direction.LeftToRight if beside else QBoxLayout.Direction.TopToBottom
         if self._box.direction() != direction:
             self._box.setDirection(direction)
+
+
+def compare_rates(a: float | None, b: float | None) -> str:
+    """Return a sentence on the rates of A and B in tokens per second; empty if one is unknown."""
+    if not a or not b:
+        return ""
+    figures = {"a": format_rate(a), "b": format_rate(b)}
+    if max(a, b) < min(a, b) * (1 + _SAME_SPEED):
+        return tr("Both were about as fast: A {a}, B {b}.", **figures)
+    percent = 100 * (max(a, b) / min(a, b) - 1)
+    if b > a:
+        return tr("B was {percent:.0f} % faster: {b}, A {a}.", percent=percent, **figures)
+    return tr("A was {percent:.0f} % faster: {a}, B {b}.", percent=percent, **figures)
 
 
 class _Stage(Enum):

@@ -1,5 +1,6 @@
 """Footer under a reply: its figures in the window's language."""
 
+import re
 from typing import TYPE_CHECKING
 
 from launcher.base.units import format_percent, format_rate
@@ -7,6 +8,10 @@ from launcher.gui.translation import tr
 
 if TYPE_CHECKING:
     from launcher.monitor.reply import Reply
+
+SEPARATOR = " · "
+"""What stands between two figures."""
+_RATE = re.compile(r"[\d.,]+ t/s")
 
 
 def format_footer(reply: "Reply") -> str:
@@ -23,4 +28,10 @@ def format_footer(reply: "Reply") -> str:
     if reply.finish_reason:
         reasons = {"stop": tr("end"), "length": tr("token limit"), "tool_calls": tr("tool call")}
         parts.append(tr("stopped: {why}", why=reasons.get(reply.finish_reason, reply.finish_reason)))
-    return " · ".join(parts)
+    return SEPARATOR.join(parts)
+
+
+def split_footer(footer: str) -> tuple[str, str]:
+    """Return the rate of a footer, and the rest. The rate is "" if the footer does not begin with one."""
+    first, _, rest = footer.partition(SEPARATOR)
+    return (first, rest) if _RATE.fullmatch(first) else ("", footer)

@@ -75,6 +75,7 @@ class SettingsComparison(QObject):
         self.pair = ReplyPair((tr("as it runs"), format_values(self._values)), coloured=coloured)
         self._restarts = ComparisonRestarts(controller, server_settings, self)
         self._reply_ids: list[str] = []
+        self._reply_of_a: Reply | None = None
         self._restarts.status_changed.connect(self.pair.show_b_status)
         self._restarts.ready.connect(self._send_to_b)
         self._restarts.failed.connect(self._end_with_error)
@@ -95,8 +96,10 @@ class SettingsComparison(QObject):
             self.pair.show_b_status(tr("B did not run because A was stopped."))
             self.finished.emit()
         elif is_a:
+            self._reply_of_a = reply
             self._restarts.switch_to_b()
         else:
+            self.pair.show_result(self._reply_of_a, reply)
             self._offer_choice()
             self._restarts.restore_a()
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QTimer, Signal, Slot
+from PySide6.QtCore import Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
@@ -15,6 +15,7 @@ from launcher.gui.chat.block_stream import BlockStream
 from launcher.gui.chat.body import Body
 from launcher.gui.chat.code import CopyButton
 from launcher.gui.chat.drafts import DraftLegend
+from launcher.gui.chat.footer import SEPARATOR, split_footer
 from launcher.gui.chat.steps import VerificationSteps
 from launcher.gui.chat.style import glyph_icon
 from launcher.gui.labels import Label
@@ -30,7 +31,7 @@ _MOST_PARTS = 500
 """Pieces of received text that are kept before they are joined into one."""
 _BESIDE_WIDTH = 620
 """Width in pixels from which the buttons are beside the figures."""
-_SEPARATOR, _NO_BREAK_SPACE = " · ", "\N{NO-BREAK SPACE}"
+_NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 SHOWN_CHARACTERS = 1_000_000
 """Characters that are shown. All of them are stored with the conversation."""
 
@@ -111,7 +112,7 @@ class ReasoningView(QWidget):
 
 def _keep_figures_whole(footer: str) -> str:
     """Return a line of figures that wraps only between two figures, after the dot."""
-    figures = footer.split(_SEPARATOR)
+    figures = footer.split(SEPARATOR)
     if len(figures) == 1:
         return footer
     return f"{_NO_BREAK_SPACE}· ".join(each.replace(" ", _NO_BREAK_SPACE) for each in figures)
@@ -145,6 +146,10 @@ class ReplyView(QWidget):
         self._footer = make_caption()
         self._footer.setTextInteractionFlags(theme.SELECTABLE)
         self._footer.hide()
+        self._rate = Label()
+        self._rate.setFont(theme.font(theme.CAPTION_PX, bold=True, tabular=True))
+        self._rate.setTextInteractionFlags(theme.SELECTABLE)
+        self._rate.hide()
         self._continue_timer = QTimer(self)
         self._continue_timer.setSingleShot(True)
         self._continue_timer.timeout.connect(self._show_more)
@@ -161,7 +166,11 @@ class ReplyView(QWidget):
         self._legend: DraftLegend | None = None
         self._foot = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         self._foot.setSpacing(theme.px(theme.GAP_S))
-        self._foot.addWidget(self._footer, 1)
+        figures = QHBoxLayout()
+        figures.setSpacing(theme.px(theme.GAP))
+        figures.addWidget(self._rate, 0, Qt.AlignmentFlag.AlignTop)
+        figures.addWidget(self._footer, 1, Qt.AlignmentFlag.AlignTop)
+        self._foot.addLayout(figures, 1)
         self._foot.addWidget(self._actions)
         layout.addLayout(self._foot)
 
@@ -249,8 +258,10 @@ class ReplyView(QWidget):
 
     def end_reply(self, footer: str) -> None:
         """Mark the reply as ended, and show a footer: its figures, or why it ended."""
-        self._footer.setText(_keep_figures_whole(footer))
-        self._footer.setVisible(bool(footer))
+        rate, rest = split_footer(footer)
+        for label, text in ((self._rate, rate), (self._footer, _keep_figures_whole(rest))):
+            label.setText(text)
+            label.setVisible(bool(text))
         self._actions.show()
         self.copy_button.setVisible(bool(self.text))
         self._ended = True
