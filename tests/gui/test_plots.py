@@ -219,6 +219,12 @@ def test_the_limit_and_the_rate_without_mtp_are_drawn_as_lines(panel: PlotPanel)
     assert "Nobody tells the bandwidth." in panel.rows["rate"].read_out.caption.toolTip()
 
 
+@pytest.mark.parametrize(("seconds", "span"), [(40, "40 s"), (130, "2 min"), (400, "5 min")])
+def test_the_mean_rate_says_over_which_time_it_was_taken(panel: PlotPanel, seconds: float, span: str) -> None:
+    fill(panel, seconds)
+    assert panel.rows["rate"].aside.startswith(f"mean of {span} 200.0")
+
+
 def test_another_server_starts_without_earlier_figures(
     panel: PlotPanel, controller: Controller, launch: Launch
 ) -> None:
@@ -237,7 +243,7 @@ def test_another_server_starts_without_earlier_figures(
     panel.add_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=39.0, engine_vram_mib=2_048.0)])
     drawn(panel)
     assert spoken_value(rate) == "Tokens per second: 39.0 t/s"
-    assert rate.aside == "mean of 5 min 39.0\n60 % of the limit"
+    assert rate.aside == "mean of 1 s 39.0\n60 % of the limit"
     assert spoken_value(panel.rows["temperature"]) == "Temperature: 71 °C"  # of the machine, whatever it serves
     assert spoken_value(panel.rows["vram"]) == "VRAM, this server: 2.0 GiB"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from launcher.gui.duration import format_duration
 from launcher.gui.translation import ntr, render, tr
 from launcher.machine.gpu import Reading
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from launcher.monitor.monitor import MonitorSnapshot
 
 MEAN_S = 300.0
+"""Longest time over which the mean rate is taken, in seconds."""
 _MIB_PER_GIB = 1_024
 Aside = tuple[str, str]
 """Up to three lines separated by newlines, and the tooltip."""
@@ -36,14 +38,18 @@ class PlotState:
 
 
 def rate_aside(state: PlotState) -> Aside:
-    """Return the five-minute mean and its share of the limit.
+    """Return the mean rate of the last five minutes, or of the time since the first reply, and its share of the limit.
 
     The limit belongs to the running server, so only its samples count for the mean.
     """
     samples, limit, note, server_start_s = state.samples, state.limit, state.note, state.server_start_s
     from_s, newest_s = max(samples.newest_s - MEAN_S, server_start_s), samples.newest_s
     mean = samples.mean("tokens_per_second", from_s, newest_s) if from_s <= newest_s else None
-    lines = [] if mean is None else [tr("mean of 5 min {rate:,.1f}", rate=mean)]
+    lines = []
+    if mean is not None:
+        first_s = samples.first_known_time("tokens_per_second", from_s, newest_s)
+        span = _format_span(newest_s - (from_s if first_s is None else first_s))
+        lines.append(tr("mean of {span} {rate:,.1f}", span=span, rate=mean))
     tips = [render(note)] if note else []
     if limit is not None and limit.value:
         if mean is not None:
@@ -58,6 +64,11 @@ def rate_aside(state: PlotState) -> Aside:
         lines.append(tr("limit not known"))
         tips.append(render(limit.absent or ""))
     return "\n".join(lines), "\n".join(tips)
+
+
+def _format_span(seconds: float) -> str:
+    """Return a time span in whole seconds, or minutes where it has more than one: the text changes seldom then."""
+    return format_duration(max(seconds, 1) if seconds < 60 else 60 * round(seconds / 60))
 
 
 def drafts_aside(state: PlotState) -> Aside | None:

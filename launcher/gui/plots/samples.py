@@ -114,6 +114,13 @@ class Samples:
         known = values[~np.isnan(values)]
         return float(known.mean(dtype=np.float64)) if len(known) else None
 
+    def first_known_time(self, name: str, from_s: float, to_s: float) -> float | None:
+        """Return the time of the first known value in a time span, or None."""
+        part = self.slice_between(from_s, to_s)
+        times = self._times[part]
+        known = times[(times >= from_s) & (times <= to_s) & ~np.isnan(self.values(name, part))]
+        return float(known[0]) if len(known) else None
+
     def highest(self, name: str) -> float | None:
         """Return the highest value so far, or None."""
         return self._highest.get(name)
