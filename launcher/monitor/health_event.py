@@ -126,7 +126,8 @@ class Moment:
     `readings` are means since the last check. `generating` is whether tokens were generated since then, `waiting` the
     number of requests that wait for a slot; both are None if unknown. `finished` are the replies that ended since then,
     `prompts` what each of these requests read again, None for one that read nothing twice. `others_percent` is the
-    processor share of other programs since the last check.
+    processor share of other programs since the last check, `busy_programs` the names of the one or two busiest if they
+    use much.
     """
 
     time_s: float
@@ -138,6 +139,7 @@ class Moment:
     prompts: tuple[Reread | None, ...] = ()
     on_battery: bool | None = None
     others_percent: float | None = None
+    busy_programs: tuple[str, ...] = ()
 
     def value(self, name: str) -> float | None:
         """Return a reading's value, or None if unknown."""

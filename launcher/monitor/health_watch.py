@@ -1,5 +1,6 @@
 """Collects the health detectors' input: from the monitor's samples, our own replies and the server's counters."""
 
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +13,7 @@ from launcher.engine.builds.build import BUILT_IN, EngineBuild
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.reread import Reread
+from launcher.machine.busy_programs import BusyPrograms
 from launcher.machine.gpu import READINGS, GpuActivity, Reading
 from launcher.machine.gpus import GpuSensors, GpuSnapshot
 from launcher.machine.host_load import OtherProgramsLoad
@@ -23,6 +25,7 @@ from launcher.monitor.health import Health
 from launcher.monitor.health_event import Finding, FinishedReply, HealthEvent, Moment, ServerSetup
 from launcher.monitor.host_memory import EngineCaches, read_host_memory
 from launcher.monitor.meter import ReplyMeter
+from launcher.monitor.processor import BUSY_PERCENT
 from launcher.monitor.series import Series
 from launcher.monitor.traffic import Counters
 
@@ -184,6 +187,7 @@ class CheckInput:
     on_battery: bool | None
     setup: ServerSetup | None
     host_memory: Mapping[str, Reading] = field(default_factory=dict)
+    busy_programs: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -213,6 +217,7 @@ class HealthWatch:
         """Readings of GPU memory by program, at the last check."""
         self._listener = listener
         self._others = OtherProgramsLoad()
+        self._busy_programs = BusyPrograms()
         self._engine_pid: int | None = None
         self._caches = EngineCaches()
         self._log_lines_read = 0
@@ -260,7 +265,20 @@ class HealthWatch:
         host_memory = read_host_memory(engine_pid, self.root) | self._caches.make_readings(slots)
         power_limited = "power limit" in (snapshot.activity.throttled_by or ())
         on_battery = read_on_battery()[0] if power_limited else None
-        return CheckInput(snapshot, self._others.read_percent(engine_pid), on_battery, setup, host_memory)
+        others_percent = self._others.read_percent(engine_pid)
+        busy_programs = self._list_busy_programs(others_percent, engine_pid)
+        return CheckInput(snapshot, others_percent, on_battery, setup, host_memory, busy_programs)
+
+    def _list_busy_programs(self, others_percent: float | None, engine_pid: int) -> tuple[str, ...]:
+        """Return the busiest other programs while they take the processor from an engine that needs it.
+
+        All processes are read for that, which is not worth its time otherwise.
+        """
+        needs_processor = self.health is not None and self.health.setup.on_gpu is False
+        if not needs_processor or others_percent is None or others_percent < BUSY_PERCENT:
+            self._busy_programs.forget()
+            return ()
+        return self._busy_programs.list_busiest({engine_pid, os.getpid()})
 
     def _count_waiting(self, held_requests: int) -> int | None:
         """Return how many requests wait for a slot; None if the engine does not count those in it."""
@@ -299,6 +317,7 @@ class HealthWatch:
             finished=tuple(self._add_others_share(began_s, reply) for began_s, reply in self._finished),
             on_battery=machine.on_battery,
             others_percent=machine.others_percent,
+            busy_programs=machine.busy_programs,
             prompts=tuple(self._prompts),
         )
         self._finished.clear()

@@ -12,7 +12,7 @@ from launcher.monitor.health_event import (
     ServerSetup,
 )
 
-_BUSY_PERCENT, _FREE_PERCENT = 50.0, 25.0
+BUSY_PERCENT, _FREE_PERCENT = 50.0, 25.0
 """Shares of the processor used by other programs from which the finding is raised, and up to which it is cleared."""
 _LASTING_S = 10.0
 """Seconds for which they must use so much while tokens are generated: a short burst is ordinary."""
@@ -36,7 +36,7 @@ class BusyProcessorDetector:
         self._checked_s, others = moment.time_s, moment.others_percent
         if not self._needs_processor or others is None:
             return None
-        if others < _BUSY_PERCENT or not moment.generating:
+        if others < BUSY_PERCENT or not moment.generating:
             self._busy_since_s = None
             return False if others <= _FREE_PERCENT else None
         if self._busy_since_s is None or slept:
@@ -44,14 +44,18 @@ class BusyProcessorDetector:
         busy_s = moment.time_s - self._busy_since_s
         if busy_s < _LASTING_S:
             return None
+        busiest, second = (*moment.busy_programs, None, None)[:2]
+        programs = {"programs": ", ".join(moment.busy_programs)} if moment.busy_programs else {}
         return Finding(
             FindingCode.PROCESSOR_BUSY,
             message(
                 "Replies are slower because other programs use {others:.0f} % of the processor, on which this model"
-                " runs.",
+                " runs[; the busiest is {busiest}][, then {second}].",
                 others=others,
+                busiest=busiest,
+                second=second,
             ),
-            {"others_percent": others, "busy_s": busy_s},
+            {"others_percent": others, "busy_s": busy_s, **programs},
             Action(ActionKind.FREE_PROCESSOR, message("Close programs that use much of the processor")),
             FindingLevel.INFORMATION,
         )

@@ -29,6 +29,21 @@ def test_it_is_raised_after_ten_seconds_and_cleared_when_they_end() -> None:
     assert finding.action.kind is ActionKind.FREE_PROCESSOR
 
 
+@pytest.mark.parametrize(
+    ("programs", "named"),
+    [
+        ((), "runs."),
+        (("ffmpeg",), "runs; the busiest is ffmpeg."),
+        (("ffmpeg", "chrome"), "runs; the busiest is ffmpeg, then chrome."),
+    ],
+)
+def test_the_busiest_programs_are_named(programs: tuple[str, ...], named: str) -> None:
+    moments = looks(10, 0.0, others_percent=78.0, generating=True, busy_programs=programs)
+    (event,) = run(Health(ON_PROCESSOR), moments)
+    assert event.finding.sentence.endswith(named)
+    assert event.finding.evidence.get("programs") == (", ".join(programs) or None)
+
+
 def test_a_burst_is_no_finding() -> None:
     bursts = [look for start in range(0, 200, 20) for look in busy(4, start) + busy(6, start + 8, others=5.0)]
     assert run(Health(ON_PROCESSOR), bursts) == []
