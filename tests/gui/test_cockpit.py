@@ -14,7 +14,9 @@ from pytestqt.qtbot import QtBot
 
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import EngineFailed
+from launcher.conversations.store import Conversations
 from launcher.engine.demo import unpack_demo_model
+from launcher.engine.server.last_start import save_last_model
 from launcher.engine.server.state import ServerState
 from launcher.gui.cockpit.page import CockpitPage
 from launcher.gui.cockpit.panes import HidePaneButton
@@ -398,6 +400,21 @@ def test_each_layout_has_its_panes_and_remembers_what_was_changed(
     assert visible_panes(page) == {"chats", "plots", "chat", "live"}, "there is room for the plots, too"
 
 
+@pytest.mark.parametrize("by_key", [False, True])
+def test_the_layout_chat_puts_the_focus_into_the_prompt(
+    page: CockpitPage, qtbot: QtBot, demo: Window, by_key: bool
+) -> None:
+    demo.activateWindow()
+    qtbot.waitUntil(demo.isActiveWindow)
+    page.switches.button("watch").setFocus()
+    assert not page.chat.prompt.hasFocus()
+    if by_key:
+        qtbot.keyClick(demo, "3", Qt.KeyboardModifier.AltModifier)
+    else:
+        qtbot.mouseClick(page.switches.button("chat"), Qt.MouseButton.LeftButton)
+    assert page.chat.prompt.hasFocus()
+
+
 def test_an_unfinished_page_takes_any_size(window: Window, qtbot: QtBot) -> None:
     page = CockpitPage(window.controller)
     page.setParent(window)
@@ -435,6 +452,18 @@ def test_requests_of_all_clients_are_listed_as_they_go_on(page: CockpitPage, qtb
     assert cells["Reused"].share == record["reused_tokens"] / record["prompt_tokens"]
     assert float(shown_cells["Tokens/s"].replace(",", "")) == pytest.approx(record["tokens_per_second"], abs=0.06)
     table.selectRow(0)
+    assert table.height() >= table.row_height * 5, "four rows and the head"
+    demo.resize(1000, 640)
+    assert not table.isVisible()
+    assert page.requests.isVisible(), "the summary stays"
+    assert page.plots.height() > 350, "which gets all the rest"
+    qtbot.mouseClick(page.requests.all_button, Qt.MouseButton.LeftButton)
+    assert table.isVisible()
+    assert table.height() >= table.row_height * 10
+    assert not page.plots.isVisible()
+    qtbot.mouseClick(page.requests.all_button, Qt.MouseButton.LeftButton)
+    assert page.plots.isVisible()
+    demo.resize(1440, 900)
     texts = [label.full_text for label in page.requests.findChildren(ElidedLabel) if label.isVisible()]
     assert any(f"{record['reply_tokens']} tokens written" in text for text in texts)
 
@@ -457,6 +486,47 @@ def test_a_value_that_is_not_known_yet_is_a_dash(window: Window) -> None:
     page = window.page("cockpit")
     for field in page.controls.sampling.fields.values():
         assert UNKNOWN in {label.text() for label in field.findChildren(Label)}
+
+
+def test_without_a_server_the_welcome_is_alone_until_a_saved_chat_is_opened(window: Window, qtbot: QtBot) -> None:
+    page: CockpitPage = window.page("cockpit")
+    window.resize(1440, 900)
+    for layout in ("watch", "adjust", "chat"):
+        page.panes.choose_layout(layout)
+        assert visible_panes(page) == {"plots"}
+        assert page.welcome.isVisible()
+        assert not page.requests.isVisible()
+    page.chat.store.enqueue_change(_save_chat)
+    page.on_shown()
+    qtbot.waitUntil(lambda: visible_panes(page) == {"chats", "plots"})
+    page.chat.open_conversation("saved")
+    qtbot.waitUntil(lambda: visible_panes(page) == {"chats", "chat"})
+    assert not page.welcome.isVisible()
+    page.chat.start_conversation()
+    assert visible_panes(page) == {"chats", "plots"}
+
+
+def _save_chat(conversations: Conversations) -> None:
+    conversations.create_conversation("Drafts", id="saved")
+    conversations.add_question("saved", None, "What is a draft?")
+
+
+def test_the_last_model_is_offered_before_the_demo(window: Window, qtbot: QtBot, wait_for: Wait) -> None:
+    page: CockpitPage = window.page("cockpit")
+    assert [each.text() for each in page.welcome.buttons] == ["Start the demo", "Open a model ..."]
+    model = unpack_demo_model()
+    save_last_model(str(model.with_name("gone.gguf")))
+    page.welcome.request_last_model()
+    save_last_model(str(model))
+    page.welcome.request_last_model()
+    qtbot.waitUntil(lambda: len(page.welcome.buttons) == 3)
+    first, demo, _open = page.welcome.buttons
+    assert (first.text(), demo.text()) == (f"Start {model.stem}", "Start the demo")
+    assert first.objectName() == "primary"
+    assert model.stem in page.welcome.text.text()
+    qtbot.mouseClick(first, Qt.MouseButton.LeftButton)
+    wait_for(ServerState.READY)
+    assert window.controller.served_name == str(model)
 
 
 def test_without_a_server_there_is_nothing_to_change(window: Window) -> None:

@@ -6,6 +6,7 @@ from pytestqt.qtbot import QtBot
 from launcher.gui.chat.usage import ContextUse
 from launcher.gui.cockpit.live import LiveColumn, format_tokens
 from launcher.gui.cockpit.page import CockpitPage
+from launcher.gui.labels import UNKNOWN
 from launcher.gui.window import Window
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -43,7 +44,9 @@ def test_it_has_the_values_of_now_and_of_the_open_chat(live: LiveColumn, demo: W
     qtbot.waitUntil(lambda: texts(live)["context"] == f"{tokens} of 8K")
     figures = {each.plot.name: each for each in live.figures}
     assert [name for name, each in figures.items() if each.isVisible()] == ["rate", "acceptance", "host"]
-    assert float(figures["rate"].read_out.value.text().replace(",", "")) > 0
+    rate = figures["rate"].read_out.value
+    qtbot.waitUntil(lambda: rate.text() != UNKNOWN)  # the reply can end before the first sample of it
+    assert float(rate.text().replace(",", "")) > 0
     assert figures["acceptance"].read_out.caption.text().split("\n")[-1].startswith("1st ")
     assert figures["host"].read_out.aside.endswith(" free")
     assert figures["rate"].line.find_points()

@@ -80,6 +80,34 @@ def test_columns_are_hidden_and_shown_by_width(qtbot: QtBot, window: Window) -> 
     assert shown() == "ABC"
 
 
+def test_a_table_measures_the_rows_in_view_and_keeps_the_widest(qtbot: QtBot) -> None:
+    measured: list[str] = []
+
+    def make_cell(row: str) -> Cell:
+        measured.append(row)
+        return Cell(row)
+
+    table = RowTable("Things")
+    qtbot.addWidget(table)
+    rows = TableRows[str]([Column("A", "", make_cell), Column("B", "", lambda _row: Cell("b"))], table)
+    table.setModel(rows)
+    table.measure_visible_rows()
+    table.horizontalHeader().setSectionResizeMode(1, QHeaderView.ResizeMode.Stretch)
+    table.resize(600, 6 * table.row_height)
+    table.show()
+    rows.show_rows([f"row {number}" for number in range(199)] + ["a last row that is wider than all others"])
+    table.show_columns()
+    assert len(set(measured)) <= 8, "not all 200"
+    narrow = table.columnWidth(0)
+    table.scrollToBottom()
+    wide = table.columnWidth(0)
+    assert wide > 2 * narrow
+    table.scrollToTop()
+    rows.show_rows([f"row {number}" for number in range(200)])
+    table.show_columns()
+    assert table.columnWidth(0) == wide, "it does not jump"
+
+
 def _scrolled_sideways(window: Window) -> list[str]:
     return [
         f"{type(area.parent()).__name__}: {area.horizontalScrollBar().maximum()} px"

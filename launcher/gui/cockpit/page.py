@@ -29,13 +29,13 @@ from launcher.gui.cockpit.live import LiveColumn
 from launcher.gui.cockpit.panes import HidePaneButton, PaneLayout, PaneSplitter, PaneTab
 from launcher.gui.cockpit.requests import RequestStrip
 from launcher.gui.cockpit.state import SettingsState
+from launcher.gui.cockpit.welcome import Welcome
 from launcher.gui.controller import Controller
 from launcher.gui.labels import ElidedLabel, Label, display_path, set_tooltip
 from launcher.gui.plots.panel import KeptPlots, PlotPanel
-from launcher.gui.service import DEMO
 from launcher.gui.translation import mark, render, tr
 from launcher.gui.viewmodel import View, is_away, state_name
-from launcher.gui.widgets import Badge, Banner, Card, EmptyState, MemoryBar, PageHead, ReadAge, Segmented
+from launcher.gui.widgets import Badge, Banner, Card, MemoryBar, PageHead, ReadAge, Segmented
 from launcher.gui.widgets.blocks import make_button, make_caption
 
 if TYPE_CHECKING:
@@ -460,8 +460,12 @@ _PANE_LAYOUTS = {
         "chat", {"chats": 208, "live": 184, "plots": 760}, enough=540, roomy={"plots": 700}, tabs=("live",)
     ),
 }
-_LEAST_PLOTS_HEIGHT, _REQUESTS_HEIGHT, _REQUESTS_FROM_HEIGHT = 300, 190, 700
-"""In pixels: least height of the plots, first height of the requests, page height from which requests are shown."""
+_LEAST_PLOTS_HEIGHT, _TABLE_FROM_HEIGHT, _LINE_FROM_HEIGHT = 300, 700, 440
+"""In pixels: least height of the plots, page height from which requests are shown below them, and from which their
+summary is."""
+_REQUESTS_SHARE, _LEAST_REQUESTS, _MOST_REQUESTS = 0.29, 190, 460
+"""Share of the page's height that the requests get until the user moves the line above them, and its limits in pixels:
+from three rows to ten."""
 _NARROW_WIDTH, _LOW_HEIGHT, _TITLE_WIDTH, _TABS_FROM_WIDTH = 360, 560, 260, 480
 """In pixels: page width below which the margins shrink; page height below which legend and subtitle may be left out;
 width that title and subtitle need beside the buttons; page width from which hidden panes have tabs."""
@@ -485,6 +489,10 @@ class CockpitPage(QWidget):
         self._kept = kept
         self._hides_subtitle = False
         """Whether there is no room for a subtitle."""
+        self._shares_height = True
+        """Whether the page, not the user, chooses the heights of plots and requests."""
+        self._has_stored_chats = False
+        """Whether chats were saved in earlier windows."""
         self._is_complete = False
         self._steps = self._build()
         self.build_next_part()
@@ -509,7 +517,7 @@ class CockpitPage(QWidget):
         self.notices, self.copy_panel = NoticeArea(controller), CopyPanel(controller)
         self.copy_panel.copied.connect(self.notices.show_done)
         self.plots.exported.connect(self.notices.show_exported)
-        self.welcome = self._make_welcome()
+        self.welcome = Welcome(controller)
         self._middle = QStackedWidget()
         self._middle.addWidget(self.welcome)
         self._middle.addWidget(self._make_middle_pane())
@@ -537,6 +545,7 @@ class CockpitPage(QWidget):
         controller.view_changed.connect(self.show_view)
         controller.launched.connect(self._show_launch)
         controller.chat_requested.connect(self._show_chat)
+        self.chat.use_changed.connect(self._show_panes)
         self.panes.fitted.connect(self._show_layout)
         self.state.sampling_changed.connect(self._show_thinking)
         self._is_complete = True
@@ -552,6 +561,9 @@ class CockpitPage(QWidget):
         """Read the machine's memory and draw the plots, now that the page is visible."""
         self.state.refresh_memory()
         self.plots.schedule_drawing()
+        if self._controller.view.offers_demo:
+            self.welcome.request_last_model()
+            self.chat.store.enqueue(lambda conversations: bool(conversations.list_all()), self._show_stored_chats)
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
         """Fit the page to its size, once all its parts are there."""
@@ -594,10 +606,23 @@ class CockpitPage(QWidget):
         self._restart_button.setEnabled(self._controller.launch is not None and view.can_stop)
         self._copy_as_button.setEnabled(bool(view.address))
         self._middle.setCurrentIndex(0 if view.offers_demo else 1)
-        if view.offers_demo:
-            self.panes.set_state({"sliders", "live"}, ["plots"])
-        else:
+        self._show_panes()
+
+    @Slot()
+    def _show_panes(self) -> None:
+        """Show the welcome alone before the first start, or the saved chat that the user opened instead."""
+        if not self._controller.view.offers_demo:
             self.panes.set_state(set(), [])
+        elif self.chat.column.turns:
+            self.panes.set_state({"sliders", "live", "plots"}, ["chat"])
+        else:
+            hidden = {"sliders", "live", "chat"} | (set() if self._has_stored_chats else {"chats"})
+            self.panes.set_state(hidden, ["plots"])
+
+    def _show_stored_chats(self, has_some: bool) -> None:
+        """Show the saved chats beside the welcome if there are any."""
+        self._has_stored_chats = has_some
+        self._show_panes()
 
     @Slot(object)
     def _show_launch(self, launch: object) -> None:
@@ -627,13 +652,23 @@ class CockpitPage(QWidget):
             self.panes.choose_layout("chat")
         self.chat.prompt.setFocus()
 
+    @Slot(object)
+    def _choose_layout(self, name: object) -> None:
+        """Show a layout. That of the chat is chosen to write: its prompt gets the focus."""
+        self.panes.choose_layout(str(name))
+        if name == "chat" and self.panes.is_shown("chat"):
+            self.chat.prompt.setFocus()
+
     @Slot()
     def _show_layout(self) -> None:
-        """Show what belongs to the layout: the memory beside the sliders that change it."""
+        """Show what belongs to the layout: the memory beside the sliders that change it, requests below the plots."""
         self.switches.set_value(self.panes.layout_name)
         self.memory.setVisible(self.panes.layout_name == "adjust")
-        has_room = self.height() >= theme.px(_REQUESTS_FROM_HEIGHT)
-        self.requests.setVisible(self.panes.layout_name == "watch" and has_room)
+        watches = self.panes.layout_name == "watch"
+        self.requests.setVisible(watches and self.height() >= theme.px(_LINE_FROM_HEIGHT))
+        self.requests.set_has_room(self.height() >= theme.px(_TABLE_FROM_HEIGHT))
+        self.plots.setVisible(not (self.requests.shows_all and self.requests.isVisibleTo(self._plots_and_requests)))
+        self._share_height()
         self.chat.show_column(self.panes.is_shown("chats"))
         self._hide_chat_button.setVisible(self.panes.layout_name != "chat")
 
@@ -662,11 +697,11 @@ class CockpitPage(QWidget):
         self.head = PageHead(tr("Cockpit"), beside=True)
         names = {"watch": tr("Watch"), "adjust": tr("Adjust"), "chat": tr("Chat")}
         self.switches = Segmented(tr("Layout"), list(names.items()), self.panes.layout_name)
-        self.switches.changed.connect(self.panes.choose_layout)
+        self.switches.changed.connect(self._choose_layout)
         tips = (tr("The plots have the room"), tr("Settings, memory and plots"), tr("The chat has the room"))
         for at, (name, tip) in enumerate(zip(names, tips, strict=True), 1):
             set_tooltip(self.switches.button(name), f"{tip} (Alt+{at})")
-            QShortcut(f"Alt+{at}", self, partial(self.panes.choose_layout, name))
+            QShortcut(f"Alt+{at}", self, partial(self._choose_layout, name))
         self._switches_holder = QWidget()
         self._switches_row = QHBoxLayout(self._switches_holder)
         self._switches_row.setContentsMargins(0, 0, 0, 0)
@@ -691,6 +726,20 @@ class CockpitPage(QWidget):
     def _restart_now(self) -> None:
         self.state.restart_server({}, self.controls.changes.drain_s)
 
+    @Slot()
+    def _keep_heights(self) -> None:
+        """Leave the heights of plots and requests to the user from now on."""
+        self._shares_height = False
+
+    def _share_height(self) -> None:
+        """Give the requests their share of the height."""
+        if self._shares_height:
+            wanted = round(self.height() * _REQUESTS_SHARE)
+            height = min(
+                max(wanted, theme.px(_LEAST_REQUESTS)), theme.px(_MOST_REQUESTS), self.requests.maximumHeight()
+            )
+            self._plots_and_requests.setSizes([max(self._plots_and_requests.height() - height, 1), height])
+
     def _make_middle_pane(self) -> QWidget:
         column = QVBoxLayout()
         column.setContentsMargins(0, 0, 0, 0)
@@ -706,22 +755,11 @@ class CockpitPage(QWidget):
         self._plots_and_requests.addWidget(self.plots)
         self._plots_and_requests.addWidget(self.requests)
         self._plots_and_requests.setStretchFactor(0, 1)
-        self._plots_and_requests.setSizes([1_000, theme.px(_REQUESTS_HEIGHT)])
+        self._plots_and_requests.splitterMoved.connect(self._keep_heights)
+        self.requests.room_changed.connect(self._show_layout)
         column.addWidget(self._plots_and_requests, 1)
         column.addWidget(self.note)
         column.addWidget(self.memory)
         pane = QWidget()
         pane.setLayout(column)
         return pane
-
-    def _make_welcome(self) -> EmptyState:
-        text = tr(
-            "The demo runs a real llama.cpp server with MTP and a built-in 9 MB model. It needs no GPU and "
-            "no network.\n\nIt shows each step, not a speed-up, and the model can only talk about this program."
-        )
-        controller = self._controller
-        buttons = (
-            (tr("Start the demo"), lambda: controller.start(DEMO)),
-            (tr("Open a model ..."), controller.choose_file),
-        )
-        return EmptyState(tr("No model yet"), text, buttons)

@@ -13,9 +13,9 @@ from launcher.base.errors import LauncherError
 from launcher.base.text import one_line
 from launcher.engine.server.reread import Reread
 from launcher.gui import theme
-from launcher.gui.chat.style import glyph_icon
+from launcher.gui.chat.style import glyph_icon, make_dense_button
 from launcher.gui.controller import Controller
-from launcher.gui.labels import UNKNOWN, ElidedLabel
+from launcher.gui.labels import UNKNOWN, ElidedLabel, set_tooltip
 from launcher.gui.service import CHAT_PURPOSE
 from launcher.gui.translation import mark, ntr, render, tr
 from launcher.gui.widgets import Card
@@ -30,6 +30,10 @@ _MOST_KEPT = 200
 _TILE, _GLYPH, _BAR_WIDTH, _BAR_HEIGHT = QSize(24, 22), 14, 44, 6
 """In pixels: size of a client's tile, of a state's glyph, and of the bar of the reused share."""
 _MAX_NAME = 40
+_UPDATE_MS = 100
+"""Least time between two updates: requests of several clients change more often than anybody reads."""
+_ANY_HEIGHT = 16_777_215
+"""QWIDGETSIZE_MAX of Qt, which PySide does not have."""
 _RETRY_MS = 2_000
 _ENDS: Mapping[str, str] = {
     "complete": mark("ended"),
@@ -185,18 +189,32 @@ def _paint_tile(letters: str) -> QIcon:
 
 
 class RequestStrip(Card):
-    """Table of the requests, and a line of details on the chosen one."""
+    """A summary of the requests, their table, and a line of details on the chosen one.
+
+    Where there is no room for the table, it is shown only in place of the plots.
+    """
+
+    room_changed = Signal()
+    """The user wants the table in place of the plots, or the plots again: see `shows_all`."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__(tr("Requests"))
         self.feed = RequestFeed(controller, self)
+        self._has_room = True
+        self._show_timer = QTimer(self, singleShot=True, interval=_UPDATE_MS)
+        self._show_timer.timeout.connect(self.show_records)
         self._summary = ElidedLabel()
         self._summary.setObjectName("secondary")
         self._summary.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         self.head.insertWidget(1, self._summary, 100)
+        self.all_button = make_dense_button("", "")
+        self.all_button.setCheckable(True)
+        self.all_button.toggled.connect(self._handle_toggle)
+        self.head.addWidget(self.all_button)
         columns = _request_columns()
         self.rows: TableRows[Record] = TableRows(columns, self)
         self.table = RowTable(tr("Requests"))
+        self.table.measure_visible_rows()
         self.table.setModel(self.rows)
         self.table.setItemDelegate(_RequestDelegate(self.rows, self.table))
         head = self.table.horizontalHeader()
@@ -214,8 +232,47 @@ class RequestStrip(Card):
         self.add_aligned(self.table, self.table.text_inset)
         self.body.addWidget(self._details)
         self._details.setContentsMargins(self.table.text_inset, 0, 0, 0)
-        self.feed.changed.connect(self.show_records)
+        self.feed.changed.connect(self._show_soon)
+        self._show_button()
         self.show_records()
+
+    @property
+    def shows_all(self) -> bool:
+        """Whether the user wants the requests in place of the plots."""
+        return self.all_button.isChecked()
+
+    def set_has_room(self, has_room: bool) -> None:
+        """Show the table, or if there is no room for it beside the plots, the summary alone."""
+        self._has_room = has_room
+        self._show_table()
+
+    @Slot(bool)
+    def _handle_toggle(self, _shows_all: bool) -> None:
+        self._show_button()
+        self._show_table()
+        self.room_changed.emit()
+        if self.table.isVisible():
+            self.table.setFocus()
+
+    def _show_button(self) -> None:
+        shows_all = self.shows_all
+        self.all_button.setText(tr("Show the plots") if shows_all else tr("Show all"))
+        set_tooltip(self.all_button, "" if shows_all else tr("Show the requests in place of the plots"))
+
+    def _show_table(self) -> None:
+        """Show the table where it has room. The summary alone takes no more height than it needs."""
+        shown = self._has_room or self.shows_all
+        was_shown = not self.table.isHidden()
+        self.table.setVisible(shown)
+        self._details.setVisible(False)
+        self.setMaximumHeight(_ANY_HEIGHT if shown else self.sizeHint().height())
+        if shown and not was_shown:
+            self.show_records()
+
+    @Slot()
+    def _show_soon(self) -> None:
+        if not self._show_timer.isActive():
+            self._show_timer.start()
 
     @Slot()
     def show_records(self) -> None:
@@ -223,7 +280,7 @@ class RequestStrip(Card):
         records = self.feed.records
         chosen = self._chosen_id()
         self._summary.setText(_summarize_requests(records) if records else tr("No request yet."))
-        if not self.isVisible():
+        if not self.table.isVisible():
             return
         self.rows.show_rows(records)
         self.table.show_columns()
@@ -245,7 +302,7 @@ class RequestStrip(Card):
         """Show the details of the chosen request that have no column."""
         chosen = self._chosen_id()
         record = next((each for each in self.feed.records if each["id"] == chosen), None)
-        self._details.setVisible(record is not None)
+        self._details.setVisible(record is not None and not self.table.isHidden())
         if record is not None:
             self._details.setText(_describe_request(record))
 

@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QBoxLayout, QFrame, QHBoxLayout, QPushButton, QVBo
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
+from launcher.gui.widgets.flow import FlowLayout, clear_layout
 
 ButtonAction = tuple[str, Callable[[], object]]
 """A button's text and what a click calls."""
@@ -111,23 +112,19 @@ class EmptyState(QWidget):
 
     def __init__(self, title: str, text: str, buttons: Sequence[ButtonAction] = ()) -> None:
         super().__init__()
-        heading, explanation = Label(title), Label(text)
+        heading, self.text = Label(title), Label()
         heading.setFont(theme.font(theme.TITLE_PX, bold=True))
         heading.setWordWrap(True)
-        explanation.setWordWrap(True)
-        explanation.setObjectName("secondary")
+        self.text.setWordWrap(True)
+        self.text.setObjectName("secondary")
+        self.buttons: list[QPushButton] = []
         column = QVBoxLayout()
         column.setSpacing(theme.px(theme.GAP_L))
         column.addStretch(2)
         column.addWidget(heading)
-        column.addWidget(explanation)
-        row = QHBoxLayout()
-        row.setSpacing(theme.px(theme.GAP_M))
-        self.buttons = [make_button(label, clicked, primary=at == 0) for at, (label, clicked) in enumerate(buttons)]
-        for button in self.buttons:
-            row.addWidget(button)
-        row.addStretch()
-        column.addLayout(row)
+        column.addWidget(self.text)
+        self._row = FlowLayout(gap=theme.px(theme.GAP_M))
+        column.addLayout(self._row)
         column.addStretch(3)
         middle = QWidget()
         middle.setObjectName("plain")
@@ -138,6 +135,15 @@ class EmptyState(QWidget):
         layout.addStretch(1)
         layout.addWidget(middle, 8)
         layout.addStretch(1)
+        self.show_content(text, buttons)
+
+    def show_content(self, text: str, buttons: Sequence[ButtonAction]) -> None:
+        """Show another text and other buttons."""
+        self.text.setText(text)
+        clear_layout(self._row)
+        self.buttons = [make_button(label, clicked, primary=at == 0) for at, (label, clicked) in enumerate(buttons)]
+        for button in self.buttons:
+            self._row.addWidget(button)
 
 
 def make_caption(text: str = "") -> Label:

@@ -1,6 +1,6 @@
 """Table with whole-row selection and a focus ring around the current row."""
 
-from PySide6.QtCore import QAbstractItemModel, QAbstractProxyModel, QEvent, QRectF, Qt
+from PySide6.QtCore import QAbstractItemModel, QAbstractProxyModel, QEvent, QRectF, Qt, Slot
 from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QStyle, QTableView, QWidget
 
@@ -25,6 +25,8 @@ class RowTable(QTableView):
     def __init__(self, name: str) -> None:
         super().__init__()
         self._column_hints: dict[int, int] = {}
+        self._widest: dict[int, int] | None = None
+        """Widths of the widest cells so far, by column, if only visible rows are measured."""
         self._room = 0
         """Width of the viewport in pixels. `viewport()` would have PySide define every widget class, for 20 ms."""
         self.setAccessibleName(name)
@@ -54,12 +56,33 @@ class RowTable(QTableView):
     def sizeHintForColumn(self, column: int) -> int:  # noqa: N802
         """Return the width of a column's widest cell, in pixels. It is kept until a row changes: Qt reads it often."""
         if column not in self._column_hints:
-            self._column_hints[column] = super().sizeHintForColumn(column)
+            hint = super().sizeHintForColumn(column)
+            if self._widest is not None:
+                hint = self._widest[column] = max(hint, self._widest.get(column, 0))
+            self._column_hints[column] = hint
         return self._column_hints[column]
+
+    def measure_visible_rows(self) -> None:
+        """Measure only the rows that are visible. A column keeps the width of the widest cell that was measured."""
+        self._widest = {}
+        self.horizontalHeader().setResizeContentsPrecision(0)
+        self.verticalScrollBar().valueChanged.connect(self._measure_new_rows)
+
+    @Slot()
+    def _measure_new_rows(self) -> None:
+        """Measure the rows that came into view."""
+        self._column_hints.clear()
+        head = self.horizontalHeader()
+        for at in range(head.count()):
+            if head.sectionResizeMode(at) == QHeaderView.ResizeMode.ResizeToContents and not head.isSectionHidden(at):
+                head.resizeSection(at, max(self.sizeHintForColumn(at), head.sectionSizeHint(at)))
+        self.show_columns()
 
     def changeEvent(self, event: QEvent) -> None:  # noqa: N802
         """Measure the columns again after a change of font or style."""
         self._column_hints.clear()
+        if self._widest:
+            self._widest.clear()
         super().changeEvent(event)
 
     def show_columns(self) -> None:
@@ -89,8 +112,11 @@ class RowTable(QTableView):
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
         """Show the columns that fit."""
         super().resizeEvent(event)
-        if event.size().width() != self._room:
-            self._room = event.size().width()
+        is_wider_or_narrower = event.size().width() != self._room
+        self._room = event.size().width()
+        if self._widest is not None and event.size().height() > event.oldSize().height():
+            self._measure_new_rows()
+        elif is_wider_or_narrower:
             self.show_columns()
 
     @property

@@ -1,0 +1,65 @@
+"""What the Cockpit shows before the first start: the last model, the demo, or another one to start."""
+
+from pathlib import Path
+
+from launcher.base.errors import LauncherError
+from launcher.base.late import asyncio
+from launcher.base.text import one_line
+from launcher.gui.controller import Controller
+from launcher.gui.service import DEMO
+from launcher.gui.translation import tr
+from launcher.gui.widgets import EmptyState
+
+_MOST_CHARACTERS = 48
+"""Characters of a model's name that are shown."""
+
+
+class Welcome(EmptyState):
+    """Offers the model that was served last, if it is still on this computer, and the demo."""
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__(tr("No model is running"), "")
+        self._controller = controller
+        self._show_model(None)
+
+    def request_last_model(self) -> None:
+        """Find the last model, and offer it."""
+        self._controller.bridge.run(lambda _report: _find_last_model(), done=self._show_model)
+
+    def _show_model(self, model: str | None) -> None:
+        """Offer a model by its name or the path of its file; None for the demo alone."""
+        demo_text = tr(
+            "The demo runs a real llama.cpp server with MTP and a built-in 9 MB model. It needs no GPU and "
+            "no network.\n\nIt shows each step, not a speed-up, and the model can only talk about this program."
+        )
+        controller = self._controller
+        buttons = [
+            (tr("Start the demo"), lambda: controller.start(DEMO)),
+            (tr("Open a model ..."), controller.choose_file),
+        ]
+        if model is None:
+            self.show_content(demo_text, buttons)
+            return
+        name = one_line(Path(model).stem if Path(model).is_absolute() else model, _MOST_CHARACTERS)
+        text = tr("You used {model} last. It starts with the settings that you chose for it.", model=name)
+        label = tr("Start {model}", model=name.replace("&", "&&"))
+        self.show_content(text, [(label, lambda: controller.start(model)), *buttons])
+
+
+async def _find_last_model() -> str | None:
+    """Return the name or path of the model that was served last, None without one that can be started again."""
+    return await asyncio.to_thread(_read_last_model)
+
+
+def _read_last_model() -> str | None:
+    from launcher.engine.server.last_start import load_last_model
+    from launcher.models.catalogue_load import load_catalogue
+    from launcher.models.locate import select_model
+
+    name = load_last_model()
+    if name is None or name == DEMO:
+        return None
+    try:
+        return name if select_model(name, load_catalogue()).path is not None else None
+    except (LauncherError, OSError):  # it was deleted, or renamed
+        return None
