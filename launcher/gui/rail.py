@@ -11,7 +11,6 @@ from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
     QPushButton,
-    QScrollArea,
     QSizePolicy,
     QVBoxLayout,
     QWidget,
@@ -25,6 +24,7 @@ from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets.blocks import make_caption
 from launcher.gui.widgets.glyphs import Glyph
+from launcher.gui.widgets.scrolling import make_scroll_area
 
 if TYPE_CHECKING:
     from launcher.machine.gpu import Gpu
@@ -145,11 +145,7 @@ class Rail(QFrame):
         self._group = QButtonGroup(self)
         inner = QWidget()
         inner.setObjectName("panel")
-        area = QScrollArea()  # for large text in a low window
-        area.setWidgetResizable(True)
-        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        area.setWidget(inner)
+        area = make_scroll_area(inner)  # for large text in a low window
         outer = QVBoxLayout(self)
         outer.setContentsMargins(0, 0, 1, 0)
         outer.addWidget(area)

@@ -24,7 +24,6 @@ from PySide6.QtWidgets import (
     QGridLayout,
     QMainWindow,
     QPushButton,
-    QScrollArea,
     QStackedWidget,
     QWidget,
 )
@@ -54,6 +53,7 @@ from launcher.gui.translation import chosen_language, ntr, render, tr
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets.banner import Banner
 from launcher.gui.widgets.drop_target import DropTarget, dropped_models
+from launcher.gui.widgets.scrolling import make_scroll_area
 from launcher.gui.window_settings import open_window_settings
 
 if TYPE_CHECKING:
@@ -173,10 +173,8 @@ class Window(QMainWindow):
         self.notice, self.drain_banner = Banner(), Banner()
         self.notice.closed.connect(self._stop_asking)
         self._stack = QStackedWidget()
-        area = QScrollArea()  # for large text in a small window: scroll rather than cut
-        area.setWidgetResizable(True)
-        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        area.setWidget(PageContainer(self._stack))
+        # For large text in a small window: scroll rather than cut.
+        area = make_scroll_area(PageContainer(self._stack), sideways=True)
         self._body = QWidget()
         layout = QGridLayout(self._body)
         layout.setContentsMargins(0, 0, 0, 0)

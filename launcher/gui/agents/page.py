@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QSize, Qt, Slot
+from PySide6.QtCore import QSize, Slot
 from PySide6.QtGui import QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
@@ -14,7 +14,6 @@ from PySide6.QtWidgets import (
     QHBoxLayout,
     QMenu,
     QPushButton,
-    QScrollArea,
     QSizePolicy,
     QVBoxLayout,
     QWidget,
@@ -32,6 +31,7 @@ from launcher.gui.labels import set_tooltip
 from launcher.gui.translation import tr
 from launcher.gui.widgets import Card, PageHead
 from launcher.gui.widgets.blocks import make_button, make_caption
+from launcher.gui.widgets.scrolling import make_scroll_area
 
 if TYPE_CHECKING:
     from launcher.agents.check import Verdict
@@ -110,11 +110,7 @@ class AgentsPage(QWidget):
         cards.addLayout(self._pair, 1)
         cards.addWidget(self.check)
         cards.addStretch()
-        area = QScrollArea()
-        area.setWidget(content)
-        area.setWidgetResizable(True)
-        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        area = make_scroll_area(content)
         right = QVBoxLayout()
         right.setSpacing(gap)
         right.addWidget(self.verdict)

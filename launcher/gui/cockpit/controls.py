@@ -15,7 +15,6 @@ from PySide6.QtWidgets import (
     QListWidget,
     QListWidgetItem,
     QPushButton,
-    QScrollArea,
     QVBoxLayout,
     QWidget,
 )
@@ -32,6 +31,7 @@ from launcher.gui.labels import Label, escape_tooltip, set_tooltip
 from launcher.gui.translation import join_sentences, mark, ntr, render, tr
 from launcher.gui.widgets import Card, ComboBox, Segmented, SliderField
 from launcher.gui.widgets.blocks import make_caption
+from launcher.gui.widgets.scrolling import make_scroll_area
 from launcher.models.server_settings import ROWS, ServerSetting
 
 if TYPE_CHECKING:
@@ -739,12 +739,7 @@ class ControlsPane(Card):
         column.addWidget(_make_title(tr("Applies now")))
         column.addWidget(self.sampling)
         column.addStretch()
-        area = QScrollArea()
-        area.setWidgetResizable(True)
-        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        area.setAccessibleName(tr("Settings"))
-        area.setWidget(inner)
+        area = make_scroll_area(inner, tr("Settings"))
         self.title_row = QHBoxLayout()
         self.title_row.setContentsMargins(0, 0, theme.px(theme.GAP), 0)
         self.title_row.addWidget(self.mode)

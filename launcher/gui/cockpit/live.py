@@ -12,7 +12,6 @@ from PySide6.QtWidgets import (
     QGridLayout,
     QHBoxLayout,
     QPushButton,
-    QScrollArea,
     QSizePolicy,
     QVBoxLayout,
     QWidget,
@@ -32,6 +31,7 @@ from launcher.gui.plots.row import find_reading
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets import Card
 from launcher.gui.widgets.blocks import make_caption
+from launcher.gui.widgets.scrolling import make_scroll_area
 from launcher.machine.gpu import Reading
 
 if TYPE_CHECKING:
@@ -253,12 +253,7 @@ class LiveColumn(Card):
         """The controller's remark on the speed of the running server."""
         column.addWidget(self.note)
         column.addStretch(1)
-        area = QScrollArea()
-        area.setWidgetResizable(True)
-        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        area.setAccessibleName(tr("Live"))
-        area.setWidget(inner)
+        area = make_scroll_area(inner, tr("Live"))
         self.body.addWidget(area, 1)
         self.system_button = QPushButton(tr("System prompt"))
         self.system_button.setObjectName("dense")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from launcher.gui import theme
 from launcher.gui.duration import format_duration
@@ -28,6 +28,7 @@ from launcher.gui.translation import join_sentences, ntr, render, tr
 from launcher.gui.widgets import Badge, Card, MemoryBar, ProgressLine, ReadAge
 from launcher.gui.widgets.blocks import make_button, make_caption
 from launcher.gui.widgets.flow import FlowLayout, clear_layout
+from launcher.gui.widgets.scrolling import make_scroll_area
 
 if TYPE_CHECKING:
     from launcher.app.model_library import LibraryFile, LibraryModel
@@ -260,11 +261,7 @@ class DetailPanel(Card):
             section.line.setVisible(number > 0)
             column.addWidget(section)
         column.addStretch()
-        area = QScrollArea()
-        area.setWidget(content)
-        area.setWidgetResizable(True)
-        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        area = make_scroll_area(content)
         self.body.addWidget(area)
 
     def show_nothing(self) -> None:

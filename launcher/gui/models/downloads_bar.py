@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from launcher.base.messages import join_messages
 from launcher.base.progress import Progress
@@ -17,6 +16,7 @@ from launcher.gui.models.text import format_size, job_text
 from launcher.gui.translation import ntr, render, tr
 from launcher.gui.widgets import Card, Glyph, ProgressLine
 from launcher.gui.widgets.blocks import make_button
+from launcher.gui.widgets.scrolling import make_scroll_area
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,11 +171,7 @@ class DownloadsBar(Card):
         self._column = QVBoxLayout(content)
         self._column.setContentsMargins(0, 0, 0, 0)
         self._column.setSpacing(0)
-        self._area = QScrollArea()
-        self._area.setWidget(content)
-        self._area.setWidgetResizable(True)
-        self._area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self._area.setAccessibleName(tr("All downloads"))
+        self._area = make_scroll_area(content, tr("All downloads"), sideways=True)
         self._separator = QFrame()
         self._separator.setObjectName("line")
         self._separator.setFixedHeight(1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, QStandardPaths, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QAction, QHideEvent, QImage, QKeyEvent, QPaintEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QVBoxLayout, QWidget
 
 from launcher.base.errors import LauncherError
 from launcher.gui import theme
@@ -26,6 +26,7 @@ from launcher.gui.plots.row import PlotRow
 from launcher.gui.plots.span import TimeSpan
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets import ComboBox
+from launcher.gui.widgets.scrolling import make_scroll_area
 
 if TYPE_CHECKING:
     from launcher.engine.server.launch import Launch
@@ -672,11 +673,8 @@ class PlotPanel(QWidget):
         for row in self.rows.values():
             column.addWidget(row, row.plot.height)
         column.addStretch(0)
-        area = QScrollArea()
-        area.setWidgetResizable(True)
+        area = make_scroll_area(self.board, sideways=True)
         area.setFrameShape(QFrame.Shape.NoFrame)
-        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        area.setWidget(self.board)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.px(theme.GAP))

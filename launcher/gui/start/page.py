@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QSize, Qt, QTimer, Slot
+from PySide6.QtCore import QSize, QTimer, Slot
 from PySide6.QtGui import QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
@@ -13,7 +13,6 @@ from PySide6.QtWidgets import (
     QFileDialog,
     QGridLayout,
     QLineEdit,
-    QScrollArea,
     QVBoxLayout,
     QWidget,
 )
@@ -31,6 +30,7 @@ from launcher.gui.start.flow import StartFlow
 from launcher.gui.start.queries import EngineAnswer, PlanRequest, PlanResult, ReadingPhase
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets import Banner, Card, ComboBox, PageHead
+from launcher.gui.widgets.scrolling import make_scroll_area
 
 if TYPE_CHECKING:
     from launcher.app.start_settings import KeptPlan
@@ -209,11 +209,7 @@ class StartPage(QWidget):
         self._left, self._right = _Column(self.machine), _Column(self.card, self.steps, self._others)
         self._right.cards.setStretchFactor(self._others, 1)
         self._left.cards.addStretch()
-        area = QScrollArea()
-        area.setWidget(self._content)
-        area.setWidgetResizable(True)
-        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        area = make_scroll_area(self._content)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.addWidget(area)

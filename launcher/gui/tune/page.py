@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QCheckBox, QComboBox, QFileDialog, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QBoxLayout, QCheckBox, QComboBox, QFileDialog, QVBoxLayout, QWidget
 
 from launcher.base.errors import LauncherError
 from launcher.gui import theme
@@ -28,6 +28,7 @@ from launcher.gui.tune.draft_plot import DraftPlot
 from launcher.gui.tune.tune_control import TuneControl
 from launcher.gui.tune.view_data import OWN_WORKLOAD, TrialRow, TuneRequest, VerdictText
 from launcher.gui.widgets import Card, ComboBox, PageHead, SliderField
+from launcher.gui.widgets.scrolling import make_scroll_area
 
 if TYPE_CHECKING:
     from launcher.app.saved_tunes import SavedTune
@@ -414,12 +415,7 @@ class TunePage(QWidget):
         self._inner = QWidget()
         self._inner.setObjectName("plain")
         self._inner.setLayout(self._columns)
-        self._area = QScrollArea()
-        self._area.setWidgetResizable(True)
-        self._area.setWidget(self._inner)
-        self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self._area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self._area.setAccessibleName(tr("Tune"))
+        self._area = make_scroll_area(self._inner, tr("Tune"))
         layout = QVBoxLayout(self)
         layout.setContentsMargins(*(theme.px(each) for each in (theme.GAP_XL, theme.GAP_L) * 2))
         layout.setSpacing(theme.px(theme.GAP_L))

@@ -4,6 +4,7 @@ from PySide6.QtCore import QRect, QSize, Qt
 from PySide6.QtWidgets import QLayout, QLayoutItem, QScrollArea, QVBoxLayout, QWidget
 
 from launcher.gui import theme
+from launcher.gui.widgets.scrolling import make_scroll_area
 
 
 class FlowLayout(QLayout):
@@ -123,10 +124,7 @@ def make_scrolling_column(page: QWidget) -> QVBoxLayout:
     column = QVBoxLayout(content)
     column.setContentsMargins(*(theme.px(each) for each in (theme.GAP_XL, theme.GAP_L) * 2))
     column.setSpacing(theme.px(theme.GAP_L))
-    area = QScrollArea()
-    area.setWidget(content)
-    area.setWidgetResizable(True)
-    area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+    area = make_scroll_area(content, sideways=True)
     outer = QVBoxLayout(page)
     outer.setContentsMargins(0, 0, 0, 0)
     outer.addWidget(area)
