@@ -29,6 +29,7 @@ missing_packages() {
         command -v shellcheck >/dev/null || printf 'shellcheck '
         command -v desktop-file-validate >/dev/null || printf 'desktop-file-utils '
         command -v appstreamcli >/dev/null || printf 'appstream '
+        command -v dbus-daemon >/dev/null || printf 'dbus-daemon ' # the window asks a real bus for motion
         command -v git >/dev/null || printf 'git '
         command -v unzip >/dev/null || printf 'unzip '
         command -v minisign >/dev/null || printf 'minisign ' # it signs releases
