@@ -1,14 +1,14 @@
 """Checks the verdict of a tune against an exhaustive measurement that uses none of the program's code.
 
-    mtp-launcher tune MODEL.gguf --ctx 8192 --yes --json > tune.jsonl
-    python -m tools.exhaustive_tune MODEL.gguf --tune tune.jsonl --rounds 10 [--engine LLAMA-SERVER] [-- ARGUMENTS]
+    mtp-launcher tune MODEL.gguf --yes --json > tune.jsonl
+    python -m tools.exhaustive_tune tune.jsonl --rounds 10
 
-Every combination of the grid that the tune searched is started once a round, in a new random order each time, and gets
-each prompt of the workload with the seed of the round, after a reply that is discarded. A combination's speed in a
-round is the geometric mean of the engine's own tokens/s, or with --processor-time of the tokens by second of processor
-time from the first token to the last: with one thread and no GPU that is what a quiet computer would show, however busy
-this one is (Linux). The regret is what the recommended settings lack of the
-fastest ones. It uses no module of launcher/, only the file of the built-in engine, which is then what is measured.
+Every combination of the grid that the tune searched is started once a round by the command line that the tune states,
+in a new random order each time, and gets each prompt of the workload with the seed of the round, after a reply that is
+discarded. A combination's speed in a round is the geometric mean of the engine's own tokens/s, or with --processor-time
+of the tokens by second of processor time from the first token to the last: with one thread and no GPU that is what a
+quiet computer would show, however busy this one is (Linux). The regret is what the recommended settings lack of the
+fastest ones. It uses no module of launcher/.
 
 With the fastest of many noisy means the regret is somewhat too high. So it is also given without that: the fastest by
 one half of the rounds, measured by the other.
@@ -20,7 +20,6 @@ import json
 import math
 import os
 import random
-import shlex
 import socket
 import statistics
 import subprocess
@@ -224,36 +223,29 @@ def compute_held_out_regret(speeds: Speeds, chosen: int) -> float | None:
 def main() -> None:
     """Measure all combinations and print their speeds and the regret of the tune."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--tune", type=Path, required=True, help="what `tune --json` printed")
-    parser.add_argument("--engine", type=Path, help="a llama-server (default: the built-in engine)")
-    parser.add_argument("--workload", default="code", help="a workload of resources/workloads with texts")
-    parser.add_argument("--context", type=int, default=8192)
+    parser.add_argument("tune", type=Path, help="what `tune --json` printed")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--processor-time", action="store_true", help="speeds by the engine's processor time")
     parser.add_argument("--tokens", type=int, default=10_000, help="most tokens of a reply (default: the workload's)")
-    words, _, arguments = " ".join(map(shlex.quote, sys.argv[1:])).partition(" -- ")
-    options = parser.parse_args(shlex.split(words))
+    options = parser.parse_args()
     if options.processor_time and sys.platform != "linux":
         parser.error("--processor-time reads /proc, which only Linux has.")
     events = [json.loads(line) for line in options.tune.read_text("utf-8").splitlines() if line.startswith("{")]
-    space = next(each["space"] for each in events if each.get("event") == "plan")
+    plan = next(each for each in events if each.get("event") == "plan")
+    space = plan["space"]
     verdict = next(each["verdict"] for each in events if "verdict" in each)
-    path = _ROOT / "resources" / "workloads" / f"{options.workload}.toml"
-    workload = tomllib.loads(path.read_text("utf-8"))
+    workload = tomllib.loads((_ROOT / "resources" / "workloads" / f"{plan['workload']}.toml").read_text("utf-8"))
     for prompt in workload["prompts"]:
         prompt["tokens"] = min(options.tokens, prompt.get("tokens") or workload["tokens"])
-    built_in = [sys.executable, "-P", str(_ROOT / "launcher" / "engine" / "builtin.py")]
-    command = [str(options.engine)] if options.engine else built_in
-    command += ["--model", str(options.model), "--ctx-size", str(options.context), "--parallel", "1"]
-    command += shlex.split(arguments)
     combinations = list_combinations(space)
     chosen = combinations.index({**space["baseline"], **verdict["settings"]})
     speeds: Speeds = []
     loads = []
     for number in range(options.rounds):
-        speeds.append(measure_round(combinations, command, workload, number, processor_time=options.processor_time))
+        speeds.append(
+            measure_round(combinations, plan["command"], workload, number, processor_time=options.processor_time)
+        )
         loads.append(os.getloadavg()[0])
         print(f"round {number + 1} of {options.rounds}, load {loads[-1]:.1f}", file=sys.stderr, flush=True)
     best = find_fastest(speeds)

@@ -122,6 +122,7 @@ class PreparedTune:
             "restart_s": round(self.restart_s, 1),
             "restart_measured": self.measured,
             "space": self.space.as_json(),
+            "command": list(self.launch.command.arguments),
         }
 
 

@@ -84,6 +84,7 @@ def test_json_ends_with_the_verdict_and_all_trials(quick: list[str]) -> None:
     assert {"mtp", "draft", "settings", "likely", "gain", "risk", "sentence"} <= answer.keys()
     assert plan["seconds"] <= plan["budget_s"] == 6
     assert plan["servers"] == []
+    assert {"--model", "--ctx-size"} <= set(plan["command"])
     verdict = end["verdict"]
     assert {"likely", "mtp", "draft", "speedup", "ci_low", "ci_high", "sentence"} <= verdict.keys()
     assert verdict["mtp"] in ("on", "off", "undecided")
