@@ -19,7 +19,7 @@ from launcher.base.errors import (
     Unreachable,
 )
 from launcher.base.messages import join_messages, message
-from launcher.base.paths import expand_user, runtime_dir
+from launcher.base.paths import expand_user
 from launcher.models.limits import check_rpc, no_head_error
 from launcher.models.plan import Plan, PlanCriteria, check_criteria
 from launcher.models.server_settings import ROWS, to_fields
@@ -158,11 +158,13 @@ async def _read_local_situation(
 
 
 def _may_servers_run() -> bool:
-    """Return whether the registry has files: to import it takes as long as the rest of a plan."""
+    """Return whether the registry has entries: to import what reads them takes as long as the rest of a plan."""
+    from launcher.engine.server.entry_files import list_entry_files
+
     try:
-        return any(runtime_dir().iterdir())
-    except OSError as error:
-        return not isinstance(error, FileNotFoundError)
+        return bool(list_entry_files())
+    except OSError:
+        return True
 
 
 def _describe_card(description: MachineDescription) -> Situation:

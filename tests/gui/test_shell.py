@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QLabel, QPushButton, QStackedWidget
 from pytestqt.qtbot import QtBot
 
 from launcher.cli import gui as command
+from launcher.engine.server.registry import register_server
 from launcher.gui.application import acquire_instance_lock, warn_about_folders
 from launcher.gui.keys import SHORTCUTS
 from launcher.gui.labels import ElidedLabel
@@ -119,7 +120,11 @@ def test_pages_are_built_when_they_are_first_shown_or_ahead(window: Window, qtbo
     assert stack.count() == len(RAIL) + 1
 
 
-def test_little_is_imported_before_start_can_be_used(home: Path) -> None:
+@pytest.mark.parametrize("served_before", [False, True])
+def test_little_is_imported_before_start_can_be_used(home: Path, *, served_before: bool) -> None:
+    if served_before:
+        _, registration = register_server(None, model="model", engine="built-in", draft=0)
+        registration.remove()
     code = (
         "import sys\n"
         "from PySide6.QtWidgets import QApplication\n"

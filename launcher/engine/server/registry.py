@@ -7,7 +7,6 @@ import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -24,6 +23,7 @@ from launcher.base.paths import explain_os_error, runtime_dir, state_dir
 from launcher.base.validation import BaseModel, ConfigDict, Field
 from launcher.engine.server.address import parse_address
 from launcher.engine.server.endpoint import ALL_ADDRESSES, HOST, Endpoint, claim_endpoint, is_port_free
+from launcher.engine.server.entry_files import entry_file, list_entry_files
 
 # Orphaned engines: they still run because their launcher was killed together with its keeper.
 
@@ -182,7 +182,7 @@ class Registration:
 
     def __init__(self, entry: ServerEntry) -> None:
         self.entry = entry
-        self._file = BackgroundFile(_entry_file(entry.port), "The registry entry of this server")
+        self._file = BackgroundFile(entry_file(entry.port), "The registry entry of this server")
 
     def update(self, **changes: object) -> None:
         """Change fields of the entry; its file is written in the background."""
@@ -231,7 +231,7 @@ def _register(port: int | None, *, model: str, engine: str, draft: int, shared: 
         endpoint = claim_endpoint(port, taken=frozenset(entry.port for entry in _read_entries()), shared=shared)
         entry = _make_entry(endpoint, model=model, engine=engine, draft=draft)
         registration = Registration(entry)
-        write_atomically(_entry_file(endpoint.port), entry.model_dump_json().encode())
+        write_atomically(entry_file(endpoint.port), entry.model_dump_json().encode())
     return endpoint, registration
 
 
@@ -313,13 +313,9 @@ def _registry_lock() -> Iterator[None]:
         yield
 
 
-def _entry_file(port: int) -> Path:
-    return runtime_dir() / f"server-{port}.json"
-
-
 def _read_entries() -> tuple[ServerEntry, ...]:
     entries = []
-    for path in sorted(runtime_dir().glob("server-*.json")):
+    for path in list_entry_files():
         try:
             entry = _ENTRY_FILE.load(path)
         except OSError:  # its writer may have it open (Windows), so do not treat it as a leftover
