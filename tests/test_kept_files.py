@@ -189,7 +189,7 @@ KINDS = {
         lambda _: library_index.store_record(library_index.Record(paths=(MODEL,))),
         lambda _: [each.path for each in library_index.read_index()[0].records],
     ),
-    "what the hub told": Kind(
+    "what the hub reported": Kind(
         f"cache/hub-figures/{CATALOGUED.id}.json",
         made_figures,
         lambda _: hub_figures.fill_from_hub_cache(CATALOGUED).revision,

@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--exit-code",
         type=_parse_exit_code,
         metavar="N",
-        help="its exit code, if you know it: negative or 128 + N for signal N",
+        help="the engine's exit code, if known: negative or 128 + N for signal N",
     )
 
 

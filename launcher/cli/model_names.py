@@ -44,7 +44,7 @@ async def run_alias(options: argparse.Namespace) -> Result:
             alias = ModelAlias(name=alias_name, model=model, settings=dict(options.changes), system=system)
             is_here = await asyncio.to_thread(is_model_here, model)
             await asyncio.to_thread(add_alias, alias)
-            lines += [f"{alias_name} is {model}.", *([] if is_here else [_absent_note(model)])]
+            lines += [f"{alias_name} now stands for {model}.", *([] if is_here else [_absent_note(model)])]
         changed.append(name.partition("=")[0])
     aliases = read_model_names().aliases
     data = {"aliases": [each.model_dump() for each in aliases], "changed": changed}
@@ -67,7 +67,7 @@ async def run_keep(options: argparse.Namespace) -> Result:
         changed = await asyncio.to_thread(keep_model, name, kept=kept)
         if not changed and not kept:
             raise BadOption(f"{name} is not in the list.", "`mtp-launcher models keep` shows it.")
-        lines.append(f"{name} stays loaded once it is." if kept else f"{name} may be unloaded.")
+        lines.append(f"{name} stays loaded once it has been loaded." if kept else f"{name} may be unloaded.")
         lines += [] if is_here else [_absent_note(name)]
     kept_names = read_model_names().kept
     shown = lines or kept_names or ["No model is kept. `mtp-launcher models keep add MODEL` adds one."]

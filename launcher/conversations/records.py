@@ -20,7 +20,7 @@ class Role(StrEnum):
 
 
 class MessageEnding(StrEnum):
-    """The end of a message, WRITING before it. A reply that is WRITING at the next start was cut off by a crash."""
+    """How a message ended; WRITING until then. A reply that is WRITING at the next start was cut off by a crash."""
 
     WRITING = "writing"
     WHOLE = "whole"

@@ -53,7 +53,7 @@ def test_a_replaced_key_is_stored() -> None:
     assert claim_endpoint(port) == other
     assert len(answer("keys", "replace", "--all")["keys"]) == 2
     assert claim_endpoint(port) != other
-    assert first.port == claim_endpoint(None).port, "the usual port stays so"
+    assert first.port == claim_endpoint(None).port, "the usual port stays the same"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_replaced_key_is_stored() -> None:
         (["keys", "list", "laptop"], "keys list` takes no name"),
     ],
 )
-def test_missing_servers_and_ports_are_reported(arguments: list[str], words: str) -> None:
+def test_impossible_changes_are_refused_with_the_reason(arguments: list[str], words: str) -> None:
     first = claim_endpoint(None)
     claim_endpoint(None, taken=frozenset({first.port}))
     ports = {"FIRST": str(first.port), "UNUSED": "9"}
@@ -123,7 +123,6 @@ def test_a_running_server_applies_changes_at_once() -> None:
         assert (status(url, first), status(url, replaced["api_key"])) == (401, 200)
         assert replaced["api_key"] in run("status", "--show-key").stdout
         assert run("chat", "Hello", "--max-tokens", "2").returncode == 0, "our own commands know the new key"
-        received = ["keys", "revoke", "laptop"]
         body = {"messages": [{"role": "user", "content": "Hello"}], "stream": True, "ignore_eos": True}
         headers = {"Authorization": f"Bearer {added['api_key']}"}
         with (
@@ -132,7 +131,7 @@ def test_a_running_server_applies_changes_at_once() -> None:
         ):
             lines = reply.iter_lines()
             assert next(lines).startswith("data: ")
-            (revoked,) = answer(*received)["keys"]
+            (revoked,) = answer("keys", "revoke", "laptop")["keys"]
             rest = [line for line in lines if line]
         assert revoked["applied"] is True
         assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == 401

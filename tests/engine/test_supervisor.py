@@ -1,4 +1,4 @@
-"""The state machine, over the real built-in engine and, for faults, over a fake program."""
+"""The supervisor of an engine: with the real built-in engine and, for faults, with a fake program."""
 
 import asyncio
 import os
@@ -91,7 +91,7 @@ async def test_a_restart_can_use_the_memory_of_the_engine_that_it_replaces(
     assert freed[1] > 0
 
 
-async def test_it_starts_answers_and_stops(options: ServeOptions) -> None:
+async def test_an_engine_starts_answers_and_stops(options: ServeOptions) -> None:
     async with supervised() as watched:
         await watched.supervisor.become(options)
         identity = engine_of(watched)
@@ -123,7 +123,7 @@ async def test_drafts_are_made_and_some_are_accepted(options: ServeOptions) -> N
     assert 0 < timings.draft_n_accepted < timings.draft_n
 
 
-async def test_new_settings_restart_it_at_the_same_address_with_the_same_key(options: ServeOptions) -> None:
+async def test_new_settings_restart_the_engine_at_the_same_address_with_the_same_key(options: ServeOptions) -> None:
     async with supervised() as watched:
         await watched.supervisor.become(options)
         first, address = engine_of(watched), watched.supervisor.endpoint
@@ -136,7 +136,7 @@ async def test_new_settings_restart_it_at_the_same_address_with_the_same_key(opt
         assert timings.draft_n is None
 
 
-async def test_becoming_the_same_changes_nothing(options: ServeOptions) -> None:
+async def test_become_with_the_same_settings_restarts_nothing(options: ServeOptions) -> None:
     async with supervised() as watched:
         await watched.supervisor.become(options)
         before = engine_of(watched)

@@ -185,7 +185,7 @@ class TestRunsOnTheSameCard:
         assert corrected.without_mtp == corrected.tokens_per_second == pytest.approx(90.0)
 
     def test_a_run_with_unknown_expert_placement_corrects_nothing(self) -> None:
-        """28.4 tokens/s on an RTX 2060 of 6 GB, by a build of May 2026: its layers on the host are not told."""
+        """28.4 tokens/s on an RTX 2060 of 6 GB, by a build of May 2026: its number of layers on the host is unknown."""
         situation = describe_machine(6, host_gib=32)
         plan = make_shipped_plans(situation, PlanCriteria(model="qwen3.6-35b-a3b-mtp"))[0]
         assert any(run.gpu == "RTX 2060" for run in plan.evidence)

@@ -324,7 +324,7 @@ def test_stated_figures_are_not_changed_and_those_of_other_files_not_used(
 class TestShippedCatalogue:
     @pytest.fixture
     def answered(self) -> None:
-        """The hub has told all about every model, all sizes and checksums that were open."""
+        """The hub has reported every model, with all sizes and checksums that were unknown."""
         for model in shipped_models():
             if model.repo:
                 names = [part.file for file in model.files for part in file.parts or (file,)]

@@ -65,7 +65,7 @@ def test_without_files_of_the_user_there_are_no_problems() -> None:
     assert load_catalogue().problems == ()
 
 
-def test_an_own_model_joins_the_catalogue(home: Path) -> None:
+def test_a_model_of_the_user_joins_the_catalogue(home: Path) -> None:
     folder = write("models", MODEL).parent
     catalogue = load_catalogue()
     assert catalogue.problems == ()
@@ -84,13 +84,13 @@ def test_a_tilde_with_an_unknown_user_is_a_folder_name() -> None:
     assert load_catalogue().find("mine").files[1].file == str(expected)
 
 
-def test_an_own_model_from_the_hub_keeps_its_names() -> None:
+def test_a_model_of_the_user_from_the_hub_keeps_its_file_names() -> None:
     write("models", MODEL.replace('name = "My model"', 'name = "My model"\nrepo = "someone/mine-GGUF"'))
     mine = load_catalogue().find("mine")
     assert (mine.repo, mine.files[0].file) == ("someone/mine-GGUF", "mine-Q4_K_M.gguf")
 
 
-def test_own_presets_come_first_and_say_whose_they_are() -> None:
+def test_presets_of_the_user_come_first_and_name_their_source() -> None:
     shipped = load_catalogue().find("qwen3.6-35b-a3b-mtp").presets
     write("presets", PRESET)
     catalogue = load_catalogue()
@@ -112,7 +112,7 @@ def test_documented_examples_are_valid() -> None:
     assert catalogue.find("qwen3.6-35b-a3b-mtp").presets[0].note == "leaves room for the browser"
 
 
-def test_an_own_preset_may_be_for_an_own_model() -> None:
+def test_a_preset_of_the_user_may_be_for_a_model_of_the_user() -> None:
     write("models", MODEL)
     write("presets", '[[presets]]\nmodel = "mine"\nquant = "Q8_0"\nctx = 512\n')
     assert [preset.quant for preset in load_catalogue().find("mine").presets] == ["Q8_0", "Q4_K_M"]
@@ -160,9 +160,9 @@ def test_an_error_is_reported_by_line_and_field_and_the_rest_is_loaded(
     write("models", MODEL.replace(text, instead))
     write("models", MODEL.replace('"mine"', '"sound"'), "sound.toml")
     catalogue = load_catalogue()
-    name, told_line, told_field, told_reason = only_problem(catalogue)
-    assert (name, told_line, told_field) == ("own.toml", line, field)
-    assert reason in told_reason
+    name, found_line, found_field, found_reason = only_problem(catalogue)
+    assert (name, found_line, found_field) == ("own.toml", line, field)
+    assert reason in found_reason
     assert catalogue.find("sound").files
     assert "mine" not in [model.id for model in catalogue.models]
     assert str(catalogue.problems[0]).startswith(f"{catalogue.problems[0].file}:{line}: ")
@@ -175,7 +175,7 @@ def test_one_invalid_model_does_not_affect_others() -> None:
     assert catalogue.find("mine")
 
 
-def test_two_own_models_of_one_id_are_distinguished() -> None:
+def test_of_two_models_with_the_same_id_the_second_is_reported() -> None:
     write("models", MODEL, "a.toml")
     write("models", MODEL, "b.toml")
     assert only_problem(load_catalogue())[:3] == ("b.toml", 2, "models[0].id")
@@ -204,9 +204,9 @@ def test_parts_of_a_split_model_must_be_consistent() -> None:
 def test_only_an_invalid_preset_is_left_out(text: str, instead: str, line: int, field: str, reason: str) -> None:
     write("presets", PRESET.replace(text, instead))
     catalogue = load_catalogue()
-    _, told_line, told_field, told_reason = only_problem(catalogue)
-    assert (told_line, told_field) == (line, field)
-    assert reason in told_reason
+    _, found_line, found_field, found_reason = only_problem(catalogue)
+    assert (found_line, found_field) == (line, field)
+    assert reason in found_reason
     assert catalogue.find("qwen3.6-35b-a3b-mtp").presets[0].quant == "UD-Q3_K_M"
 
 

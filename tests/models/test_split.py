@@ -61,7 +61,7 @@ def test_layers_are_split_by_free_memory_and_the_output_counts_as_one(
 @pytest.mark.parametrize(
     ("name", "setting", "free", "expected"),
     [
-        # Each card's buffers, the MTP context's among them, as b11669 told on two Vulkan cards that are not there.
+        # Each card's buffers, with those of the MTP context, as b11669 reported them on two simulated Vulkan cards.
         ("qwen35moe-35b-q3_k_xl", PlanSettings(65_536, "q8_0"), (11_888, 11_888), (8_956, 9_026)),
         ("qwen35moe-35b-q3_k_xl", PlanSettings(262_144, "f16"), (11_888, 11_888), (11_943, 13_165)),
         ("qwen35moe-35b-q4_k_m", PlanSettings(131_072, "q8_0", n_cpu_moe=10), (11_888, 11_888), (7_184, 11_827)),
@@ -150,7 +150,7 @@ def split_27b(quant: str, setting: PlanSettings, cards: tuple[str, ...]) -> tupl
 
 
 @pytest.mark.parametrize(
-    ("quant", "cards", "context", "draft", "told_mib", "rate"),
+    ("quant", "cards", "context", "draft", "published_mib", "rate"),
     [
         # sudoingX/qwen38-mtp PR #32 (Windows), PR #81, README (@plyra, the second card; the first has a desktop)
         ("Q4_K_M", ("5060 Ti 16GB", "5060 Ti 16GB"), 131_072, 0, 9_808, 38.3),
@@ -163,10 +163,10 @@ def split_27b(quant: str, setting: PlanSettings, cards: tuple[str, ...]) -> tupl
     ],
 )
 def test_tensors_are_split_equally_as_in_published_runs(
-    quant: str, cards: tuple[str, ...], context: int, draft: int, told_mib: int, rate: float
+    quant: str, cards: tuple[str, ...], context: int, draft: int, published_mib: int, rate: float
 ) -> None:
     found, speed = split_27b(quant, PlanSettings(context, "q4_0", draft, split_mode="tensor"), cards)
-    assert found.by_gpu[1] / 2**20 == pytest.approx(told_mib, rel=0.02)
+    assert found.by_gpu[1] / 2**20 == pytest.approx(published_mib, rel=0.02)
     assert sum(found.by_gpu) == found.parts.total
     assert not found.compute_exact
     assert speed == pytest.approx(rate, rel=0.15)

@@ -65,7 +65,7 @@ def test_a_new_program_on_the_gpu_spoils_the_run() -> None:
     assert (
         marks.find_disturbance(make_snapshot(), make_snapshot(GpuProcess(41, None, 5 << 30)), None) is None
     )  # a container's: it may be ours
-    assert marks.find_disturbance(MachineSnapshot(), make_snapshot(GAME), None) is None  # nobody told of it before
+    assert marks.find_disturbance(MachineSnapshot(), make_snapshot(GAME), None) is None  # no sample showed it before
 
 
 @pytest.mark.parametrize(("before", "after", "spoilt"), [(500, 600, False), (500, 700, True), (None, 700, False)])

@@ -30,7 +30,7 @@ SETTINGS = {"draft": 2, "ctx": 8_192}
 async def endured(
     speed: Callable[[float], Speed], minutes: float = 10.0, noise: float = 0.01
 ) -> tuple[EnduranceVerdict, Clocked, list[Run]]:
-    """`speed` is told the seconds since the first reply, near enough."""
+    """`speed` gets roughly the seconds since the first reply."""
     bench = Clocked(lambda moment: speed(moment.now_s - 105), noise)
     runs: list[Run] = []
     await sustain_load(bench, SETTINGS, PROMPT, minutes * 60, on_run=runs.append)

@@ -18,7 +18,7 @@ CONTENT = f"{SCRIPT}exit 0\n{'x' * 500_000}".encode()
 
 
 class Release:
-    """A release in a folder of the server, told under an address of its own."""
+    """A release in a folder of the server, published at an address of its own."""
 
     def __init__(self, server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.server, self.run = server, f"run{next(_RUNS)}"

@@ -18,7 +18,7 @@ class Fault:
 
     words: str
     engine: str
-    meet: Callable[[World], Awaitable[Seen]]
+    provoke: Callable[[World], Awaitable[Seen]]
     slow: bool = False
 
 

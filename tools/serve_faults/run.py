@@ -18,7 +18,7 @@ def rows(folder: Path, faults: Iterable[Fault] = FAULTS, start: StartCommand = s
 
 
 async def _row(fault: Fault, world: World) -> str:
-    seen = await fault.meet(world)
+    seen = await fault.provoke(world)
     lost = [*([seen.lost] if seen.lost else []), *await world.aftermath()]
     read = world.timeless(seen.read)
     return f"| {fault.words} | {fault.engine} | {seen.happened} | {read} | {'; '.join(lost) or 'nothing'} |"

@@ -125,7 +125,7 @@ class World:
             log.close()
 
     def notice(self, code: str) -> str | None:
-        """Return the text of the last notice of that kind."""
+        """Return the text of the last notice with `code`; None if there was none."""
         texts = [event.text for event in self.events if isinstance(event, Notice) and event.code == code]
         return texts[-1] if texts else None
 
@@ -168,7 +168,7 @@ class World:
     async def left_running(self) -> list[str]:
         """Return the command lines of processes that still run after 2 s, and end them."""
         deadline_s = time.monotonic() + _ORPHAN_S
-        while (left := list(self.processes())) and time.monotonic() < deadline_s:  # noqa: ASYNC110 -- nothing tells
+        while (left := list(self.processes())) and time.monotonic() < deadline_s:  # noqa: ASYNC110 -- no event
             await asyncio.sleep(0.02)
         words = []
         for process in left:
@@ -202,12 +202,12 @@ def a_world(home: Path, start: StartCommand = start_command) -> Iterator[World]:
         os.environ.update(before)
 
 
-async def until(true: Callable[[], bool], what: str) -> None:
+async def until(condition: Callable[[], bool], what: str) -> None:
     """Wait until a condition holds. Raises RuntimeError after 30 s."""
     deadline_s = time.monotonic() + _WAIT_S
-    while not true():
+    while not condition():
         if time.monotonic() > deadline_s:
-            raise RuntimeError(f"In vain: {what}.")
+            raise RuntimeError(f"Timed out while waiting for {what}.")
         await asyncio.sleep(0.02)
 
 

@@ -75,10 +75,10 @@ class StreamsContinued:
 
 @dataclass(frozen=True, slots=True)
 class PromptRead:
-    """Event: a client's request has ended. Of its prompt the engine read so many tokens, and reused others.
+    """Event: a client's request has ended. The engine read `read_tokens` of its prompt, and reused `reused_tokens`.
 
-    `read_again` of those that it read had been read before. The first token came after `first_token_s` (None: unknown),
-    `since_s` ago.
+    `read_again` is how many of `read_tokens` had been read before. The first token came after `first_token_s` (None:
+    unknown), `since_s` ago.
     """
 
     read_tokens: int
@@ -91,8 +91,9 @@ class PromptRead:
 class ReplyProgress(NamedTuple):
     """Clients' requests for replies, as the gateway forwards them: how many run, and how many have ended.
 
-    `parts` counts what all of them have delivered of streams. A part is a token, or several that make a character.
-    `time_s` is when that was so, by time.monotonic(), which is the same in all processes of a computer.
+    `parts` is the number of parts that their streams have delivered in all; a part is a token, or several that make a
+    character. `time_s` is the time of these figures by time.monotonic(), which is the same in all processes of a
+    computer.
     """
 
     parts: int = 0
@@ -118,7 +119,7 @@ class ModelStatus:
 
 @dataclass(frozen=True, slots=True)
 class ModelsChanged:
-    """Event: the models at the server's address are now these, the main one first. It has none once it has ended."""
+    """Event: the models at the server's address are now these, the main one first. Empty after the server has ended."""
 
     models: tuple[ModelStatus, ...] = ()
 

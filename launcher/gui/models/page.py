@@ -59,16 +59,17 @@ if TYPE_CHECKING:
 _DETAIL_WIDTH, _WIDE_DETAIL_WIDTH = 336, 560
 """Width of the details on usual and on wide pages, in pixels."""
 _NARROW, _WIDE, _CRAMPED = 900, 1_800, 620
-"""Page widths in pixels below which the details are a drawer, above which they are wider, and margins shrink."""
+"""Page widths in pixels: below the first the details are a drawer, above the second they are wider, below the third
+margins are smaller."""
 _SEARCH_PAUSE_MS = 400
-"""After the last key, before the hub is asked."""
+"""Pause after the last key before the hub is searched."""
 _LEAST_SEARCH = 2
-"""Characters from which the hub is asked."""
+"""Least number of characters for which the hub is searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptLibrary:
-    """What the next page goes on with: see ModelsPage."""
+    """State of a Models page that the page built in its place takes over: see the attributes of ModelsPage."""
 
     shelf: ModelShelf | None
     from_hub: tuple[LibraryModel, ...]
@@ -92,7 +93,7 @@ class ModelsPage(QWidget):
         self._searched = ""
         """The words for which the hub was asked last."""
         self._downloads: dict[str, Download] = {}
-        """Downloads by what they get."""
+        """Downloads by the file that they fetch."""
         self._start_after: set[str] = set()
         """Titles of the downloads whose files are to be started once they are here."""
         self._recommended = ""
@@ -840,7 +841,7 @@ class ModelsPage(QWidget):
         self._controller.start(str(path))
         self._controller.show_page("cockpit")
 
-    # What became of it.
+    # Results of actions.
 
     @Slot(object)
     def _handle_launch(self, _launch: object) -> None:

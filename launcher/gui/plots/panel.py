@@ -369,7 +369,7 @@ class PlotPanel(QWidget):
             self.recorded.emit()
 
     def absence_of(self, plot: Plot) -> str:
-        """Return that nothing runs, or the step of a start, in place of figures that would look current; else ""."""
+        """Return the text to show instead of outdated figures: nothing runs, or the step of a start; else ""."""
         if self._is_idle:
             return tr("Nothing is running.")
         return self._under_way if plot.of_server else ""

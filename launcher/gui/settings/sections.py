@@ -66,7 +66,7 @@ class SectionList(QWidget):
             self._buttons[name].setChecked(True)
 
     def mark_found(self, found: Set[str] | None) -> None:
-        """List only the sections in which something was found, none as the one shown; None ends a search."""
+        """List only the sections in which a search found something, and check none. None ends the search."""
         self._group.setExclusive(found is None)
         for name, button in self._buttons.items():
             with QSignalBlocker(button):
