@@ -40,12 +40,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         choices=("list", "add", "rotate", "revoke", "replace"),
         default="list",
-        help="(default: list); replace is rotate for a port's own key, default",
+        help="(default: list); replace is rotate for the key named default",
     )
     parser.add_argument("name", nargs="?", help="the key to add, rotate or revoke")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--port", type=parse_int, metavar="P", help="the keys of this port")
-    which.add_argument("--all", action="store_true", help="replace the own keys of all ports")
+    which.add_argument("--all", action="store_true", help="replace the default keys of all ports")
     parser.add_argument("--show-key", action="store_true", help="print the keys, too")
 
 

@@ -1,4 +1,4 @@
-"""The program's icon, of its window and in the tray."""
+"""The program's icon, for its windows and the tray."""
 
 from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QIcon, QPainter, QPixmap

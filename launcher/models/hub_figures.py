@@ -173,7 +173,7 @@ def _parse(text: bytes) -> _HubReply:
 
 
 _FILE: KeptFile[_HubReply | None] = KeptFile(
-    "The kept answer of the hub on a model",
+    "The cached reply of the hub about a model",
     _parse,
     lambda: None,
     recreatable=True,

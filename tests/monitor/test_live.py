@@ -1,4 +1,4 @@
-"""The monitor over the real engine."""
+"""The monitor with the real engine."""
 
 import asyncio
 import time
@@ -124,7 +124,7 @@ async def test_another_clients_request_makes_the_server_busy(demo_model: Path) -
         rate, ends_s = server.monitor.series["tokens_per_second"], time.monotonic() + 2
         while rate.last is None:
             await asyncio.sleep(0.01)
-            if time.monotonic() > ends_s:  # a busy computer may take no sample while the figures stand
+            if time.monotonic() > ends_s:  # a busy computer may take no sample while the figures are valid
                 await ask_as_a_stranger()
                 ends_s = time.monotonic() + 2
         assert rate.last > 0

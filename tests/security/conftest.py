@@ -41,7 +41,7 @@ class Served:
 
 @contextmanager
 def serve(home: Path, *arguments: str) -> Iterator[Served]:
-    """Run `serve demo` with a home of its own, with a umask that closes nothing, and secrets of others around."""
+    """Run `serve demo` with a home of its own, umask 0, and secrets of other programs in the environment."""
     environment = os.environ | {
         HOME_VARIABLE: str(home),
         "HF_TOKEN": "hf_theirs",

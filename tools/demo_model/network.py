@@ -59,7 +59,8 @@ NEARNESS = {3: 30.0, 4: 30.0, 5: 30.0}
 TELLING = 30.0
 """Weight (a logit) of a word whose key has 1 in TELL."""
 BETRAYS = np.array([0.1] * TOPICS + [0.08])
-"""Effect of one unit of WORD_TOPICS there; a word that opens a question or paragraph shows that there is no topic."""
+"""What one unit of each of WORD_TOPICS adds to TELL. The last is of words that open a question or paragraph: they show
+that there is no topic."""
 VALUE_LOUD, LOUDNESS = 31, 128.0
 """A channel of each value that nothing reads, and what is there. As in large models, a channel that is so much louder
 than the others takes the room of a quantised KV cache: its step is a 16th of this in q4_0, a 254th in q8_0."""

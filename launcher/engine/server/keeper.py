@@ -5,7 +5,7 @@
 Its standard input is a pipe from the launcher, and the engine's standard input is a pipe from the keeper. It accepts
 these lines on standard input:
 
-    start     start the command in a new process group. A keeper can wait for this, with nothing to keep.
+    start     start the command in a new process group. So a keeper can be started before its engine is needed.
     stop      write the exit line of the router protocol to the engine, and send SIGTERM to its group
     signal N  send signal N to the group
 

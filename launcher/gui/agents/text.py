@@ -310,7 +310,7 @@ def format_share(share: float | None) -> str:
 
 
 def format_summary(configuration: AgentConfiguration) -> str:
-    """Return variables and the leaves of the files in short, as TOML."""
+    """Return the variables and the values in the files as TOML, with shortened names."""
     lines = [_format_pair(name, value) for name, value in configuration.environment.items()]
     lines += [f"# {name} is not passed on" for name in configuration.unset]
     for path, text in configuration.files.items():
