@@ -189,6 +189,10 @@ class Controller(QObject):
         """Whether the newest request is to stop the server, which may still run."""
         return self._stop_number == self._request_number
 
+    def load_beside(self, model: str, failed: Callable[[LauncherError], object]) -> None:
+        """Load a model at the server's address, beside the running one. `failed` gets the error."""
+        self._run(lambda _report: self._service.load_beside(model), failed=failed)
+
     def stop_model(self, name: str) -> None:
         """Unload one of the models at the server's address."""
         self._run(lambda _report: self._service.stop_model(name), failed=self.show_problem)

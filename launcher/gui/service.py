@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from launcher.base.errors import ServerNotFound, Superseded
+from launcher.base.errors import LauncherError, NothingFits, ServerNotFound, Superseded
 from launcher.base.late import asyncio
 from launcher.base.messages import as_message, join_messages, message
 from launcher.engine.server.state import ENGINE_SLOWER, SERVING, ModelsChanged, Notice, ServerState, ServerStatus
@@ -28,9 +28,11 @@ from launcher.gui.core_events import (
 if TYPE_CHECKING:
     from launcher.app.engine_comparison import BuildComparison
     from launcher.app.remote_session import RemoteSession
+    from launcher.app.start_settings import ResolvedStart
     from launcher.app.use_counting import UseCounting
     from launcher.base.action import Action
     from launcher.engine.server.launch import Launch
+    from launcher.engine.server.registry import ServerEntry
     from launcher.engine.server.state import ServerEvent
     from launcher.models.server_settings import Value
     from launcher.monitor.health_event import HealthEvent
@@ -66,6 +68,8 @@ class ServerService:
         self._counting: UseCounting | None = None
         self._drain_answer: asyncio.Future[DrainAnswer] | None = None
         """The user's answer while a restart waits for replies."""
+        self._joined: set[asyncio.Task[None]] = set()
+        """Each holds a model that was loaded beside the first one."""
         self._comparison: asyncio.Task[BuildComparison] | None = None
         """A comparison of an updated engine with the one before it, while nothing is served."""
 
@@ -146,6 +150,37 @@ class ServerService:
         """Unload one of the models at the server's address."""
         await self._running_session().stop_model(name)
 
+    async def load_beside(self, model: str) -> None:
+        """Load a model at the server's address beside the running one, and return when it is ready.
+
+        It stays until it is unloaded, or this program ends. Raises NothingFits without unloading any other model if
+        there is not enough free memory, and what a start raises.
+        """
+        from launcher.app.start_settings import resolve_start
+        from launcher.engine.server import registry
+        from launcher.models.plan import Status
+
+        session = self._running_session()
+        entries = await asyncio.to_thread(registry.list_entries)
+        entry = next((each for each in entries if each.launcher == session.process and each.takes_models), None)
+        if entry is None:
+            raise ServerNotFound(message("The server is not running."), message("Start it first."))
+        start = await resolve_start(model, {})
+        if start.plan is not None and start.plan.status is Status.TOO_BIG:
+            raise NothingFits(
+                message("{model} does not fit beside the running model.", model=model),
+                message("Start it in place of that one, or unload another model first."),
+            )
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(_hold_joined_model(entry, model, start, ready))
+        self._joined.add(task)
+        task.add_done_callback(self._joined.discard)
+        try:
+            await asyncio.shield(ready)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+
     async def watch_updates(self, check_s: float) -> None:
         """Compare an updated engine with the one before it when nothing was served at several checks. Never ends."""
         idle_checks = 0
@@ -182,6 +217,8 @@ class ServerService:
         if self._comparison is not None:
             self._comparison.cancel()
             await asyncio.wait([self._comparison])
+        for task in self._joined:
+            task.cancel()
         if self.session is not None:
             await self.session.close()
         if self._counting is not None:
@@ -343,3 +380,31 @@ class ServerService:
         address = session.supervisor.endpoint.url.removeprefix("http://")
         name, shared = launch.header.name, session.shared
         self._post(Launched(launch, name, settings_text, address, note, shared, shared and session.encrypted))
+
+
+async def _hold_joined_model(
+    entry: "ServerEntry", model: str, start: "ResolvedStart", ready: "asyncio.Future[None]"
+) -> None:
+    """Load a model at a running server, and hold it there until it is unloaded. `ready` gets the error of the load.
+
+    All settings are given, so that the server does not unload an idle model to give this one better settings.
+    """
+    from contextlib import aclosing
+
+    from launcher.app.model_joining import join_server
+    from launcher.app.model_pool import StartRequest
+    from launcher.models.server_settings import ROWS
+
+    settings = {name: row.value_in(start.options) for name, row in ROWS.items()}
+    request = StartRequest(model, settings, start.options, use_kept=False, use_tuned=False)
+    try:
+        async with aclosing(join_server(entry, request)) as answers:
+            async for answer in answers:
+                if "ready" in answer and not ready.done():
+                    ready.set_result(None)
+    except LauncherError as error:
+        if not ready.done():
+            ready.set_exception(error)
+    finally:
+        if not ready.done():
+            ready.set_exception(Superseded(message("A newer request replaced this one.")))

@@ -137,6 +137,7 @@ class DetailPanel(Card):
     """Details of a model or file. Delete takes two presses: the first shows how much space becomes free."""
 
     start_pressed = Signal()
+    beside_pressed = Signal()
     download_pressed = Signal()
     download_and_start_pressed = Signal()
     plan_pressed = Signal()
@@ -181,6 +182,8 @@ class DetailPanel(Card):
         self.close_button.hide()
         self.badge, self.age = Badge(), ReadAge()
         self.start = make_button(tr("Start"), self.start_pressed.emit, primary=True)
+        self.beside = make_button(tr("Load beside"), self.beside_pressed.emit)
+        self.beside.setToolTip(tr("Load this file at the same address, while the running model goes on"))
         self.download_and_start = make_button(
             tr("Download and start"), self.download_and_start_pressed.emit, primary=True
         )
@@ -226,7 +229,7 @@ class DetailPanel(Card):
         actions.add(self.start, wide=True)
         actions.add(self.download_and_start, wide=True)
         actions.add(self.files, wide=True)
-        for button in (self.download, self.plan, self.look_up):
+        for button in (self.beside, self.download, self.plan, self.look_up):
             actions.add(button)
         unit = Label(tr("t/s"))
         unit.setObjectName("secondary")
@@ -277,7 +280,7 @@ class DetailPanel(Card):
 
     @property
     def _buttons(self) -> tuple[QWidget, ...]:
-        return (self.start, self.download_and_start, self.download, self.files, self.look_up, self.plan)
+        return (self.start, self.beside, self.download_and_start, self.download, self.files, self.look_up, self.plan)
 
     def show_model(
         self,
@@ -376,6 +379,7 @@ class DetailPanel(Card):
         self.start.setText(tr("Open the chat") if is_served else tr("Start") if serving.rests else tr("Switch to this"))
         tip = tr("Load this file") if serving.rests else tr("Load this file in place of the running one")
         self.start.setToolTip("" if is_served else tip)
+        self.beside.setVisible(is_here and self.start.isEnabled() and not serving.rests and not is_served)
         self.download.setVisible(can_download)
         self.download_and_start.setVisible(can_download)
         self.download_and_start.setEnabled(file is not None and not file.is_too_big)

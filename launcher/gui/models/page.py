@@ -453,6 +453,7 @@ class ModelsPage(QWidget):
         self.list.pressed_row.connect(lambda: self._set_drawer_open())
         details = self.details
         details.start_pressed.connect(self.start_selected)
+        details.beside_pressed.connect(self._load_beside)
         details.download_pressed.connect(lambda: self.download_selected())
         details.download_and_start_pressed.connect(lambda: self.download_selected(then_start=True))
         details.plan_pressed.connect(self.plan_selected)
@@ -783,6 +784,20 @@ class ModelsPage(QWidget):
             return
         self._controller.start(_start_name(model, file))
         self._controller.show_page("cockpit")
+
+    @Slot()
+    def _load_beside(self) -> None:
+        """Load the selected file beside the running model. The Cockpit shows both."""
+        if self.selected is None or self.selected[1] is None:
+            return
+        model, file = self.selected[0], self.selected[1]
+        self.banner.clear()
+        self._controller.load_beside(_start_name(model, file), self._show_beside_failure)
+        self._controller.show_page("cockpit")
+
+    def _show_beside_failure(self, error: LauncherError) -> None:
+        self._show_error(error)
+        self._controller.show_page("models")
 
     def _download(self, file: LibraryFile) -> None:
         download = self._downloads.get(file.download_id)
