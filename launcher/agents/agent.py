@@ -26,7 +26,7 @@ class Agent:
     """A coding agent, and how it is pointed at a server without touching the user's own files.
 
     `program` is its command, `install` the command that installs it, `versions` those that were tried, on the day
-    `tried`. `api` is the one that it uses. `first_prompt` are the tokens of its first prompt, `least_context` the
+    `tried`. `api` is the API that it uses. `first_prompt` are the tokens of its first prompt, `least_context` the
     tokens of context below which it does not work, `slots` the requests that it sends at once. Without
     `calls_tools` it reads the model's text for what to do. With `late_system` it sends a system or developer
     message after the first user message, which some chat templates refuse.

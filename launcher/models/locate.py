@@ -281,7 +281,7 @@ def _refuse_unusable(model: GgufModel, name: str) -> None:
         return
     raise ModelUnexpected(
         message("{name} is {what}.", name=model.path.name, what=what),
-        message("Name the model that it belongs to. What lies beside that is found by itself."),
+        message("Name the model that it belongs to. The files beside that are found automatically."),
         path=str(model.path),
     )
 

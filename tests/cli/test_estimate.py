@@ -118,7 +118,7 @@ class TestJson:
         text = "The context is longer than the 262,144 tokens that the model was trained for."
         assert warnings == ([text] if too_long else [])
 
-    def test_experts_on_the_host(self, sparse: Path) -> None:
+    def test_experts_on_the_host_count_as_host_memory(self, sparse: Path) -> None:
         plain, moved = (read_json(sparse, "--gpu-memory", "24", "--n-cpu-moe", count) for count in ("0", "20"))
         gone = plain["parts"]["weights"] - moved["parts"]["weights"]
         assert gone > 6_000
@@ -127,7 +127,7 @@ class TestJson:
 
 
 class TestText:
-    def test_a_table_by_part(self, sparse: Path) -> None:
+    def test_the_text_has_a_table_by_part(self, sparse: Path) -> None:
         lines = run(sparse, "--gpu-memory", "24", *LONG).stdout.splitlines()
         assert lines[0] == "35b, qwen35moe, 16.0 GiB"
         assert lines[1] == "context 262,144, KV q8_0, draft 2, ubatch 256, 1 slot, cuda"

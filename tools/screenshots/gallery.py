@@ -44,7 +44,7 @@ show();
 
 
 class Picture(NamedTuple):
-    """A picture by what it shows, in the order of its file name: PAGE~STATE~THEME~LANGUAGE~SIZE.png."""
+    """What a picture shows: the parts of its file name, PAGE~STATE~THEME~LANGUAGE~SIZE.png."""
 
     page: str
     state: str
@@ -86,7 +86,7 @@ def write_gallery(folder: Path) -> int:
 
 
 def _choices() -> str:
-    """Return the controls that choose theme, language and size. They begin with one picture for each state."""
+    """Return the controls for theme, language and size. At first both themes are shown, in English and one size."""
     groups = {"theme": ("light", "dark"), "language": tuple(_LANGUAGES), "size": _SIZES}
     first = {"theme": "all", "language": "en", "size": "1440x900"}
     lines = []
