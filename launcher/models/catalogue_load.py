@@ -33,9 +33,9 @@ def load_catalogue(config: Path | None = None, *, hub_figures: bool = True) -> C
     model or preset of the user's is left out and listed in `Catalogue.problems`.
     """
     is_first = not _read_shipped.cache_info().currsize
-    shipped, is_copy = _read_shipped()
-    if is_first and not is_copy:
-        _save_copy(shipped)
+    shipped, tables = _read_shipped()
+    if is_first and tables:
+        _save_copy(tables)
     models = {model.id: model for model in shipped}
     problems: list[CatalogueProblem] = []
     folder = config_dir() if config is None else config
@@ -61,10 +61,10 @@ def shipped_models() -> tuple[ModelEntry, ...]:
 
 
 @cache
-def _read_shipped() -> tuple[tuple[ModelEntry, ...], bool]:
-    """Return the shipped models, and whether they are from the copy in the cache folder.
+def _read_shipped() -> tuple[tuple[ModelEntry, ...], list[dict[str, Any]]]:
+    """Return the shipped models, and the TOML tables that they were read from: none if there is a copy of them.
 
-    The copy is JSON without defaults, read in a fifth of the time. It is used if it was made from the same files.
+    The copy in the cache folder is JSON, read in a fifth of the time. It is used if it was made from the same files.
     """
     with suppress(OSError):
         if (kept := _COPY.load(_copy_path())) is not None:
@@ -72,37 +72,34 @@ def _read_shipped() -> tuple[tuple[ModelEntry, ...], bool]:
                 family: tuple(build_dataclass(PublishedRun, table) for table in tables)
                 for family, tables in kept["runs"].items()
             }
-            return _add_runs((build_dataclass(ModelEntry, table) for table in kept["models"]), runs), True
-    models = (
-        build_dataclass(ModelEntry, table)
-        for path in _shipped_paths()
-        for table in tomllib.loads(path.read_text("utf-8")).get("models", ())
-    )
-    return _add_runs(models, read_published_runs()), False
+            return _make_models(kept["models"], runs), []
+    tables = [table for path in _shipped_paths() for table in tomllib.loads(path.read_text("utf-8")).get("models", ())]
+    return _make_models(tables, read_published_runs()), tables
 
 
-def _add_runs(models: Iterable[ModelEntry], runs: Mapping[str, tuple[PublishedRun, ...]]) -> tuple[ModelEntry, ...]:
+def _make_models(
+    tables: Iterable[Mapping[str, Any]], runs: Mapping[str, tuple[PublishedRun, ...]]
+) -> tuple[ModelEntry, ...]:
+    models = (build_dataclass(ModelEntry, table) for table in tables)
     return tuple(replace(model, measurements=runs.get(family_key(model.family), ())) for model in models)
 
 
-def _save_copy(models: tuple[ModelEntry, ...]) -> None:
+def _save_copy(tables: list[dict[str, Any]]) -> None:
+    families = {family_key(table["family"]) for table in tables}
+    runs = {family: runs for family, runs in read_published_runs().items() if family in families}
+    defaults = {field.name: field.default for field in fields(PublishedRun)}
     copy = {
         "made_from": _describe_shipped(),
-        "models": [_to_table(replace(model, measurements=())) for model in models],
-        "runs": {family_key(model.family): _to_table(model.measurements) for model in models},
+        "models": tables,
+        "runs": {family: [_to_table(run, defaults) for run in runs[family]] for family in runs},
     }
     with suppress(OSError):
         write_atomically(_copy_path(), add_checksum(json.dumps(copy, separators=(",", ":")).encode()))
 
 
-def _to_table(value: Any) -> Any:  # noqa: ANN401 -- any part of a model
-    """Return the value as `build_dataclass` takes it: without the fields that have their defaults."""
-    if isinstance(value, tuple):
-        return [_to_table(each) for each in value]
-    if not is_dataclass(value):
-        return value
-    values = ((field, getattr(value, field.name)) for field in fields(value))
-    return {field.name: _to_table(each) for field, each in values if each != field.default}
+def _to_table(run: PublishedRun, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run as `build_dataclass` takes it: without the fields that have their defaults."""
+    return {name: value for name, default in defaults.items() if (value := getattr(run, name)) != default}
 
 
 def _copy_path() -> Path:
