@@ -153,8 +153,8 @@ class ServerService:
     async def load_beside(self, model: str) -> None:
         """Load a model at the server's address beside the running one, and return when it is ready.
 
-        It stays until it is unloaded, or this program ends. Raises NothingFits without unloading any other model if
-        there is not enough free memory, and what a start raises.
+        It stays until it is unloaded, or this program ends. Raises NothingFits if there is not enough free memory, and
+        what a start raises. Another model is unloaded for it only if the user limits the memory of all models together.
         """
         from launcher.app.start_settings import resolve_start
         from launcher.engine.server import registry
