@@ -1,7 +1,7 @@
-"""What a person meets with the Windows setup program, step by step: prove.py FOLDER VERSION WINE_PROOFS.
+"""What a person meets with the Windows setup program, step by step: prove.py FOLDER VERSION WINE_PROOFS [WORDS ...].
 
 FOLDER (see ../windows-setup) holds the builds "one" and "newer", the checkouts, a wine prefix and pytest. Prints a line
-a proof: "ok   ..." or "FAIL ...", and at the end "done".
+a proof: "ok   ..." or "FAIL ...", and at the end "done". With WORDS, only proofs are tried whose names hold one.
 """
 # ruff: noqa: S101, T201
 
@@ -46,7 +46,7 @@ from installed import (
     wine,
 )
 
-WINE_PROOFS = Path(sys.argv[3])
+WINE_PROOFS, WORDS = Path(sys.argv[3]), sys.argv[4:]
 sys.path.insert(0, str(HERE.parent / "release-gate.d"))
 import use  # noqa: E402 -- it stands beside this folder
 
@@ -433,7 +433,12 @@ def main() -> None:
     wine.run("cmd /c exit")  # what wine makes at its first start
     _registry_before.update(wine.registry())
     _before.update(wine.files())
+    # Windows has a desktop. Wine starts one with the first program that asks for it, whose pipes the desktop keeps:
+    # who reads what that program prints, as the painter of a chart is read, would wait for ever.
+    wine.start("explorer.exe /desktop")
     for name, function in _PROOFS:
+        if WORDS and not any(words in name for words in WORDS):
+            continue
         try:
             verdict, told = "ok  ", function()
         except Exception as error:  # noqa: BLE001 -- whatever it was, the others are tried too
