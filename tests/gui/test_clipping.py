@@ -1,6 +1,7 @@
 """Nothing is cut: every text of every page against the room it has, in each language, text size and window size."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from PySide6.QtWidgets import QApplication, QTableWidget, QTableWidgetItem, QWidget
@@ -8,10 +9,13 @@ from pytestqt.qtbot import QtBot
 
 from launcher.engine.server.state import ServerState
 from launcher.gui import appearance, theme
+from launcher.gui.tune.trial_views import TuneView
 from launcher.gui.window import Window
+from launcher.tuning.tune_state import Fault, Stage, Trial
+from tests.gui.trials import trial, tuned, with_draft
 from tests.gui.walk import clipped, clipped_cells, hidden_by_parents
 
-SIZES = ((1_000, 640), (1_440, 900), (2_560, 1_440))
+SIZES = ((1_000, 640), (1_280, 800), (1_440, 900), (2_560, 1_440))
 _SETTLE_MS, _TURNS = 50, 20
 """Milliseconds in which a page may settle, and how often."""
 
@@ -28,6 +32,18 @@ def views(window: Window) -> Iterator[tuple[str, Callable[[], object]]]:
                 yield f"{name} {layout}", lambda page=page, layout=layout: page.panes.choose_layout(layout)
         else:
             yield name, lambda: None
+        if name == "tune":
+            yield f"{name} with results", lambda page=page: page.show_tune(_wide_results())
+
+
+def _wide_results() -> TuneView:
+    """Return the results of a fast server with a card: high figures, a long name of settings, and one that failed."""
+    view = tuned({"settings": with_draft(3)})
+    runs = [replace(each, decode_rate=20 * each.decode_rate) for each in view.runs if each.decode_rate]
+    fast = [replace(each, runs=(run,)) for each, run in zip(view.trials, runs, strict=True)]
+    several = trial(9, {**with_draft(2), "threads": 2, "draft_sampling": "probabilistic"}, 0.6, 2.2)
+    failed = Trial(10, Stage.PROBE, with_draft(6), 0.0, 3.0, 3.0, (), "Out of memory.", Fault.MEMORY)
+    return replace(view, trials=(*fast, several, failed), estimate_mib=lambda _settings: 20_472)
 
 
 def cut_texts(window: Window, qtbot: QtBot, sizes: tuple[tuple[int, int], ...]) -> list[str]:
@@ -36,7 +52,8 @@ def cut_texts(window: Window, qtbot: QtBot, sizes: tuple[tuple[int, int], ...]) 
     for view, show in views(window):
         name = view.partition(" ")[0]
         if window.page_name != name:
-            with qtbot.waitSignal(window.page_shown):
+            read = [window.page(name).tuning.last_read] if name == "tune" else []  # which replaces what is shown
+            with qtbot.waitSignals([window.page_shown, *read]):
                 window.show_page(name)
         for width, height in sizes:
             window.resize(width, height)
@@ -54,6 +71,7 @@ def cut_texts(window: Window, qtbot: QtBot, sizes: tuple[tuple[int, int], ...]) 
 def _cases() -> Iterator[object]:
     """Yield language, text size in percent, and whether a model is served; ordinary runs test the first few only."""
     yield pytest.param("en", 200, SIZES[:1], True)
+    yield pytest.param("en", 100, SIZES[1:2], False)
     yield pytest.param("zh_CN", 100, SIZES, False)
     for language in ("en", "zh_CN"):
         for percent in (80, 100, 125, 150, 200):

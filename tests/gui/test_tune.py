@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 
 from launcher.base.errors import BadOption
 from launcher.gui import theme
-from launcher.gui.labels import UNKNOWN, Label
+from launcher.gui.labels import UNKNOWN, Label, escape_tooltip
 from launcher.gui.tune import card_text
 from launcher.gui.tune.cards import BUDGETS_MIN, WORKLOADS, StepCard, TrialTable, VerdictCard, row_texts
 from launcher.gui.tune.draft_plot import DraftPlot, point_text
@@ -29,9 +29,9 @@ from tests.gui.walk import clipped, hidden_by_parents
 
 FIRST_PAGE = "about"
 ROWS = (
-    TrialRow("off", 171.2, 1.1, vram_mib=18_900, against_off=1.0, origin="measured, 6 pairs"),
+    TrialRow("off", 171.2, 1.1, vram_mib=18_900, against_off=1.0, origin="6 starts"),
     TrialRow("draft 1", 203.4, 4.2, 0.86, 1.86, 20_409, 1.19, "predicted", predicted=True),
-    TrialRow("draft 2", 241.3, 1.6, 0.79, 2.58, 20_472, 1.41, "measured, 6 pairs", best=True),
+    TrialRow("draft 2", 241.3, 1.6, 0.79, 2.58, 20_472, 1.41, "6 starts", best=True),
 )
 CODE = Curve(
     "code",
@@ -90,10 +90,9 @@ def test_an_empty_page_says_what_will_be_shown(page: TunePage, qtbot: QtBot) -> 
     qtbot.waitUntil(lambda: "yet" in page.verdict.sentence.text())  # once it is known
     assert page.verdict.sentence.text() == "No measurements on this computer yet."
     assert page.verdict.buttons == []
-    assert page.table.rows == ()
-    assert page.placeholder.isVisible()
-    assert page.plot.curves == ()
-    assert page.step.bars == []
+    assert page.verdict.is_first
+    assert not any(each.isVisible() for each in (page.table, page.plot, page.step, page.tuned_card))
+    qtbot.waitUntil(lambda: page.verdict.height() > page.height() / 2)
     assert not page.export.isEnabled()
     assert page.measure.isEnabled()
     assert not page.history.isVisible()
@@ -275,17 +274,18 @@ def test_a_verdict_is_shown_and_removed(qtbot: QtBot) -> None:
 
 def test_digits_of_a_row_follow_its_precision() -> None:
     off, one, two = map(row_texts, ROWS)
-    assert off == ("off", "171.2", "± 1.1", UNKNOWN, UNKNOWN, "18,900", "1.00 ×", "measured, 6 pairs")  # noqa: RUF001
+    assert off == ("off", "171.2", "± 1.1", UNKNOWN, UNKNOWN, "18,900", "1.00 ×", "6 starts")  # noqa: RUF001
     assert one[1:3] == ("203", "± 4")
-    assert two[3:5] == ("79", "2.58")
+    assert two[3:5] == ("79 %", "2.58")
     assert row_texts(TrialRow("draft 9", None))[1:7] == (UNKNOWN,) * 6
-    assert row_texts(TrialRow("draft 9", 0.0, accepted=0.0))[1:4] == ("0.0", UNKNOWN, "0")
+    assert row_texts(TrialRow("draft 9", 0.0, accepted=0.0))[1:4] == ("0.0", UNKNOWN, "0 %")
 
 
 def test_the_table_has_its_rows_and_marks_the_best(page: TunePage, qtbot: QtBot) -> None:
     page.show_rows(ROWS)
     table: TrialTable = page.table
-    assert not page.placeholder.isVisible()
+    assert page.plot.isVisible()
+    assert not page.faults.isVisible()
     assert table.height() >= table.rowHeight(0) * 3 + table.horizontalHeader().height()
     model = table.model()
     best = model.index(2, 0)
@@ -305,12 +305,16 @@ def test_the_table_has_its_rows_and_marks_the_best(page: TunePage, qtbot: QtBot)
     table.selectRow(1)
     page.show_rows(ROWS[:2])
     assert table.currentIndex().row() == 1
-    page.show_rows(
-        [replace(row, setting="draft 6 · kv q8_0 · threads 2", origin="measured, 12 starts") for row in ROWS]
-    )
-    assert table.columnWidth(7) >= QFontMetrics(theme.font(theme.BODY_PX)).horizontalAdvance("measured, 12 starts")
     page.show_rows(())
-    assert page.placeholder.isVisible()
+    assert not table.isVisible()
+
+
+def test_settings_that_failed_are_named_with_the_reason(page: TunePage) -> None:
+    failed = [TrialRow(f"draft {draft}", None, origin="failed", fault="Out of memory.") for draft in (5, 6)]
+    page.show_rows((*ROWS, *failed))
+    assert page.faults.isVisible()
+    assert page.faults.text() == "draft 5, draft 6: Out of memory."
+    assert page.table.model().index(4, 7).data(Qt.ItemDataRole.ToolTipRole) == escape_tooltip("Out of memory.")
 
 
 def test_points_are_at_the_place_of_their_figures(plot: DraftPlot) -> None:

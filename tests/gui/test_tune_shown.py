@@ -18,42 +18,12 @@ from launcher.gui.tune.trial_views import (
     step_parts,
     trial_rows,
 )
-from launcher.monitor.meter import Acceptance
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.other_requests import OTHER_REQUESTS_SEEN
-from launcher.tuning.records import Run, RunSettings
+from launcher.tuning.records import RunSettings
 from launcher.tuning.tune_state import Fault, Stage, Trial
 from launcher.tuning.verdict import Forecast
-
-HOME = {"n_cpu_moe": 22}
-OFF = {**HOME, "draft": 0}
-
-
-def with_draft(draft: int) -> dict[str, int]:
-    return {**HOME, "draft": draft}
-
-
-def run(settings: RunSettings, step_ms: float, kept: float = 1.0, **more: object) -> Run:
-    """A reply of 100 steps that yield `kept` tokens each."""
-    tokens = round(100 * kept)
-    draft = int(settings["draft"] or 0)
-    accepted = tokens - 100
-    drafts = Acceptance(100 * draft, accepted, (100,) * draft, (accepted, *(0,) * (draft - 1))) if draft else None
-    return Run("p", settings, 0.0, 1.0, 10, 0, tokens, 500.0, 1_000 * kept / step_ms, 0.1, drafts, **more)  # type: ignore[arg-type]
-
-
-def trial(number: int, settings: RunSettings, step_ms: float, kept: float = 1.0, **more: object) -> Trial:
-    return Trial(number, Stage.VERIFY, settings, 0.0, 10.0, 2.0, (run(settings, step_ms, kept, **more),))
-
-
-def tuned(verdict: dict[str, object] | None = None, *, aim: Aim = Aim.SPEED) -> TuneView:
-    made = [
-        (OFF, 10.0, 1.0), (with_draft(1), 12.0, 1.8), (with_draft(3), 14.0, 2.4), (OFF, 10.0, 1.0),
-        (with_draft(3), 14.0, 2.4), (OFF, 10.2, 1.0), ({**HOME, "draft": 3, "n_cpu_moe": 20}, 13.0, 2.4),
-    ]  # fmt: skip
-    trials = tuple(trial(number, *each) for number, each in enumerate(made))
-    forecasts = (Forecast(0, 100.0, 99.0, 101.0), Forecast(2, 165.0, 160.0, 170.0), Forecast(3, 170.0, 165.0, 176.0))
-    return TuneView("m/qwen.gguf", "Code", Goal(aim), HOME, trials, forecasts, HOME, verdict)
+from tests.gui.trials import HOME, OFF, run, trial, tuned, with_draft
 
 
 def test_each_setting_and_each_prediction_has_a_row() -> None:
@@ -66,7 +36,7 @@ def test_each_setting_and_each_prediction_has_a_row() -> None:
     assert (off.against_off, off.accepted, off.tokens_per_step) == (1.0, None, None)
     assert (one.accepted, one.tokens_per_step) == (0.8, 1.8)
     assert (two.rate, two.spread, two.predicted, two.origin) == (165.0, 5.0, True, "predicted")
-    assert three.origin == "measured, 2 starts"
+    assert three.origin == "2 starts"
     assert [row.best for row in result] == [False, False, False, True, False]
     assert moved.against_off == pytest.approx(2.4 / 13 * 10 * 1.007, rel=0.01)
 
@@ -74,7 +44,7 @@ def test_each_setting_and_each_prediction_has_a_row() -> None:
 def test_a_failed_trial_shows_its_reason() -> None:
     failed = Trial(9, Stage.PROBE, with_draft(6), 0.0, 3.0, 3.0, (), "Out of memory.", Fault.MEMORY)
     (row,) = trial_rows(TuneView("m", "Code", Goal(), HOME, (failed,)))
-    assert (row.setting, row.rate, row.origin, row.against_off) == ("draft 6", None, "Out of memory.", None)
+    assert (row.setting, row.rate, row.origin, row.fault) == ("draft 6", None, "failed", "Out of memory.")
     assert rate_curves(TuneView("m", "Code", Goal(), HOME, (failed,))) == ()
     assert trial_rows(TuneView("m", "Code", Goal(), HOME)) == []
 

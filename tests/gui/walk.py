@@ -82,7 +82,7 @@ def clipped(root: QWidget) -> list[str]:
 
 
 def clipped_cells(root: QWidget) -> list[str]:
-    """Return the clipped column titles and table cells under a widget.
+    """Return the clipped column titles and table cells under a widget, and the tables whose columns have no room.
 
     A column that takes the spare width is declared to give way: its cells may be elided, if their tooltips have all.
     Logs and lists of flags have lines as long as programs write them: they are scrolled, or have tooltips.
@@ -92,6 +92,8 @@ def clipped_cells(root: QWidget) -> list[str]:
         model, head = table.model(), table.horizontalHeader()
         if not table.isVisible() or model is None or isinstance(table, LogView):
             continue
+        if (lack := head.length() - table.viewport().width()) > 0:
+            found.append(f"{table.accessibleName()}: its columns lack {lack} px")
         for column in range(model.columnCount()):
             if table.isColumnHidden(column):
                 continue

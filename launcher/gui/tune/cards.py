@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QPointF, QRectF, QSize, Qt, Signal, Slot
-from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent, QPen
+from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import (
     QBoxLayout,
     QButtonGroup,
@@ -33,11 +33,11 @@ from PySide6.QtWidgets import (
 from launcher.app.settings_declared import ADVICE
 from launcher.gui import theme
 from launcher.gui.labels import UNKNOWN, Label, set_tooltip
-from launcher.gui.translation import mark, ntr, render, tr
+from launcher.gui.translation import mark, render, tr
 from launcher.gui.tune.tune_control import current_options
 from launcher.gui.tune.view_data import StepPart, TrialRow, VerdictText, WorkloadAnswer
 from launcher.gui.widgets import Card, ProgressLine
-from launcher.gui.widgets.blocks import make_button, make_caption
+from launcher.gui.widgets.blocks import EmptyState, make_button, make_caption
 from launcher.gui.widgets.flow import clear_layout
 from launcher.gui.widgets.row_table import RowTable
 from launcher.gui.widgets.rows import Cell, Column, TableRows
@@ -65,10 +65,14 @@ class TunedSettingsCard(Card):
     """Tuned settings with the changes since, and a button to measure again; advice from use, and a switch for it."""
 
     measure_requested = Signal()
+    shown = Signal()
+    """The state was shown."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__(tr("Measured here"))
         self._controller = controller
+        self.has_content = False
+        """Whether there are tuned settings, an advice, or a reason why they could not be read."""
         self.tuned, self.changed, self.advice = Label(), Label(), Label()
         self.measure = make_button(tr("Measure again"), self.measure_requested.emit)
         self.switch = QCheckBox(tr("Advice from use"))
@@ -107,6 +111,8 @@ class TunedSettingsCard(Card):
         """Show why reading failed."""
         self.show_state(TunedState())
         self.tuned.setText(render(error.message))
+        self.has_content = True
+        self.shown.emit()
 
     def show_state(self, state: TunedState) -> None:
         """Show the tuned settings and the advice."""
@@ -118,6 +124,8 @@ class TunedSettingsCard(Card):
         self.measure.setVisible(bool(self.changed.text()))
         for label in (self.changed, self.advice):
             label.setVisible(bool(label.text()))
+        self.has_content = state != TunedState(counts_use=state.counts_use)
+        self.shown.emit()
 
 
 def _tuned_text(match: TunedMatch) -> str:
@@ -345,7 +353,10 @@ class StepCard(Card):
 
 
 class VerdictCard(QFrame):
-    """Card of the verdict, with an edge in the colour of its meaning."""
+    """Card of the verdict, with an edge in the colour of its meaning. Before the first tune it says what one does."""
+
+    changed = Signal()
+    """Something else is shown than before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -374,6 +385,10 @@ class VerdictCard(QFrame):
             column.addWidget(label)
         column.insertLayout(column.indexOf(self.detail), self._answers)
         column.addLayout(self._row)
+        first = _empty_verdict(has_history=False)
+        how = tr("Choose what to optimise for, then press Measure.")
+        self._first_state = EmptyState(first.sentence, f"{first.detail} {how}")
+        column.addWidget(self._first_state, 1)
         self.show_verdict(None)
 
     def set_button_direction(self, direction: QBoxLayout.Direction) -> None:
@@ -384,8 +399,13 @@ class VerdictCard(QFrame):
         """Replace the text and keep the buttons, with their focus."""
         for label, text in ((self.kicker, kicker), (self.sentence, sentence), (self.detail, detail)):
             label.setText(text)
-            label.setVisible(bool(text))
+            label.setVisible(bool(text) and not self.is_first)
         self.setAccessibleName(sentence)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether there is nothing to show yet, now or before."""
+        return self._is_empty and not self._has_history
 
     def set_has_history(self, has_history: bool) -> None:
         """Record whether there are earlier tunes. Until that is known, the card does not claim that there are none."""
@@ -404,6 +424,8 @@ class VerdictCard(QFrame):
             self.setProperty("meaning", verdict.meaning)
             self.style().unpolish(self)
             self.style().polish(self)
+        self._first_state.setVisible(self.is_first)
+        self.changed.emit()
 
     def _show_answers(self, answers: Sequence[WorkloadAnswer]) -> None:
         """Show the answers for several workloads as a table."""
@@ -626,7 +648,9 @@ class WorkloadList(QWidget):
 
 # Table of the tried settings.
 
-_SETTING, _RATE, _VRAM, _ORIGIN = 0, 1, 5, 7
+_SETTING, _RATE, _VRAM, _AGAINST_OFF, _ORIGIN = 0, 1, 5, 6, 7
+_SPARE = {2: 1, 3: 2, 4: 4, _VRAM: 3}
+"""The columns that are left out in a narrow table, those with the highest number first."""
 _Index = QModelIndex | QPersistentModelIndex
 
 
@@ -635,7 +659,13 @@ class _TrialRows(TableRows[TrialRow]):
 
     def __init__(self, parent: QWidget) -> None:
         columns = [
-            Column(title, tip, partial(_make_cell, column), right=column not in (_SETTING, _ORIGIN))
+            Column(
+                title,
+                tip,
+                partial(_make_cell, column),
+                right=column not in (_SETTING, _ORIGIN),
+                spare=_SPARE.get(column, 0),
+            )
             for column, (title, tip) in enumerate(_column_titles())
         ]
         super().__init__(columns, parent)
@@ -653,7 +683,7 @@ class _TrialRows(TableRows[TrialRow]):
 
 def _make_cell(column: int, row: TrialRow) -> Cell:
     text = row_texts(row)[column]
-    tip = ""
+    tip = row.fault if column == _ORIGIN else ""
     if text == UNKNOWN and column != _ORIGIN:
         tip = tr("Unknown: {setting} was not measured this way, or does not draft.", setting=row.setting)
     return Cell(text, tip=tip, dim=column == _ORIGIN)
@@ -666,7 +696,7 @@ def row_texts(row: TrialRow) -> tuple[str, ...]:
         row.setting,
         _format_number(row.rate, digits),
         UNKNOWN if row.spread is None else f"± {row.spread:.{digits}f}",
-        _format_number(None if row.accepted is None else 100 * row.accepted, 0),
+        UNKNOWN if row.accepted is None else f"{100 * row.accepted:.0f} %",
         _format_number(row.tokens_per_step, 2),
         _format_number(row.vram_mib, 0),
         UNKNOWN if row.against_off is None else f"{row.against_off:.2f} ×",  # noqa: RUF001 -- the sign for a factor
@@ -684,11 +714,11 @@ def _column_titles() -> tuple[tuple[str, str], ...]:
         (tr("Setting"), tr("The draft length (--spec-draft-n-max), or MTP off")),
         (tr("t/s"), tr("Tokens/s of the replies, mean of all prompts")),
         (tr("95 %"), tr("95 % confidence interval of the mean")),
-        (tr("Accepted, %"), tr("Draft acceptance: accepted of all drafted tokens")),
+        (tr("Accepted"), tr("Draft acceptance: accepted of all drafted tokens")),
         (tr("Tokens/step"), tr("Tokens per verification step")),
         (tr("VRAM, MiB"), tr("GPU memory of the server")),
         (tr("Against off"), tr("Speed compared with MTP off")),
-        (tr("Known from"), tr("Measured (with the number of pairs) or predicted")),
+        (tr("Known from"), tr("Measured, with the number of starts, or predicted")),
     )
 
 
@@ -702,8 +732,17 @@ class _BestRowDelegate(QStyledItemDelegate):
         super().paint(painter, option, index)
 
 
+def describe_faults(rows: Sequence[TrialRow]) -> str:
+    """Return the settings that failed, with the reason, in lines; empty without any."""
+    settings: dict[str, list[str]] = {}
+    for row in rows:
+        if row.fault:
+            settings.setdefault(row.fault, []).append(row.setting)
+    return "\n".join(f"{', '.join(failed)}: {fault}" for fault, failed in settings.items())
+
+
 class TrialTable(RowTable):
-    """Table of trials, as high as its rows. Its card has the text for an empty table."""
+    """Table of trials, as high as its rows."""
 
     def __init__(self) -> None:
         super().__init__(tr("Settings that were tried"))
@@ -711,9 +750,8 @@ class TrialTable(RowTable):
         self.setModel(self._model)
         self.setItemDelegate(_BestRowDelegate(self))
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        head = self.horizontalHeader()
-        head.setSectionsClickable(False)
-        head.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.horizontalHeader().setSectionsClickable(False)
         self.align_head()
         self.show_rows(())
 
@@ -726,41 +764,25 @@ class TrialTable(RowTable):
         """Show rows."""
         chosen = self.currentIndex().row()
         self._model.show_rows(rows)
-        self.setColumnHidden(_VRAM, bool(rows) and all(row.vram_mib is None for row in rows))
-        self.fit_columns()
-        bar = self.horizontalScrollBar().sizeHint().height()
-        self.setFixedHeight(self.row_height * (len(rows) + 1) + 2 * self.frameWidth() + bar)
+        self.unused = frozenset({_VRAM} if all(row.vram_mib is None for row in rows) else ())
+        self.show_columns()
+        self.setFixedHeight(self.row_height * (len(rows) + 1) + 2 * self.frameWidth())
         if 0 <= chosen < len(rows):
             self.selectRow(chosen)
 
-    def fit_columns(self) -> None:
-        """Give each column the width of its widest text and share the rest evenly; lacking room, reduce the gaps."""
-        cell_metrics = QFontMetrics(theme.font(theme.BODY_PX, bold=True, tabular=True))
-        title_metrics = QFontMetrics(theme.font(theme.BODY_PX))
-        titles = [column.title for column in self._model.columns]
-        widths = [title_metrics.horizontalAdvance(title) for title in titles]
-        # A longer origin, such as an error, is elided. The tooltip has all of it.
-        widest_origin = title_metrics.horizontalAdvance(ntr("measured, 1 start", "measured, {n} starts", 100))
-        for row in self._model.rows:
-            row_widths = [cell_metrics.horizontalAdvance(text) for text in row_texts(row)]
-            row_widths[_ORIGIN] = min(row_widths[_ORIGIN], widest_origin)
-            widths = [max(pair) for pair in zip(widths, row_widths, strict=True)]
-        visible = [column for column in range(len(titles)) if not self.isColumnHidden(column)]
-        room, gap = self.viewport().width(), 2 * self.text_inset + theme.px(theme.GAP_S)
-        if sum(widths[column] + gap for column in visible) > room:
-            gap = 2 * self.text_inset
-        spare = max(room - sum(widths[column] + gap for column in visible), 0)
-        for column in visible:
-            if column != _ORIGIN:
-                self.setColumnWidth(column, widths[column] + gap + spare // (len(titles) + 1))
-        left = room - sum(map(self.columnWidth, range(_ORIGIN)))
-        self.setColumnWidth(_ORIGIN, max(widths[_ORIGIN] + gap, left))
+    def show_columns(self) -> None:
+        """Show as many columns as fit beside the full names of the settings; without room for those, elide them."""
+        self.setColumnHidden(_AGAINST_OFF, False)
+        self._set_widths(stretched=_ORIGIN)
+        super().show_columns()
+        if not self.has_room:
+            self._set_widths(stretched=_SETTING)
+            self.setColumnHidden(_AGAINST_OFF, not self.has_room)
 
-    def resizeEvent(self, event: Any) -> None:  # noqa: N802, ANN401 -- Qt's
-        """Distribute the width again."""
-        super().resizeEvent(event)
-        self.fit_columns()
-
-    def minimumSizeHint(self) -> QSize:  # noqa: N802
-        """Allow a small width: the table can be scrolled."""
-        return QSize(theme.px(120), super().minimumSizeHint().height())
+    def _set_widths(self, *, stretched: int) -> None:
+        """Give each column the width of its texts, and what is left, or lacks, to one of them."""
+        head = self.horizontalHeader()
+        for column in (_SETTING, _ORIGIN):
+            is_stretched = column == stretched
+            mode = QHeaderView.ResizeMode.Stretch if is_stretched else QHeaderView.ResizeMode.ResizeToContents
+            head.setSectionResizeMode(column, mode)

@@ -23,6 +23,7 @@ from launcher.gui.tune.cards import (
     TunedSettingsCard,
     VerdictCard,
     WorkloadList,
+    describe_faults,
 )
 from launcher.gui.tune.draft_plot import DraftPlot
 from launcher.gui.tune.tune_control import TuneControl
@@ -83,6 +84,8 @@ class TunePage(QWidget):
         self.plot = DraftPlot()
         self.step = StepCard()
         self.table = TrialTable()
+        self.faults = Label()
+        """The settings that failed, and why."""
         self.tuned_card = TunedSettingsCard(controller)
         self.history = HistoryCard(controller)
         self._prompt_file = ""
@@ -121,6 +124,9 @@ class TunePage(QWidget):
         self.tuned_card.measure_requested.connect(self._measure)
         self.history.chosen.connect(self._show_session)
         self.history.listed.connect(self.verdict.set_has_history)
+        self.verdict.changed.connect(self._show_cards)
+        self.tuned_card.shown.connect(self._show_cards)
+        self.show_rows(())
 
     def on_shown(self) -> None:
         """Read the last tune and the history, and plan a tune for the current choices."""
@@ -141,7 +147,20 @@ class TunePage(QWidget):
     def show_rows(self, rows: Sequence[TrialRow]) -> None:
         """Show the settings tried so far."""
         self.table.show_rows(rows)
-        self.placeholder.setVisible(not rows)
+        faults = describe_faults(rows)
+        self.faults.setText(faults)
+        self.faults.setVisible(bool(faults))
+        self._show_cards()
+
+    def _show_cards(self) -> None:
+        """Show the cards that have content; before the first tune that of the verdict, which takes all the room."""
+        has_rows, is_first = bool(self.table.rows), self.verdict.is_first
+        for card in (self._plot_card, self.step, self._table_card):
+            card.setVisible(has_rows)
+        self.tuned_card.setVisible(not is_first or self.tuned_card.has_content)
+        self._right.setStretchFactor(self.verdict, int(is_first and not has_rows))
+        self._right.setStretchFactor(self._plot_row, int(has_rows))
+        self._right.setStretch(self._right.count() - 1, int(not is_first and not has_rows))
 
     def show_tune(self, view: "TuneView") -> None:
         """Show a tune's results so far."""
@@ -390,23 +409,23 @@ class TunePage(QWidget):
         table.add_aligned(self.table, self.table.text_inset)
         sides = table.body.contentsMargins()
         table.body.setContentsMargins(sides.left(), theme.px(theme.GAP), sides.right(), theme.px(theme.GAP))
-        self.placeholder = Label(tr("Each tested setting gets a row here."))
-        self.placeholder.setObjectName("secondary")
-        self.placeholder.setWordWrap(True)
-        self.placeholder.setContentsMargins(self.table.text_inset, 0, self.table.text_inset, theme.px(theme.GAP))
-        table.body.addWidget(self.placeholder)
-        table.body.addStretch()
+        self.faults.setObjectName("secondary")
+        self.faults.setWordWrap(True)
+        self.faults.setContentsMargins(self.table.text_inset, 0, self.table.text_inset, theme.px(theme.GAP))
+        table.body.addWidget(self.faults)
+        self._plot_card, self._table_card = plot, table
         self._plot_row = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         self._plot_row.setSpacing(theme.px(theme.GAP_L))
         self._plot_row.addWidget(plot, 1)
         self._plot_row.addWidget(self.step)
-        right = QVBoxLayout()
+        right = self._right = QVBoxLayout()
         right.setSpacing(theme.px(theme.GAP_L))
         right.addWidget(self.verdict)
         right.addLayout(self._plot_row, 1)
         right.addWidget(table)
         right.addWidget(self.tuned_card)
         right.addWidget(self.history)
+        right.addStretch(0)
         self._columns = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         self._columns.setContentsMargins(0, 0, 0, 0)
         self._columns.setSpacing(theme.px(theme.GAP_L))

@@ -242,7 +242,7 @@ def _measured_row(view: TuneView, tried: TriedSettings, off: TriedSettings | Non
     trials = [trial for trial in view.trials if settings_key(trial.settings) == settings_key(tried.settings)]
     runs = [run for trial in trials for run in trial.runs if run.is_counted]
     drafts = sum_acceptance([run.acceptance for run in runs if run.acceptance is not None])
-    origin = ntr("measured, 1 start", "measured, {n} starts", tried.starts)
+    starts = ntr("1 start", "{n} starts", tried.starts)
     return TrialRow(
         settings_text(tried.settings, view.baseline),
         tried.value,
@@ -251,7 +251,8 @@ def _measured_row(view: TuneView, tried: TriedSettings, off: TriedSettings | Non
         tokens_per_step=drafts.mean_length,
         vram_mib=view.estimate_mib(tried.settings),
         against_off=tried.value / off.value if tried.value and off is not None and off.value else None,
-        origin=render(tried.error) if tried.error else origin,
+        origin=tr("failed") if tried.error else starts,
+        fault=render(tried.error) if tried.error else "",
         best=best,
     )
 

@@ -51,8 +51,8 @@ class TrialRow:
     """A tried setting.
 
     `rate` and `spread` (half the 95 % interval) are in tokens a second, `accepted` is a share of 0 to 1, `against_off`
-    the speed divided by that with MTP off. `origin` says whether the rate was measured or predicted; `best` marks the
-    winner.
+    the speed divided by that with MTP off. `origin` says from how many starts the rate is known, that it was predicted,
+    or that the setting failed, and then `fault` says why. `best` marks the winner.
     """
 
     setting: str
@@ -63,6 +63,7 @@ class TrialRow:
     vram_mib: int | None = None
     against_off: float | None = None
     origin: str = ""
+    fault: str = ""
     best: bool = False
     predicted: bool = False
 

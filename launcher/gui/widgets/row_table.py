@@ -27,6 +27,8 @@ class RowTable(QTableView):
         self._column_hints: dict[int, int] = {}
         self._widest: dict[int, int] | None = None
         """Widths of the widest cells so far, by column, if only visible rows are measured."""
+        self.unused: frozenset[int] = frozenset()
+        """Columns without a known value, which stay hidden."""
         self._room = 0
         """Width of the viewport in pixels. `viewport()` would have PySide define every widget class, for 20 ms."""
         self.setAccessibleName(name)
@@ -86,7 +88,7 @@ class RowTable(QTableView):
         super().changeEvent(event)
 
     def show_columns(self) -> None:
-        """Show as many columns as fit. Those with the highest `spare` are hidden first."""
+        """Show as many columns as fit. Those with the highest `spare` are hidden first; `unused` ones are always."""
         model = self.model()
         rows = model.sourceModel() if isinstance(model, QAbstractProxyModel) else model
         if not isinstance(rows, TableRows):
@@ -95,9 +97,14 @@ class RowTable(QTableView):
             (at for at, each in enumerate(rows.columns) if each.spare), key=lambda at: rows.columns[at].spare
         )
         for at in spare:
-            self.setColumnHidden(at, False)
-        while spare and self._needed_width() > self._room:
+            self.setColumnHidden(at, at in self.unused)
+        while spare and not self.has_room:
             self.setColumnHidden(spare.pop(), True)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the visible columns fit, the stretching one at its least width."""
+        return self._needed_width() <= self._room
 
     def _needed_width(self) -> int:
         """Return the width of all visible columns in pixels, counting the stretching one at its least width."""
