@@ -36,6 +36,19 @@ def test_the_search_for_gpus_is_shown_before_its_result(window: Window) -> None:
     assert window.rail._gpus.text() == "no GPU"
 
 
+def test_start_shows_no_steps_and_no_table_before_it_has_plans(window: Window, qtbot: QtBot) -> None:
+    page = window.page("start")
+    assert not page.looking.isHidden()
+    assert page.table.isHidden()
+    assert page.steps.isHidden()
+    with qtbot.waitSignal(window.page_shown):
+        window.show_page("start")
+    qtbot.waitUntil(lambda: page.result is not None)
+    assert not page.looking.isVisible()
+    assert page.table.isVisible()
+    assert page.steps.isVisible()
+
+
 @pytest.mark.thorough
 def test_the_focus_stays_on_the_page_after_start(window: Window, qtbot: QtBot) -> None:
     window.activateWindow()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QSize, QTimer, Slot
+from PySide6.QtCore import QSize, Qt, QTimer, Slot
 from PySide6.QtGui import QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
@@ -200,6 +200,12 @@ class StartPage(QWidget):
         self._others.head.addWidget(self.goal)
         self._others.body.setSpacing(theme.px(theme.GAP))
         self._others.add_aligned(self.table, self.table.text_inset)
+        self.looking = Label(tr("Checking which models fit ..."))
+        """In place of the table, as long as the plans are made."""
+        self.looking.setObjectName("secondary")
+        self.looking.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.looking.setWordWrap(True)
+        self._others.body.addWidget(self.looking, 1)
         self._unplanned = Label()
         self._unplanned.setObjectName("secondary")
         self._unplanned.setWordWrap(True)
@@ -276,8 +282,10 @@ class StartPage(QWidget):
         }[phase]
         if phase is ReadingPhase.COMPUTER and not self._is_refreshing:
             self.machine.show_reading(text)
-        if self.result is None and not self._is_serving:
-            self.card.show_reading(text)
+        if self.result is None:
+            self.looking.show()
+            if not self._is_serving:
+                self.card.show_reading(text)
 
     @Slot(object)
     def _show_result(self, result: PlanResult) -> None:
@@ -291,6 +299,7 @@ class StartPage(QWidget):
             return
         chosen, used_own_settings = self.plan, self._has_own_settings
         self.result = result
+        self.looking.hide()
         self.machine.show_facts(list_facts(result), result.situation.read_at if result.situation else None)
         self._show_request(result)
         self._show_table(result)
@@ -531,7 +540,9 @@ class StartPage(QWidget):
         self.card.demo.setVisible(not running and not self._is_serving and self.plan is not None)
         if had_focus:  # not wherever Qt moves it from a button that is hidden
             (self.card.pause if running else self.card.primary).setFocus()
-        self.steps.setVisible(running or self._started_here or not self._is_serving)
+        is_known = self.result is not None
+        self.table.setVisible(is_known)
+        self.steps.setVisible(running or self._started_here or (is_known and not self._is_serving))
         choices = (self.name_field, self.file_button, self.family, self.goal, self.table)
         for widget in (*choices, self.machine.check_button):
             widget.setEnabled(not running)
@@ -573,6 +584,7 @@ class StartPage(QWidget):
         self._step_failed = failed
         buttons = [] if failed else [(tr("Retry"), self.check_again)]  # a failed step is retried by the main button
         self.banner.show_message(str(error), "bad", buttons)
+        self.looking.hide()
         self._show_buttons()
 
     def _ask_engine(self) -> None:
