@@ -596,6 +596,7 @@ def test_the_hub_is_searched_with_consent(open_page: OpenPage, repo: str, hub: H
     assert [each.text() for each in page.hub_line.buttons] == ["Search once", "Always", "Never"]
     assert hub.requests() == []  # nothing is sent before that
     assert page.nothing.isVisible()
+    assert page.nothing.isAncestorOf(page.hub_line)  # where "Nothing found" stands
     press(qtbot, page.hub_line.buttons[1])
     qtbot.waitUntil(lambda: "1 found" in page.hub_line.text.text())
     assert settings.stored_value(SEARCH_HUB) == VALUE_ON
@@ -605,6 +606,7 @@ def test_the_hub_is_searched_with_consent(open_page: OpenPage, repo: str, hub: H
     press_row_button(page, qtbot, model.key)
     qtbot.waitUntil(lambda: bool(page.list.models) and bool(page.list.models[0].files))
     assert page.list.models[0].repo == repo
+    assert not page.nothing.isAncestorOf(page.hub_line)
     assert page.details.badge.text() == "FITS"
     page.search.field.clear()
     qtbot.keyClicks(page.search.field, "no such words")

@@ -557,9 +557,23 @@ class ModelsPage(QWidget):
             self._rows.setCurrentIndex(3)
         else:
             self._rows.setCurrentIndex(2)
+        self._place_hub_line(has_list=bool(models) or not text)
         self._show_drawer()
         if not models:
             self._show_selected(None, None)
+
+    def _place_hub_line(self, *, has_list: bool) -> None:
+        """Put the line on the hub under the list; if nothing was found, into the middle, below the text on that."""
+        line = self.hub_line
+        if has_list == (line.parentWidget() is self._list_card):
+            return
+        is_shown = not line.isHidden()
+        if has_list:
+            self._list_card.body.insertWidget(1, line)
+        else:
+            self.nothing.add_below_text(line)
+        line.set_inset(theme.GAP_L if has_list else 0)
+        line.setVisible(is_shown)
 
     def _select_wanted(self) -> None:
         """Select the file that was added or dropped, or the model that was named by a link, once it is listed."""

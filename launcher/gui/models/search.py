@@ -150,7 +150,7 @@ class SearchLine(QWidget):
 
 
 class HubLine(QWidget):
-    """A line under the list on the search of the hub: its state, and buttons for what can be done about it."""
+    """A line on the search of the hub: its state, and buttons for what can be done about it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,10 +160,14 @@ class HubLine(QWidget):
         self.text.setWordWrap(True)
         self.buttons: list[QPushButton] = []
         self._row = QHBoxLayout(self)
-        self._row.setContentsMargins(*(theme.px(each) for each in (theme.GAP_L, 6, theme.GAP_L, 6)))
+        self.set_inset(theme.GAP_L)
         self._row.setSpacing(theme.px(theme.GAP))
         self._row.addWidget(self.text, 1)
         self.hide()
+
+    def set_inset(self, pixels: int) -> None:
+        """Set the distance of the line's content from its sides, in pixels."""
+        self._row.setContentsMargins(*(theme.px(each) for each in (pixels, 6, pixels, 6)))
 
     def show_state(self, text: str, buttons: tuple[ButtonAction, ...] = ()) -> None:
         """Show a state; none for an empty text."""

@@ -14,6 +14,8 @@ ButtonAction = tuple[str, Callable[[], object]]
 """A button's text and what a click calls."""
 _MIN_TEXT_WIDTH = 200
 """Pixels that a page's title and subtitle need beside the buttons; with less the buttons go below them."""
+_BELOW_TEXT = 3
+"""Place in the column of an empty state after the stretch, the title and the text."""
 
 
 class Card(QFrame):
@@ -118,7 +120,7 @@ class EmptyState(QWidget):
         self.text.setWordWrap(True)
         self.text.setObjectName("secondary")
         self.buttons: list[QPushButton] = []
-        column = QVBoxLayout()
+        column = self._column = QVBoxLayout()
         column.setSpacing(theme.px(theme.GAP_L))
         column.addStretch(2)
         column.addWidget(heading)
@@ -144,6 +146,10 @@ class EmptyState(QWidget):
         self.buttons = [make_button(label, clicked, primary=at == 0) for at, (label, clicked) in enumerate(buttons)]
         for button in self.buttons:
             self._row.addWidget(button)
+
+    def add_below_text(self, widget: QWidget) -> None:
+        """Put a widget between the text and the buttons."""
+        self._column.insertWidget(_BELOW_TEXT, widget)
 
 
 def make_caption(text: str = "") -> Label:
