@@ -27,13 +27,17 @@ from launcher.gui import application
 if TYPE_CHECKING:
     from launcher.gui.window import Window
 
+_COMPLETE_AFTER_MS = application._COMPLETE_AFTER_MS
+"""Delay after the first paint until the program begins to build pages, as the course does."""
+
 
 class Course:
     """The steps that are done with one window."""
 
     def __init__(self, window: Window, rounds: int, settle_s: float, seconds: float) -> None:
         self._window, self._rounds, self._settle_s, self._seconds = window, rounds, settle_s, seconds
-        self._told: dict[str, object] = {"painted_s": process_age_s()}
+        self._painted_s = process_age_s()
+        self._told: dict[str, object] = {"painted_s": self._painted_s}
 
     def begin(self) -> None:
         """Wait for the plans of the Start page; the page can be used at the next event."""
@@ -43,7 +47,12 @@ class Course:
     def _go_on(self) -> None:
         if "usable_s" in self._told:
             return  # the page plans again whenever it is shown
-        self._told["usable_s"] = process_age_s()
+        usable_s = process_age_s()
+        self._told["usable_s"] = usable_s
+        left_ms = _COMPLETE_AFTER_MS - 1_000 * (usable_s - self._painted_s)
+        QTimer.singleShot(max(0, int(left_ms)), self._window, self._show_pages)
+
+    def _show_pages(self) -> None:
         self._told["ahead_ms"] = list(self._steps())
         rail = [name for name in self._window.page_names if name != "start"]
         self._told["first_ms"] = {name: self._show(name) for name in [*rail, "start"]}
