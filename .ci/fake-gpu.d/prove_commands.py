@@ -14,6 +14,8 @@ FILES = {
     "UD-IQ3_S": "qwen35moe-35b-iq3_s",
     "UD-Q3_K_XL": "qwen35moe-35b-q3_k_xl",
     "UD-IQ4_XS": "qwen35moe-35b-iq4_xs",
+    "UD-IQ4_NL": "qwen35moe-35b-iq4_xs",
+    "UD-Q4_K_S": "qwen35moe-35b-iq4_xs",
     "UD-Q4_K_M": "qwen35moe-35b-q4_k_m",
     "UD-Q4_K_XL": "qwen35moe-35b-q4_k_m",
     "UD-Q5_K_S": "qwen35moe-35b-q4_k_m",
