@@ -66,7 +66,9 @@ class Controller(QObject):
     replied = Signal(object, str)
     """Reply | None, and its footer: the figures or the end reason."""
     launched = Signal(object)
-    """Launch | None: the server that runs now."""
+    """Launch | None: the server that runs now. None comes when its engine has ended, before its address is free."""
+    stopped = Signal()
+    """`stop` is done: the server has ended, and its address is free."""
     health_changed = Signal(object)
     """tuple[Finding, ...]: the open health findings."""
     refused = Signal(object)
@@ -362,9 +364,10 @@ class Controller(QObject):
         )
 
     def _record_stop(self, stopped: bool) -> None:
-        """Record a stop that the server does not report, because it had not started."""
+        """Report the end of a stop, and first one that the server does not report, because it had not started."""
         if stopped and not self.view.resting:
             self._handle_status(ServerStatus())
+        self.stopped.emit()
 
     @Slot(object)
     def _dispatch_events(self, batch: list[object]) -> None:

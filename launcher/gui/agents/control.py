@@ -92,6 +92,7 @@ class AgentControl(QObject):
         stored = str(open_window_settings().value(_FOLDER_SETTING, ""))
         self.folder: Path | None = Path(stored) if stored and Path(stored).is_dir() else None
         controller.launched.connect(self._handle_launch)
+        controller.stopped.connect(self._handle_stop)
         controller.view_changed.connect(self._handle_view)
         controller.applied.connect(self._handle_applied)
 
@@ -383,6 +384,12 @@ class AgentControl(QObject):
             self.failure = None
         self.agents_changed.emit()
         self.changed.emit()
+        if self._is_shown:
+            self.read_session()
+
+    @Slot()
+    def _handle_stop(self) -> None:
+        """Read anew: until now the window's server could still be found at its address."""
         if self._is_shown:
             self.read_session()
 
