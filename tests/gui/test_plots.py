@@ -155,6 +155,21 @@ def test_without_a_gpu_its_plots_are_replaced_by_one_reason_and_host_plots(panel
     assert shown == ["rate", "acceptance", "vram", "temperature", "power", "clock"]
 
 
+def test_text_without_height_for_a_line_is_left_out_rather_than_cut(qtbot: QtBot) -> None:
+    text, empty = ElidedText("+4.0 in 1 min"), ElidedText()
+    line = text.fontMetrics().height()
+    for label in (text, empty):
+        qtbot.addWidget(label)
+
+    def is_painted(height: int) -> bool:
+        for label in (text, empty):
+            label.resize(200, height)
+        return text.grab().toImage() != empty.grab().toImage()
+
+    assert not is_painted(line // 2)
+    assert is_painted(line)
+
+
 def test_each_plot_has_its_own_scale_that_follows_the_values(panel: PlotPanel) -> None:
     fill(panel)
 

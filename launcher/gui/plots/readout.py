@@ -25,11 +25,12 @@ class ElidedText(Label):
         return QSize(0, super().minimumSizeHint().height())
 
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
-        """Paint the text that fits."""
+        """Paint the lines that fit, none where there is no height for one."""
         painter = QPainter(self)
         painter.setPen(self.palette().color(self.foregroundRole()))
         metrics = QFontMetrics(self.font())
-        lines = _fit_lines(self.text(), metrics, self.width(), max(1, self.height() // metrics.lineSpacing()))
+        most = (self.height() + metrics.leading()) // metrics.lineSpacing()
+        lines = _fit_lines(self.text(), metrics, self.width(), most) if most > 0 else []
         painter.drawText(self.rect(), self.alignment().value, "\n".join(lines))
 
 
