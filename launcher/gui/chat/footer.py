@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from launcher.monitor.reply import Reply
 
 SEPARATOR = " · "
-"""What stands between two figures."""
+"""Separator of the figures below a reply."""
 _RATE = re.compile(r"[\d.,]+ t/s")
 
 

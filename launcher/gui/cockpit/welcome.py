@@ -1,4 +1,4 @@
-"""What the Cockpit shows before the first start: the last model, the demo, or another one to start."""
+"""The Cockpit before the first start: buttons that start the last model, the demo or another model."""
 
 from pathlib import Path
 
