@@ -171,7 +171,7 @@ def hold_tune_lock() -> Iterator[None]:
 
 def _parse_space(data: Mapping[str, Any]) -> Space:
     axes = [SpaceAxis(name, tuple(values), memory, drafting) for name, values, memory, drafting in data["axes"]]
-    return Space(data["baseline"], tuple(data["drafts"]), tuple(axes))
+    return Space(data["baseline"], tuple(data["drafts"]), tuple(axes), on_processor=data.get("on_processor", False))
 
 
 def _is_same_file(one: Path, other: Path) -> bool:

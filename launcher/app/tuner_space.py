@@ -253,7 +253,9 @@ class SpaceBuilder:
             if wanted and len(values) > 1 and name not in meaningless:
                 axes.append(SpaceAxis(name, tuple(values), memory=bool(row.memory), drafting=row.drafting))
         drafts = DRAFTS_WITH_P_MIN if any(axis.name == "p_min" for axis in axes) else DRAFTS
-        return Space({axis.name: baseline[axis.name] for axis in axes}, drafts, tuple(axes), fits=self.fits)
+        chosen = {axis.name: baseline[axis.name] for axis in axes}
+        on_processor = on_cpu or offloads or bool(self._basis.plan_settings.n_cpu_moe)
+        return Space(chosen, drafts, tuple(axes), self.fits, on_processor)
 
     def _is_cache_varied(self, vary: Collection[str] | None) -> bool:
         """Return whether a cache for experts may be tried: the engine has it, and the user did not leave it out."""

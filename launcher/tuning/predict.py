@@ -107,10 +107,11 @@ _LEVEL, _MTP, _LINE, _CURVE, _BEND = 1.0, 0.4, 0.05, 0.3, 0.02
 In order: overall level, MTP, draft length (linear in the logarithm), draft length (linear in the time itself, so curved
 in the logarithm), and draft length in any other way.
 """
-_JUMP, _SMALL_BATCH = 0.08, 8
-"""Standard deviation of the effect of a batch of more tokens than the second figure, where engines use other kernels.
+_JUMP, _SMALL_BATCH, _PROCESSOR_BATCH = 0.08, 8, 4
+"""Standard deviation of the effect of a batch that is larger than a small one, and the tokens of a small batch.
 
-A step with n drafts verifies n + 1 tokens.
+GPU kernels change after 8 tokens. A processor reads the weights once for four tokens: steps of 3, 4 and 5 tokens took
+15.2, 18.0 and 24.3 ms there. A step with n drafts verifies n + 1 tokens.
 """
 _STEEP = 0.3
 """Time of one more draft token as a share of a step, for the curve of `_CURVE`."""
@@ -208,6 +209,8 @@ def _design_matrix(space: Space, grid: Sequence[RunSettings]) -> Array:
     columns: list[Array] = [np.full((len(grid), 1), _LEVEL), np.asarray(_MTP * on[:, None]), _LINE * line]
     columns += [_CURVE * np.log1p(_STEEP * line), _BEND * bend]
     columns.append(np.asarray(_JUMP * (draft >= _SMALL_BATCH)[:, None]))
+    if space.on_processor:
+        columns.append(np.asarray(_JUMP * (draft >= _PROCESSOR_BATCH)[:, None]))
     columns += [_TREND * axis.trend * _axis_places(axis, space, grid)[:, None] for axis in space.axes if axis.trend]
     effects = [_axis_effect(axis, space, grid, on) for axis in space.axes]
     steps = max(space.drafts[-1] - space.drafts[0], 1)

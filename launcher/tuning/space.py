@@ -53,13 +53,14 @@ class Space:
 
     `baseline` has the settings without MTP, with a value for each axis. Draft lengths are above 0; MTP off is always
     part of the space. `fits` returns whether settings fit into memory by the estimate. Values that do not fit with
-    drafts may fit without them.
+    drafts may fit without them. `on_processor` is True if the processor computes the model, or some of its experts.
     """
 
     baseline: RunSettings
     drafts: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
     axes: tuple[SpaceAxis, ...] = ()
     fits: Callable[[RunSettings], bool] | None = field(default=None, compare=False)
+    on_processor: bool = False
 
     def __post_init__(self) -> None:
         """Raise BadOption for an inconsistent or too large space."""
@@ -117,7 +118,12 @@ class Space:
     def as_json(self) -> dict[str, object]:
         """Return the identity of the space as JSON data, without `fits`."""
         axes = [[a.name, list(a.values), a.memory, a.drafting] for a in self.axes]
-        return {"baseline": self.baseline_settings(), "drafts": list(self.drafts), "axes": axes}
+        return {
+            "baseline": self.baseline_settings(),
+            "drafts": list(self.drafts),
+            "axes": axes,
+            "on_processor": self.on_processor,
+        }
 
 
 def draft_length(settings: Mapping[str, Value]) -> int:

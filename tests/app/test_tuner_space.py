@@ -28,9 +28,13 @@ def values(found: Space) -> dict[str, tuple[Any, ...]]:
     return {axis.name: axis.values for axis in found.axes}
 
 
-def two_cards(**changes: Any) -> PreviewBasis:  # noqa: ANN401
+def described_with(**changes: Any) -> PreviewBasis:  # noqa: ANN401
     basis = described()
-    return replace(basis, plan_settings=replace(basis.plan_settings, gpus=2, **changes))
+    return replace(basis, plan_settings=replace(basis.plan_settings, **changes))
+
+
+def two_cards(**changes: Any) -> PreviewBasis:  # noqa: ANN401
+    return described_with(gpus=2, **changes)
 
 
 @pytest.mark.parametrize(("temperature", "tried"), [(0.0, False), (0.5, False), (0.6, True), (1.0, True), (None, True)])
@@ -121,3 +125,16 @@ def test_settings_that_give_the_engine_the_same_arguments_are_tried_once(free_mi
     ]
     assert len(received) > 8
     assert len(set(received)) == len(received)
+
+
+@pytest.mark.parametrize(
+    ("basis", "on_cpu", "expected"),
+    [
+        (described(), False, False),
+        (described(), True, True),
+        (described_with(backend="cpu"), False, True),
+        (described_with(n_cpu_moe=4), False, True),
+    ],
+)
+def test_a_space_says_whether_the_processor_verifies(basis: PreviewBasis, on_cpu: bool, expected: bool) -> None:
+    assert space(basis, on_cpu=on_cpu).on_processor is expected

@@ -3,7 +3,7 @@
 The shapes are those of real machines; the figures are drawn anew for each machine, over ranges that hold the published
 results. A step's time is that of one token, and with MTP in addition the head's own fixed part, a pass of the head
 for each drafted token, the verification of each (dearer where a mixture of experts reads more of its weights, or
-experts lie on the processor), and on some machines a jump from some batch on, where the engine takes other kernels.
+experts lie on the processor), and on some machines jumps from some batch on, where the engine takes other kernels.
 """
 
 import math
@@ -18,7 +18,7 @@ from launcher.tuning.predict import tokens_per_step
 from launcher.tuning.space import Key, Space, SpaceAxis, draft_length, settings_key
 
 DRAFTS = (1, 2, 3, 4, 5, 6, 7, 8)
-_SMALL_BATCH = 8
+_SMALL_BATCH, _PROCESSOR_BATCH = 8, 4
 KV = SpaceAxis("kv", ("q4_0", "q8_0", "f16"), memory=True)
 UBATCH = SpaceAxis("ubatch", (256, 512, 1024), memory=True)
 EXPERTS = SpaceAxis("n_cpu_moe", (24, 22, 20, 18, 16), memory=True)
@@ -50,6 +50,7 @@ class Machine:
     jump_at: int
     jump: float
     large_batch: float
+    processor_batch: float
     chain: tuple[float, ...]
     decay: float
     kv_effect: Mapping[str, float]
@@ -90,7 +91,11 @@ class Machine:
             baseline = {"kv": "q8_0", "n_cpu_moe": 22, "threads": 6, "p_min": 0.0, "ngram": "none"}
             axes = OFFLOAD_AXES
         axes = tuple(axis for axis in axes if axis.name in _SMALL) if self.small else axes
-        return Space(baseline, DRAFTS, axes, fits=lambda settings: self.need(settings) <= self.believed_mib)
+
+        def fits(settings: Mapping[str, Any]) -> bool:
+            return self.need(settings) <= self.believed_mib
+
+        return Space(baseline, DRAFTS, axes, fits, on_processor=self.offloads)
 
     @property
     def believed_mib(self) -> float:
@@ -127,6 +132,7 @@ class Machine:
             log += self.ngram_costs if settings["ngram"] != "none" else 0.0
             extra = self.head + self.draft_pass * kept + verify + kv + (self.jump if draft >= self.jump_at else 0.0)
             extra += self.large_batch if draft >= _SMALL_BATCH else 0.0
+            extra += self.processor_batch * share if draft >= _PROCESSOR_BATCH else 0.0
         return self.step_s * math.exp(log) * (1 + extra)
 
     def rates(self, settings: Mapping[str, Any], prompt: int) -> tuple[float, ...]:
@@ -218,6 +224,7 @@ def draw(number: int, surroundings: Surroundings | None = None) -> Machine:
         jump_at=dice.choice((2, 3, 4, 5, 99)),
         jump=uniform(0.0, 0.05),
         large_batch=max(0.0, random.Random(f"large batch {number}").uniform(-0.2, 0.3)),
+        processor_batch=max(0.0, random.Random(f"processor batch {number}").uniform(-0.2, 0.5)) if offload else 0.0,
         chain=chain,
         decay=uniform(0.9, 1.0),
         kv_effect={"q4_0": q4, "q8_0": q8, "f16": 0.0},
