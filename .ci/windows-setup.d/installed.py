@@ -170,9 +170,9 @@ def small_disk(options: str) -> Iterator[Path]:
         yield disk
     finally:
         letter.unlink()
-        subprocess.run(["wineserver", "-k"], check=False)
-        subprocess.run(["wineserver", "-w"], check=False)
+        wine.end_programs()
         subprocess.run(["umount", str(disk)], check=True)
+        wine.start_desktop()
 
 
 def cut_off(setup: Path, place: Path) -> None:

@@ -433,9 +433,6 @@ def main() -> None:
     wine.run("cmd /c exit")  # what wine makes at its first start
     _registry_before.update(wine.registry())
     _before.update(wine.files())
-    # Windows has a desktop. Wine starts one with the first program that asks for it, whose pipes the desktop keeps:
-    # who reads what that program prints, as the painter of a chart is read, would wait for ever.
-    wine.start("explorer.exe /desktop")
     for name, function in _PROOFS:
         if WORDS and not any(words in name for words in WORDS):
             continue
@@ -447,6 +444,7 @@ def main() -> None:
         print(f"{verdict} {name}: {told}".replace(str(FOLDER), "FOLDER"), flush=True)
         if function is _unchanged:
             _supervision()
+    wine.end_programs()
     print("done", flush=True)
 
 

@@ -1,5 +1,5 @@
 """What the proof asks of wine: programs started as Windows starts them, what the prefix and its registry hold."""
-# ruff: noqa: S607
+# ruff: noqa: S101, S607
 
 import os
 import subprocess
@@ -9,6 +9,8 @@ from pathlib import Path
 
 _START = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1]))"
 """One command line, as it is, in letters of any script: setup programs want /D=FOLDER last and without quotes."""
+_DESKTOP = "import ctypes, sys; ctypes.windll.user32.GetDesktopWindow(); print('ready', flush=True); sys.stdin.read()"
+"""Asks for the desktop, and uses it until its input ends: wine ends a desktop one second after its last user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,27 @@ class Wine:
             env={**os.environ, **environment},
         )
 
+    def start_desktop(self) -> None:
+        """Give the prefix a desktop, as Windows has one, until `end_programs`.
+
+        Wine starts its desktop with the first program that asks for it, whose pipes the desktop then keeps open: who
+        reads the output of that program to its end, as the painter of a chart is read, would wait for ever.
+        """
+        self._desktop = subprocess.Popen(
+            ["wine", str(self._python), "-c", _DESKTOP],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        assert self._desktop.stdout is not None
+        assert "ready" in self._desktop.stdout.readline()
+
+    def end_programs(self) -> None:
+        """End all that runs in the prefix, the desktop too; wine then writes the registry into its files."""
+        subprocess.run(["wineserver", "-k"], check=False)
+        subprocess.run(["wineserver", "-w"], check=False)
+
     def files(self) -> dict[str, int]:
         """Return all files and folders of the C: drive, with the files' sizes."""
         return {
@@ -80,8 +103,7 @@ class Wine:
 
     def registry(self) -> set[str]:
         """Return the registry as lines "[key] value"; for that, all that runs in the prefix is ended."""
-        subprocess.run(["wineserver", "-k"], check=False)
-        subprocess.run(["wineserver", "-w"], check=False)
+        self.end_programs()
         lines = set()
         for name in ("user.reg", "system.reg"):
             key = ""
@@ -91,6 +113,7 @@ class Wine:
                     lines.add(key)
                 elif line and not line.startswith("#"):
                     lines.add(f"{key} {line}")
+        self.start_desktop()
         return lines
 
     def value(self, key: str, name: str) -> str | None:
