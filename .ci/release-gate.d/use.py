@@ -90,7 +90,7 @@ def chat_with_demo(copy: Copy) -> str:
         assert "url" in json.loads(server.stdout.readline())
         reply = copy.ask("chat", "What is MTP?", "--max-tokens", "40")
         copy.ask("stop")
-        server.communicate(timeout=60)
+        server.communicate(timeout=LIMIT_S)
     finally:
         server.kill()
         server.wait()

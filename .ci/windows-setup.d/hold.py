@@ -1,10 +1,10 @@
-"""Holds a named mutex, as a running program or another setup does, and lets nobody end it: hold.py NAME SECONDS."""
+"""Holds a named mutex, as a running program or another setup does, until it is killed: hold.py NAME."""
 # ruff: noqa: T201
 
 import ctypes
 import sys
-import time
+import threading
 
 ctypes.WinDLL("kernel32").CreateMutexW(None, False, sys.argv[1])
 print("held", flush=True)
-time.sleep(float(sys.argv[2]))
+threading.Event().wait()

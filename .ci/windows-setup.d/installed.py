@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from wine import Ended, Wine
+from wine import LIMIT_S, Ended, Wine
 
 FOLDER, VERSION = Path(sys.argv[1]), sys.argv[2]
 NEWER = "99.0.1"
@@ -70,7 +70,7 @@ def said() -> str:
     return text
 
 
-def wait_for(what: Callable[[], bool], otherwise: str, limit_s: float = 300) -> None:
+def wait_for(what: Callable[[], bool], otherwise: str, limit_s: float = LIMIT_S) -> None:
     """Wait until something is so."""
     began_s = time.monotonic()
     while not what():
@@ -142,7 +142,7 @@ def processes(word: str) -> list[int]:
 @contextmanager
 def holding(name: str) -> Iterator[None]:
     """Let a program that nothing can ask to end hold a mutex."""
-    hold = wine.start(f'"{wine.path(PYTHON)}" "{wine.path(HERE / "hold.py")}" "{name}" 120')
+    hold = wine.start(f'"{wine.path(PYTHON)}" "{wine.path(HERE / "hold.py")}" "{name}"')
     try:
         assert hold.stdout is not None
         assert "held" in hold.stdout.readline()

@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -45,6 +44,7 @@ from installed import (
     wait_for,
     wine,
 )
+from wine import LIMIT_S
 
 WINE_PROOFS, WORDS = Path(sys.argv[3]), sys.argv[4:]
 sys.path.insert(0, str(HERE.parent / "release-gate.d"))
@@ -141,7 +141,7 @@ def _open_with() -> str:
     picture = FOLDER / "opened.png"
     picture.unlink(missing_ok=True)
     # Its exit code tells whether live data came in time, too, which is not asked here.
-    wine.run(command.replace("%1", wine.path(model)) + f' --screenshot "{wine.path(picture)}"', timeout_s=600)
+    wine.run(command.replace("%1", wine.path(model)) + f' --screenshot "{wine.path(picture)}"')
     model.unlink()
     assert picture.stat().st_size > 50_000, picture.stat()
     return command
@@ -159,7 +159,7 @@ def _tests() -> str:
     shutil.copytree(FOLDER / "checkout", checkout, ignore=shutil.ignore_patterns("launcher", ".git"))
     python = wine.path(PLACE / "app" / "python.exe")
     line = f'"{python}" -X utf8 -B "{wine.path(HERE / "tests.py")}" "{wine.path(testing)}" "{wine.path(checkout)}"'
-    ended = wine.run(line, timeout_s=1200)
+    ended = wine.run(line)
     for each in (wine.user / "Temp").glob("pytest-of-*"):
         shutil.rmtree(each)
     tail = "\n".join(ended.output.splitlines()[-20:])
@@ -307,11 +307,11 @@ def _upgrade() -> str:
     before = {str(path) for path in DATA.rglob("*") if path.is_file()}
     window = wine.start(launcher("gui").replace("python.exe", "pythonw.exe"))
     wait_for(lambda: (DATA / "window.lock").exists(), "the window does not open")
-    time.sleep(5)
+    asked("gui")  # it answers the second start: it has come up
     with serving() as (server, ready):
         assert "url" in ready, ready
         ended = install(NEWER_SETUP)
-        server_code, window_code = server.wait(30), window.wait(30)
+        server_code, window_code = server.wait(LIMIT_S), window.wait(LIMIT_S)
     assert (server_code, window_code) == (0, 0), (server_code, window_code)
     assert version() == NEWER, version()
     check_installed("newer")
@@ -355,7 +355,7 @@ def _keep_all() -> str:
     assert {"settings.toml", "history/history.db", "conversations/conversations.db"} <= before.keys(), before.keys()
     with serving() as (server, _):
         took_s = uninstall()
-        assert server.wait(30) == 0
+        assert server.wait(LIMIT_S) == 0
     kept = _users_files()
     assert not before.keys() - kept.keys(), before.keys() - kept.keys()
     assert all(kept[name] == before[name] for name in _KEPT), [*_KEPT]
@@ -452,7 +452,7 @@ def _supervision() -> None:
     """Run .ci/wine's proofs by the installed Python: its lines are printed as they are."""
     python = wine.path(PLACE / "app" / "python.exe")
     fake = FOLDER / "checkout" / "tests" / "fakes" / "llama_server.py"
-    ended = wine.run(f'"{python}" -X utf8 -B "{wine.path(WINE_PROOFS)}" "{wine.path(fake)}"', timeout_s=600)
+    ended = wine.run(f'"{python}" -X utf8 -B "{wine.path(WINE_PROOFS)}" "{wine.path(fake)}"')
     for line in ended.output.splitlines():
         if line.startswith(("ok   ", "FAIL ")):
             print(line.replace(str(FOLDER), "FOLDER"), flush=True)

@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+LIMIT_S = 1200.0
+"""Seconds after which a program is taken for one that hangs."""
 _START = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1]))"
 """One command line, as it is, in letters of any script: setup programs want /D=FOLDER last and without quotes."""
 _DESKTOP = "import ctypes, sys; ctypes.windll.user32.GetDesktopWindow(); print('ready', flush=True); sys.stdin.read()"
@@ -49,7 +51,7 @@ class Wine:
             return "C:\\" + str(path.relative_to(self.drive)).replace("/", "\\")
         return "Z:" + str(path).replace("/", "\\")
 
-    def run(self, line: str, timeout_s: float = 300, **environment: str) -> Ended:
+    def run(self, line: str, timeout_s: float = LIMIT_S, **environment: str) -> Ended:
         """Run a command line to its end."""
         began_s = time.monotonic()
         process = self.start(line, **environment)
