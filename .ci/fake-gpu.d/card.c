@@ -2,6 +2,8 @@
 
    This Vulkan driver hands every call to Mesa's software renderer and changes only what tells a card from a processor:
    type, name, UUID, limits and memory. Its memory is counted: past the card's size an allocation fails as on a card.
+   The renderer has one type of memory, which is the host's; a card with a processor has two. The second type here is
+   host memory, as an engine asks for it to hold what it sends to the card, and is not counted.
    One library is one card, so its properties are compiled in:
 
    CARD_DRIVER   path of the renderer's library (libvulkan_lvp.so)
@@ -31,6 +33,12 @@ static PFN_vkGetPhysicalDeviceMemoryProperties real_memory;
 static PFN_vkGetPhysicalDeviceMemoryProperties2 real_memory2;
 static PFN_vkAllocateMemory real_allocate;
 static PFN_vkFreeMemory real_free;
+static PFN_vkGetBufferMemoryRequirements real_requirements;
+static PFN_vkGetBufferMemoryRequirements2 real_requirements2;
+static PFN_vkGetDeviceBufferMemoryRequirements real_device_requirements;
+static PFN_vkGetMemoryHostPointerPropertiesEXT real_pointer;
+
+enum { OF_CARD, OF_HOST }; /* the types of memory, and their heaps */
 
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation {
@@ -101,32 +109,72 @@ static void get_properties2(VkPhysicalDevice device, VkPhysicalDeviceProperties2
     if (m4) m4->maxBufferSize = largest;
 }
 
+static void divide(VkPhysicalDeviceMemoryProperties *memory) {
+    const VkMemoryPropertyFlags mapped = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    const VkDeviceSize of_host = memory->memoryHeaps[0].size;
+    memory->memoryTypeCount = memory->memoryHeapCount = 2;
+    memory->memoryHeaps[OF_CARD] = (VkMemoryHeap){CARD_MIB * MIB, VK_MEMORY_HEAP_DEVICE_LOCAL_BIT};
+    memory->memoryHeaps[OF_HOST] = (VkMemoryHeap){of_host, 0};
+    memory->memoryTypes[OF_CARD] = (VkMemoryType){VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | mapped, OF_CARD};
+    memory->memoryTypes[OF_HOST] = (VkMemoryType){mapped | VK_MEMORY_PROPERTY_HOST_CACHED_BIT, OF_HOST};
+}
+
 static void get_memory(VkPhysicalDevice device, VkPhysicalDeviceMemoryProperties *memory) {
     real_memory(device, memory);
-    memory->memoryHeaps[0].size = CARD_MIB * MIB;
+    divide(memory);
 }
 
 /* What others hold lowers the budget (VK_EXT_memory_budget: what this process may have), what we hold is the usage. */
 static void get_memory2(VkPhysicalDevice device, VkPhysicalDeviceMemoryProperties2 *memory) {
     real_memory2(device, memory);
-    memory->memoryProperties.memoryHeaps[0].size = CARD_MIB * MIB;
+    divide(&memory->memoryProperties);
     VkPhysicalDeviceMemoryBudgetPropertiesEXT *budget =
         find(memory->pNext, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT);
     if (!budget) return;
+    budget->heapBudget[OF_HOST] = budget->heapBudget[0];
+    budget->heapUsage[OF_HOST] = budget->heapUsage[0];
     pthread_mutex_lock(&guard);
-    budget->heapBudget[0] = (CARD_MIB - CARD_USED_MIB) * MIB;
-    budget->heapUsage[0] = allocated;
+    budget->heapBudget[OF_CARD] = (CARD_MIB - CARD_USED_MIB) * MIB;
+    budget->heapUsage[OF_CARD] = allocated;
     pthread_mutex_unlock(&guard);
+}
+
+/* A buffer may lie in either type; memory that a program has already is the host's. */
+static void get_requirements(VkDevice device, VkBuffer buffer, VkMemoryRequirements *needed) {
+    real_requirements(device, buffer, needed);
+    needed->memoryTypeBits = 1 << OF_CARD | 1 << OF_HOST;
+}
+
+static void get_requirements2(VkDevice device, const VkBufferMemoryRequirementsInfo2 *info,
+                              VkMemoryRequirements2 *needed) {
+    real_requirements2(device, info, needed);
+    needed->memoryRequirements.memoryTypeBits = 1 << OF_CARD | 1 << OF_HOST;
+}
+
+static void get_device_requirements(VkDevice device, const VkDeviceBufferMemoryRequirements *info,
+                                    VkMemoryRequirements2 *needed) {
+    real_device_requirements(device, info, needed);
+    needed->memoryRequirements.memoryTypeBits = 1 << OF_CARD | 1 << OF_HOST;
+}
+
+static VkResult get_pointer(VkDevice device, VkExternalMemoryHandleTypeFlagBits type, const void *pointer,
+                            VkMemoryHostPointerPropertiesEXT *properties) {
+    VkResult result = real_pointer(device, type, pointer, properties);
+    properties->memoryTypeBits = 1 << OF_HOST;
+    return result;
 }
 
 static VkResult allocate(VkDevice device, const VkMemoryAllocateInfo *info, const VkAllocationCallbacks *callbacks,
                          VkDeviceMemory *memory) {
+    VkMemoryAllocateInfo request = *info;
+    request.memoryTypeIndex = 0;
+    if (info->memoryTypeIndex == OF_HOST) return real_allocate(device, &request, callbacks, memory);
     VkResult result = VK_ERROR_OUT_OF_DEVICE_MEMORY;
     struct allocation *entry = malloc(sizeof *entry);
     if (!entry) return VK_ERROR_OUT_OF_HOST_MEMORY;
     pthread_mutex_lock(&guard);
     if (allocated + info->allocationSize <= (CARD_MIB - CARD_USED_MIB) * MIB)
-        result = real_allocate(device, info, callbacks, memory);
+        result = real_allocate(device, &request, callbacks, memory);
     if (result == VK_SUCCESS) {
         *entry = (struct allocation){*memory, info->allocationSize, allocations};
         allocations = entry;
@@ -169,6 +217,12 @@ static PFN_vkVoidFunction replaced(const char *name, PFN_vkVoidFunction theirs) 
         OURS("vkGetPhysicalDeviceMemoryProperties2KHR", real_memory2, get_memory2),
         OURS("vkAllocateMemory", real_allocate, allocate),
         OURS("vkFreeMemory", real_free, release),
+        OURS("vkGetBufferMemoryRequirements", real_requirements, get_requirements),
+        OURS("vkGetBufferMemoryRequirements2", real_requirements2, get_requirements2),
+        OURS("vkGetBufferMemoryRequirements2KHR", real_requirements2, get_requirements2),
+        OURS("vkGetDeviceBufferMemoryRequirements", real_device_requirements, get_device_requirements),
+        OURS("vkGetDeviceBufferMemoryRequirementsKHR", real_device_requirements, get_device_requirements),
+        OURS("vkGetMemoryHostPointerPropertiesEXT", real_pointer, get_pointer),
     };
     for (size_t i = 0; theirs && i < sizeof functions / sizeof *functions; i++)
         if (!strcmp(name, functions[i].name)) {

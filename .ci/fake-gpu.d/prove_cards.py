@@ -3,10 +3,11 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 
-from harness import engine, launcher, model, planned, proof, run
+from harness import engine, launcher, model, planned, proof, records, run
 
 from launcher.engine.builds.probe import list_devices, probe_engine
 from tools.sparse_models.models import NAMES, n_bytes
@@ -58,6 +59,19 @@ def _full() -> str:
     assert ended.returncode == 1, ended.returncode
     assert "unable to allocate Vulkan0 buffer" in text, text[-2000:]
     return "unable to allocate Vulkan0 buffer"
+
+
+@proof("memory of the host that the engine pins for the card is not the card's")
+def _pinned() -> str:
+    flags = ["-m", str(model("qwen35moe-35b-iq3_s")), "-ngl", "99", "-fit", "off", "-c", "4096", "-np", "1"]
+    said: list[str] = []
+    for record in records("12g", *flags, "-ncmoe", "16", "--load-mode", "none"):
+        said.append(str(record.get("msg", "")))
+        if found := re.search(r"Vulkan_Host model buffer size = +([\d.]+) MiB", said[-1]):
+            break
+    assert found is not None, "".join(said[-10:])
+    assert not any("Failed to allocate pinned memory" in text for text in said), found[0]
+    return found[0]
 
 
 @proof("the engine plans every sparse model, and its weights are the tensors' bytes")

@@ -136,7 +136,7 @@ def _too_big() -> str:
         assert found.verdict == FAILS, found
         code, output = launcher(
             *("serve", "--model", str(model(FILES[file])), "--engine", str(engine(f"{gb}g")), "--json"),
-            *("--ctx", "32768", "--kv", "q4_0", "--", "-ngl", "99", "--load-mode", "none"),
+            *("--ctx", "32768", "--kv", "q4_0", "--n-cpu-moe", "0", "--", "-ngl", "99", "--load-mode", "none"),
         )
         assert code == 1, output
         error = json.loads(output)["error"]
