@@ -93,6 +93,19 @@ class TestFirstCause:
         assert "for the MTP context" in found.title
         assert found.actions[0].kind == "draft_off"
 
+    @pytest.mark.parametrize(("needed_mib", "said"), [(10_968, "had expected 10,968 MiB"), (12_300, "12,300 MiB are")])
+    def test_a_forecast_that_fitted_is_not_said_to_be_the_cause(self, needed_mib: int, said: str) -> None:
+        text = (
+            f"I common_params_fit_impl: projected to use {needed_mib} MiB of device memory vs. 11698 MiB of free device"
+            " memory\nE ggml_backend_cuda_buffer_type_alloc_buffer: allocating 189.00 MiB on device 0: cudaMalloc"
+            " failed: out of memory\nE llama_init_from_model: failed to allocate buffer for rs cache\n"
+        )
+        found = diagnose_log(text, exit_code=1)
+        assert found is not None
+        assert "for the recurrent state" in found.title
+        assert said in found.cause
+        assert found.cause.count("11,698 MiB") == 1
+
     def test_a_warning_alone_does_not_explain_an_end(self) -> None:
         text = "warning: no usable GPU found, --gpu-layers option will be ignored\nE srv start: something quite new\n"
         assert diagnose_log(text, exit_code=3) is None

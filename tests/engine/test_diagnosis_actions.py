@@ -87,6 +87,12 @@ def test_useless_fixes_are_not_suggested(launch: Launch) -> None:
     assert ActionKind.OTHER_KV_TYPE not in kinds
     assert ActionKind.ONE_SLOT not in kinds
     assert ActionKind.SMALLER_CONTEXT in kinds
+    smallest = replace(launch, options=replace(launch.options, kv="q4_0"))
+    assert ActionKind.OTHER_KV_TYPE not in by_kind(add_fix_values(diagnosis(), smallest, backend="cuda"))
+    wrong_type = "0.1 E llama_init_from_model: quantized V cache requires flash_attn to be enabled"
+    refused = diagnose_log(wrong_type, exit_code=1)
+    assert refused is not None
+    assert ActionKind.OTHER_KV_TYPE in by_kind(add_fix_values(refused, smallest, backend="cuda"))
 
 
 def test_without_figures_the_next_shorter_context_is_tried(launch: Launch) -> None:

@@ -28,7 +28,14 @@ class Case:
     end: int = signal.SIGTERM
 
 
-MEMORY = ("cuda_out_of_memory", "weights_too_big", "kv_cache_too_big", "compute_buffer_too_big", "vulkan_out_of_memory")
+MEMORY = (
+    "cuda_out_of_memory",
+    "weights_too_big",
+    "kv_cache_too_big",
+    "recurrent_state_too_big",
+    "compute_buffer_too_big",
+    "vulkan_out_of_memory",
+)
 
 
 def cases(rng: random.Random, models: Path, busy_port: int) -> list[Case]:

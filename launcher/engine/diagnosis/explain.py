@@ -41,7 +41,7 @@ _SYMPTOM = re.compile(
 _OPTIONAL_PART = re.compile(r"\[[^\[\]]*\]")
 _FIRST_PLACEHOLDER = re.compile(r"\[?\{(\w+)\}")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
-_COUNTS = frozenset({"mib", "needed_mib", "free_mib", "tokens", "context"})
+_COUNTS = frozenset({"mib", "needed_mib", "expected_mib", "free_mib", "tokens", "context"})
 """Facts that are shown with thousands separators."""
 _CRASHED = "crashed"
 _FAILED_TEXTS = ("exiting due to", "Failed to init server")
@@ -195,6 +195,8 @@ def _make_diagnosis(match: FaultMatch, matches: list[FaultMatch], run_text: str)
             nearest = regex.search(below) or next(reversed(list(regex.finditer(above))), None)
             if nearest is not None:
                 facts = _parse_facts({name: value for name, value in nearest.groupdict().items() if value}) | facts
+    if _needed_was_free(facts):  # the forecast is no cause, and beside "not enough" it would read as a contradiction
+        facts["expected_mib"] = facts.pop("needed_mib")
     advice = narrower.fault.data if narrower else data
     actions = [*advice.actions, *data.actions] if narrower else data.actions
     return Diagnosis(
@@ -216,6 +218,12 @@ def _find_narrower(match: FaultMatch, matches: list[FaultMatch]) -> FaultMatch |
     near = [each for each in matches if match.offset <= each.offset <= match.offset + _NARROWING]
     by_code = {each.fault.code: each for each in reversed(near)}
     return next((by_code[code] for code in reversed(match.fault.data.narrowed_by) if code in by_code), None)
+
+
+def _needed_was_free(facts: Mapping[str, str | int]) -> bool:
+    """Return whether the engine's own forecast, which the log has before the failure, fitted into the free memory."""
+    needed_mib, free_mib = facts.get("needed_mib"), facts.get("free_mib")
+    return isinstance(needed_mib, int) and isinstance(free_mib, int) and needed_mib <= free_mib
 
 
 def _parse_facts(texts: Mapping[str, str]) -> dict[str, str | int]:

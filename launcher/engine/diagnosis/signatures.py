@@ -76,7 +76,7 @@ class SignatureData(_StrictModel):
 
     @model_validator(mode="after")
     def _check_placeholders(self) -> Self:
-        known = {"mib", "part"} | {
+        known = {"mib", "part", "expected_mib"} | {
             name for pattern in (*self.patterns, *self.context) for name in re.compile(pattern).groupindex
         }
         values = [str(value) for action in self.actions for value in (action.label, *action.parameters.values())]
