@@ -116,6 +116,14 @@ _REFUTED_BY = {
 """The claims that findings of the health monitor refute."""
 _SPILL_READINGS = ("gpu_shared_mib", "gtt_used_mib", "pcie_received_mib_s")
 
+_STEPS = {
+    SERVED: message("Measuring the memory as served"),
+    CONTEXT: message("Measuring the memory with half the context"),
+    KV: message("Measuring the memory with another KV cache type"),
+    MTP: message("Measuring with MTP off (on if it is off)"),
+}
+"""What is said while each set of settings is measured."""
+
 _TIME_OVER = message("The time ran out before this check.")
 _ON_PROCESSOR = message("The model runs on the processor.")
 
@@ -285,7 +293,7 @@ class MachineProof:
                 reason = message("The model has no MTP head.")
                 self._skip_memory(name, reason, reason)
                 continue
-            self._on_step(message("Measuring the memory: {name}", name=name))
+            self._on_step(_STEPS[name])
             try:
                 await bench.become(changes)
                 await self._measure_memory(name)

@@ -52,7 +52,10 @@ NVML_CLAIMS = {
 SERVED, CONTEXT, KV, MTP = "served", "context", "kv", "mtp"
 """Settings of which the memory is measured, one after the other."""
 _PLAN_CLAIMS = {
-    SERVED: message("As served, the engine allocates the planned memory, each part to the MiB or 1 %."),
+    SERVED: message(
+        "As served, the engine allocates the planned memory: weights, caches, compute buffer, then cache and buffer of"
+        " the drafts, each to the MiB or 1 %."
+    ),
     CONTEXT: message("With half the context, the engine allocates the planned memory."),
     KV: message("With another KV cache type, the engine allocates the planned memory."),
     MTP: message("With MTP off (on if it is off), the engine allocates the planned memory."),

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import csv
 import io
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,8 @@ async def run(options: argparse.Namespace) -> int:
     name, serve_options = await resolve_model_and_options(options, reporter)
     model = await prepare_model(serve_options, name)
     reporter.show_event(None, [Note(f"{one_line(name)}: about {options.minutes:g} min. Ctrl-C ends it.")])
+    if options.output is None and not options.json:
+        reporter.show_event(None, [Note("With --output FILE it also writes a report that you can send.")])
 
     def show_step(text: str) -> None:
         reporter.show_event(None, [Note(f"{proof.spent_s / 60:4.1f} min  {text} ...")])
@@ -71,10 +74,9 @@ async def run(options: argparse.Namespace) -> int:
         reporter.close()
         report = proof.report()
         data = report.as_json()
-        if options.output is not None:
-            write_atomically(options.output, format_markdown(data).encode())
         reporter.show_event(data, _format_report(data))
-        if options.output is not None:
+        if options.output is not None:  # after the report is printed, which a full disk must not lose
+            write_atomically(options.output, format_markdown(data).encode())
             reporter.show_event(None, [Note(f"Wrote {format_path(options.output)}.")])
         return 1 if report.refuted else 0
 
@@ -95,8 +97,11 @@ def _check_output(path: Path | None) -> None:
         return
     if path.exists():
         raise BadOption(f"{format_path(path)} already exists.", "Give another name.")
-    if not path.absolute().parent.is_dir():
-        raise BadOption(f"There is no folder {format_path(path.absolute().parent)}.", "Create it first.")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise BadOption(f"There is no folder {format_path(folder)}.", "Create it first.")
+    if not os.access(folder, os.W_OK):
+        raise BadOption(f"The folder {format_path(folder)} cannot be written.", "Name a file in another folder.")
 
 
 def _format_report(data: Mapping[str, Any]) -> Iterator[str]:
