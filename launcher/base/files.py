@@ -51,8 +51,10 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
             os.fsync(file.fileno())
         temporary.chmod(mode)
         replace_file(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # as of a full disk
+            error.filename = str(path)
         raise
 
 

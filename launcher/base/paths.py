@@ -113,20 +113,36 @@ def explain_os_error(error: OSError) -> LauncherError:
             message("This program needs a file there: move the folder {path} away.", path=path),
             folder=path,
         )
-    if path and any(_overlaps(Path(path), folder) for folder in (config_dir(), cache_dir(), state_dir())):
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) and (full := _explain_full_disk(path)):
+        return full
+    if path and _is_ours(path):
+        is_folder = any(folder.is_relative_to(path) for folder in _program_folders())
+        if is_folder and (found := _find_non_folder(Path(path))):
+            refused = message("{found} is not a folder.", found=found)
         return HomeUnusable(refused, _home_hint(), folder=path)
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
         return LauncherError(refused, message("Check the path."))
-    if not path and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        folder, free = min(((each, _free_bytes(each)) for each in _program_folders()), key=lambda pair: pair[1])
-        if free < _OWN_FILES_BYTES:
-            title = message("The disk of {folder} is full: {free:.1f} MB left.", folder=folder, free=free / 1000000.0)
-            return HomeUnusable(
-                title,
-                join_messages(message("Free space there, or use another disk."), _home_hint()),
-                folder=str(folder),
-            )
     return LauncherError(refused, message("Check disk space and permissions."))
+
+
+def _explain_full_disk(path: str) -> LauncherError | None:
+    """Return the error for a file that had no room, None if its disk is not full.
+
+    With "" for an unknown path, the disks of our own folders are asked.
+    """
+    folders = (Path(path).absolute().parent,) if path else _program_folders()
+    folder, free = min(((each, _free_bytes(each)) for each in folders), key=lambda pair: pair[1])
+    if free >= _OWN_FILES_BYTES:
+        return None
+    title = message("The disk of {folder} is full: {free:.1f} MB left.", folder=folder, free=free / 1000000.0)
+    advice = message("Free space there, or use another disk.")
+    if path and not _is_ours(path):
+        return LauncherError(title, advice)
+    return HomeUnusable(title, join_messages(advice, _home_hint()), folder=str(folder))
+
+
+def _is_ours(path: str) -> bool:
+    return any(_overlaps(Path(path), folder) for folder in (config_dir(), cache_dir(), state_dir()))
 
 
 def _has_current_folder() -> bool:

@@ -160,3 +160,26 @@ def test_a_full_disk_is_recognised_without_a_file_name(monkeypatch: pytest.Monke
     assert result.title == f"The disk of {config_dir()} is full: 0.0 MB left."
     assert result.hint.startswith("Free space there, or use another disk. Set MTP_LAUNCHER_HOME")
     assert "Free space" not in explain_os_error(OSError(5, "Input/output error")).hint
+
+
+def test_a_full_disk_is_named_by_the_file_that_had_no_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "home"))
+    full = shutil.disk_usage(tmp_path)._replace(free=16_384)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: full)
+    ours = explain_os_error(OSError(28, "No space left on device", str(config_dir() / "model-folders.txt")))
+    assert ours.title == f"The disk of {config_dir()} is full: 0.0 MB left."
+    assert "MTP_LAUNCHER_HOME" in ours.hint
+    theirs = explain_os_error(OSError(28, "No space left on device", str(tmp_path / "report.md")))
+    assert theirs.title == f"The disk of {tmp_path} is full: 0.0 MB left."
+    assert theirs.hint == "Free space there, or use another disk."
+
+
+def test_a_file_in_place_of_a_folder_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    blocked = tmp_path / "person"
+    blocked.touch()
+    monkeypatch.delenv(HOME_VARIABLE, raising=False)
+    for variable in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(variable, str(blocked / variable))
+    with pytest.raises(OSError) as refused:
+        config_dir().mkdir(parents=True)
+    assert explain_os_error(refused.value).title == f"{blocked} is not a folder."

@@ -95,6 +95,12 @@ class TestHome:
         assert error == f"Error: MTP_LAUNCHER_HOME is {blocked}, but {blocked} is not a folder."
         assert hint.strip().startswith("Set MTP_LAUNCHER_HOME to a writable folder")
 
+    def test_a_file_that_cannot_be_written_is_not_taken_for_the_output(self, tmp_path: Path) -> None:
+        line = f"ulimit -f 0; {LAUNCHER} models folders add {shlex.quote(str(tmp_path))}"
+        result = shell(line, MTP_LAUNCHER_HOME=str(tmp_path / "home"))
+        assert (result.returncode, result.stdout) == (1, "")
+        assert f"The system refused: File too large ({tmp_path / 'home/config/model-folders.txt'})" in result.stderr
+
     def test_a_home_that_cannot_be_created_leaves_the_formula_figures(self, demo_model: Path) -> None:
         words = ("estimate", str(demo_model), "--gpu-memory", "8", "--ask-engine", "--json")
         result = run(*words, MTP_LAUNCHER_HOME="/proc/nothing")
