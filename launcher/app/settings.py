@@ -41,6 +41,7 @@ from launcher.base.paths import data_dir, expand_user
 if TYPE_CHECKING:
     import argparse
 
+    from launcher.app.autostart import Autostart
     from launcher.fetch.transfer import TransferSettings
 
 DRAIN_S = 30.0
@@ -360,18 +361,25 @@ def _read_login() -> tuple[AppSettingValue, str]:
 
 
 def _write_login(value: AppSettingValue) -> None:
-    """Switch autostart on or off.
+    from launcher.app import autostart
 
-    Variables that this process has set are not written into the entry, because `serve` reads the settings itself.
+    if value:
+        switch_autostart_on(None)
+    else:
+        autostart.switch_off()
+
+
+def switch_autostart_on(model: str | None) -> "Autostart":
+    """Start `model`, or the last served model for None, at login. Raises BadOption and OSError.
+
+    Variables that this process has set are not written into the entry, because `serve` reads the settings itself: they
+    would go before a later change of the settings.
     """
     from launcher.app import autostart
 
-    if not value:
-        autostart.switch_off()
-        return
     removed = {name: os.environ.pop(name) for name, value in _variables_set.items() if os.environ.get(name) == value}
     try:
-        autostart.switch_on(None)
+        return autostart.switch_on(model)
     finally:
         os.environ.update(removed)
 

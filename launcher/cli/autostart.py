@@ -25,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 async def run(options: argparse.Namespace) -> Result:
     """Switch autostart on or off, or return its state."""
     from launcher.app import autostart
+    from launcher.app.settings import switch_autostart_on
     from launcher.base.errors import BadOption
 
     if options.model is not None and options.action != "on":
@@ -33,7 +34,7 @@ async def run(options: argparse.Namespace) -> Result:
         removed = autostart.switch_off()
         lines = ["No server starts at login any more. Removed:", *removed] if removed else ["It was off already."]
         return Result({"on": False, "removed": removed}, lines)
-    state = autostart.switch_on(_resolve_model(options.model)) if options.action == "on" else autostart.read_autostart()
+    state = switch_autostart_on(_resolve_model(options.model)) if options.action == "on" else autostart.read_autostart()
     data = {"on": state.on, "places": state.places, "command": state.command}
     return Result(data, _format_state(state))
 
@@ -56,6 +57,8 @@ def _resolve_model(name: str | None) -> str | None:
 
 
 def _format_state(state: Autostart) -> Iterator[str]:
+    from launcher.engine.server.last_start import load_last_model
+
     if not state.on:
         yield "Off: no server starts at login. `mtp-launcher autostart on` switches it on."
         return
@@ -64,3 +67,5 @@ def _format_state(state: Autostart) -> Iterator[str]:
     yield "Registered in:"
     for place in state.places:
         yield f"  {place}"
+    if state.command and "--last" in state.command and load_last_model() is None:
+        yield "No model was loaded before, so nothing starts until you have loaded one."

@@ -165,3 +165,14 @@ def test_a_missing_model_is_not_stored(login: Path) -> None:
     assert "/nowhere/x.gguf" in result.stderr
     assert not (login / "config" / "autostart").exists()
     assert run("off", "--model", "demo").returncode == 1
+
+
+@pytest.mark.usefixtures("forked_commands")
+def test_a_folder_for_models_is_stored_if_a_variable_names_it_and_not_if_a_setting_does(login: Path) -> None:
+    assert forked.run("settings", "set", "models.folder", login / "set").returncode == 0
+    entry = run("on").stdout
+    assert "--last" in entry
+    assert "nothing starts until you have loaded one" in entry
+    assert str(login / "set") not in entry
+    environment = os.environ | {"MTP_LAUNCHER_MODELS": str(login / "named")}
+    assert str(login / "named") in forked.run("autostart", "on", env=environment).stdout
