@@ -68,7 +68,9 @@ def find_program(agent: Agent) -> tuple[str, ...]:
     found = _find_command(agent.program)
     if found is None:
         raise AgentMissing(
-            message("{title} is not installed: there is no {program}.", title=agent.title, program=agent.program),
+            message(
+                "{title} is not installed: `{program}` is not on the PATH.", title=agent.title, program=agent.program
+            ),
             message("Install it: {install_line}", install_line=agent.install),
             agent=agent.name,
             install=agent.install,

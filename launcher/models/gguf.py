@@ -436,8 +436,9 @@ class _Parser:
         self._block = self._source.read(_BLOCK_BYTES)
         magic = self._block[: len(_MAGIC)]
         if magic != _MAGIC:
+            begins = f"it begins with {magic.hex(' ')}" if magic else "it is empty"
             self._refuse(
-                f"is not a GGUF file: it begins with {magic.hex(' ') or 'nothing, it is empty'}.",
+                f"is not a GGUF file: {begins}.",
                 message("Choose another file, or download it again. An error page may have been saved instead."),
             )
         self._at = len(_MAGIC)
