@@ -27,6 +27,7 @@ from PySide6.QtWidgets import (
     QStackedWidget,
     QWidget,
 )
+from shiboken6 import isValid
 
 from launcher.app import settings
 from launcher.app.settings_declared import CLOSE, LANGUAGE, TEXT_SCALE, VALUE_ASK, VALUE_QUIT, VALUE_TRAY
@@ -314,7 +315,8 @@ class Window(QMainWindow):
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
         """Adjust the rail to the width."""
         super().resizeEvent(event)
-        self.rail.fit_width(event.size().width())
+        if isValid(self.rail):  # it is not, for a moment, while the pages are built anew
+            self.rail.fit_width(event.size().width())
 
     def paintEvent(self, event: QPaintEvent) -> None:  # noqa: N802
         """Call the page's `on_shown` after its first paint."""

@@ -59,7 +59,9 @@ class AgentRows(QAbstractListModel):
         return len(self.agents)
 
     def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:  # noqa: ANN401
-        """Return an agent's text for display, screen readers and its tooltip."""
+        """Return an agent's text for display, screen readers and its tooltip; None for a row that is gone."""
+        if not 0 <= index.row() < len(self.agents):
+            return None
         agent = self.agents[index.row()]
         if role == Qt.ItemDataRole.DisplayRole:
             return agent.title

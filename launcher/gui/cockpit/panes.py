@@ -236,24 +236,24 @@ class PaneTab(QAbstractButton):
 
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
         """Paint a card with a chevron and the upright title."""
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        colours, focused = theme.current(), self.hasFocus()
-        width = 2.0 if focused else 1.0
-        painter.setPen(QPen(QColor(colours.accent if focused else colours.border), width))
-        painter.setBrush(QColor(colours.raised if self.underMouse() else colours.card))
-        box = QRectF(self.rect()).adjusted(width / 2, width / 2, -width / 2, -width / 2)
-        painter.drawRoundedRect(box, theme.px(theme.CARD_RADIUS), theme.px(theme.CARD_RADIUS))
-        glyph, gap = theme.px(_GLYPH), theme.px(theme.GAP_M)
-        secondary = QColor(colours.secondary)
-        paint_glyph(painter, self._opens, QRectF((self.width() - glyph) / 2, gap, glyph, glyph), secondary)
-        painter.setPen(QColor(colours.text))
-        painter.setFont(theme.font(theme.BODY_PX, bold=True))
-        top = 2 * gap + glyph
-        painter.translate(self.width(), top)
-        painter.rotate(90)
-        room = QRectF(0, 0, self.height() - top - gap, self.width())
-        painter.drawText(room, int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter), self._title)
+        with QPainter(self) as painter:
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            colours, focused = theme.current(), self.hasFocus()
+            width = 2.0 if focused else 1.0
+            painter.setPen(QPen(QColor(colours.accent if focused else colours.border), width))
+            painter.setBrush(QColor(colours.raised if self.underMouse() else colours.card))
+            box = QRectF(self.rect()).adjusted(width / 2, width / 2, -width / 2, -width / 2)
+            painter.drawRoundedRect(box, theme.px(theme.CARD_RADIUS), theme.px(theme.CARD_RADIUS))
+            glyph, gap = theme.px(_GLYPH), theme.px(theme.GAP_M)
+            secondary = QColor(colours.secondary)
+            paint_glyph(painter, self._opens, QRectF((self.width() - glyph) / 2, gap, glyph, glyph), secondary)
+            painter.setPen(QColor(colours.text))
+            painter.setFont(theme.font(theme.BODY_PX, bold=True))
+            top = 2 * gap + glyph
+            painter.translate(self.width(), top)
+            painter.rotate(90)
+            room = QRectF(0, 0, self.height() - top - gap, self.width())
+            painter.drawText(room, int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter), self._title)
 
 
 class HidePaneButton(QAbstractButton):
@@ -270,16 +270,16 @@ class HidePaneButton(QAbstractButton):
 
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802 -- Qt's name
         """Paint the chevron, and a frame with the focus or the pointer."""
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        colours = theme.current()
-        if self.hasFocus() or self.underMouse():
-            painter.setPen(QPen(QColor(colours.accent if self.hasFocus() else colours.border), 1.5))
-            radius = theme.px(theme.CONTROL_RADIUS)
-            painter.drawRoundedRect(QRectF(self.rect()).adjusted(1, 1, -1, -1), radius, radius)
-        glyph = theme.px(_GLYPH)
-        left, top = (self.width() - glyph) / 2, (self.height() - glyph) / 2
-        paint_glyph(painter, self._closes, QRectF(left, top, glyph, glyph), QColor(colours.secondary))
+        with QPainter(self) as painter:
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            colours = theme.current()
+            if self.hasFocus() or self.underMouse():
+                painter.setPen(QPen(QColor(colours.accent if self.hasFocus() else colours.border), 1.5))
+                radius = theme.px(theme.CONTROL_RADIUS)
+                painter.drawRoundedRect(QRectF(self.rect()).adjusted(1, 1, -1, -1), radius, radius)
+            glyph = theme.px(_GLYPH)
+            left, top = (self.width() - glyph) / 2, (self.height() - glyph) / 2
+            paint_glyph(painter, self._closes, QRectF(left, top, glyph, glyph), QColor(colours.secondary))
 
 
 def load_choice(name: str, default: str) -> str:

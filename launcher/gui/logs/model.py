@@ -39,6 +39,8 @@ class LogModel(QAbstractListModel):
 
     def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:  # noqa: ANN401
         """Return a line's text. The delegate paints the line itself."""
+        if not 0 <= index.row() < len(self.shown):  # a screen reader may ask for a row that is gone
+            return None
         if role in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.ToolTipRole):
             text = one_line(self.shown[index.row()].text, 2_000)
             return text if role == Qt.ItemDataRole.DisplayRole else escape_tooltip(text)

@@ -126,14 +126,23 @@ class LibraryTree(QAbstractItemModel):
         """Return the number of models, or of a model's files."""
         if not parent.isValid():
             return len(self.models)
-        return 0 if parent.internalId() else len(self.models[parent.row()].files)
+        return len(self.models[parent.row()].files) if self._has_row(parent) and not parent.internalId() else 0
+
+    def _has_row(self, index: _Index) -> bool:
+        """Return whether an index, perhaps of before a change, means a row of now."""
+        owner = index.internalId() if index.isValid() else 0
+        if owner:
+            return owner <= len(self.models) and index.row() < len(self.models[owner - 1].files)
+        return index.isValid() and index.row() < len(self.models)
 
     def columnCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008
         """Return 1: the delegate paints all columns."""
         return 1
 
     def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:  # noqa: ANN401
-        """Return a row's name, tooltip or sentence."""
+        """Return a row's name, tooltip or sentence; None for a row that is gone, of which a screen reader may ask."""
+        if not self._has_row(index):
+            return None
         row = self.row_at(index)
         match role:
             case Qt.ItemDataRole.DisplayRole:

@@ -80,13 +80,12 @@ class PixmapAxis(pyqtgraph.AxisItem):  # type: ignore[misc]
             pixmap = QPixmap((box.size() * ratio).toSize())
             pixmap.setDevicePixelRatio(ratio)
             pixmap.fill(Qt.GlobalColor.transparent)
-            pixmap_painter = QPainter(pixmap)
-            pixmap_painter.translate(-box.topLeft())
-            pixmap_painter.setFont(self.style["tickFont"])
-            specs = self.generateDrawSpecs(pixmap_painter)
-            if specs is not None:
-                self.drawPicture(pixmap_painter, *specs)
-            pixmap_painter.end()
+            with QPainter(pixmap) as pixmap_painter:
+                pixmap_painter.translate(-box.topLeft())
+                pixmap_painter.setFont(self.style["tickFont"])
+                specs = self.generateDrawSpecs(pixmap_painter)
+                if specs is not None:
+                    self.drawPicture(pixmap_painter, *specs)
             self.picture = pixmap
         painter.drawPixmap(box.topLeft(), self.picture)
 

@@ -101,16 +101,16 @@ class Overlay(QWidget):
 
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802 -- Qt's name
         """Paint the overlay."""
-        painter = QPainter(self)
-        colours = theme.current()
-        painter.setFont(self._font)
-        self._paint_marks(painter, colours)
-        self._paint_labels(painter, colours)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        for dot in self.dots:
-            self._paint_dot(painter, dot)
-        if self.hover is not None and self.area.width() > 0:
-            self._paint_hover(painter, self.hover, colours)
+        with QPainter(self) as painter:
+            colours = theme.current()
+            painter.setFont(self._font)
+            self._paint_marks(painter, colours)
+            self._paint_labels(painter, colours)
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            for dot in self.dots:
+                self._paint_dot(painter, dot)
+            if self.hover is not None and self.area.width() > 0:
+                self._paint_hover(painter, self.hover, colours)
 
     def _x(self, share: float) -> float:
         return self.area.left() + share * self.area.width()

@@ -672,6 +672,8 @@ class _TrialRows(TableRows[TrialRow]):
 
     def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:  # noqa: ANN401
         """Return a cell's data as TableRows does, with the best row and the rates in bold."""
+        if not self.has_cell(index):
+            return None
         is_best_name = self.rows[index.row()].best and index.column() == _SETTING
         if role == Qt.ItemDataRole.FontRole and (is_best_name or index.column() == _RATE):
             return theme.font(theme.BODY_PX, bold=True, tabular=True)

@@ -73,6 +73,10 @@ class TableRows(QAbstractTableModel, Generic[_T]):
             self._cells[place] = self.columns[place[0]].cell(self.rows[place[1]])
         return self._cells[place]
 
+    def has_cell(self, index: _Index) -> bool:
+        """Return whether an index means a cell of now. A screen reader may keep one of before a change."""
+        return 0 <= index.row() < len(self.rows) and 0 <= index.column() < len(self.columns)
+
     def rowCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008 -- Qt's
         """Return the number of rows."""
         return len(self.rows)
@@ -85,7 +89,7 @@ class TableRows(QAbstractTableModel, Generic[_T]):
         self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
     ) -> Any:  # noqa: ANN401
         """Return a column's title or tooltip."""
-        if orientation != Qt.Orientation.Horizontal:
+        if orientation != Qt.Orientation.Horizontal or not 0 <= section < len(self.columns):
             return None
         column = self.columns[section]
         if role == Qt.ItemDataRole.DisplayRole:
@@ -95,7 +99,9 @@ class TableRows(QAbstractTableModel, Generic[_T]):
         return _alignment(column) if role == Qt.ItemDataRole.TextAlignmentRole else None
 
     def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:  # noqa: ANN401
-        """Return a cell's data for display, screen readers or sorting."""
+        """Return a cell's data for display, screen readers or sorting; None for a cell that is gone."""
+        if not self.has_cell(index):
+            return None
         cell = self.cell_at(index)
         match role:
             case Qt.ItemDataRole.DisplayRole:
