@@ -4,10 +4,14 @@ import gettext
 import os
 from collections.abc import Mapping
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
 from launcher.base.messages import Message
 from launcher.base.messages import mark as mark
 from launcher.base.paths import shipped_file
+
+if TYPE_CHECKING:
+    from PySide6.QtCore import QLocale
 
 DOMAIN = "mtp-launcher"
 
@@ -35,6 +39,18 @@ def _find_translations(language: str | None) -> gettext.NullTranslations:
     # A user who prefers English to Chinese gets English, which has no translations.
     before_english = list(takewhile(lambda each: each.partition("_")[0] not in ("en", "C", "POSIX"), languages))
     return gettext.translation(DOMAIN, shipped_file("resources", "locale"), before_english, fallback=True)
+
+
+def find_locale() -> "QLocale":
+    """Return the locale for dates and times: the system's, unless it is of another language than the window.
+
+    An English window has the system's dates, too: those of the United States would be taken for others.
+    """
+    from PySide6.QtCore import QLocale
+
+    system, language = QLocale(), chosen_language()
+    chosen = QLocale(language)
+    return system if language == "en" or system.language() == chosen.language() else chosen
 
 
 def tr(text: str, /, **values: object) -> str:

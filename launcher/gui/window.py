@@ -50,7 +50,7 @@ from launcher.gui.core_events import DrainAnswer
 from launcher.gui.pages import PAGES
 from launcher.gui.rail import Rail, find_gpus
 from launcher.gui.service import DEMO
-from launcher.gui.translation import chosen_language, ntr, render, tr
+from launcher.gui.translation import find_locale, ntr, render, tr
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets.banner import Banner
 from launcher.gui.widgets.drop_target import DropTarget, dropped_models
@@ -541,7 +541,7 @@ class Window(QMainWindow):
         elif view.resting:  # a failure, or the user's stop, speaks for itself
             self._crash = None
         elif status.state in SERVING and self._crash is not None:
-            now = QLocale(chosen_language()).toString(QTime.currentTime(), QLocale.FormatType.ShortFormat)
+            now = find_locale().toString(QTime.currentTime(), QLocale.FormatType.ShortFormat)
             text = tr("{reason} The model was loaded again at {time}.", reason=str(self._crash.title), time=now)
             self._crash = None
             self.notice.show_message(text, "attention", [(tr("Open the log"), lambda: self.show_page("logs"))])

@@ -38,7 +38,7 @@ from launcher.conversations.store import Conversations
 from launcher.gui import theme
 from launcher.gui.chat.chat_store import ChatStore
 from launcher.gui.labels import Label, escape_tooltip
-from launcher.gui.translation import ntr, render, tr
+from launcher.gui.translation import find_locale, ntr, render, tr
 from launcher.gui.widgets import Banner
 from launcher.gui.widgets.glyphs import paint_glyph
 
@@ -64,7 +64,7 @@ def describe_conversation(summary: ConversationSummary, today: QDate) -> str:
     if changed.date().daysTo(today) <= 1:
         when = changed.toString("HH:mm")
     else:
-        when = QLocale().toString(changed.date(), QLocale.FormatType.ShortFormat)
+        when = find_locale().toString(changed.date(), QLocale.FormatType.ShortFormat)
     return f"{ntr('1 reply', '{n} replies', summary.replies)} · {when}"
 
 

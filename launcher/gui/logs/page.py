@@ -44,7 +44,7 @@ from launcher.gui.logs.sources import (
     read_file,
 )
 from launcher.gui.logs.view import LogView
-from launcher.gui.translation import render, tr
+from launcher.gui.translation import find_locale, render, tr
 from launcher.gui.widgets import Banner, Card, ComboBox, DropTarget, EmptyState, Glyph, PageHead, Segmented
 from launcher.gui.widgets.blocks import make_button, make_caption
 from launcher.gui.widgets.flow import FlowLayout, make_scrolling_column
@@ -229,7 +229,8 @@ def _source_label(source: LogSource) -> str:
     name = source.where.replace("\\", "/").rpartition("/")[2]
     if not source.modified_s:
         return tr("File {name}", name=name)
-    written = QLocale().toString(QDateTime.fromSecsSinceEpoch(int(source.modified_s)), QLocale.FormatType.ShortFormat)
+    changed = QDateTime.fromSecsSinceEpoch(int(source.modified_s))
+    written = find_locale().toString(changed, QLocale.FormatType.ShortFormat)
     return tr("File {name}, {when}", name=name, when=written)
 
 

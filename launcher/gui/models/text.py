@@ -10,7 +10,7 @@ from PySide6.QtCore import QDate, QDateTime, QLocale, Qt
 
 from launcher.gui.duration import format_duration
 from launcher.gui.labels import UNKNOWN
-from launcher.gui.translation import render, tr
+from launcher.gui.translation import find_locale, join_sentences, render, tr
 
 if TYPE_CHECKING:
     from launcher.base.progress import Progress
@@ -38,16 +38,16 @@ def format_date(time_s: float | None) -> str:
         return UNKNOWN
     moment = QDateTime.fromSecsSinceEpoch(int(time_s))
     if moment.date() == QDateTime.currentDateTime().date():
-        return QLocale().toString(moment.time(), QLocale.FormatType.ShortFormat)
-    return QLocale().toString(moment.date(), QLocale.FormatType.ShortFormat)
+        return find_locale().toString(moment.time(), QLocale.FormatType.ShortFormat)
+    return find_locale().toString(moment.date(), QLocale.FormatType.ShortFormat)
 
 
 def format_day(date: str) -> str:
     """Return a date of YYYY-MM-DD or YYYY-MM as text."""
     day = QDate.fromString(f"{date}-01"[:10], Qt.DateFormat.ISODate)
     if len(date) < len("YYYY-MM-DD"):
-        return QLocale().toString(day, "MMM yyyy")
-    return QLocale().toString(day, QLocale.FormatType.ShortFormat)
+        return find_locale().toString(day, "MMM yyyy")
+    return find_locale().toString(day, QLocale.FormatType.ShortFormat)
 
 
 def quant_text(local: LocalModel) -> str:
