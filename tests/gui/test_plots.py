@@ -170,6 +170,17 @@ def test_text_without_height_for_a_line_is_left_out_rather_than_cut(qtbot: QtBot
     assert is_painted(line)
 
 
+def test_lines_of_characters_that_the_font_lacks_are_left_out_rather_than_cut(qtbot: QtBot) -> None:
+    one, both = ElidedText("1 分钟内 ±0.0"), ElidedText("1 分钟内 ±0.0\n空闲 9.5 / 24.0")
+    for label in (one, both):
+        qtbot.addWidget(label)
+        label.resize(200, 2 * one.line_height - 1)
+    assert one.grab().toImage() == both.grab().toImage()
+    for label in (one, both):
+        label.resize(200, 2 * one.line_height)
+    assert one.grab().toImage() != both.grab().toImage()
+
+
 def test_each_plot_has_its_own_scale_that_follows_the_values(panel: PlotPanel) -> None:
     fill(panel)
 

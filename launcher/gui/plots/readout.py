@@ -1,6 +1,6 @@
 """Read-out: title, large number, unit, and text below. The layout stays fixed while the number changes."""
 
-from PySide6.QtCore import QSize, Qt
+from PySide6.QtCore import QRect, QSize, Qt
 from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
@@ -9,6 +9,9 @@ from launcher.gui.labels import UNKNOWN, Label, set_tooltip
 from launcher.gui.plots.quantities import Quantity
 from launcher.gui.translation import render, tr
 from launcher.machine.gpu import Reading
+
+_WIDEST = 100_000
+"""Width in pixels in which any text stands in one line."""
 
 
 class ElidedText(Label):
@@ -24,14 +27,21 @@ class ElidedText(Label):
         """Require no width."""
         return QSize(0, super().minimumSizeHint().height())
 
+    @property
+    def line_height(self) -> int:
+        """Height of a line in pixels. Characters that the font lacks, such as Chinese ones, make lines higher."""
+        metrics = QFontMetrics(self.font())
+        words = self.text().replace("\n", " ") or tr("Not read yet.")
+        return max(metrics.lineSpacing(), metrics.boundingRect(QRect(0, 0, _WIDEST, _WIDEST), 0, words).height())
+
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
         """Paint the lines that fit, none where there is no height for one."""
-        painter = QPainter(self)
-        painter.setPen(self.palette().color(self.foregroundRole()))
-        metrics = QFontMetrics(self.font())
-        most = (self.height() + metrics.leading()) // metrics.lineSpacing()
-        lines = _fit_lines(self.text(), metrics, self.width(), most) if most > 0 else []
-        painter.drawText(self.rect(), self.alignment().value, "\n".join(lines))
+        with QPainter(self) as painter:
+            painter.setPen(self.palette().color(self.foregroundRole()))
+            metrics = QFontMetrics(self.font())
+            most = (self.height() + metrics.leading()) // self.line_height
+            lines = _fit_lines(self.text(), metrics, self.width(), most) if most > 0 else []
+            painter.drawText(self.rect(), self.alignment().value, "\n".join(lines))
 
 
 def _fit_lines(text: str, metrics: QFontMetrics, width: int, most: int) -> list[str]:
@@ -92,7 +102,7 @@ class ReadOut(QWidget):
     def insert_line(self, widget: QWidget, *, caption_lines: int) -> None:
         """Put a widget between the number and the text below, which gets the height of so many lines."""
         self._layout.insertWidget(2, widget)
-        self.caption.setFixedHeight(caption_lines * self.caption.fontMetrics().lineSpacing())
+        self.caption.setFixedHeight(caption_lines * self.caption.line_height)
 
     def set_pixels(self, pixels: int) -> None:
         """Set the height of the number."""
