@@ -462,6 +462,14 @@ def test_a_dropped_file_and_folder_are_listed(
     assert page.list.isVisible()
 
 
+def test_the_folders_fit_into_a_window_that_becomes_smaller(open_page: OpenPage, window: Window, qtbot: QtBot) -> None:
+    page = open_page()
+    qtbot.waitUntil(page.details.isVisible)
+    page.show_folders(shows=True)
+    window.resize(1_000, 640)
+    qtbot.waitUntil(lambda: page.width() <= window.width() - window.rail.width())
+
+
 def test_folders_and_several_files_can_be_dropped_anywhere_in_the_window(
     open_page: OpenPage, put: Callable[..., Path], tmp_path: Path, window: Window, qtbot: QtBot
 ) -> None:

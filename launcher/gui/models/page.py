@@ -432,6 +432,7 @@ class ModelsPage(QWidget):
         if not is_open:
             self.list.setFocus()
 
+        self._stack.updateGeometry()  # the list may be behind the folders: hidden, it does not report its new width
     def _show_adding(self, *, shows: bool) -> None:
         self.add_button.setChecked(shows)
         self.add_card.setVisible(shows)
