@@ -190,7 +190,8 @@ class Rail(QFrame):
 
     def show_engine(self, engine: str, version: str = "") -> None:
         """Show the engine build in use. The tooltip has the full version."""
-        self._engine.setText("\n".join(filter(None, (engine, version.rpartition(" ")[2]))))
+        number = version.partition(" (")[0].rpartition(" ")[2]  # of "0.7.0 (build 11669, commit Debian)"
+        self._engine.setText("\n".join(filter(None, (engine, number))))
         set_tooltip(self._engine, version)
         self._engine.setVisible(bool(engine))
 

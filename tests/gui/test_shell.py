@@ -18,6 +18,7 @@ from launcher.gui.application import acquire_instance_lock, warn_about_folders
 from launcher.gui.keys import SHORTCUTS
 from launcher.gui.labels import ElidedLabel
 from launcher.gui.pages import PAGES
+from launcher.gui.rail import Rail
 from launcher.gui.single import SingleInstance
 from launcher.gui.window import PageContainer, Window
 from launcher.machine.gpu import Gpu
@@ -239,3 +240,18 @@ def test_an_unwritable_folder_is_reported(window: Window, qtbot: QtBot, home: Pa
     qtbot.waitUntil(window.notice.isVisible)
     assert f"{home / 'config'} cannot be written" in window.notice.text.text()
     assert "are lost when this program ends" in window.notice.text.text()
+
+
+@pytest.mark.parametrize(
+    ("version", "shown"),
+    [
+        ("xllamacpp 2026.10.11549", "2026.10.11549"),
+        ("0.7.0 (build 11669, commit Debian)", "0.7.0"),
+        ("b11669", "b11669"),
+    ],
+)
+def test_the_rail_shows_an_engines_version_in_short(qtbot: QtBot, version: str, shown: str) -> None:
+    rail = Rail(())
+    qtbot.addWidget(rail)
+    rail.show_engine("an engine", version)
+    assert f"an engine\n{shown}" in [each.text() for each in rail.findChildren(QLabel)]
