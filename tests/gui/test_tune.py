@@ -340,6 +340,18 @@ def test_heights_start_at_0_and_few_starts_have_a_note_instead_of_a_bar(plot: Dr
     assert plot.grab().toImage() != result
 
 
+def test_the_note_on_few_starts_stands_above_a_point_near_the_axis(plot: DraftPlot) -> None:
+    plot.resize(500, 300)
+    high, low = Point("off", 1_000.0, 1.0), Point("draft 7", 20.0, starts="1 start")
+
+    def below_the_axis(*points: Point) -> QImage:
+        plot.show_curves((Curve("code", "rate", points),))
+        axis = round(plot.position_of(replace(low, rate=0.0)).y())
+        return plot.grab().toImage().copy(0, axis + 2, plot.width(), plot.height() - axis - 2)
+
+    assert below_the_axis(high, low) == below_the_axis(high, replace(low, starts=""))
+
+
 @pytest.mark.thorough
 def test_predicted_points_are_hollow_and_bars_are_as_long_as_the_interval(plot: DraftPlot) -> None:
     plot.resize(600, 800)

@@ -167,12 +167,18 @@ class DraftPlot(QWidget):
             painter.drawEllipse(position, radius, radius)
 
     def _paint_starts(self, painter: QPainter, text: str, position: QPointF) -> None:
-        """Write the number of starts under a point that has too few for an interval, over lines that pass there."""
+        """Write the number of starts under a point that has too few for an interval, over lines that pass there.
+
+        It stands above a point that is near the axis.
+        """
         metrics = painter.fontMetrics()
         width = metrics.horizontalAdvance(text)
         left = min(max(position.x() - width / 2, 0), self.width() - width)
         painter.setPen(theme.colour("secondary"))
-        room = QRectF(left, position.y() + theme.px(_DOT) + theme.px(3), width, metrics.height())
+        gap = theme.px(_DOT) + theme.px(3)
+        room = QRectF(left, position.y() + gap, width, metrics.height())
+        if room.bottom() > self._plot_area().bottom():
+            room.moveBottom(position.y() - gap)
         painter.fillRect(room, theme.colour("card"))
         painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), text)
 
