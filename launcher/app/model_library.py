@@ -494,7 +494,7 @@ def _name_entry(entry: ModelEntry, *, is_only: bool) -> str:
     """Return the name of a model of the catalogue. `is_only`: no other has it, as one with an MTP head may."""
     if is_only or entry.speculation == "mtp":
         return _short_name(entry.name)
-    return f"{entry.name} without MTP head"
+    return message("{name} without MTP head", name=entry.name)
 
 
 def _short_name(name: str) -> str:

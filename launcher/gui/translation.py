@@ -66,12 +66,17 @@ def ntr(one: str, many: str, n: int, /, **values: object) -> str:
 
 def render(text: str) -> str:
     """Translate a message of the core. Other text is returned unchanged."""
-    return text.render(_translations[0]) if isinstance(text, Message) else text
+    return _close_up(text.render(_translations[0])) if isinstance(text, Message) else text
 
 
 def join_sentences(*sentences: str) -> str:
-    """Return sentences as one text; empty ones are left out. No space follows the Chinese full stop."""
-    return " ".join(filter(None, sentences)).replace("。 ", "。")
+    """Return sentences as one text; empty ones are left out."""
+    return _close_up(" ".join(filter(None, sentences)))
+
+
+def _close_up(text: str) -> str:
+    """Return a text without spaces after Chinese full stops, which have the space in them."""
+    return text.replace("。 ", "。")
 
 
 def _render_values(values: Mapping[str, object]) -> dict[str, object]:

@@ -388,6 +388,7 @@ class _Parser:
     def __init__(self, source: HeaderSource, path: PurePath, file_bytes: int, remedy: str) -> None:
         self._source = source
         self._path = path
+        self._name = path.name
         self._size = file_bytes
         self._remedy = remedy
         self._block = b""
@@ -436,32 +437,35 @@ class _Parser:
         self._block = self._source.read(_BLOCK_BYTES)
         magic = self._block[: len(_MAGIC)]
         if magic != _MAGIC:
-            begins = f"it begins with {magic.hex(' ')}" if magic else "it is empty"
             self._refuse(
-                f"is not a GGUF file: {begins}.",
+                message("{name} is not a GGUF file: it begins with {start}.", name=self._name, start=magic.hex(" "))
+                if magic
+                else message("{name} is not a GGUF file: it is empty.", name=self._name),
                 message("Choose another file, or download it again. An error page may have been saved instead."),
             )
         self._at = len(_MAGIC)
         version = self._read_number(_U32)
         if version == 1:
             self._refuse(
-                "is a GGUF file of version 1, which llama.cpp no longer reads.",
+                message("{name} is a GGUF file of version 1, which llama.cpp no longer reads.", name=self._name),
                 message("Download a newer file of this model."),
                 version=version,
             )
         if _LAST_VERSION < version < _NO_VERSION:
             self._refuse(
-                f"is a GGUF file of version {version}, which is too new.",
+                message(
+                    "{name} is a GGUF file of version {version}, which is too new.", name=self._name, version=version
+                ),
                 message("Update the launcher and the engine."),
                 version=version,
             )
         if version and version % _NO_VERSION == 0:
             self._refuse(
-                "is in big-endian byte order, made for another kind of processor.",
+                message("{name} is in big-endian byte order, made for another kind of processor.", name=self._name),
                 message("Download the ordinary (little-endian) file of this model."),
             )
         if version not in (2, _LAST_VERSION):
-            self._refuse_damaged(f"its GGUF version is {version}")
+            self._refuse_damaged(message("its GGUF version is {version}", version=version))
 
     def _read_value(self, key: str) -> tuple[object | None, int | None]:
         """Return a value (None if it is skipped) and, for an array, its length."""
@@ -591,22 +595,20 @@ class _Parser:
         self._source.seek(self._base)
         self._block = self._source.read(max(count, _BLOCK_BYTES))
         if len(self._block) < count:
-            self._refuse_damaged("it ends inside its header")
+            self._refuse_damaged(message("it ends inside its header"))
 
     def _check_within(self, count: int) -> None:
         position = self._base + self._at + count
         if position > self._size:
-            self._refuse_damaged("it ends inside its header")
+            self._refuse_damaged(message("it ends inside its header"))
         if position > MAX_HEADER_BYTES:
             self._refuse_damaged(f"its header is larger than {MAX_HEADER_BYTES // 2**20} MiB")
 
     def _refuse_damaged(self, why: str) -> NoReturn:
-        self._refuse(f"is damaged or incomplete: {why}.", self._remedy)
+        self._refuse(message("{name} is damaged or incomplete: {why}.", name=self._name, why=why), self._remedy)
 
-    def _refuse(self, what: str, hint: str, **facts: object) -> NoReturn:
-        raise ModelBroken(
-            message("{name} {what}", name=self._path.name, what=what), hint, path=str(self._path), **facts
-        )
+    def _refuse(self, title: str, hint: str, **facts: object) -> NoReturn:
+        raise ModelBroken(title, hint, path=str(self._path), **facts)
 
 
 def _read_alignment(metadata: dict[str, object], refuse: Callable[[str], NoReturn]) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from launcher.base.messages import Message, join_messages, message
+from launcher.base.messages import Message, as_message, join_messages, mark, message
 from launcher.tuning.goal import Goal, describe_change
 from launcher.tuning.records import RunSettings
 from launcher.tuning.report import settings_line
@@ -24,6 +24,8 @@ CLEAR_CHANCE, GAIN_CHANCE = 0.9, 0.95
 The latter is higher because settings that turn out slower than MTP off are worse than a gain that is missed.
 """
 _NORMAL = statistics.NormalDist()
+_WORKLOADS = (mark("code"), mark("prose"), mark("reasoning"), mark("extraction"), mark("long"), mark("turns"))
+"""Names of the shipped workloads, which the window translates."""
 Answer = Literal["on", "off", "undecided"]
 
 
@@ -288,7 +290,7 @@ def verdict_sentence(
             "Draft {draft} is {ratio} than no MTP for {text}[: {with_mtp} against {without} {unit}].",
             draft=draft,
             ratio=_percent_text(mtp.ratio, goal),
-            text=workload,
+            text=name_workload(workload),
             with_mtp=with_mtp,
             without=without,
             unit=goal.unit,
@@ -299,12 +301,12 @@ def verdict_sentence(
             minutes=max(1, round(used_s / 60)),
             draft=draft,
             range=_range_text(mtp.ratio, goal),
-            text=workload,
+            text=name_workload(workload),
         )
     elif mtp.ratio.high < 1:
         sentence = message(
             "Leave MTP off for {text}: draft {draft} is {ratio}[: {with_mtp} against {without} {unit}].",
-            text=workload,
+            text=name_workload(workload),
             draft=draft,
             ratio=_percent_text(mtp.ratio, goal),
             with_mtp=with_mtp,
@@ -314,7 +316,7 @@ def verdict_sentence(
     else:
         sentence = message(
             "Leave MTP off for {text}: draft {draft} is not distinguishable from no MTP ({range}).",
-            text=workload,
+            text=name_workload(workload),
             draft=draft,
             range=_range_text(mtp.ratio, goal),
         )
@@ -326,7 +328,7 @@ def likely_sentence(answer: LikelyAnswer, goal: Goal, workload: str) -> Message:
     if answer.mtp is None:
         return message("Leave MTP off: the model could not be loaded with it.")
     compared = answer.gain if answer.gain and draft_length(answer.settings) else answer.mtp
-    draft, text = draft_length(compared.candidate), workload
+    draft, text = draft_length(compared.candidate), name_workload(workload)
     span = _range_text(compared.comparison.ratio, goal)
     if answer.chance is None:
         return message(
@@ -427,9 +429,14 @@ def _step_figures(trials: Sequence[Trial]) -> tuple[float, float] | None:
     return tokens / steps, sum(run.reply_tokens / (run.decode_rate or math.inf) for run in runs) / steps
 
 
+def name_workload(name: str) -> Message:
+    """Return the name of a workload, or of several with commas between, as a message."""
+    return join_messages(*map(as_message, name.split(", ")), separator=", ")
+
+
 def chance_text(chance: float) -> str:
     """Return a probability as "97 %", at most "over 99 %"."""
-    return "over 99 %" if chance > 0.99 else f"{100 * chance:.0f} %"
+    return message("over 99 %") if chance > 0.99 else f"{100 * chance:.0f} %"
 
 
 def _figure_text(value: float) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from launcher.base.messages import join_messages, message
 from launcher.gui import translation as words
-from launcher.gui.tune.card_text import keep_label, verdict_card, verdict_sentence
+from launcher.gui.tune.card_text import keep_label, verdict_card, verdict_sentence, workload_title
 from launcher.gui.tune.trial_views import (
     TuneView,
     group_trials,
@@ -22,7 +22,7 @@ from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.other_requests import OTHER_REQUESTS_SEEN
 from launcher.tuning.records import RunSettings
 from launcher.tuning.tune_state import Fault, Stage, Trial
-from launcher.tuning.verdict import Forecast
+from launcher.tuning.verdict import Forecast, chance_text, name_workload
 from tests.gui.trials import HOME, OFF, run, trial, tuned, with_draft
 
 
@@ -123,6 +123,18 @@ def test_draft_settings_are_not_shown_for_mtp_off() -> None:
     forecasts = (Forecast(0, 100.0, 99.0, 101.0), Forecast(2, 165.0, 160.0, 170.0))
     result = trial_rows(TuneView("m", "Code", Goal(), home, (), forecasts, beside))
     assert [row.setting for row in result] == ["off · threads 6", "draft 2 · sampled drafts · threads 6"]
+
+
+def test_the_name_of_a_workload_is_translated_in_sentences_and_captions() -> None:
+    words.choose_language("zh_CN")
+    try:
+        assert workload_title("code, prose") == "代码, 文章"
+        assert workload_title("mine.txt") == "mine.txt"
+        assert words.render(name_workload("code")) == "代码"
+        assert words.render(chance_text(0.995)).startswith("超过")
+    finally:
+        words.choose_language("en")
+    assert str(name_workload("code, mine.txt")) == "code, mine.txt"
 
 
 def test_a_verdict_is_translated_from_its_figures() -> None:

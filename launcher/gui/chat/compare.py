@@ -15,7 +15,7 @@ from launcher.gui.chat.reply import ReplyView
 from launcher.gui.chat.style import make_dense_button
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, set_tooltip
-from launcher.gui.translation import mark, render, tr
+from launcher.gui.translation import join_sentences, mark, render, tr
 from launcher.gui.widgets import Segmented
 from launcher.gui.widgets.blocks import make_caption
 
@@ -171,7 +171,7 @@ class CompareBar(QFrame):
         )
         if not self._form.isHidden():
             explanation = tr("Each question is sent twice: A uses the current settings, B the settings above.")
-            self._note.setText(f"{explanation} {sequence}")
+            self._note.setText(join_sentences(explanation, sequence))
             return
         try:
             sampling, server_settings = self.read_values()

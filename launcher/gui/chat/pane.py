@@ -34,7 +34,7 @@ from launcher.gui.chat.style import chat_style_sheet
 from launcher.gui.chat.tool_calls import ToolCallWriter
 from launcher.gui.chat.usage import ContextUse
 from launcher.gui.controller import Controller
-from launcher.gui.translation import render, tr
+from launcher.gui.translation import join_sentences, render, tr
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets import DropTarget
 
@@ -466,7 +466,7 @@ class ChatPane(ChatFrame):
     def _refuse_pictures(self, reason: str) -> None:
         self.composer.files.remove_unseen()
         text = tr("This model cannot see pictures: it has no vision projector. Texts and PDFs can be added.")
-        self.banner.show_message(f"{text} {reason}".strip(), "attention")
+        self.banner.show_message(join_sentences(text, reason), "attention")
 
     @Slot(str)
     def _propose_question(self, question: str) -> None:

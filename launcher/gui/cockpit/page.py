@@ -33,7 +33,7 @@ from launcher.gui.cockpit.welcome import Welcome
 from launcher.gui.controller import Controller
 from launcher.gui.labels import ElidedLabel, Label, display_path, set_tooltip
 from launcher.gui.plots.panel import KeptPlots, PlotPanel
-from launcher.gui.translation import mark, render, tr
+from launcher.gui.translation import join_sentences, mark, render, tr
 from launcher.gui.viewmodel import View, is_away, state_name
 from launcher.gui.widgets import Badge, Banner, Card, MemoryBar, PageHead, ReadAge, Segmented
 from launcher.gui.widgets.blocks import make_button, make_caption
@@ -249,8 +249,8 @@ class MemoryCard(Card):
         if preview is None:
             self.bar.show_unknown(tr("Shown once a model is loaded."))
         else:
-            reason = preview.basis.unknown or " ".join(preview.basis.notes)
-            self.bar.show_unknown(reason or tr("There is no memory formula for this model."))
+            reason = preview.basis.unknown or join_sentences(*map(render, preview.basis.notes))
+            self.bar.show_unknown(render(reason) or tr("There is no memory formula for this model."))
 
 
 def _estimate_source_text(preview: "Preview") -> str:

@@ -296,7 +296,7 @@ class DetailPanel(Card):
             self._figures = None
             self._cancel_confirmation()
         self._model, self._file = model, file
-        self.title.setText(model.name)
+        self.title.setText(render(model.name))
         plan = file.plan if file is not None else None
         self._show_subtitle(model, file)
         self._show_fit(plan, file, situation, is_served=_is_served(file, serving))
@@ -518,7 +518,7 @@ def needs_text(needed_mib: int, situation: Situation, setting: PlanSettings) -> 
             now=f"{situation.free_now_mib:,}",
             **values,
         )
-    return f"{text} {unknown_memory_text(situation)}".rstrip()
+    return join_sentences(text, unknown_memory_text(situation))
 
 
 _Facts = list[tuple[str, str, str]]

@@ -44,7 +44,7 @@ from launcher.gui.models.row_text import (
 from launcher.gui.models.search import BEST, HERE, AddCard, HubLine, SearchLine, filter_models, sort_models
 from launcher.gui.models.text import format_size
 from launcher.gui.models.verification import Verification
-from launcher.gui.translation import ntr, render, tr
+from launcher.gui.translation import join_sentences, ntr, render, tr
 from launcher.gui.widgets import Banner, Card, DropTarget, EmptyState, PageHead
 from launcher.gui.widgets.drop_target import dropped_models
 
@@ -902,7 +902,7 @@ class ModelsPage(QWidget):
             text = tr("{name} was added to the list.", name=path.name)
         else:
             text = tr("{name} is already in the list.", name=path.name)
-        self.banner.show_message(f"{text} {render(store)}".rstrip(), "good" if is_new else "information")
+        self.banner.show_message(join_sentences(text, render(store)), "good" if is_new else "information")
         self.refresh()
 
     def _show_looked_up(self, model: LibraryModel) -> None:

@@ -84,7 +84,7 @@ class Row:
 
 def name_file(model: LibraryModel, file: LibraryFile) -> str:
     """Return the name of a file with its model, in one line."""
-    return " · ".join(filter(None, (model.name, file.quant)))
+    return " · ".join(filter(None, (render(model.name), file.quant)))
 
 
 def action_text(action: str) -> str:
@@ -105,7 +105,7 @@ def describe_model(
         changed = format_date(model.changed_s)
         return Row(model.name, note, action="files", speed_note="", tip=f"{model.repo}\n{changed}")
     if model.is_pending and not model.is_here:
-        return Row(model.name, tr("Checking whether it fits ..."), tip=model.repo)
+        return Row(render(model.name), tr("Checking whether it fits ..."), tip=model.repo)
     downloading = _find_download(model, downloads)
     row = _describe(model, first, downloads.get(first.download_id) if first.local is None else None)
     note = _model_note(model, first)
@@ -115,9 +115,9 @@ def describe_model(
         what, download = downloading
         note = tr("Getting {quant}: {progress}", quant=what.quant, progress=download_text(download))
         row = _with_progress(row, download) if what is first else row
-    if served and any(each.local is not None and str(each.local.path) == served for each in model.files):
-        row = _as_loaded(row)
-    return replace(row, name=model.name, note=note, tile=tile, tag=tag)
+    statuses = [serving.find_status(model, each) for each in model.files] if serving is not None else []
+    row = _with_status(row, next(filter(None, statuses), None))
+    return replace(row, name=render(model.name), note=note, tile=tile, tag=tag)
 
 
 def describe_file(

@@ -137,7 +137,7 @@ def job_text(job: Job, progress: Progress | None) -> str:
         retry = ""
         if job.retry_at_s is not None:
             retry = tr("Retry in {time}.", time=format_duration(job.retry_at_s - time.time()))
-        return " ".join(filter(None, (render(job.failure.title), retry or render(job.failure.hint))))
+        return join_sentences(render(job.failure.title), retry or render(job.failure.hint))
     state_names = {"waiting": tr("waiting"), "paused": tr("paused"), "done": tr("done"), "cancelled": tr("cancelled")}
     parts = [state_names.get(state, state)]
     if state in ("waiting", "paused", "cancelled") and job.done_bytes:

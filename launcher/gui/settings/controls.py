@@ -29,7 +29,7 @@ from launcher.app.settings_file import AppSettingValue
 from launcher.base.text import make_visible
 from launcher.gui import theme
 from launcher.gui.labels import Label, display_path, set_tooltip
-from launcher.gui.translation import tr
+from launcher.gui.translation import join_sentences, tr
 from launcher.gui.widgets import Glyph
 from launcher.gui.widgets.blocks import make_caption
 from launcher.gui.widgets.combo_box import ComboBox
@@ -406,8 +406,8 @@ class SettingRow(QWidget):
         self._title = title
         self.mark = Glyph("dot", "attention", 12)
         set_tooltip(self.mark, tr("Changed"))
-        sentences = " ".join(filter(None, (tr(setting.sentence), applies_text(setting))))
-        self._sentence = _make_selectable_caption(sentences.replace("。 ", "。"))  # Chinese has no space there
+        sentences = join_sentences(tr(setting.sentence), applies_text(setting))
+        self._sentence = _make_selectable_caption(sentences)
         self.note = _make_selectable_caption("")
         """A remark on the value, such as what overrides it. Hidden without one."""
         self.reset_button = QPushButton(tr("Reset"))

@@ -173,8 +173,8 @@ def _engine_figures_text(answer: EngineAnswer) -> str:
     if percent is None:
         return text
     if comparison.flagged:
-        return f"{text} {tr('The estimate is off by {percent:+.1f} %: trust the engine.', percent=percent)}"
-    return f"{text} {tr('The estimate is off by {percent:+.1f} %.', percent=percent)}"
+        return join_sentences(text, tr("The estimate is off by {percent:+.1f} %: trust the engine.", percent=percent))
+    return join_sentences(text, tr("The estimate is off by {percent:+.1f} %.", percent=percent))
 
 
 def memory_parts(plan: Plan) -> list[tuple[str, str, int]]:

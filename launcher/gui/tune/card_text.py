@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.errors import LauncherError
 from launcher.gui.duration import format_duration
 from launcher.gui.labels import UNKNOWN
-from launcher.gui.translation import chosen_language, ntr, render, tr
+from launcher.gui.translation import chosen_language, join_sentences, ntr, render, tr
 from launcher.gui.tune.view_data import VerdictText, WorkloadAnswer
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def paused_card(view: "TuneView", error: LauncherError | None, buttons: "Sequenc
     done = ntr("1 trial is kept", "{n} trials are kept", len(view.trials))
     detail = tr("Continue resumes {model}, {work}.", model=file_name(view.model), work=view.workload)
     if error is not None:
-        detail = f"{render(error.message)} {detail}"
+        detail = join_sentences(render(error.message), detail)
     return VerdictText(
         tr("The measurement is paused."), f"{done} · {format_duration(view.seconds)}", detail, "information", buttons
     )
@@ -119,7 +119,7 @@ def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, saved: 
     reason = str(verdict.get("because") or "")
     detail = tr("Why: {because}", because=render(reason)) if reason else ""
     if not likely and (verdict.get("speedup") is not None or verdict.get("gain") is not None):
-        detail = f"{detail} {tr('All ranges together hold with 95 % confidence.')}".strip()
+        detail = join_sentences(detail, tr("All ranges together hold with 95 % confidence."))
     meaning = "attention" if verdict["mtp"] == "undecided" or changes_answers(verdict) else "good"
     answers = [workload_answer(each, view.baseline) for each in verdict.get("workloads") or ()]
     return VerdictText(verdict_sentence(verdict, view.workload), kicker, detail, meaning, buttons, answers)
@@ -127,11 +127,9 @@ def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, saved: 
 
 def workload_answer(answer: Mapping[str, Any], baseline: Mapping[str, Any]) -> WorkloadAnswer:
     """Return the answer for one of several workloads (PartAnswer.as_json) as texts."""
-    from launcher.gui.tune.cards import WORKLOADS
     from launcher.gui.tune.trial_views import settings_text
 
-    name = str(answer["workload"])
-    title = next((tr(each.title) for each in WORKLOADS if each.name == name), name)
+    title = workload_title(str(answer["workload"]))
     settings = tr("not clear yet")
     if answer["mtp"] != "undecided":
         settings = settings_text(answer["settings"], baseline) if answer["draft"] else tr("MTP off")
@@ -172,7 +170,15 @@ def verdict_sentence(verdict: Mapping[str, Any], workload: str) -> str:
     settings = settings_text(verdict["settings"], {})
     bounds = {"low": _percent_change(gain["low"]), "high": _percent_change(gain["high"])}
     more = tr("{settings}: {low} to {high} compared with MTP off so far.", settings=settings, **bounds)
-    return f"{sentence} {more}"
+    return join_sentences(sentence, more)
+
+
+def workload_title(name: str) -> str:
+    """Return the title of a workload by its name, or those of several with commas between."""
+    from launcher.gui.tune.cards import WORKLOADS
+
+    titles = {each.name: tr(each.title) for each in WORKLOADS}
+    return ", ".join(titles.get(each, each) for each in name.split(", "))
 
 
 def _percent_change(ratio: float) -> str:

@@ -12,7 +12,7 @@ from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, set_tooltip
-from launcher.gui.translation import ntr, render, tr
+from launcher.gui.translation import join_sentences, ntr, render, tr
 from launcher.gui.tune import card_text
 from launcher.gui.tune.cards import (
     BUDGETS_MIN,
@@ -243,7 +243,7 @@ class TunePage(QWidget):
             trials = max(self._planned_trials, planned.number + 1)
             kicker, sentence, detail = card_text.trial_texts(planned, label, trials)
             if self._answer:
-                sentence, detail = self._answer, f"{sentence} {detail}"
+                sentence, detail = self._answer, join_sentences(sentence, detail)
             self.verdict.show_texts(kicker, sentence, detail)
 
     @property
@@ -261,7 +261,7 @@ class TunePage(QWidget):
         if isinstance(event, QuietAwaited):
             kicker, sentence, detail = card_text.waiting_texts(event)
             if self._answer:
-                sentence, detail = self._answer, f"{sentence} {detail}"
+                sentence, detail = self._answer, join_sentences(sentence, detail)
             self.verdict.show_texts(kicker, sentence, detail)
         elif isinstance(event, ClientsAwaited) and not event.is_over:
             self.verdict.show_texts(*card_text.clients_texts(view))
@@ -282,7 +282,7 @@ class TunePage(QWidget):
         self._answer = render(predicted.sentence)
         kicker, detail = tr("Measuring"), tr("This is the first answer. The measurement goes on to confirm it.")
         if (risk := round(100 * (math.exp(answer.risk) - 1))) >= 1:
-            detail = f"{detail} {tr('Other settings may be about {risk} % better.', risk=risk)}"
+            detail = join_sentences(detail, tr("Other settings may be about {risk} % better.", risk=risk))
         self.verdict.show_verdict(VerdictText(self._answer, kicker, detail, "information", buttons))
 
     def _apply_answer(self, settings: "RunSettings") -> None:

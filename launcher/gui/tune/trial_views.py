@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, linear_regression
 from typing import Any
 
-from launcher.gui.translation import ntr, render, tr
+from launcher.gui.translation import join_sentences, ntr, render, tr
 from launcher.gui.tune.view_data import Curve, Point, StepPart, TrialRow
 from launcher.models.server_settings import ROWS
 from launcher.monitor.meter import sum_acceptance
@@ -208,12 +208,10 @@ def step_parts(view: TuneView) -> tuple[tuple[StepPart, ...], str, str]:
     else:
         slope_text = tr("Time per drafted token: unknown yet.")
     about = tr("draft {draft}, {work}, {ms:.1f} ms per step", draft=draft, work=view.workload, ms=step_ms)
-    note = " ".join(
-        (
-            tr("{kept:.2f} tokens per step.", kept=tokens),
-            slope_text,
-            tr("With MTP off a token takes {bare:.2f} ms.", bare=base_ms),
-        )
+    note = join_sentences(
+        tr("{kept:.2f} tokens per step.", kept=tokens),
+        slope_text,
+        tr("With MTP off a token takes {bare:.2f} ms.", bare=base_ms),
     )
     return tuple(parts), about, note
 

@@ -340,11 +340,12 @@ def _load_requested(request: TuneRequest) -> Workload:
 
 
 def _view_of_prepared(prepared: PreparedTune) -> TuneView:
+    from launcher.gui.tune.card_text import workload_title
     from launcher.gui.tune.trial_views import TuneView
 
     return TuneView(
         prepared.model,
-        prepared.workload.title,
+        workload_title(prepared.workload.name),
         prepared.goal,
         prepared.space.baseline,
         estimate_mib=prepared.estimate_mib,
@@ -352,12 +353,13 @@ def _view_of_prepared(prepared: PreparedTune) -> TuneView:
 
 
 def _view_of_saved(saved: SavedTune) -> TuneView:
+    from launcher.gui.tune.card_text import workload_title
     from launcher.gui.tune.trial_views import TuneView, read_forecasts
 
     verdict = saved.verdict
     return TuneView(
         saved.model,
-        saved.workload.title,
+        workload_title(saved.workload.name),
         saved.goal,
         saved.space.baseline,
         saved.state.trials,
@@ -369,6 +371,7 @@ def _view_of_saved(saved: SavedTune) -> TuneView:
 
 def view_of_session(session: Session) -> TuneView:
     """Return the display data of a tune from the history."""
+    from launcher.gui.tune.card_text import workload_title
     from launcher.gui.tune.trial_views import TuneView, group_trials, read_forecasts
     from launcher.tuning.goal import Aim, Goal
 
@@ -376,7 +379,7 @@ def view_of_session(session: Session) -> TuneView:
     ended = "mtp" in result
     return TuneView(
         session.environment.model.name,
-        session.workload,
+        workload_title(session.workload),
         Goal(Aim(result.get("goal", "speed"))),
         session.settings,
         group_trials(session.runs),
