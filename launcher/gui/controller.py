@@ -162,7 +162,8 @@ class Controller(QObject):
         request = self._start_request
         if request is None:
             return
-        changes: dict[str, object] = {"problem": None}
+        name = tr("Demo model") if request.model == DEMO else Path(request.model).stem
+        changes: dict[str, object] = {"problem": None, "starting": name}
         if self._view_model.view.resting:
             name = "Demo model" if request.model == DEMO else Path(request.model).stem
             changes |= {"model": name, "settings": "", "address": "", "status": ServerStatus(ServerState.PREPARING)}
@@ -174,6 +175,10 @@ class Controller(QObject):
         self._run(lambda _report: self._service.attach(), failed=lambda _: None)
 
     def watch_updates(self, check_s: float = 60.0) -> None:
+    def note_last_model(self, name: str) -> None:
+        """Record the name of the model that an earlier window has served last."""
+        self._view_model.update(last_model=name)
+
         """Compare updated engines with those before them while nothing is served, checking every `check_s`."""
         self._run(lambda _report: self._service.watch_updates(check_s), failed=lambda _: None)
 
@@ -463,6 +468,7 @@ class Controller(QObject):
             launch = event.launch
             self._run(
                 lambda _report: self._service.read_tuning_note(launch),
+            starting="",
                 done=lambda note: self._handle_note(launch, note),
             )
 
@@ -504,3 +510,4 @@ class Controller(QObject):
             self._reply_work = None
             self.replied.emit(reply, footer)
             self._view_model.update(replying=False)
+        self._view_model.update(starting="")

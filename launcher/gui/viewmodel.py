@@ -45,12 +45,15 @@ _STARTING = (ServerState.PREPARING, ServerState.LOADING, ServerState.WARMING_UP,
 class Inputs:
     """Everything that the Cockpit's controls depend on.
 
-    `served` is whether a model has been served since the window opened; `texts_path` is the API's path for texts of a
-    model that writes none; `problem` is an error besides the server's.
+    `model` is the one that was served last in this window, `starting` that of a start that is under way, `last_model`
+    that of an earlier window. `served` is whether a model has been served since the window opened; `texts_path` is the
+    API's path for texts of a model that writes none; `problem` is an error besides the server's.
     """
 
     status: ServerStatus = field(default_factory=ServerStatus)
     model: str | None = None
+    starting: str = ""
+    last_model: str = ""
     settings: str = ""
     address: str = ""
     replying: bool = False
@@ -120,7 +123,7 @@ def derive_view(inputs: Inputs) -> View:
         state_text=state_text,
         glyph=_GLYPH.get(state, "dashed"),
         meaning=_MEANING.get(state, "attention"),
-        model_name=one_line(inputs.model or tr("No model yet")),
+        model_name=one_line(_name_model(inputs) or tr("No model yet")),
         address="" if resting else inputs.address,
         settings="" if resting else render(inputs.settings),
         problem=one_line(render(error.message), _LONGEST_ERROR) if error else "",
@@ -137,6 +140,20 @@ def derive_view(inputs: Inputs) -> View:
         replying=inputs.replying,
         prompt_hint=_prompt_hint(state, state_text, running=running, texts_path=inputs.texts_path),
     )
+def _name_model(inputs: Inputs) -> str:
+    """Return the model to name beside the server's state: one that starts, else one that was served; "" without any."""
+    if inputs.starting and inputs.status.state in _STARTING:
+        return inputs.starting
+    # A measurement starts a server of which nothing else is known before it is ready.
+    main = next((each.name for each in inputs.models.models if each.is_main and each.path), "")
+    return inputs.model or main or inputs.last_model
+
+
+def _describe_state(state: ServerState, percent: float | None) -> str:
+    name = tr(_STATE_NAMES[state])
+    return name if percent is None else f"{name} {percent:.0f} %"
+
+
 
 
 def _prompt_hint(state: ServerState, state_text: str, *, running: bool, texts_path: str) -> str:

@@ -523,6 +523,7 @@ def test_the_last_model_is_offered_before_the_demo(window: Window, qtbot: QtBot,
     assert (first.text(), demo.text()) == (f"Start {model.stem}", "Start the demo")
     assert first.objectName() == "primary"
     assert model.stem in page.welcome.text.text()
+    assert window.chip.accessibleName() == f"Server: Stopped, {model.stem}"
     qtbot.mouseClick(first, Qt.MouseButton.LeftButton)
     wait_for(ServerState.READY)
     assert window.controller.served_name == str(model)

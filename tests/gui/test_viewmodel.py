@@ -4,7 +4,7 @@ import pytest
 
 from launcher.base.errors import EngineFailed, ModelHasNoHead
 from launcher.base.messages import message
-from launcher.engine.server.state import ServerState, ServerStatus
+from launcher.engine.server.state import ModelsChanged, ModelStatus, ServerState, ServerStatus
 from launcher.gui.viewmodel import Inputs, View, ViewModel, derive_view
 
 
@@ -19,6 +19,30 @@ def test_every_state_has_a_word_a_glyph_and_a_colour_role(state: ServerState) ->
 
 def test_loading_shows_its_progress() -> None:
     assert derive_view(Inputs(status=ServerStatus(ServerState.LOADING, 41.7))).state_text == "Loading 42 %"
+
+
+def test_the_model_is_named_as_soon_as_something_is_known_of_it() -> None:
+    loading = ServerStatus(ServerState.LOADING, 41.7)
+    measured = ModelsChanged((ModelStatus("demo", ServerState.LOADING, is_main=True, path="/models/demo.gguf"),))
+    unknown = ModelsChanged((ModelStatus("model", ServerState.STOPPED, is_main=True),))
+    names = {
+        "at the first start": derive_view(Inputs()),
+        "used last in another window": derive_view(Inputs(last_model="Qwen3.6-27B")),
+        "started by a measurement": derive_view(Inputs(status=loading, models=measured)),
+        "not known yet": derive_view(Inputs(status=loading, models=unknown, last_model="Qwen3.6-27B")),
+        "in place of another one": derive_view(Inputs(status=loading, model="Old", starting="New")),
+        "the other one goes on": derive_view(
+            Inputs(status=ServerStatus(ServerState.READY), model="Old", starting="New")
+        ),
+    }
+    assert {when: view.model_name for when, view in names.items()} == {
+        "at the first start": "No model yet",
+        "used last in another window": "Qwen3.6-27B",
+        "started by a measurement": "demo",
+        "not known yet": "Qwen3.6-27B",
+        "in place of another one": "New",
+        "the other one goes on": "Old",
+    }
 
 
 def test_the_demo_is_offered_until_a_model_was_served() -> None:

@@ -41,6 +41,7 @@ class Welcome(EmptyState):
             self.show_content(demo_text, buttons)
             return
         name = one_line(Path(model).stem if Path(model).is_absolute() else model, _MOST_CHARACTERS)
+        controller.note_last_model(name)
         text = tr("You used {model} last. It starts with the settings that you chose for it.", model=name)
         label = tr("Start {model}", model=name.replace("&", "&&"))
         self.show_content(text, [(label, lambda: controller.start(model)), *buttons])
