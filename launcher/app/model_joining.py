@@ -71,7 +71,7 @@ async def serve_joined_model(pool: ModelPool, fields: Mapping[str, Any]) -> Asyn
     model, start = await pool.join_model(request)
     is_loaded = model.is_loaded
     ended = asyncio.ensure_future(model.ended.wait())
-    loading = asyncio.ensure_future(pool.load_model(model))
+    loading = asyncio.ensure_future(pool.load_model(model, keeps_others=request.keeps_others))
     try:
         while not loading.done():
             status = model.supervisor.status

@@ -259,6 +259,13 @@ async def plan_files(model: LibraryModel, situation: Situation) -> LibraryModel:
     return await _plan_model(model, await asyncio.to_thread(load_catalogue), situation, every=True)
 
 
+async def plan_beside(file: LibraryFile, situation: Situation) -> LibraryFile:
+    """Return a file on this computer with the plan for a start beside our own servers that run now."""
+    from launcher.models.catalogue_load import load_catalogue
+
+    return await _plan_local(file, await asyncio.to_thread(load_catalogue), situation.with_servers_running())
+
+
 async def search_hub(text: str) -> tuple[LibraryModel, ...]:
     """Return the repositories on the hub that match `text`. Their files are not read. Raises the hub's errors."""
     from launcher.fetch.hub import search_repos

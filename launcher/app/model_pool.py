@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.app import settings
 from launcher.app.model_names import ModelAlias, read_model_names
 from launcher.app.settings_declared import MEMORY_LIMIT, UNKNOWN_MODEL, UNLOAD_AFTER, VALUE_NONE, VALUE_REFUSE
-from launcher.base.errors import LauncherError, ModelMissing, ModelUnknown, NothingFits, ServerNotFound
+from launcher.base.errors import LauncherError, ModelMissing, ModelUnknown, NothingFits, ServerNotFound, Superseded
 from launcher.base.messages import message
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
@@ -69,7 +69,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """A start as another program of this user asks for it: see resolve_start. `base` are options for any model."""
+    """A start as another program of this user asks for it: see resolve_start.
+
+    `base` are options for any model. `keeps_others`: no other model is unloaded for it.
+    """
 
     model: str
     settings: dict[str, Value]
@@ -77,6 +80,7 @@ class StartRequest:
     use_kept: bool = True
     use_tuned: bool = True
     vision: bool = False
+    keeps_others: bool = False
 
     async def resolve(self, asked: Settings, ending: Collection[int]) -> ResolvedStart:
         """Return the start, with `asked` before its own settings. Raises what resolve_start raises."""
@@ -261,7 +265,14 @@ class ModelPool:
     def model_statuses(self) -> tuple[ModelStatus, ...]:
         """The main model, and those that are loaded or being loaded beside it."""
         return tuple(
-            ModelStatus(each.name, each.supervisor.status.state, each.is_main, each.is_main and each.is_unloaded)
+            ModelStatus(
+                each.name,
+                each.supervisor.status.state,
+                each.is_main,
+                each.is_main and each.is_unloaded,
+                each.supervisor.status.percent,
+                str(each.model_path or ""),
+            )
             for each in self._models
             if each.is_main or _has_engine(each)
         )
@@ -474,7 +485,9 @@ class ModelPool:
         self._models.append(model)
         return model
 
-    def _prepare(self, model: PooledModel, alias: ModelAlias | None, body: Body | None) -> asyncio.Future[None] | None:
+    def _prepare(
+        self, model: PooledModel, alias: ModelAlias | None, body: Body | None, *, keeps_others: bool = False
+    ) -> asyncio.Future[None] | None:
         """Return what a request for a model has to wait for: its load, or a change of its settings. Raises Refusal."""
         from launcher.gateway.access import Refusal
 
@@ -486,7 +499,7 @@ class ModelPool:
         if not model.is_loaded:
             if model.failure is not None and self._clock() - model.failure[0] < _FAILURE_S:
                 raise _refuse(model.failure[1])
-            return self._begin_task(model, self._load(model, asked))
+            return self._begin_task(model, self._load(model, asked, keeps_others=keeps_others))
         if asked and self._pays_switch(model, asked, body):
             return self._begin_task(model, self._switch(model, asked))
         return None
@@ -518,13 +531,13 @@ class ModelPool:
         if not task.cancelled():
             task.exception()  # its waiters get it, and there may be none
 
-    async def _load(self, model: PooledModel, asked: Settings) -> None:
+    async def _load(self, model: PooledModel, asked: Settings, *, keeps_others: bool) -> None:
         """Load a model, by its plan, after making room for it. Raises Refusal or LauncherError."""
         async with self._room:
             if model.unloading is not None:
                 await asyncio.wait([model.unloading])
             try:
-                start = await self._make_room(model, asked)
+                start = await self._make_room(model, asked, keeps_others=keeps_others)
                 began_s = time.monotonic()
                 model.is_unloaded = False
                 await model.supervisor.become(start.options)
@@ -542,18 +555,26 @@ class ModelPool:
                 await asyncio.to_thread(save_load_time, launch, model.load_s)
                 await asyncio.to_thread(save_last_use, launch.options.model)
 
-    async def _make_room(self, model: PooledModel, asked: Settings) -> ResolvedStart:
-        """Unload what has to go for a model, least recently used first; return its start. Raises Refusal."""
+    async def _make_room(self, model: PooledModel, asked: Settings, *, keeps_others: bool) -> ResolvedStart:
+        """Unload what has to go for a model, least recently used first; return its start. Raises Refusal.
+
+        With `keeps_others` nothing goes.
+        """
         from launcher.gateway.access import Refusal
 
         deadline_s = self._clock() + _LONGEST_WAIT_S
         while True:
             changed = self._changed
             others = [each for each in self._models if each is not model and each.is_loaded]
-            movable = sorted(filter(self._may_unload, others), key=lambda each: each.used_s)
+            may_go = [] if keeps_others else filter(self._may_unload, others)
+            movable = sorted(may_go, key=lambda each: each.used_s)
             idle = [each for each in movable if each.is_idle]
-            start, leaving = await self._plan_beside(model, asked, others, idle)
-            if start is not None and all(each.is_idle for each in leaving):
+            lack: NothingFits | None = None
+            try:
+                start, leaving = await self._plan_beside(model, asked, others, idle)
+            except NothingFits as error:
+                lack = error
+            if lack is None and all(each.is_idle for each in leaving):
                 for each in leaving:
                     each.is_unloaded = True
                 await asyncio.gather(*(self._unload(each) for each in leaving))
@@ -567,11 +588,12 @@ class ModelPool:
                         )
                     self._on_notice(Notice(MAIN_UNLOADED if each.is_main else "model_unloaded", text))
                 return start
-            if start is not None:
+            if lack is None:
                 continue  # one was used meanwhile
             if len(idle) == len(movable) or self._clock() > deadline_s:
                 beside = f" beside {', '.join(each.name for each in others)}" if others else ""
-                raise Refusal(503, f"There is not enough memory for {model.name}{beside}", "unavailable_error")
+                reason = f"There is not enough memory for {model.name}{beside}"
+                raise Refusal(503, reason, "unavailable_error") from lack
             with suppress(TimeoutError):  # until a model is no longer used
                 async with asyncio.timeout(_LONGEST_CHECK_S):
                     await changed.wait()
@@ -584,16 +606,17 @@ class ModelPool:
 
     async def _plan_beside(
         self, model: PooledModel, asked: Settings, others: Sequence[PooledModel], idle: Sequence[PooledModel]
-    ) -> tuple[ResolvedStart | None, Sequence[PooledModel]]:
-        """Return the start of a model, and the first of `idle` that have to go for it; None if that is not enough.
+    ) -> tuple[ResolvedStart, Sequence[PooledModel]]:
+        """Return the start of a model, and the first of `idle` that have to go for it.
 
-        As few go as leave it the settings that it would have if all of them went.
+        As few go as leave it the settings that it would have if all of them went. Raises NothingFits if that is not
+        enough.
         """
         limit_mib = self._read_rules().memory_limit_mib
         needs = {each: await asyncio.to_thread(_estimate_mib, each.resolved_options) for each in others}
         best = await self._plan(model, asked, idle)
         if not _fits(best) and not (model.owners and len(idle) == len(others)):  # a person may try
-            return None, ()
+            raise _describe_lack(model, others, best, None)
         need = await asyncio.to_thread(_estimate_mib, best.options) if limit_mib is not None else 0
         for count in range(len(idle) + 1):
             leaving = idle[:count]
@@ -603,7 +626,7 @@ class ModelPool:
             start = best if count == len(idle) else await self._plan(model, asked, leaving)
             if start is best or (_fits(start) and start.options == best.options):
                 return start, leaving
-        return None, ()
+        raise _describe_lack(model, others, best, limit_mib)
 
     async def _plan(self, model: PooledModel, asked: Settings, leaving: Sequence[PooledModel]) -> ResolvedStart:
         ending = [pid for each in leaving if (pid := each.supervisor.engine_pid) is not None]
@@ -677,19 +700,19 @@ class ModelPool:
         model.owners += 1
         return model, start
 
-    async def load_model(self, model: PooledModel) -> None:
+    async def load_model(self, model: PooledModel, *, keeps_others: bool = False) -> None:
         """Load a model of another start, unless it is loaded. Raises LauncherError."""
         from launcher.gateway.access import Refusal
 
         model.failure = None
         try:
-            ready = self._prepare(model, None, None)
+            ready = self._prepare(model, None, None, keeps_others=keeps_others)
             if ready is not None:
                 await asyncio.shield(ready)
         except Refusal as refusal:
             if isinstance(refusal.__cause__, LauncherError):
                 raise refusal.__cause__ from None
-            raise NothingFits(refusal.reason, message("`mtp-launcher stop MODEL` unloads one.")) from None
+            raise Superseded(refusal.reason, "") from None  # it was unloaded, or the server is being stopped
 
     def leave_model(self, model: PooledModel) -> None:
         """Unload a model when the last start that brought it has ended."""
@@ -901,6 +924,32 @@ def _fits(start: ResolvedStart) -> bool:
     from launcher.models.plan import Status
 
     return start.plan is None or start.plan.status is not Status.TOO_BIG
+
+
+def _describe_lack(
+    model: PooledModel, others: Sequence[PooledModel], start: ResolvedStart, limit_mib: int | None
+) -> NothingFits:
+    """Return the error for a model that has no room beside `others`: by its plan, or by the user's limit."""
+    name, names = model.name, ", ".join(each.name for each in others)
+    if limit_mib is not None:
+        title = message(
+            "{model} does not fit beside {others}: all models together may take {limit:,} MiB.",
+            model=name,
+            others=names,
+            limit=limit_mib,
+        )
+    elif start.plan is not None and others and start.plan.needed_mib > start.plan.free_mib:
+        title = message(
+            "{model} does not fit beside {others}: it needs {need:,} MiB, and {free:,} MiB are free.",
+            model=name,
+            others=names,
+            need=start.plan.needed_mib,
+            free=start.plan.free_mib,
+        )
+    else:
+        title = message("There is not enough memory for {model}.", model=name)
+    hint = message("`mtp-launcher stop MODEL` unloads one.", window="Unload one first, or start this one in its place.")
+    return NothingFits(title, hint)
 
 
 def _estimate_mib(options: ServeOptions | None) -> int:

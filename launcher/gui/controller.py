@@ -81,6 +81,10 @@ class Controller(QObject):
     """Action: a suggested fix is being applied."""
     page_requested = Signal(str)
     chat_requested = Signal()
+    models_changed = Signal()
+    """The models at the server's address have changed, or `joining`."""
+    joined = Signal(str, object)
+    """`load_beside` has ended: the model as it was named, and None or the LauncherError."""
     plan_requested = Signal(str)
     """A model's name or the path of its file."""
     plans_requested = Signal(str)
@@ -104,6 +108,8 @@ class Controller(QObject):
         self.bridge = Bridge(self)
         self.bridge.drained.connect(self._dispatch_events)
         self.launch: Launch | None = None
+        self.joining: dict[str, str] = {}
+        """The models that are being loaded beside the running one, and the keys that the caller gave them."""
         self.note = ""
         """Remark to show beside the speed of the running server."""
         self.shared = False
@@ -165,20 +171,19 @@ class Controller(QObject):
         name = tr("Demo model") if request.model == DEMO else Path(request.model).stem
         changes: dict[str, object] = {"problem": None, "starting": name}
         if self._view_model.view.resting:
-            name = "Demo model" if request.model == DEMO else Path(request.model).stem
             changes |= {"model": name, "settings": "", "address": "", "status": ServerStatus(ServerState.PREPARING)}
         self._view_model.update(**changes)
         self._request_state(lambda: self._service.start(request))
+
+    def note_last_model(self, name: str) -> None:
+        """Record the name of the model that an earlier window has served last."""
+        self._view_model.update(last_model=name)
 
     def attach_running(self) -> None:
         """Take over the server that an earlier window has left when it crashed, if there is one."""
         self._run(lambda _report: self._service.attach(), failed=lambda _: None)
 
     def watch_updates(self, check_s: float = 60.0) -> None:
-    def note_last_model(self, name: str) -> None:
-        """Record the name of the model that an earlier window has served last."""
-        self._view_model.update(last_model=name)
-
         """Compare updated engines with those before them while nothing is served, checking every `check_s`."""
         self._run(lambda _report: self._service.watch_updates(check_s), failed=lambda _: None)
 
@@ -196,9 +201,20 @@ class Controller(QObject):
         """Whether the newest request is to stop the server, which may still run."""
         return self._stop_number == self._request_number
 
-    def load_beside(self, model: str, failed: Callable[[LauncherError], object]) -> None:
-        """Load a model at the server's address, beside the running one. `failed` gets the error."""
-        self._run(lambda _report: self._service.load_beside(model), failed=failed)
+    def load_beside(self, model: str, key: str) -> None:
+        """Load a model at the server's address, beside the running one. `joining` has it until `joined` is emitted."""
+        self.joining[model] = key
+        self.models_changed.emit()
+        self._run(
+            lambda _report: self._service.load_beside(model),
+            done=lambda _none: self._end_joining(model, None),
+            failed=lambda error: self._end_joining(model, error),
+        )
+
+    def _end_joining(self, model: str, error: LauncherError | None) -> None:
+        self.joining.pop(model, None)
+        self.models_changed.emit()
+        self.joined.emit(model, error)
 
     def stop_model(self, name: str) -> None:
         """Unload one of the models at the server's address."""
@@ -431,6 +447,7 @@ class Controller(QObject):
 
     def _handle_models(self, models: ModelsChanged) -> None:
         self._view_model.update(models=models)
+        self.models_changed.emit()
         self._forget_stopped_server()
 
     def _forget_stopped_server(self) -> None:
@@ -451,6 +468,7 @@ class Controller(QObject):
     def _handle_launched(self, event: Launched) -> None:
         self._view_model.update(
             model=event.model,
+            starting="",
             settings=event.settings,
             address=event.address,
             served=True,
@@ -468,7 +486,6 @@ class Controller(QObject):
             launch = event.launch
             self._run(
                 lambda _report: self._service.read_tuning_note(launch),
-            starting="",
                 done=lambda note: self._handle_note(launch, note),
             )
 
@@ -498,6 +515,7 @@ class Controller(QObject):
         """Show why a request failed. The running server is not affected."""
         if isinstance(error, Superseded):
             return
+        self._view_model.update(starting="")
         if self.inputs.status.state is ServerState.PREPARING:
             self._view_model.update(status=ServerStatus(ServerState.FAILED, error=error))
         elif self.inputs.status.error is not error:  # else the status shows it already
@@ -510,4 +528,3 @@ class Controller(QObject):
             self._reply_work = None
             self.replied.emit(reply, footer)
             self._view_model.update(replying=False)
-        self._view_model.update(starting="")

@@ -7,9 +7,10 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.base.errors import LauncherError, NothingFits, ServerNotFound, Superseded
+from launcher.base.errors import LauncherError, ServerNotFound, Superseded
 from launcher.base.late import asyncio
 from launcher.base.messages import as_message, join_messages, message
 from launcher.engine.server.state import ENGINE_SLOWER, SERVING, ModelsChanged, Notice, ServerState, ServerStatus
@@ -28,7 +29,6 @@ from launcher.gui.core_events import (
 if TYPE_CHECKING:
     from launcher.app.engine_comparison import BuildComparison
     from launcher.app.remote_session import RemoteSession
-    from launcher.app.start_settings import ResolvedStart
     from launcher.app.use_counting import UseCounting
     from launcher.base.action import Action
     from launcher.engine.server.launch import Launch
@@ -153,26 +153,18 @@ class ServerService:
     async def load_beside(self, model: str) -> None:
         """Load a model at the server's address beside the running one, and return when it is ready.
 
-        It stays until it is unloaded, or this program ends. Raises NothingFits if there is not enough free memory, and
-        what a start raises. Another model is unloaded for it only if the user limits the memory of all models together.
+        It stays until it is unloaded, or this program ends. No other model is unloaded for it. Raises NothingFits if
+        there is not enough free memory, and what a start raises.
         """
-        from launcher.app.start_settings import resolve_start
         from launcher.engine.server import registry
-        from launcher.models.plan import Status
 
         session = self._running_session()
         entries = await asyncio.to_thread(registry.list_entries)
         entry = next((each for each in entries if each.launcher == session.process and each.takes_models), None)
         if entry is None:
             raise ServerNotFound(message("The server is not running."), message("Start it first."))
-        start = await resolve_start(model, {})
-        if start.plan is not None and start.plan.status is Status.TOO_BIG:
-            raise NothingFits(
-                message("{model} does not fit beside the running model.", model=model),
-                message("Start it in place of that one, or unload another model first."),
-            )
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(_hold_joined_model(entry, model, start, ready))
+        task = asyncio.create_task(_hold_joined_model(entry, model, ready))
         self._joined.add(task)
         task.add_done_callback(self._joined.discard)
         try:
@@ -382,21 +374,15 @@ class ServerService:
         self._post(Launched(launch, name, settings_text, address, note, shared, shared and session.encrypted))
 
 
-async def _hold_joined_model(
-    entry: "ServerEntry", model: str, start: "ResolvedStart", ready: "asyncio.Future[None]"
-) -> None:
-    """Load a model at a running server, and hold it there until it is unloaded. `ready` gets the error of the load.
-
-    All settings are given, so that the server does not unload an idle model to give this one better settings.
-    """
+async def _hold_joined_model(entry: "ServerEntry", model: str, ready: "asyncio.Future[None]") -> None:
+    """Load a model at a running server, and hold it there until it is unloaded. `ready` gets the error of the load."""
     from contextlib import aclosing
 
     from launcher.app.model_joining import join_server
     from launcher.app.model_pool import StartRequest
-    from launcher.models.server_settings import ROWS
+    from launcher.engine.serve_options import ServeOptions
 
-    settings = {name: row.value_in(start.options) for name, row in ROWS.items()}
-    request = StartRequest(model, settings, start.options, use_kept=False, use_tuned=False)
+    request = StartRequest(model, {}, ServeOptions(Path(model)), keeps_others=True)
     try:
         async with aclosing(join_server(entry, request)) as answers:
             async for answer in answers:

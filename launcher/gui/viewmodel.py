@@ -101,16 +101,14 @@ def is_away(model: ModelStatus) -> bool:
 
 
 def state_name(model: ModelStatus) -> str:
-    """Return the state of a model at the server's address for display."""
-    return tr("Unloaded") if is_away(model) else tr(_STATE_NAMES[model.state])
+    """Return the state of a model at the server's address for display, with the per cent while it loads."""
+    return tr("Unloaded") if is_away(model) else _describe_state(model.state, model.percent)
 
 
 def derive_view(inputs: Inputs) -> View:
     """Derive the view from inputs."""
     state = inputs.status.state
-    state_text = tr(_STATE_NAMES[state])
-    if inputs.status.percent is not None:
-        state_text = f"{state_text} {inputs.status.percent:.0f} %"
+    state_text = _describe_state(state, inputs.status.percent)
     error = inputs.problem or inputs.status.error
     stopped = state in _RESTING
     unloaded = stopped and inputs.models.is_main_unloaded
@@ -140,6 +138,8 @@ def derive_view(inputs: Inputs) -> View:
         replying=inputs.replying,
         prompt_hint=_prompt_hint(state, state_text, running=running, texts_path=inputs.texts_path),
     )
+
+
 def _name_model(inputs: Inputs) -> str:
     """Return the model to name beside the server's state: one that starts, else one that was served; "" without any."""
     if inputs.starting and inputs.status.state in _STARTING:
@@ -152,8 +152,6 @@ def _name_model(inputs: Inputs) -> str:
 def _describe_state(state: ServerState, percent: float | None) -> str:
     name = tr(_STATE_NAMES[state])
     return name if percent is None else f"{name} {percent:.0f} %"
-
-
 
 
 def _prompt_hint(state: ServerState, state_text: str, *, running: bool, texts_path: str) -> str:

@@ -91,27 +91,6 @@ def test_a_model_unloaded_to_make_room_is_shown_and_keeps_its_address(
     assert demo.controller.view.address == address
 
 
-def test_a_model_is_loaded_beside_the_running_one_and_unloaded_again(
-    demo: Window, demo_model: Path, qtbot: QtBot
-) -> None:
-    models_dir().mkdir(parents=True, exist_ok=True)
-    shutil.copy(demo_model, models_dir() / "second.gguf")
-    with qtbot.waitSignal(demo.page_shown):
-        demo.show_page("models")
-    page = demo.page("models")
-    qtbot.waitUntil(lambda: page.shelf is not None and page.shelf.is_complete)
-    key = next(each.key for each in page.list.models if each.is_here and not each.is_built_in)
-    page.list.choose(key)
-    qtbot.waitUntil(page.details.beside.isVisible)
-    with qtbot.waitSignal(demo.page_shown):
-        qtbot.mouseClick(page.details.beside, Qt.MouseButton.LeftButton)
-    assert demo.page_name == "cockpit"
-    qtbot.waitUntil(lambda: rows(demo) == ["Ready: Unload demo", "Ready: Unload second"])
-    click(demo, "Unload second")
-    qtbot.waitUntil(lambda: not rows(demo))
-    assert demo.controller.view.state_text == "Ready"
-
-
 @pytest.mark.thorough
 def test_models_are_unloaded_one_by_one_or_all_at_once(
     demo: Window, wait_for: Wait, asked: Callable[[], None], qtbot: QtBot

@@ -109,12 +109,18 @@ class ReplyProgress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """A model at a server's address. `is_unloaded`: it is the main one, and the next request for it loads it again."""
+    """A model at a server's address.
+
+    `is_unloaded`: it is the main one, and the next request for it loads it again. `percent` is the progress while it
+    loads, None if that is unknown. `path` is the model's first file.
+    """
 
     name: str
     state: ServerState
     is_main: bool = False
     is_unloaded: bool = False
+    percent: float | None = None
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -415,16 +415,22 @@ class ModelsCard(Card):
         self._rows.setSpacing(theme.px(theme.GAP))
         self.body.addLayout(self._rows)
         self._shown: tuple[ModelStatus, ...] = ()
+        self._states: list[Label] = []
         controller.view_changed.connect(self.show_view)
         self.setVisible(False)
         self.show_view(controller.view)
 
     @Slot(object)
     def show_view(self, view: View) -> None:
-        """Show a row per model."""
+        """Show a row per model. The buttons stay while only the state or the progress of a model changes."""
         if view.models == self._shown:
             return
-        self._shown = view.models
+        before, self._shown = self._shown, view.models
+        if [(each.name, is_away(each)) for each in before] == [(each.name, is_away(each)) for each in view.models]:
+            for label, each in zip(self._states, view.models, strict=True):
+                label.setText(state_name(each))
+            return
+        self._states = []
         while (item := self._rows.takeAt(0)) is not None:
             widget = item.widget()
             if widget is not None:
@@ -440,7 +446,9 @@ class ModelsCard(Card):
         layout.setContentsMargins(0, 0, 0, 0)
         name = ElidedLabel(make_visible(model.name))
         layout.addWidget(name, 1)
-        layout.addWidget(Label(state_name(model)))
+        state = Label(state_name(model))
+        self._states.append(state)
+        layout.addWidget(state)
         if is_away(model):
             button = make_button(tr("Load"), self._controller.start)
             button.setToolTip(tr("Load the model again with the same settings"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, QTimer, Signal
@@ -12,7 +11,8 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QSizePolicy, QVB
 from launcher.gui import theme
 from launcher.gui.duration import format_duration
 from launcher.gui.labels import Label, display_path, set_tooltip
-from launcher.gui.models.row_text import Download, download_text, pictures_mib
+from launcher.gui.models.row_text import Download, download_text, missing_mib, pictures_mib
+from launcher.gui.models.serving import is_loaded
 from launcher.gui.models.text import (
     file_state,
     format_date,
@@ -25,6 +25,7 @@ from launcher.gui.models.text import (
 )
 from launcher.gui.start.text import evidence_text, format_tokens, memory_parts, memory_totals, unknown_memory_text
 from launcher.gui.translation import join_sentences, ntr, render, tr
+from launcher.gui.viewmodel import state_name
 from launcher.gui.widgets import Badge, Card, MemoryBar, ProgressLine, ReadAge
 from launcher.gui.widgets.blocks import make_button, make_caption
 from launcher.gui.widgets.flow import FlowLayout, clear_layout
@@ -32,7 +33,9 @@ from launcher.gui.widgets.scrolling import make_scroll_area
 
 if TYPE_CHECKING:
     from launcher.app.model_library import LibraryFile, LibraryModel
+    from launcher.engine.server.state import ModelStatus
     from launcher.gui.models.queries import FileFigures
+    from launcher.gui.models.serving import Serving
     from launcher.models.memory import PlanSettings
     from launcher.models.plan import Plan
     from launcher.models.situation import Situation
@@ -46,14 +49,6 @@ _PATHS_SHOWN = 3
 _FACT_NAME_WIDTH = 92
 _REASONS_SHOWN = 2
 """Sentences of a plan that are shown; the Start page has all of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """What the server does: the path of the file that it serves, and whether it rests."""
-
-    path: str = ""
-    rests: bool = True
 
 
 class SpeedRange(QWidget):
@@ -183,7 +178,7 @@ class DetailPanel(Card):
         self.badge, self.age = Badge(), ReadAge()
         self.start = make_button(tr("Start"), self.start_pressed.emit, primary=True)
         self.beside = make_button(tr("Load beside"), self.beside_pressed.emit)
-        self.beside.setToolTip(tr("Load this file at the same address, while the running model goes on"))
+        self.beside_fit = make_caption()
         self.download_and_start = make_button(
             tr("Download and start"), self.download_and_start_pressed.emit, primary=True
         )
@@ -243,7 +238,15 @@ class DetailPanel(Card):
         for button in (self.verify, self.folder, self.delete):
             tools.add(button)
         top = _Section(
-            head, self.subtitle, fit, self.note, actions, self.downloading, self.progress, self.progress_text
+            head,
+            self.subtitle,
+            fit,
+            self.note,
+            actions,
+            self.beside_fit,
+            self.downloading,
+            self.progress,
+            self.progress_text,
         )
         expected = make_caption(tr("Expected speed"))
         self._expected = (expected, self.speed, unit, self.speed_range, self.speed_source)
@@ -274,7 +277,7 @@ class DetailPanel(Card):
         self.subtitle.setText(tr("Select a model to see its details."))
         self.badge.hide()
         self.age.show_age(None)
-        for widget in (self.fit, self.note, self.downloading, *self._buttons, *self._sections[1:]):
+        for widget in (self.fit, self.note, self.downloading, self.beside_fit, *self._buttons, *self._sections[1:]):
             widget.hide()
         self.show_progress(None, 0)
 
@@ -289,8 +292,12 @@ class DetailPanel(Card):
         situation: Situation | None,
         download: Download | None,
         serving: Serving,
+        beside: LibraryFile | None = None,
     ) -> None:
-        """Show a model with one of its files; `file` is None for a model on the hub whose files were not read."""
+        """Show a model with one of its files; `file` is None for a model on the hub whose files were not read.
+
+        `beside` is the file as it would be loaded beside the running model, None while that is being planned.
+        """
         changed = self._file is None or file is None or self._file.key != file.key or self._model is None
         if changed:
             self._figures = None
@@ -299,8 +306,10 @@ class DetailPanel(Card):
         self.title.setText(render(model.name))
         plan = file.plan if file is not None else None
         self._show_subtitle(model, file)
-        self._show_fit(plan, file, situation, is_served=_is_served(file, serving))
+        status = serving.find_status(model, file)
+        self._show_fit(plan, file, situation, status)
         self._show_buttons(model, file, download, serving)
+        self._show_beside(model, file, serving, beside)
         self._show_speed(plan, file)
         self._show_memory(plan, situation)
         self._show_why(plan)
@@ -342,13 +351,17 @@ class DetailPanel(Card):
         self.subtitle.setText(" · ".join(filter(None, parts)))
 
     def _show_fit(
-        self, plan: Plan | None, file: LibraryFile | None, situation: Situation | None, *, is_served: bool
+        self, plan: Plan | None, file: LibraryFile | None, situation: Situation | None, status: ModelStatus | None
     ) -> None:
         self.badge.show_status(plan.status.value if plan is not None else "")
         self.badge.setVisible(plan is not None)
         text = ""
-        if is_served:
+        if status is not None and not is_loaded(status):
+            text = state_name(status)
+        elif status is not None and status.is_main:
             text = tr("Loaded now. Its settings and memory are in the cockpit.")
+        elif status is not None:
+            text = tr("Loaded beside the running model, at the same address.")
         elif plan is not None and situation is not None:
             text = needs_text(plan.required_mib, situation, plan.setting)
         elif self._model is not None and self._model.is_built_in:
@@ -375,11 +388,12 @@ class DetailPanel(Card):
         can_download = file is not None and bool(file.download_id) and local is None and not is_active
         self.start.setVisible(is_here)
         self.start.setEnabled(model.is_built_in or (file is not None and file.is_usable))
-        is_served = _is_served(file, serving)
-        self.start.setText(tr("Open the chat") if is_served else tr("Start") if serving.rests else tr("Switch to this"))
+        status = serving.find_status(model, file)
+        is_main = status is not None and status.is_main
+        self.start.setText(tr("Open the chat") if is_main else tr("Start") if serving.rests else tr("Switch to this"))
         tip = tr("Load this file") if serving.rests else tr("Load this file in place of the running one")
-        self.start.setToolTip("" if is_served else tip)
-        self.beside.setVisible(is_here and self.start.isEnabled() and not serving.rests and not is_served)
+        self.start.setToolTip("" if is_main else tip)
+        self.beside.setVisible(is_here and self.start.isEnabled() and not serving.rests and not is_main)
         self.download.setVisible(can_download)
         self.download_and_start.setVisible(can_download)
         self.download_and_start.setEnabled(file is not None and not file.is_too_big)
@@ -393,6 +407,24 @@ class DetailPanel(Card):
         self.downloading.setVisible(is_active)
         if download is not None:
             self.downloading.setText(tr("Downloading: {progress}", progress=download_text(download)))
+
+    def _show_beside(
+        self, model: LibraryModel, file: LibraryFile | None, serving: Serving, beside: LibraryFile | None
+    ) -> None:
+        """Show whether the file fits beside the running model, or the button that unloads it there."""
+        offered = not self.beside.isHidden()
+        status = serving.find_status(model, file)
+        self.beside.setText(
+            tr("Load beside") if status is None else tr("Unload") if is_loaded(status) else tr("Cancel")
+        )
+        too_big = beside is not None and beside.is_too_big
+        self.beside.setEnabled(not too_big if status is None else bool(status.path))
+        if status is None:
+            self.beside.setToolTip(tr("Load this file at the same address, while the running model goes on"))
+        else:
+            self.beside.setToolTip(tr("Unload this model. The others go on"))
+        self.beside_fit.setVisible(offered and status is None and not model.is_built_in)
+        self.beside_fit.setText(beside_text(beside, serving.running))
 
     def _show_speed(self, plan: Plan | None, file: LibraryFile | None) -> None:
         measured = file.measured if file is not None else None
@@ -496,8 +528,24 @@ class _Section(QWidget):
         outer.addLayout(column)
 
 
-def _is_served(file: LibraryFile | None, serving: Serving) -> bool:
-    return file is not None and file.local is not None and str(file.local.path) == serving.path
+def beside_text(file: LibraryFile | None, running: str) -> str:
+    """Return whether a file, as planned beside the running model, fits there. `file` is None while it is planned."""
+    if file is None:
+        return tr("Checking whether it fits beside {running} ...", running=running)
+    plan = file.plan
+    if plan is None:
+        return tr("Cannot tell whether it fits beside {running}.", running=running)
+    values = {"running": running, "needed": f"{plan.required_mib:,}", "free": f"{plan.free_mib:,}"}
+    if not file.is_too_big:
+        context = f"{plan.setting.context:,}"
+        return tr(
+            "Fits beside {running}: needs {needed} of {free} MiB free, with a context of {context} tokens.",
+            context=context,
+            **values,
+        )
+    if plan.host_short and not missing_mib(plan):
+        return tr("Does not fit beside {running}: it needs more host memory than is free.", running=running)
+    return tr("Does not fit beside {running}: it needs {needed} MiB, and {free} MiB are free.", **values)
 
 
 def needs_text(needed_mib: int, situation: Situation, setting: PlanSettings) -> str:

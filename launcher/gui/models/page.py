@@ -20,12 +20,12 @@ from launcher.app.model_library import (
     name_local,
 )
 from launcher.app.settings_declared import SEARCH_HUB, VALUE_OFF, VALUE_ON
-from launcher.base.errors import LauncherError
+from launcher.base.errors import LauncherError, Superseded
 from launcher.base.paths import find_existing_parent
 from launcher.fetch.hub_cache import is_hub_offline
 from launcher.gui import theme
 from launcher.gui.labels import Label
-from launcher.gui.models.detail import DetailPanel, Serving
+from launcher.gui.models.detail import DetailPanel
 from launcher.gui.models.downloads_bar import DownloadsBar
 from launcher.gui.models.folders import FoldersPanel
 from launcher.gui.models.list_view import LibraryList, ListHead, paint_tile
@@ -42,6 +42,7 @@ from launcher.gui.models.row_text import (
     tile_name,
 )
 from launcher.gui.models.search import BEST, HERE, AddCard, HubLine, SearchLine, filter_models, sort_models
+from launcher.gui.models.serving import read_serving, serving_key
 from launcher.gui.models.text import format_size
 from launcher.gui.models.verification import Verification
 from launcher.gui.translation import join_sentences, ntr, render, tr
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from launcher.gui.controller import Controller
     from launcher.models.leftovers import Leftover
     from launcher.models.library import LocalModel
+    from launcher.models.situation import Situation
     from launcher.runtime import WorkHandle
 
 _DETAIL_WIDTH, _WIDE_DETAIL_WIDTH = 336, 560
@@ -106,6 +108,11 @@ class ModelsPage(QWidget):
         self._figures_of = ""
         self._planning: set[str] = set()
         """Keys of the models whose files are being planned because they were selected or opened."""
+        self._serving = read_serving(controller)
+        self._beside: LibraryFile | None = None
+        """A file as it would be loaded beside the running model, for the file and the memory in `_beside_for`."""
+        self._beside_for: tuple[str, Situation] | None = None
+        self._beside_planning: WorkHandle[None] | None = None
         self.verifying = Verification(controller.bridge, self)
         self.banner = Banner()
         self.queue = QueueController(controller, self)
@@ -425,6 +432,7 @@ class ModelsPage(QWidget):
         has_rows = bool(self.list.models) or self.shelf is None
         self.details.setVisible(has_rows and (bool(self._is_beside) or self._is_drawer_open))
         self.details.close_button.setVisible(not self._is_beside)
+        self._stack.updateGeometry()  # the list may be behind the folders: hidden, it does not report its new width
 
     def _set_drawer(self, *, is_open: bool) -> None:
         self._is_drawer_open = is_open
@@ -432,7 +440,6 @@ class ModelsPage(QWidget):
         if not is_open:
             self.list.setFocus()
 
-        self._stack.updateGeometry()  # the list may be behind the folders: hidden, it does not report its new width
     def _show_adding(self, *, shows: bool) -> None:
         self.add_button.setChecked(shows)
         self.add_card.setVisible(shows)
@@ -454,7 +461,7 @@ class ModelsPage(QWidget):
         self.list.pressed_row.connect(lambda: self._set_drawer_open())
         details = self.details
         details.start_pressed.connect(self.start_selected)
-        details.beside_pressed.connect(self._load_beside)
+        details.beside_pressed.connect(self.load_beside)
         details.download_pressed.connect(lambda: self.download_selected())
         details.download_and_start_pressed.connect(lambda: self.download_selected(then_start=True))
         details.plan_pressed.connect(self.plan_selected)
@@ -476,6 +483,8 @@ class ModelsPage(QWidget):
         self.verifying.ended.connect(lambda: self.details.show_progress(None, 0))
         self._controller.launched.connect(self._handle_launch)
         self._controller.view_changed.connect(self._handle_view)
+        self._controller.models_changed.connect(self._follow_server)
+        self._controller.joined.connect(self._show_joined)
         self._controller.setting_changed.connect(self._handle_setting)
 
     def _set_drawer_open(self) -> None:
@@ -485,15 +494,10 @@ class ModelsPage(QWidget):
     # What is shown.
 
     def _describe_row(self, model: LibraryModel, file: LibraryFile | None) -> Row:
-        served = self._serving.path
         if file is not None:
-            return describe_file(model, file, self._downloads, served=served)
-        return describe_model(model, self._downloads, recommended=model.key == self._recommended, served=served)
-
-    @property
-    def _serving(self) -> Serving:
-        launch = self._controller.launch
-        return Serving(str(launch.options.model) if launch is not None else "", self._controller.view.resting)
+            return describe_file(model, file, self._downloads, serving=self._serving)
+        recommended = model.key == self._recommended
+        return describe_model(model, self._downloads, recommended=recommended, serving=self._serving)
 
     def _show_shelf(self, shelf: ModelShelf) -> None:
         is_first = self.shelf is None
@@ -614,6 +618,21 @@ class ModelsPage(QWidget):
     @Slot(object)
     def _handle_view(self, _view: object) -> None:
         """Follow the server. As a slot it ends with the page; a lambda would go on with a page that is replaced."""
+        self._follow_server()
+
+    @Slot()
+    def _follow_server(self) -> None:
+        """Show which models are loaded, and how far others are. Reads the free memory again once another is loaded."""
+        before, self._serving = self._serving, read_serving(self._controller)
+        if self._serving == before:
+            return
+        now, then = self._serving.statuses, before.statuses
+        changed = {key for key in {*now, *then} if now.get(key) != then.get(key)}
+        for model in self.list.models:
+            if not changed.isdisjoint(serving_key(model, each) for each in model.files):
+                self.list.tree.forget_row(model.key)
+        if self._serving.loaded != before.loaded and self.isVisible():
+            self.refresh()
         self._show_details()
 
     def _show_details(self) -> None:
@@ -624,7 +643,40 @@ class ModelsPage(QWidget):
         model, file = selected
         download = self._downloads.get(file.download_id) if file is not None and file.local is None else None
         situation = self.shelf.situation if self.shelf is not None else None
-        self.details.show_model(model, file, situation, download, self._serving)
+        beside = self._plan_beside(model, file, situation)
+        self.details.show_model(model, file, situation, download, self._serving, beside)
+
+    def _plan_beside(
+        self, model: LibraryModel, file: LibraryFile | None, situation: Situation | None
+    ) -> LibraryFile | None:
+        """Return a file as it would be loaded beside the running model; None while that is being planned, or useless.
+
+        The plan is for one reading of the free memory. After another one the old plan stays until there is a new one.
+        """
+        is_loaded = self._serving.find_status(model, file) is not None
+        if file is None or not file.is_usable or situation is None or self._serving.rests or is_loaded:
+            return None
+        if self._beside_for == (file.key, situation):
+            return self._beside
+        if self._beside_for is None or self._beside_for[0] != file.key:
+            self._beside = None
+        self._beside_for = file.key, situation
+        if self._beside_planning is not None:
+            self._beside_planning.cancel()
+
+        async def plan_file(_report: object) -> LibraryFile:
+            from launcher.app.model_library import plan_beside
+
+            return await plan_beside(file, situation)
+
+        self._beside_planning = self._controller.bridge.run(
+            plan_file, done=self._show_beside, failed=lambda _error: self._show_beside(LibraryFile(local=file.local))
+        )
+        return self._beside
+
+    def _show_beside(self, file: LibraryFile) -> None:
+        self._beside = file
+        self._show_details()
 
     @property
     def _selected_local(self) -> LocalModel | None:
@@ -793,26 +845,36 @@ class ModelsPage(QWidget):
         return download is not None and download.is_active
 
     def _start(self, model: LibraryModel, file: LibraryFile) -> None:
-        launch = self._controller.launch
-        if launch is not None and file.local is not None and launch.options.model == file.local.path:
+        status = self._serving.find_status(model, file)
+        if status is not None and status.is_main:
             self._controller.open_chat()
             return
         self._controller.start(_start_name(model, file))
         self._controller.show_page("cockpit")
 
     @Slot()
-    def _load_beside(self) -> None:
-        """Load the selected file beside the running model. The Cockpit shows both."""
+    def load_beside(self) -> None:
+        """Load the selected file beside the running model; unload it if it is loaded there. Its row shows that."""
         if self.selected is None or self.selected[1] is None:
             return
         model, file = self.selected[0], self.selected[1]
         self.banner.clear()
-        self._controller.load_beside(_start_name(model, file), self._show_beside_failure)
-        self._controller.show_page("cockpit")
+        status = self._serving.find_status(model, file)
+        if status is None:
+            self._controller.load_beside(_start_name(model, file), serving_key(model, file))
+        else:
+            self._controller.stop_model(status.name)
 
-    def _show_beside_failure(self, error: LauncherError) -> None:
-        self._show_error(error)
-        self._controller.show_page("models")
+    @Slot(str, object)
+    def _show_joined(self, model: str, error: LauncherError | None) -> None:
+        """Say how the load of a model beside the running one has ended, unless the user has cancelled it."""
+        if error is None:
+            name = Path(model).stem if Path(model).is_absolute() else model
+            text = tr("{model} is loaded. Programs reach both models at the same address.", model=name)
+            show = (tr("Show in the cockpit"), lambda: self._controller.show_page("cockpit"))
+            self.banner.show_message(text, "good", [show])
+        elif error.code != Superseded.code:
+            self._show_error(error)
 
     def _download(self, file: LibraryFile) -> None:
         download = self._downloads.get(file.download_id)
@@ -876,6 +938,7 @@ class ModelsPage(QWidget):
     @Slot(object)
     def _handle_launch(self, _launch: object) -> None:
         """Read the free memory again: a server has started or stopped."""
+        self._serving = read_serving(self._controller)
         self.list.tree.forget_all()
         if self.isVisible():
             self.refresh()

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING
 
 from launcher.gui.duration import format_duration
 from launcher.gui.labels import UNKNOWN
+from launcher.gui.models.serving import is_loaded
 from launcher.gui.models.text import file_state, format_date, format_size, job_percent, place_text, quant_text
 from launcher.gui.start.text import format_tokens
 from launcher.gui.translation import render, tr
+from launcher.gui.viewmodel import state_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.app.model_library import LibraryFile, LibraryModel
     from launcher.base.progress import Progress
+    from launcher.engine.server.state import ModelStatus
     from launcher.fetch.jobs import Job
+    from launcher.gui.models.serving import Serving
     from launcher.models.library import LocalModel
     from launcher.models.plan import Plan
 
@@ -48,7 +52,8 @@ class Row:
     """The texts and figures of a row. `tile` is a store's letters, "" for the hub; `action` what its button does.
 
     `action` is "download", "files" or "retry", else empty; `state` is the text in its place, with a colour role.
-    `fraction` is the progress of a download from 0 to 1, None if there is none. `tag` is a word beside the name.
+    `fraction` is the progress of a download or a load from 0 to 1, None if there is none. `tag` is a word
+    beside the name.
     """
 
     name: str
@@ -93,9 +98,9 @@ def action_text(action: str) -> str:
 
 
 def describe_model(
-    model: LibraryModel, downloads: Mapping[str, Download], *, recommended: bool, served: str = ""
+    model: LibraryModel, downloads: Mapping[str, Download], *, recommended: bool, serving: Serving | None = None
 ) -> Row:
-    """Return the row of a model, which shows its first file. `served` is the path of the file that is loaded."""
+    """Return the row of a model, which shows its first file, or one of its files that the server has loaded."""
     first = model.first
     if first is None:
         found = model.found
@@ -121,12 +126,12 @@ def describe_model(
 
 
 def describe_file(
-    model: LibraryModel, file: LibraryFile, downloads: Mapping[str, Download], *, served: str = ""
+    model: LibraryModel, file: LibraryFile, downloads: Mapping[str, Download], *, serving: Serving | None = None
 ) -> Row:
-    """Return the row of one file of a model. `served` is as for `describe_model`."""
+    """Return the row of one file of a model."""
     row = _describe(model, file, downloads.get(file.download_id) if file.local is None else None)
-    if served and file.local is not None and str(file.local.path) == served:
-        row = _as_loaded(row)
+    if serving is not None:
+        row = _with_status(row, serving.find_status(model, file))
     tile = store_tile(file.local) if file.local is not None else ""
     name = file.quant or UNKNOWN
     if file.local is not None and not file.is_model:
@@ -248,9 +253,14 @@ def _describe(model: LibraryModel, file: LibraryFile, download: Download | None)
     return row if download is None else _with_progress(row, download)
 
 
-def _as_loaded(row: Row) -> Row:
-    """Return the row of a file that the server has loaded."""
-    return replace(row, state=tr("loaded"), state_role="good")
+def _with_status(row: Row, status: ModelStatus | None) -> Row:
+    """Return the row of a file that the server has loaded, or loads."""
+    if status is None:
+        return row
+    if is_loaded(status):
+        return replace(row, state=tr("loaded"), state_role="good")
+    fraction = None if status.percent is None else status.percent / 100
+    return replace(row, state=state_name(status), state_role="text", fraction=fraction)
 
 
 def _with_progress(row: Row, download: Download) -> Row:
