@@ -9,13 +9,13 @@ import tempfile
 from pathlib import Path
 
 from tools.serve_faults.faults import FAULTS
-from tools.serve_faults.run import HEAD, rows
+from tools.serve_faults.run import HEAD, make_rows
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
 BEGIN, END = "<!-- the table is made by `python -m tools.serve_faults --write` -->\n", "<!-- end of the table -->\n"
 
 
-def written() -> list[str]:
+def read_document_rows() -> list[str]:
     """Return the rows of the table in the document."""
     table = DOCUMENT.read_text("utf-8").partition(BEGIN)[2].partition(END)[0]
     return table.removeprefix(HEAD).strip().splitlines()
@@ -36,15 +36,17 @@ def main() -> None:
     chosen = parser.parse_args()
     made = []
     with tempfile.TemporaryDirectory(prefix="mtp-faults-") as folder:
-        for row in rows(Path(folder), [fault for fault in FAULTS if chosen.only in fault.words]):
+        for row in make_rows(Path(folder), [fault for fault in FAULTS if chosen.only in fault.description]):
             made.append(row)
             print(row, flush=True)
-    if chosen.check and (others := [row for row in made if row not in written()]):
+    if chosen.check and (others := [row for row in made if row not in read_document_rows()]):
         sys.exit(f"{len(others)} of {len(made)} rows are not those of {DOCUMENT}: {', '.join(map(_name, others))}")
     if chosen.write:
         before, _, rest = DOCUMENT.read_text("utf-8").partition(BEGIN)
-        known = {_name(row): row for row in ([*written(), *made] if chosen.only else made)}
-        table = "\n".join([HEAD, *(known[name] for fault in FAULTS if (name := f"| {fault.words}") in known)]) + "\n"
+        known = {_name(row): row for row in ([*read_document_rows(), *made] if chosen.only else made)}
+        table = (
+            "\n".join([HEAD, *(known[name] for fault in FAULTS if (name := f"| {fault.description}") in known)]) + "\n"
+        )
         DOCUMENT.write_text(before + BEGIN + table + END + rest.partition(END)[2], "utf-8")
         print(f"{len(made)} rows written to {DOCUMENT}", file=sys.stderr)
 

@@ -13,16 +13,27 @@ from launcher.base.errors import LauncherError, SettingsFailed
 from launcher.engine.server.guard import GuardLimits, SystemClock
 from launcher.engine.server.state import EngineStarted, ServerEvent, ServerState
 from launcher.engine.server.supervisor import Supervisor
-from tools.serve_faults.world import SOON, Seen, World, answers, goes_on, question, ready_again, until
+from tools.serve_faults.world import (
+    SHORT_LIMITS,
+    Observation,
+    World,
+    describe_restart,
+    describe_survival,
+    is_answering,
+    make_request,
+    wait_until,
+)
 
 _GUARD_OFF = GuardLimits()
 
 
-async def _error_of(supervisor: Supervisor, tokens: int = 4_000, begun: asyncio.Event | None = None) -> tuple[str, str]:
+async def _read_reply(
+    supervisor: Supervisor, tokens: int = 4_000, begun: asyncio.Event | None = None
+) -> tuple[str, str]:
     """Stream a reply to its end or to its error; return both texts. `begun` is set by the first word."""
     text = ""
     try:
-        async with supervisor.chat(question(tokens)) as deltas:
+        async with supervisor.chat(make_request(tokens)) as deltas:
             async for delta in deltas:
                 text += delta.content + delta.reasoning
                 if text and begun is not None:
@@ -32,149 +43,155 @@ async def _error_of(supervisor: Supervisor, tokens: int = 4_000, begun: asyncio.
     return text, ""
 
 
-async def _begun(supervisor: Supervisor) -> "asyncio.Task[tuple[str, str]]":
+async def _begin_reply(supervisor: Supervisor) -> "asyncio.Task[tuple[str, str]]":
     begun = asyncio.Event()
-    asking = asyncio.create_task(_error_of(supervisor, begun=begun))
+    reading = asyncio.create_task(_read_reply(supervisor, begun=begun))
     await begun.wait()
-    return asking
+    return reading
 
 
-async def killed_idle(world: World) -> Seen:
+async def kill_idle_engine(world: World) -> Observation:
     """Kill the engine while there is no request."""
-    async with world.supervised() as supervisor:
-        await supervisor.become(world.real)
+    async with world.run_supervisor() as supervisor:
+        await supervisor.become(world.built_in_options)
         pid = supervisor.engine_pid
         os.kill(pid or 0, signal.SIGKILL)
-        happened = await ready_again(supervisor, pid)
-        return Seen(happened, world.notice("crashed") or "")
+        happened = await describe_restart(supervisor, pid)
+        return Observation(happened, world.find_notice("crashed") or "")
 
 
-async def killed_loading(world: World) -> Seen:
+async def kill_loading_engine(world: World) -> Observation:
     """Kill the engine as soon as its process is there."""
 
     def kill(event: ServerEvent) -> None:
         if isinstance(event, EngineStarted):
             os.kill(event.pid, signal.SIGKILL)
 
-    async with world.supervised(on_event=kill) as supervisor:
+    async with world.run_supervisor(on_event=kill) as supervisor:
         try:
-            await supervisor.become(world.real)
+            await supervisor.become(world.built_in_options)
         except LauncherError as error:
-            return Seen(f"{supervisor.status.state}; nothing runs", str(error))
-        return Seen("IT STARTED", "")
+            return Observation(f"{supervisor.status.state}; nothing runs", str(error))
+        return Observation("IT STARTED", "")
 
 
-async def killed_streaming(world: World) -> Seen:
+async def kill_streaming_engine(world: World) -> Observation:
     """Kill the engine while it streams a reply of ours."""
-    async with world.supervised() as supervisor:
-        await supervisor.become(world.real)
+    async with world.run_supervisor() as supervisor:
+        await supervisor.become(world.built_in_options)
         pid = supervisor.engine_pid
-        asking = await _begun(supervisor)
+        reading = await _begin_reply(supervisor)
         os.kill(pid or 0, signal.SIGKILL)
-        text, error = await asking
-        happened = await ready_again(supervisor, pid)
-        notice = world.notice("crashed") or ""
-        return Seen(happened, f"In the chat: {error} Then: {notice}", "" if not text else "the rest of the reply")
+        text, error = await reading
+        happened = await describe_restart(supervisor, pid)
+        notice = world.find_notice("crashed") or ""
+        return Observation(
+            happened, f"In the chat: {error} Then: {notice}", "" if not text else "the rest of the reply"
+        )
 
 
-async def keeper_killed(world: World) -> Seen:
+async def kill_keeper(world: World) -> Observation:
     """Kill the keeper process."""
-    async with world.supervised() as supervisor:
-        await supervisor.become(world.real)
+    async with world.run_supervisor() as supervisor:
+        await supervisor.become(world.built_in_options)
         pid = supervisor.engine_pid
         for child in psutil.Process().children():
             if any("keeper.py" in word for word in child.cmdline()):
                 child.kill()
-        happened = await ready_again(supervisor, pid)
-        return Seen(happened, world.notice("crashed") or "")
+        happened = await describe_restart(supervisor, pid)
+        return Observation(happened, world.find_notice("crashed") or "")
 
 
-async def held(world: World) -> Seen:
+async def suspend_engine(world: World) -> Observation:
     """Suspend the engine, and resume it after the notice."""
-    async with world.supervised() as supervisor:
-        await supervisor.become(world.real)
+    async with world.run_supervisor() as supervisor:
+        await supervisor.become(world.built_in_options)
         pid = supervisor.engine_pid
         os.kill(pid or 0, signal.SIGSTOP)
-        result = await world.noticed("paused")
+        result = await world.wait_for_notice("paused")
         os.kill(pid or 0, signal.SIGCONT)
-        again = await world.noticed("answers_again")
-        happened = await goes_on(supervisor, pid)
-        return Seen(f"told, not ended; after SIGCONT {happened}", f"{result} Then: {again}")
+        again = await world.wait_for_notice("answers_again")
+        happened = await describe_survival(supervisor, pid)
+        return Observation(f"told, not ended; after SIGCONT {happened}", f"{result} Then: {again}")
 
 
-async def held_and_stopped(world: World) -> Seen:
+async def stop_suspended_engine(world: World) -> Observation:
     """Stop a server whose engine is suspended."""
-    async with world.supervised(limits=_GUARD_OFF) as supervisor:
-        await supervisor.become(world.real)
+    async with world.run_supervisor(limits=_GUARD_OFF) as supervisor:
+        await supervisor.become(world.built_in_options)
         os.kill(supervisor.engine_pid or 0, signal.SIGSTOP)
         began_s = time.monotonic()
         await supervisor.become(None)
         in_time = time.monotonic() - began_s < 9
-        return Seen(f"ended by SIGKILL {'within 9 s' if in_time else 'TOO LATE'}; {supervisor.status.state}", "Stopped")
+        return Observation(
+            f"ended by SIGKILL {'within 9 s' if in_time else 'TOO LATE'}; {supervisor.status.state}", "Stopped"
+        )
 
 
-async def ignores_term(world: World) -> Seen:
+async def stop_unwilling_engine(world: World) -> Observation:
     """Stop a server whose engine ignores every request to end."""
-    async with world.supervised() as supervisor:
-        await supervisor.become(world.fake("ignores-term"))
+    async with world.run_supervisor() as supervisor:
+        await supervisor.become(world.fake_options("ignores-term"))
         began_s = time.monotonic()
         await supervisor.become(None)
         in_time = time.monotonic() - began_s < 9
-        return Seen(f"ended by SIGKILL {'within 9 s' if in_time else 'TOO LATE'}; {supervisor.status.state}", "Stopped")
+        return Observation(
+            f"ended by SIGKILL {'within 9 s' if in_time else 'TOO LATE'}; {supervisor.status.state}", "Stopped"
+        )
 
 
-async def _fails_to_start(world: World, *faults: str, **variables: str) -> Seen:
-    async with world.supervised() as supervisor:
+async def _fails_to_start(world: World, *faults: str, **variables: str) -> Observation:
+    async with world.run_supervisor() as supervisor:
         try:
-            await supervisor.become(world.fake(*faults, **variables))
+            await supervisor.become(world.fake_options(*faults, **variables))
         except LauncherError as error:
-            return Seen(f"{supervisor.status.state}; nothing runs", str(error))
-        return Seen("IT STARTED", "")
+            return Observation(f"{supervisor.status.state}; nothing runs", str(error))
+        return Observation("IT STARTED", "")
 
 
-async def silent_load(world: World) -> Seen:
+async def start_silent_engine(world: World) -> Observation:
     """Start an engine that says nothing and never listens."""
     return await _fails_to_start(world, "silent-start")
 
 
-async def mute(world: World) -> Seen:
+async def start_mute_engine(world: World) -> Observation:
     """Start an engine that takes the first request and never answers."""
     return await _fails_to_start(world, "mute")
 
 
-async def no_drafts(world: World) -> Seen:
+async def start_engine_without_drafts(world: World) -> Observation:
     """Start an engine that drafts nothing although MTP is on."""
     return await _fails_to_start(world, "no-drafts")
 
 
-async def stalls(world: World) -> Seen:
+async def stall_reply(world: World) -> Observation:
     """Ask an engine whose reply stops in the middle."""
-    async with world.supervised() as supervisor:
-        await supervisor.become(world.fake("stalls"))
+    async with world.run_supervisor() as supervisor:
+        await supervisor.become(world.fake_options("stalls"))
         pid = supervisor.engine_pid
-        text, error = await _error_of(supervisor)
-        happened = await _another_engine(supervisor, pid)
-        notice = world.notice("crashed") or ""
-        return Seen(happened, f"In the chat: {error} Then: {notice}", "the rest of the reply" if text else "")
+        text, error = await _read_reply(supervisor)
+        happened = await _wait_for_new_engine(supervisor, pid)
+        notice = world.find_notice("crashed") or ""
+        return Observation(happened, f"In the chat: {error} Then: {notice}", "the rest of the reply" if text else "")
 
 
-async def _another_engine(supervisor: Supervisor, old_pid: int | None) -> str:
+async def _wait_for_new_engine(supervisor: Supervisor, old_pid: int | None) -> str:
     """Wait until another engine serves. Only its first reply completes, so no more can be expected."""
 
     def another() -> bool:
         return supervisor.status.state is ServerState.READY and supervisor.engine_pid not in (None, old_pid)
 
-    await until(another, "another engine")
+    await wait_until(another, "another engine")
     return "the engine was ended and started again, ready at the same address"
 
 
-async def crash_loop(world: World) -> Seen:
+async def crash_repeatedly(world: World) -> Observation:
     """Serve with an engine that ends soon after each start."""
-    async with world.supervised() as supervisor:
-        await supervisor.become(world.fake("dies-soon"))
+    async with world.run_supervisor() as supervisor:
+        await supervisor.become(world.fake_options("dies-soon"))
         status = await supervisor.wait_for_state(ServerState.FAILED)
         restarts = sum(isinstance(event, EngineStarted) for event in world.events) - 1
-        return Seen(f"{restarts} restarts, then failed; it is not started again", str(status.error))
+        return Observation(f"{restarts} restarts, then failed; it is not started again", str(status.error))
 
 
 class _Clocks(SystemClock):
@@ -186,89 +203,91 @@ class _Clocks(SystemClock):
         return time.time() + self.ahead_s
 
 
-async def clock_forward(world: World) -> Seen:
+async def set_clock_forward(world: World) -> Observation:
     """Set the clock ahead."""
     clock = _Clocks()
-    async with world.supervised(clock=clock) as supervisor:
-        await supervisor.become(world.real)
+    async with world.run_supervisor(clock=clock) as supervisor:
+        await supervisor.become(world.built_in_options)
         clock.ahead_s = 3 * 3_600
-        result = await world.noticed("slept")
-        return Seen(await goes_on(supervisor, supervisor.engine_pid), result)
+        result = await world.wait_for_notice("slept")
+        return Observation(await describe_survival(supervisor, supervisor.engine_pid), result)
 
 
-async def clock_back(world: World) -> Seen:
+async def set_clock_back(world: World) -> Observation:
     """Set the clock back."""
     clock = _Clocks()
-    async with world.supervised(clock=clock) as supervisor:
-        await supervisor.become(world.real)
+    async with world.run_supervisor(clock=clock) as supervisor:
+        await supervisor.become(world.built_in_options)
         pid = supervisor.engine_pid
         clock.ahead_s = -86_400
-        await asyncio.sleep(3 * SOON.period_s)
+        await asyncio.sleep(3 * SHORT_LIMITS.period_s)
         notices = [event.code for event in world.events if not hasattr(event, "state") and hasattr(event, "code")]
-        return Seen(await goes_on(supervisor, pid), "Nothing" if not notices else f"ALARMS: {notices}")
+        return Observation(await describe_survival(supervisor, pid), "Nothing" if not notices else f"ALARMS: {notices}")
 
 
-async def flood(world: World) -> Seen:
+async def flood_log(world: World) -> Observation:
     """Let the engine print faster than its output is read."""
     lines = 500_000
-    async with world.supervised() as supervisor:
-        await supervisor.become(world.fake("flood-later", FAKE_LINES=str(lines)))
+    async with world.run_supervisor() as supervisor:
+        await supervisor.become(world.fake_options("flood-later", FAKE_LINES=str(lines)))
         pid = supervisor.engine_pid
-        answered = [await answers(supervisor) for _ in range(5)]
-        await until(lambda: supervisor.log.line_count >= lines, "the flood's end")
-        happened = await goes_on(supervisor, pid)
+        answered = [await is_answering(supervisor) for _ in range(5)]
+        await wait_until(lambda: supervisor.log.line_count >= lines, "the flood's end")
+        happened = await describe_survival(supervisor, pid)
         kept = len(supervisor.log.last_lines())
     files = sum(path.stat().st_size for path in supervisor.log.path.parent.glob("engine-*")) / 2**20
     while_it_ran = "all requests meanwhile were answered" if all(answered) else "REQUESTS FAILED"
     bounded = f"{kept:,} lines in memory, {'under 9 MiB' if files < 9 else 'TOO MUCH'} on the disk"
     read = "The lines; in the file, where some are missing, how many"
-    return Seen(f"{happened}; {while_it_ran}; {bounded}", read, "the oldest lines of the log")
+    return Observation(f"{happened}; {while_it_ran}; {bounded}", read, "the oldest lines of the log")
 
 
-async def half_lines(world: World) -> Seen:
+async def print_half_lines(world: World) -> Observation:
     """Let the engine print incomplete lines and bytes that are no text."""
-    async with world.supervised() as supervisor:
-        await supervisor.become(world.fake("half-lines"))
-        shown = [await _line(supervisor, part) for part in ("second half", "no end")]
-        return Seen(await goes_on(supervisor, supervisor.engine_pid), f"In the log: {'; '.join(shown)}")
+    async with world.run_supervisor() as supervisor:
+        await supervisor.become(world.fake_options("half-lines"))
+        shown = [await _wait_for_line(supervisor, part) for part in ("second half", "no end")]
+        return Observation(
+            await describe_survival(supervisor, supervisor.engine_pid), f"In the log: {'; '.join(shown)}"
+        )
 
 
-async def _line(supervisor: Supervisor, part: str) -> str:
+async def _wait_for_line(supervisor: Supervisor, part: str) -> str:
     """Wait for a line of the log."""
 
     def found() -> str | None:
         return next((line for line in supervisor.log.last_lines() if part in line), None)
 
-    await until(lambda: found() is not None, f"a line with {part}")
+    await wait_until(lambda: found() is not None, f"a line with {part}")
     return found() or ""
 
 
-async def new_settings_fail(world: World) -> Seen:
+async def fail_new_settings(world: World) -> Observation:
     """Restart with settings that the engine refuses."""
-    async with world.supervised() as supervisor:
-        await supervisor.become(world.real)
+    async with world.run_supervisor() as supervisor:
+        await supervisor.become(world.built_in_options)
         read = ""
         with suppress(SettingsFailed):
             try:
-                await supervisor.become(replace(world.real, extra=("--cache-ram", "nonsense")))
+                await supervisor.become(replace(world.built_in_options, extra=("--cache-ram", "nonsense")))
             except SettingsFailed as error:
                 read = str(error)
                 raise
-        back = supervisor.options == world.real and await answers(supervisor)
-        return Seen("the old settings are back, ready at the same address" if back else "NOT BACK", read)
+        back = supervisor.options == world.built_in_options and await is_answering(supervisor)
+        return Observation("the old settings are back, ready at the same address" if back else "NOT BACK", read)
 
 
-async def unknown_flag(world: World) -> Seen:
+async def pass_unknown_flag(world: World) -> Observation:
     """Start with a flag that does not exist."""
-    async with world.supervised() as supervisor:
+    async with world.run_supervisor() as supervisor:
         try:
-            await supervisor.become(replace(world.real, extra=("--no-such-flag",)))
+            await supervisor.become(replace(world.built_in_options, extra=("--no-such-flag",)))
         except LauncherError as error:
-            return Seen(f"{supervisor.status.state}; nothing runs", str(error))
-        return Seen("IT STARTED", "")
+            return Observation(f"{supervisor.status.state}; nothing runs", str(error))
+        return Observation("IT STARTED", "")
 
 
-async def out_of_memory(world: World) -> Seen:
+async def run_out_of_memory(world: World) -> Observation:
     """Start an engine that ends with the error of a full GPU."""
     words = world.home / "says"
     words.write_text(

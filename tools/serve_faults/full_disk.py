@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from tools.serve_faults.world import Seen, World, a_world, answers, goes_on, until
+from tools.serve_faults.world import Observation, World, describe_survival, is_answering, make_world, wait_until
 
 
 def _fill(path: Path) -> None:
@@ -20,30 +20,32 @@ def _fill(path: Path) -> None:
             raise
 
 
-async def _meet(world: World) -> Seen:
-    async with world.supervised() as supervisor:
-        await supervisor.become(world.real)
+async def _serve_and_fill(world: World) -> Observation:
+    async with world.run_supervisor() as supervisor:
+        await supervisor.become(world.built_in_options)
         pid = supervisor.engine_pid
         log = supervisor.log.path
-        await until(log.exists, "the log")
+        await wait_until(log.exists, "the log")
         filler = world.home / "filler"
         while supervisor.log.problem is None:  # the last page of the log may have room for some lines more
             _fill(filler)
-            await answers(supervisor)
-        result = await world.noticed("log_unwritable")
-        happened = await goes_on(supervisor, pid)
+            await is_answering(supervisor)
+        result = await world.wait_for_notice("log_unwritable")
+        happened = await describe_survival(supervisor, pid)
         filler.unlink()
-        await answers(supervisor)
-        again = await world.noticed("log_writable")
+        await is_answering(supervisor)
+        again = await world.wait_for_notice("log_writable")
         missing = "lines are missing here" in log.read_text("utf-8", "replace")
     gap = "the gap is marked in the log" if missing else "THE GAP IS NOT MARKED"
-    return Seen(f"{happened}; {gap}", f"{result} When there is room: {again}", "lines of the log file of that time")
+    return Observation(
+        f"{happened}; {gap}", f"{result} When there is room: {again}", "lines of the log file of that time"
+    )
 
 
 def main() -> None:
     """Provoke the fault and print the observation."""
-    with a_world(Path(sys.argv[1]) / "home") as world:
-        print(json.dumps(dataclasses.asdict(asyncio.run(_meet(world)))))
+    with make_world(Path(sys.argv[1]) / "home") as world:
+        print(json.dumps(dataclasses.asdict(asyncio.run(_serve_and_fill(world)))))
 
 
 if __name__ == "__main__":

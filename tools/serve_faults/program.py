@@ -14,7 +14,7 @@ import psutil
 
 from launcher.base.errors import LauncherError
 from launcher.engine.server.client import EngineClient
-from tools.serve_faults.world import Seen, StartCommand, World, question
+from tools.serve_faults.world import Observation, StartCommand, World, make_request
 
 _SERVE = ("serve", "--model", "demo", "--json")
 _ENDS_S = 20.0
@@ -40,27 +40,27 @@ def _end_program(program: Any) -> str:  # noqa: ANN401 -- what StartCommand retu
     return str(program.stderr.read()).strip()
 
 
-async def _is_answered(ready: Any, tokens: int = 4) -> bool:  # noqa: ANN401 -- parsed JSON
+async def _receives_reply(ready: Any, tokens: int = 4) -> bool:  # noqa: ANN401 -- parsed JSON
     try:
-        async with EngineClient(ready["url"], ready["api_key"]) as client, client.chat(question(tokens)) as deltas:
+        async with EngineClient(ready["url"], ready["api_key"]) as client, client.chat(make_request(tokens)) as deltas:
             return bool([delta async for delta in deltas])
     except LauncherError:
         return False
 
 
-async def killed(world: World) -> Seen:
+async def kill_program(world: World) -> Observation:
     """Kill the program alone."""
-    return await _killed(world, with_keeper=False)
+    return await _kill_during_reply(world, with_keeper=False)
 
 
-async def killed_with_keeper(world: World) -> Seen:
+async def kill_program_and_keeper(world: World) -> Observation:
     """Kill the program and the keeper that would have ended its engine."""
-    return await _killed(world, with_keeper=True)
+    return await _kill_during_reply(world, with_keeper=True)
 
 
-async def _killed(world: World, *, with_keeper: bool) -> Seen:
+async def _kill_during_reply(world: World, *, with_keeper: bool) -> Observation:
     with _serving(world.start) as (program, ready):
-        asking = asyncio.create_task(_is_answered(ready, 4_000))
+        asking = asyncio.create_task(_receives_reply(ready, 4_000))
         await asyncio.sleep(0.2)
         victims = [psutil.Process(program.pid)]
         if with_keeper:
@@ -69,41 +69,41 @@ async def _killed(world: World, *, with_keeper: bool) -> Seen:
             victim.kill()
         program.wait(_ENDS_S)
         await asking
-        left = await world.left_running()
+        left = await world.end_left_processes()
     with _serving(world.start) as (program, again):
         same = (again.get("url"), again.get("api_key")) == (ready["url"], ready["api_key"])
         output = _end_program(program)
     gone = "the engine ended with it, in less than 2 s" if not left else f"LEFT RUNNING: {left}"
     happened = f"{gone}; the next start has {'the same address and key' if same else 'ANOTHER ADDRESS'}"
-    return Seen(happened, output or "Nothing", "the rest of the reply")
+    return Observation(happened, output or "Nothing", "the rest of the reply")
 
 
-async def two_programs(world: World) -> Seen:
+async def run_two_programs(world: World) -> Observation:
     """Serve twice in one home: the second start joins the first one's server."""
     with _serving(world.start) as (_, first):
         assert first["url"] == world.endpoint.url
         with _serving(world.start) as (_, second):
-            answers = [await _is_answered(ready) for ready in (first, second)]
+            answers = [await _receives_reply(ready) for ready in (first, second)]
             result, _ = await _run(world, "status", "--json")
             seen = {server["url"] for server in json.loads(result)}
-        answers.append(await _is_answered(first))
+        answers.append(await _receives_reply(first))
     joined = first["url"] == second["url"] and first["api_key"] == second["api_key"]
     happened = "the second one joins the first, which goes on after it" if joined and all(answers) else "THEY DISTURB"
-    return Seen(happened, "`status` shows one server" if seen == {first["url"]} else f"STATUS: {seen}")
+    return Observation(happened, "`status` shows one server" if seen == {first["url"]} else f"STATUS: {seen}")
 
 
-async def read_only(world: World) -> Seen:
+async def make_folders_read_only(world: World) -> Observation:
     """Serve with read-only folders of settings and state."""
     (world.home / "config").mkdir(exist_ok=True)
-    return await _read_only(world, "config", "state")
+    return await _serve_read_only(world, "config", "state")
 
 
-async def all_read_only(world: World) -> Seen:
+async def make_home_read_only(world: World) -> Observation:
     """Serve with a read-only home folder."""
-    return await _read_only(world, ".")
+    return await _serve_read_only(world, ".")
 
 
-async def _read_only(world: World, *names: str) -> Seen:
+async def _serve_read_only(world: World, *names: str) -> Observation:
     tops = [world.home / name for name in names]
     folders = [folder for top in tops for folder in (top, *(path for path in top.rglob("*") if path.is_dir()))]
     for folder in folders:
@@ -117,27 +117,27 @@ async def _read_only(world: World, *names: str) -> Seen:
 
     try:
         with _serving(start) as (program, ready):
-            answered = "url" in ready and await _is_answered(ready)
+            answered = "url" in ready and await _receives_reply(ready)
             result = _end_program(program)
     finally:
         for folder in folders:
             folder.chmod(0o700)
     if error := ready.get("error"):
         result = f"{result} {error['message']} {error['hint']}"
-    return Seen("ready, answers" if answered else "not started; nothing runs", result)
+    return Observation("ready, answers" if answered else "not started; nothing runs", result)
 
 
-async def corrupt_settings(world: World) -> Seen:
+async def damage_settings(world: World) -> Observation:
     """Damage the file of settings."""
-    return await _corrupt(world, "model-settings.json")
+    return await _damage_file(world, "model-settings.json")
 
 
-async def corrupt_endpoints(world: World) -> Seen:
+async def damage_endpoints(world: World) -> Observation:
     """Damage the file of ports and keys."""
-    return await _corrupt(world, "endpoints.json")
+    return await _damage_file(world, "endpoints.json")
 
 
-async def corrupt_last_start(world: World) -> Seen:
+async def damage_last_start(world: World) -> Observation:
     """Damage the record of the last start, which failed, and ask why it did."""
     _, failed = await _run(world, "serve", "demo", "--", "--warp", "9")
     path = world.home / "state" / "last-start.json"
@@ -148,10 +148,10 @@ async def corrupt_last_start(world: World) -> Seen:
     same = commands[0] and commands[0] == commands[1]
     kept = path.with_name("last-start.json.bad").exists()
     happened = f"`diagnose` {'names the same command as the start did' if same else 'DOES NOT KNOW THE START'}"
-    return Seen(f"{happened}; the file is {'kept as .bad' if kept else 'LOST'}", _sentences(result))
+    return Observation(f"{happened}; the file is {'kept as .bad' if kept else 'LOST'}", _strip_prefixes(result))
 
 
-async def cut_model(world: World) -> Seen:
+async def cut_model(world: World) -> Observation:
     """Serve a file that is cut short, and ask why it failed."""
     model = world.home / "cut.gguf"
     model.write_bytes(world.model.read_bytes()[:-1_000])
@@ -159,7 +159,7 @@ async def cut_model(world: World) -> Seen:
     found, _ = await _run(world, "diagnose")
     named = "cut.gguf is incomplete" in found
     happened = f"refused before an engine is run; `diagnose` {'says the same' if named else 'DOES NOT KNOW IT'}"
-    return Seen(happened, _sentences(failed))
+    return Observation(happened, _strip_prefixes(failed))
 
 
 async def _run(world: World, *words: str) -> tuple[str, str]:
@@ -177,25 +177,25 @@ def _first_command(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip().startswith("mtp-launcher")), "")
 
 
-def _sentences(text: str) -> str:
+def _strip_prefixes(text: str) -> str:
     return text.removeprefix("Error: ").partition("To do: ")[0]
 
 
-async def _corrupt(world: World, name: str) -> Seen:
+async def _damage_file(world: World, name: str) -> Observation:
     path = world.home / "state" / name
     content = path.read_bytes()[:-20] + b"\0\0"
     path.write_bytes(content)
     world.expects_bad = True
     with _serving(world.start) as (program, ready):
-        answered = await _is_answered(ready)
+        answered = await _receives_reply(ready)
         output = _end_program(program)
     bad = path.with_name(f"{name}.bad")
     kept = bad.exists() and bad.read_bytes() == content
     happened = f"{'ready' if answered else 'NOT READY'}; the file is {'kept as .bad' if kept else 'LOST'}"
-    return Seen(happened, output)
+    return Observation(happened, output)
 
 
-async def full_disk(world: World) -> Seen:
+async def fill_disk(world: World) -> Observation:
     """Run `full_disk.py` on a disk of its own, which only root and those with user namespaces can make."""
     as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
     folder = world.home / "disk"
@@ -211,4 +211,4 @@ async def full_disk(world: World) -> Seen:
     )
     if result.returncode:
         raise RuntimeError(f"The disk could not be filled: {result.stderr}")
-    return Seen(**json.loads(result.stdout.splitlines()[-1]))
+    return Observation(**json.loads(result.stdout.splitlines()[-1]))

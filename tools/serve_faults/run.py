@@ -5,20 +5,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tools.serve_faults.faults import FAULTS, Fault
-from tools.serve_faults.world import StartCommand, World, a_world, start_command
+from tools.serve_faults.world import StartCommand, World, make_world, start_command
 
 HEAD = "| fault | engine | what happened | what the user read | what was lost |\n|---|---|---|---|---|"
 
 
-def rows(folder: Path, faults: Iterable[Fault] = FAULTS, start: StartCommand = start_command) -> Iterator[str]:
+def make_rows(folder: Path, faults: Iterable[Fault] = FAULTS, start: StartCommand = start_command) -> Iterator[str]:
     """Yield a line of the table for each fault, provoked in a new folder below `folder`, which is empty."""
     for index, fault in enumerate(faults):
-        with a_world(folder / str(index), start) as world:
+        with make_world(folder / str(index), start) as world:
             yield asyncio.run(_row(fault, world))
 
 
 async def _row(fault: Fault, world: World) -> str:
     seen = await fault.provoke(world)
-    lost = [*([seen.lost] if seen.lost else []), *await world.aftermath()]
-    read = world.timeless(seen.read)
-    return f"| {fault.words} | {fault.engine} | {seen.happened} | {read} | {'; '.join(lost) or 'nothing'} |"
+    lost = [*([seen.lost] if seen.lost else []), *await world.find_damage()]
+    read = world.hide_changing_parts(seen.read)
+    return f"| {fault.description} | {fault.engine} | {seen.happened} | {read} | {'; '.join(lost) or 'nothing'} |"

@@ -31,11 +31,11 @@ from launcher.engine.settings import load_model_settings, save_model_settings
 
 DRAFT = 3
 """The draft length that the user chose; no fault may lose it."""
-SOON = GuardLimits(
+SHORT_LIMITS = GuardLimits(
     period_s=0.5, silent_s=1.0, dead_s=2.0, stalled_s=2.0, endless_s=30.0, loading_s=2.0, first_reply_s=2.0
 )
 """The guard's limits, shortened. Its sentences are the usual ones, with these figures."""
-QUICK = RestartPolicy((0.05, 0.05, 0.05))
+QUICK_RESTARTS = RestartPolicy((0.05, 0.05, 0.05))
 _WAIT_S = 30.0
 _ORPHAN_S = 2.0
 _FAKES = Path(__file__).parents[2] / "tests" / "fakes"
@@ -43,7 +43,7 @@ _BUILT_IN = Path(__file__).parents[2] / "launcher" / "engine" / "builtin.py"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observation:
     """The observation of a fault: what happened, what the user read, and what was lost beyond the usual checks."""
 
     happened: str
@@ -76,36 +76,36 @@ class World:
         save_model_settings(self.model, {"draft": DRAFT})
 
     @property
-    def real(self) -> ServeOptions:
+    def built_in_options(self) -> ServeOptions:
         """The demo on the built-in engine."""
         return ServeOptions(model=self.model, built_in=True, threads=1, draft=DRAFT, context=4_096)
 
-    def fake(self, *faults: str, **variables: str) -> ServeOptions:
+    def fake_options(self, *faults: str, **variables: str) -> ServeOptions:
         """The fake llama-server with faults."""
         os.environ["FAKE_FAULTS"] = ",".join(faults)
         os.environ.update(variables)
         folder = self.home / "fake"
         folder.mkdir(exist_ok=True)
-        engine = self.program(folder / "llama-server", sys.executable, "-S", str(_FAKES / "llama_server.py"))
+        engine = self.write_program(folder / "llama-server", sys.executable, "-S", str(_FAKES / "llama_server.py"))
         return ServeOptions(model=self.model, engine=engine, draft=DRAFT)
 
-    def real_program(self) -> Path:
+    def write_built_in_engine(self) -> Path:
         """The built-in engine as a program of its own."""
-        return self.program(self.home / "llama-server", sys.executable, "-P", str(_BUILT_IN))
+        return self.write_program(self.home / "llama-server", sys.executable, "-P", str(_BUILT_IN))
 
     @staticmethod
-    def program(path: Path, *command: str) -> Path:
+    def write_program(path: Path, *command: str) -> Path:
         """Write a program that runs another one."""
         path.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
         path.chmod(0o755)
         return path
 
     @asynccontextmanager
-    async def supervised(
+    async def run_supervisor(
         self,
         *,
-        limits: GuardLimits = SOON,
-        restarts: RestartPolicy = QUICK,
+        limits: GuardLimits = SHORT_LIMITS,
+        restarts: RestartPolicy = QUICK_RESTARTS,
         clock: Clock | None = None,
         on_event: Callable[[ServerEvent], None] | None = None,
     ) -> AsyncIterator[Supervisor]:
@@ -124,22 +124,22 @@ class World:
             await supervisor.become(None)
             log.close()
 
-    def notice(self, code: str) -> str | None:
+    def find_notice(self, code: str) -> str | None:
         """Return the text of the last notice with `code`; None if there was none."""
         texts = [event.text for event in self.events if isinstance(event, Notice) and event.code == code]
         return texts[-1] if texts else None
 
-    async def noticed(self, code: str) -> str:
+    async def wait_for_notice(self, code: str) -> str:
         """Wait for a notice, and return its text."""
-        await until(lambda: self.notice(code) is not None, f"the notice {code}")
-        return self.notice(code) or ""
+        await wait_until(lambda: self.find_notice(code) is not None, f"the notice {code}")
+        return self.find_notice(code) or ""
 
-    def states(self, since: int = 0) -> list[ServerState]:
+    def list_states(self, since: int = 0) -> list[ServerState]:
         """Return the states that were shown, without repetitions."""
         states = [event.state for event in self.events[since:] if isinstance(event, ServerStatus)]
         return [state for i, state in enumerate(states) if i == 0 or states[i - 1] != state]
 
-    def timeless(self, text: str) -> str:
+    def hide_changing_parts(self, text: str) -> str:
         """Return a text without paths, pids, ports and times."""
         text = text.replace(str(self.home), "FOLDER").replace(str(self.endpoint.port), "PORT")
         text = re.sub(r"run/[^/]+/server-\w+\.json", "run/COMPUTER/server-PORT.json", text)
@@ -147,9 +147,9 @@ class World:
         text = re.sub(r"\b\d+(\.\d+)?(?= (s|min|h)\b)", "N", text)
         return re.sub(r"\s+", " ", text).strip().replace("|", "\\|")
 
-    async def aftermath(self) -> list[str]:
+    async def find_damage(self) -> list[str]:
         """Return the damage: processes left, settings or address lost, files damaged, a failing next start."""
-        broken = [f"LEFT RUNNING: {words}" for words in await self.left_running()]
+        broken = [f"LEFT RUNNING: {words}" for words in await self.end_left_processes()]
         for name in list(os.environ):
             if name.startswith("FAKE_"):
                 del os.environ[name]
@@ -159,16 +159,16 @@ class World:
             broken.append(f"THE ADDRESS OR KEY: {endpoint.port}")
         broken += [f"A FILE: {path.name}" for path in self.home.rglob("*.bad*") if not self.expects_bad]
         try:
-            async with serve(self.real) as session:
-                await session.send_request(question(4))
+            async with serve(self.built_in_options) as session:
+                await session.send_request(make_request(4))
         except LauncherError as error:
             broken.append(f"THE NEXT START: {error}")
         return broken
 
-    async def left_running(self) -> list[str]:
+    async def end_left_processes(self) -> list[str]:
         """Return the command lines of processes that still run after 2 s, and end them."""
         deadline_s = time.monotonic() + _ORPHAN_S
-        while (left := list(self.processes())) and time.monotonic() < deadline_s:  # noqa: ASYNC110 -- no event
+        while (left := list(self.list_processes())) and time.monotonic() < deadline_s:  # noqa: ASYNC110 -- no event
             await asyncio.sleep(0.02)
         words = []
         for process in left:
@@ -177,7 +177,7 @@ class World:
                 process.kill()
         return words
 
-    def processes(self) -> Iterator[psutil.Process]:
+    def list_processes(self) -> Iterator[psutil.Process]:
         """Yield all processes that have this home in their environment, except this one."""
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -187,7 +187,7 @@ class World:
 
 
 @contextmanager
-def a_world(home: Path, start: StartCommand = start_command) -> Iterator[World]:
+def make_world(home: Path, start: StartCommand = start_command) -> Iterator[World]:
     """Use a folder as the program's home until the block ends."""
     home.mkdir(parents=True)
     before = dict(os.environ)
@@ -202,7 +202,7 @@ def a_world(home: Path, start: StartCommand = start_command) -> Iterator[World]:
         os.environ.update(before)
 
 
-async def until(condition: Callable[[], bool], what: str) -> None:
+async def wait_until(condition: Callable[[], bool], what: str) -> None:
     """Wait until a condition holds. Raises RuntimeError after 30 s."""
     deadline_s = time.monotonic() + _WAIT_S
     while not condition():
@@ -211,18 +211,18 @@ async def until(condition: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.02)
 
 
-def question(tokens: int) -> ChatRequest:
+def make_request(tokens: int) -> ChatRequest:
     """Return a request for exactly this number of tokens."""
     return ChatRequest(
         [{"role": "user", "content": "What is MTP?"}], max_tokens=tokens, temperature=0.0, extra={"ignore_eos": True}
     )
 
 
-async def answers(supervisor: Supervisor) -> bool:
+async def is_answering(supervisor: Supervisor) -> bool:
     """Request four tokens, and return whether they arrived."""
     text = ""
     try:
-        async with asyncio.timeout(_WAIT_S), supervisor.chat(question(4)) as deltas:
+        async with asyncio.timeout(_WAIT_S), supervisor.chat(make_request(4)) as deltas:
             async for delta in deltas:
                 text += delta.content + delta.reasoning
     except (LauncherError, TimeoutError):
@@ -230,26 +230,28 @@ async def answers(supervisor: Supervisor) -> bool:
     return bool(text)
 
 
-async def ready_again(supervisor: Supervisor, old_pid: int | None) -> str:
+async def describe_restart(supervisor: Supervisor, old_pid: int | None) -> str:
     """Wait until another engine serves; return a sentence about that, or about the failure."""
 
     def settled() -> bool:
         other = supervisor.status.state in SERVING and supervisor.engine_pid not in (None, old_pid)
         return other or supervisor.status.state is ServerState.FAILED
 
-    await until(settled, "another engine or a failure")
+    await wait_until(settled, "another engine or a failure")
     if supervisor.status.state is ServerState.FAILED:
         return "failed; it is not started again"
-    return "started again, ready at the same address" if await answers(supervisor) else "READY, BUT ANSWERS NOTHING"
+    return (
+        "started again, ready at the same address" if await is_answering(supervisor) else "READY, BUT ANSWERS NOTHING"
+    )
 
 
-async def goes_on(supervisor: Supervisor, pid: int | None) -> str:
+async def describe_survival(supervisor: Supervisor, pid: int | None) -> str:
     """Return a sentence on whether the same engine still answers."""
-    same = supervisor.engine_pid == pid and await answers(supervisor)
+    same = supervisor.engine_pid == pid and await is_answering(supervisor)
     return "the server goes on" if same else "THE SERVER DOES NOT GO ON"
 
 
-def last_json(text: str) -> dict[str, object]:
+def read_last_json(text: str) -> dict[str, object]:
     """Return the last line that is a JSON object."""
     found: list[dict[str, object]] = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     return found[-1] if found else {}
