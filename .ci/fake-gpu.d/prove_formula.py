@@ -11,7 +11,7 @@ from harness import FOLDER, engine, launcher, model, planned, planned_flags, pro
 from launcher.app.planner import estimate_by_formula, read_source
 from launcher.engine.builds.probe import probe_engine
 from launcher.models.memory import PlanSettings
-from tools.accuracy.grid import COUNTS, PARTS, Case, Outcome, cases, measure
+from tools.accuracy.grid import COUNTS, PARTS, Case, Outcome, draw_cases, measure_cases
 
 MOST_PERCENT = 3.0
 CACHES = ("model_mib", "context_mib", "draft_context_mib")
@@ -21,12 +21,12 @@ MOE, DENSE = "qwen35moe-35b-q3_k_xl", "qwen35-27b-q4_k_s"
 def asked(cards: str, wanted: Sequence[Case]) -> str:
     """Compare; return how many of how many figures are equal, and how far the others are."""
     build = asyncio.run(probe_engine(engine(cards)))
-    outcomes = asyncio.run(measure(build, wanted, FOLDER / "models"))
-    wrong = [told(one, part) for one in outcomes for part in CACHES if not one.equal(part)]
+    outcomes = asyncio.run(measure_cases(build, wanted, FOLDER / "models"))
+    wrong = [told(one, part) for one in outcomes for part in CACHES if not one.is_equal(part)]
     wrong += [told(one, part) for one in outcomes for part in PARTS if abs(one.beyond_percent(part)) > MOST_PERCENT]
     assert not wrong, f"{len(wrong)} differ: {'; '.join(wrong[:20])}"
     figures = [(one, part) for one in outcomes for part in PARTS if one.case.setting.draft or "draft" not in part]
-    equal = sum(one.equal(part) for one, part in figures)
+    equal = sum(one.is_equal(part) for one, part in figures)
     most = max((one.beyond_percent(part) for one, part in figures), key=abs)
     return f"{len(outcomes)} settings, {equal} of {len(figures)} figures equal to the MiB, at most {most:+.2f} % apart"
 
@@ -38,13 +38,13 @@ def told(outcome: Outcome, part: str) -> str:
 
 @proof("one card: all parts of all models, experts on the host among them")
 def _one() -> str:
-    return asked("80g", cases(COUNTS, gpu=True))
+    return asked("80g", draw_cases(COUNTS, gpu=True))
 
 
 @proof("two cards: all parts together")
 def _two() -> str:
     counts: Mapping[str, int] = {MOE: 30, DENSE: 30}
-    wanted = [Case(one.model, replace(one.setting, gpus=2)) for one in cases(counts, gpu=True)]
+    wanted = [Case(one.model, replace(one.setting, gpus=2)) for one in draw_cases(counts, gpu=True)]
     return asked("2x24g", list(dict.fromkeys(wanted)))
 
 

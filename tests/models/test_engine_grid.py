@@ -9,7 +9,7 @@ import pytest
 
 from launcher.base.paths import cache_dir
 from launcher.engine.builds.probe import probe_engine
-from tools.accuracy.grid import COUNTS, PARTS, Outcome, cases, measure
+from tools.accuracy.grid import COUNTS, PARTS, Outcome, draw_cases, measure_cases
 
 CACHES = ("context_mib", "draft_context_mib")
 SAMPLE = 12
@@ -25,24 +25,24 @@ def named(outcome: Outcome, part: str) -> str:
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("model", COUNTS)
 async def test_the_engine_agrees_with_the_formula(model: str, tmp_path: Path) -> None:
-    wanted = [case for case in cases(COUNTS, gpu=False) if case.model == model][::SAMPLE]
-    outcomes = await measure(await probe_engine(None), wanted, tmp_path)
+    wanted = [case for case in draw_cases(COUNTS, gpu=False) if case.model == model][::SAMPLE]
+    outcomes = await measure_cases(await probe_engine(None), wanted, tmp_path)
     assert [outcome.case for outcome in outcomes] == wanted
     assert all(
         (outcome.engine.draft_context_mib is not None) == (outcome.case.setting.draft > 0) for outcome in outcomes
     )
-    unequal = [named(one, part) for one in outcomes for part in (*CACHES, "model_mib") if not one.equal(part)]
+    unequal = [named(one, part) for one in outcomes for part in (*CACHES, "model_mib") if not one.is_equal(part)]
     assert not unequal
     far = [named(one, part) for one in outcomes for part in PARTS if abs(one.beyond_percent(part)) > MOST_PERCENT]
     assert not far
     buffers = [(one, part) for one in outcomes for part in PARTS if "compute" in part]
-    apart = [named(one, part) for one, part in buffers if not one.equal(part)]
+    apart = [named(one, part) for one, part in buffers if not one.is_equal(part)]
     assert len(apart) <= len(buffers) // 20, apart
     assert list((cache_dir() / "twins").iterdir()) == []
 
 
 def test_the_grid_covers_all_values() -> None:
-    grid = cases(COUNTS, gpu=False)
+    grid = draw_cases(COUNTS, gpu=False)
     assert len(grid) == len(set(grid)) >= 200
     for model in list(COUNTS)[:2]:
         settings = [case.setting for case in grid if case.model == model]
@@ -55,8 +55,8 @@ def test_the_grid_covers_all_values() -> None:
 
 
 def test_a_grid_for_a_gpu_puts_experts_on_the_host_too() -> None:
-    grid = cases(COUNTS, gpu=True)
-    assert grid == cases(COUNTS, gpu=True)
+    grid = draw_cases(COUNTS, gpu=True)
+    assert grid == draw_cases(COUNTS, gpu=True)
     assert Counter(case.model for case in grid) == COUNTS
     on_host = {case.model: set[int]() for case in grid}
     for case in grid:

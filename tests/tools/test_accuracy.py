@@ -28,8 +28,8 @@ from tools.accuracy.published import (
     Run,
     Step,
     Total,
-    predictions,
-    shipped,
+    list_predictions,
+    load_shipped_catalogue,
 )
 from tools.accuracy.runs import CAUSES, read_totals
 
@@ -39,15 +39,15 @@ MIB = 2**20
 
 def test_most_published_totals_agree_with_the_formula_and_the_others_have_a_cause() -> None:
     found, left_out = read_totals()
-    near = [run for run in found if run.near]
+    near = [run for run in found if run.is_near]
     assert len(found) >= len(near) >= 60
     assert len(near) / len(found) > 0.9
     assert statistics.median(abs(run.difference) for run in found) < 0.002
     assert len({run.card.name for run in near}) >= 10
     for run in found:
-        assert run.near or run.cause, run.row
+        assert run.is_near or run.cause, run.row
     assert sum(left_out.values()) > 100  # told in words, on several cards, or without the file's size
-    far = [run for run in found if not run.near]
+    far = [run for run in found if not run.is_near]
     for gpu, quant, source in CAUSES:
         assert any((gpu, quant) == (run.row["gpu"], run.row["quant"]) and run.cause for run in far), source
 
@@ -79,7 +79,7 @@ def test_memory_grows_as_the_formula_says(step: Step) -> None:
 
 
 def test_earlier_predictions_agree_with_the_formula() -> None:
-    found = predictions()
+    found = list_predictions()
     assert len(found) >= 4
     for entry, preset, result in found:
         assert preset.predicted_mib is not None
@@ -109,7 +109,7 @@ def rules(entry: ModelEntry, file: ModelFile) -> Weights:
 
 def test_an_unknown_embedding_is_taken_from_the_family_else_from_the_name() -> None:
     def embedding_mib(model: str, quant: str, **changes: str | None) -> float:
-        entry = shipped().find(model)
+        entry = load_shipped_catalogue().find(model)
         known = entry.file(quant) or ModelFile(quant=quant, file=quant, size_bytes=15 * 10**9)
         return rules(entry, replace(known, **changes)).embedding / MIB  # type: ignore[arg-type]
 
@@ -146,14 +146,14 @@ OUTCOME = Outcome(Case("small", PlanSettings(context=4_096, draft=0, backend="cp
 
 
 def test_a_figure_that_was_rounded_down_is_equal() -> None:
-    assert OUTCOME.equal("model_mib")  # two kinds of memory, each rounded down
-    assert not replace(OUTCOME, formula=FORMULA | {"model_mib": 102.0}).equal("model_mib")
-    assert OUTCOME.equal("context_mib")
-    assert OUTCOME.equal("draft_context_mib")
-    assert not replace(OUTCOME, formula=FORMULA | {"context_mib": 51.0}).equal("context_mib")
-    assert not replace(OUTCOME, formula=FORMULA | {"context_mib": 49.99}).equal("context_mib")
+    assert OUTCOME.is_equal("model_mib")  # two kinds of memory, each rounded down
+    assert not replace(OUTCOME, formula=FORMULA | {"model_mib": 102.0}).is_equal("model_mib")
+    assert OUTCOME.is_equal("context_mib")
+    assert OUTCOME.is_equal("draft_context_mib")
+    assert not replace(OUTCOME, formula=FORMULA | {"context_mib": 51.0}).is_equal("context_mib")
+    assert not replace(OUTCOME, formula=FORMULA | {"context_mib": 49.99}).is_equal("context_mib")
     two = replace(OUTCOME, engine=replace(ENGINE, devices=("CUDA0", "CUDA1")), formula=FORMULA | {"context_mib": 51.9})
-    assert two.equal("context_mib")
+    assert two.is_equal("context_mib")
 
 
 def test_a_difference_is_counted_beyond_the_rounding() -> None:
@@ -166,13 +166,18 @@ def test_a_difference_is_counted_beyond_the_rounding() -> None:
 def test_the_table_of_an_engine_says_what_is_apart() -> None:
     drafted = Case("small", PlanSettings(context=4_096, draft=2, backend="cpu"))
     answered = replace(ENGINE, compute_mib=206, draft_context_mib=0, draft_compute_mib=0)
-    text = report.engine([OUTCOME, replace(OUTCOME, case=drafted, engine=answered)])
+    text = report.engine_table([OUTCOME, replace(OUTCOME, case=drafted, engine=answered)])
     assert text.splitlines()[2] == ("| small | 2 of 2 | 2 of 2 | 1 of 2, +0.0 to +5.0 MiB, +2.5 % | 1 of 1 | 1 of 1 |")
-    assert report.apart([OUTCOME]) == "- small -c 4096 -ctk f16 -ub 512 -np 1 n0: compute buffer 206.0, engine 200"
-    assert report.apart([]) == "None is apart."
+    assert (
+        report.list_differences([OUTCOME])
+        == "- small -c 4096 -ctk f16 -ub 512 -np 1 n0: compute buffer 206.0, engine 200"
+    )
+    assert report.list_differences([]) == "None is apart."
 
 
-@pytest.mark.parametrize("make", [report.logs, report.totals, report.steps, report.presets, report.claims])
+@pytest.mark.parametrize(
+    "make", [report.logs_table, report.totals_table, report.steps_table, report.presets_table, report.claims_table]
+)
 def test_a_table_has_as_many_cells_in_every_row(make: object) -> None:
     assert callable(make)
     lines = str(make()).splitlines()

@@ -16,7 +16,7 @@ from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.builds.probe import list_devices, probe_engine
 from launcher.machine.host import read_host
 from tools.accuracy import report
-from tools.accuracy.grid import COUNTS, Outcome, cases, measure
+from tools.accuracy.grid import COUNTS, Outcome, draw_cases, measure_cases
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,37 +27,37 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if not chosen.only_engine:
         for title, text in (
-            ("Parts, as reported by engines", report.logs()),
-            ("Totals, CUDA", report.runs()),
-            ("Totals, AMD", report.totals()),
-            ("Growth", report.steps()),
-            ("Earlier predictions", report.presets()),
-            ("Articles", report.claims()),
+            ("Parts, as reported by engines", report.logs_table()),
+            ("Totals, CUDA", report.runs_table()),
+            ("Totals, AMD", report.totals_table()),
+            ("Growth", report.steps_table()),
+            ("Earlier predictions", report.presets_table()),
+            ("Articles", report.claims_table()),
         ):
             print(f"## {title}\n\n{text}\n")
     with tempfile.TemporaryDirectory(prefix="mtp-accuracy-") as folder:
         os.environ[HOME_VARIABLE] = folder
         try:
-            print(asyncio.run(_ask(chosen.engine, Path(folder))))
+            print(asyncio.run(_compare_with_engine(chosen.engine, Path(folder))))
         except LauncherError as error:
             print(f"error: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
             return 1
     return 0
 
 
-async def _ask(engine: Path | None, folder: Path) -> str:
+async def _compare_with_engine(engine: Path | None, folder: Path) -> str:
     began_s = time.monotonic()
     build = await probe_engine(engine)
-    wanted = cases(COUNTS, gpu=bool(await list_devices(build)))
+    wanted = draw_cases(COUNTS, gpu=bool(await list_devices(build)))
     done = 0
 
-    def tell(_outcome: Outcome) -> None:
+    def count_outcome(_outcome: Outcome) -> None:
         nonlocal done
         done += 1
         if sys.stderr.isatty():
             print(f"\r{done} of {len(wanted)}", end="\n" if done == len(wanted) else "", file=sys.stderr, flush=True)
 
-    outcomes = await measure(build, wanted, folder, tell=tell)
+    outcomes = await measure_cases(build, wanted, folder, report_outcome=count_outcome)
     host, answer = read_host(), outcomes[0].engine
     where = ", ".join(answer.devices) or "the processor"
     facts = {
@@ -67,7 +67,9 @@ async def _ask(engine: Path | None, folder: Path) -> str:
         "Date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
     lines = [f"- {name}: {fact}" for name, fact in facts.items()]
-    return "\n".join(["## Engine\n", *lines, "", report.engine(outcomes), "", "Apart:", "", report.apart(outcomes)])
+    return "\n".join(
+        ["## Engine\n", *lines, "", report.engine_table(outcomes), "", "Apart:", "", report.list_differences(outcomes)]
+    )
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ class Outcome:
         """Return the engine's figure in whole MiB, 0 for a draft without MTP."""
         return getattr(self.engine, part) or 0
 
-    def equal(self, part: str) -> bool:
+    def is_equal(self, part: str) -> bool:
         """Whether the engine's figure is the formula's, which the engine rounds down for each kind of memory."""
         return self.engine_mib(part) <= self.formula[part] < self.engine_mib(part) + self._roundings(part)
 
@@ -91,7 +91,7 @@ class Outcome:
         return 2 if part == "model_mib" else 1  # the processor's weights: as they are, and repacked
 
 
-def cases(counts: Mapping[str, int], *, gpu: bool) -> list[Case]:
+def draw_cases(counts: Mapping[str, int], *, gpu: bool) -> list[Case]:
     """Return as many settings of each model as `counts` says, the same every time; experts go to the host with a GPU.
 
     Their backend is one of a GPU or the processor's: the formula is then asked for the engine's own.
@@ -130,13 +130,13 @@ def _settings(model: str, gpu: bool, choose: random.Random) -> Iterator[PlanSett
             yield setting
 
 
-async def measure(
+async def measure_cases(
     build: EngineBuild,
     wanted: Sequence[Case],
     folder: Path,
     *,
     at_once: int = 2,
-    tell: Callable[[Outcome], None] = lambda _outcome: None,
+    report_outcome: Callable[[Outcome], None] = lambda _outcome: None,
 ) -> list[Outcome]:
     """Let `build` estimate every case, `at_once` of them at a time; the models are written to `folder`.
 
@@ -149,7 +149,7 @@ async def measure(
         sources[name] = read_source(str(path))
     turn = asyncio.Semaphore(at_once)
 
-    async def one(case: Case) -> Outcome:
+    async def measure_case(case: Case) -> Outcome:
         source = sources[case.model]
         async with turn:
             try:
@@ -159,12 +159,12 @@ async def measure(
                 raise
         formula = estimate_by_formula(source, replace(case.setting, backend=engine.backend))
         outcome = Outcome(case, comparable_parts(formula), engine)
-        tell(outcome)
+        report_outcome(outcome)
         return outcome
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(case)) for case in wanted]
+            tasks = [group.create_task(measure_case(case)) for case in wanted]
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
     return [task.result() for task in tasks]

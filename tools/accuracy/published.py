@@ -34,7 +34,7 @@ class Run:
 
     def estimate(self) -> MemoryEstimate | None:
         """Return the formula's estimate, None if the file's size is unknown: an estimated size proves nothing."""
-        entry = shipped().find(self.model)
+        entry = load_shipped_catalogue().find(self.model)
         file = entry.file(self.quant) or ModelFile(quant=self.quant, file=self.quant)
         sized = replace(file, size_bytes=self.size_bytes or file.size_bytes)
         return _estimate(entry, sized, self.setting) if sized.size_bytes else None
@@ -90,11 +90,11 @@ class Claim:
 
     article: str
     run: Run
-    says: str
+    claimed: str
 
 
 @cache
-def shipped() -> Catalogue:
+def load_shipped_catalogue() -> Catalogue:
     """Return the catalogue as it is shipped, without the user's own models and presets."""
     return load_catalogue(Path(__file__).parent / "no-own-models", hub_figures=False)
 
@@ -106,10 +106,10 @@ def _estimate(entry: ModelEntry, file: ModelFile, setting: PlanSettings) -> Memo
     return None if weights is None else estimate_memory(entry.geometry, weights, setting)
 
 
-def predictions() -> list[tuple[ModelEntry, Preset, float]]:
+def list_predictions() -> list[tuple[ModelEntry, Preset, float]]:
     """Return the presets whose memory was predicted before, with the formula's total in MiB."""
     found = []
-    for entry in shipped().models:
+    for entry in load_shipped_catalogue().models:
         for preset in entry.presets:
             file = entry.file(preset.quant)
             if preset.predicted_mib is None or file is None:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from tools.accuracy.grid import PARTS, Outcome
-from tools.accuracy.published import CLAIMS, LOGS, STEPS, TOTALS, Run, predictions
+from tools.accuracy.published import CLAIMS, LOGS, STEPS, TOTALS, Run, list_predictions
 from tools.accuracy.runs import NEAR, PublishedTotal, read_totals
 
 _MIB = 2**20
@@ -19,13 +19,13 @@ _NAMES = {
 }
 
 
-def table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1) -> str:
+def format_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1) -> str:
     """Return a markdown table whose first `texts` columns are words and whose other columns are numbers."""
     rule = ["---"] * texts + ["---:"] * (len(titles) - texts)
     return "\n".join(f"| {' | '.join(row)} |" for row in (titles, rule, *rows))
 
 
-def setting(run: Run) -> str:
+def describe_settings(run: Run) -> str:
     """Return the settings of a run in a few words."""
     output = run.setting
     words = [run.quant, f"{output.context:,}", output.kv, f"draft {output.draft}" if output.draft else "no MTP"]
@@ -36,7 +36,7 @@ def setting(run: Run) -> str:
     return ", ".join(words)
 
 
-def logs() -> str:
+def logs_table() -> str:
     """Return each part that an engine printed in a log, beside the formula's."""
     rows = []
     for log in LOGS:
@@ -48,21 +48,21 @@ def logs() -> str:
             rows.append(
                 (log.run.model, part.replace("_", " "), f"{measured:,.1f}", f"{result:,.1f}", f"{percent:+.2f} %")
             )
-    return table(("model", "part", "measured, MiB", "formula, MiB", "difference"), rows, texts=2)
+    return format_table(("model", "part", "measured, MiB", "formula, MiB", "difference"), rows, texts=2)
 
 
-def runs() -> str:
+def runs_table() -> str:
     """Return how many published totals of CUDA cards the formula gives, by card, those far from it with their cause."""
     found, left_out = read_totals()
-    near = [run for run in found if run.near]
+    near = [run for run in found if run.is_near]
     middle = statistics.median(abs(run.difference) for run in found)
     counts = f"{len(found)} runs, {len(near)} of them within {NEAR:.0%}; half within {middle:.2%}."
     by_card = [
         _by_card(name, [run for run in found if run.card.name == name])
         for name in dict.fromkeys(run.card.name for run in found)
     ]
-    cards = table(("GPU", "runs", "near", "median difference", "farthest of the near"), by_card)
-    far = [run for run in found if not run.near]
+    cards = format_table(("GPU", "runs", "near", "median difference", "farthest of the near"), by_card)
+    far = [run for run in found if not run.is_near]
     rows = [
         (run.row["gpu"], f"{run.row['model']} {run.row['quant']}", run.cause or "unknown", *_total_numbers(run))
         for run in far
@@ -70,11 +70,11 @@ def runs() -> str:
     titles = ("GPU", "file", "cause", "measured, MiB", "formula, MiB", "difference")
     reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common())
     others = f"Other runs that tell their memory: {reasons}."
-    return "\n\n".join((counts, cards, "Beyond:", table(titles, rows, texts=3), others))
+    return "\n\n".join((counts, cards, "Beyond:", format_table(titles, rows, texts=3), others))
 
 
 def _by_card(name: str, found: Sequence[PublishedTotal]) -> tuple[str, ...]:
-    near = [run.difference for run in found if run.near]
+    near = [run.difference for run in found if run.is_near]
     farthest = f"{max(near, key=abs):+.2%}" if near else "-"
     middle = statistics.median(run.difference for run in found)
     return name, str(len(found)), str(len(near)), f"{middle:+.2%}", farthest
@@ -84,20 +84,20 @@ def _total_numbers(run: PublishedTotal) -> tuple[str, str, str]:
     return f"{run.measured_mib:,.0f}", f"{run.formula_mib + run.before_mib:,.0f}", f"{run.difference:+.1%}"
 
 
-def totals() -> str:
+def totals_table() -> str:
     """Return the memory in use on AMD's GPUs, beside the formula's totals."""
     rows = []
     for total in TOTALS:
         result = total.run.total_mib()
         percent = 100 * (result / total.measured_mib - 1)
-        words = (total.gpu, total.run.model, setting(total.run))
+        words = (total.gpu, total.run.model, describe_settings(total.run))
         numbers = (f"{total.measured_mib:,.0f}", f"{result:,.0f}", f"{percent:+.2f} %")
         rows.append((*words, total.unknown, total.source, *numbers))
     titles = ("GPU", "model", "setting", "left open", "source", "measured, MiB", "formula, MiB", "difference")
-    return table(titles, rows, texts=5)
+    return format_table(titles, rows, texts=5)
 
 
-def steps() -> str:
+def steps_table() -> str:
     """Return by how much memory grew from one run to another, beside the formula's growth."""
     rows = []
     for step in STEPS:
@@ -109,41 +109,44 @@ def steps() -> str:
         )
         numbers = (f"{step.measured_mib:,.0f}", f"{step.formula_mib():,.1f}")
         rows.append((step.gpu, f"{step.file}, {after.kv}", change, step.source, *numbers))
-    return table(("GPU", "file", "from, to", "source", "measured, MiB", "formula, MiB"), rows, texts=4)
+    return format_table(("GPU", "file", "from, to", "source", "measured, MiB", "formula, MiB"), rows, texts=4)
 
 
-def presets() -> str:
+def presets_table() -> str:
     """Return the published predictions of the presets' memory, beside the formula's totals."""
     rows = []
-    for entry, preset, result in predictions():
+    for entry, preset, result in list_predictions():
         predicted = preset.predicted_mib or 0
         words = [preset.quant, f"{preset.ctx:,}", preset.kv, str(preset.draft), str(preset.ubatch)]
         words += [str(preset.n_cpu_moe), str(preset.slots)]
         numbers = (f"{predicted:,}", f"{result:,.0f}", f"{100 * (result / predicted - 1):+.2f} %")
         rows.append((entry.id, *words, *numbers))
     titles = ("model", "quant", "context", "KV", "draft", "ubatch", "layers on CPU", "slots")
-    return table((*titles, "predicted, MiB", "formula, MiB", "difference"), list(dict.fromkeys(rows)), texts=2)
+    return format_table((*titles, "predicted, MiB", "formula, MiB", "difference"), list(dict.fromkeys(rows)), texts=2)
 
 
-def claims() -> str:
+def claims_table() -> str:
     """Return the memory that articles claim, beside the formula's totals."""
-    rows = [(claim.article, setting(claim.run), claim.says, f"{claim.run.total_mib():,.0f}") for claim in CLAIMS]
-    return table(("article", "run", "says", "formula, MiB"), rows, texts=3)
+    rows = [
+        (claim.article, describe_settings(claim.run), claim.claimed, f"{claim.run.total_mib():,.0f}")
+        for claim in CLAIMS
+    ]
+    return format_table(("article", "run", "says", "formula, MiB"), rows, texts=3)
 
 
-def engine(outcomes: Sequence[Outcome]) -> str:
+def engine_table(outcomes: Sequence[Outcome]) -> str:
     """Return in how many settings of each model an engine's figure is the formula's, and else by how much at most."""
     rows = []
     for model in dict.fromkeys(outcome.case.model for outcome in outcomes):
         of_it = [one for one in outcomes if one.case.model == model]
         rows.append((model, *(_agreement(of_it, part) for part in PARTS)))
-    return table(("model", *_NAMES.values()), rows)
+    return format_table(("model", *_NAMES.values()), rows)
 
 
 def _agreement(outcomes: Sequence[Outcome], part: str) -> str:
     if part.startswith("draft"):
         outcomes = [one for one in outcomes if one.case.setting.draft]
-    equal = sum(one.equal(part) for one in outcomes)
+    equal = sum(one.is_equal(part) for one in outcomes)
     if equal == len(outcomes):
         return f"{equal} of {equal}" if outcomes else "-"
     mib = [one.beyond_mib(part) for one in outcomes]
@@ -151,12 +154,12 @@ def _agreement(outcomes: Sequence[Outcome], part: str) -> str:
     return f"{equal} of {len(outcomes)}, {min(mib):+.1f} to {max(mib):+.1f} MiB, {percent:+.1f} %"
 
 
-def apart(outcomes: Sequence[Outcome]) -> str:
+def list_differences(outcomes: Sequence[Outcome]) -> str:
     """Return the settings in which a part is not equal, with the formula's figure and the engine's."""
     lines = [
         f"- {one.case}: {_NAMES[part]} {one.formula[part]:,.1f}, engine {one.engine_mib(part):,}"
         for one in outcomes
         for part in PARTS
-        if not one.equal(part)
+        if not one.is_equal(part)
     ]
     return "\n".join(lines) or "None is apart."

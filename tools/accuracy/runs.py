@@ -20,7 +20,7 @@ from launcher.models.evidence import count_gpus, family_key, read_rows
 from launcher.models.memory import KV_TYPES, PlanSettings, estimate_memory
 from launcher.models.overhead import expected_overhead_mib
 from launcher.models.weights import weights_by_rules
-from tools.accuracy.published import shipped
+from tools.accuracy.published import load_shipped_catalogue
 from tools.speed_accuracy.__main__ import OTHER_ENGINE
 
 NEAR = 0.02
@@ -89,7 +89,7 @@ class PublishedTotal:
         return (self.formula_mib + self.before_mib) / self.measured_mib - 1
 
     @property
-    def near(self) -> bool:
+    def is_near(self) -> bool:
         """Whether the difference is at most NEAR."""
         return abs(self.difference) <= NEAR
 
@@ -208,7 +208,7 @@ def _find_file(row: Mapping[str, str], with_head: bool) -> tuple[ModelEntry, Mod
     if "+" in row["quant"]:
         return None  # somebody's own mixture of two files
     family, quant = family_key(row["model"]), row["quant"].partition(" ")[0]
-    entries = [each for each in shipped().models if family_key(each.family) == family and each.geometry]
+    entries = [each for each in load_shipped_catalogue().models if family_key(each.family) == family and each.geometry]
     if row["file_bytes"] and entries:
         entry = max(entries, key=lambda each: each.speculation == "mtp")
         known = entry.file(quant) or ModelFile(quant=quant, file=f"{quant}.gguf")
