@@ -10,7 +10,7 @@ from benchmarks.report import Row
 from launcher.tuning.goal import Goal
 from launcher.tuning.tuner import TrialFailed, TrialMeasured, TrialPlanned, TuneEvent, tune
 from tools.tuner_simulation.bench import SimulatedBench
-from tools.tuner_simulation.machine import Machine, Surroundings, draw
+from tools.tuner_simulation.machine import Machine, Surroundings, draw_machine
 from tools.tuner_simulation.run import WORK
 
 _LIMIT = 1.25
@@ -26,7 +26,7 @@ def run(*, quick: bool) -> Iterator[Row]:
         bare, tunes = Interpreter(), []
         for number in range(2 if quick else 40):
             bare.start()
-            tunes.append(_tune(draw(number, Surroundings(small=small)), budget_s))
+            tunes.append(_tune(draw_machine(number, Surroundings(small=small)), budget_s))
         what = f"the tuner's processor time, of the time that a tune takes: {name}, the largest"
         yield bare.share_row(what, [share for share, _ in tunes], 3, _LIMIT, worst=True)
         waits_ms = [max(waits) for _, waits in tunes]

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from launcher.base.errors import EngineFailed
 from launcher.tuning.records import Run
 from launcher.tuning.space import draft_length
-from tools.tuner_simulation.bench import SimulatedBench, prompts
-from tools.tuner_simulation.machine import draw
+from tools.tuner_simulation.bench import SimulatedBench, make_prompts
+from tools.tuner_simulation.machine import draw_machine
 
 FLAGS = {
     "--cache-type-k": ("kv", str),
@@ -51,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         name = asked["messages"][0]["content"]
-        prompt = next(prompt for prompt in prompts() if prompt.name == name)
+        prompt = next(prompt for prompt in make_prompts() if prompt.name == name)
         run = asyncio.run(BENCH.run(prompt, seed=asked["seed"]))
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -98,14 +98,14 @@ def steps(run: Run) -> list[dict[str, Any]]:
 
 def main(arguments: list[str]) -> None:
     global BENCH
-    machine = draw(int(arguments[0]))
+    machine = draw_machine(int(arguments[0]))
     settings = {**machine.space().baseline_settings()}
     for flag, value in zip(arguments[1::2], arguments[2::2], strict=True):
         if flag in FLAGS:
             name, read = FLAGS[flag]
             settings[name] = read(value)
     BENCH = SimulatedBench(machine, seed=int(os.environ["FAKE_STARTS"]))
-    BENCH.later(float(os.environ["FAKE_NOW"]))
+    BENCH.advance_time(float(os.environ["FAKE_NOW"]))
     try:
         took_s = asyncio.run(BENCH.become(settings, reliable=True))
     except EngineFailed:

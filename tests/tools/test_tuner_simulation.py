@@ -10,25 +10,25 @@ import pytest
 
 from launcher.tuning.goal import Goal
 from tools.tuner_simulation.__main__ import BEGIN, USUAL
-from tools.tuner_simulation.machine import Surroundings, draw
+from tools.tuner_simulation.machine import Surroundings, draw_machine
 from tools.tuner_simulation.report import (
+    check_promises,
+    compute_figures,
     figures_table,
     grid_table,
     kept_table,
     kinds_table,
     lengths_table,
-    promises,
     results_table,
-    summarise,
 )
-from tools.tuner_simulation.run import Outcome, exhaustives, tunes
+from tools.tuner_simulation.run import Outcome, simulate_exhaustive_searches, simulate_tunes
 
 TEN_MINUTES_S = 600.0
 
 
 @pytest.fixture(scope="module")
 def ten_minutes() -> list[Outcome]:
-    return tunes(range(24), Goal(), TEN_MINUTES_S, USUAL)
+    return simulate_tunes(range(24), Goal(), TEN_MINUTES_S, USUAL)
 
 
 def near(some: list[Outcome]) -> int:
@@ -36,7 +36,7 @@ def near(some: list[Outcome]) -> int:
 
 
 def test_ten_minutes_are_enough_in_most_simulations(ten_minutes: list[Outcome]) -> None:
-    figures = summarise(ten_minutes)
+    figures = compute_figures(ten_minutes)
     assert figures.within_2 >= 0.8
     assert figures.mean_regret < 0.015
     assert figures.slower_than_off == 0
@@ -46,7 +46,7 @@ def test_ten_minutes_are_enough_in_most_simulations(ten_minutes: list[Outcome]) 
 
 @pytest.mark.thorough
 def test_an_hour_finds_the_best_of_a_large_grid_with_few_measurements() -> None:
-    found = tunes(range(4), Goal(), 6 * TEN_MINUTES_S, Surroundings(load_s=20.0))
+    found = simulate_tunes(range(4), Goal(), 6 * TEN_MINUTES_S, Surroundings(load_s=20.0))
     assert near(found) >= 3
     assert sum(outcome.starts for outcome in found) < 0.4 * sum(outcome.grid for outcome in found)
 
@@ -59,15 +59,17 @@ def test_every_draft_length_is_forecast(ten_minutes: list[Outcome]) -> None:
 
 @pytest.mark.thorough
 def test_without_differences_few_are_claimed() -> None:
-    found = tunes(range(8, 16), Goal(), TEN_MINUTES_S, Surroundings(tied=True))  # 0 to 7: tests/tuning/test_tuner.py
+    found = simulate_tunes(
+        range(8, 16), Goal(), TEN_MINUTES_S, Surroundings(tied=True)
+    )  # 0 to 7: tests/tuning/test_tuner.py
     claims = [o for o in found if not o.likely and (o.answer == "on" or o.covered is not None)]
     assert len(claims) <= 1
 
 
 def test_surroundings_are_the_same_for_all_machines() -> None:
-    machines = [draw(number, Surroundings(load_s=20.0, noise=0.4, throttling=True)) for number in range(4)]
+    machines = [draw_machine(number, Surroundings(load_s=20.0, noise=0.4, throttling=True)) for number in range(4)]
     assert {(each.restart_s, each.run_noise, each.episodes_per_s) for each in machines} == {(20.0, 0.4, 1 / 300)}
-    assert len({draw(number).restart_s for number in range(4)}) == 4
+    assert len({draw_machine(number).restart_s for number in range(4)}) == 4
 
 
 def test_the_figures_of_one_simulation_are_json() -> None:
@@ -85,15 +87,15 @@ def test_the_figures_of_one_simulation_are_json() -> None:
 
 def test_the_cost_of_measuring_everything_is_counted() -> None:
     for visits in (1, 2):
-        searched = exhaustives(range(4), Goal(), visits)
+        searched = simulate_exhaustive_searches(range(4), Goal(), visits)
         assert near(searched) >= 2
         assert all(outcome.starts == visits * outcome.grid for outcome in searched)
         assert all(outcome.replies == 4 * outcome.starts for outcome in searched)
 
 
 def test_tables_show_the_regret(ten_minutes: list[Outcome]) -> None:
-    bad = tunes(range(1), Goal(), 30.0, USUAL)  # undecided, though MTP would help
-    table = kept_table(promises(bad, bad, bad))
+    bad = simulate_tunes(range(1), Goal(), 30.0, USUAL)  # undecided, though MTP would help
+    table = kept_table(check_promises(bad, bad, bad))
     assert "| mean regret | <= 0.5 % |" in table
     assert "| MISSED |" in table
     assert "| all | 24 |" in kinds_table(ten_minutes)
@@ -105,7 +107,7 @@ def test_tables_show_the_regret(ten_minutes: list[Outcome]) -> None:
 def test_the_document_has_these_tables_and_explains_their_columns(ten_minutes: list[Outcome]) -> None:
     text = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text("utf-8")
     above, tables = text.split(BEGIN)
-    for each in promises(ten_minutes, ten_minutes, ten_minutes):
+    for each in check_promises(ten_minutes, ten_minutes, ten_minutes):
         assert f"| {each.what} | {each.limit} |" in tables
     explained = " ".join(above.split()).lower()
     for head in (results_table([("all", ten_minutes)]), figures_table([("all", ten_minutes)])):

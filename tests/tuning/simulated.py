@@ -9,7 +9,7 @@ from launcher.tuning.tuner import (
 )
 from launcher.tuning.verdict import Verdict
 from tools.tuner_simulation.bench import SimulatedBench
-from tools.tuner_simulation.machine import Machine, draw
+from tools.tuner_simulation.machine import Machine, draw_machine
 from tools.tuner_simulation.run import WORK
 
 HOUR_S = 3_600.0
@@ -41,7 +41,7 @@ async def tuned_once(number: int, budget_s: float = HOUR_S) -> tuple[Machine, Ve
 
 
 async def tuned(number: int, budget_s: float = HOUR_S, **more: object) -> tuple[Machine, Verdict, EventRecorder]:
-    machine, recorder = draw(number), EventRecorder()
+    machine, recorder = draw_machine(number), EventRecorder()
     verdict = await tune(
         SimulatedBench(machine, seed=number), machine.space(), WORK, Goal(), budget_s, on_event=recorder, seed=3, **more
     )

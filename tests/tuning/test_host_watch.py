@@ -13,7 +13,7 @@ from launcher.tuning.tune_state import Fault
 from launcher.tuning.tuner import QuietAwaited, QuietEnded, tune
 from tests.tuning.simulated import MTP_WINS, EventRecorder
 from tools.tuner_simulation.bench import SimulatedBench
-from tools.tuner_simulation.machine import draw
+from tools.tuner_simulation.machine import draw_machine
 from tools.tuner_simulation.run import WORK
 
 QUIET = HostLoad(0.05, 0.0, 0.02, 0.0, 4_700.0, 0.5)
@@ -127,7 +127,7 @@ class LoadedBench(SimulatedBench):
     """A simulated machine on whose processor others work, and whose engine the load slows down."""
 
     def __init__(self, host: Host, watch: HostWatch) -> None:
-        super().__init__(draw(MTP_WINS), seed=1)
+        super().__init__(draw_machine(MTP_WINS), seed=1)
         self._host, self._watch = host, watch
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:

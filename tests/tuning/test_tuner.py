@@ -22,19 +22,19 @@ from launcher.tuning.tuner import (
 )
 from tests.tuning.simulated import HOUR_S, MTP_LOSES, MTP_WINS, NO_ROOM, EventRecorder, tuned, tuned_once
 from tools.tuner_simulation.bench import PROMPT_TOKENS, SimulatedBench
-from tools.tuner_simulation.machine import Machine, Surroundings, draw, truth
+from tools.tuner_simulation.machine import Machine, Surroundings, compute_true_scores, draw_machine
 from tools.tuner_simulation.run import WORK
 
 
 def score(machine: Machine, settings: RunSettings, goal: Goal | None = None) -> float:
-    return truth(machine, goal or Goal(), PROMPT_TOKENS)[settings_key(settings)]
+    return compute_true_scores(machine, goal or Goal(), PROMPT_TOKENS)[settings_key(settings)]
 
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("number", [8, 9, 11])  # 0 to 7: tests/tools/test_tuner_simulation.py
 async def test_the_recommendation_is_near_the_best_and_never_slower_than_the_baseline(number: int) -> None:
-    machine, verdict, _ = await tuned(number, HOUR_S * max(1.0, draw(number).step_s / 0.01))
-    best = max(truth(machine, Goal(), PROMPT_TOKENS).values())
+    machine, verdict, _ = await tuned(number, HOUR_S * max(1.0, draw_machine(number).step_s / 0.01))
+    best = max(compute_true_scores(machine, Goal(), PROMPT_TOKENS).values())
     assert math.exp(score(machine, verdict.settings) - best) > 0.97
     assert score(machine, verdict.settings) >= score(machine, machine.space().baseline_settings())
 
@@ -52,7 +52,7 @@ async def test_where_mtp_wins_the_gain_is_reported() -> None:
 
 
 async def test_an_early_verdict_comes_after_four_starts_at_the_latest() -> None:
-    machine, recorder = draw(MTP_WINS), EventRecorder()
+    machine, recorder = draw_machine(MTP_WINS), EventRecorder()
     await tune(SimulatedBench(machine, 1), machine.space(), WORK, Goal(), 600, on_event=recorder, seed=1)
     before = recorder.events[: recorder.events.index(recorder.of(Predicted)[0])]
     assert sum(isinstance(event, TrialMeasured) for event in before) <= 4
@@ -66,7 +66,7 @@ async def test_an_early_verdict_comes_after_four_starts_at_the_latest() -> None:
 
 
 async def test_a_clear_forecast_answers_where_time_is_too_short_for_pairs() -> None:
-    machine = draw(MTP_WINS, Surroundings(load_s=20.0))
+    machine = draw_machine(MTP_WINS, Surroundings(load_s=20.0))
     verdict = await tune(SimulatedBench(machine, 1), machine.space(), WORK, Goal(), 240, seed=1)
     assert not [trial for trial in verdict.trials if trial.stage is Stage.VERIFY]
     assert verdict.mtp == "on"
@@ -81,7 +81,7 @@ async def test_a_clear_forecast_answers_where_time_is_too_short_for_pairs() -> N
 
 async def test_only_settings_that_need_no_more_memory_than_started_ones_are_recommended() -> None:
     """The forecast may like settings that were never started; whether these fit is not known."""
-    machine = draw(NO_ROOM, Surroundings(load_s=20.0))
+    machine = draw_machine(NO_ROOM, Surroundings(load_s=20.0))
     for seed in range(3):
         verdict = await tune(SimulatedBench(machine, seed), machine.space(), WORK, Goal(), 300, seed=seed)
         assert not machine.runs_out_of_memory(verdict.settings)
@@ -95,7 +95,7 @@ async def test_a_baseline_that_starts_at_the_second_try_is_used() -> None:
                 raise EngineFailed("It ended while it loaded.")
             return await super().become(settings, fresh=fresh, reliable=reliable)
 
-    machine = draw(MTP_WINS, Surroundings(load_s=20.0))
+    machine = draw_machine(MTP_WINS, Surroundings(load_s=20.0))
     verdict = await tune(FailsFirst(machine, 1), machine.space(), WORK, Goal(), 300, seed=1)
     assert verdict.mtp == "on"
 
@@ -107,7 +107,7 @@ async def test_settings_that_cannot_win_are_dropped_after_a_reply() -> None:
             slow = draft_length(run.settings) > 5 and run.decode_rate
             return replace(run, decode_rate=run.decode_rate / 100) if slow and run.decode_rate else run
 
-    machine = draw(MTP_WINS)
+    machine = draw_machine(MTP_WINS)
     verdict = await tune(Crawls(machine, 1), machine.space(), WORK, Goal(), 600, seed=1)
     crawled = [trial for trial in verdict.trials if draft_length(trial.settings) > 5]
     assert crawled
@@ -119,7 +119,11 @@ async def test_settings_that_cannot_win_are_dropped_after_a_reply() -> None:
 async def test_several_workloads_on_the_same_starts_have_a_verdict_each() -> None:
     """Text of the first two prompts is easy to draft, that of the others hardly ever is."""
     machine = replace(
-        draw(MTP_WINS, Surroundings(load_s=20.0)), chain=(0.93, 0.93, 0.12, 0.12), head=0.12, draft_pass=0.1, verify=0.2
+        draw_machine(MTP_WINS, Surroundings(load_s=20.0)),
+        chain=(0.93, 0.93, 0.12, 0.12),
+        head=0.12,
+        draft_pass=0.1,
+        verify=0.2,
     )
     names = [prompt.name for prompt in WORK.prompts]
     work = replace(WORK, name="easy, hard", parts={"easy": tuple(names[:2]), "hard": tuple(names[2:])})
@@ -137,7 +141,11 @@ async def test_several_workloads_on_the_same_starts_have_a_verdict_each() -> Non
 async def test_workloads_have_equal_weight() -> None:
     """One prompt of four is hard to draft, and loses as much with MTP as the others win together."""
     machine = replace(
-        draw(MTP_WINS, Surroundings(load_s=20.0)), chain=(0.93, 0.93, 0.93, 0.05), head=0.4, draft_pass=0.1, verify=0.2
+        draw_machine(MTP_WINS, Surroundings(load_s=20.0)),
+        chain=(0.93, 0.93, 0.93, 0.05),
+        head=0.4,
+        draft_pass=0.1,
+        verify=0.2,
     )
     names = [prompt.name for prompt in WORK.prompts]
     parts = {"easy": tuple(names[:3]), "hard": (names[3],)}
@@ -148,7 +156,7 @@ async def test_workloads_have_equal_weight() -> None:
 
 
 async def test_where_mtp_loses_it_is_turned_off() -> None:
-    machine, verdict, _ = await tuned(MTP_LOSES, HOUR_S * draw(MTP_LOSES).step_s / 0.01)
+    machine, verdict, _ = await tuned(MTP_LOSES, HOUR_S * draw_machine(MTP_LOSES).step_s / 0.01)
     assert verdict.mtp == "off"
     assert verdict.draft == 0
     assert verdict.ci_high is not None
@@ -173,7 +181,7 @@ async def test_without_differences_almost_none_is_claimed() -> None:
     """The chance of a wrong claim is at most 5 % in each tune."""
     claims = 0
     for number in range(8):
-        machine = draw(number, Surroundings(tied=True))
+        machine = draw_machine(number, Surroundings(tied=True))
         verdict = await tune(SimulatedBench(machine, seed=number), machine.space(), WORK, Goal(), 900, seed=1)
         claims += verdict.likely is None and (verdict.mtp == "on" or verdict.gain is not None)
         assert (verdict.settings == machine.space().baseline_settings()) is (verdict.gain is None)
@@ -242,7 +250,7 @@ class Fails(SimulatedBench):
 
 async def test_a_crash_is_a_result() -> None:
     """Draft lengths above 2 crash; the tune uses the others."""
-    machine, recorder = draw(MTP_WINS), EventRecorder()
+    machine, recorder = draw_machine(MTP_WINS), EventRecorder()
     bench = Fails(machine, lambda settings: draft_length(settings) > 2)
     verdict = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, on_event=recorder, seed=1)
     assert verdict.mtp == "on"
@@ -254,7 +262,7 @@ async def test_a_crash_is_a_result() -> None:
 
 
 async def test_without_a_working_draft_length_mtp_stays_off() -> None:
-    machine = draw(MTP_WINS)
+    machine = draw_machine(MTP_WINS)
     space = replace(machine.space(), axes=())
     verdict = await tune(Fails(machine, draft_length), space, WORK, Goal(), HOUR_S, seed=1)
     assert verdict.mtp == "off"
@@ -263,7 +271,7 @@ async def test_without_a_working_draft_length_mtp_stays_off() -> None:
 
 
 async def test_a_baseline_that_cannot_be_measured_ends_it() -> None:
-    machine = draw(MTP_WINS)
+    machine = draw_machine(MTP_WINS)
     with pytest.raises(NothingMeasured, match="It ended while it loaded"):
         await tune(Fails(machine, lambda _: True), machine.space(), WORK, Goal(), HOUR_S)
 
@@ -276,7 +284,7 @@ class Blind(SimulatedBench):
 
 
 async def test_energy_needs_a_sensor() -> None:
-    machine = draw(MTP_WINS)
+    machine = draw_machine(MTP_WINS)
     with pytest.raises(NothingMeasured, match="do not report tokens/J"):
         await tune(Blind(machine, 1), machine.space(), WORK, Goal(Aim.ENERGY), HOUR_S)
 
@@ -284,9 +292,9 @@ async def test_energy_needs_a_sensor() -> None:
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("aim", [Aim.ANSWER, Aim.ENERGY])
 async def test_other_goals_are_reached(aim: Aim) -> None:
-    machine, goal = draw(MTP_WINS), Goal(aim)
+    machine, goal = draw_machine(MTP_WINS), Goal(aim)
     verdict = await tune(SimulatedBench(machine, 1), machine.space(), WORK, goal, HOUR_S, seed=1)
-    best = max(truth(machine, goal, PROMPT_TOKENS).values())
+    best = max(compute_true_scores(machine, goal, PROMPT_TOKENS).values())
     assert math.exp(score(machine, verdict.settings, goal) - best) > 0.97
     assert verdict.unit == {"answer": "s", "energy": "tokens/J"}[aim]
     assert {"answer": "quicker to the answer", "energy": "more frugal"}[aim] in verdict.sentence
@@ -306,7 +314,7 @@ class Spoils(SimulatedBench):
 
 
 async def test_spoilt_trials_are_repeated() -> None:
-    machine = draw(MTP_WINS)
+    machine = draw_machine(MTP_WINS)
 
     class SpoilsOne(Spoils):
         async def run(self, prompt: Prompt, *, seed: int) -> Run:
@@ -331,7 +339,7 @@ class Throttles(SimulatedBench):
 
 
 async def test_a_disturbance_at_the_start_is_awaited() -> None:
-    machine = draw(MTP_WINS)
+    machine = draw_machine(MTP_WINS)
     verdict = await tune(Throttles(machine, 1), machine.space(), WORK, Goal(), HOUR_S, seed=1)
     assert verdict.mtp == "on"
     spoilt = [trial for trial in verdict.trials if trial.fault is Fault.SPOILT]
@@ -341,7 +349,7 @@ async def test_a_disturbance_at_the_start_is_awaited() -> None:
 
 
 async def test_a_spoilt_start_of_a_pair_is_repeated() -> None:
-    machine = draw(MTP_WINS)
+    machine = draw_machine(MTP_WINS)
 
     class SpoilsAPair(SimulatedBench):
         async def run(self, prompt: Prompt, *, seed: int) -> Run:
@@ -372,7 +380,7 @@ async def test_replies_of_a_dropped_trial_do_not_count_in_the_history() -> None:
             self.replies += 1
             return replace(run, error="The connection broke off.") if self.replies % 7 == 0 else run
 
-    machine = draw(MTP_WINS)
+    machine = draw_machine(MTP_WINS)
     verdict = await tune(FailsLater(machine, 1), machine.space(), WORK, Goal(), HOUR_S, seed=1)
     given_up = [trial for trial in verdict.trials if trial.error is not None]
     assert any(len(trial.runs) > 1 for trial in given_up)
@@ -389,7 +397,7 @@ async def test_trials_of_different_rounds_share_no_text() -> None:
                 seeds.setdefault(self.starts, []).append(seed)
             return await super().run(prompt, seed=seed)
 
-    machine = draw(MTP_WINS)
+    machine = draw_machine(MTP_WINS)
     bench = Listens(machine, seed=1)
     verdict = await tune(bench, machine.space(), WORK, Goal(), HOUR_S, seed=1)
     texts = [frozenset(each) for each in seeds.values()]
@@ -403,7 +411,7 @@ async def test_trials_of_different_rounds_share_no_text() -> None:
 
 
 async def test_one_draft_length_without_other_settings_gives_a_verdict() -> None:
-    machine = draw(MTP_WINS)
+    machine = draw_machine(MTP_WINS)
     space = Space(machine.space().baseline, (2,), (SpaceAxis("kv", ("q8_0",)),))
     verdict = await tune(SimulatedBench(machine, 1), space, WORK, Goal(), 900, seed=1)
     assert verdict.mtp == "on"

@@ -24,7 +24,7 @@ from launcher.tuning.tuner import tune
 from tests import forked
 from tests.tuning.simulated import MTP_WINS
 from tools.tuner_simulation.bench import PROMPT_TOKENS
-from tools.tuner_simulation.machine import draw, truth
+from tools.tuner_simulation.machine import compute_true_scores, draw_machine
 from tools.tuner_simulation.run import WORK
 
 SERVER = Path(__file__).parents[1] / "fakes" / "simulated_server.py"
@@ -120,12 +120,12 @@ class HttpBench:
 
 async def test_a_program_with_a_known_answer_is_tuned_over_http() -> None:
     bench = HttpBench(MTP_WINS)
-    drawn = draw(MTP_WINS)
+    drawn = draw_machine(MTP_WINS)
     try:
         verdict = await tune(bench, drawn.space(), WORK, Goal(), 420 * max(1.0, 100 * drawn.step_s), seed=1)
     finally:
         await bench.stop()
-    scores = truth(drawn, Goal(), PROMPT_TOKENS)
+    scores = compute_true_scores(drawn, Goal(), PROMPT_TOKENS)
     assert verdict.mtp == "on"
     assert scores[settings_key(verdict.settings)] >= scores[settings_key(drawn.space().baseline_settings())]
     assert math.exp(scores[settings_key(verdict.settings)] - max(scores.values())) > 0.9
@@ -135,8 +135,8 @@ async def test_a_memory_error_of_another_program_is_recognised() -> None:
     number, too_large = next(
         (number, settings)
         for number in range(100)
-        for settings in draw(number).space().fitting_settings()  # those of which it is believed that they fit
-        if draw(number).runs_out_of_memory(settings)
+        for settings in draw_machine(number).space().fitting_settings()  # those of which it is believed that they fit
+        if draw_machine(number).runs_out_of_memory(settings)
     )
     bench = HttpBench(number)
     try:
@@ -144,9 +144,9 @@ async def test_a_memory_error_of_another_program_is_recognised() -> None:
             await bench.become(too_large)
         assert "out of memory" in failed.value.hint
         assert [action.kind for action in failed.value.actions] == [ActionKind.FREE_MEMORY]
-        baseline = draw(number).space().baseline_settings()
+        baseline = draw_machine(number).space().baseline_settings()
         assert await bench.become(baseline) > 0
         run = await bench.run(WORK.prompts[0], seed=1)
-        assert Goal().run_value(run) == pytest.approx(1 / draw(number).step(baseline), rel=0.3)
+        assert Goal().run_value(run) == pytest.approx(1 / draw_machine(number).step_seconds(baseline), rel=0.3)
     finally:
         await bench.stop()

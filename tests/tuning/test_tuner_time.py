@@ -30,13 +30,13 @@ from launcher.tuning.tuner import (
 )
 from tests.tuning.simulated import HOUR_S, MTP_WINS, NO_ROOM, EventRecorder, tuned, tuned_once
 from tools.tuner_simulation.bench import SimulatedBench
-from tools.tuner_simulation.machine import Machine, draw
+from tools.tuner_simulation.machine import Machine, draw_machine
 from tools.tuner_simulation.run import WORK
 
 
 async def paused(number: int, after: int, budget_s: float) -> tuple[SimulatedBench, TuneState]:
     """Cancel a tune once so many trials are done, and return the bench and the state as it comes from a file."""
-    machine = draw(number)
+    machine = draw_machine(number)
     bench = SimulatedBench(machine, seed=number)
     state: list[TuneState] = []
 
@@ -81,7 +81,7 @@ async def test_trials_outside_the_plan_are_kept_and_not_repeated() -> None:
 
 
 async def test_an_undecided_tune_goes_on_with_more_time() -> None:
-    machine, recorder = draw(MTP_WINS), EventRecorder()
+    machine, recorder = draw_machine(MTP_WINS), EventRecorder()
     bench = SimulatedBench(machine, seed=2)
     first = await tune(bench, machine.space(), WORK, Goal(), 25, on_event=recorder, seed=3)
     assert first.mtp == "undecided"
@@ -134,7 +134,7 @@ async def test_each_question_has_its_share_of_the_error_probability(
 @pytest.mark.parametrize("budget_s", [20, 60, 130, 200, 260, 300])
 async def test_no_trial_starts_after_the_budget(budget_s: float) -> None:
     for number in (MTP_WINS, MTP_WINS + 1, MTP_WINS + 2):
-        machine, recorder = draw(number), EventRecorder()
+        machine, recorder = draw_machine(number), EventRecorder()
         verdict = await tune(
             SimulatedBench(machine, seed=2), machine.space(), WORK, Goal(), budget_s, on_event=recorder, seed=3
         )
@@ -144,7 +144,7 @@ async def test_no_trial_starts_after_the_budget(budget_s: float) -> None:
 
 
 async def test_a_budget_that_the_first_trial_exceeds_ends_undecided() -> None:
-    machine = draw(MTP_WINS)
+    machine = draw_machine(MTP_WINS)
     verdict = await tune(SimulatedBench(machine, seed=2), machine.space(), WORK, Goal(), 25, seed=3)
     assert len(verdict.trials) == 1
     assert verdict.mtp == "undecided"
@@ -153,7 +153,7 @@ async def test_a_budget_that_the_first_trial_exceeds_ends_undecided() -> None:
 
 
 async def test_exploring_ends_with_noisy_trials_and_long_budgets() -> None:
-    machine = replace(draw(3), run_noise=0.3, start_noise=0.05)
+    machine = replace(draw_machine(3), run_noise=0.3, start_noise=0.05)
     space = replace(machine.space(), axes=())
     verdict = await tune(SimulatedBench(machine, seed=3), space, WORK, Goal(), 6 * HOUR_S, seed=3)
     explored = [trial for trial in verdict.trials if trial.stage is Stage.EXPLORE and not trial.error]
@@ -206,7 +206,7 @@ class Disturbed(SimulatedBench):
 
 
 async def test_too_few_comparable_starts_are_reported_as_such() -> None:
-    machine = draw(MTP_WINS)
+    machine = draw_machine(MTP_WINS)
     bench = Disturbed(machine, seed=2)
 
     def listen(event: TuneEvent) -> None:
@@ -232,7 +232,7 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_grace")
 @pytest.mark.parametrize("where", ["start", "reply"])
 async def test_a_hanging_first_trial_is_ended_with_the_budget_and_can_be_continued(where: str) -> None:
-    machine, recorder = draw(MTP_WINS), EventRecorder()
+    machine, recorder = draw_machine(MTP_WINS), EventRecorder()
     bench = Hangs(machine, where, lambda _: True)
     verdict = await tune(bench, machine.space(), WORK, Goal(), 0.01, on_event=recorder, seed=3)
     assert verdict.sentence == "Undecided: the time was too short."
@@ -249,7 +249,7 @@ async def test_a_hanging_first_trial_is_ended_with_the_budget_and_can_be_continu
 
 @pytest.mark.usefixtures("short_grace")
 async def test_a_hanging_later_trial_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = draw(MTP_WINS)
+    machine = draw_machine(MTP_WINS)
     left_s = (60.0, 0.01, 0.0)  # the first has all the time that a busy computer takes
     monkeypatch.setattr(TrialRunner, "left_s", property(lambda course: left_s[min(len(course.trials), 2)]))
     monkeypatch.setattr(TrialRunner, "can_afford", lambda course, _trials=1: len(course.trials) < 2)
@@ -263,7 +263,7 @@ async def test_the_state_of_another_tune_is_refused() -> None:
     bench, state = await paused(MTP_WINS, 3, HOUR_S)
     for space, goal in (
         (Space({"kv": "q8_0"}, (1, 2)), Goal()),
-        (draw(MTP_WINS).space(), Goal(Aim.ENERGY)),
+        (draw_machine(MTP_WINS).space(), Goal(Aim.ENERGY)),
     ):
         with pytest.raises(TuneMismatch, match="started with other settings"):
             await tune(bench, space, WORK, goal, HOUR_S, resume=state)

@@ -11,10 +11,10 @@ from launcher.tuning.tune_state import TuneState
 from launcher.tuning.tuner import Question, Questions, TrialRunner, build_verdict, probe_drafts
 from launcher.tuning.verdict import Comparison
 from tools.tuner_simulation.bench import SimulatedBench
-from tools.tuner_simulation.machine import draw
+from tools.tuner_simulation.machine import draw_machine
 from tools.tuner_simulation.run import WORK
 
-MACHINE = draw(0)
+MACHINE = draw_machine(0)
 BASELINE = MACHINE.space().baseline_settings()
 OFF: RunSettings = {**BASELINE, "kv": "f16"}
 ON: RunSettings = {**BASELINE, "draft": 4}

@@ -17,15 +17,15 @@ from pathlib import Path
 from launcher.tuning.goal import Aim, Goal
 from tools.tuner_simulation.machine import Surroundings
 from tools.tuner_simulation.report import (
+    check_promises,
+    compute_figures,
     figures_table,
     grid_table,
     kept_table,
     kinds_table,
     lengths_table,
-    promises,
-    summarise,
 )
-from tools.tuner_simulation.run import Outcome, exhaustives, tunes
+from tools.tuner_simulation.run import Outcome, simulate_exhaustive_searches, simulate_tunes
 
 COMMAND = "python -m tools.tuner_simulation --first 50000 --tunes 1000 --write docs/tuning.md"
 BEGIN = f"<!-- the tables are made by `{COMMAND}` -->\n"
@@ -58,7 +58,7 @@ def main() -> int:
             throttling=chosen.throttling,
             small=not chosen.large,
         )
-        print(json.dumps(asdict(summarise(tunes(numbers, Goal(), 60 * chosen.budget, around)))))
+        print(json.dumps(asdict(compute_figures(simulate_tunes(numbers, Goal(), 60 * chosen.budget, around)))))
         return 0
     text, kept = _all_tables(numbers)
     if chosen.write:
@@ -71,27 +71,31 @@ def main() -> int:
 def _all_tables(numbers: range) -> tuple[str, bool]:
     """Return the tables, and whether all promises are kept."""
     some = numbers[: max(4, len(numbers) // _SHARE)]
-    loads = {load: tunes(numbers, Goal(), BUDGET_S, Surroundings(load_s=load, small=True)) for load in (2.0, 9.0, 20.0)}
+    loads = {
+        load: simulate_tunes(numbers, Goal(), BUDGET_S, Surroundings(load_s=load, small=True))
+        for load in (2.0, 9.0, 20.0)
+    }
     situations = [(f"load {load:.0f} s", outcomes) for load, outcomes in loads.items()]
     for noise in (0.05, 0.15, 0.4):
         around = Surroundings(load_s=20.0, noise=noise, small=True)
-        situations.append((f"load 20 s, noise {100 * noise:.0f} %", tunes(numbers, Goal(), BUDGET_S, around)))
+        situations.append((f"load 20 s, noise {100 * noise:.0f} %", simulate_tunes(numbers, Goal(), BUDGET_S, around)))
     around = Surroundings(load_s=20.0, throttling=True, small=True)
-    situations.append(("load 20 s, throttling", tunes(numbers, Goal(), BUDGET_S, around)))
+    situations.append(("load 20 s, throttling", simulate_tunes(numbers, Goal(), BUDGET_S, around)))
     large = Surroundings(load_s=20.0)
     sides = [
-        ("load 20 s, large grid", tunes(some, Goal(), BUDGET_S, large)),
-        ("load 20 s, 20 minutes", tunes(some, Goal(), 2 * BUDGET_S, USUAL)),
-        ("load 20 s, large grid, an hour", tunes(some, Goal(), 6 * BUDGET_S, large)),
-        ("goal: time to answer", tunes(some, Goal(Aim.ANSWER), BUDGET_S, USUAL)),
-        ("goal: tokens per joule", tunes(some, Goal(Aim.ENERGY), BUDGET_S, USUAL)),
+        ("load 20 s, large grid", simulate_tunes(some, Goal(), BUDGET_S, large)),
+        ("load 20 s, 20 minutes", simulate_tunes(some, Goal(), 2 * BUDGET_S, USUAL)),
+        ("load 20 s, large grid, an hour", simulate_tunes(some, Goal(), 6 * BUDGET_S, large)),
+        ("goal: time to answer", simulate_tunes(some, Goal(Aim.ANSWER), BUDGET_S, USUAL)),
+        ("goal: tokens per joule", simulate_tunes(some, Goal(Aim.ENERGY), BUDGET_S, USUAL)),
     ]
-    tied = tunes(some, Goal(), BUDGET_S, Surroundings(load_s=20.0, tied=True, small=True))
+    tied = simulate_tunes(some, Goal(), BUDGET_S, Surroundings(load_s=20.0, tied=True, small=True))
     pooled = [outcome for outcomes in loads.values() for outcome in outcomes]
-    kept = promises(loads[20.0], pooled, tied)
+    kept = check_promises(loads[20.0], pooled, tied)
     words = {1: "once", 2: "twice", 4: "four times"}
     searches: list[tuple[str, Sequence[Outcome]]] = [
-        (f"every setting {words[visits]}, the best taken", exhaustives(some, Goal(), visits, USUAL)) for visits in words
+        (f"every setting {words[visits]}, the best taken", simulate_exhaustive_searches(some, Goal(), visits, USUAL))
+        for visits in words
     ]
     parts = [
         kept_table(kept),

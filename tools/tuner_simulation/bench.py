@@ -28,7 +28,7 @@ _TEXT_SPREAD = 0.15
 PROMPT_NAMES = tuple(f"prompt {number + 1}" for number in range(PROMPTS))
 
 
-def prompts() -> tuple[Prompt, ...]:
+def make_prompts() -> tuple[Prompt, ...]:
     """Return the workload of every simulated tune."""
     return tuple(Prompt(name, (("user", name),), REPLY_TOKENS) for name in PROMPT_NAMES)
 
@@ -79,7 +79,7 @@ class SimulatedBench:
         """Return the virtual time."""
         return self._now_s
 
-    def later(self, now_s: float) -> None:
+    def advance_time(self, now_s: float) -> None:
         """Advance the virtual time to `now_s`."""
         self._now_s = max(self._now_s, now_s)
 
@@ -119,7 +119,7 @@ class SimulatedBench:
         number = PROMPT_NAMES.index(prompt.name)
         steps, hits = self._steps(settings, number, seed, prompt.tokens)
         noise = dice.normal(0, machine.run_noise)
-        step_s = machine.step(settings) * math.exp(drift + self._start_effect + noise)
+        step_s = machine.step_seconds(settings) * math.exp(drift + self._start_effect + noise)
         tokens = steps + sum(hits)
         prefill = machine.prefill(settings) * math.exp(-drift - self._start_effect - dice.normal(0, machine.run_noise))
         reading_s, writing_s = PROMPT_TOKENS / prefill, step_s * steps

@@ -93,7 +93,7 @@ class Machine:
         axes = tuple(axis for axis in axes if axis.name in _SMALL) if self.small else axes
 
         def fits(settings: Mapping[str, Any]) -> bool:
-            return self.need(settings) <= self.believed_mib
+            return self.needed_mib(settings) <= self.believed_mib
 
         return Space(baseline, DRAFTS, axes, fits, on_processor=self.offloads)
 
@@ -102,7 +102,7 @@ class Machine:
         """The memory that the plan assumes, a little more or less than the true one."""
         return self.memory_mib * (1 + self.believed_error)
 
-    def need(self, settings: Mapping[str, Any]) -> float:
+    def needed_mib(self, settings: Mapping[str, Any]) -> float:
         """Return the memory that settings take."""
         mib: float = _MODEL_MIB + _KV_MIB[settings["kv"]] + 0.35 * settings.get("ubatch", 512)
         if self.offloads:
@@ -112,9 +112,9 @@ class Machine:
 
     def runs_out_of_memory(self, settings: Mapping[str, Any]) -> bool:
         """Return whether settings cannot be served."""
-        return self.need(settings) > self.memory_mib
+        return self.needed_mib(settings) > self.memory_mib
 
-    def step(self, settings: Mapping[str, Any]) -> float:
+    def step_seconds(self, settings: Mapping[str, Any]) -> float:
         """Return the true seconds of a verification step."""
         draft = draft_length(settings)
         if self.tied:
@@ -167,7 +167,7 @@ class Machine:
         """Return the true score of settings: the mean over the prompts of the logarithm of what the goal wants."""
         scores = []
         for prompt in range(PROMPTS):
-            rate = self._yield(settings, prompt) / self.step(settings)
+            rate = self._yield(settings, prompt) / self.step_seconds(settings)
             if goal.aim is Aim.SPEED:
                 scores.append(math.log(rate))
             elif goal.aim is Aim.ENERGY:
@@ -199,7 +199,7 @@ class Surroundings:
     small: bool = False
 
 
-def draw(number: int, surroundings: Surroundings | None = None) -> Machine:
+def draw_machine(number: int, surroundings: Surroundings | None = None) -> Machine:
     """Return the random machine `number`, always the same one; the kinds take turns."""
     around = surroundings or Surroundings()
     kind = KINDS[number % len(KINDS)]
@@ -261,7 +261,7 @@ def draw(number: int, surroundings: Surroundings | None = None) -> Machine:
 
 
 @lru_cache(maxsize=8)
-def truth(machine: Machine, goal: Goal, prompt_tokens: int) -> dict[Key, float]:
+def compute_true_scores(machine: Machine, goal: Goal, prompt_tokens: int) -> dict[Key, float]:
     """Return the true score of every setting of a machine's grid that can be served."""
     return {
         settings_key(settings): machine.benefit(settings, goal, prompt_tokens)

@@ -28,14 +28,14 @@ class Promise:
     kept: bool
 
 
-def promises(outcomes: Sequence[Outcome], pooled: Sequence[Outcome], tied: Sequence[Outcome]) -> list[Promise]:
+def check_promises(outcomes: Sequence[Outcome], pooled: Sequence[Outcome], tied: Sequence[Outcome]) -> list[Promise]:
     """Return the tuner's promises and whether they are kept.
 
     `outcomes` are of the main simulation, `pooled` of all with usual noise, `tied` of machines on which no setting
     matters.
     """
-    figures = summarise(outcomes)
-    slower = summarise(pooled).slower_than_off / len(pooled)
+    figures = compute_figures(outcomes)
+    slower = compute_figures(pooled).slower_than_off / len(pooled)
     covered = [o.covered for o in outcomes if o.covered is not None]
     right = sum(covered) / len(covered) if covered else 1.0
     claims = _share(tied, lambda o: not o.likely and (o.answer == "on" or o.covered is not None))
@@ -77,7 +77,7 @@ class Figures:
     minutes: float
 
 
-def summarise(outcomes: Sequence[Outcome]) -> Figures:
+def compute_figures(outcomes: Sequence[Outcome]) -> Figures:
     """Return the figures of some tunes."""
     return Figures(
         machines=len(outcomes),
@@ -105,7 +105,7 @@ def figures_table(groups: Sequence[tuple[str, Sequence[Outcome]]]) -> str:
     head += ["first answer", "regret of the first answer", "first answers slower than off", "minutes"]
     rows = []
     for name, some in groups:
-        f = summarise(some)
+        f = compute_figures(some)
         likely = _percent(_share(some, lambda o: o.likely), 0)
         row = [name, str(f.machines), _percent(f.mean_regret, 2), _percent(f.within_2), _percent(f.worst, 0)]
         row += [_percent(f.undecided), likely, str(f.slower_than_off), f"{f.first_answer_s:.0f} s"]

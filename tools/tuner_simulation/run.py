@@ -15,8 +15,8 @@ from launcher.tuning.records import Prompt, RunSettings
 from launcher.tuning.space import Key, draft_length, settings_key
 from launcher.tuning.tuner import Predicted, TuneEvent, VerdictReached, tune
 from launcher.tuning.verdict import Verdict
-from tools.tuner_simulation.bench import PROMPT_TOKENS, SimulatedBench, prompts
-from tools.tuner_simulation.machine import Machine, Surroundings, draw, truth
+from tools.tuner_simulation.bench import PROMPT_TOKENS, SimulatedBench, make_prompts
+from tools.tuner_simulation.machine import Machine, Surroundings, compute_true_scores, draw_machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class SimulatedWork:
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-WORK = SimulatedWork("code", prompts())
+WORK = SimulatedWork("code", make_prompts())
 _AT_ONCE = 5
 """Machines that a process is given at a time."""
 
@@ -64,9 +64,9 @@ class Outcome:
     first_to_baseline: float
 
 
-def simulate(number: int, goal: Goal, budget_s: float, surroundings: Surroundings | None = None) -> Outcome:
+def simulate_tune(number: int, goal: Goal, budget_s: float, surroundings: Surroundings | None = None) -> Outcome:
     """Tune machine `number`, and compare the verdict with the truth."""
-    machine = draw(number, surroundings)
+    machine = draw_machine(number, surroundings)
     bench = SimulatedBench(machine, seed=number)
     began_s = time.process_time()
     first: list[tuple[float, RunSettings]] = []
@@ -81,12 +81,12 @@ def simulate(number: int, goal: Goal, budget_s: float, surroundings: Surrounding
         verdict = asyncio.run(tune(bench, machine.space(), WORK, goal, budget_s, seed=number, on_event=on_event))
     except NothingMeasured:
         return _judge_unmeasured(machine, goal, bench, time.process_time() - began_s)
-    return judge(machine, goal, verdict, bench, time.process_time() - began_s, first[0])
+    return judge_verdict(machine, goal, verdict, bench, time.process_time() - began_s, first[0])
 
 
 def _judge_unmeasured(machine: Machine, goal: Goal, bench: SimulatedBench, own_s: float) -> Outcome:
     """Return the outcome of a tune that could not measure the baseline, so that nothing changes."""
-    scores = truth(machine, goal, PROMPT_TOKENS)
+    scores = compute_true_scores(machine, goal, PROMPT_TOKENS)
     to_best = math.exp(scores[settings_key(machine.space().baseline_settings())] - max(scores.values()))
     return Outcome(
         kind=machine.kind,
@@ -109,7 +109,7 @@ def _judge_unmeasured(machine: Machine, goal: Goal, bench: SimulatedBench, own_s
     )
 
 
-def judge(
+def judge_verdict(
     machine: Machine,
     goal: Goal,
     verdict: Verdict,
@@ -118,7 +118,7 @@ def judge(
     first: tuple[float, RunSettings],
 ) -> Outcome:
     """Compare a verdict, and the `first` answer at its time, with the truth."""
-    scores = truth(machine, goal, PROMPT_TOKENS)
+    scores = compute_true_scores(machine, goal, PROMPT_TOKENS)
     found, baseline = scores[settings_key(verdict.settings)], scores[settings_key(machine.space().baseline_settings())]
     gain = verdict.gain.ratio if verdict.gain else None
     return Outcome(
@@ -164,11 +164,11 @@ def _errors(
     return errors
 
 
-def exhaust(number: int, goal: Goal, visits: int, surroundings: Surroundings | None = None) -> Outcome:
+def search_exhaustively(number: int, goal: Goal, visits: int, surroundings: Surroundings | None = None) -> Outcome:
     """Measure every setting of a grid several times and take the best mean: an exhaustive search."""
-    machine = draw(number, surroundings)
+    machine = draw_machine(number, surroundings)
     bench = SimulatedBench(machine, seed=number)
-    scores = truth(machine, goal, PROMPT_TOKENS)
+    scores = compute_true_scores(machine, goal, PROMPT_TOKENS)
     found = asyncio.run(_best_of_all(bench, list(scores), goal, visits))
     return Outcome(
         kind=machine.kind,
@@ -201,19 +201,23 @@ async def _best_of_all(bench: SimulatedBench, grid: list[Key], goal: Goal, visit
     return max(sums, key=sums.__getitem__)
 
 
-def tunes(
+def simulate_tunes(
     numbers: Iterable[int], goal: Goal, budget_s: float, surroundings: Surroundings | None = None
 ) -> list[Outcome]:
     """Simulate several machines, on all processors."""
     with ProcessPoolExecutor() as pool:
         return list(
-            pool.map(simulate, numbers, repeat(goal), repeat(budget_s), repeat(surroundings), chunksize=_AT_ONCE)
+            pool.map(simulate_tune, numbers, repeat(goal), repeat(budget_s), repeat(surroundings), chunksize=_AT_ONCE)
         )
 
 
-def exhaustives(
+def simulate_exhaustive_searches(
     numbers: Iterable[int], goal: Goal, visits: int, surroundings: Surroundings | None = None
 ) -> list[Outcome]:
     """Search several machines' grids exhaustively."""
     with ProcessPoolExecutor() as pool:
-        return list(pool.map(exhaust, numbers, repeat(goal), repeat(visits), repeat(surroundings), chunksize=_AT_ONCE))
+        return list(
+            pool.map(
+                search_exhaustively, numbers, repeat(goal), repeat(visits), repeat(surroundings), chunksize=_AT_ONCE
+            )
+        )
