@@ -37,7 +37,7 @@ from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.demo import unpack_demo_model
 from tests import forked
 from tests.remembered import remember_answers
-from tools.fault_matrix.server import FileServer, serving
+from tools.fault_matrix.server import FileServer, run_file_server
 
 if TYPE_CHECKING:
     from tests.updates.published import Release
@@ -371,7 +371,7 @@ def releases(running_releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture(scope="session")
 def release_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileServer]:
     """The fake file server as a program, for releases of this program."""
-    with serving(tmp_path_factory.mktemp("release")) as server:
+    with run_file_server(tmp_path_factory.mktemp("release")) as server:
         yield server
 
 

@@ -13,7 +13,7 @@ from launcher.base.errors import DiskFull
 from launcher.base.progress import Progress
 from launcher.fetch.partial_file import count_unfinished_bytes, free_bytes
 from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
-from tools.fault_matrix.server import serving
+from tools.fault_matrix.server import run_file_server
 
 DISK = Path(sys.argv[1])
 TARGET = DISK / "model.gguf"
@@ -46,7 +46,7 @@ async def refused(source: DownloadSource, settings: TransferSettings, meanwhile:
 
 
 async def main() -> None:
-    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as server:
+    with tempfile.TemporaryDirectory() as folder, run_file_server(Path(folder)) as server:
         large, fitting = os.urandom(16_000_000), os.urandom(6_000_000)
         (Path(folder) / "large").write_bytes(large)
         (Path(folder) / "fitting").write_bytes(fitting)

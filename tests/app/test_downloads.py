@@ -26,7 +26,7 @@ from launcher.models.catalogue_load import load_catalogue
 from launcher.models.library import list_library
 from tests.conftest import Hub, ReleaseServer
 from tests.models.test_gguf_split import write_split
-from tools.fault_matrix.server import FileServer, serving
+from tools.fault_matrix.server import FileServer, run_file_server
 
 FILE = "demo-F16.gguf"
 HALF = 4_000_000
@@ -45,7 +45,7 @@ def repo(hub: Hub, demo_model: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Iterator[FileServer]:
     """The fake file server with the demo model."""
-    with serving(tmp_path_factory.mktemp("served")) as server:
+    with run_file_server(tmp_path_factory.mktemp("served")) as server:
         shutil.copy(demo_model, server.folder / "demo.gguf")
         yield server
 

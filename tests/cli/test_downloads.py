@@ -16,7 +16,7 @@ import pytest
 
 from launcher.app.downloads import add_pull, download_queue
 from tests import forked
-from tools.fault_matrix.server import FileServer, serving
+from tools.fault_matrix.server import FileServer, run_file_server
 
 HALF = 4_000_000
 
@@ -24,7 +24,7 @@ HALF = 4_000_000
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Iterator[FileServer]:
     """The fake file server with the demo model under three names."""
-    with serving(tmp_path_factory.mktemp("served")) as server:
+    with run_file_server(tmp_path_factory.mktemp("served")) as server:
         for name in "abc":
             shutil.copy(demo_model, server.folder / f"{name}.gguf")
         yield server

@@ -13,13 +13,13 @@ import pytest
 
 from launcher.base.progress import Progress
 from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
-from tools.fault_matrix.server import FileServer, serving
+from tools.fault_matrix.server import FileServer, run_file_server
 
 
 @pytest.fixture(scope="session")
 def file_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileServer]:
     """The fake file server as a program."""
-    with serving(tmp_path_factory.mktemp("served")) as server:
+    with run_file_server(tmp_path_factory.mktemp("served")) as server:
         yield server
 
 

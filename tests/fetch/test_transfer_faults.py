@@ -1,7 +1,7 @@
 """Every fault of a download has the outcome that docs/downloads.md documents."""
 
-from tools.fault_matrix.__main__ import made, written
+from tools.fault_matrix.__main__ import make_table, read_document_table
 
 
 def test_the_documented_table_is_true() -> None:
-    assert made().splitlines() == written().splitlines()
+    assert make_table().splitlines() == read_document_table().splitlines()

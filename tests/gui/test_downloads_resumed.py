@@ -17,7 +17,7 @@ from launcher.app.downloads import add_pull, download_queue
 from launcher.app.settings_declared import CONNECTIONS
 from launcher.gui.tray import Tray
 from launcher.gui.window import Window
-from tools.fault_matrix.server import FileServer, serving
+from tools.fault_matrix.server import FileServer, run_file_server
 
 FIRST_PAGE = "about"
 ARRIVED = 3_000_000
@@ -28,7 +28,7 @@ def server(tmp_path: Path, demo_model: Path) -> Iterator[FileServer]:
     folder = tmp_path / "served"
     folder.mkdir()
     shutil.copy(demo_model, folder / "demo.gguf")
-    with serving(folder) as found:
+    with run_file_server(folder) as found:
         yield found
 
 

@@ -9,20 +9,20 @@ SIZE = 1_000_000
 class Case:
     """A fault: its description, the fake server's behaviour, and the known facts of the file.
 
-    `first` are the faults of an earlier run that is resumed. `vague` is more than the bytes that are lost, where their
-    count depends on when a connection is cut. With `room` 0 the disk is full when it begins; below 0,
-    how much may be written before a quota is used up. `way` is `closed` where nothing listens, `tls` where TLS is asked
-    of a server that has none.
+    `earlier_faults` are the faults of an earlier run that is resumed. `most_lost` is more than the bytes that are lost,
+    where their count depends on when a connection is cut. With `disk_room` 0 the disk is full when it begins; below 0,
+    how much may be written before a quota is used up. `obstacle` is `closed` where nothing listens, `tls` where TLS is
+    asked of a server that has none.
     """
 
-    words: str
+    description: str
     faults: str
-    first: str = ""
+    earlier_faults: str = ""
     with_hash: bool = True
     with_size: bool = True
-    vague: int = 0
-    room: int | None = None
-    way: str = ""
+    most_lost: int = 0
+    disk_room: int | None = None
+    obstacle: str = ""
 
 
 CASES = (
@@ -32,8 +32,8 @@ CASES = (
     Case("the connection drops at every try, always later", "drops=150000"),
     Case("the server goes silent in the middle", "stalls=300000*1"),
     Case("every connection goes silent before a byte", "stalls=0"),
-    Case("nothing listens at the address", "none", way="closed"),
-    Case("TLS asked of a server that has none", "none", way="tls"),
+    Case("nothing listens at the address", "none", obstacle="closed"),
+    Case("TLS asked of a server that has none", "none", obstacle="tls"),
     Case("a redirect in circles", "circle"),
     Case("HTTP 401", "401"),
     Case("HTTP 403", "403"),
@@ -50,44 +50,49 @@ CASES = (
     Case("the same, of a file of unknown size and hash", "page", with_hash=False, with_size=False),
     Case("the same, in chunks without a length", "page,chunked"),
     Case("the same, once what arrived is to be gone on from", "page=2,chunked,drops=300000*1"),
-    Case("the same, after the program was ended", "page,chunked", first="stalls=300000"),
+    Case("the same, after the program was ended", "page,chunked", earlier_faults="stalls=300000"),
     Case("a proxy's error as text with 200, in chunks, in the middle", "error=2,chunked,drops=300000*1"),
     Case("the same at the beginning", "error=1,chunked"),
     Case("other bytes of the same size", "wrong"),
-    Case("another file, of half the size", "short", vague=SIZE),
+    Case("another file, of half the size", "short", most_lost=SIZE),
     Case("another file, of half the size, its size unknown to us", "short", with_size=False),
-    Case("more bytes than announced", "long", vague=SIZE // 100),
+    Case("more bytes than announced", "long", most_lost=SIZE // 100),
     Case("no length, in chunks", "chunked,ignores-range"),
-    Case("no length, in chunks, and of unknown size", "chunked,ignores-range", with_size=False, vague=SIZE),
-    Case("a stream without an end", "endless,ignores-range", vague=SIZE),
+    Case("no length, in chunks, and of unknown size", "chunked,ignores-range", with_size=False, most_lost=SIZE),
+    Case("a stream without an end", "endless,ignores-range", most_lost=SIZE),
     Case(
-        "a stream without an end, of a file of unknown hash", "endless,ignores-range", with_hash=False, vague=2 * SIZE
+        "a stream without an end, of a file of unknown hash",
+        "endless,ignores-range",
+        with_hash=False,
+        most_lost=2 * SIZE,
     ),
-    Case("a compressed answer", "compressed", vague=SIZE),
-    Case("a header without an end", "header", vague=SIZE),
-    Case("ranges are ignored, and the connection drops", "ignores-range,drops=300000*1", vague=SIZE),
-    Case("the same, and it drops twice", "ignores-range,drops=300000*2", vague=SIZE),
-    Case("the same in chunks without a length", "ignores-range,chunked,drops=300000*1", vague=SIZE),
-    Case("another range than asked for, and the connection drops", "wrong-range,drops=300000*1", vague=SIZE),
-    Case("an ETag that is another one each time, after a drop", "etag=new,drops=300000*1", vague=SIZE),
-    Case("the same, of a file of unknown hash", "etag=new,drops=300000*1", with_hash=False, vague=SIZE),
+    Case("a compressed answer", "compressed", most_lost=SIZE),
+    Case("a header without an end", "header", most_lost=SIZE),
+    Case("ranges are ignored, and the connection drops", "ignores-range,drops=300000*1", most_lost=SIZE),
+    Case("the same, and it drops twice", "ignores-range,drops=300000*2", most_lost=SIZE),
+    Case("the same in chunks without a length", "ignores-range,chunked,drops=300000*1", most_lost=SIZE),
+    Case("another range than asked for, and the connection drops", "wrong-range,drops=300000*1", most_lost=SIZE),
+    Case("an ETag that is another one each time, after a drop", "etag=new,drops=300000*1", most_lost=SIZE),
+    Case("the same, of a file of unknown hash", "etag=new,drops=300000*1", with_hash=False, most_lost=SIZE),
     Case(
         "the file is replaced by one of the same size, after a drop",
         "changes=1,drops=300000*1",
         with_hash=False,
-        vague=SIZE,
+        most_lost=SIZE,
     ),
-    Case("the same, where the hash tells", "changes=1,drops=300000*1", vague=3 * SIZE),
+    Case("the same, where the hash tells", "changes=1,drops=300000*1", most_lost=3 * SIZE),
     Case(
         "the file is replaced by a longer one, after a drop",
         "grows=1,drops=300000*1",
         with_hash=False,
         with_size=False,
-        vague=SIZE,
+        most_lost=SIZE,
     ),
-    Case("no ETag, after a drop, of a file of unknown hash", "etag=none,drops=300000*1", with_hash=False, vague=SIZE),
-    Case("the program was ended; it goes on", "none", first="stalls=300000"),
-    Case("the same at another address that has the same file", "redirect", first="stalls=300000"),
-    Case("the disk is full before it begins", "none", room=0),
-    Case("a quota is used up in the middle", "none", room=-500_000, vague=SIZE),
+    Case(
+        "no ETag, after a drop, of a file of unknown hash", "etag=none,drops=300000*1", with_hash=False, most_lost=SIZE
+    ),
+    Case("the program was ended; it goes on", "none", earlier_faults="stalls=300000"),
+    Case("the same at another address that has the same file", "redirect", earlier_faults="stalls=300000"),
+    Case("the disk is full before it begins", "none", disk_room=0),
+    Case("a quota is used up in the middle", "none", disk_room=-500_000, most_lost=SIZE),
 )

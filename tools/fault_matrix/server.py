@@ -41,7 +41,7 @@ class FileServer:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[FileServer]:
+def run_file_server(folder: Path) -> Iterator[FileServer]:
     """Run the server for files of `folder` until the block ends."""
     command = [sys.executable, str(_PROGRAM), str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:

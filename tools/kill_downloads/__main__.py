@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base.paths import shipped_file
-from tools.fault_matrix.server import FileServer, serving
+from tools.fault_matrix.server import FileServer, run_file_server
 
 _LIMIT = 0.01
 _MODEL = shipped_file("resources", "demo", "demo.gguf.xz")
@@ -58,7 +58,7 @@ def main() -> int:
         (served / "model.gguf").write_bytes(data)
         sha256 = hashlib.sha256(data).hexdigest()
         del data
-        with serving(served) as server:
+        with run_file_server(served) as server:
             while count.kills < chosen.kills:
                 _one_file(
                     Path(folder), server, sha256, f"redirect,slow={chosen.rate * 10**6}", chance, chosen.kills, count
