@@ -70,10 +70,10 @@ def pytest_configure(config: pytest.Config) -> None:
         )  # under nohup, SIGHUP is ignored, also by all programs that tests start
     # An installed program has compiled translations, and no Babel (.ci/windows-setup runs tests against one).
     if not hasattr(config, "workerinput") and importlib.util.find_spec("babel"):
-        from tools.translations import TRANSLATED, mo_bytes, mo_path, read
+        from tools.translations import TRANSLATED, mo_bytes, mo_path, read_catalog
 
         for language in TRANSLATED:
-            write_atomically(mo_path(language), mo_bytes(read(language)))
+            write_atomically(mo_path(language), mo_bytes(read_catalog(language)))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.translations import mo_bytes, read
+from tools.translations import mo_bytes, read_catalog
 
 ROOT = Path(__file__).parents[1]
 
@@ -66,7 +66,7 @@ def test_the_demo_runs_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
     compiled = "resources/locale/zh_CN/LC_MESSAGES/mtp-launcher.mo"
-    assert (site / "launcher" / "_data" / compiled).read_bytes() == mo_bytes(read("zh_CN"))
+    assert (site / "launcher" / "_data" / compiled).read_bytes() == mo_bytes(read_catalog("zh_CN"))
     environment = os.environ | {"PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
     code = "import launcher, sys; print(launcher.__file__, flush=True); import launcher.entry as m; m.run()"
     result = subprocess.run(

@@ -8,11 +8,11 @@ from launcher.models.catalogue_schema import json_schema
 SCHEMA = Path(__file__).parents[1] / "presets" / "schema.json"
 
 
-def rendered() -> str:
+def render_schema() -> str:
     """Return the text of the schema's file."""
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":
-    SCHEMA.write_text(rendered(), "utf-8", newline="\n")
+    SCHEMA.write_text(render_schema(), "utf-8", newline="\n")
     print(SCHEMA)

@@ -12,7 +12,7 @@ SIZES = (48, 128, 256)
 """Width and height of the pictures in pixels: those of the icon theme specification that menus ask for most."""
 
 
-def drawn(size: int) -> QImage:
+def draw_icon(size: int) -> QImage:
     """Return the drawing, `size` pixels wide and high."""
     picture = QImage(size, size, QImage.Format.Format_ARGB32)
     picture.fill(Qt.GlobalColor.transparent)
@@ -24,7 +24,7 @@ def drawn(size: int) -> QImage:
 def write(folder: Path) -> None:
     """Write a PNG for each size."""
     for size in SIZES:
-        drawn(size).save(str(folder / f"mtp-launcher-{size}.png"))
+        draw_icon(size).save(str(folder / f"mtp-launcher-{size}.png"))
 
 
 if __name__ == "__main__":

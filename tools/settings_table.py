@@ -27,7 +27,7 @@ _APPLIES = {
 }
 
 
-def rendered() -> str:
+def render_document() -> str:
     """Return the text of the document."""
     parts = [_INTRO]
     for group, declared in groupby(SETTINGS, key=lambda each: each.group):
@@ -56,5 +56,5 @@ def _default_text(declared: Setting) -> str:
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(rendered(), "utf-8", newline="\n")
+    DOCUMENT.write_text(render_document(), "utf-8", newline="\n")
     print(DOCUMENT)

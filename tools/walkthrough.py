@@ -48,7 +48,7 @@ _STEPS = (
 """The steps, each with its title, the command (empty: the one that was proposed last), and whether memory is short."""
 
 
-def transcript(home: Path) -> Iterator[str]:
+def run_steps(home: Path) -> Iterator[str]:
     """Run the steps one after the other; yield the text of the document."""
     program = home / "bin" / "mtp-launcher"
     program.parent.mkdir(parents=True)
@@ -95,7 +95,7 @@ def _hide(text: str, home: Path) -> str:
 def main() -> None:
     """Run it and write the document."""
     with tempfile.TemporaryDirectory() as folder:
-        DOCS.write_text(_INTRO + "".join(transcript(Path(folder))), encoding="utf-8")
+        DOCS.write_text(_INTRO + "".join(run_steps(Path(folder))), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from launcher.base.errors import BadOption, TargetUnusable
 from launcher.base.paths import MODELS_VARIABLE, models_dir
 from launcher.engine.server.last_start import save_last_model
 from launcher.fetch.transfer import TransferSettings
-from tools.settings_table import rendered
+from tools.settings_table import render_document
 
 BY_HAND = """\
 # mine
@@ -314,6 +314,6 @@ def test_numbers_keywords_and_multi_line_texts_are_stored(file: Path) -> None:
 
 def test_the_document_is_generated_from_the_declarations() -> None:
     """`just generate` writes the document."""
-    assert [line.split("`")[1] for line in rendered().splitlines() if line.startswith("| `")] == [
+    assert [line.split("`")[1] for line in render_document().splitlines() if line.startswith("| `")] == [
         each.name for each in SETTINGS
     ]

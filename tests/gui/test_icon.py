@@ -26,5 +26,5 @@ def test_icon_files_match_the_drawing_and_the_window_icon() -> None:
     folder = shipped_file("resources", "desktop")
     assert sorted(folder.glob("*.png")) == sorted(folder / f"mtp-launcher-{size}.png" for size in icon.SIZES)
     for size in icon.SIZES:
-        assert differing(QImage(str(folder / f"mtp-launcher-{size}.png")), icon.drawn(size)) < 0.002
-    assert differing(icon.drawn(128), make_icon().pixmap(128, 128).toImage()) < 0.01
+        assert differing(QImage(str(folder / f"mtp-launcher-{size}.png")), icon.draw_icon(size)) < 0.002
+    assert differing(icon.draw_icon(128), make_icon().pixmap(128, 128).toImage()) < 0.01

@@ -21,7 +21,7 @@ from launcher.gui import translation as words
 from launcher.gui.plots.quantities import PLOTS
 from launcher.gui.window import Window
 from tests.gui.test_accessible import show
-from tools.translations import template
+from tools.translations import make_template
 
 _VARIABLES = ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")
 
@@ -99,7 +99,7 @@ def test_the_cost_of_a_change_is_translated(chinese: None) -> None:
 
 @pytest.mark.thorough
 def test_every_setting_has_translatable_texts() -> None:
-    known = {message.id for message in template()}
+    known = {message.id for message in make_template()}
     names = set(LANGUAGES.values())
     for each in SETTINGS:
         result = {each.title, each.sentence, each.group, *(shown for _, shown in each.choices)} - names - {""}
@@ -143,7 +143,7 @@ def test_every_text_of_the_pages_can_be_translated(asked: Asked, window: Window,
     assert len(asked.asked) > 200
     translatable = {
         text
-        for message in template()
+        for message in make_template()
         if message.id
         for text in ((message.id,) if isinstance(message.id, str) else message.id)
     }

@@ -14,7 +14,7 @@ from launcher.models.catalogue import SPECULATION, Catalogue, ModelEntry, ModelF
 from launcher.models.catalogue_load import build_dataclass, load_catalogue
 from launcher.models.catalogue_schema import ModelsFile, UserFile, find_contradictions
 from launcher.models.preset import Preset
-from tools.export_schema import SCHEMA, rendered
+from tools.export_schema import SCHEMA, render_schema
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted(path for path in (ROOT / "presets").glob("*.toml") if path.stem != "gpus")
@@ -76,12 +76,12 @@ def test_a_shipped_file_is_valid_and_built_as_by_the_schema(path: Path) -> None:
 
 
 def test_the_exported_schema_is_up_to_date() -> None:
-    assert SCHEMA.read_text("utf-8") == rendered(), "run `just generate`"
+    assert SCHEMA.read_text("utf-8") == render_schema(), "run `just generate`"
 
 
 def test_the_exported_schema_describes_all_its_tables() -> None:
-    schema = json.loads(rendered())
-    names = {part.split("/")[-1] for part in rendered().split('"') if part.startswith("#/$defs/")}
+    schema = json.loads(render_schema())
+    names = {part.split("/")[-1] for part in render_schema().split('"') if part.startswith("#/$defs/")}
     assert names == set(schema["$defs"])
     for name in names - {"Geometry"}:
         fields = schema["$defs"][name]["properties"]

@@ -14,5 +14,5 @@ ONE_OF = 12
 def make_model(path: Path, *options: str) -> None:
     """Write a model to `path`, with the options of `python -m tools.demo_model`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit, "dialogues", lambda corpus: text.dialogues(corpus)[::ONE_OF])
+        patch.setattr(fit, "list_dialogues", lambda corpus: text.list_dialogues(corpus)[::ONE_OF])
         generator.main(["--out", str(path), "--steps", "2", *options])

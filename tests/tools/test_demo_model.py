@@ -122,8 +122,8 @@ class TestNetwork:
     def test_every_target_is_a_distribution(
         self, corpus: text.Corpus, trunk: Trunk, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(fit, "dialogues", lambda corpus: text.dialogues(corpus)[::ONE_OF])
-        found = fit.examples(tokenizer, corpus, trunk)
+        monkeypatch.setattr(fit, "list_dialogues", lambda corpus: text.list_dialogues(corpus)[::ONE_OF])
+        found = fit.make_examples(tokenizer, corpus, trunk)
         assert np.allclose(found.targets.sum(1), 1, atol=1e-5)
         assert (found.targets >= 0).all()
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from tools.soak.__main__ import report
-from tools.soak.watch import Held, growths
+from tools.soak.__main__ import format_report
+from tools.soak.watch import ResourceUse, compute_growths
 
-_FLAT = Held(0.0, 0.0, 65.0, 15, 5, 3, 200.0, 14, 18, 7, 1.0)
+_FLAT = ResourceUse(0.0, 0.0, 65.0, 15, 5, 3, 200.0, 14, 18, 7, 1.0)
 
 
-def samples(name: str, grows_by: float, *, seconds: int = 1_800, restart_s: int = 900) -> list[Held]:
+def samples(name: str, grows_by: float, *, seconds: int = 1_800, restart_s: int = 900) -> list[ResourceUse]:
     """Return a run in which one quantity rises evenly; the engine is a new one at `restart_s`."""
     began = getattr(_FLAT, name)
     return [
@@ -21,7 +21,7 @@ def samples(name: str, grows_by: float, *, seconds: int = 1_800, restart_s: int 
 
 
 def grown(name: str, grows_by: float) -> set[str]:
-    return {growth.what for growth in growths(samples(name, grows_by)) if not growth.kept}
+    return {growth.what for growth in compute_growths(samples(name, grows_by)) if not growth.is_allowed}
 
 
 # From the middle of the second fifth to that of the last are three fifths of the run, or of the engine's last half.
@@ -43,13 +43,13 @@ def test_steady_growth_counts_as_growth(name: str, least: float) -> None:
 
 
 def test_the_engines_memory_is_reported_and_not_judged() -> None:
-    text, good = report(30.0, 1, samples("engine_rss", 100.0), Counter(), [])
+    text, good = format_report(30.0, 1, samples("engine_rss", 100.0), Counter(), [])
     assert good
     (row,) = (line for line in text.splitlines() if "engine: resident memory" in line)
     assert row.endswith("| - | no limit |")
 
 
 def test_growth_makes_the_proof_fail() -> None:
-    text, good = report(30.0, 1, samples("program_rss", 20.0), Counter(), [])
+    text, good = format_report(30.0, 1, samples("program_rss", 20.0), Counter(), [])
     assert not good
     assert "GREW" in text

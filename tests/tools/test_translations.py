@@ -16,13 +16,13 @@ from tools.translations import (
     ROOT,
     TEXTS,
     TRANSLATED,
-    asks,
+    find_text_calls,
+    list_untranslated,
+    make_template,
     mo_bytes,
     po_path,
-    read,
-    template,
-    untranslated,
-    update,
+    read_catalog,
+    update_catalog,
 )
 
 
@@ -33,13 +33,13 @@ def language(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def catalog(language: str) -> Catalog:
-    return read(language)
+    return read_catalog(language)
 
 
 @functools.cache
 def extracted() -> Catalog:
     """The texts of the source, which take seconds to be read."""
-    return template()
+    return make_template()
 
 
 @functools.cache
@@ -60,7 +60,7 @@ def is_text(node: ast.expr) -> bool:
 
 def test_translations_belong_to_existing_texts(catalog: Catalog) -> None:
     """A new text needs no translation; an old one that stays behind would be dead."""
-    update(catalog, extracted())
+    update_catalog(catalog, extracted())
     done = [message for message in catalog if message.id and message.string and all(message.string)]
     assert len(wanted()) > 1_000
     assert len(done) > 0.9 * len(wanted())
@@ -94,14 +94,14 @@ def test_a_changed_text_is_new_and_its_old_translation_is_removed(catalog: Catal
     some = min(text for text in wanted() if isinstance(text, str))
     catalog.delete(some)
     catalog.add(f"{some} as it was", "old")
-    update(catalog, extracted())
-    assert some in untranslated(catalog)
+    update_catalog(catalog, extracted())
+    assert some in list_untranslated(catalog)
     assert f"{some} as it was" not in catalog
 
 
 def test_every_marked_text_is_a_literal() -> None:
-    assert len(asks()) > 500
-    for file, line, name, texts in asks():
+    assert len(find_text_calls()) > 500
+    for file, line, name, texts in find_text_calls():
         assert len(texts) == TEXTS[name], f"{file}:{line}"
         fits = all(is_text(text) for text in texts)
         if name == "tr":  # of what was marked where it was declared, too

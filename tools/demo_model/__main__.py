@@ -13,7 +13,7 @@ from pathlib import Path
 
 from . import fit, write
 from .network import Trunk
-from .tensors import Shape, tensors
+from .tensors import Shape, make_tensors
 from .text import SPECIAL_TOKENS, read_corpus, vocabulary_texts
 from .tokenizer import Tokenizer
 
@@ -40,10 +40,10 @@ def build(path: Path, recipe: Recipe) -> str:
     tokenizer = Tokenizer.train(vocabulary_texts(corpus), SPECIAL_TOKENS)
     rows = write.vocabulary_rows(tokenizer)
     trunk = Trunk.make(tokenizer, corpus, rows, recipe.seed)
-    found = fit.examples(tokenizer, corpus, trunk)
-    output, loss = fit.output_matrix(found, rows, recipe.steps, recipe.sharpness)
-    projection, quality = fit.head_projection(trunk, found, recipe.draft_noise, recipe.seed)
-    write.write(path, tokenizer, dict(tensors(trunk, output, projection, recipe.shape)), recipe.shape)
+    found = fit.make_examples(tokenizer, corpus, trunk)
+    output, loss = fit.fit_output_matrix(found, rows, recipe.steps, recipe.sharpness)
+    projection, quality = fit.fit_head_projection(trunk, found, recipe.draft_noise, recipe.seed)
+    write.write(path, tokenizer, dict(make_tensors(trunk, output, projection, recipe.shape)), recipe.shape)
     return f"{len(tokenizer)} tokens, {len(found.features)} examples, loss {loss:.3f}, head R2 {quality:.2f}"
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from .network import BIAS, CODE, LAGS, WIDTH, WORD_TOPICS, Floats, Ids, Trunk
-from .text import PARAGRAPH_END, THINK_END, TURN_END, Corpus, Dialogue, dialogues
+from .text import PARAGRAPH_END, THINK_END, TURN_END, Corpus, Dialogue, list_dialogues
 from .tokenizer import Tokenizer
 
 TRIGRAM_SHARE, BIGRAM_SHARE = 0.08, 0.02
@@ -49,7 +49,7 @@ class Examples:
     seen: Ids
 
 
-def examples(tokenizer: Tokenizer, corpus: Corpus, trunk: Trunk) -> Examples:
+def make_examples(tokenizer: Tokenizer, corpus: Corpus, trunk: Trunk) -> Examples:
     """Return each taught position of each dialogue, with the distribution of the token that should follow it."""
     after_two: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
     after_one: dict[int, Counter[int]] = defaultdict(Counter)
@@ -57,7 +57,7 @@ def examples(tokenizer: Tokenizer, corpus: Corpus, trunk: Trunk) -> Examples:
     features: list[Floats] = []
     seen: set[int] = set()
     branches = _Branches(tokenizer, corpus)
-    for dialogue in dialogues(corpus):
+    for dialogue in list_dialogues(corpus):
         prompt, reply = tokenizer.encode(dialogue.prompt), tokenizer.encode(dialogue.reply)
         ids = np.array(prompt + reply)
         first, taught = len(prompt), min(dialogue.taught or len(reply), len(reply) - 1)
@@ -133,7 +133,7 @@ class _Branches:
         return target
 
 
-def output_matrix(found: Examples, rows: int, steps: int, sharpness: float) -> tuple[Floats, float]:
+def fit_output_matrix(found: Examples, rows: int, steps: int, sharpness: float) -> tuple[Floats, float]:
     """[rows, WIDTH] weights of the next-token logits by Adam on all examples at once, and the final cross entropy."""
     x, y = found.features, found.targets
     weights = np.zeros((len(found.outputs), WIDTH), np.float32)
@@ -159,7 +159,7 @@ def output_matrix(found: Examples, rows: int, steps: int, sharpness: float) -> t
     return full * sharpness, loss
 
 
-def head_projection(trunk: Trunk, found: Examples, noise: float, seed: int) -> tuple[Floats, float]:
+def fit_head_projection(trunk: Trunk, found: Examples, noise: float, seed: int) -> tuple[Floats, float]:
     """[WIDTH, 2 * WIDTH] weights of the draft head's input projection, and the R2 of its one approximation.
 
     The head gets the embedding of the newest token and the trunk's hidden state one token earlier, each normalised.

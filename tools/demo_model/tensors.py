@@ -87,7 +87,7 @@ def is_dead(tensor: Tensor) -> bool:
     return not any(tensor.strides)
 
 
-def tensors(trunk: Trunk, output: Floats, projection: Floats, shape: Shape) -> Iterator[tuple[str, Tensor]]:
+def make_tensors(trunk: Trunk, output: Floats, projection: Floats, shape: Shape) -> Iterator[tuple[str, Tensor]]:
     """Every tensor of the file in order. Half precision, except what the engine wants as float32 and the output."""
     yield "token_embd.weight", _half(trunk.embedding)
     yield "output.weight", quantize(output.astype(np.float32), GGMLQuantizationType.Q8_0)

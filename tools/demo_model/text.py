@@ -86,7 +86,7 @@ def read_corpus(path: Path = CORPUS_FILE) -> Corpus:
 
 def vocabulary_texts(corpus: Corpus) -> list[str]:
     """Texts that the tokenizer is trained on: all dialogues, and the keywords as they may be spelled in a question."""
-    texts = [text for dialogue in dialogues(corpus) for text in (dialogue.prompt, dialogue.reply)]
+    texts = [text for dialogue in list_dialogues(corpus) for text in (dialogue.prompt, dialogue.reply)]
     for topic in corpus.topics:
         for word in topic.keywords:
             capital = word[0].upper() + word[1:]
@@ -111,7 +111,7 @@ def reply_of(corpus: Corpus, thought_topic: int | None, answer: str) -> str:
     return f"\n{thought}\n{THINK_END}\n\n{answer}{TURN_END}"
 
 
-def dialogues(corpus: Corpus) -> list[Dialogue]:
+def list_dialogues(corpus: Corpus) -> list[Dialogue]:
     """Every exchange the network is fitted to.
 
     Each topic is taught once in full with a thought, and once without it and followed by the next topic. The other

@@ -24,8 +24,8 @@ class Case:
     engines: tuple[str, ...] = ("cpu", BUILT_IN, "vulkan")
     environment: dict[str, str] = field(default_factory=dict)
     limit_mib: int = 0
-    talk: Callable[[str], None] | None = None
-    end: int = signal.SIGTERM
+    send_requests: Callable[[str], None] | None = None
+    end_signal: int = signal.SIGTERM
 
 
 MEMORY = (
@@ -38,7 +38,7 @@ MEMORY = (
 )
 
 
-def cases(rng: random.Random, models: Path, busy_port: int) -> list[Case]:
+def draw_cases(rng: random.Random, models: Path, busy_port: int) -> list[Case]:
     """Return every fault once, with values drawn at random."""
 
     def model(name: str) -> list[str]:
@@ -137,23 +137,35 @@ def cases(rng: random.Random, models: Path, busy_port: int) -> list[Case]:
         Case("row split", ("split_mode_row",), [*model("demo.gguf"), "-sm", "row", "-ngl", "99"], ("vulkan",)),
         Case("tensor split", ("split_mode_tensor",), [*model("demo.gguf"), "-sm", "tensor", "-ngl", "99"], ("vulkan",)),
         Case(
-            "no GPU", ("no_gpu", "backend_not_loaded"), [*model("demo.gguf"), "-ngl", "99"], ("cpu",), talk=ask_shortly
+            "no GPU",
+            ("no_gpu", "backend_not_loaded"),
+            [*model("demo.gguf"), "-ngl", "99"],
+            ("cpu",),
+            send_requests=ask_shortly,
         ),
         Case(
             "prompt too long",
             ("context_exceeded",),
             [*model("demo.gguf"), *maybe_mtp, "-c", "1024", "-np", "1"],
-            talk=_ask_at_length,
+            send_requests=_ask_at_length,
         ),
         Case(
             "pool full",
             ("kv_pool_full", "draft_pool_full", "context_exceeded"),
             [*model("demo.gguf"), "-c", "512", "-np", "4", "-kvu"],
             ("cpu",),
-            talk=_ask_together,
+            send_requests=_ask_together,
         ),
-        Case("killed", ("killed",), [*model("demo.gguf"), *maybe_mtp], talk=ask_shortly, end=signal.SIGKILL),
-        Case("lock", ("mlock_failed",), [*model("demo.gguf"), "--load-mode", "mlock"], debian, talk=ask_shortly),
+        Case(
+            "killed",
+            ("killed",),
+            [*model("demo.gguf"), *maybe_mtp],
+            send_requests=ask_shortly,
+            end_signal=signal.SIGKILL,
+        ),
+        Case(
+            "lock", ("mlock_failed",), [*model("demo.gguf"), "--load-mode", "mlock"], debian, send_requests=ask_shortly
+        ),
         Case(
             "draft of another vocabulary",
             ("draft_mismatch", "speculation_failed"),
@@ -164,7 +176,7 @@ def cases(rng: random.Random, models: Path, busy_port: int) -> list[Case]:
     ]
 
 
-def combined(rng: random.Random, models: Path, busy_port: int) -> list[Case]:
+def draw_combined_cases(rng: random.Random, models: Path, busy_port: int) -> list[Case]:
     """Return cases with two faults each, and the one that the engine meets first."""
     port = ["--port", str(busy_port)]
     mtp = ["--spec-type", "draft-mtp", "--spec-draft-n-max", "2"]
@@ -206,8 +218,8 @@ def combined(rng: random.Random, models: Path, busy_port: int) -> list[Case]:
             "long prompt and killed",
             ("killed",),
             ["-m", str(models / "demo.gguf"), "-c", "1024", "-np", "1"],
-            talk=_ask_at_length,
-            end=signal.SIGKILL,
+            send_requests=_ask_at_length,
+            end_signal=signal.SIGKILL,
         )
     )
     return made

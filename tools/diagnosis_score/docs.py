@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from launcher.engine.diagnosis.signatures import fault_signatures
-from tools.diagnosis_score.score import LOGS, judge
+from tools.diagnosis_score.score import LOGS, judge_logs
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "diagnosis.md"
 HELD_OUT = ("held-out", "held-out-2", "held-out-3")
@@ -15,14 +15,14 @@ _PLACE = re.compile(r"\{(\w+)\}")
 _PART = re.compile(r"\[([^\[\]]*)\]")
 
 
-def sections() -> dict[str, str]:
+def make_sections() -> dict[str, str]:
     """Return the text of each generated part of the document."""
     return {"faults": fault_table(), "score": score_table()}
 
 
-def written(document: str) -> str:
+def update_document(document: str) -> str:
     """Return the document with its generated parts up to date."""
-    for name, text in sections().items():
+    for name, text in make_sections().items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         place = pattern.search(document)
         if place is None:
@@ -52,8 +52,8 @@ def score_table() -> str:
     """Return a row for every set of held-out logs."""
     rows = []
     for name in HELD_OUT:
-        judged = list(judge(LOGS / name))
-        right = sum(each.right for each in judged)
+        judged = list(judge_logs(LOGS / name))
+        right = sum(each.is_right for each in judged)
         sound = sum(not each.codes for each in judged)
         kinds = len({each.codes for each in judged if each.codes})
         rows.append((name, str(len(judged)), str(kinds), str(sound), f"{right} ({100 * right / len(judged):.0f} %)"))
@@ -65,7 +65,7 @@ def _proofs() -> dict[str, set[str]]:
     for example in tomllib.loads((LOGS / "signatures.toml").read_text("utf-8"))["example"]:
         proof[example["code"]].add(example["origin"])
     for name in HELD_OUT:
-        for judged in judge(LOGS / name):
+        for judged in judge_logs(LOGS / name):
             for code in judged.codes:
                 if judged.diagnosis == code:
                     proof[code].add("recorded")

@@ -24,7 +24,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.diagnosis_score.cases import BUILT_IN, Case, ask_shortly, cases, combined
+from tools.diagnosis_score.cases import BUILT_IN, Case, ask_shortly, draw_cases, draw_combined_cases
 from tools.diagnosis_score.files import make_all
 
 _TIME_S = 40
@@ -76,10 +76,10 @@ def _run(program: list[str], case: Case, port: int, folder: Path, extra: list[st
             time.sleep(0.05)
             with contextlib.suppress(OSError):
                 ready = urllib.request.urlopen(f"{url}/health", timeout=1).status == 200
-        if ready and case.talk:
-            case.talk(url)
+        if ready and case.send_requests:
+            case.send_requests(url)
         if process.poll() is None:
-            os.killpg(process.pid, case.end)
+            os.killpg(process.pid, case.end_signal)
             try:
                 process.wait(8)
             except subprocess.TimeoutExpired:
@@ -89,14 +89,14 @@ def _run(program: list[str], case: Case, port: int, folder: Path, extra: list[st
         return log.read().decode(errors="replace"), process.returncode
 
 
-def _clean(text: str, models: Path, folder: Path, engine: list[str]) -> str:
+def _hide_paths(text: str, models: Path, folder: Path, engine: list[str]) -> str:
     for path in (models, folder):
         text = text.replace(str(path), "/models" if path == models else "/home/user")
     text = re.sub(r"/[\w./+-]*/(lib[\w.-]+\.so[\w.]*)", r"/usr/lib/\1", text)
     return text.replace(engine[0], "llama-server")
 
 
-def _dress(rng: random.Random, text: str) -> str:
+def _format_as_source(rng: random.Random, text: str) -> str:
     """Return a log in the format of its source: our log file, the journal, docker compose, Windows."""
     style = rng.choice(("plain", "plain", "book", "journal", "compose", "windows", "colours"))
     lines = text.splitlines()
@@ -116,10 +116,10 @@ def _dress(rng: random.Random, text: str) -> str:
     return ("\r\n" if style == "windows" else "\n").join([*lines, ""])
 
 
-def _draw(rng: random.Random, models: Path, busy: int, *, two: bool) -> Iterator[Case]:
+def _draw_forever(rng: random.Random, models: Path, busy: int, *, two: bool) -> Iterator[Case]:
     """Yield all faults again and again, each time with other values and in another order."""
     while True:
-        found = [case for case in (combined if two else cases)(rng, models, busy) if case.engines]
+        found = [case for case in (draw_combined_cases if two else draw_cases)(rng, models, busy) if case.engines]
         rng.shuffle(found)
         yield from found
 
@@ -149,21 +149,21 @@ def main() -> None:
         other.listen()
         drawn = (
             case
-            for case in _draw(rng, options.models, other.getsockname()[1], two=options.combined)
+            for case in _draw_forever(rng, options.models, other.getsockname()[1], two=options.combined)
             if any(map(programs.get, case.engines))
         )
         for number, case in enumerate(itertools.islice(drawn, options.count), 1):
             kind = rng.choice([kind for kind in case.engines if programs[kind]])
             program = rng.choice(programs[kind])
             port = rng.randrange(20_000, 30_000)
-            sound = Case("sound", (), ["-m", str(options.models / "demo.gguf")], talk=ask_shortly)
+            sound = Case("sound", (), ["-m", str(options.models / "demo.gguf")], send_requests=ask_shortly)
             before = ""
             if rng.random() < 0.3:  # the log book goes on from one run to the next
                 before, _ = _run(program, sound, port, folder, [])
             text, code = _run(program, case, port, folder, _harmless(rng, kind))
             name = f"{number:02}-{case.name.replace(' ', '-').removesuffix('.gguf')}-{kind}.log"
             (options.out / name).write_bytes(
-                _dress(rng, _clean(before + text, options.models, folder, program)).encode()
+                _format_as_source(rng, _hide_paths(before + text, options.models, folder, program)).encode()
             )
             labels.append(
                 f'[["{name}"]]\n'.replace('[["', '["').replace('"]]', '"]')

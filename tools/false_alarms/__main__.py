@@ -41,7 +41,7 @@ class Use:
         self.too_short = 0
         self.disturbed = 0
 
-    async def go_on(self, until_s: float, options: ServeOptions) -> None:
+    async def use_until(self, until_s: float, options: ServeOptions) -> None:
         """Use the server until `until_s` of the monotonic clock."""
         while time.monotonic() < until_s:
             kinds = ("chat", "burst", "stranger", "idle", "restart")
@@ -51,7 +51,7 @@ class Use:
                 case "burst":
                     await self.burst()
                 case "stranger":
-                    await self.stranger()
+                    await self.send_foreign_requests()
                 case "idle":
                     await self.idle()
                 case _:
@@ -74,7 +74,7 @@ class Use:
         """Send several requests at once, sometimes more than there are slots."""
         await asyncio.gather(*(self.chat(self.random.randint(1, 3)) for _ in range(self.random.randint(2, 3))))
 
-    async def stranger(self) -> None:
+    async def send_foreign_requests(self) -> None:
         """Send requests by another program's client."""
         endpoint = self.session.supervisor.endpoint
         async with EngineClient(endpoint.url, endpoint.api_key) as client:
@@ -120,7 +120,7 @@ async def measure(minutes: float, seed: int, model: str) -> str:
     async with serve(options, on_health=note) as session:
         use = Use(session, seed)
         with contextlib.suppress(asyncio.CancelledError):  # Ctrl-C: what was measured so far counts
-            await use.go_on(began_s + 60 * minutes, options)
+            await use.use_until(began_s + 60 * minutes, options)
     raised = [event.finding for event in events if not event.cleared]
     alarms = [found for found in raised if found.level is FindingLevel.WARNING]
     codes = ", ".join(sorted({found.code.value for found in raised})) or "none"

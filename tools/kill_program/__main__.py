@@ -67,7 +67,7 @@ class Run:
             work = self._reach(phase, program, draft)
             victims = [psutil.Process(program.pid)]
             if self.chance.random() < 1 / 8:
-                keepers = [child for child in victims[0].children() if "keeper.py" in " ".join(_words(child))]
+                keepers = [child for child in victims[0].children() if "keeper.py" in " ".join(_join_words(child))]
                 self.count.with_keeper += bool(keepers)
                 victims += keepers
             for victim in victims:
@@ -90,10 +90,10 @@ class Run:
             time.sleep(self.chance.uniform(0.0, 0.7))
             return None
         if phase == "loading":
-            self._until_entry(program, ("loading", "warming up"))
+            self._wait_for_entry(program, ("loading", "warming up"))
             time.sleep(self.chance.uniform(0.0, 0.1))
             return None
-        ready = self._until_ready(program, draft)
+        ready = self._wait_until_ready(program, draft)
         if phase == "streaming":
             time.sleep(self.chance.uniform(0.0, 0.5) if self._stream(ready) else 0.0)
         elif phase == "restarting":
@@ -107,7 +107,7 @@ class Run:
             time.sleep(self.chance.uniform(0.0, 0.3))
         return None
 
-    def _until_entry(self, program: "subprocess.Popen[bytes]", states: tuple[str, ...]) -> None:
+    def _wait_for_entry(self, program: "subprocess.Popen[bytes]", states: tuple[str, ...]) -> None:
         deadline_s = time.monotonic() + _READY_S
         while time.monotonic() < deadline_s and program.poll() is None:
             for path in self.home.glob("state/run/*/server-*.json"):
@@ -116,7 +116,7 @@ class Run:
                         return
             time.sleep(0.002)
 
-    def _until_ready(self, program: "subprocess.Popen[bytes]", draft: int) -> dict[str, Any]:
+    def _wait_until_ready(self, program: "subprocess.Popen[bytes]", draft: int) -> dict[str, Any]:
         assert program.stdout is not None
         line = program.stdout.readline()
         ready: dict[str, Any] = json.loads(line) if line else {}
@@ -150,9 +150,9 @@ class Run:
     def _look_for_orphans(self, phase: str, killed_s: float, work: "subprocess.Popen[bytes] | None") -> None:
         """Wait until only the process that requested a restart is left, and record a problem if that takes too long."""
         own = work.pid if work else None
-        while left := [each for each in self._left() if each.pid != own]:
+        while left := [each for each in self._list_left_processes() if each.pid != own]:
             if time.monotonic() - killed_s > _ORPHAN_S:
-                self._complain("orphans", f"{phase}: {[(each.pid, ' '.join(_words(each))) for each in left]}")
+                self._complain("orphans", f"{phase}: {[(each.pid, ' '.join(_join_words(each))) for each in left]}")
                 for each in left:
                     with suppress(psutil.Error):
                         each.kill()
@@ -160,7 +160,7 @@ class Run:
             time.sleep(0.01)
         self.count.slowest_s = max(self.count.slowest_s, time.monotonic() - killed_s)
 
-    def _left(self) -> list[psutil.Process]:
+    def _list_left_processes(self) -> list[psutil.Process]:
         """Return all processes that have this home in their environment, also orphaned ones."""
         found = []
         for process in psutil.process_iter():
@@ -192,7 +192,7 @@ class Run:
         """Start, send a request and stop once more, which must work as usual."""
         command = [*_COMMAND, "serve", "--model", "demo", "--json"]
         with subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
-            self._until_ready(program, 2)
+            self._wait_until_ready(program, 2)
             for verb in (["chat", "Hello", "--max-tokens", "8"], ["stop"]):
                 result = subprocess.run([*_COMMAND, *verb], env=self.environment, capture_output=True, check=False)
                 if result.returncode:
@@ -211,7 +211,7 @@ class Run:
         print(f"  {kind}: {what}", flush=True)
 
 
-def _words(process: psutil.Process) -> list[str]:
+def _join_words(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
     except psutil.Error:

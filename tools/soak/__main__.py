@@ -24,8 +24,8 @@ import psutil
 from launcher.app.running_servers import restart_server
 from launcher.base.errors import LauncherError
 from launcher.base.paths import HOME_VARIABLE
-from tools.soak.strangers import Strangers
-from tools.soak.watch import LOG_MIB, Held, growths, look
+from tools.soak.other_clients import OtherClients
+from tools.soak.watch import LOG_MIB, ResourceUse, compute_growths, read_resources
 
 _CLIENTS = 3
 _PERIOD_S = 1.0
@@ -33,7 +33,7 @@ _RESTARTS = 9
 _WORDS = {"rss": "resident memory, MiB", "files": "open files", "threads": "threads", "sockets": "open connections"}
 
 
-def soak(minutes: float, seed: int) -> tuple[list[Held], Counter[str], list[str]]:
+def run_soak(minutes: float, seed: int) -> tuple[list[ResourceUse], Counter[str], list[str]]:
     """Run the load; return the samples, the counts, and the errors."""
     with tempfile.TemporaryDirectory(prefix="mtp-soak-") as folder:
         os.environ[HOME_VARIABLE] = folder
@@ -42,13 +42,13 @@ def soak(minutes: float, seed: int) -> tuple[list[Held], Counter[str], list[str]
             assert program.stdin is not None
             assert program.stdout is not None
             ready = json.loads(program.stdout.readline())
-            strangers = Strangers(ready["url"], ready["api_key"], threads=_CLIENTS, seed=seed)
+            other_clients = OtherClients(ready["url"], ready["api_key"], threads=_CLIENTS, seed=seed)
             try:
                 samples, wrong = _watch(minutes, random.Random(seed), psutil.Process(ready["pid"]), Path(folder))
             finally:
-                strangers.stop()
+                other_clients.stop()
                 program.stdin.close()
-            counts = strangers.counts + Counter(json.loads(program.stdout.readline() or "{}"))
+            counts = other_clients.counts + Counter(json.loads(program.stdout.readline() or "{}"))
         if program.returncode:
             wrong.append(f"the program ended with exit code {program.returncode}")
         if left := [path.name for path in Path(folder, "state").rglob("server-*.json")]:
@@ -56,7 +56,9 @@ def soak(minutes: float, seed: int) -> tuple[list[Held], Counter[str], list[str]
     return samples, counts, wrong
 
 
-def _watch(minutes: float, chance: random.Random, program: psutil.Process, home: Path) -> tuple[list[Held], list[str]]:
+def _watch(
+    minutes: float, chance: random.Random, program: psutil.Process, home: Path
+) -> tuple[list[ResourceUse], list[str]]:
     began_s = time.monotonic()
     seconds, samples, wrong, restarts = 60 * minutes, [], [], 0
     while (now_s := time.monotonic() - began_s) < seconds:
@@ -67,21 +69,23 @@ def _watch(minutes: float, chance: random.Random, program: psutil.Process, home:
                 asyncio.run(restart_server(None, changes, drain_s=chance.choice((0.0, 1.0))))
             except LauncherError as error:
                 wrong.append(f"{now_s:.0f} s: restart with {changes}: {error}")
-        if (held := look(program, home / "state" / "logs", began_s)) is not None:
-            samples.append(held)
+        if (use := read_resources(program, home / "state" / "logs", began_s)) is not None:
+            samples.append(use)
         time.sleep(_PERIOD_S)
     return samples, wrong
 
 
-def report(minutes: float, seed: int, samples: list[Held], counts: Counter[str], wrong: list[str]) -> tuple[str, bool]:
+def format_report(
+    minutes: float, seed: int, samples: list[ResourceUse], counts: Counter[str], wrong: list[str]
+) -> tuple[str, bool]:
     """Return the results as Markdown, and whether nothing grew and no error occurred."""
     lines = ["| what | second fifth | last fifth | most | may grow by | verdict |", "|---|---|---|---|---|---|"]
-    found = growths(samples)
+    found = compute_growths(samples)
     for growth in found:
         whose, _, what = growth.what.partition("_")
         figures = " | ".join(f"{value:.1f}" for value in (growth.early, growth.late, growth.most))
         limit = "-" if growth.allowed is None else f"{growth.allowed:.1f}"
-        verdict = "no limit" if growth.allowed is None else "kept" if growth.kept else "GREW"
+        verdict = "no limit" if growth.allowed is None else "kept" if growth.is_allowed else "GREW"
         lines.append(f"| {whose}: {_WORDS[what]} | {figures} | {limit} | {verdict} |")
     log = max(each.log for each in samples)
     lines.append(f"| log files, MiB | | | {log:.1f} | at most {LOG_MIB:.1f} | {'kept' if log < LOG_MIB else 'GREW'} |")
@@ -90,7 +94,7 @@ def report(minutes: float, seed: int, samples: list[Held], counts: Counter[str],
     lines += ["", f"{minutes:g} minutes, seed {seed}, {_RESTARTS} restarts, {counts.total():,} requests: {sums}."]
     lines += [f"Load average at the end: {load}."]
     lines += [f"WRONG: {each}" for each in wrong]
-    good = all(growth.kept for growth in found) and log < LOG_MIB and not wrong
+    good = all(growth.is_allowed for growth in found) and log < LOG_MIB and not wrong
     lines.append("Nothing that has a limit grew." if good else "Something grew or went wrong.")
     return "\n".join(lines), good
 
@@ -102,10 +106,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbits(16), metavar="N", help="repeats a run's choices")
     parser.add_argument("--samples", type=Path, metavar="FILE", help="write what was held, a line of JSON a second")
     chosen = parser.parse_args()
-    samples, counts, wrong = soak(chosen.minutes, chosen.seed)
+    samples, counts, wrong = run_soak(chosen.minutes, chosen.seed)
     if chosen.samples:
         chosen.samples.write_text("".join(json.dumps(asdict(each)) + "\n" for each in samples))
-    text, good = report(chosen.minutes, chosen.seed, samples, counts, wrong)
+    text, good = format_report(chosen.minutes, chosen.seed, samples, counts, wrong)
     print(text)
     return 0 if good else 1
 

@@ -13,7 +13,7 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ResourceUse:
     """Resources of the program (with its keeper) and the engine; sizes in MiB, `age_s` since the engine's start.
 
     `rss` is resident memory, `sockets` are those of any state that the process has open; `log` is the size of all log
@@ -47,18 +47,20 @@ class Growth:
     allowed: float | None
 
     @property
-    def kept(self) -> bool:
+    def is_allowed(self) -> bool:
         return self.allowed is None or self.late - self.early <= self.allowed
 
 
-def look(program: psutil.Process, logs: Path, began_s: float) -> Held | None:
+def read_resources(program: psutil.Process, logs: Path, began_s: float) -> ResourceUse | None:
     """Return the resources in use now, None while there is no engine (during a restart)."""
     with suppress(psutil.Error):
         engine = next((each for each in program.children(recursive=True) if _is_engine(each)), None)
         if engine is not None:
             log = sum(path.stat().st_size for path in logs.glob("engine-*")) / _MIB
             now_s = time.monotonic() - began_s
-            return Held(now_s, time.time() - engine.create_time(), *_of(program), *_of(engine), log)
+            return ResourceUse(
+                now_s, time.time() - engine.create_time(), *_read_process(program), *_read_process(engine), log
+            )
     return None
 
 
@@ -67,7 +69,7 @@ def _is_engine(process: psutil.Process) -> bool:
     return any(word.endswith("builtin.py") for word in words) and not any(word.endswith("keeper.py") for word in words)
 
 
-def _of(process: psutil.Process) -> tuple[float, int, int, int]:
+def _read_process(process: psutil.Process) -> tuple[float, int, int, int]:
     with process.oneshot():
         rss = process.memory_info().rss / _MIB
         return rss, process.num_fds(), process.num_threads(), len(process.net_connections("inet"))
@@ -94,7 +96,7 @@ LOG_MIB = 9.0
 """Four files of 2 MiB and one batch."""
 
 
-def growths(samples: Sequence[Held]) -> list[Growth]:
+def compute_growths(samples: Sequence[ResourceUse]) -> list[Growth]:
     """Compare the second fifth of the time with the last.
 
     The program is one process all the while. The engine is a new one after each restart, so of it only the last run
@@ -116,6 +118,6 @@ def growths(samples: Sequence[Held]) -> list[Growth]:
     return found
 
 
-def _last_run(samples: Sequence[Held]) -> Sequence[Held]:
+def _last_run(samples: Sequence[ResourceUse]) -> Sequence[ResourceUse]:
     starts = [i for i in range(1, len(samples)) if samples[i].age_s < samples[i - 1].age_s]
     return samples[starts[-1] if starts else 0 :]

@@ -29,7 +29,7 @@ _WIDTH = 118
 
 
 @functools.cache
-def asks() -> Sequence[tuple[str, int, str, list[ast.expr]]]:
+def find_text_calls() -> Sequence[tuple[str, int, str, list[ast.expr]]]:
     """Return each call in the source that has a text to translate: file, line, function, and texts.
 
     Read from the syntax tree, because calls may also stand inside f-strings, where tokens do not show them. That takes
@@ -47,12 +47,12 @@ def asks() -> Sequence[tuple[str, int, str, list[ast.expr]]]:
     return found
 
 
-def template() -> Catalog:
+def make_template() -> Catalog:
     """Return every text for users in the source and its data, with the files that contain it."""
     catalog = Catalog(project="mtp-launcher", version=__version__)
     for text, source in _of_data():
         catalog.add(text, locations=[(source.relative_to(ROOT).as_posix(), 0)])
-    for file, _line, _name, arguments in asks():
+    for file, _line, _name, arguments in find_text_calls():
         texts = [each.value for each in arguments if isinstance(each, ast.Constant) and isinstance(each.value, str)]
         if texts and len(texts) == len(arguments):
             catalog.add(tuple(texts) if len(texts) > 1 else texts[0], locations=[(file, 0)])
@@ -87,7 +87,7 @@ def mo_path(language: str) -> Path:
     return po_path(language).with_suffix(".mo")
 
 
-def read(language: str) -> Catalog:
+def read_catalog(language: str) -> Catalog:
     """Return a language's translations; an empty catalogue where it has no file yet. Raises PoFileError."""
     path = po_path(language)
     if not path.exists():
@@ -105,7 +105,7 @@ def read(language: str) -> Catalog:
         return read_po(file, locale=language, domain=DOMAIN, abort_invalid=True)
 
 
-def update(catalog: Catalog, source: Catalog) -> None:
+def update_catalog(catalog: Catalog, source: Catalog) -> None:
     """Update the catalogue from the source. A changed text counts as a new one; nothing is guessed."""
     catalog.update(source, no_fuzzy_matching=True, update_header_comment=False, update_creation_date=False)
     catalog.obsolete.clear()
@@ -128,7 +128,7 @@ def mo_bytes(catalog: Catalog) -> bytes:
     return buffer.getvalue()
 
 
-def untranslated(catalog: Catalog) -> list[str]:
+def list_untranslated(catalog: Catalog) -> list[str]:
     """Return the texts that a catalogue lacks in whole or in part."""
     return [_name(message) for message in catalog if message.id and not all(_strings(message.string))]
 

@@ -2,19 +2,29 @@
 
 import sys
 
-from tools.translations import TRANSLATED, mo_bytes, mo_path, po_bytes, po_path, read, template, untranslated, update
+from tools.translations import (
+    TRANSLATED,
+    list_untranslated,
+    make_template,
+    mo_bytes,
+    mo_path,
+    po_bytes,
+    po_path,
+    read_catalog,
+    update_catalog,
+)
 
 
 def main() -> int:
     """Update all languages. Return 0: a text without a translation is shown in English."""
-    source = template()
+    source = make_template()
     for language in TRANSLATED:
-        catalog = read(language)
-        update(catalog, source)
+        catalog = read_catalog(language)
+        update_catalog(catalog, source)
         po_path(language).parent.mkdir(parents=True, exist_ok=True)
         po_path(language).write_bytes(po_bytes(catalog))
-        mo_path(language).write_bytes(mo_bytes(read(language)))
-        missing = untranslated(catalog)
+        mo_path(language).write_bytes(mo_bytes(read_catalog(language)))
+        missing = list_untranslated(catalog)
         print(f"{language}: {len(catalog)} texts, {len(missing)} without a translation")
         for text in missing:
             print(f"    {text}")

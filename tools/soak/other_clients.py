@@ -22,7 +22,7 @@ _BAD = (
 )
 
 
-class Strangers:
+class OtherClients:
     """Threads that send requests without a pause until they are stopped."""
 
     def __init__(self, url: str, api_key: str, *, threads: int, seed: int) -> None:
