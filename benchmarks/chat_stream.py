@@ -17,7 +17,7 @@ def run(*, quick: bool) -> list[Row]:
     bare.start(5)
     rate = chat["tokens"] / (chat["seconds"] + 3)
     what = f"a reply of {tokens:,} tokens ({chat['characters']:,.0f} characters) at {rate:.0f} tokens/s in the chat"
-    turn = "longest turn of that loop in processor time, which other work on the machine does not lengthen"
+    turn = "longest processor time of one turn of that loop, which other work on the machine does not lengthen"
     return [
         bare.row(f"longest stall of the loop while {what} streams", [chat["max_ms"]], "ms", 1, _STALL_LIMIT),
         bare.row(turn, [chat["busy_max_ms"]], "ms", 1, _STALL_LIMIT),
@@ -25,7 +25,7 @@ def run(*, quick: bool) -> list[Row]:
         Row("99th percentile of its stalls", summary([chat["p99_ms"]], "ms", 1)),
         Row("longest stall of an empty loop beside it", summary([empty["max_ms"]], "ms", 1)),
         Row(
-            "growth of memory meanwhile, the conversation being kept",
+            "growth of memory meanwhile, including the saved conversation",
             summary([chat["grown_mb"]], "MB", 1),
             limit=f"< {_GROWTH_MB:.0f} MB",
             kept=chat["grown_mb"] < _GROWTH_MB,

@@ -1,10 +1,10 @@
 """The chat while a reply of TOKENS tokens streams at 500 a second: `TOKENS`. Prints one JSON object.
 
 The tokens come over HTTP from a small server in a process of its own, through the program's own client, session and
-bridge, into the chat in a window of its own; meanwhile they are written into the file of conversations. Noted are how
-late a timer of 5 ms is called, the longest processor time of the window's thread between two rests of its loop, which
-does not depend on what else the machine does, and by how much the process's memory grows from the third second to the
-end.
+bridge, into the chat in a window of its own; meanwhile they are written into the file of conversations. Measured are
+how late a timer of 5 ms is called, the longest processor time of the window's thread between two waits of its loop,
+which other work on the machine does not lengthen, and by how much the process's memory grows from the third second to
+the end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SETTLED_MS = 3_000
 
 
 class Busy:
-    """Notes the processor time that the window's thread takes each time its loop wakes, until it does so again."""
+    """Records the processor time of the window's thread from each time its loop wakes to the next."""
 
     def __init__(self) -> None:
         self.took_ms: list[float] = []
@@ -68,7 +68,7 @@ def _fake(tokens: int) -> ServeOptions:
 
 
 def main() -> None:
-    """Stream one reply and print what it took."""
+    """Stream one reply and print the measurements."""
     tokens = int(sys.argv[1])
     end_with_parent()
     application = QApplication([])

@@ -1,4 +1,4 @@
-"""Measures the time from the end of the engine to its reason on the screen: in the window, and in the terminal."""
+"""Measures the time from the end of the engine until the reason is on the screen: in the window, and in the terminal."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ def run(*, quick: bool) -> Iterator[Row]:
     times = 2 if quick else 15
     for kind, name in (
         ("to the reason painted in the window, demo model", "demo"),
-        ("to the same with 5,000 lines of log in memory (fake engine)", "full-log"),
+        ("to the same with 5,000 log lines in memory (fake engine)", "full-log"),
         ("to the reason printed by `mtp-launcher serve`, demo model", ""),
     ):
         bare = Interpreter()

@@ -1,7 +1,7 @@
-"""A window whose engine has faults: `crash demo|full-log TIMES` or `flood SECONDS`; prints one JSON object.
+"""Opens a window whose engine has faults: `crash demo|full-log TIMES` or `flood SECONDS`; prints one JSON object.
 
-`crash` kills the engine again and again, and notes the seconds until the reason is painted. `flood` shows the log of an
-engine that prints 50,000 lines a second, and notes the processor's time and how late a timer of 5 ms is called.
+`crash` kills the engine again and again, and measures the seconds until the reason is painted. `flood` shows the log of
+an engine that prints 50,000 lines a second, and measures the processor time and how late a timer of 5 ms is called.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _GIVE_UP_MS = 240_000
 
 
 class Crashes(QObject):
-    """Kills the engine whenever it serves, and notes when the reason is painted."""
+    """Kills the engine whenever it serves, and records when the reason is painted."""
 
     def __init__(self, window: Window, times: int) -> None:
         super().__init__(window)

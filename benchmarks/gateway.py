@@ -60,7 +60,7 @@ def run(*, quick: bool) -> Iterator[Row]:
 
 @dataclass(slots=True)
 class _Served:
-    """A server from its ready line, with the processes of the launcher without the engine."""
+    """A running server, as its ready line describes it, with the processes of the launcher except the engine."""
 
     url: str
     api_key: str
@@ -68,7 +68,9 @@ class _Served:
     processes: list[psutil.Process]
 
     def processor_s(self) -> float:
-        """Return the processor time that the launcher has taken so far, in nanoseconds' steps and not in ticks."""
+        """Return the processor time that the launcher has taken so far, to the nanosecond: psutil rounds to ticks of 10
+        ms.
+        """
         return sum(time.clock_gettime(~process.pid << 3 | _PROCESSOR_TIME) for process in self.processes)
 
     def memory_mb(self) -> float:
@@ -116,7 +118,7 @@ def _stream_rows(server: _Served, *, quick: bool) -> Iterator[Row]:
         for way, address in ways.items():  # in turn, so that what disturbs one disturbs the other
             firsts[way].append(_stream(address, server.api_key, 1, 0).first_ms)
     yield _added_row("first token of a request, median", firsts, _FIRST_LIMIT_MS)
-    # Each way's own time; the streams of both run at the same time and are the engine's only ones.
+    # The delays of each way; the streams of both run at the same time, and no others use the engine.
     idle_s = _idle_share(server, 0.5 if quick else 4.0)
     for streams, limit in ((1, _ONE_LIMIT), (_STREAMS, _MANY_LIMIT)):
         tokens = round(seconds * _RATE)
@@ -189,7 +191,7 @@ def _stream(address: tuple[str, int], api_key: str, tokens: int, rate: float) ->
 
 
 def _idle_share(server: _Served, seconds: float) -> float:
-    """Return the launcher's share of a core in percent without requests; its monitor samples then, too."""
+    """Return the launcher's share of a core in percent without requests, including the monitor's sampling."""
     before = server.processor_s()
     time.sleep(seconds)
     return (server.processor_s() - before) / seconds
@@ -200,7 +202,7 @@ def _measure_streams(
 ) -> tuple[dict[str, list[float]], list[float]]:
     """Run streams through each way in turn; return the tokens' delays by way, and the gateway's shares of a core.
 
-    Each stream has so many `tokens` in each of the rounds.
+    In each round a stream has `tokens` tokens.
     """
     delays: dict[str, list[float]] = {way: [] for way in ways}
     shares: list[float] = []
@@ -233,7 +235,7 @@ def _stream_at_once(address: tuple[str, int], api_key: str, streams: int, tokens
 def _memory_row(through_mb: float, direct_mb: float) -> Row:
     added = through_mb - direct_mb
     return Row(
-        "memory of `serve` and its keeper, beside the engine, after these streams: more than with --direct",
+        "memory of `serve` and its keeper without the engine, after these streams: more than with --direct",
         f"{added:.0f} MB ({through_mb:.0f} MB in all)",
         f"--direct: {direct_mb:.0f} MB",
         "-",
@@ -275,7 +277,7 @@ def _handover_row(times: int) -> Row:
     more = [gap - start for gap, start in zip(gaps, starts, strict=True)]
     most = _quantile(more, 0.95)
     return Row(
-        "handover of the demo under a stream: the gap, more than a start of the engine, 95th percentile",
+        "handover of the demo under a stream: gap longer than a start of the engine, 95th percentile",
         f"{most:.2f} s (gap: {summary(gaps, 's', 2)})",
         f"start of the engine: {statistics.median(starts):.2f} s",
         "-",

@@ -1,6 +1,5 @@
-"""Reads a header with a large vocabulary, each time in a new process, in turn with an empty interpreter.
-
-A whole run reads it with the `gguf` package, too.
+"""Measures reading a header with a large vocabulary, each time in a new process, in turn with an empty interpreter. A
+complete run also reads it with the `gguf` package.
 """
 
 import random
@@ -39,7 +38,7 @@ def run(*, quick: bool) -> Iterator[Row]:
     what = f"header with {_TOKENS:,} tokens and their merges ({n_bytes / 1e6:.1f} MB)"
     yield bare.row(what, seconds, "s", 3, _LIMIT)
     yield Row(
-        "growth of memory by it",
+        "growth of memory through it",
         summary(megabytes, "MB", 1),
         limit=f"< {_LIMIT_MB} MB",
         kept=statistics.median(megabytes) < _LIMIT_MB,
@@ -52,11 +51,13 @@ def run(*, quick: bool) -> Iterator[Row]:
             summary(package_s, "s", 2),
             ratio=f"{ratio.estimate:.0f} times (95 %: {ratio.lower:.0f} to {ratio.upper:.0f})",
         )
-        yield Row("growth of memory by that", summary(package_mb, "MB", 0))
+        yield Row("growth of memory through that", summary(package_mb, "MB", 0))
 
 
 def _write(path: Path) -> None:
-    """Words of the lengths and with the merges that byte-pair tokenizers have: a merge is two tokens and a blank."""
+    """Write a file whose tokens have the lengths and merges of a byte-pair tokenizer's. A merge is two tokens and a
+    blank.
+    """
     choose = random.Random(1)
     words: dict[str, None] = {}
     while len(words) < _TOKENS:

@@ -1,6 +1,6 @@
 """Reads one header in a process of its own: `python -m benchmarks.header_child ours|package FILE`.
 
-Prints the seconds, without imports, and by how many MB the process's peak memory grew.
+Prints the seconds that this takes without imports, and by how many MB the process's peak memory grows.
 """
 
 import re
@@ -11,8 +11,9 @@ from pathlib import Path
 
 
 def reader(whose: str) -> Callable[[Path], object]:
-    """Return the function that reads a header. The other one is not imported: memory that its import freed would be
-    reused, and the peak would look too small."""
+    """Return the function that reads a header. Only its module is imported: memory freed by the import of the other one
+    would be reused, and the peak would look too small.
+    """
     if whose == "package":
         from gguf import GGUFReader
 

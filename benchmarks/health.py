@@ -30,7 +30,7 @@ def run(*, quick: bool) -> list[Row]:
         shares.append(_share())
     return [
         bare.share_row(
-            f"own processor time of the detectors, a look every {_PERIOD_S:.0f} s", shares, 4, _LIMIT, worst=True
+            f"own processor time of the detectors, one check every {_PERIOD_S:.0f} s", shares, 4, _LIMIT, worst=True
         ),
     ]
 

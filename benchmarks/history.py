@@ -1,5 +1,6 @@
-"""Measures how long ten thousand stored runs take to be found, read, and turned into figures, intervals and
-comparisons."""
+"""Measures how long it takes to find and read ten thousand stored runs, and to compute means, intervals and
+comparisons.
+"""
 
 import random
 import time
@@ -19,7 +20,7 @@ _PROMPTS = ("code", "prose", "reasoning", "extraction", "turns")
 
 
 def run(*, quick: bool) -> list[Row]:
-    """Store the runs of tunes of six draft lengths, then analyse all of them that many times."""
+    """Store runs with six draft lengths, then analyse all of them repeatedly."""
     began_s = time.perf_counter()
     with History() as history:
         for number in range(_SESSIONS):
@@ -31,10 +32,10 @@ def run(*, quick: bool) -> list[Row]:
         took = _analyse()
         seconds.append(took[0])
         listed.append(took[1])
-    what = f"{_SESSIONS * _RUNS:,} stored runs opened, read, put into figures by setting and compared"
+    what = f"{_SESSIONS * _RUNS:,} stored runs read, summarised by setting and compared"
     return [
         bare.row(what, seconds, "s", 2, _LIMIT),
-        Row(f"the list of {_SESSIONS} measurements with their means alone", summary(listed, "s", 3)),
+        Row(f"the list of {_SESSIONS} measurements with nothing but their means", summary(listed, "s", 3)),
         Row(f"storing them, {_RUNS} runs at a time", f"{stored_s:.1f} s"),
     ]
 

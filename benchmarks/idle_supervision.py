@@ -18,7 +18,7 @@ _ENDS_S = 20.0
 
 
 def run(*, quick: bool) -> Iterator[Row]:
-    """Serve the demo by the command without requests; engine and keeper are counted separately."""
+    """Serve the demo with `mtp-launcher serve`, without requests. Engine and keeper are measured separately."""
     rounds, seconds = (1, 8.0) if quick else (5, 30.0)
     serve = [*command(), "serve", "--model", "demo", "--json"]
     shares = _measured(serve, rounds, seconds)
@@ -29,11 +29,11 @@ def run(*, quick: bool) -> Iterator[Row]:
         [share[3] for share in shares],
         _LIMIT_POINTS,
     )
-    yield Row("what the idle engine takes meanwhile", summary([share[2] for share in shares], "% of a core", 2))
+    yield Row("processor time of the idle engine meanwhile", summary([share[2] for share in shares], "% of a core", 2))
     if not quick:
         bare = _measured([sys.executable, "-m", "benchmarks.idle_child"], rounds, seconds)
         yield Row(
-            "own processor time without the monitor's sampling: the guard, the keeper, the line for other programs",
+            "own processor time without the monitor's sampling: guard, keeper and control socket",
             summary([share[0] + share[1] for share in bare], "% of a core", 2),
         )
 

@@ -11,7 +11,7 @@ _CPU_LIMIT, _STALL_LIMIT, _LEAST_RATE = 38, 6.3, 45_000.0
 
 
 def run(*, quick: bool) -> list[Row]:
-    """Run each flood offscreen, beside an empty Qt loop that is disturbed by the same noise."""
+    """Run each flood offscreen. An empty Qt loop runs beside it, so that both are disturbed by the same noise."""
     rounds, seconds = (1, 3) if quick else (3, 10)
     bare, pairs = Interpreter(), []
     for _ in range(rounds):
@@ -22,7 +22,7 @@ def run(*, quick: bool) -> list[Row]:
     rate = statistics.median(flood["lines_per_second"] for flood in floods)
     return [
         bare.share_row(
-            f"own processor time of the window in a flood of {rate:,.0f} log lines a second, the log open",
+            f"own processor time of the window in a flood of {rate:,.0f} log lines a second, with the log page open",
             [flood["cpu_percent"] for flood in floods],
             1,
             _CPU_LIMIT,
@@ -31,7 +31,7 @@ def run(*, quick: bool) -> list[Row]:
         ),
         bare.row("longest stall of the window's loop meanwhile", [f["max_ms"] for f in floods], "ms", 1, _STALL_LIMIT),
         bare.row(
-            "longest turn of that loop in processor time, which other work on the machine does not lengthen",
+            "longest processor time of one turn of that loop, which other work on the machine does not lengthen",
             [flood["busy_max_ms"] for flood in floods],
             "ms",
             1,

@@ -1,4 +1,4 @@
-"""Statistics and clocks."""
+"""Statistics of measurements, and the duration of a command."""
 
 import math
 import statistics
@@ -17,7 +17,7 @@ def summary(values: Sequence[float], unit: str, digits: int) -> str:
 
 
 def process_seconds(command: Sequence[str]) -> float:
-    """Run a command that prints little, and return the seconds from its start to its end."""
+    """Run a command, discard its output, and return the seconds from its start to its end."""
     began_s = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began_s

@@ -15,23 +15,28 @@ from launcher.app.session import ServerSession
 _LEAST_RATIO = 0.99
 _DRAFT = 2
 _TOKENS = 125
-"""Tokens of half a second. Pairs of longer replies differ as much on a busy machine, so more pairs are more precise."""
+"""Tokens of a reply of half a second. On a busy machine, pairs of longer replies differ as much, so many short pairs
+give a narrower interval in the same time.
+"""
 _LEAST_PAIRS, _MOST_PAIRS, _QUICK_PAIRS = 120, 1_500, 6
 _STEP_PAIRS = 60
 _WIDTH = 0.005
-"""Pairs are added until the interval is this narrow on both sides. This is fixed beforehand: only the width ends the
-run, never the place of the interval, and no pair is left out."""
+"""Pairs are added until the interval is this narrow on both sides. Only its width ends the run, never its position,
+which would bias the result; and no pair is left out.
+"""
 
 
 def run(*, quick: bool) -> list[Row]:
     """Request the same reply from one server repeatedly, with the monitor on and off in random order within each
-    pair."""
+    pair.
+    """
     on, off = asyncio.run(_measure(_QUICK_PAIRS if quick else _MOST_PAIRS))
     ratio = paired_ratio(on, off)
-    end, judged = ("upper", ratio.upper) if quick else ("lower", ratio.lower)  # few pairs can only refute
+    # A few pairs can show that the limit is missed, but not that it is kept.
+    end, judged = ("upper", ratio.upper) if quick else ("lower", ratio.lower)
     return [
         Row(
-            "the server's tokens/s with the monitor over without (10 samples a second, /metrics in every reply)",
+            "the server's tokens/s with the monitor to those without (10 samples a second, /metrics in every reply)",
             summary(on, "t/s", 1),
             f"without: {statistics.median(off):.1f} t/s",
             f"{ratio.estimate:.4f} (95 %: {ratio.lower:.4f} to {ratio.upper:.4f}, n {len(on)} pairs)",
@@ -66,5 +71,7 @@ def _enough(on: list[float], off: list[float], most_pairs: int) -> bool:
 
 
 async def _rate(session: ServerSession, *, monitored: bool) -> float:
-    """Return the rate of one reply as the engine timed it; the client reads the stream in the same way either way."""
+    """Return the rate of one reply as the engine timed it. The client reads the stream in the same way with and without
+    the monitor.
+    """
     return await measure_reply_rate(session, request(_TOKENS), monitored=monitored)

@@ -17,7 +17,9 @@ _DRAFT = 2
 
 
 def run(*, quick: bool) -> Iterator[Row]:
-    """Measure with MTP on, where the limit holds, and in a whole run off, where each token is an event of its own."""
+    """Measure with MTP on, for which the limit is; in a complete run also with MTP off, where each token is an event of
+    its own.
+    """
     rounds, seconds = (1, 5.0) if quick else (5, 12.0)
     bare = Interpreter()
     bare.start(5)
@@ -41,7 +43,7 @@ def run(*, quick: bool) -> Iterator[Row]:
 
 
 def _measure(draft: int, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Run the child, which ends its engine however it ends; see own_cpu_child."""
+    """Run own_cpu_child, which ends its engine in any case."""
     arguments = (str(slow_model()), str(draft), str(rounds), str(seconds))
     child = subprocess.run(
         [sys.executable, "-m", "benchmarks.own_cpu_child", *arguments],

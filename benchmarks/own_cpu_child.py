@@ -1,4 +1,4 @@
-"""The process whose own processor time own_cpu measures: MODEL DRAFT ROUNDS SECONDS; prints one JSON object."""
+"""The process whose own processor time `own_cpu` measures: `MODEL DRAFT ROUNDS SECONDS`. Prints one JSON object."""
 
 import asyncio
 import json

@@ -1,4 +1,6 @@
-"""Measures the window: until it can be used, from page to page, and left open."""
+"""Measures the window: the time until it can be used, the change of pages, and its processor time while it is left
+open.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,19 +24,19 @@ def run(*, quick: bool) -> Iterator[Row]:
     bare.start(5)
     usable = [each["usable_s"] for each in windows]
     yield ratio_row(
-        "from the command to Start with its plans, ready for a click",
+        "from the command until Start shows its plans and can be clicked",
         usable, "s", 2, "an empty PySide6 window", empty, _USABLE_LIMIT,
     )  # fmt: skip
     first = [(took, name) for each in windows for name, took in each["first_ms"].items()]
-    what = f"going to a page for the first time, the slowest ({max(first)[1]})"
+    what = f"first change to a page, the slowest ({max(first)[1]})"
     yield bare.row(what, [took for took, _ in first], "ms", 0, _SWITCH_LIMIT, worst=True)
     again = [took for each in windows for page in each["again_ms"].values() for took in page[1:]]
-    yield bare.row("going to it again, the slowest", again, "ms", 1, _SWITCH_LIMIT, worst=True)
+    yield bare.row("change to a page seen before, the slowest", again, "ms", 1, _SWITCH_LIMIT, worst=True)
     steps = [step for each in windows for step in each["ahead_ms"]]
-    what = "one step of what is done for pages before they are shown, the slowest"
+    what = "one step of building pages in advance, the slowest"
     yield bare.row(what, steps, "ms", 0, _STEP_LIMIT, worst=True)
     for what, name, limit in (
-        ("own processor time while the demo is served, nobody asks, and the cockpit is shown", "shown", _SHOWN_POINTS),
+        ("own processor time while the idle demo is served and the cockpit shown", "shown", _SHOWN_POINTS),
         ("the same while the window is hidden", "hidden", _HIDDEN_POINTS),
     ):
         ours, waker = zip(*(each[name] for each in windows), strict=True)

@@ -1,11 +1,11 @@
-"""Opens the window as `mtp-launcher gui` does, offscreen, and prints what its pages take: `ROUNDS SETTLE SECONDS`.
+"""Opens the window as `mtp-launcher gui` does, offscreen, and measures its pages: `ROUNDS SETTLE SECONDS`.
 
 In order: when Start could be used, each step of what is done ahead, each page's first showing, `ROUNDS` showings of
 each after that, and what the window takes in `SECONDS` while the demo is served and nobody asks, shown and hidden,
 each beside a process that wakes as often and does nothing, and `SETTLE` seconds after it became so. One JSON object,
 on its last line.
 """
-# ruff: noqa: SLF001 -- it does the steps that the program does itself
+# ruff: noqa: SLF001 -- it calls the private steps that the program does itself
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from launcher.gui.window import Window
 
 _COMPLETE_AFTER_MS = application._COMPLETE_AFTER_MS
-"""Delay after the first paint until the program begins to build pages, as the course does."""
+"""Delay after the first paint until the program begins to build pages; the course below waits as long."""
 
 
 class Course:
-    """The steps that are done with one window."""
+    """The measurements in one window, one after the other."""
 
     def __init__(self, window: Window, rounds: int, settle_s: float, seconds: float) -> None:
         self._window, self._rounds, self._settle_s, self._seconds = window, rounds, settle_s, seconds
@@ -97,7 +97,7 @@ class Course:
     def _count(self, name: str, then: Callable[[], object]) -> None:
         def counted(percent: float, waker: float) -> None:
             self._told[name] = (percent, waker)
-            QTimer.singleShot(0, self._window, then)  # which replaces the function that counted
+            QTimer.singleShot(0, self._window, then)  # not now: it replaces self._rest, which is calling
 
         self._rest = Rest(self._settle_s, self._seconds, counted)
 

@@ -1,4 +1,4 @@
-"""Measures plans: in a process of their own, for machines of all sizes, and as a command from outside."""
+"""Measures planning: in a process of its own, for machines of all sizes, and as the command `mtp-launcher plan`."""
 
 import subprocess
 import sys
@@ -30,10 +30,10 @@ def run(*, quick: bool) -> Iterator[Row]:
     what = f"all plans for a machine, GPUs of {sizes}, the first of a process, for {_MODELS} of {models} models"
     yield bare.row(what, plan_ms, "ms", 1, _LIMIT)
     yield Row(
-        f"the same the first time for a size, which computes its buffers, for {models} models",
+        f"the same, the first time for a size, when its compute buffers are computed, for {models} models",
         summary(first_ms, "ms", 1),
     )
-    yield Row("the catalogue's reading before them", summary(read_ms, "ms", 1))
+    yield Row("reading the catalogue before that", summary(read_ms, "ms", 1))
     bare, seconds, plan = Interpreter(), [], [*command(), "plan", "--json"]
     process_seconds(plan)  # a llama-server on PATH is asked once, then its answer is kept
     for _ in range(5 if quick else 40):

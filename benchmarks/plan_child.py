@@ -1,7 +1,7 @@
 """Makes all plans for one machine in a process of its own: `... GIB`.
 
-Prints the milliseconds, without imports, that the catalogue's reading took, and the plans after it, then the number of
-models in the catalogue.
+Prints the milliseconds (without imports) for reading the catalogue and for the plans, and the number of models in the
+catalogue.
 """
 
 import sys

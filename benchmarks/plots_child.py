@@ -50,7 +50,7 @@ def main() -> None:
     _spin(200)
     process, before = psutil.Process(), psutil.Process().memory_info().rss
     keep_s, some, hour = 0.0, list[MonitorSnapshot](), _hour()
-    while chunk := list(islice(hour, 1_000)):  # an hour of them at once would keep the garbage collector busy
+    while chunk := list(islice(hour, 1_000)):  # so many objects at once would keep the garbage collector busy
         some = chunk
         began_s = time.perf_counter()
         panel.add_samples(some)
@@ -115,9 +115,8 @@ def main() -> None:
 
 
 def _frame(panel: PlotPanel, change: Callable[[], object], *, draws: bool = True) -> float:
-    """Return the milliseconds of one change, of drawing all plots, and of painting them now.
-
-    Work that is left over from the frame before has been done by then.
+    """Return the milliseconds for applying one change, drawing all plots and painting them. Work left over from the
+    frame before is done first, and is not counted.
     """
     QApplication.processEvents()
     spent_s = time.thread_time()

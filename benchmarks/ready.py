@@ -18,7 +18,7 @@ _PATIENCE_S = 20.0
 
 
 def run(*, quick: bool) -> Iterator[Row]:
-    """Start in new homes, then repeatedly in one."""
+    """Start in several new home folders, then repeatedly in one."""
     with tempfile.TemporaryDirectory(prefix="mtp-benchmark-", ignore_cleanup_errors=True) as folder:
         for kind, homes in (
             ("first start in a new home (unpacks and probes)", [str(number) for number in range(2 if quick else 10)]),

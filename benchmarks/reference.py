@@ -1,4 +1,4 @@
-"""References for limits of time: programs that do nothing, run between what is measured.
+"""References for limits of time: programs that do nothing, and that run in turn with the measured work.
 
 The same program takes three times as long on one quiet machine as on another, so a limit in seconds would judge the
 machine. A limit is a multiple of what an empty program takes on the same machine at the same time.
@@ -40,7 +40,7 @@ class Interpreter:
     def row(
         self, what: str, values: Sequence[float], unit: str, digits: int, limit: float, *, worst: bool = False
     ) -> Row:
-        """Return a row for times. Their median counts, or the `worst` of them."""
+        """Return a row for times. Their median is compared with the limit; with `worst` the longest."""
         value = max(values) if worst else statistics.median(values)
         start_s = statistics.median(self.wall_s)
         ratio = value * _SECONDS[unit] / start_s
@@ -60,7 +60,9 @@ class Interpreter:
         holds: bool = True,
         worst: bool = False,
     ) -> Row:
-        """Return a row for shares of a core, as starts of the interpreter a second; `also` is a condition."""
+        """Return a row for shares of a core, as starts of the interpreter a second. `also` describes a further
+        condition of the limit, and `holds` tells whether it is met.
+        """
         start_s = statistics.median(self.cpu_s)
         value = max(percents) if worst else statistics.median(percents)
         ratio = value / 100 / start_s
@@ -85,7 +87,9 @@ def ratio_row(
 
 
 def more_row(what: str, values: Sequence[float], name: str, references: Sequence[float], limit: float) -> Row:
-    """Return a row for shares of a core, each measured beside the reference: by how much they are larger, paired."""
+    """Return a row for shares of a core, each measured beside the reference: by how many percentage points they are
+    larger.
+    """
     more = statistics.median(value - reference for value, reference in zip(values, references, strict=True))
     shown = f"{name}: {statistics.median(references):.2f} %"
     limited = f"< {limit:g} points more"

@@ -17,7 +17,7 @@ _LIMIT = 315
 
 
 def run(*, quick: bool) -> list[Row]:
-    """Change context and draft length back and forth, as the window does and by the command."""
+    """Change context and draft length back and forth, as the window does it and by `mtp-launcher restart`."""
     bare = Interpreter()
     inside, outside = asyncio.run(_measure(bare, 3 if quick else 20))
     kinds = (("within the program, as the window does it", inside), ("by `mtp-launcher restart --set`", outside))

@@ -25,14 +25,14 @@ def run(*, quick: bool) -> list[Row]:
     again = [took for one in result for took in one["machine_ms"][1:]]
     ahead = [took for one in result for took in one["ahead_ms"]]
     return [
-        bare.row("a slider's move: the memory bar and the consequences anew", moves, "ms", 1, _MOVE_LIMIT),
+        bare.row("a slider's move: new memory bar and consequences", moves, "ms", 1, _MOVE_LIMIT),
         Row("the same, 99th percentile", f"{slowest:.1f} ms (n {len(moves)})"),
         bare.row("the same, the first move of all", [one["moves_ms"][0] for one in result], "ms", 1, _MOVE_LIMIT),
-        Row("one step of what is done for moves ahead, on the core's thread", summary(ahead, "ms", 1)),
+        Row("one step of preparing for moves, on the core's thread", summary(ahead, "ms", 1)),
         Row("the first of these steps", summary([one["ahead_ms"][0] for one in result], "ms", 1)),
         bare.row("this computer, read the first time", [one["machine_ms"][0] for one in result], "ms", 1, _FIRST_LIMIT),
         bare.row("the same, read again", again, "ms", 1, _AGAIN_LIMIT),
-        bare.row("what is kept of a header, read", [one["kept_ms"] for one in result], "ms", 1, _KEPT_LIMIT),
+        bare.row("reading the stored summary of a header", [one["kept_ms"] for one in result], "ms", 1, _KEPT_LIMIT),
     ]
 
 

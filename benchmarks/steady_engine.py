@@ -1,7 +1,7 @@
 """A small llama-server that streams tokens at a steady rate, each with the time at which it was sent.
 
-The request's `max_tokens` and `rate` (tokens a second; 0: all at once) say how many and how fast. A frame is as long as
-llama-server's, and the first one is sent at once, as if the prompt were in the cache.
+The request's `max_tokens` and `rate` (tokens a second; 0: all at once) set the number and the speed. A frame is as long
+as llama-server's. The first one is sent without delay, as if the prompt were in the cache.
 """
 
 import json

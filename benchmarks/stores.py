@@ -19,7 +19,7 @@ _LIMIT = 37
 
 
 def run(*, quick: bool) -> Iterator[Row]:
-    """Create the stores and list their models: the first time headers are read, later their summaries."""
+    """Create the stores and list their models. The first time the headers are read, later their stored summaries."""
     bare, known = Interpreter(), []
     with tempfile.TemporaryDirectory(prefix="mtp-benchmark-", dir=os.environ["MTP_LAUNCHER_HOME"]) as folder:
         _make_stores(Path(folder))
@@ -27,8 +27,8 @@ def run(*, quick: bool) -> Iterator[Row]:
         for _ in range(5 if quick else 20):
             bare.start()
             known.append(_list(folder))
-    yield bare.row(f"{_MODELS} models in two stores listed, their headers known", known, "s", 3, _LIMIT)
-    yield Row("the same the first time, with their headers", summary([first_s], "s", 2))
+    yield bare.row(f"{_MODELS} models in two stores listed, from summaries of headers", known, "s", 3, _LIMIT)
+    yield Row("the same the first time, with reading the headers", summary([first_s], "s", 2))
 
 
 def _make_stores(home: Path) -> None:
@@ -50,7 +50,7 @@ def _make_stores(home: Path) -> None:
 
 
 def _list(home: str) -> float:
-    """Return the seconds that a process took for its list."""
+    """Return the seconds that a new process takes to list the models."""
     child = [sys.executable, "-m", "benchmarks.stores_child", str(_MODELS)]
     environment = {**os.environ, "HOME": home, "HF_HOME": f"{home}/hf"}
     result = subprocess.run(child, check=True, capture_output=True, text=True, cwd=ROOT, env=environment)

@@ -1,6 +1,6 @@
 """Lists the models on this machine in a process of its own: `python -m benchmarks.stores_child COUNT`.
 
-Prints the seconds, without imports, and fails if there are not COUNT.
+Prints the seconds that this takes without imports. Fails unless there are COUNT models.
 """
 
 import sys
@@ -17,7 +17,7 @@ def main() -> None:
     library = list_library(catalogue)
     seconds = time.perf_counter() - began_s
     if len(library.models) != int(sys.argv[1]):
-        raise RuntimeError(f"there are {len(library.models)}")
+        raise RuntimeError(f"Expected {sys.argv[1]} models, found {len(library.models)}.")
     print(seconds)
 
 

@@ -1,4 +1,6 @@
-"""Measures several streams at once: tokens/s of all and of each, with MTP and without, and queued at one slot."""
+"""Measures several streams at once: tokens/s of each and in total, with MTP and without, and with requests queued at
+one slot.
+"""
 
 import asyncio
 import time
@@ -33,7 +35,7 @@ def _rows(what: str, rounds: list["_Round"]) -> list[Row]:
     return [
         Row(f"{what}: all together", summary([each.together for each in rounds], "t/s", 0)),
         Row(f"{what}: each", summary([each.each for each in rounds], "t/s", 0)),
-        Row(f"{what}: last first token after", summary([each.last_first_s for each in rounds], "s", 2)),
+        Row(f"{what}: time until all have their first token", summary([each.last_first_s for each in rounds], "s", 2)),
     ]
 
 

@@ -1,6 +1,5 @@
-"""Measures how fast a file arrives over loopback, verified and on the disk, beside curl with openssl.
-
-A whole run has huggingface_hub beside it, too, which takes three times as long.
+"""Measures how fast a file is downloaded over loopback, verified and synced to disk, compared with curl and openssl. A
+complete run compares it with huggingface_hub, too, which takes three times as long.
 """
 
 import hashlib
@@ -72,10 +71,10 @@ def run(*, quick: bool) -> Iterator[Row]:
 def _rows(runs: Sequence[dict[str, Run]], size: int) -> Iterator[Row]:
     limits = {"curl and openssl": 0.9, "huggingface_hub": 1.0}
     ours = [each["ours"] for each in runs]
-    what = f"{size / 2**30:.2g} GiB over loopback, verified and fsynced"
+    what = f"{size / 2**30:.2g} GiB over loopback, verified and synced to disk"
     peers = {
-        "curl and openssl": f"{what}: speed over that of `curl -o` and then `openssl dgst -sha256`",
-        "huggingface_hub": "the same over huggingface_hub's `hf_hub_download` (which neither verifies nor fsyncs)",
+        "curl and openssl": f"{what}: speed relative to `curl -o` followed by `openssl dgst -sha256`",
+        "huggingface_hub": "the same relative to `hf_hub_download` of huggingface_hub (no check, no sync)",
     }
     for name in [name for name in peers if name in runs[0]]:
         others = [each[name] for each in runs]

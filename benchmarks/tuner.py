@@ -1,4 +1,4 @@
-"""Measures the tuner's own time: tunes of simulated machines, where nothing else takes time."""
+"""Measures the tuner's own computing time, in tunes of simulated machines."""
 
 import asyncio
 import statistics
@@ -27,16 +27,15 @@ def run(*, quick: bool) -> Iterator[Row]:
         for number in range(2 if quick else 40):
             bare.start()
             tunes.append(_tune(draw_machine(number, Surroundings(small=small)), budget_s))
-        what = f"the tuner's processor time, of the time that a tune takes: {name}, the largest"
+        what = f"the tuner's share of a core during a tune: {name}, the largest"
         yield bare.share_row(what, [share for share, _ in tunes], 3, _LIMIT, worst=True)
         waits_ms = [max(waits) for _, waits in tunes]
         shown = f"{statistics.median(waits_ms):.0f} ms (most {max(waits_ms):.0f})"
-        yield Row(f"its longest thought between two trials: {name}", shown)
+        yield Row(f"its longest computation between two trials: {name}", shown)
 
 
 def _tune(machine: Machine, budget_s: float) -> tuple[float, list[float]]:
-    """Return the share of the simulated time that the tuner itself computes in percent, and its milliseconds between
-    trials."""
+    """Return the tuner's own computing time in percent of the simulated time, and its milliseconds between trials."""
     bench, waits, ended_s = SimulatedBench(machine, seed=1), [0.0], time.process_time()
 
     def listen(event: TuneEvent) -> None:

@@ -6,7 +6,7 @@ import time
 
 
 def main() -> None:
-    """Wake, and sleep again."""
+    """Wake and sleep again until the time is over."""
     period_s, seconds = 1 / max(0.1, float(sys.argv[1])), float(sys.argv[2])
     began_s = next_s = time.perf_counter()
     cpu_s = time.process_time()

@@ -20,7 +20,7 @@ _LEAST_RATE = 200.0
 
 
 def run(*, quick: bool) -> Iterator[Row]:
-    """Measure offscreen, each stream beside an empty Qt loop that is disturbed by the same noise."""
+    """Measure offscreen. An empty Qt loop runs beside each stream, so that both are disturbed by the same noise."""
     paints = [(_painted(), paint_empty_window()) for _ in range(3 if quick else 15)]
     painted, empty_painted = zip(*paints, strict=True)
     what, name = "from the command to the window's first paint", "an empty PySide6 window"
@@ -51,7 +51,7 @@ def run(*, quick: bool) -> Iterator[Row]:
     p99 = [stream["p99_ms"] for stream in streams]
     yield bare.row("stalls of the window's loop while it streams, 99th percentile", p99, "ms", 1, _P99_LIMIT)
     over = [stream["max_ms"] - empty["max_ms"] for stream, empty in pairs]
-    yield bare.row("longest stall over that of an empty loop beside it", over, "ms", 1, _OVER_EMPTY_LIMIT)
+    yield bare.row("longest stall, less that of an empty loop that runs beside it", over, "ms", 1, _OVER_EMPTY_LIMIT)
     peak = [stream["peak_mib"] for stream in streams]
     yield Row(
         "peak memory while it streams",

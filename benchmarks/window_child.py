@@ -1,8 +1,7 @@
 """A process with a Qt loop whose stalls are measured: `stream MODEL SECONDS` or `empty SECONDS`.
 
-`stream` opens the window, leaves it alone for some seconds, then serves the model and asks it one question after
-another; `empty` is a Qt loop with nothing in it, to be run beside the other on the same noisy machine. Prints one JSON
-object.
+`stream` opens the window, leaves it idle for some seconds, then serves the model and sends one request after another.
+`empty` runs a Qt loop with nothing in it, beside the other one and on the same noisy machine. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _REPLY_TOKENS = 500
 
 
 class Stalls(QObject):
-    """A timer of 5 ms that notes how late it is called."""
+    """A timer of 5 ms that records how late it is called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +102,7 @@ def main() -> None:
     window.show()
     panes = window.page("cockpit").panes
     panes.choose_layout("watch")
-    panes.show_pane("chat", shown=True)  # the plots and the chat: the most that there is to draw
+    panes.show_pane("chat", shown=True)  # the plots and the chat: the page with the most to draw
     window.controller.closed.connect(application.quit)
 
     def stream(percent: float, waker: float) -> None:

@@ -25,7 +25,7 @@ _CACHE = cache_dir() / "benchmarks"
 
 
 def command() -> list[str]:
-    """Return the installed command `mtp-launcher` of this Python, or the same by module name."""
+    """Return the words that run `mtp-launcher`: this Python's installed command, else `python -m launcher`."""
     installed = shutil.which("mtp-launcher", path=str(Path(sys.executable).parent))
     return [installed] if installed else [sys.executable, "-m", "launcher"]
 
@@ -59,7 +59,7 @@ def read_result(process: "subprocess.Popen[str]", seconds: float) -> dict[str, A
 
 
 def end_with_parent() -> None:
-    """End this process at once when its input ends, as it does however the parent ends."""
+    """End this process at once when its input ends, which happens in whatever way the parent ends."""
 
     def watch() -> None:
         while os.read(0, 4_096):  # not by sys.stdin, whose lock would stop the interpreter's own end
@@ -88,7 +88,8 @@ def slow_model() -> Path:
     """Return the demo model with extra blocks that do nothing, so that it streams at the rate of a real one; built once
     and reused.
 
-    One group of such blocks gave 250 tokens/s on one thread where two gave 165, too few for the limit at 200.
+    One group of such blocks gave 250 tokens/s on one thread, two gave 165, less than the 200 tokens/s for which the
+    limit is.
     """
     folder = ROOT / Path(*_GENERATOR.split("."))
     sources = sorted(path for path in folder.iterdir() if path.is_file())
