@@ -13,7 +13,7 @@ def run(*, quick: bool) -> list[Row]:
     tokens = 2_000 if quick else 100_000
     bare = Interpreter()
     bare.start(5)
-    chat, empty = _beside_an_empty_loop(tokens, tokens / 500)
+    chat, empty = _run_beside_empty_loop(tokens, tokens / 500)
     bare.start(5)
     rate = chat["tokens"] / (chat["seconds"] + 3)
     what = f"a reply of {tokens:,} tokens ({chat['characters']:,.0f} characters) at {rate:.0f} tokens/s in the chat"
@@ -34,6 +34,6 @@ def run(*, quick: bool) -> list[Row]:
     ]
 
 
-def _beside_an_empty_loop(tokens: int, seconds: float) -> tuple[dict[str, float], dict[str, float]]:
+def _run_beside_empty_loop(tokens: int, seconds: float) -> tuple[dict[str, float], dict[str, float]]:
     with child("chat_stream_child", str(tokens)) as chat, child("window_child", "empty", str(seconds)) as empty:
         return read_result(chat, seconds), read_result(empty, seconds)

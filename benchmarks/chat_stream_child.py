@@ -35,7 +35,7 @@ _RATE = 500
 _SETTLED_MS = 3_000
 
 
-class Busy:
+class TurnTimes:
     """Records the processor time of the window's thread from each time its loop wakes to the next."""
 
     def __init__(self) -> None:
@@ -44,9 +44,9 @@ class Busy:
 
     def begin(self) -> None:
         self._last_s = time.thread_time()
-        QAbstractEventDispatcher.instance().awake.connect(self._note)
+        QAbstractEventDispatcher.instance().awake.connect(self._record_turn)
 
-    def _note(self) -> None:
+    def _record_turn(self) -> None:
         now_s = time.thread_time()
         if self._last_s is not None:
             self.took_ms.append(1_000 * (now_s - self._last_s))
@@ -77,7 +77,7 @@ def main() -> None:
     pane = ChatPane(controller)
     pane.resize(420, 800)
     pane.show()
-    stalls, busy = Stalls(), Busy()
+    stalls, busy = Stalls(), TurnTimes()
     process = psutil.Process()
     began: dict[str, float] = {}
 

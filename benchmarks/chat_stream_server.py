@@ -19,7 +19,7 @@ _TEXT = (
 _STEP = 3
 
 
-def _tokens() -> "list[str]":
+def _make_tokens() -> "list[str]":
     return [f"{word} " if not word.endswith("\n") else word for word in _TEXT.replace("\n", " \n ").split(" ") if word]
 
 
@@ -34,7 +34,7 @@ class Handler(llama_server.Handler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        words, began_s = _tokens(), time.monotonic()
+        words, began_s = _make_tokens(), time.monotonic()
         for number in range(most):
             step = number // _STEP
             if number % _STEP == 0:

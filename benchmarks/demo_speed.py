@@ -24,11 +24,12 @@ def run(*, quick: bool) -> list[Row]:
         ("MTP off, 1 thread", replace(options, threads=1, draft=0)),
     )
     return [
-        Row(f"demo model, {kind}", summary(asyncio.run(_rates(chosen, replies)), "t/s", 0)) for kind, chosen in kinds
+        Row(f"demo model, {kind}", summary(asyncio.run(_measure_rates(chosen, replies)), "t/s", 0))
+        for kind, chosen in kinds
     ]
 
 
-async def _rates(options: ServeOptions, replies: int) -> list[float]:
+async def _measure_rates(options: ServeOptions, replies: int) -> list[float]:
     async with serve(options) as session:
         await session.send_request(request(_TOKENS))
         answers = [await session.send_request(request(_TOKENS)) for _ in range(replies)]

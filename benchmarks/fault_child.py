@@ -19,7 +19,7 @@ import psutil
 from PySide6.QtCore import QEvent, QObject, QTimer
 from PySide6.QtWidgets import QApplication
 
-from benchmarks.chat_stream_child import Busy
+from benchmarks.chat_stream_child import TurnTimes
 from benchmarks.window_child import Stalls
 from benchmarks.workplace import ROOT, end_with_parent
 from launcher.base.paths import state_dir
@@ -113,7 +113,7 @@ def _flood(window: Window, seconds: float) -> None:
         pass
     window.prebuilt.emit()
     window.show_page("logs")
-    stalls, busy = Stalls(), Busy()
+    stalls, busy = Stalls(), TurnTimes()
     lines: list[int] = []
     began: dict[str, float] = {}
     window.controller.bridge.drained.connect(lambda batch: lines.append(len(batch)))

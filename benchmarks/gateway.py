@@ -48,11 +48,11 @@ def run(*, quick: bool) -> Iterator[Row]:
         program.write_text(f'#!/bin/sh\nexec {engine} "$@"\n')
         program.chmod(0o755)
         options = ["serve", "demo", "--engine", str(program), "--slots", str(_STREAMS)]
-        with _served(*options) as server:
+        with _serving(*options) as server:
             yield from _stream_rows(server, quick=quick)
             through_mb = server.memory_mb()
-        with _served(*options, "--direct") as server:
-            _stream_at_once(server.address, server.api_key, _STREAMS, 50)
+        with _serving(*options, "--direct") as server:
+            _read_streams(server.address, server.api_key, _STREAMS, 50)
             yield _memory_row(through_mb, server.memory_mb())
     yield _start_row(1 if quick else 20)
     yield _handover_row(3 if quick else 40)
@@ -85,7 +85,7 @@ class _Served:
 
 
 @contextmanager
-def _served(*words: str) -> Iterator[_Served]:
+def _serving(*words: str) -> Iterator[_Served]:
     """Run a command that serves for as long as the block lasts."""
     with subprocess.Popen([*command(), *words, "--json"], stdout=subprocess.PIPE, cwd=ROOT) as program:
         try:
@@ -116,10 +116,10 @@ def _stream_rows(server: _Served, *, quick: bool) -> Iterator[Row]:
     firsts: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(requests):
         for way, address in ways.items():  # in turn, so that what disturbs one disturbs the other
-            firsts[way].append(_stream(address, server.api_key, 1, 0).first_ms)
+            firsts[way].append(_read_stream(address, server.api_key, 1, 0).first_ms)
     yield _added_row("first token of a request, median", firsts, _FIRST_LIMIT_MS)
     # The delays of each way; the streams of both run at the same time, and no others use the engine.
-    idle_s = _idle_share(server, 0.5 if quick else 4.0)
+    idle_s = _measure_idle_share(server, 0.5 if quick else 4.0)
     for streams, limit in ((1, _ONE_LIMIT), (_STREAMS, _MANY_LIMIT)):
         tokens = round(seconds * _RATE)
         delays, shares = _measure_streams(ways, server, streams, tokens, rounds, idle_s)
@@ -161,7 +161,7 @@ class _Stream:
     delays_ms: list[float] = field(default_factory=list)
 
 
-def _stream(address: tuple[str, int], api_key: str, tokens: int, rate: float) -> _Stream:
+def _read_stream(address: tuple[str, int], api_key: str, tokens: int, rate: float) -> _Stream:
     """Send a request and read its whole reply."""
     body = {"model": "demo", "stream": True, "max_tokens": tokens, "rate": rate, "messages": []}
     data = json.dumps(body | {"messages": [{"role": "user", "content": "Count."}]}).encode()
@@ -190,7 +190,7 @@ def _stream(address: tuple[str, int], api_key: str, tokens: int, rate: float) ->
     return stream
 
 
-def _idle_share(server: _Served, seconds: float) -> float:
+def _measure_idle_share(server: _Served, seconds: float) -> float:
     """Return the launcher's share of a core in percent without requests, including the monitor's sampling."""
     before = server.processor_s()
     time.sleep(seconds)
@@ -209,7 +209,7 @@ def _measure_streams(
     for _ in range(rounds):
         for way, address in ways.items():
             before, began_s = server.processor_s(), time.monotonic()
-            for stream in _stream_at_once(address, server.api_key, streams, tokens):
+            for stream in _read_streams(address, server.api_key, streams, tokens):
                 delays[way] += stream.delays_ms
             if way != _DIRECT:
                 seconds = time.monotonic() - began_s
@@ -218,10 +218,11 @@ def _measure_streams(
     return delays, shares
 
 
-def _stream_at_once(address: tuple[str, int], api_key: str, streams: int, tokens: int) -> list[_Stream]:
+def _read_streams(address: tuple[str, int], api_key: str, streams: int, tokens: int) -> list[_Stream]:
     found: list[_Stream] = []
     threads = [
-        threading.Thread(target=lambda: found.append(_stream(address, api_key, tokens, _RATE))) for _ in range(streams)
+        threading.Thread(target=lambda: found.append(_read_stream(address, api_key, tokens, _RATE)))
+        for _ in range(streams)
     ]
     for thread in threads:
         thread.start()
@@ -246,12 +247,12 @@ def _memory_row(through_mb: float, direct_mb: float) -> Row:
 
 def _start_row(pairs: int) -> Row:
     seconds: dict[str, list[float]] = {"": [], "--direct": []}
-    with _served("serve", "demo"):  # the first start of a home unpacks and probes
+    with _serving("serve", "demo"):  # the first start of a home unpacks and probes
         pass
     for _ in range(pairs):
         for way, taken in seconds.items():
             began_s = time.perf_counter()
-            with _served("serve", "demo", *filter(None, (way,))):
+            with _serving("serve", "demo", *filter(None, (way,))):
                 taken.append(time.perf_counter() - began_s)
     more = [usual - direct for usual, direct in zip(seconds[""], seconds["--direct"], strict=True)]
     middle = statistics.median(more)
@@ -268,11 +269,11 @@ def _start_row(pairs: int) -> Row:
 def _handover_row(times: int) -> Row:
     """Restart the demo's engine under a stream, each time after a start of such an engine alone."""
     gaps, starts = [], []
-    with _served("serve", "demo", "--ctx", "16K") as server:
+    with _serving("serve", "demo", "--ctx", "16K") as server:
         words = psutil.Process(registry.find_server(server.url).engine_pid or 0).cmdline()
         for number in range(times):
-            starts.append(_engine_start_s(words))
-            tries = (_gap_s(server, 1 + (number + attempt) % 3) for attempt in range(_TRIES))
+            starts.append(_measure_engine_start_s(words))
+            tries = (_measure_gap_s(server, 1 + (number + attempt) % 3) for attempt in range(_TRIES))
             gaps.append(next(gap for gap in tries if gap is not None))
     more = [gap - start for gap, start in zip(gaps, starts, strict=True)]
     most = _quantile(more, 0.95)
@@ -286,7 +287,7 @@ def _handover_row(times: int) -> Row:
     )
 
 
-def _engine_start_s(words: list[str]) -> float:
+def _measure_engine_start_s(words: list[str]) -> float:
     """Return the seconds from the start of an engine to the reply to its first request, as a server waits for it."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -297,7 +298,7 @@ def _engine_start_s(words: list[str]) -> float:
     quiet = subprocess.DEVNULL
     with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet) as process:
         try:
-            while not _answers(port):
+            while not _is_answering(port):
                 if process.poll() is not None or time.perf_counter() - began_s > _ENDS_S:
                     raise RuntimeError("The engine did not start by itself.")
                 time.sleep(0.01)
@@ -306,7 +307,7 @@ def _engine_start_s(words: list[str]) -> float:
             process.kill()
 
 
-def _answers(port: int) -> bool:
+def _is_answering(port: int) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         body = json.dumps({"max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]})
@@ -319,7 +320,7 @@ def _answers(port: int) -> bool:
         connection.close()
 
 
-def _gap_s(server: _Served, draft: int) -> float | None:
+def _measure_gap_s(server: _Served, draft: int) -> float | None:
     """Return the gap that a restart with another draft length makes in a stream; None if the stream ended before.
 
     Above temperature 0 no stream waits for its end because the same words could also be other tokens.

@@ -27,12 +27,12 @@ def run(*, quick: bool) -> Iterator[Row]:
     bare, ours, package = Interpreter(), [], []
     with tempfile.TemporaryDirectory(prefix="mtp-benchmark-") as folder:
         path = Path(folder) / "vocabulary.gguf"
-        _write(path)
+        _write_header(path)
         for _ in range(5 if quick else 6):
             bare.start()
-            ours.append(_read("ours", path))
+            ours.append(_time_reading("ours", path))
             if not quick:
-                package.append(_read("package", path))
+                package.append(_time_reading("package", path))
         n_bytes = path.stat().st_size
     seconds, megabytes = zip(*ours, strict=True)
     what = f"header with {_TOKENS:,} tokens and their merges ({n_bytes / 1e6:.1f} MB)"
@@ -54,7 +54,7 @@ def run(*, quick: bool) -> Iterator[Row]:
         yield Row("growth of memory through that", summary(package_mb, "MB", 0))
 
 
-def _write(path: Path) -> None:
+def _write_header(path: Path) -> None:
     """Write a file whose tokens have the lengths and merges of a byte-pair tokenizer's. A merge is two tokens and a
     blank.
     """
@@ -76,7 +76,7 @@ def _write(path: Path) -> None:
     writer.close()
 
 
-def _read(reader: str, path: Path) -> tuple[float, float]:
+def _time_reading(reader: str, path: Path) -> tuple[float, float]:
     """Return the seconds, and the growth of the peak memory in MB."""
     command = [sys.executable, "-m", "benchmarks.header_child", reader, str(path)]
     result = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)

@@ -15,10 +15,10 @@ from launcher.monitor.meter import ReplyMeter
 from launcher.monitor.monitor import MonitorPeriods
 from launcher.monitor.series import SPAN_S, Series
 
-_LOOKS = 200
+_CHECKS = 200
 _PERIOD_S, _SAMPLE_S = HealthWatch().period_s, MonitorPeriods().generating_s
 _SAMPLES = round(SPAN_S / _SAMPLE_S)
-_PER_LOOK = 20
+_SAMPLES_PER_CHECK = 20
 _LIMIT = 0.063
 
 
@@ -27,7 +27,7 @@ def run(*, quick: bool) -> list[Row]:
     bare, shares = Interpreter(), []
     for _ in range(3 if quick else 10):
         bare.start(3)
-        shares.append(_share())
+        shares.append(_measure_share())
     return [
         bare.share_row(
             f"own processor time of the detectors, one check every {_PERIOD_S:.0f} s", shares, 4, _LIMIT, worst=True
@@ -35,7 +35,7 @@ def run(*, quick: bool) -> list[Row]:
     ]
 
 
-def _share() -> float:
+def _measure_share() -> float:
     gpu, watch = GpuSensors(), HealthWatch()
     series = {name: Series(name) for name in READINGS}
     for name in READINGS:
@@ -45,9 +45,9 @@ def _share() -> float:
         log = LogBook(Path(folder) / "engine.log")
         gpu.sample(engine_runs=True)
         spent_s, now_s = 0.0, SPAN_S
-        for _ in range(_LOOKS):
+        for _ in range(_CHECKS):
             for name in READINGS:
-                for index in range(_PER_LOOK):
+                for index in range(_SAMPLES_PER_CHECK):
                     series[name].add(now_s + index * _SAMPLE_S, Reading(50.0))
             now_s += _PERIOD_S
             began_s = time.process_time()
@@ -59,4 +59,4 @@ def _share() -> float:
             spent_s += time.process_time() - began_s
         log.close()
         gpu.close()
-    return 100 * spent_s / (_LOOKS * _PERIOD_S)
+    return 100 * spent_s / (_CHECKS * _PERIOD_S)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psutil
 
 from benchmarks.measure import summary
-from benchmarks.reference import Waker, count_wakes, more_row
+from benchmarks.reference import Waker, count_wakes, difference_row
 from benchmarks.report import Row
 from benchmarks.workplace import ROOT, command
 
@@ -21,8 +21,8 @@ def run(*, quick: bool) -> Iterator[Row]:
     """Serve the demo with `mtp-launcher serve`, without requests. Engine and keeper are measured separately."""
     rounds, seconds = (1, 8.0) if quick else (5, 30.0)
     serve = [*command(), "serve", "--model", "demo", "--json"]
-    shares = _measured(serve, rounds, seconds)
-    yield more_row(
+    shares = _measure_serve(serve, rounds, seconds)
+    yield difference_row(
         "own processor time of `serve` while its server is idle, its keeper included",
         [share[0] + share[1] for share in shares],
         "a process that wakes as often",
@@ -31,37 +31,37 @@ def run(*, quick: bool) -> Iterator[Row]:
     )
     yield Row("processor time of the idle engine meanwhile", summary([share[2] for share in shares], "% of a core", 2))
     if not quick:
-        bare = _measured([sys.executable, "-m", "benchmarks.idle_child"], rounds, seconds)
+        bare = _measure_serve([sys.executable, "-m", "benchmarks.idle_child"], rounds, seconds)
         yield Row(
             "own processor time without the monitor's sampling: guard, keeper and control socket",
             summary([share[0] + share[1] for share in bare], "% of a core", 2),
         )
 
 
-def _measured(serve: list[str], rounds: int, seconds: float) -> list[list[float]]:
+def _measure_serve(serve: list[str], rounds: int, seconds: float) -> list[list[float]]:
     with subprocess.Popen(serve, stdout=subprocess.PIPE, cwd=ROOT) as program:
         try:
             assert program.stdout is not None
             program.stdout.readline()
             time.sleep(_SETTLE_S / 2)
             launcher = psutil.Process(program.pid)
-            keeper, engine = _keeper_and_engine(launcher)
+            keeper, engine = _find_keeper_and_engine(launcher)
             ours, before = (launcher.pid, keeper.pid), time.perf_counter()
             woken = sum(map(count_wakes, ours))
             time.sleep(_SETTLE_S / 2)
             rate = (sum(map(count_wakes, ours)) - woken) / (time.perf_counter() - before)
-            return [_shares([launcher, keeper, engine], rate, seconds) for _ in range(rounds)]
+            return [_measure_shares([launcher, keeper, engine], rate, seconds) for _ in range(rounds)]
         finally:
             program.terminate()
             program.wait(_ENDS_S)
 
 
-def _keeper_and_engine(launcher: psutil.Process) -> tuple[psutil.Process, psutil.Process]:
+def _find_keeper_and_engine(launcher: psutil.Process) -> tuple[psutil.Process, psutil.Process]:
     keeper = launcher.children()[0]
     return keeper, keeper.children()[0]
 
 
-def _shares(processes: list[psutil.Process], rate: float, seconds: float) -> list[float]:
+def _measure_shares(processes: list[psutil.Process], rate: float, seconds: float) -> list[float]:
     """Return the share of a core in percent of each process, and of one beside them that wakes `rate` times a
     second."""
     waker = Waker(rate, seconds)

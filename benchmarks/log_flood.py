@@ -16,7 +16,7 @@ def run(*, quick: bool) -> list[Row]:
     bare, pairs = Interpreter(), []
     for _ in range(rounds):
         bare.start(5)
-        pairs.append(_beside_an_empty_loop(seconds))
+        pairs.append(_run_beside_empty_loop(seconds))
     bare.start(5)
     floods = [flood for flood, _ in pairs]
     rate = statistics.median(flood["lines_per_second"] for flood in floods)
@@ -42,6 +42,6 @@ def run(*, quick: bool) -> list[Row]:
     ]
 
 
-def _beside_an_empty_loop(seconds: float) -> tuple[dict[str, float], dict[str, float]]:
+def _run_beside_empty_loop(seconds: float) -> tuple[dict[str, float], dict[str, float]]:
     with child("fault_child", "flood", str(seconds)) as flood, child("window_child", "empty", str(seconds)) as empty:
         return read_result(flood, seconds), read_result(empty, seconds)

@@ -52,15 +52,15 @@ async def _measure(most_pairs: int) -> tuple[list[float], list[float]]:
     async with serve(slow_options(slow_model(), _DRAFT)) as session:
         await session.monitor.end()
         for monitored in (True, False):
-            await _rate(session, monitored=monitored)  # warm-up: caches, the prompt, the sensors' libraries
-        while not _enough(rates[True], rates[False], most_pairs):
+            await _measure_rate(session, monitored=monitored)  # warm-up: caches, the prompt, the sensors' libraries
+        while not _has_enough_pairs(rates[True], rates[False], most_pairs):
             first = chance.random() < 0.5
             for monitored in (first, not first):
-                rates[monitored].append(await _rate(session, monitored=monitored))
+                rates[monitored].append(await _measure_rate(session, monitored=monitored))
     return rates[True], rates[False]
 
 
-def _enough(on: list[float], off: list[float], most_pairs: int) -> bool:
+def _has_enough_pairs(on: list[float], off: list[float], most_pairs: int) -> bool:
     pairs = len(on)
     if pairs >= most_pairs or pairs < _LEAST_PAIRS or pairs % _STEP_PAIRS:
         return pairs >= most_pairs
@@ -70,7 +70,7 @@ def _enough(on: list[float], off: list[float], most_pairs: int) -> bool:
     return width <= _WIDTH
 
 
-async def _rate(session: ServerSession, *, monitored: bool) -> float:
+async def _measure_rate(session: ServerSession, *, monitored: bool) -> float:
     """Return the rate of one reply as the engine timed it. The client reads the stream in the same way with and without
     the monitor.
     """

@@ -15,7 +15,7 @@ _WARM_UP_TOKENS = 400
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
+class _ProcessorUse:
     """Duration of a piece of work: seconds, and processor seconds of this process without its children."""
 
     wall_s: float
@@ -26,25 +26,25 @@ class _Use:
         return 100 * self.cpu_s / self.wall_s
 
 
-async def _use(work: Awaitable[object]) -> _Use:
+async def _measure_use(work: Awaitable[object]) -> _ProcessorUse:
     wall_s, cpu_s = time.perf_counter(), time.process_time()  # user and system time of all threads
     await work
-    return _Use(time.perf_counter() - wall_s, time.process_time() - cpu_s)
+    return _ProcessorUse(time.perf_counter() - wall_s, time.process_time() - cpu_s)
 
 
 async def measure(model: Path, draft: int, rounds: int, seconds: float) -> dict[str, list[float]]:
     """Stream for `seconds` a round, then, if there are several rounds, stay idle for as long as one round."""
     found: dict[str, list[float]] = {"tokens_per_second": [], "cpu_percent": [], "samples_per_second": []}
     async with serve(slow_options(model, draft)) as session:
-        warm_up = await _use(session.send_request(request(_WARM_UP_TOKENS)))
+        warm_up = await _measure_use(session.send_request(request(_WARM_UP_TOKENS)))
         tokens = int(seconds * _WARM_UP_TOKENS / warm_up.wall_s)
         for _ in range(rounds):
             samples = session.monitor.snapshot_count
-            use = await _use(session.send_request(request(tokens)))
+            use = await _measure_use(session.send_request(request(tokens)))
             found["tokens_per_second"].append(tokens / use.wall_s)
             found["cpu_percent"].append(use.percent)
             found["samples_per_second"].append((session.monitor.snapshot_count - samples) / use.wall_s)
-        idle = [await _use(asyncio.sleep(seconds / rounds)) for _ in range(rounds) if rounds > 1]
+        idle = [await _measure_use(asyncio.sleep(seconds / rounds)) for _ in range(rounds) if rounds > 1]
     return found | {"idle_percent": [use.percent for use in idle]}
 
 

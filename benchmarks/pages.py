@@ -5,7 +5,7 @@ open.
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.reference import Interpreter, more_row, paint_empty_window, ratio_row
+from benchmarks.reference import Interpreter, difference_row, paint_empty_window, ratio_row
 from benchmarks.report import Row
 from benchmarks.workplace import child, read_result
 
@@ -20,7 +20,7 @@ def run(*, quick: bool) -> Iterator[Row]:
     for _ in range(processes):
         bare.start(5)
         empty += [paint_empty_window() for _ in range(3)]
-        windows.append(_window(showings, settle_s, seconds))
+        windows.append(_measure_window(showings, settle_s, seconds))
     bare.start(5)
     usable = [each["usable_s"] for each in windows]
     yield ratio_row(
@@ -40,9 +40,9 @@ def run(*, quick: bool) -> Iterator[Row]:
         ("the same while the window is hidden", "hidden", _HIDDEN_POINTS),
     ):
         ours, waker = zip(*(each[name] for each in windows), strict=True)
-        yield more_row(what, ours, "a process that wakes as often", waker, limit)
+        yield difference_row(what, ours, "a process that wakes as often", waker, limit)
 
 
-def _window(showings: int, settle_s: float, seconds: float) -> dict[str, Any]:
+def _measure_window(showings: int, settle_s: float, seconds: float) -> dict[str, Any]:
     with child("pages_child", str(showings), str(settle_s), str(seconds)) as process:
         return read_result(process, 60 + 3 * seconds)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEventLoop, QTimer
 
-from benchmarks.window_child import Rest
+from benchmarks.window_child import IdleMeasurement
 from benchmarks.workplace import end_with_parent
 from launcher.base.units import process_age_s
 from launcher.gui import application
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from launcher.gui.window import Window
 
 _COMPLETE_AFTER_MS = application._COMPLETE_AFTER_MS
-"""Delay after the first paint until the program begins to build pages; the course below waits as long."""
+"""Delay after the first paint until the program begins to build pages; the measurements below waits as long."""
 
 
-class Course:
+class PageMeasurements:
     """The measurements in one window, one after the other."""
 
     def __init__(self, window: Window, rounds: int, settle_s: float, seconds: float) -> None:
         self._window, self._rounds, self._settle_s, self._seconds = window, rounds, settle_s, seconds
         self._painted_s = process_age_s()
-        self._told: dict[str, object] = {"painted_s": self._painted_s}
+        self._results: dict[str, object] = {"painted_s": self._painted_s}
 
     def begin(self) -> None:
         """Wait for the plans of the Start page; the page can be used at the next event."""
@@ -45,25 +45,25 @@ class Course:
         flow.planned.connect(lambda _: QTimer.singleShot(0, self._window, self._go_on))
 
     def _go_on(self) -> None:
-        if "usable_s" in self._told:
+        if "usable_s" in self._results:
             return  # the page plans again whenever it is shown
         usable_s = process_age_s()
-        self._told["usable_s"] = usable_s
+        self._results["usable_s"] = usable_s
         left_ms = _COMPLETE_AFTER_MS - 1_000 * (usable_s - self._painted_s)
-        QTimer.singleShot(max(0, int(left_ms)), self._window, self._show_pages)
+        QTimer.singleShot(max(0, int(left_ms)), self._window, self._measure_pages)
 
-    def _show_pages(self) -> None:
-        self._told["ahead_ms"] = list(self._steps())
+    def _measure_pages(self) -> None:
+        self._results["ahead_ms"] = list(self._time_steps())
         rail = [name for name in self._window.page_names if name != "start"]
-        self._told["first_ms"] = {name: self._show(name) for name in [*rail, "start"]}
+        self._results["first_ms"] = {name: self._time_showing(name) for name in [*rail, "start"]}
         again: dict[str, list[float]] = {name: [] for name in self._window.page_names}
         for _ in range(self._rounds):
             for name in self._window.page_names:
-                again[name].append(self._show(name))
-        self._told["again_ms"] = again
+                again[name].append(self._time_showing(name))
+        self._results["again_ms"] = again
         self._serve()
 
-    def _steps(self) -> list[float]:
+    def _time_steps(self) -> list[float]:
         times, more = [], True
         while more:
             began_s = time.perf_counter()
@@ -71,7 +71,7 @@ class Course:
             times.append(1_000 * (time.perf_counter() - began_s))
         return times
 
-    def _show(self, name: str) -> float:
+    def _time_showing(self, name: str) -> float:
         """Show a page and return the milliseconds until it is painted and `on_shown` was called."""
         window, loop = self._window, QEventLoop()
         if window.page_name == name:
@@ -87,22 +87,22 @@ class Course:
 
     def _serve(self) -> None:
         controller = self._window.controller
-        controller.launched.connect(lambda launch: self._count("shown", self._hide) if launch else None)
+        controller.launched.connect(lambda launch: self._measure_idle("shown", self._hide) if launch else None)
         self._window.start_demo()
 
     def _hide(self) -> None:
         self._window.hide()
-        self._count("hidden", self._end)
+        self._measure_idle("hidden", self._end)
 
-    def _count(self, name: str, then: Callable[[], object]) -> None:
-        def counted(percent: float, waker: float) -> None:
-            self._told[name] = (percent, waker)
-            QTimer.singleShot(0, self._window, then)  # not now: it replaces self._rest, which is calling
+    def _measure_idle(self, name: str, then: Callable[[], object]) -> None:
+        def on_counted(percent: float, waker: float) -> None:
+            self._results[name] = (percent, waker)
+            QTimer.singleShot(0, self._window, then)  # not now: it replaces self._idle, which is calling
 
-        self._rest = Rest(self._settle_s, self._seconds, counted)
+        self._idle = IdleMeasurement(self._settle_s, self._seconds, on_counted)
 
     def _end(self) -> None:
-        print(json.dumps(self._told), flush=True)
+        print(json.dumps(self._results), flush=True)
         self._window.quit()
 
 
@@ -113,12 +113,12 @@ def main() -> None:
     painted = application._on_first_paint
 
     def first_paint(window: Window, options: argparse.Namespace, file: Path | None, picture: Path | None) -> None:
-        course = Course(window, rounds, settle_s, seconds)
+        measurements = PageMeasurements(window, rounds, settle_s, seconds)
         painted(window, options, file, picture)
-        course.begin()
+        measurements.begin()
 
     application._on_first_paint = first_paint
-    application._COMPLETE_AFTER_MS = 3_600_000  # the course does these steps itself
+    application._COMPLETE_AFTER_MS = 3_600_000  # the measurements do these steps themselves
     nothing = dict.fromkeys(("file", "screenshot", "language", "scale", "size"))
     options = argparse.Namespace(**nothing, demo=False, page="start", theme="light")
     sys.argv = sys.argv[:1]

@@ -18,12 +18,12 @@ count as a slower program."""
 
 def run(*, quick: bool) -> Iterator[Row]:
     """Plan for each size of GPU in turn, then again with the cached files, then run the command for this machine."""
-    first_ms = [_plan(gib)[1] for gib in _GPU_GIB]
+    first_ms = [_time_plans(gib)[1] for gib in _GPU_GIB]
     bare, read_ms, plan_ms, models = Interpreter(), [], [], 0
     for _ in range(1 if quick else 4):
         for gib in _GPU_GIB:
             bare.start()
-            took_ms, all_plans_ms, models = _plan(gib)
+            took_ms, all_plans_ms, models = _time_plans(gib)
             read_ms.append(took_ms)
             plan_ms.append(all_plans_ms * _MODELS / models)
     sizes = f"{_GPU_GIB[0]} to {_GPU_GIB[-1]} GB"
@@ -42,7 +42,7 @@ def run(*, quick: bool) -> Iterator[Row]:
     yield bare.row("`mtp-launcher plan --json` for this machine, whole process", seconds, "s", 2, _COMMAND_LIMIT)
 
 
-def _plan(gib: int) -> tuple[float, float, int]:
+def _time_plans(gib: int) -> tuple[float, float, int]:
     """Return the milliseconds that the catalogue and the plans took, and the number of models."""
     child = [sys.executable, "-m", "benchmarks.plan_child", str(gib)]
     result = subprocess.run(child, check=True, capture_output=True, text=True, cwd=ROOT)

@@ -18,7 +18,7 @@ def run(*, quick: bool) -> list[Row]:
     bare, result = Interpreter(), []
     for _ in range(1 if quick else 5):
         bare.start(5)
-        result.append(_child(60 if quick else 300))
+        result.append(_run_child(60 if quick else 300))
     one_curve = "a bare pyqtgraph window with one curve"
     curve_p99 = [each["bare_p99_ms"] for each in result]
     p99 = [each["repaint_p99_ms"] for each in result]
@@ -44,7 +44,7 @@ def run(*, quick: bool) -> list[Row]:
     ]  # fmt: skip
 
 
-def _child(rounds: int) -> dict[str, float]:
+def _run_child(rounds: int) -> dict[str, float]:
     completed = subprocess.run(
         [sys.executable, "-m", "benchmarks.plots_child", str(rounds)],
         env=os.environ | {"QT_QPA_PLATFORM": "offscreen"},

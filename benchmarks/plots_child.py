@@ -47,9 +47,9 @@ def main() -> None:
     panel.resize(_WIDTH, _HEIGHT)
     panel.show()
     panel.attach_charts()
-    _spin(200)
+    _run_loop(200)
     process, before = psutil.Process(), psutil.Process().memory_info().rss
-    keep_s, some, hour = 0.0, list[MonitorSnapshot](), _hour()
+    keep_s, some, hour = 0.0, list[MonitorSnapshot](), _make_hour()
     while chunk := list(islice(hour, 1_000)):  # so many objects at once would keep the garbage collector busy
         some = chunk
         began_s = time.perf_counter()
@@ -63,36 +63,36 @@ def main() -> None:
     panel.choose_length(3_600)
     panel.references.set_limit(Reading(282.0))
     panel.references.set_baseline(171.0)
-    _spin(500)
+    _run_loop(500)
     card = panel.rows["rate"]
     bare.resize(_WIDTH, _HEIGHT)
     bare.plot(numpy.random.default_rng(1).normal(214, 12, _HOUR))
     bare.show()
-    _spin(200)
+    _run_loop(200)
     repaint, repaint_bare = [], []
     for _ in range(rounds):
-        repaint.append(_frame(panel, lambda: None))
+        repaint.append(_time_frame(panel, lambda: None))
         began_s = time.perf_counter()
         bare.viewport().repaint()
         repaint_bare.append((time.perf_counter() - began_s) * 1e3)
     bare.hide()
     repaint_cpu = _p99(_spent)
-    hover = [_frame(panel, partial(panel.read_at, card, n % 100 / 100), draws=False) for n in range(rounds)]
+    hover = [_time_frame(panel, partial(panel.read_at, card, n % 100 / 100), draws=False) for n in range(rounds)]
     panel.read_at(None)
-    zoom = [_frame(panel, partial(panel.zoom, 0.5 if n % 40 < 20 else -0.5, 0.4)) for n in range(rounds)]
+    zoom = [_time_frame(panel, partial(panel.zoom, 0.5 if n % 40 < 20 else -0.5, 0.4)) for n in range(rounds)]
     panel.choose_length(900)
-    pan = [_frame(panel, partial(panel.pan, 0.03 if n % 80 < 40 else -0.03)) for n in range(rounds)]
+    pan = [_time_frame(panel, partial(panel.pan, 0.03 if n % 80 < 40 else -0.03)) for n in range(rounds)]
     panel.reset_view()
-    _spin(500)
+    _run_loop(500)
     spent = process.cpu_times()
-    _spin(int(_IDLE_S * 1e3))
+    _run_loop(int(_IDLE_S * 1e3))
     now = process.cpu_times()
     idle = 100 * (now.user + now.system - spent.user - spent.system) / _IDLE_S
     panel.hide()
     drawings = panel.drawings
     for sample in some[-50:]:
         panel.add_samples([MonitorSnapshot(sample.time_s + 5, sample.readings, sample.acceptance, sample.activity)])
-        _spin(20)
+        _run_loop(20)
     print(
         json.dumps(
             {
@@ -114,7 +114,7 @@ def main() -> None:
     controller.bridge.close()
 
 
-def _frame(panel: PlotPanel, change: Callable[[], object], *, draws: bool = True) -> float:
+def _time_frame(panel: PlotPanel, change: Callable[[], object], *, draws: bool = True) -> float:
     """Return the milliseconds for applying one change, drawing all plots and painting them. Work left over from the
     frame before is done first, and is not counted.
     """
@@ -135,13 +135,13 @@ def _p99(values: list[float]) -> float:
     return statistics.quantiles(values, n=100)[98]
 
 
-def _spin(milliseconds: int) -> None:
+def _run_loop(milliseconds: int) -> None:
     loop = QEventLoop()
     QTimer.singleShot(milliseconds, loop.quit)
     loop.exec()
 
 
-def _hour() -> Iterator[MonitorSnapshot]:
+def _make_hour() -> Iterator[MonitorSnapshot]:
     """Return an hour of samples of a busy GPU, with noise in all series, so that no series is cheap to draw."""
     noise = random.Random(1)
     start_s = time.monotonic() - _HOUR / 10

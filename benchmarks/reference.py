@@ -86,7 +86,7 @@ def ratio_row(
     return Row(what, summary(values, unit, digits), shown, f"{ratio:.2g} times", f"< {limit:g} times", ratio < limit)
 
 
-def more_row(what: str, values: Sequence[float], name: str, references: Sequence[float], limit: float) -> Row:
+def difference_row(what: str, values: Sequence[float], name: str, references: Sequence[float], limit: float) -> Row:
     """Return a row for shares of a core, each measured beside the reference: by how many percentage points they are
     larger.
     """

@@ -19,7 +19,7 @@ def run(*, quick: bool) -> list[Row]:
     bare, result = Interpreter(), []
     for _ in range(2 if quick else 10):
         bare.start(3)
-        result.append(_child())
+        result.append(_run_child())
     moves = [each for one in result for each in one["moves_ms"]]
     slowest = statistics.quantiles(moves, n=100)[98]
     again = [took for one in result for took in one["machine_ms"][1:]]
@@ -36,7 +36,7 @@ def run(*, quick: bool) -> list[Row]:
     ]
 
 
-def _child() -> dict[str, Any]:
+def _run_child() -> dict[str, Any]:
     child = [sys.executable, "-m", "benchmarks.small_work_child"]
     result = subprocess.run(child, check=True, capture_output=True, text=True, cwd=ROOT)
     measured: dict[str, Any] = json.loads(result.stdout)

@@ -14,7 +14,7 @@ from tests.app.test_preview import described
 _ANY_SHA256 = "0" * 64
 
 
-def _ms(work: Callable[[], object]) -> float:
+def _time_work(work: Callable[[], object]) -> float:
     began_s = time.perf_counter()
     work()
     return 1_000 * (time.perf_counter() - began_s)
@@ -24,10 +24,10 @@ def main() -> None:
     """Read the machine six times, move three sliders over their ranges, read the stored summary of a header. Before
     sliders move, the core previews the running server, then each value of each slider.
     """
-    machine_ms = [_ms(read_machine) for _ in range(6)]
+    machine_ms = [_time_work(read_machine) for _ in range(6)]
     previewer = Previewer(described())
     steps = previewer.fill_cache()
-    ahead_ms = [_ms(lambda: previewer.preview({}))]
+    ahead_ms = [_time_work(lambda: previewer.preview({}))]
     more = True
 
     def fill_next() -> None:
@@ -35,15 +35,15 @@ def main() -> None:
         more = next(steps, None) is not None
 
     while more:
-        ahead_ms.append(_ms(fill_next))
+        ahead_ms.append(_time_work(fill_next))
     moves_ms = [
-        _ms(lambda wish={"draft": draft, "ctx": context, "kv": kv}: previewer.preview(wish))  # type: ignore[misc]
+        _time_work(lambda wish={"draft": draft, "ctx": context, "kv": kv}: previewer.preview(wish))  # type: ignore[misc]
         for draft in range(9)
         for context in previewer.basis.contexts[4:]
         for kv in ("q8_0", "f16")
     ]
     store_summary(_ANY_SHA256, read_header(unpack_demo_model()))
-    kept_ms = _ms(lambda: load_summary(_ANY_SHA256))
+    kept_ms = _time_work(lambda: load_summary(_ANY_SHA256))
     print(json.dumps({"machine_ms": machine_ms, "ahead_ms": ahead_ms, "moves_ms": moves_ms, "kept_ms": kept_ms}))
 
 

@@ -23,10 +23,10 @@ def run(*, quick: bool) -> Iterator[Row]:
     bare, known = Interpreter(), []
     with tempfile.TemporaryDirectory(prefix="mtp-benchmark-", dir=os.environ["MTP_LAUNCHER_HOME"]) as folder:
         _make_stores(Path(folder))
-        first_s = _list(folder)
+        first_s = _time_listing(folder)
         for _ in range(5 if quick else 20):
             bare.start()
-            known.append(_list(folder))
+            known.append(_time_listing(folder))
     yield bare.row(f"{_MODELS} models in two stores listed, from summaries of headers", known, "s", 3, _LIMIT)
     yield Row("the same the first time, with reading the headers", summary([first_s], "s", 2))
 
@@ -49,7 +49,7 @@ def _make_stores(home: Path) -> None:
         os.link(model, path)
 
 
-def _list(home: str) -> float:
+def _time_listing(home: str) -> float:
     """Return the seconds that a new process takes to list the models."""
     child = [sys.executable, "-m", "benchmarks.stores_child", str(_MODELS)]
     environment = {**os.environ, "HOME": home, "HF_HOME": f"{home}/hf"}

@@ -51,11 +51,11 @@ class _Round:
 
 async def _measure(options: ServeOptions, streams: int, rounds: int) -> list[_Round]:
     async with serve(options) as session:
-        await _round(session, streams)  # the prompts are in the cache from here on
-        return [await _round(session, streams) for _ in range(rounds)]
+        await _send_round(session, streams)  # the prompts are in the cache from here on
+        return [await _send_round(session, streams) for _ in range(rounds)]
 
 
-async def _round(session: ServerSession, streams: int) -> _Round:
+async def _send_round(session: ServerSession, streams: int) -> _Round:
     began_s = time.monotonic()
     replies = await asyncio.gather(*(session.send_request(request(_TOKENS)) for _ in range(streams)))
     return _Round(replies, time.monotonic() - began_s)

@@ -45,14 +45,17 @@ def run(*, quick: bool) -> Iterator[Row]:
         folder = Path(name)
         source = folder / "model.bin"
         sha256 = _write(source, size)
-        peer = None if quick else _peer()
+        peer = None if quick else _find_peer_python()
         with _server(source) as url:
-            runs = [_round(url, folder, size, sha256, peer) for _ in range(1 if quick else 6)]
+            runs = [_download_each(url, folder, size, sha256, peer) for _ in range(1 if quick else 6)]
         yield from _rows(runs, size)
         sha256 = _write(source, limited_size)
         with _server(source, _RATE) as url:
             pairs = [
-                tuple(_ours(url, folder / "ours", limited_size, sha256, connections) for connections in (1, 8))
+                tuple(
+                    _time_own_download(url, folder / "ours", limited_size, sha256, connections)
+                    for connections in (1, 8)
+                )
                 for _ in range(1 if quick else 3)
             ]
         alone, together = zip(*pairs, strict=True)
@@ -78,12 +81,12 @@ def _rows(runs: Sequence[dict[str, Run]], size: int) -> Iterator[Row]:
     }
     for name in [name for name in peers if name in runs[0]]:
         others = [each[name] for each in runs]
-        faster = _ratio(others, ours)
+        faster = _compare_seconds(others, ours)
         yield Row(
             peers[name],
             summary([each.seconds for each in ours], "s", 2),
             f"{name}: {statistics.median(each.seconds for each in others):.2f} s",
-            _told(faster, len(ours)),
+            _format_ratio(faster, len(ours)),
             f">= {limits[name]:g} times",
             faster.estimate >= limits[name],
         )
@@ -94,35 +97,35 @@ def _rows(runs: Sequence[dict[str, Run]], size: int) -> Iterator[Row]:
         yield Row(f"{name}: processor time per GiB", summary(cpu_s, "s", 2))
 
 
-def _told(ratio: Interval, pairs: int) -> str:
+def _format_ratio(ratio: Interval, pairs: int) -> str:
     return f"{ratio.estimate:.2f} (95 %: {ratio.lower:.2f} to {ratio.upper:.2f}, n {pairs} pairs)"
 
 
-def _ratio(others: Sequence[Run], ours: Sequence[Run]) -> Interval:
+def _compare_seconds(others: Sequence[Run], ours: Sequence[Run]) -> Interval:
     return paired_ratio([each.seconds for each in others], [each.seconds for each in ours])
 
 
-def _round(url: str, folder: Path, size: int, sha256: str, peer: Path | None) -> dict[str, Run]:
+def _download_each(url: str, folder: Path, size: int, sha256: str, peer: Path | None) -> dict[str, Run]:
     """Download the file in each way to a new file, never while an earlier one is still being written to the disk."""
     runs = {
-        "ours": _ours(url, folder / "ours", size, sha256, 8),
-        "curl and openssl": _timed(
+        "ours": _time_own_download(url, folder / "ours", size, sha256, 8),
+        "curl and openssl": _time_command(
             folder / "curl", ["curl", "-s", "-o", "TARGET", url], ["openssl", "dgst", "-sha256", "TARGET"]
         ),
     }
     if peer is not None:
         script = Path(__file__).with_name("transfer_peer.py")
         words = [str(peer), str(script), url.rpartition("/")[0], str(folder / "hub")]
-        runs["huggingface_hub"] = _timed(folder / "peer", words)
+        runs["huggingface_hub"] = _time_command(folder / "peer", words)
     return runs
 
 
-def _ours(url: str, target: Path, size: int, sha256: str, connections: int) -> Run:
+def _time_own_download(url: str, target: Path, size: int, sha256: str, connections: int) -> Run:
     child = [sys.executable, "-m", "benchmarks.transfer_child", url, "TARGET", str(size), sha256, str(connections)]
-    return _timed(target, child)
+    return _time_command(target, child)
 
 
-def _timed(target: Path, *commands: Sequence[str]) -> Run:
+def _time_command(target: Path, *commands: Sequence[str]) -> Run:
     environment = dict(
         os.environ, HF_HUB_DISABLE_XET="1", HF_HUB_DISABLE_TELEMETRY="1", HF_HUB_DISABLE_PROGRESS_BARS="1"
     )
@@ -162,7 +165,7 @@ def _server(path: Path, rate: int | None = None) -> Iterator[str]:
             program.stdin.close()
 
 
-def _peer() -> Path:
+def _find_peer_python() -> Path:
     """Return the path of a Python with huggingface_hub; its environment is created once and reused."""
     python = _PEER_FOLDER / "bin" / "python"
     if not python.exists():

@@ -26,7 +26,7 @@ def run(*, quick: bool) -> Iterator[Row]:
         bare, tunes = Interpreter(), []
         for number in range(2 if quick else 40):
             bare.start()
-            tunes.append(_tune(draw_machine(number, Surroundings(small=small)), budget_s))
+            tunes.append(_time_tune(draw_machine(number, Surroundings(small=small)), budget_s))
         what = f"the tuner's share of a core during a tune: {name}, the largest"
         yield bare.share_row(what, [share for share, _ in tunes], 3, _LIMIT, worst=True)
         waits_ms = [max(waits) for _, waits in tunes]
@@ -34,7 +34,7 @@ def run(*, quick: bool) -> Iterator[Row]:
         yield Row(f"its longest computation between two trials: {name}", shown)
 
 
-def _tune(machine: Machine, budget_s: float) -> tuple[float, list[float]]:
+def _time_tune(machine: Machine, budget_s: float) -> tuple[float, list[float]]:
     """Return the tuner's own computing time in percent of the simulated time, and its milliseconds between trials."""
     bench, waits, ended_s = SimulatedBench(machine, seed=1), [0.0], time.process_time()
 

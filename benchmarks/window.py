@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.measure import summary
-from benchmarks.reference import Interpreter, more_row, paint_empty_window, ratio_row
+from benchmarks.reference import Interpreter, difference_row, paint_empty_window, ratio_row
 from benchmarks.report import Row
 from benchmarks.workplace import child, command, read_result, slow_model
 
@@ -21,7 +21,7 @@ _LEAST_RATE = 200.0
 
 def run(*, quick: bool) -> Iterator[Row]:
     """Measure offscreen. An empty Qt loop runs beside each stream, so that both are disturbed by the same noise."""
-    paints = [(_painted(), paint_empty_window()) for _ in range(3 if quick else 15)]
+    paints = [(_measure_first_paint(), paint_empty_window()) for _ in range(3 if quick else 15)]
     painted, empty_painted = zip(*paints, strict=True)
     what, name = "from the command to the window's first paint", "an empty PySide6 window"
     yield ratio_row(what, painted, "s", 2, name, empty_painted, _PAINT_LIMIT)
@@ -29,11 +29,11 @@ def run(*, quick: bool) -> Iterator[Row]:
     bare, pairs = Interpreter(), []
     for _ in range(rounds):
         bare.start(5)
-        pairs.append(_beside_an_empty_loop(seconds))
+        pairs.append(_run_beside_empty_loop(seconds))
     bare.start(5)
     streams = [stream for stream, _ in pairs]
     rate = statistics.median(stream["tokens_per_second"] for stream in streams)
-    yield more_row(
+    yield difference_row(
         "own processor time of the window while nothing runs",
         [stream["idle_percent"] for stream in streams],
         "a process that wakes as often",
@@ -61,7 +61,7 @@ def run(*, quick: bool) -> Iterator[Row]:
     )
 
 
-def _painted() -> float:
+def _measure_first_paint() -> float:
     """Return the seconds from the start of the process to the first paint, as the program reports them."""
     with tempfile.TemporaryDirectory() as folder:
         painted = subprocess.run(
@@ -73,7 +73,7 @@ def _painted() -> float:
     return float(json.loads(painted.stdout)["painted_s"])
 
 
-def _beside_an_empty_loop(seconds: float) -> tuple[dict[str, float], dict[str, float]]:
+def _run_beside_empty_loop(seconds: float) -> tuple[dict[str, float], dict[str, float]]:
     with (
         child("window_child", "stream", str(slow_model()), str(seconds)) as stream,
         child("window_child", "empty", str(2 * seconds + 3)) as empty,  # as long as both parts of `stream` together

@@ -52,17 +52,17 @@ class Stalls(QObject):
         self._last_s = now_s
 
 
-class Rest(QObject):
+class IdleMeasurement(QObject):
     """Counts the processor time of this process while it is idle, beside a process that wakes as often and does
     nothing.
 
-    `counted` gets both shares of a core in percent. The number of wakes is counted in the second half of the time to
+    `on_counted` gets both shares of a core in percent. The number of wakes is counted in the second half of the time to
     settle.
     """
 
-    def __init__(self, settle_s: float, seconds: float, counted: Callable[[float, float], object]) -> None:
+    def __init__(self, settle_s: float, seconds: float, on_counted: Callable[[float, float], object]) -> None:
         super().__init__()
-        self._settle_s, self._seconds, self._counted = settle_s, seconds, counted
+        self._settle_s, self._seconds, self._on_counted = settle_s, seconds, on_counted
         QTimer.singleShot(int(500 * settle_s), self, self._count)
 
     def _count(self) -> None:
@@ -76,7 +76,7 @@ class Rest(QObject):
 
     def _end(self) -> None:
         percent = 100 * (time.process_time() - self._cpu_s) / (time.perf_counter() - self._began_s)
-        self._counted(percent, self._waker.end())
+        self._on_counted(percent, self._waker.end())
 
 
 Close = Callable[[], object]
@@ -110,7 +110,7 @@ def main() -> None:
         _stream(window, Path(arguments[0]), tokens)
         _begin(application, seconds, tokens=tokens, figures=values, closing=window.quit)
 
-    rest = Rest(_SETTLE_S, seconds, stream)
+    rest = IdleMeasurement(_SETTLE_S, seconds, stream)
     application.exec()
     del rest
 
