@@ -1,4 +1,4 @@
-"""Measures the time from the end of the engine until the reason is on the screen: in the window, and in the terminal."""
+"""Measures the time from the end of the engine until the reason is shown: in the window, and in the terminal."""
 
 import json
 import subprocess

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from launcher.gui.window import Window
 
 _COMPLETE_AFTER_MS = application._COMPLETE_AFTER_MS
-"""Delay after the first paint until the program begins to build pages; the measurements below waits as long."""
+"""Delay after the first paint until the program begins to build pages; the measurements below wait as long."""
 
 
 class PageMeasurements:
