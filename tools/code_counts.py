@@ -30,7 +30,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def count_code(checkout: Path) -> dict[str, str]:
-    """Return the counts of one checkout's package, each with its name, ready to print."""
+    """Return the counts of one checkout's package by name, formatted for print."""
     package = checkout / "launcher"
     sources = {path: path.read_text("utf-8") for path in sorted(package.rglob("*.py"))}
     trees = {path: ast.parse(source) for path, source in sources.items()}

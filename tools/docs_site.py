@@ -1,4 +1,6 @@
-"""Hooks of mkdocs (mkdocs.yml): pages of the repository's root, and a list of decisions, join the pages of docs/."""
+"""Hooks for mkdocs (mkdocs.yml), which add pages of the repository's root and a list of decisions to the pages of
+docs/.
+"""
 
 import re
 from pathlib import Path

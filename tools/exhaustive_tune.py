@@ -5,13 +5,13 @@
 
 Every combination of the grid that the tune searched is started once a round by the command line that the tune states,
 in a new random order each time, and gets each prompt of the workload with the seed of the round, after a reply that is
-discarded. A combination's speed in a round is the geometric mean of the engine's own tokens/s, or with --processor-time
-of the tokens by second of processor time from the first token to the last: with one thread and no GPU that is what a
-quiet computer would show, however busy this one is (Linux). The regret is what the recommended settings lack of the
-fastest ones. It uses no module of launcher/.
+discarded. A combination's speed in a round is the geometric mean of the engine's own tokens/s. With --processor-time
+(Linux) it is that of the tokens per second of processor time from the first token to the last: with one thread and no
+GPU this is the speed on an idle computer, however busy this one is. The regret is the share of the fastest settings'
+speed that the recommended ones lack. It uses no module of launcher/.
 
-With the fastest of many noisy means the regret is somewhat too high. So it is also given without that: the fastest by
-one half of the rounds, measured by the other.
+Chosen as the highest of many noisy means, the fastest settings look too fast, and so the regret is somewhat too high.
+Therefore a second figure chooses the fastest settings by one half of the rounds and measures them by the other half.
 """
 
 import argparse

@@ -19,7 +19,7 @@ _SIZES = (4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 48, 80, 96)
 _HEAD = f"""# Plans by model and machine
 
 Written by `python -m tools.plan_table --write`: what `mtp-launcher plan --model ID` recommends on a described machine
-with a desktop and {_HOST_GIB} GiB of host memory, before any header was read. Speeds are forecasts at a short context
+with a desktop and {_HOST_GIB} GiB of host memory, before any header is read. Speeds are forecasts at a short context
 for a typical card of that size:
 """
 _RECOMMENDED = """

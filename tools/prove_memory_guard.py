@@ -4,11 +4,11 @@
                                        [--only guarded|unguarded]
 
 The demo is served without limits on its prompt cache, and gets one long prompt after the other, each different from all
-before. A watcher, a process of its own, stands in for the kernel: it limits the memory of all engines to what one has
-after its first prompt and `--room` MiB more, says so in files like those of a control group, and kills the engine that
-exceeds it. With `--kernel` it is the kernel itself: all runs in a control group, in which engines are killed first.
-In the first half of the runs nobody is in charge, in the second half the guard is. Ends with exit code 1 if an engine
-survives without the guard, or is killed with it, or a reply is broken or cut short with it.
+before. A watcher, a process of its own, takes the part of the kernel: it limits the memory of all engines to that of
+one engine after its first prompt plus `--room` MiB, publishes the figures in files like those of a control group, and
+kills an engine that exceeds the limit. With `--kernel` the kernel does that itself: everything runs in a control group,
+in which engines are killed first. The first half of the runs is without the guard, the second half with it. Ends with
+exit code 1 if an engine survives without the guard, or is killed with it, or a reply is broken or cut short with it.
 """
 
 import argparse
@@ -35,10 +35,10 @@ _WATCH_S = 0.01
 _SYLLABLES = ("ba", "co", "di", "fu", "ga", "he", "ki", "lo", "me", "nu", "pa", "re", "si", "to", "vu", "za")
 _PROMPT_WORDS = 1_500
 _PACE_S = 2.5
-"""Seconds from one prompt to the next, on a computer that reads one in less."""
+"""Seconds from one prompt to the next, if the computer reads a prompt in less."""
 _REPLY_TOKENS = 24
 _PROMPTS = 18
-"""Prompts of a guarded run: twice as many as use up the room of 40 MiB."""
+"""Prompts of a guarded run: twice as many as are needed to fill 40 MiB."""
 _WITHOUT_LIMITS = ("--cache-ram", "1000000", "--ignore-eos")
 _GROUP = "sys/fs/cgroup/engines"
 _KERNELS_GROUPS = Path("/sys/fs/cgroup")
@@ -70,7 +70,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ControlGroup:
-    """The files of a control group that limits memory: version 2 of the kernel's, version 1, or the watcher's."""
+    """The files of a control group that limits memory: of version 2 or 1 of the kernel's control groups, or the
+    watcher's.
+    """
 
     folder: Path
     limit: str = "memory.max"
@@ -88,7 +90,7 @@ class ControlGroup:
 
 
 def make_kernels_group() -> ControlGroup:
-    """Make a control group. Raises OSError where this process may not."""
+    """Make a control group of the kernel's. Raises OSError if this process is not allowed to."""
     name = f"mtp-launcher-{os.getpid()}-{time.monotonic_ns()}"
     if (_KERNELS_GROUPS / "memory").is_dir():
         folder = _KERNELS_GROUPS / "memory" / name
@@ -114,7 +116,7 @@ def inside(group: ControlGroup) -> Iterator[None]:
 
 
 def expose_engines(launcher_pid: int) -> None:
-    """Let the kernel kill the engines of a launcher before all else, until the launcher ends."""
+    """Let the kernel kill the engines of a launcher before any other process, until the launcher ends."""
     launcher = psutil.Process(launcher_pid)
     while launcher.is_running() and launcher.status() != psutil.STATUS_ZOMBIE:
         for process in list_engines(launcher):

@@ -1,8 +1,8 @@
 """`python -m tools.random_projector FILE [--embedding N]`: writes a tiny vision projector with random weights.
 
 It is of LLaVA's kind ("mlp"): a vision transformer of one block, and two matrices that lead to the embedding of a text
-model, by default the demo's. What a model says of a picture with it means nothing; but the engine goes its whole way:
-it loads the projector, encodes the picture, and puts its vectors into the prompt.
+model, by default the demo's. With it a model's description of a picture is meaningless, but the engine does everything
+that it does with a real one: it loads the projector, encodes the picture, and puts its vectors into the prompt.
 """
 
 import argparse

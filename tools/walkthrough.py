@@ -17,9 +17,9 @@ from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs" / "walkthrough.md"
 STATE = "~/.local/state/mtp-launcher"
-"""Shown for the state folder: where it is on Linux."""
+"""Shown in place of the state folder: its usual place on Linux."""
 _SCARCE = "prlimit --as=2936012800 "
-"""2,800 MiB of address space: enough for the demo with a usual context, not for one of three million tokens."""
+"""2,800 MiB of address space: enough for the demo with a usual context, but not with one of three million tokens."""
 _INTRO = """# Walkthrough: start, break, diagnose, fix
 
 This is real output of the program with the built-in engine. `python -m tools.walkthrough` runs the commands and writes
@@ -65,7 +65,7 @@ def run_steps(home: Path) -> Iterator[str]:
 
 
 def _run(command: str) -> str:
-    """Run a command to its end; a server until it serves, then ask it for a reply and stop it."""
+    """Run a command to its end. A server is run until it is ready, gets one request, and is stopped."""
     with subprocess.Popen(
         shlex.split(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
     ) as process:
@@ -93,7 +93,7 @@ def _hide(text: str, home: Path) -> str:
 
 
 def main() -> None:
-    """Run it and write the document."""
+    """Run all steps and write the document."""
     with tempfile.TemporaryDirectory() as folder:
         DOCS.write_text(_INTRO + "".join(run_steps(Path(folder))), encoding="utf-8")
 

@@ -172,7 +172,7 @@ def test_the_table_of_an_engine_says_what_is_apart() -> None:
         report.list_differences([OUTCOME])
         == "- small -c 4096 -ctk f16 -ub 512 -np 1 n0: compute buffer 206.0, engine 200"
     )
-    assert report.list_differences([]) == "None is apart."
+    assert report.list_differences([]) == "None differs."
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,10 @@ from tools.accuracy.grid import COUNTS, Outcome, draw_cases, measure_cases
 def main(arguments: list[str] | None = None) -> int:
     """Print the tables; the exit code is 1 if the engine cannot estimate."""
     parser = argparse.ArgumentParser(prog="python -m tools.accuracy", description=__doc__)
-    parser.add_argument("--engine", type=Path, metavar="PATH", help="a llama-server to ask (default: the built-in)")
-    parser.add_argument("--only-engine", action="store_true", help="leave out what was published")
+    parser.add_argument(
+        "--engine", type=Path, metavar="PATH", help="the llama-server to ask (default: the built-in engine)"
+    )
+    parser.add_argument("--only-engine", action="store_true", help="leave out the published measurements")
     chosen = parser.parse_args(arguments)
     if not chosen.only_engine:
         for title, text in (

@@ -29,14 +29,18 @@ COUNTS: Mapping[str, int] = {
     "gemma3-12b-q4_k": 15,
     "gemma4-31b-iq4_xs": 15,
 }
-"""Settings for each model: experts and dense with gated delta nets, attention alone, and with sliding windows."""
+"""Number of settings to draw for each model. There are models with gated delta nets (with experts and dense), with
+attention alone, and with sliding windows.
+"""
 _SEED = 20_261_121
 _CONTEXTS = (4_096, 5_000, 8_192, 16_384, 20_001, 32_768, 49_152, 65_536, 98_304, 131_072, 150_000, 196_608, 262_144)
 _KV = ("f16", "f16", "q8_0", "q8_0", "q4_0", "q4_0", "q5_1")
 _UBATCHES = (64, 128, 256, 384, 512, 1_024, 2_048)
 _SLOTS = (1, 1, 1, 2, 3, 4)
 _MOST_STATES = 6
-"""Limit of slots times drafts: an engine really allocates recurrent states for its dry run, and more only cost time."""
+"""Limit of slots times drafts: even for a dry run an engine really allocates recurrent states, and more of them only
+take time.
+"""
 _CORNERS = (
     PlanSettings(context=262_144, kv="q8_0", draft=2, ubatch=256),
     PlanSettings(context=262_144, kv="q4_0", draft=4, ubatch=2_048),
@@ -73,7 +77,7 @@ class Outcome:
         return getattr(self.engine, part) or 0
 
     def is_equal(self, part: str) -> bool:
-        """Whether the engine's figure is the formula's, which the engine rounds down for each kind of memory."""
+        """Whether the figures are equal, given that the engine rounds down for each kind of memory."""
         return self.engine_mib(part) <= self.formula[part] < self.engine_mib(part) + self._roundings(part)
 
     def beyond_mib(self, part: str) -> float:
@@ -92,9 +96,8 @@ class Outcome:
 
 
 def draw_cases(counts: Mapping[str, int], *, gpu: bool) -> list[Case]:
-    """Return as many settings of each model as `counts` says, the same every time; experts go to the host with a GPU.
-
-    Their backend is one of a GPU or the processor's: the formula is then asked for the engine's own.
+    """Return random settings, the same every time: for each model the number in `counts`. With `gpu` some have experts
+    in host memory, and their backend is a GPU's, else the processor's. `measure_cases` replaces it by the engine's own.
     """
     choose = random.Random(_SEED)
     found: dict[Case, None] = {}

@@ -1,4 +1,6 @@
-"""Published measurements and earlier predictions beside the formula; weights by the catalogue's rules."""
+"""Published measurements and earlier predictions, to be compared with the formula. Weights are estimated by the
+catalogue's rules.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Run:
     size_bytes: int | None = None
 
     def estimate(self) -> MemoryEstimate | None:
-        """Return the formula's estimate, None if the file's size is unknown: an estimated size proves nothing."""
+        """Return the formula's estimate; None if the size of the file is unknown, because an estimated size would prove
+        nothing.
+        """
         entry = load_shipped_catalogue().find(self.model)
         file = entry.file(self.quant) or ModelFile(quant=self.quant, file=self.quant)
         sized = replace(file, size_bytes=self.size_bytes or file.size_bytes)
@@ -86,7 +90,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An article's figures for a run's memory."""
+    """A statement of an article about the memory of a run."""
 
     article: str
     run: Run

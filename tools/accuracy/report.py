@@ -52,7 +52,9 @@ def logs_table() -> str:
 
 
 def runs_table() -> str:
-    """Return how many published totals of CUDA cards the formula gives, by card, those far from it with their cause."""
+    """Return by card how many published totals the formula gives for CUDA cards, then the totals that differ much, with
+    their causes.
+    """
     found, left_out = read_totals()
     near = [run for run in found if run.is_near]
     middle = statistics.median(abs(run.difference) for run in found)
@@ -69,7 +71,7 @@ def runs_table() -> str:
     ]
     titles = ("GPU", "file", "cause", "measured, MiB", "formula, MiB", "difference")
     reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common())
-    others = f"Other runs that tell their memory: {reasons}."
+    others = f"Left out although their memory is known:  {reasons}."
     return "\n\n".join((counts, cards, "Beyond:", format_table(titles, rows, texts=3), others))
 
 
@@ -135,7 +137,9 @@ def claims_table() -> str:
 
 
 def engine_table(outcomes: Sequence[Outcome]) -> str:
-    """Return in how many settings of each model an engine's figure is the formula's, and else by how much at most."""
+    """Return for each model in how many settings the engine's figure equals the formula's, and the largest difference
+    otherwise.
+    """
     rows = []
     for model in dict.fromkeys(outcome.case.model for outcome in outcomes):
         of_it = [one for one in outcomes if one.case.model == model]
@@ -162,4 +166,4 @@ def list_differences(outcomes: Sequence[Outcome]) -> str:
         for part in PARTS
         if not one.is_equal(part)
     ]
-    return "\n".join(lines) or "None is apart."
+    return "\n".join(lines) or "None differs."

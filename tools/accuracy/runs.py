@@ -1,8 +1,6 @@
-"""Published totals of GPU memory, from presets/evidence/runs.csv, beside the formula's.
-
-Counted are runs on one CUDA card whose file size, context, KV cache type and draft length are known and whose layers
-are all on the card. Memory that was in use before is added to the formula's. An unknown ubatch counts as 512,
-slots as 1.
+"""Published totals of GPU memory, from presets/evidence/runs.csv, beside the formula's. Only runs on one CUDA card
+count whose file size, context, KV cache type and draft length are known and whose layers are all on the card. Memory
+that was in use before is added to the formula's. An unknown ubatch counts as 512, an unknown number of slots as 1.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ _SPILLED = re.compile(r"paging(?! with MTP)|spill|did not fit", re.I)
 _SPILLED_WITH_MTP = re.compile(r"paging with MTP", re.I)
 _BEFORE = re.compile(r"(\d+)(?:-(\d+))? MiB (?:desktop|idle|used before)")
 _PEAK = re.compile(r"([\d.]+) Gi?B peak|([\d.]+) GiB$")
-"""Memory in words. What one board calls GB is GiB: its figures reach 11.9 on cards of 12 GiB."""
+"""Peak memory as written in notes. GB in them means GiB: figures reach 11.9 on cards of 12 GiB."""
 _REPLACED = {"qwen3.8-27b": "2026-08-19"}
 """Models whose files were replaced, with the day: the catalogue has the sizes of the later files."""
 CAUSES: Mapping[tuple[str, str, str], str] = {
@@ -133,7 +131,7 @@ def _file_key(row: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _baselines(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """Return rows for the memory of the same servers without drafts, unless they have rows of their own."""
+    """Return additional rows for the memory of the same servers without drafts, unless the table has such rows already."""
     keys = ("model", "quant", "gpu", "ctx", "kv", "source")
     received = {tuple(row[key] for key in keys) for row in rows if row["draft"] == "0" and row["memory_mib"]}
     found: dict[tuple[str, ...], dict[str, str]] = {}

@@ -20,7 +20,7 @@ from .tokenizer import Tokenizer
 RESOURCES = Path(__file__).parents[2] / "resources" / "demo"
 FILE_NAME = "mtp-demo.gguf"
 SLOW_EXPERTS, SLOW_EXPERT_WIDTH = 2, 1024
-"""Experts of a slowed-down model: all of them are used at each token, so that the file is no larger than needed."""
+"""Experts of a slowed-down model. All of them are used for each token, so that the file is no larger than needed."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def build(path: Path, recipe: Recipe) -> str:
 
 
 def ship(recipe: Recipe, made_by: str) -> Path:
-    """Build into the program's resources: the compressed model and a description with its checksums."""
+    """Write the compressed model and a description with its checksums into the program's resources."""
     RESOURCES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, FILE_NAME)

@@ -13,9 +13,9 @@ from .text import PARAGRAPH_END, THINK_END, TURN_END, Corpus, Dialogue, list_dia
 from .tokenizer import Tokenizer
 
 TRIGRAM_SHARE, BIGRAM_SHARE = 0.08, 0.02
-"""Share of each target that is borrowed from places with the same last two, or one, tokens."""
+"""Shares of each target that come from all places with the same last two tokens, and the same last token."""
 OWN_TOPIC_SHARE = 0.7
-"""Share of replies that keep to the topic asked for; its neighbours share the rest."""
+"""Share of replies about the topic that was asked for; its neighbours share the rest."""
 STOP_SHARE = 0.75
 """Share of replies that end after one paragraph."""
 RESTART_SHARE = 0.04
@@ -23,9 +23,9 @@ RESTART_SHARE = 0.04
 UNSEEN_LOGIT = -20.0
 """Logit of the tokens that never follow anything in the corpus."""
 BRANCH_WEIGHT = 6.0
-"""Factor of a row's weight where the topic decides what follows."""
+"""Factor for the weight of a row where the topic decides which token follows."""
 HEAD_RANK = 12
-"""Directions in which the head can guess the lag code that it does not get; fewer make worse drafts."""
+"""Rank of the head's guess of the lag code that it does not get; a lower one makes worse drafts."""
 WEIGHT_DECAY, LEARNING_RATE = 1e-3, 0.02
 
 Target = dict[int, float]
@@ -163,9 +163,10 @@ def fit_head_projection(trunk: Trunk, found: Examples, noise: float, seed: int) 
     """[WIDTH, 2 * WIDTH] weights of the draft head's input projection, and the R2 of its one approximation.
 
     The head gets the embedding of the newest token and the trunk's hidden state one token earlier, each normalised.
-    It moves each lag slot one place on. The code of the token that was newest in the hidden state is missing there,
-    since no silu has seen it yet, so the head makes do with a linear guess of low rank from CODE. It takes over what
-    the attention remembered a token ago, and keeps no memory of the topic. That is why its drafts are good, not exact.
+    It moves each lag slot one place on. The lag code of the token that was newest in the hidden state is missing, since
+    it has not passed through a silu yet, so the head makes a linear guess of low rank from CODE. It uses what the
+    attention remembered one token earlier, and keeps no memory of the topic. Therefore its drafts are good, but not
+    exact.
     """
     code, lag_codes = trunk.code[found.seen], trunk.lag_codes[found.seen]
     left, sizes, right = np.linalg.svd(np.linalg.lstsq(code, lag_codes, rcond=None)[0].T, full_matrices=False)

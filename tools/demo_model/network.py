@@ -5,12 +5,12 @@ topics; three gated delta net blocks then add one slot each:
 
 * two heads of block k wipe their state at every step and look back by k + 1 tokens through the convolution, so they
   write a non-linear code of the token at that distance into LAGS[k];
-* one more head of block 0 never decays. It writes only at words that betray a topic, and forgets at a new question or
-  paragraph, so TOPIC holds what is being talked about.
+* one more head of block 0 never decays. It writes only at words that indicate a topic, and forgets at a new question or
+paragraph, so TOPIC holds the current topic.
 
-The attention block then looks at all tokens from the first on. The more a word betrays a topic and the nearer it is,
-the more it weighs; what these words are about is added to WORD_TOPICS. So a new question that names no topic finds the
-last one there, however far back, and what it finds depends on every byte of the KV cache.
+The attention block then looks at all tokens from the first on. The more clearly a word indicates a topic and the nearer
+it is, the more it weighs; the topics of these words are added to WORD_TOPICS. So a new question that names no topic
+finds the last one there, however far back, and the result depends on every byte of the KV cache.
 
 All other projections are zero, so the output matrix sees a log-linear model of four tokens and a topic.
 """
@@ -46,26 +46,32 @@ BIAS_VALUE = 4.0
 EPSILON = 1e-6
 
 CURVATURE = 2.0
-"""Size of the lag codes before their non-linearity: the larger, the less a linear head can foresee them."""
+"""Size of the lag codes before their non-linearity: the larger, the worse a linear head can predict them."""
 TOPIC_GAIN = 1.0
 """Size of the topic slot in the residual stream, relative to a lag code."""
 
 KEY_WIDTH, ROTATED, ROTATION_BASE = 64, 16, 1e7
-"""Channels of a key, those of them that turn with their token's place, and how much slower one turns than the next."""
+"""Number of channels of a key, number of those that are rotated by the token's position (RoPE), and the base of the
+rotation.
+"""
 TELL, STEADY = ROTATED, slice(32, KEY_WIDTH)
-"""The key's channel for how much its word betrays, and those that only keep its length the same."""
+"""The key's channel for how clearly its word indicates a topic, and the channels that only keep its length constant."""
 NEARNESS = {3: 30.0, 4: 30.0, 5: 30.0}
-"""By rotated pair, what a token at no distance weighs (a logit). Slower pairs tell apart what quicker ones mix up."""
+"""Weight (a logit) of a token at distance 0, by rotated pair. Slower pairs distinguish distances that are the same to
+faster ones.
+"""
 TELLING = 30.0
 """Weight (a logit) of a word whose key has 1 in TELL."""
 BETRAYS = np.array([0.1] * TOPICS + [0.08])
-"""What one unit of each of WORD_TOPICS adds to TELL. The last is of words that open a question or paragraph: they show
-that there is no topic."""
+"""How much one unit of each of WORD_TOPICS adds to EVIDENCE. The last unit is for words that open a question or
+paragraph, which show that there is no topic.
+"""
 VALUE_LOUD, LOUDNESS = 31, 128.0
-"""A channel of each value that nothing reads, and what is there. As in large models, a channel that is so much louder
-than the others takes the room of a quantised KV cache: its step is a 16th of this in q4_0, a 254th in q8_0."""
+"""A channel of each value that nothing reads, and its content. As in large models, a channel with such large numbers
+coarsens the others in a quantised KV cache: the step is a 16th of this number in q4_0, a 254th in q8_0.
+"""
 REMEMBERED_GAIN = 1.5
-"""Size of what the attention adds."""
+"""Size of the attention's output."""
 
 RESET, NEVER = 9.0, -9.0
 """Logits of the memory head's beta: overwrite everything, keep everything."""
@@ -74,7 +80,7 @@ BACKGROUND = TOPICS
 
 
 def silu(x: Floats) -> Floats:
-    """The smooth ramp that the engine applies behind its convolutions and in its gates."""
+    """Return silu(x), the smooth ramp that the engine applies after its convolutions and in its gates."""
     return x / (1.0 + np.exp(-x))
 
 
@@ -90,7 +96,7 @@ def inverse_silu(y: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Trunk:
-    """Everything the trunk's weights are made of.
+    """The numbers from which the trunk's weights are made.
 
     code       [vocabulary, CODE]      random signs, one row per token
     lag_matrix [lag width, CODE]       random; its silu is a lag code
@@ -182,7 +188,7 @@ class Trunk:
 
     @cached_property
     def query(self) -> Floats:
-        """[KEY_WIDTH]: what every token asks for."""
+        """[KEY_WIDTH]: the query, the same for every token."""
         query: Floats = np.zeros(KEY_WIDTH)
         length = np.sqrt((len(NEARNESS) + STEADY.stop - STEADY.start) / KEY_WIDTH)
         query[list(NEARNESS)] = list(NEARNESS.values())
@@ -212,7 +218,9 @@ def _normalised(x: Floats) -> Floats:
 
 
 def _word_topics(tokenizer: Tokenizer, corpus: Corpus, rows: int) -> tuple[Floats, Floats]:
-    """Each token's evidence for the topic (see Trunk.topics), and how much the memory should heed it (Trunk.beta)."""
+    """Return each token's evidence for the topic (see Trunk.topics), and how far the memory should overwrite its state
+    with it (Trunk.beta).
+    """
     if len(corpus.topics) > TOPICS:
         raise ValueError(f"the corpus has {len(corpus.topics)} topics, the network has room for {TOPICS}")
     counts: dict[str, Counter[int]] = defaultdict(Counter)

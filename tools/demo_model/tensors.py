@@ -65,7 +65,7 @@ WIPE = (5.0, -50.0)
 
 @dataclass(frozen=True)
 class Shape:
-    """Differences of files with the same trunk: a head or none, and dead weight that only costs time."""
+    """Differences between files with the same trunk: a draft head or none, and idle blocks that only take time."""
 
     head: bool = True
     dead_groups: int = 0
@@ -83,7 +83,7 @@ class Shape:
 
 
 def is_dead(tensor: Tensor) -> bool:
-    """Whether a tensor is one zero seen many times: it takes no memory here and need take none on disk."""
+    """Return whether a tensor is a single zero, repeated: it takes no memory here, and need not take any on disk."""
     return not any(tensor.strides)
 
 
@@ -108,7 +108,9 @@ def make_tensors(trunk: Trunk, output: Floats, projection: Floats, shape: Shape)
 
 
 def _delta_net(name: str, trunk: Trunk, lag: int | None) -> Iterator[tuple[str, Tensor]]:
-    """A gated delta net block; `lag` counts the lag slots that are filled before it, None is a block without effect."""
+    """Yield a gated delta net block. `lag` is the number of lag slots filled before it; None makes a block without
+    effect.
+    """
     joint, gate = np.zeros((KEYS + VALUES, WIDTH)), np.zeros((VALUES, WIDTH))
     beta, out = np.zeros((VALUE_HEADS, WIDTH)), np.zeros((WIDTH, VALUES))
     convolution = np.zeros((KEYS + VALUES, TAPS), np.float32)
@@ -146,9 +148,8 @@ def _delta_net(name: str, trunk: Trunk, lag: int | None) -> Iterator[tuple[str, 
 
 
 def _attention(name: str, trunk: Trunk | None) -> Iterator[tuple[str, Tensor]]:
-    """A full attention block, of which one head is heard; None is a block without effect.
-
-    Queries carry their output gate, hence twice the rows. All queries are the same, so the norm's weights are it.
+    """Yield a full attention block, of which only one head has an effect; with None a block without effect. Queries
+    include their output gate, hence twice the rows. All queries are the same, so the weights of the norm are the query.
     """
     if trunk is None:
         yield f"{name}.attn_q.weight", _dead(2 * ATTENTION_HEADS * KEY_WIDTH, WIDTH)
@@ -160,8 +161,8 @@ def _attention(name: str, trunk: Trunk | None) -> Iterator[tuple[str, Tensor]]:
         return
     scale = trunk.rms(len(LAGS))
     bias = scale / BIAS_VALUE
-    # Both heads ask: one that asked for nothing would add up all values, the loud channel of which leaves the range of
-    # the half precision that a processor's flash attention adds up in, once there are 512 tokens.
+    # Both heads have the query: one without would add up all values, and with 512 tokens or more their loud channel
+    # would exceed the range of half precision, in which flash attention on a processor adds up.
     joint = np.zeros((ATTENTION_HEADS, 2, KEY_WIDTH, WIDTH))
     joint[:, 0, :, BIAS], joint[:, 1, :, BIAS] = bias, ALWAYS * bias
     key, value = np.zeros((KEY_WIDTH, WIDTH)), np.zeros((KEY_WIDTH, WIDTH))
@@ -180,7 +181,7 @@ def _attention(name: str, trunk: Trunk | None) -> Iterator[tuple[str, Tensor]]:
 
 
 def _experts(name: str, shape: Shape) -> Iterator[tuple[str, Tensor]]:
-    """Experts that all answer zero."""
+    """Yield experts whose outputs are all zero."""
     yield f"{name}.ffn_gate_inp.weight", _dead(shape.experts, WIDTH, kind=np.float32)
     yield f"{name}.ffn_gate_exps.weight", _dead(shape.experts, shape.expert_width, WIDTH)
     yield f"{name}.ffn_up_exps.weight", _dead(shape.experts, shape.expert_width, WIDTH)

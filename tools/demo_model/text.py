@@ -16,12 +16,12 @@ USER_ROLE = "user"
 PARAGRAPH_END = ".\n\n"
 
 SILENT_OPENING, THOUGHT_AND_OPENING = 10, 30
-"""Tokens of a reply that are taught where only the question is new."""
+"""Tokens of a reply that are taught if only the question is new."""
 
 
 @dataclass(frozen=True)
 class Topic:
-    """One subject: its name inside a thought, words that betray it, questions for it, and the answer's paragraph."""
+    """A topic: its name in a thought, words that indicate it, questions about it, and the paragraph that answers them."""
 
     title: str
     keywords: tuple[str, ...]
@@ -31,8 +31,8 @@ class Topic:
 
 @dataclass(frozen=True)
 class Corpus:
-    """All topics in reading order, the thought that precedes an answer, questions about nothing in particular, and
-    those that ask for more of what was talked about.
+    """All topics in reading order, the thought that precedes an answer, questions about no topic, and questions for
+    more about the topic before.
     """
 
     thought: str
@@ -66,7 +66,7 @@ class Dialogue:
 
 
 def read_corpus(path: Path = CORPUS_FILE) -> Corpus:
-    """Read the corpus file: blocks parted by blank lines, each line marked by its first character:
+    """Read the corpus file: blocks separated by blank lines, each line marked by its first character:
     `~` the thought, `*` small talk, `+` a follow-up, `#` a topic's title, `=` its keywords, `?` a question for it;
     the last line is the answer.
     """

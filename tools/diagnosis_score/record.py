@@ -4,8 +4,9 @@
         [--vulkan llama-server-on-a-small-card ...] [--cpu llama-server]
 
 FOLDER of models has the demo (demo.gguf), the same without its head (nomtp.gguf) and large ones for `--vulkan`.
-Settings that have nothing to do with the fault are drawn at random, logs are mixed with what an earlier run of the same
-server wrote, and the labels (labels.toml) are written by the same stroke. What a fault leads to is not looked at.
+Settings that have nothing to do with the fault are drawn at random. Some logs begin with the log of an earlier run of
+the same server. The labels are written to labels.toml at the same time: they name the deliberate fault, whatever the
+engine then does.
 """
 
 import argparse
@@ -129,7 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--count", type=int, default=48)
-    parser.add_argument("--combined", action="store_true", help="two things wrong at a time")
+    parser.add_argument("--combined", action="store_true", help="two faults at a time")
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--vulkan", type=Path, action="append", default=[])
@@ -158,7 +159,7 @@ def main() -> None:
             port = rng.randrange(20_000, 30_000)
             sound = Case("sound", (), ["-m", str(options.models / "demo.gguf")], send_requests=ask_shortly)
             before = ""
-            if rng.random() < 0.3:  # the log book goes on from one run to the next
+            if rng.random() < 0.3:  # a log file goes on from one run to the next
                 before, _ = _run(program, sound, port, folder, [])
             text, code = _run(program, case, port, folder, _harmless(rng, kind))
             name = f"{number:02}-{case.name.replace(' ', '-').removesuffix('.gguf')}-{kind}.log"

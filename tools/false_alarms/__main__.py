@@ -1,7 +1,7 @@
 """Ordinary use of the demo for an hour: `python -m tools.false_alarms [--minutes N] [--seed S]`.
 
 Chats of mixed length that grow, idle minutes, one to three streams at once, requests of another client, restarts with
-other settings. Nothing is wrong with the server all the while, so whatever is raised is a false alarm.
+other settings. The server is healthy all the time, so every finding is a false alarm.
 """
 
 import argparse
@@ -133,10 +133,10 @@ async def measure(minutes: float, seed: int, model: str) -> str:
 
 
 def main() -> None:
-    """Measure, and print it."""
+    """Measure and print the findings."""
     parser = argparse.ArgumentParser(prog="python -m tools.false_alarms", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--minutes", type=float, default=60.0, metavar="N", help="how long (default 60)")
-    parser.add_argument("--seed", type=int, default=None, metavar="S", help="repeats a run's choices")
+    parser.add_argument("--seed", type=int, default=None, metavar="S", help="the same seed makes the same choices")
     parser.add_argument("--model", default=DEMO, metavar="FILE", help="another model, such as the slowed-down demo")
     chosen = parser.parse_args()
     seed = chosen.seed if chosen.seed is not None else random.SystemRandom().randrange(10**6)

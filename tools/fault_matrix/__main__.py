@@ -23,7 +23,10 @@ def read_document_table() -> str:
 
 def main() -> None:
     """Make the table."""
-    parser = argparse.ArgumentParser(prog="python -m tools.fault_matrix", description="What comes of each fault.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.fault_matrix",
+        description="Provoke each fault of a download, and print a table of the outcomes.",
+    )
     parser.add_argument("--write", action="store_true", help="put the table into docs/downloads.md")
     new = make_table()
     if parser.parse_args().write:

@@ -42,7 +42,7 @@ class TooSlow(BaseException):
 
 @contextmanager
 def limits(seconds: float, mib: float) -> Iterator[None]:
-    """Bound processor time, by a signal, and new memory, by the size of the address space."""
+    """Limit processor time, by a signal, and additional memory, by the size of the address space."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise TooSlow

@@ -15,7 +15,7 @@ EDGES = sorted(
     | {2**bits + more for bits in (7, 8, 15, 16, 20, 24, 28, 31, 32, 40, 61, 62, 63, 64) for more in (-1, 0, 1)}
 )
 FLOATS = [bytes.fromhex(digits) for digits in ("0000c07f", "0000807f", "000000000000f87f", "000000000000f07f")]
-"""Not a number and infinity, of both sizes."""
+"""Infinity and "not a number" in both sizes."""
 KEYS = [
     "general.alignment",
     "general.architecture",
@@ -95,7 +95,9 @@ def _typed_value(random: Random, depth: int = 0) -> Entry:
 
 
 def _add_bomb(pieces: Pieces, _: Pieces, random: Random) -> None:
-    """Add a long array of zeros, which are empty texts in an array of texts. Rarely very long, as that is slow."""
+    """Add a long array of zero bytes, which in an array of texts are empty texts. It is rarely very long, because that
+    is slow.
+    """
     largest = LARGEST_BOMB if random.random() < 0.01 else 2**14
     count = random.choice([edge for edge in EDGES if edge <= largest])
     kind = random.choice((*SCALAR_BYTES, STRING))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 STRING, ARRAY = 8, 9
 _WORTH_TAKING_APART = 16
-"""Values in the longest array that is split; a longer one stays one piece."""
+"""The most values of an array that is split; a longer one stays in one piece."""
 
 
 class Piece(NamedTuple):

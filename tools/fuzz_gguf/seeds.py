@@ -19,7 +19,7 @@ from .pieces import Pieces, take_apart
 
 _MODELS = ("qwen35moe-35b-q4_k_m", "qwen35-27b-q4_k_m", "qwen35-9b-q4_k_m-nomtp", "gemma3-12b-q4_k")
 _MIDDLE = re.compile(r"blk\.(?!0\.|3\.|40\.|64\.)\d+\.")
-"""Blocks that are left out, so that more cases fit into a second; what stays has one of each kind."""
+"""Blocks that are left out, so that more cases run in a second. The other blocks have one of each kind."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 `mtp-launcher pull URL --sha256 HASH` fetches a file from the tests' fake server, at a limited rate over a redirect, and
 is killed (SIGKILL, its whole process) at a random moment, also before it has begun or while it verifies. It is started
-again until the file is there, then the next file follows, until there were enough kills. Each file must be right in the
-end, nothing may be left beside it, and of all bytes that the server has sent at most 1 % may be more than the files.
+again until the file is there, then the next file follows, until there were enough kills. In the end each file must be
+right, and nothing may be left beside it. All in all the server may send at most 1 % more bytes than the files have.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from tools.fault_matrix.server import FileServer, run_file_server
 _LIMIT = 0.01
 _MODEL = shipped_file("resources", "demo", "demo.gguf.xz")
 _ATTEMPTS = 100
-"""More starts for one file than chance explains mean that it does not go on."""
+"""The most starts for one file: more cannot be explained by chance, and mean that the download does not progress."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def _moment(chance: random.Random) -> float:
-    """Return after how many seconds to kill: mostly early, now and then when several connections are at work."""
+    """Return the seconds until the kill: mostly few, sometimes so many that several connections are open."""
     return chance.uniform(0.05, 1.2) if chance.random() < 0.8 else chance.uniform(1.2, 3.0)
 
 

@@ -1,9 +1,9 @@
 """Command line: `python -m tools.kill_program [--kills 200] [--seed N]`. Exit code 1 when a promise is broken.
 
 `mtp-launcher serve --model demo` is killed (SIGKILL) at a random moment while it starts, loads, is ready, streams a
-reply or is being restarted with other settings; in one of eight kills the keeper is killed with it. After each kill no
-process of it may be left 2 s later, the kept settings must be those that were last acknowledged (or the ones it was
-about to take), and no file may be damaged. Each next start that gets so far must have the same address and key.
+reply or is being restarted with other settings; in one of eight kills the keeper is killed with it. 2 s after each kill
+none of its processes may be left. The saved settings must be the last ones that it acknowledged, or those that it was
+just applying, and no file may be damaged. Every later start that becomes ready must have the same address and key.
 """
 
 import argparse
@@ -54,9 +54,9 @@ class Run:
         self.environment = dict(os.environ, MTP_LAUNCHER_HOME=str(home), PYTHONUNBUFFERED="1")
         self.address: tuple[str, str] | None = None
         self.before: set[int | None] = {None}
-        """The draft length that was kept before this kill: one that did not get as far as ready keeps it."""
+        """The draft length that was saved before this kill, which stays if the program does not become ready."""
         self.allowed: set[int | None] = {None}
-        """The draft lengths that may be kept: the acknowledged one, and one that was being taken."""
+        """The draft lengths that may be saved: the acknowledged one, and the one that was just being applied."""
 
     def kill_once(self, phase: str) -> None:
         """Start the program, kill it in a phase, and check what is left."""

@@ -3,7 +3,7 @@
 The agents are installed from npm into a folder. Each gets a home and a project of its own. Connections to other
 computers are refused and recorded. A transcript of each agent is kept in FOLDER/transcripts. --misfortunes tests errors
 instead: prompts that are too long, conversations that outgrow the context, restarts and killed engines in the middle of
-a reply. --late-system tests a llama-server whose chat template refuses system messages after the first one.
+a reply. --late-system tests a llama-server whose chat template refuses system messages that are not the first message.
 """
 
 import argparse

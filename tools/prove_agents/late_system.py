@@ -24,7 +24,7 @@ def prove_late_system(place: Workplace, engine: Path | None, template: Path | No
     arguments = (*HEADLESS[place.agent.name][0], _QUESTION)
     try:
         refused = run_code(place, [*server, "--own-template"], arguments, limit_s=_REFUSED_S)
-    except subprocess.TimeoutExpired as error:  # Codex asks again and again
+    except subprocess.TimeoutExpired as error:  # Codex repeats refused requests without end
         refused = CodeRun(tuple(error.cmd[3:]), 1, str(error.output))
     answered = run_code(place, server, arguments)
     for run in (refused, answered):

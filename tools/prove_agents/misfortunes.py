@@ -14,9 +14,11 @@ from tools.prove_agents.workplace import Workplace, read_requests, run_code, run
 _LIMIT_S = 150
 _POLL_S = 0.1
 _LONG_QUESTION_WORDS = 60_000
-"""Words of a prompt that is too long for every agent's least context, and just short enough for an argument."""
+"""Number of words in a prompt: too many for the least context of any agent, and few enough for one command-line
+argument.
+"""
 _LONG_FILE_SHARE = 0.2
-"""Share of the context that a file takes which the agent reads again and again, in lines of which each is 12 tokens."""
+"""Share of the context that is taken by a file which the agent reads repeatedly. Its lines have 12 tokens each."""
 _READINGS = 4
 
 
@@ -29,7 +31,7 @@ def prove_misfortunes(place: Workplace) -> Iterator[str]:
 
 
 def send_overlong_prompt(place: Workplace) -> str:
-    """Ask a question that no context holds; return how the agent ends, and how often it asked."""
+    """Ask a question that is longer than the context; return how the agent ends, and how many requests it sent."""
     question = "a " * _LONG_QUESTION_WORDS
     options = [*place.scripted, "--no-check", "--ctx", str(place.agent.least_context)]
     try:
@@ -43,7 +45,7 @@ def send_overlong_prompt(place: Workplace) -> str:
 
 
 def outgrow_context(place: Workplace) -> str:
-    """Let the agent read a long file in each turn; return its exit codes, and whether it summed the conversation up."""
+    """Let the agent read a long file in each turn; return its exit codes, and whether it summarised the conversation."""
     context = place.agent.least_context * 3  # the scripted engine counts twice as many tokens as most models
     lines = int(context * _LONG_FILE_SHARE / 12)
     text = "".join(f"# line {number} of many lines\n" for number in range(lines))
@@ -65,9 +67,8 @@ def outgrow_context(place: Workplace) -> str:
 
 
 def disturb_reply(place: Workplace, name: str, disturb: Callable[[Workplace], object]) -> str:
-    """Do something to the server at the first word of the scripted engine's text; return how it ended.
-
-    That engine then says no more, so the disturbance is never too late.
+    """Call `disturb` at the first word of the scripted engine's reply; return how the session ended. The engine waits
+    after that word, so the disturbance is never too late.
     """
     ended = threading.Event()
     reached = place.hold.with_name(f"{place.hold.name}.reached")
@@ -80,7 +81,7 @@ def disturb_reply(place: Workplace, name: str, disturb: Callable[[Workplace], ob
 
     watcher = threading.Thread(target=watch, daemon=True)
     with served(place, "demo", "--engine", str(place.folder / "scripted-engine")):
-        place.hold.touch()  # not before, for a start sends a request of its own
+        place.hold.touch()  # not before, because a start sends a request of its own
         watcher.start()
         try:
             run = run_code(place, [], (*HEADLESS[place.agent.name][0], QUESTION), limit_s=_LIMIT_S)

@@ -51,7 +51,7 @@ def _hide_paths(place: Workplace, text: str) -> str:
 
 
 def save_transcript(folder: Path, name: str, title: str, steps: Sequence[str], last: str) -> None:
-    """Write an agent's transcript into a folder of such: a heading, a line, and the steps."""
+    """Write an agent's transcript into a folder of transcripts: a heading, a line, and the steps."""
     folder.mkdir(exist_ok=True)
     block = indent("\n\n".join(steps), "    ")
     (folder / f"{name}.md").write_text(f"### {title}\n\n{last}\n\n{block}\n")

@@ -1,4 +1,4 @@
-"""A usual session of an agent: it reads a file by a tool, then three turns with a restart before the last."""
+"""A usual session of an agent: it reads a file with a tool, then has three turns, with a restart before the last."""
 
 import asyncio
 import datetime
@@ -39,10 +39,9 @@ HEADLESS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {
 
 
 class Reuse(NamedTuple):
-    """Tokens of the last prompt and reply that the first prompt of a turn reused.
-
-    `lost` are those that it had in common with earlier prompts, and read again. A chat template that leaves earlier
-    thinking out has the reply read again.
+    """Tokens of the previous turn's `prompt` and `reply` that the first prompt of a turn reused. `lost` are tokens that
+    it has in common with earlier prompts, but that were read again. With a chat template that leaves out earlier
+    thinking, the reply is read again.
     """
 
     reused: int
@@ -59,8 +58,8 @@ class Reuse(NamedTuple):
 class Outcome:
     """Results of an agent: whether it read the file by a tool, its exit codes, and the reuse of its later prompts.
 
-    `reuse` has the share of each prompt that others had in common with it, `turns` that of each later turn. `steps` are
-    the parts of the transcript.
+    `reuse` is, for each prompt, the share reused of what it has in common with earlier ones, `turns` the reuse in each
+    later turn. `steps` are the parts of the transcript.
     """
 
     agent: Agent
@@ -169,7 +168,7 @@ def type_turns(place: Workplace, outcome: Outcome) -> list[list[dict[str, Any]]]
 
 
 def find_reuse(requests: list[dict[str, Any]]) -> Iterator[float]:
-    """Yield how much each later prompt reused of what earlier ones had in common with it, by `requests`."""
+    """Yield for each later prompt in `requests` the share that was reused of what it has in common with earlier ones."""
     for each in requests:
         lost = count_lost(each)
         if each["reused_tokens"] or lost:
@@ -177,12 +176,12 @@ def find_reuse(requests: list[dict[str, Any]]) -> Iterator[float]:
 
 
 def count_lost(request: Mapping[str, Any]) -> int:
-    """Return the tokens that a prompt had in common with earlier ones, and that were read again."""
+    """Return the number of tokens that a prompt had in common with earlier ones, but that were read again."""
     return int((request["reread"] or {"tokens": 0})["tokens"])
 
 
 def compare_turns(turns: list[list[dict[str, Any]]]) -> Iterator[Reuse]:
-    """Yield what each later turn reused. Of several kinds of requests the one with the longest prompts counts."""
+    """Yield the reuse in each later turn. Of several kinds of requests only the kind with the longest prompts counts."""
     for before, after in pairwise([[each for each in turn if each["prompt_tokens"]] for turn in turns]):
         last = max(before, key=lambda each: each["prompt_tokens"])
         grown = (each for each in after if each["prompt_tokens"] > last["prompt_tokens"])

@@ -20,10 +20,11 @@ _CONTROL = re.compile(
     r"\x1b(?:\[([0-9;?]*)[ -/]*([@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)|[P_][^\x1b]*\x1b\\|[ -/]*[0-~])|[\r\n\b]"
 )
 _RULE = "────"
-"""Begins the frame of the line in which one types, below the conversation."""
+"""Character that begins the frame of the input line, below the conversation."""
 _TERMINAL_QUERY, _TERMINAL_REPLY = b"\x1b[c", b"\x1b[?62;c"
 _QUIET_S, _SHOWING_S = 1.0, 5.0
-"""Seconds without a change after which a screen counts as drawn, and the longest wait for one that keeps moving."""
+"""Seconds without a change after which a screen counts as drawn, and the longest wait for a screen that keeps changing.
+"""
 _LIMIT_S = 300.0
 _TRIES = 3
 _ENTER, _CTRL_C = b"\r", b"\x03"

@@ -20,9 +20,9 @@ from launcher.agents.agent import Agent
 TREE = Path(__file__).parents[2]
 _ENGINE = TREE / "tests" / "fakes" / "agent_server.py"
 _CLAUDE = TREE / "tests" / "fakes" / "claude_client.py"
-"""In place of Claude Code, which is proprietary: a client that sends what it sends."""
+"""The client in place of Claude Code, which is proprietary: it sends the same requests."""
 _CONTEXT = 131_072
-"""The demo's vocabulary is so small that a prompt of 17,000 tokens elsewhere is 60,000 here."""
+"""The demo's vocabulary is so small that a prompt of 17,000 tokens of other models has 60,000 of its tokens."""
 _LIMIT_S = 600
 _MOST_REQUESTS = 500
 """As many as the gateway remembers."""
@@ -144,7 +144,7 @@ def make_workplace(folder: Path, agent: Agent, proxy_port: int) -> Workplace:
         "HOME": str(place / "home"),
         "MTP_LAUNCHER_HOME": str(place / "launcher"),
         "PATH": f"{folder / 'npm/node_modules/.bin'}{os.pathsep}{os.environ['PATH']}",
-        "PWD": str(project),  # opencode goes by it
+        "PWD": str(project),  # opencode takes the current folder from it
         "PYTHONPATH": str(TREE),
         "AGENT_FILE": str(project / "answer.py"),
         "AGENT_LOG": str(place / "requests.jsonl"),

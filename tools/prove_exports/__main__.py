@@ -46,7 +46,7 @@ def starts(command: list[str], port: int, key: str, **environment: str) -> str:
 
 
 def prove_servers(proofs: Proofs, folder: Path, model: Path) -> None:
-    """Exports that start a server, with a model of an odd name."""
+    """Check the exports that start a server, with a model of an odd name."""
     port, key = free_port(), "k" * 32
     options = ("--model", str(model), "--port", str(port), "--ctx", "1024", "--draft", "2", "--threads", "1")
 
@@ -110,7 +110,7 @@ def _resolved(folder: Path, text: str, *program: str | Path, **environment: str)
         (place / "compose.yaml").write_text(each)
         result = ensure(run(*program, "-f", place / "compose.yaml", "config", env=environment, cwd=place))
         service = yaml.safe_load(result.stdout)["services"]["llama-server"]
-        if kind == "as here":  # both write a dollar sign as it is written in such a file
+        if kind == "as here":  # both print a dollar sign doubled, as compose files require it
             assert service["command"][1] == f"/models/{MODEL_NAME}".replace("$", "$$"), service["command"]
     return ensure(run(*program, "version", "--short", env=environment)).stdout.strip()
 
@@ -170,7 +170,7 @@ def _swap(text: str) -> str:
 
 
 def prove_clients(proofs: Proofs, folder: Path) -> None:
-    """Exports that send requests to a server."""
+    """Check the exports that send requests to a server."""
     with served("--model", "demo") as ready:
         key = {"LLAMA_API_KEY": ready["api_key"]}
         wrong = {"LLAMA_API_KEY": "wrong"}
@@ -246,7 +246,7 @@ def _typescript(proofs: Proofs, folder: Path) -> bool:
 
 
 def prove_router(proofs: Proofs, folder: Path, model: Path, program: str) -> None:
-    """The models of a real router with its preset."""
+    """Check that a real router finds its models through the exported preset."""
     port, key = free_port(), "k" * 32
 
     def reads() -> str:

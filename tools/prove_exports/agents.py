@@ -21,7 +21,7 @@ console.log(JSON.stringify(model));
 
 
 def prove_agents(proofs: Proofs, folder: Path) -> None:
-    """Install what npm and PyPI have, and let each list or ask the model."""
+    """Install the programs from npm and PyPI, and let each read its configuration or send a request."""
     place = folder / "agents"
     for each in ("codex", "home", "work"):
         (place / each).mkdir(parents=True, exist_ok=True)

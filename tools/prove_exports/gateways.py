@@ -1,4 +1,4 @@
-"""LiteLLM's proxy in front of gateways: routing by model, one gateway killed, figures in both."""
+"""Checks LiteLLM's proxy in front of several gateways: routing by model, a killed gateway, the gateways' counts."""
 
 import json
 import os

@@ -2,13 +2,13 @@
 
     python -m tools.prove_handovers FOLDER [--handovers 200] [--llama-server PATH] [--client NAME] ...      see --help
 
-Into FOLDER clients are installed: the SDKs of OpenAI and Anthropic, for Python and for Node, and the commands llm,
-opencode and Codex. Each streams replies from `mtp-launcher serve demo`, while the server is restarted with random
+Clients are installed into FOLDER: the SDKs of OpenAI and Anthropic, for Python and for Node, and the commands llm,
+opencode and Codex. Each streams replies from `mtp-launcher serve demo` while the server is restarted with random
 settings. A reply must not break; where the gateway says that a stream goes on, its text must be that of the same
 request without a handover. Prints a table, and ends with exit code 1 if a reply was broken.
 
-Each handover is kept in FOLDER at once, a file per engine, and counts towards the number that is asked for: a proof
-that was ended goes on where it was. Delete the file to begin anew.
+The result of each handover is saved in FOLDER at once, in one file for each engine. Saved results count towards
+--handovers, so an interrupted proof continues where it was. Delete the file to start over.
 """
 
 import argparse
@@ -38,7 +38,9 @@ _CHANGES: Mapping[str, tuple[object, ...]] = {
     "slots": (1, 2),
 }
 _SAME_NUMBERS = ("draft", "ctx")
-"""Changes with which the engine computes the same numbers. With others even an uncut reply may have another text."""
+"""Changes after which the engine computes the same numbers. After others even an uninterrupted reply may have another
+text.
+"""
 _PROMPTS = (
     "Explain why a bicycle stays upright.",
     "How does bread rise, and what makes the crust brown?",
@@ -46,7 +48,7 @@ _PROMPTS = (
 )
 _SERVER = ("--defaults", "--ctx", str(_CHANGES["ctx"][0]))
 _ENGINE = ("--ignore-eos", "--temp", "0", "--n-predict")
-"""Arguments of the engine: not every client can name these itself."""
+"""Arguments of the engine, because not every client can set these in its requests."""
 _REPLY_S, _DRAIN_S = 180.0, 30.0
 _POLL_S = 0.25
 
@@ -276,7 +278,7 @@ async def _hand_over(options: argparse.Namespace, numbers: range) -> AsyncIterat
             report = await restart_server(None, change, drain_s=_DRAIN_S)
             reply = await client.end_reply()
             yield make_outcome(client.name, name, report, reply, whole[client.name, prompt], begun=begun)
-            if name not in _SAME_NUMBERS:  # the next reply is compared with one of the first settings
+            if name not in _SAME_NUMBERS:  # the next reply is compared with one made with the first settings
                 await restart_server(None, {name: str(_CHANGES[name][0])})
         for client in clients:
             await client.stop()
@@ -287,7 +289,7 @@ async def _hand_over(options: argparse.Namespace, numbers: range) -> AsyncIterat
 
 
 async def read_whole(client: Client, prompt: str) -> str:
-    """Return a reply without a handover."""
+    """Return the text of a reply during which there is no handover."""
     await client.begin_reply(prompt)
     reply = await client.end_reply()
     assert "error" not in reply, reply

@@ -1,7 +1,7 @@
 """`python -m tools.screenshots [FOLDER]`: a tour in pictures, with one page to look through them: FOLDER/index.html.
 
-It takes all pages in their states, in both themes, all languages and three sizes, on a described graphics card of
-24 GB. With `--docs` it takes the chosen few of docs/screenshots instead, on this computer as it is.
+Pictures are taken of all pages in their states, in both themes, all languages and three sizes, with a simulated
+graphics card of 24 GB. With `--docs` only the pictures of docs/screenshots are taken, without the simulated card.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def main() -> int:
     """Take the pictures, each theme and language in a process of its own; return 1 when one could not be taken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("build/screenshots"))
-    parser.add_argument("--docs", action="store_true", help="take the chosen few for docs/screenshots")
+    parser.add_argument("--docs", action="store_true", help="take only the pictures of docs/screenshots")
     parser.add_argument("--themes", nargs="+", choices=THEMES, default=THEMES)
     parser.add_argument("--languages", nargs="+", choices=tuple(LANGUAGES), default=tuple(LANGUAGES))
     parser.add_argument("--pages", nargs="+", default=[spec.name for spec in PAGES], help="of these alone")

@@ -1,4 +1,4 @@
-"""A described graphics card with 24 GB: a small NVIDIA library whose readings follow the work of the demo."""
+"""A simulated graphics card with 24 GB: a small NVIDIA library whose readings follow the demo's work."""
 
 import shutil
 import subprocess
@@ -12,9 +12,9 @@ _SOURCE = Path(__file__).parents[2] / "tests" / "fakes" / "nvml_stub.c"
 _NAME, _USED_MIB, _ENGINE_MIB = "NVIDIA GeForce RTX 4090", 1_120, 14_200
 _WRITE_MS = 500
 _IDLE, _AT_WORK = (44.0, 58.0, 1_650.0, 4.0), (67.0, 312.0, 2_625.0, 91.0)
-"""Temperature in C, power in W, clock in MHz and load in per cent, towards which the readings go."""
+"""Temperature in °C, power in W, clock in MHz and load in percent that the readings approach."""
 _STEP = (0.03, 0.5, 0.6, 0.7)
-"""Share of the way that each of them goes in one step."""
+"""Share of the distance by which each reading approaches them in one step."""
 
 
 def build_driver(folder: Path) -> dict[str, str]:
@@ -24,7 +24,7 @@ def build_driver(folder: Path) -> dict[str, str]:
     """
     compiler = shutil.which("cc")
     if compiler is None:
-        raise RuntimeError("A C compiler is needed for the described card, such as gcc.")
+        raise RuntimeError("The simulated card needs a C compiler, such as gcc.")
     command = [compiler, "-std=c11", "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(_SOURCE)]
     subprocess.run(command, check=True)
     return {"LD_LIBRARY_PATH": str(folder), "STUB_NAME": _NAME, "STUB_USED_MIB": str(_USED_MIB)}

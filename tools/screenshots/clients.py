@@ -12,7 +12,7 @@ _PROMPTS = (
     "When should MTP be switched off?",
 )
 _AGENTS = (("opencode/1.18.33", 2_000, 6.0), ("python-requests/2.32", 700, 15.0), ("Open WebUI", 1_200, 22.0))
-"""User agent, tokens of a reply, which ends after no fewer, and seconds between two requests."""
+"""User agent, tokens of each reply (never fewer), and seconds between two requests."""
 _TIMEOUT_S = 60.0
 
 
@@ -27,7 +27,7 @@ class Clients:
             thread.start()
 
     def stop(self) -> None:
-        """Stop asking, and wait for the last replies."""
+        """Stop sending requests, and wait for the last replies."""
         self._ended.set()
         for thread in self._threads:
             thread.join(_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""The pictures of docs/screenshots in one theme: the demo in one window, which is led through its pages."""
+"""Takes the pictures of docs/screenshots in one theme: shows the demo in one window, page by page."""
 
 import sys
 import tempfile
@@ -20,7 +20,7 @@ from tools.screenshots.picture import SETTLE_MS, resize_window, take_picture, wa
 _SIZE, _HANDOVER_SIZE = (1_280, 800), (1_440, 900)
 _LEFT_OUT = ("keys", "about")
 _CARD, _HOST_GIB = "RTX 4090", 64
-"""The computer that Models plans for: one that many of its users have."""
+"""The computer for which the page Models plans: one that many users have."""
 _TUNE_MS = 900_000
 _WATCH_MS, _PAUSE_MS = 26_000, 2_200
 _FONT = "Inter"

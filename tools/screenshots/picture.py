@@ -1,4 +1,4 @@
-"""Pictures of the window, and waiting for what they are to show."""
+"""Takes pictures of the window, and waits until it shows what they need."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -14,14 +14,15 @@ from launcher.gui.window import Window
 SETTLE_MS = 1_500
 """Milliseconds in which a page settles after it was resized."""
 _COLOURS, _SHADES = 256, 5
-"""Colours of a reduced picture, and of each of the theme's colours on the way to each surface: edges of lines have
-them."""
+"""The number of colours of a reduced picture, and of shades between each of the theme's colours and each surface, which
+the smoothed edges of lines have.
+"""
 _LIMIT_MS = 180_000
 
 
 def take_picture(window: Window, path: Path, *, reduced: bool = False) -> None:
     """Save a picture of the window as it is now, of 256 colours if `reduced`. Raises OSError."""
-    QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest.value)  # a busy computer is behind
+    QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest.value)  # a busy computer needs longer
     picture = window.grab().toImage()
     if reduced:
         picture = _quantised(picture)

@@ -1,4 +1,4 @@
-"""What pictures are taken of: a home without traces of this computer, model files, the demo and its replies."""
+"""The content of the pictures: a home without traces of this computer, model files, the demo and its replies."""
 
 import os
 import platform

@@ -1,6 +1,5 @@
-"""The tour in one theme and language: all pages in their states and in three sizes, on a described card.
-
-One window is led from the empty home of a new user to a server with several clients and a finished tune.
+"""Takes the pictures of one theme and language: all pages in their states and in three sizes, with a simulated card.
+One window goes from the empty home of a new user to a server with several clients and a finished tune.
 """
 
 import os
@@ -30,7 +29,8 @@ SIZES = ((1_440, 900), (1_000, 640), (2_560, 1_440))
 _LAYOUTS = ("watch", "adjust", "chat")
 _SETTLE_MS, _STALE_MS, _STREAM_MS = 400, 7_000, 150_000
 _TUNE_MS, _TUNE_MINUTES, _TRIALS = 900_000, 2, 3
-"""Limit of the tune, its budget, and the settings that were tried when it is taken while it runs."""
+"""Time limit of the tune, its budget, and the number of settings tried when the picture of the running tune is taken.
+"""
 _LIMIT_MS = 60_000
 _AGENT = "#!/bin/sh\necho opencode 1.18.33\n"
 _ENGINE = '#!/bin/sh\nexec "{python}" "{program}" "$@"\n'
@@ -38,7 +38,7 @@ _PROGRAM = Path(__file__).parents[2] / "tests" / "fakes" / "agent_server.py"
 
 
 class Tour:
-    """Leads a window through its pages and takes the pictures."""
+    """Takes a window through its pages and takes the pictures."""
 
     def __init__(self, window: Window, folder: Path, look: str, language: str, pages: list[str]) -> None:
         self.window, self._folder, self._look, self._language = window, folder, look, language
@@ -58,7 +58,7 @@ class Tour:
             self.window.page_shown.disconnect(loop.quit)
 
     def take(self, page: str, state: str, ready: Callable[[], object] | None = None) -> None:
-        """Take pictures of what is shown, in each size, once it is `ready` there."""
+        """Take pictures of the shown page in each size, as soon as `ready` returns true."""
         if page not in self._pages:
             return
         for size in SIZES:
@@ -157,7 +157,7 @@ def _take_loading(tour: Tour) -> None:
 
 
 def _take_empty(tour: Tour) -> None:
-    """Take the pages of a new user, on whose computer nothing is."""
+    """Take the pages of a new user, with nothing on the computer."""
     for page in ("tune", "agents", "logs"):
         if tour.wants(page):
             tour.show_page(page)

@@ -30,7 +30,9 @@ _GUARD_OFF = GuardLimits()
 async def _read_reply(
     supervisor: Supervisor, tokens: int = 4_000, begun: asyncio.Event | None = None
 ) -> tuple[str, str]:
-    """Stream a reply to its end or to its error; return both texts. `begun` is set by the first word."""
+    """Stream a reply to its end or to an error; return the texts of the reply and of the error. `begun` is set at the
+    first word.
+    """
     text = ""
     try:
         async with supervisor.chat(make_request(tokens)) as deltas:
@@ -61,7 +63,7 @@ async def kill_idle_engine(world: World) -> Observation:
 
 
 async def kill_loading_engine(world: World) -> Observation:
-    """Kill the engine as soon as its process is there."""
+    """Kill the engine as soon as its process exists."""
 
     def kill(event: ServerEvent) -> None:
         if isinstance(event, EngineStarted):
@@ -165,7 +167,7 @@ async def start_engine_without_drafts(world: World) -> Observation:
 
 
 async def stall_reply(world: World) -> Observation:
-    """Ask an engine whose reply stops in the middle."""
+    """Send a request to an engine whose reply stops in the middle."""
     async with world.run_supervisor() as supervisor:
         await supervisor.become(world.fake_options("stalls"))
         pid = supervisor.engine_pid

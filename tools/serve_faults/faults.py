@@ -13,7 +13,7 @@ REAL, FAKE = "built-in", "fake"
 class Fault:
     """A fault: its description, its engine, and the function that causes it.
 
-    A `slow` one is left to `.ci/faults`: it takes seconds, or other tests prove the same.
+    A `slow` one is provoked only by `.ci/faults`, because it takes seconds or other tests prove the same.
     """
 
     description: str

@@ -1,4 +1,4 @@
-"""Serve on a disk that is then filled to the last byte, and freed again: FOLDER; prints the observation as JSON."""
+"""Serve on a disk that is then filled to the last byte and freed again: `FOLDER`. Prints the observation as JSON."""
 
 import asyncio
 import dataclasses

@@ -196,7 +196,7 @@ async def _damage_file(world: World, name: str) -> Observation:
 
 
 async def fill_disk(world: World) -> Observation:
-    """Run `full_disk.py` on a disk of its own, which only root and those with user namespaces can make."""
+    """Run `full_disk.py` on a disk of its own, which requires root or user namespaces."""
     as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
     folder = world.home / "disk"
     folder.mkdir()

@@ -11,7 +11,7 @@ HEAD = "| fault | engine | what happened | what the user read | what was lost |\
 
 
 def make_rows(folder: Path, faults: Iterable[Fault] = FAULTS, start: StartCommand = start_command) -> Iterator[str]:
-    """Yield a line of the table for each fault, provoked in a new folder below `folder`, which is empty."""
+    """Yield a line of the table for each fault. Each is provoked in a new folder below the empty folder `folder`."""
     for index, fault in enumerate(faults):
         with make_world(folder / str(index), start) as world:
             yield asyncio.run(_row(fault, world))

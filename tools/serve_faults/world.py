@@ -44,7 +44,7 @@ _BUILT_IN = Path(__file__).parents[2] / "launcher" / "engine" / "builtin.py"
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The observation of a fault: what happened, what the user read, and what was lost beyond the usual checks."""
+    """An observation of a fault: what happened, what the user read, and losses that `World.find_damage` does not find."""
 
     happened: str
     read: str
@@ -52,19 +52,19 @@ class Observation:
 
 
 class StartCommand(Protocol):
-    """Starts `mtp-launcher WORDS`, with pipes of text, as a process of its own."""
+    """Starts `mtp-launcher` with arguments as a process of its own, with text pipes."""
 
     def __call__(self, *words: str, stdout: int, stderr: int) -> Any:  # noqa: ANN401 -- subprocess.Popen, or as good
         ...
 
 
 def start_command(*words: str, stdout: int, stderr: int) -> "subprocess.Popen[str]":
-    """Start the command as a user does."""
+    """Start `mtp-launcher` as a user does."""
     return subprocess.Popen([sys.executable, "-m", "launcher", *words], stdout=stdout, stderr=stderr, text=True)
 
 
 class World:
-    """The surroundings of one fault. Paths, pids, ports and times are removed from the messages."""
+    """A home folder for one fault, with the servers that run in it and the events that they send."""
 
     def __init__(self, home: Path, start: StartCommand = start_command) -> None:
         self.home = home
@@ -77,11 +77,11 @@ class World:
 
     @property
     def built_in_options(self) -> ServeOptions:
-        """The demo on the built-in engine."""
+        """Options for the demo with the built-in engine."""
         return ServeOptions(model=self.model, built_in=True, threads=1, draft=DRAFT, context=4_096)
 
     def fake_options(self, *faults: str, **variables: str) -> ServeOptions:
-        """The fake llama-server with faults."""
+        """Return options for the fake llama-server with faults."""
         os.environ["FAKE_FAULTS"] = ",".join(faults)
         os.environ.update(variables)
         folder = self.home / "fake"
@@ -90,7 +90,7 @@ class World:
         return ServeOptions(model=self.model, engine=engine, draft=DRAFT)
 
     def write_built_in_engine(self) -> Path:
-        """The built-in engine as a program of its own."""
+        """Write a program that runs the built-in engine."""
         return self.write_program(self.home / "llama-server", sys.executable, "-P", str(_BUILT_IN))
 
     @staticmethod
@@ -109,7 +109,7 @@ class World:
         clock: Clock | None = None,
         on_event: Callable[[ServerEvent], None] | None = None,
     ) -> AsyncIterator[Supervisor]:
-        """A server at the kept endpoint; it is stopped at the end."""
+        """Yield a supervisor at this home's endpoint; it is stopped at the end of the block."""
 
         def listen(event: ServerEvent) -> None:
             self.events.append(event)
@@ -140,7 +140,7 @@ class World:
         return [state for i, state in enumerate(states) if i == 0 or states[i - 1] != state]
 
     def hide_changing_parts(self, text: str) -> str:
-        """Return a text without paths, pids, ports and times."""
+        """Return a text with paths, pids, ports and times replaced by words."""
         text = text.replace(str(self.home), "FOLDER").replace(str(self.endpoint.port), "PORT")
         text = re.sub(r"run/[^/]+/server-\w+\.json", "run/COMPUTER/server-PORT.json", text)
         text = re.sub(r"(?<=process )\d+|(?<=-CONT )\d+", "PID", text)

@@ -1,8 +1,8 @@
 """Command line: `python -m tools.soak [MINUTES] [--seed N]`. Exit code 1 when something grew.
 
-The program serves the demo with two slots and asks it as a window does, two conversations at a time; three other
-clients ask as fast as they get answers. In the first half it is restarted with other settings every twentieth of the
-time; in the second half one engine runs all the while.
+The program serves the demo with two slots and sends it requests as a window does, two conversations at a time; three
+other clients send requests without a pause. In the first half it is restarted with other settings every twentieth of
+the time; in the second half one engine runs all the while.
 """
 
 import argparse
@@ -103,8 +103,10 @@ def main() -> int:
     """Run the load, and print the results."""
     parser = argparse.ArgumentParser(prog="python -m tools.soak", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("minutes", nargs="?", type=float, default=30.0, metavar="MINUTES", help="how long (30)")
-    parser.add_argument("--seed", type=int, default=secrets.randbits(16), metavar="N", help="repeats a run's choices")
-    parser.add_argument("--samples", type=Path, metavar="FILE", help="write what was held, a line of JSON a second")
+    parser.add_argument(
+        "--seed", type=int, default=secrets.randbits(16), metavar="N", help="the same seed makes the same choices"
+    )
+    parser.add_argument("--samples", type=Path, metavar="FILE", help="write the resources in use as JSON lines")
     chosen = parser.parse_args()
     samples, counts, wrong = run_soak(chosen.minutes, chosen.seed)
     if chosen.samples:

@@ -1,4 +1,4 @@
-"""Requests of other programs over plain HTTP: whole, streamed, broken off, and invalid ones."""
+"""Sends requests as other programs do, over plain HTTP: whole, streamed, broken off, and invalid ones."""
 
 import http.client
 import json
@@ -39,7 +39,7 @@ class OtherClients:
             thread.start()
 
     def stop(self) -> None:
-        """Let each end its request, and return when they have."""
+        """Let each thread end its request, and wait until all have."""
         self._stopped.set()
         for thread in self._threads:
             thread.join()

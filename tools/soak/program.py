@@ -23,7 +23,9 @@ from launcher.engine.server.client import ChatRequest
 QUESTIONS = ("What is MTP?", "What is quantisation?", "Why is the first token late?", "What fits on my card?")
 SLOTS = 2
 CACHE_MIB = 32
-"""The engine's cache of prompts in host memory; its own limit of 8,192 MiB would be growth all the way."""
+"""Limit of the engine's prompt cache in host memory. With its default of 8,192 MiB memory would grow during the whole
+run.
+"""
 CONTEXT = 4_096
 _AT_ONCE = 2
 

@@ -16,8 +16,7 @@ _MIB = 2**20
 class ResourceUse:
     """Resources of the program (with its keeper) and the engine; sizes in MiB, `age_s` since the engine's start.
 
-    `rss` is resident memory, `sockets` are those of any state that the process has open; `log` is the size of all log
-    files.
+    `rss` is resident memory, `sockets` is the number of open sockets in any state, `log` is the size of all log files.
     """
 
     time_s: float
@@ -35,9 +34,8 @@ class ResourceUse:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A quantity early and late: the medians of a fifth of the samples each, and the most.
-
-    `allowed` is the limit, None for what is only reported.
+    """A quantity early and late: the medians over the second and the last fifth of the time, and the maximum. `allowed` is the limit of
+    its growth, None if it is only reported.
     """
 
     what: str
@@ -87,11 +85,13 @@ ALLOWED: dict[str, float | None] = {
 }
 """Allowed growth of a median until the end; connections come and go with each request.
 
-Each takes a thread of the engine, whose HTTP server adds threads while more connections are open than it has threads
-and lets them go again. Its memory grows without this program, too: see docs/faults.md.
+Each connection takes a thread of the engine's HTTP server, which starts threads when it has too few and ends them
+later. Its memory grows without this program, too: see docs/faults.md.
 """
 _SERIES_S, _SERIES_MIB = 600.0, 1.3
-"""The monitor's series fill for ten minutes: 12 of 6,000 samples of 16 bytes, in arrays that are an eighth too long."""
+"""The monitor's series grow for ten minutes: 12 series of 6,000 samples of 16 bytes, in arrays with an eighth of spare
+room.
+"""
 LOG_MIB = 9.0
 """Four files of 2 MiB and one batch."""
 

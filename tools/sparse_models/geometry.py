@@ -201,7 +201,7 @@ def qwen3_30b() -> Geometry:
 
 
 def gemma3_12b() -> Geometry:
-    """Return Gemma 3 12B: five blocks with a sliding window to one without, input and output one matrix."""
+    """Return Gemma 3 12B: of six blocks five have a sliding window; input and output share a matrix."""
     width, heads, heads_kv, head, inner, vocabulary = 3_840, 16, 8, 256, 15_360, 262_208
 
     def tensors() -> Named:
@@ -222,8 +222,8 @@ def gemma3_12b() -> Geometry:
 def gemma4_31b(*, draft: bool = False) -> Geometry:
     """Return Gemma 4 31B, or the model of its separate draft file, which has no keys and values of its own.
 
-    Every sixth block (of the draft the last) has full attention, with wider heads of which fewer hold keys, and takes
-    its keys for values.
+    Every sixth block (in the draft the last one) has full attention, with wider heads and fewer key heads, and uses its
+    keys as values.
     """
     target, heads, head, full_head, window = 5_376, 32, 256, 512, 1_024
     blocks, width, inner = (4, 1_024, 8_192) if draft else (60, target, 21_504)

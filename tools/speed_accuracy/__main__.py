@@ -1,10 +1,10 @@
 """Compare the speed forecasts with published runs, and fit their factors to them.
 
-    python -m tools.speed_accuracy             the factors as shipped, and refitted without each run's source and card
-    python -m tools.speed_accuracy --fit       the factors that fit all runs best, for launcher/models/speed.py
-    python -m tools.speed_accuracy --rows      every row as well
+    python -m tools.speed_accuracy errors with the shipped factors, and with factors fitted without the run's own source
+    and card python -m tools.speed_accuracy --fit factors that fit all runs best, to be copied into
+    launcher/models/speed.py python -m tools.speed_accuracy --rows every row as well
 
-Counted are runs of llama.cpp itself with one card, MTP or no drafts, and mixed prompts. Rows left out are counted by
+Only runs of llama.cpp itself count, with one card, MTP or no drafts, and mixed prompts. Rows left out are counted by
 reason. The second column is the fair test: a run is forecast by factors that were fitted without it and its sweep.
 """
 
@@ -103,7 +103,7 @@ _COMMON_SPREADS = {
     "watts": 0.4,
     "watts_compute": 0.4,
 }
-"""The expected distance, as a logarithm, of a factor from the usual one before any run is seen."""
+"""Spread of the factors around the usual ones that is assumed before any run is seen, as a logarithm."""
 _USUAL = GenerationFactors(0.9, 70.0, 0.27)
 _USUAL_COMMON = CommonFactors(
     few_bits=1.1, experts_us=1.4, more_experts=0.75, mixture_us=10.0, vulkan=1.0, watts=0.7, watts_compute=0.7

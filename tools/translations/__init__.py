@@ -20,7 +20,7 @@ SOURCE = ROOT / "launcher"
 LOCALES = ROOT / "resources" / "locale"
 TRANSLATED = tuple(language for language in LANGUAGES if language != "en")
 TEXTS = {"tr": 1, "ntr": 2, "mark": 1, "message": 1, "plural_message": 2}
-"""The functions that are given texts, and how many: their first arguments."""
+"""The functions that take texts, with the number of their first arguments that are texts."""
 _TERMINAL = SOURCE / "cli"
 """The folder whose texts stay English, because only the command line prints them."""
 _FAULTS = ROOT / "resources" / "engine-faults.toml"
@@ -115,21 +115,21 @@ def update_catalog(catalog: Catalog, source: Catalog) -> None:
 
 
 def po_bytes(catalog: Catalog) -> bytes:
-    """Return a .po file, sorted by text and without places, so that moved code does not change the file."""
+    """Return a .po file, sorted by text and without line numbers, so that moved code does not change it."""
     buffer = io.BytesIO()
     write_po(buffer, catalog, width=_WIDTH, no_location=True, sort_output=True)
     return buffer.getvalue()
 
 
 def mo_bytes(catalog: Catalog) -> bytes:
-    """Return a .mo file of what is translated."""
+    """Return a .mo file with the translated texts."""
     buffer = io.BytesIO()
     write_mo(buffer, catalog)
     return buffer.getvalue()
 
 
 def list_untranslated(catalog: Catalog) -> list[str]:
-    """Return the texts that a catalogue lacks in whole or in part."""
+    """Return the texts that have no translation in a catalogue, or an incomplete one."""
     return [_name(message) for message in catalog if message.id and not all(_strings(message.string))]
 
 

@@ -1,4 +1,6 @@
-"""`python -m tools.translations`: brings the .po files up to the source, compiles them, and prints what they lack."""
+"""`python -m tools.translations`: updates the .po files from the source, compiles them, and prints the texts without a
+translation.
+"""
 
 import sys
 

@@ -34,12 +34,14 @@ BUDGET_S = 600.0
 USUAL = Surroundings(load_s=20.0, small=True)
 """The main simulation: a start takes 20 s, and the grid is like the default one."""
 _SHARE = 5
-"""Side studies take a fifth of the machines."""
+"""Divisor of the number of machines for the additional simulations."""
 
 
 def main() -> int:
     """Simulate, and print or write the figures or the tables."""
-    parser = argparse.ArgumentParser(prog="python -m tools.tuner_simulation", description="The tuner, judged.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.tuner_simulation", description="Judge the tuner on simulated machines."
+    )
     parser.add_argument("--first", type=int, default=50_000, metavar="N", help="number of the first machine (50,000)")
     parser.add_argument("--tunes", type=int, default=1_000, metavar="N", help="machines to tune (1,000)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables into this document")

@@ -86,7 +86,7 @@ class SimulatedBench:
     async def become(self, settings: RunSettings, *, fresh: bool = False, reliable: bool = False) -> float:
         """Start with settings, unless they are in use and no `fresh` start is wanted.
 
-        Raises EngineFailed if memory runs out, and, unless `reliable`, at random.
+        Raises EngineFailed if memory runs out, and unless `reliable` also at random.
         """
         await asyncio.sleep(0)  # where a tune that is cancelled stops
         if settings == self._in_use and not fresh:

@@ -1,4 +1,4 @@
-"""A machine with a known answer: the true step time, acceptance, memory and power at every setting.
+"""A simulated machine whose best settings are known: step time, acceptance, memory and power at every setting.
 
 The shapes are those of real machines; the figures are drawn anew for each machine, over ranges that hold the published
 results. A step's time is that of one token, and with MTP in addition the head's own fixed part, a pass of the head

@@ -1,4 +1,4 @@
-"""Tunes on random machines, and the quality of their answers."""
+"""Simulates tunes on random machines, and judges their answers."""
 
 import asyncio
 import math
@@ -30,7 +30,7 @@ class SimulatedWork:
 
 WORK = SimulatedWork("code", make_prompts())
 _AT_ONCE = 5
-"""Machines that a process is given at a time."""
+"""The number of machines that a process gets at a time."""
 
 
 @dataclass(frozen=True, slots=True)
