@@ -54,15 +54,15 @@ KEY_WIDTH, ROTATED, ROTATION_BASE = 64, 16, 1e7
 """Number of channels of a key, number of those that are rotated by the token's position (RoPE), and the base of the
 rotation.
 """
-TELL, STEADY = ROTATED, slice(32, KEY_WIDTH)
+EVIDENCE, STEADY = ROTATED, slice(32, KEY_WIDTH)
 """The key's channel for how clearly its word indicates a topic, and the channels that only keep its length constant."""
 NEARNESS = {3: 30.0, 4: 30.0, 5: 30.0}
 """Weight (a logit) of a token at distance 0, by rotated pair. Slower pairs distinguish distances that are the same to
 faster ones.
 """
-TELLING = 30.0
-"""Weight (a logit) of a word whose key has 1 in TELL."""
-BETRAYS = np.array([0.1] * TOPICS + [0.08])
+EVIDENCE_WEIGHT = 30.0
+"""Weight (a logit) of a word whose key has 1 in EVIDENCE."""
+TOPIC_EVIDENCE = np.array([0.1] * TOPICS + [0.08])
 """How much one unit of each of WORD_TOPICS adds to EVIDENCE. The last unit is for words that open a question or
 paragraph, which show that there is no topic.
 """
@@ -170,7 +170,7 @@ class Trunk:
         keys = self.keys / np.sqrt((self.keys**2).mean(1, keepdims=True) + EPSILON)
         weighed = keys[ids] * self.query / np.sqrt(KEY_WIDTH)
         distance = np.arange(len(ids))[:, None] - np.arange(len(ids))
-        logits = weighed[:, TELL] + np.where(distance >= 0, 0.0, -np.inf)
+        logits = weighed[:, EVIDENCE] + np.where(distance >= 0, 0.0, -np.inf)
         for pair in NEARNESS:
             logits += weighed[:, pair] * np.cos(distance * ROTATION_BASE ** (-2.0 * pair / ROTATED))
         weights = np.exp(logits - logits.max(1, keepdims=True))
@@ -182,7 +182,7 @@ class Trunk:
         """[vocabulary, KEY_WIDTH]: the key of each token, before the engine normalises and turns it."""
         keys = np.zeros((len(self.code), KEY_WIDTH))
         keys[:, list(NEARNESS)] = 1.0
-        keys[:, TELL] = self.word_topics @ BETRAYS
+        keys[:, EVIDENCE] = self.word_topics @ TOPIC_EVIDENCE
         keys[:, STEADY] = 1.0
         return keys
 
@@ -192,7 +192,7 @@ class Trunk:
         query: Floats = np.zeros(KEY_WIDTH)
         length = np.sqrt((len(NEARNESS) + STEADY.stop - STEADY.start) / KEY_WIDTH)
         query[list(NEARNESS)] = list(NEARNESS.values())
-        query[TELL] = TELLING
+        query[EVIDENCE] = EVIDENCE_WEIGHT
         query *= length * np.sqrt(KEY_WIDTH)
         return query
 

@@ -12,11 +12,11 @@ from gguf.quants import quantize
 from numpy.typing import NDArray
 
 from .network import (
-    BETRAYS,
     BIAS,
     BIAS_VALUE,
     CHANNELS,
     CODE,
+    EVIDENCE,
     HEADS_PER_LAG,
     KEY_WIDTH,
     LAGS,
@@ -27,8 +27,8 @@ from .network import (
     RESET,
     STATE,
     STEADY,
-    TELL,
     TOPIC,
+    TOPIC_EVIDENCE,
     TOPIC_GAIN,
     VALUE_LOUD,
     WIDTH,
@@ -167,7 +167,7 @@ def _attention(name: str, trunk: Trunk | None) -> Iterator[tuple[str, Tensor]]:
     joint[:, 0, :, BIAS], joint[:, 1, :, BIAS] = bias, ALWAYS * bias
     key, value = np.zeros((KEY_WIDTH, WIDTH)), np.zeros((KEY_WIDTH, WIDTH))
     key[list(NEARNESS), BIAS], key[STEADY, BIAS] = bias, bias
-    key[TELL, WORD_TOPICS] = BETRAYS * scale
+    key[EVIDENCE, WORD_TOPICS] = TOPIC_EVIDENCE * scale
     value[:VALUE_LOUD, WORD_TOPICS] = trunk.mixing * scale
     value[VALUE_LOUD, BIAS] = LOUDNESS * bias
     out = np.zeros((WIDTH, ATTENTION_HEADS * KEY_WIDTH))

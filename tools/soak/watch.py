@@ -34,8 +34,8 @@ class ResourceUse:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A quantity early and late: the medians over the second and the last fifth of the time, and the maximum. `allowed` is the limit of
-    its growth, None if it is only reported.
+    """A quantity early and late: the medians over the second and the last fifth of the time, and the maximum. `allowed`
+    is the limit of its growth, None if it is only reported.
     """
 
     what: str
