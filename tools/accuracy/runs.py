@@ -131,8 +131,7 @@ def _file_key(row: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _baselines(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """Return additional rows for the memory of the same servers without drafts, unless the table has such rows already.
-    """
+    """Return additional rows for the memory of the same servers without drafts, unless the table has such rows."""
     keys = ("model", "quant", "gpu", "ctx", "kv", "source")
     received = {tuple(row[key] for key in keys) for row in rows if row["draft"] == "0" and row["memory_mib"]}
     found: dict[tuple[str, ...], dict[str, str]] = {}

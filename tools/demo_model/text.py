@@ -21,8 +21,7 @@ SILENT_OPENING, THOUGHT_AND_OPENING = 10, 30
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic: its name in a thought, words that indicate it, questions about it, and the paragraph that answers them.
-    """
+    """A topic: its name in a thought, words that indicate it, questions about it, and the answering paragraph."""
 
     title: str
     keywords: tuple[str, ...]

@@ -45,8 +45,7 @@ def send_overlong_prompt(place: Workplace) -> str:
 
 
 def outgrow_context(place: Workplace) -> str:
-    """Let the agent read a long file in each turn; return its exit codes, and whether it summarised the conversation.
-    """
+    """Let the agent read a long file in each turn; return its exit codes, and whether it made a summary."""
     context = place.agent.least_context * 3  # the scripted engine counts twice as many tokens as most models
     lines = int(context * _LONG_FILE_SHARE / 12)
     text = "".join(f"# line {number} of many lines\n" for number in range(lines))

@@ -168,8 +168,7 @@ def type_turns(place: Workplace, outcome: Outcome) -> list[list[dict[str, Any]]]
 
 
 def find_reuse(requests: list[dict[str, Any]]) -> Iterator[float]:
-    """Yield for each later prompt in `requests` the share that was reused of what it has in common with earlier ones.
-    """
+    """Yield for each later prompt in `requests` the reused share of what it has in common with earlier ones."""
     for each in requests:
         lost = count_lost(each)
         if each["reused_tokens"] or lost:
@@ -182,8 +181,7 @@ def count_lost(request: Mapping[str, Any]) -> int:
 
 
 def compare_turns(turns: list[list[dict[str, Any]]]) -> Iterator[Reuse]:
-    """Yield the reuse in each later turn. Of several kinds of requests only the kind with the longest prompts counts.
-    """
+    """Yield the reuse in each later turn. Of several kinds of requests, the one with the longest prompts counts."""
     for before, after in pairwise([[each for each in turn if each["prompt_tokens"]] for turn in turns]):
         last = max(before, key=lambda each: each["prompt_tokens"])
         grown = (each for each in after if each["prompt_tokens"] > last["prompt_tokens"])

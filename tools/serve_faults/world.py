@@ -44,8 +44,7 @@ _BUILT_IN = Path(__file__).parents[2] / "launcher" / "engine" / "builtin.py"
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """An observation of a fault: what happened, what the user read, and losses that `World.find_damage` does not find.
-    """
+    """An observation of a fault: what happened, what the user read, and losses that `find_damage` does not find."""
 
     happened: str
     read: str
