@@ -127,12 +127,12 @@ class KeptFile(Generic[Value]):
 
 
 def add_checksum(body: bytes) -> bytes:
-    """Return `body` behind a line with its SHA-256."""
+    """Return `body` after a line with its SHA-256."""
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
 def remove_checksum(text: bytes) -> bytes:
-    """Return the body behind the line with its SHA-256. Raises ValueError if the SHA-256 does not match the body."""
+    """Return the body that follows the line with its SHA-256. Raises ValueError if the SHA-256 does not match."""
     body = text.partition(b"\n")[2]
     if text != add_checksum(body):
         raise ValueError("its checksum does not match")

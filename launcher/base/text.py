@@ -46,7 +46,7 @@ def hide_logins(text: str) -> str:
 def shown_address(typed: str) -> str:
     """Return an address as a user typed it, for a message: on one line, without password, query and fragment.
 
-    It may be no address at all: all between // and the last @ counts as a password.
+    The text may not be an address at all; everything between // and the last @ counts as a password.
     """
     scheme, slashes, rest = typed.partition("://") if "://" in typed else ("", "", typed)
     _login, at, place = rest.rpartition("@")

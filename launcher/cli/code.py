@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from launcher.engine.diagnosis.fix_command import FixCommand
 
 _SIGNALLED = 128
-"""An agent that was ended by a signal: this and its number is the exit code, as in a shell."""
+"""Exit code for an agent that a signal has ended: this plus the number of the signal, as in a shell."""
 _STOP_S = 5.0
 _CHECK_LIMIT_S = 60.0
 """A processor alone can take minutes for the prompts of the check."""
@@ -286,7 +286,7 @@ async def _run_with_server(
 async def _wait_for_interrupt(session: ServerSession | None, configuration: AgentConfiguration) -> int:
     """Wait until Ctrl-C, or until the own server ends; return the exit code.
 
-    With a server of others (`session` is None) only the session's files would be lost without the wait.
+    With a server of another process (`session` is None) the wait only keeps the session's files.
     """
     try:
         if session is not None:
@@ -338,7 +338,7 @@ async def _run_program(agent: Agent, configuration: AgentConfiguration) -> int:
 
 
 async def _check_server(agent: Agent, server: AgentServer) -> None:
-    """Say the verdict on a server, as `agent-check` does. Ctrl-C skips that."""
+    """Print the verdict on a server, as `agent-check` does. Ctrl-C skips the check."""
     from launcher.app.coding import check_agent_server
     from launcher.base.errors import LauncherError
 
@@ -372,7 +372,7 @@ def _interrupts_handled(handle: Callable[[], object]) -> Iterator[None]:
 
 
 async def _sum_up_since(began: datetime, running: RunningServer) -> None:
-    """Say what the requests to a running server since then were like."""
+    """Print a summary of the requests to a running server since then."""
     from launcher.app.running_servers import read_requests
     from launcher.base.errors import LauncherError
     from launcher.gateway.request_log import MOST_REMEMBERED

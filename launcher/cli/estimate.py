@@ -133,7 +133,7 @@ def _list_host_cautions(estimate: MemoryEstimate, criteria: PlanCriteria, situat
 
 
 def _list_warnings(source: ModelSource, setting: PlanSettings, *, is_local: bool) -> list[str]:
-    """Return warnings about truncated files, on this machine or on the hub, and about a context beyond the trained."""
+    """Return warnings about truncated files, here or on the hub, and about a context beyond the trained one."""
     from launcher.base.errors import ModelBroken
     from launcher.models.gguf import check_complete
 

@@ -30,7 +30,7 @@ def text_columns() -> int:
 
 
 def wrap_text(text: str, label: str = "") -> str:
-    """Return `text` wrapped behind `label`, with the following lines indented to the text."""
+    """Return `text` wrapped after `label`, with further lines indented to the beginning of the text."""
     return (
         textwrap.fill(
             text,

@@ -376,7 +376,7 @@ def _smaller_json(plan: Plan) -> dict[str, Any]:
 
 
 def expected_bytes(plan: Plan) -> int | None:
-    """Return the size of a plan's file in bytes: as listed, else as estimated; None if nothing tells it."""
+    """Return the size of a plan's file in bytes: as listed, else as estimated; None if it is unknown."""
     from launcher.models.file_size import expect_size
 
     size = expect_size(plan.entry, plan.file)

@@ -54,7 +54,7 @@ class ProgressBar:
     ) -> None:
         """Show bytes done of a total, bytes per second and seconds left, unless they were shown a moment ago.
 
-        A new note is shown at once; but if stderr is no terminal, only if the last call had no note.
+        A new note is shown at once; if stderr is not a terminal, only if the last call had no note.
         """
         now_s = time.monotonic()
         is_new_note = note != self._note if self._in_place else not self._note
@@ -95,7 +95,7 @@ class ProgressBar:
             self._note_above, self._shown_s = note, now_s
 
     def show_status(self, text: str) -> None:
-        """Show text in place of the bar, cut to the line; nothing if the output is no terminal."""
+        """Show text in place of the bar, cut to the line; nothing if the output is not a terminal."""
         if self._in_place:
             line = one_line(text, _MAX_STATUS)
             rewrite_line(line.ljust(self._written))
@@ -158,7 +158,7 @@ class Reporter:
         self.show_event(data and {**data, **figures}, topic=title, state=(state, bool(progress.note)))
 
     def show_status(self, text: str) -> None:
-        """Show what is being done, in place on a terminal; nothing with --json or if the output is no terminal."""
+        """Show what is being done, in place on a terminal; nothing with --json or if the output is not a terminal."""
         if self._bar is not None:
             self._bar.show_status(text)
 

@@ -11,7 +11,8 @@ from launcher.engine.server.state import Notice, ServerEvent, ServerStatus
 
 
 class SharedTerminal:
-    """Prints a server's states and notices, but not while the agent has the terminal: a line would be in its window.
+    """Prints a server's states and notices, but not while the agent has the terminal, because a line would disturb its
+    screen.
 
     What has gone wrong meanwhile is printed when the agent has ended.
     """

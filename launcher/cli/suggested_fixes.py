@@ -28,8 +28,8 @@ def actions_json(actions: Iterable[Action], command_for: Callable[[Action], FixC
 def format_fixes(actions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield lines for the first fixes: the label, and below it the command or the link.
 
-    A fix with neither is left out, because the error's hint says the same. A fix whose `set` is empty is shown, because
-    the server runs with it already.
+    A fix with neither is left out, because the error's hint says the same. But a fix whose `set` is empty is shown: the
+    server runs with these settings already.
     """
     offered = (each for each in actions if each["command"] or each.get("link") or each.get("set") == {})
     for number, action in enumerate(islice(offered, _MAX_FIXES)):

@@ -65,7 +65,7 @@ def describe_attachment(attachment: Attachment) -> Mapping[str, object]:
 
 
 def read_text_file(path: Path) -> Attachment:
-    """Read a text file. Raises BadOption if it is none, is too large, or cannot be read."""
+    """Read a text file. Raises BadOption if it is not text, is too large, or cannot be read."""
     name = one_line(path.name, _SHOWN_NAME)
     try:
         if path.stat().st_size > _MOST_TEXT_BYTES:

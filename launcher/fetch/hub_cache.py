@@ -106,7 +106,9 @@ def is_in_cache(path: Path) -> bool:
 
 
 def claimed_sha256(path: Path) -> str | None:
-    """Return the SHA-256 in the name of the blob that a cache link points to, unverified; None if it is no hash."""
+    """Return the SHA-256 in the name of the blob that a cache link points to, unverified; None if the name is not a
+    hash.
+    """
     try:
         name = path.resolve(strict=True).name
     except OSError:

@@ -187,7 +187,7 @@ class PartialFile:
                     each.end = span.begin
 
     def extend_into_gaps(self) -> None:
-        """Extend running segments into the gaps behind them, up to the range that was requested from their servers."""
+        """Extend running segments into the gaps that follow them, up to the end of the range that was requested."""
         with self._changed:
             gap_ends = {gap.begin: gap.end for gap in self._find_gaps()}
             for each in self._segments:

@@ -413,7 +413,7 @@ class RangeRequest:
 
 
 class ConnectionWorker:
-    """A connection that fills a segment. `bucket` limits its rate; None is no limit.
+    """A connection that fills a segment. `bucket` limits its rate; None means no limit.
 
     The future `ended` gets the ConnectionTrouble, or None if the segment is complete. A disk error, an OSError, is the
     future's exception.

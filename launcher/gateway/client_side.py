@@ -101,7 +101,9 @@ class GateClientSide:
 
 
 def _find_reply_limit(arguments: Sequence[str]) -> int | None:
-    """Return the user's limit for replies whose requests name none. GET /props does not tell it (b11669)."""
+    """Return the user's limit for replies whose requests name none. It is read from the command line, because GET
+    /props lacks it (b11669).
+    """
     limit = None
     for flag, value in pairwise(word for each in arguments for word in each.split("=", 1)):
         if flag in ("-n", "--predict", "--n-predict") and value.isdecimal():

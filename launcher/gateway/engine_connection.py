@@ -224,7 +224,7 @@ class EngineReply(asyncio.BufferedProtocol):
         """See asyncio.BufferedProtocol."""
         try:
             self._take_bytes(bytes(memoryview(self._buffer)[:nbytes]))
-        except ValueError:  # that is no HTTP
+        except ValueError:  # that is not HTTP
             self._is_lost = True
             self._wake()
             self._transport.abort()

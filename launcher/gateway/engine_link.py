@@ -110,7 +110,7 @@ class EngineLink:
         return str(data.get("content", ""))
 
     async def token_pieces(self, text: str) -> list[object]:
-        """Return the texts of the tokens that `text` is made of; a piece that is no valid UTF-8 is a list of bytes."""
+        """Return the texts of the tokens that `text` is made of; a piece that is not valid UTF-8 is a list of bytes."""
         _, data = await self.request_json("/tokenize", {"content": text, "with_pieces": True})
         tokens = data.get("tokens")
         return [token.get("piece") for token in tokens] if isinstance(tokens, list) else []

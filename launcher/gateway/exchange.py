@@ -104,7 +104,8 @@ class HandoverOutlook:
 class DeliveredText:
     """The text that a client of a stream has received, in the pieces in which it came.
 
-    A piece is a token, or several that make a character. `word_at` is where the last word begins in the pieces.
+    A piece is a token, or several that make a character. `word_at` is the index of the piece with which the last word
+    begins.
     """
 
     reasoning_pieces: list[str] = field(default_factory=list)

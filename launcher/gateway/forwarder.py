@@ -239,7 +239,7 @@ class Forwarder:
         await self._write(data)
 
     def _take_whole(self, status: int, data: bytes) -> None:
-        """Record what a reply that is no stream says."""
+        """Record the content of a reply that is not a stream."""
         exchange = self.exchange
         timings, usage = find_object(data, "timings"), find_object(data, "usage")
         if status >= 400:

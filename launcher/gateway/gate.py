@@ -29,7 +29,7 @@ _WORD_S = 5.0
 _LONGEST_WAIT_S = 540.0
 """Seconds that a client which gets no comments waits for a model: it gives up after 600 s (openai 3.54)."""
 _FORESEE_S = 2.0
-"""Seconds for what users see before they restart. Rendering a long prompt takes milliseconds."""
+"""Time limit in seconds for the outlook that users see before a restart. Rendering a long prompt takes milliseconds."""
 _CUT_OFF = "The server was stopped or restarted before the reply was complete"
 _STREAMS_GO_ON_S, _POLL_S = 30.0, 0.02
 _PAGE_ASKED = ("Accept-Encoding", "If-None-Match")
@@ -291,7 +291,7 @@ class Gate:
             forwarder.exchange.pauses_at_word = True
         await self._wait_until_left(modes, _WORD_S)
         calling = [each for each in modes if not each.was_cut and drain_reason(each.exchange)]
-        for forwarder in calling:  # a tool, since they were looked at
+        for forwarder in calling:  # these have begun a tool call meanwhile
             del modes[forwarder]
             forwarder.exchange.pauses_at_word = False
         draining += calling
@@ -322,7 +322,9 @@ class Gate:
             self.report.cut += 1
 
     async def _wait_until_left(self, forwarders: Collection[Forwarder], limit_s: float) -> None:
-        """Wait until the engine works on none of these requests, for at most `limit_s` seconds, and not in a hurry."""
+        """Wait until the engine works on none of these requests, for at most `limit_s` seconds, or until `_hurry` is
+        set.
+        """
         hurry = asyncio.ensure_future(self._hurry.wait())
         left = asyncio.gather(*(each.exchange.left_engine.wait() for each in forwarders))
         waits: set[asyncio.Future[Any]] = {left, hurry}

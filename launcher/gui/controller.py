@@ -76,7 +76,9 @@ class Controller(QObject):
     applied = Signal(object)
     """LauncherError | None: `apply_settings` has ended. After an error the earlier settings run again, if they can."""
     drain_asked = Signal(int)
-    """A restart waits for so many replies that cannot go on after it, and the user may decide; 0: no longer."""
+    """The number of replies for which a restart waits because they cannot go on after it; the user may decide. 0: it no
+    longer waits.
+    """
     fixing = Signal(object)
     """Action: a suggested fix is being applied."""
     page_requested = Signal(str)

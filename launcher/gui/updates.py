@@ -157,7 +157,7 @@ class UpdatesCard(Card):
             self._installation.cancel()
 
     def _show_idle(self) -> None:
-        """Show no button but the one that checks."""
+        """Show only the button for checking."""
         self._installation = None
         self.check_button.setEnabled(True)
         for widget in (self.install_button, self.pause_button, self.copy_button, self.command_line):

@@ -55,8 +55,8 @@ class DetectedGpus:
 def find_gpus(devices: Sequence[EngineDevice] = (), *, root: Path = ROOT, wake: bool = False) -> DetectedGpus:
     """Read the GPUs of every vendor and close the drivers again. A sleeping GPU is listed by name only, unless `wake`.
 
-    `devices` is an engine's --list-devices: it adds GPUs without a driver here, and memory that a driver does not
-    report. `root` is the root of the Linux file systems (for tests).
+    `devices` is an engine's --list-devices: it adds GPUs of which this program knows no driver, and memory that a
+    driver does not report. `root` is the root of the Linux file systems (for tests).
     """
     cards = list_pci_gpus(root)
     withheld = _find_withheld_cards(cards, root)

@@ -30,8 +30,8 @@ class Machine:
 def read_machine(devices: Sequence[EngineDevice] = (), *, root: Path = ROOT, wake: bool = False) -> Machine:
     """Read the host and all GPUs. Raises nothing; unknown values have a reason.
 
-    A sleeping GPU is listed by name only, unless `wake`. `devices` is an engine's --list-devices, for GPUs without a
-    driver here. `root` is the root of the Linux file systems (for tests).
+    A sleeping GPU is listed by name only, unless `wake`. `devices` is an engine's --list-devices: it adds GPUs of which
+    this program knows no driver. `root` is the root of the Linux file systems (for tests).
     """
     found = find_gpus(devices, root=root, wake=wake)
     return Machine(read_host(root), found.gpus, found.no_gpu_reason, found.absent, found.failures, found.unusable_cards)

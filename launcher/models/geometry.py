@@ -13,7 +13,7 @@ from launcher.models.preset import Count, Positive
 class Geometry:
     """Layers, widths and counts as a GGUF's metadata states them; lengths in elements, contexts in tokens.
 
-    `layers` counts the trunk's layers, `mtp_layers` the MTP heads behind it. The trunk's layers are of three kinds:
+    `layers` counts the trunk's layers, `mtp_layers` the MTP heads after them. The trunk's layers are of three kinds:
 
     - `attention_layers` with a KV cache. Of these, `window_layers` see only the last `window` tokens, and have KV
       heads of their own number and lengths (`window_kv_heads` and so on); `kv_heads`, `key_length` and

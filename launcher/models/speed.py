@@ -461,7 +461,8 @@ def describe_reading(reading: ReadingForecast) -> str:
 
 
 def forecast_reading(weights_used: float, situation: Situation) -> ReadingForecast | None:
-    """Return the reading speed of a model that uses so many weights per token. None if the cards are not known.
+    """Return the reading speed of a model by the number of weights that it uses per token. None if the cards are not
+    known.
 
     A ubatch is read by arithmetic: two operations for each weight and token, at the share of the maker's figure that
     verifying drafts reaches.

@@ -483,7 +483,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _unquote(text: str) -> str:
-    """Return a scalar without its quotes, or without the comment behind it."""
+    """Return a scalar without its quotes, or without the comment after it."""
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         return text[1:-1]

@@ -84,7 +84,7 @@ class Weights:
 
     @cached_property
     def _expert_sums(self) -> tuple[int, ...]:
-        """Bytes of the routed experts of the first 0, 1, 2, ... blocks, the heads behind the trunk."""
+        """Bytes of the routed experts of the first 0, 1, 2, ... blocks, where the heads come after the trunk."""
         return tuple(accumulate(map(sum, map(_MATRICES, self.blocks + self.heads)), initial=0))
 
     def sum_experts(self, begin: int = 0, end: int | None = None, *, mtp: bool = False) -> int:
@@ -168,7 +168,7 @@ def read_weights(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
 
 
 def weights_by_rules(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> Weights | None:
-    """Return the weights by the catalogue's rules, or None if nothing tells the file's size.
+    """Return the weights by the catalogue's rules, or None if the size of the file is unknown.
 
     All blocks are taken to be equal: the file's size without metadata, embedding and MTP head, split evenly.
     """
@@ -250,7 +250,8 @@ def _rule_blocks(geometry: Geometry, rest: int, matrices: Matrices) -> tuple[Blo
 def _embedding_bytes(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> tuple[int, bool]:
     """Return the bytes of the input embedding, and whether its type is known.
 
-    The type is the file's own, or that of most files. Without either, llama.cpp's type for so many bits is assumed.
+    The type is the file's own, or that of most files. Without either, llama.cpp's type for a file of as many bits per
+    weight is assumed.
     """
     given = file.token_embd_type
     if given is None:

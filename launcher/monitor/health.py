@@ -26,7 +26,7 @@ from launcher.monitor.processor import BusyProcessorDetector
 # Drafts that are not made or rarely accepted, and requests that wait.
 
 _WINDOW_DRAFTS, _WINDOW_REPLIES = 600, 4
-"""Least drafted tokens and replies over which acceptance is judged."""
+"""The fewest drafted tokens and replies over which acceptance is judged."""
 _FIRST_RATES = 3
 """Number of acceptance rates, each of different replies after the start, whose median is the usual acceptance."""
 _COLLAPSED, _RECOVERED = 0.55, 0.75
@@ -34,7 +34,7 @@ _COLLAPSED, _RECOVERED = 0.55, 0.75
 _LOW_ACCEPTANCE, _LOW_SHARE_OF_PUBLISHED = 0.10, 0.50
 """Limits of a low acceptance: absolute if none is published for the model, else as a share of the lowest published."""
 _INERT_REPLIES, _INERT_TOKENS = 3, 200
-"""Least replies in a row, and tokens in them, without a draft."""
+"""The fewest replies in a row without a draft, and tokens in them, that count."""
 _LEAST_TOKENS = 32
 """Shorter replies without drafts do not count."""
 
@@ -245,7 +245,7 @@ _POWER_CLOCK_SHARE, _HEAT_CLOCK_SHARE = 0.75, 0.92
 _RAISE_FREE_MIB, _CLEAR_FREE_MIB = 256.0, 512.0
 """Free VRAM below which pressure is raised, and above which it is cleared."""
 _TAKEN_MIB = 256.0
-"""Least growth of other programs' memory since the model was loaded."""
+"""The least growth of other programs' memory since the model was loaded that counts."""
 _MOST_NAMES = 2
 """Most programs that are named in a sentence."""
 

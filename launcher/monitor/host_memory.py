@@ -31,7 +31,7 @@ _NO_CACHE_LINE = message("The engine's log does not say it.")
 def read_host_memory(engine_pid: int, root: Path = ROOT) -> dict[str, Reading]:
     """Return the engine's private memory, and what is left for it in its control groups and on this computer.
 
-    Swap does not count as left: a computer that swaps its engine out is as good as stopped.
+    Swap does not count as left: a computer that swaps out its engine is practically stopped.
     """
     private = private_mib(engine_pid)
     left = psutil.virtual_memory().available
@@ -44,7 +44,7 @@ def read_host_memory(engine_pid: int, root: Path = ROOT) -> dict[str, Reading]:
     }
 
 
-# What the engine says of its caches.
+# The engine's caches, as its log describes them.
 
 _CACHE_LIMIT = re.compile(r"prompt cache is enabled, size limit: (?:(\d+) MiB|no limit)")
 _CACHE_STATE = re.compile(r" - cache state: \d+ prompts, ([\d.]+) MiB")
@@ -53,7 +53,7 @@ _CHECKPOINT = re.compile(r"id +(\d+) .*created context checkpoint (\d+) of (\d+)
 
 @dataclass
 class EngineCaches:
-    """Sizes of an engine's prompt cache and checkpoints, as its log says them (llama.cpp b11669, verbosity 4)."""
+    """Sizes of an engine's prompt cache and checkpoints, read from its log (llama.cpp b11669, verbosity 4)."""
 
     prompts_mib: float | None = None
     _limit_mib: float | None = None
@@ -99,13 +99,19 @@ _SURE_S = 60.0
 """The shortest span whose slope is a finding unless a restart is urgent: each long prompt takes memory for seconds."""
 _FEWEST_CHECKS = 4
 _STEADY_SHARE = 0.2
-"""The least share of a window's fall in each of its halves: a single step, such as a program's start, is no slope."""
+"""The least share of a window's fall in each of its halves: a single step, such as a program's start, does not count as
+a slope.
+"""
 _STILL_SHARE = 0.05
-"""The least share of a long window's fall in its last sixth: what has ended, as one prompt does, is no slope."""
+"""The least share of a long window's fall in its last sixth: a fall that is over, such as that of one prompt, does not
+count.
+"""
 _NOTICED_S, _URGENT_S = 600.0, 120.0
-"""Memory that lasts for less is a finding, and a warning if a restart of the engine helps."""
+"""If memory lasts for fewer seconds, that is a finding, and below the second limit a warning if a restart of the engine
+helps.
+"""
 _OVER = 2.0
-"""The finding is over when the memory lasts for so many times longer."""
+"""The finding is over when memory lasts for this many times `_NOTICED_S`."""
 _BUFFERS_MIB = 256.0
 """MiB that an engine may allocate for its first prompts besides its caches. A restart does not free them for long."""
 _WARNING_STAGE = 100
@@ -119,7 +125,7 @@ class Cause(StrEnum):
     LEAK = "leak"
     """Most of what the engine took is in none of its caches."""
     ENGINE = "engine"
-    """The engine, whose log does not say for what."""
+    """The engine; its log does not show which part."""
     OTHER_PROGRAMS = "other_programs"
 
 
@@ -132,7 +138,9 @@ class _Sample:
 
 @dataclass(frozen=True, slots=True)
 class _Slope:
-    """By how many MiB a second the memory left falls and the engine's grows, over a window of so many seconds."""
+    """The fall of the memory left and the growth of the engine's memory, in MiB per second, over a window of
+    `window_s`.
+    """
 
     window_s: float
     fall: float

@@ -47,7 +47,7 @@ class TrafficMeter:
 
     def __init__(self) -> None:
         self._counts: deque[tuple[float, int]] = deque()
-        """The count where it has changed, with the times; the first one may be as before."""
+        """The times and counts at which the count has changed; the first entry is the count from which they grow."""
 
     def reset(self) -> None:
         """Forget what was counted, because another engine goes on."""
@@ -55,10 +55,10 @@ class TrafficMeter:
 
     def add(self, now_s: float, parts: int) -> None:
         """Add the count as it was at a time, in seconds of any clock."""
-        if self._counts and now_s - self._counts[-1][0] > _WINDOW_S:  # nothing came for so long
+        if self._counts and now_s - self._counts[-1][0] > _WINDOW_S:  # a pause: measure anew
             self._counts.clear()
         if self._counts and parts == self._counts[-1][1]:
-            if len(self._counts) == 1:  # the time before the first part is none of the stream's
+            if len(self._counts) == 1:  # the wait before a stream's first part does not count
                 self._counts[0] = now_s, parts
             return
         self._counts.append((now_s, parts))

@@ -12,7 +12,7 @@ from launcher.machine.gpu import Reading
 SPAN_S = 600.0
 """Time span that a series keeps, in seconds."""
 _SLACK = 512
-"""Number of outdated samples that are deleted at once."""
+"""Number of outdated samples that are deleted together."""
 
 
 class Sample(NamedTuple):

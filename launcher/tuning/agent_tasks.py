@@ -1,8 +1,8 @@
 """Tasks of coding agents as a load: loops of turns over one growing prompt, as long as real agents send them.
 
-The sizes are those of real requests (presets/agents/shapes/); the texts are our own, and the tools are text of the
-system message, so that each model can be measured. A turn is a request with all that was said before, the model's own
-reply included, and the result of a tool.
+The sizes are those of real requests (presets/agents/shapes/). The texts are our own. Tools are described in the system
+message, so that any model can be measured. A turn is a request with the whole conversation before it, including the
+model's own replies, and the result of a tool.
 """
 
 import statistics
@@ -25,7 +25,7 @@ from launcher.tuning.workloads import DEFAULT_WORKLOAD, Workload, load_workload
 _SYSTEM, _USER, _ASSISTANT = "system", "user", "assistant"
 _SAMPLE_ENTRIES = 40
 _TEMPLATE_TOKENS = 16
-"""About what a chat template adds to a message."""
+"""Tokens that a chat template adds to a message, roughly."""
 _ERRORS_IN_A_ROW = 3
 _FEWEST_TASKS = 6
 """Tasks from which the last third is compared with the first."""
@@ -35,9 +35,9 @@ _FEWEST_TASKS = 6
 class AgentShape:
     """The sizes of an agent's requests in tokens.
 
-    The first prompt has `system_tokens` of instructions and `tools_tokens` of tools. A task has so many `turns`, each
-    with a reply of at most `reply_tokens` and, from the second on, a tool's result. `source` says where they are from.
-    `temperature` None leaves the sampling to the server; 0 makes replies repeatable.
+    The first prompt has `system_tokens` of instructions and `tools_tokens` of tools. `turns` is the number of turns of
+    a task, each with a reply of at most `reply_tokens` and, from the second on, a tool's result. `source` says where
+    they are from. `temperature` None leaves the sampling to the server; 0 makes replies repeatable.
     """
 
     name: str
@@ -128,11 +128,11 @@ def describe_task(shape: AgentShape) -> Message:
     )
 
 
-# Texts of a size.
+# Texts of a given size.
 
 
 class SizedText:
-    """Texts of about so many tokens of one model, cut from the journal of sized_prompts."""
+    """Makes texts with about a given number of one model's tokens, from the journal of sized_prompts."""
 
     def __init__(self, characters_a_token: float) -> None:
         self._characters_a_token = characters_a_token
@@ -145,7 +145,7 @@ class SizedText:
         return cls(len(sample) / max(1, tokens - _TEMPLATE_TOKENS))
 
     def make_text(self, tokens: int, begin: int) -> str:
-        """Return a text of about so many tokens; `begin` is the number of its first entry."""
+        """Return a text of about `tokens` tokens; `begin` is the number of its first entry."""
         length = round(tokens * self._characters_a_token)
         return "".join(islice(_characters(begin), length))
 
@@ -250,9 +250,8 @@ async def sustain_tasks(
 class AgentVerdict:
     """The result of a load of tasks: seconds per task, the least and most of them, and the share of prompts reused.
 
-    Of tasks that were done to their end; None if there is none. `reading_s` and `writing_s` are the engine's parts of a
-    task. `slower` is the ratio of the last third's median to the
-    first's, None for few tasks.
+    Only completed tasks count; figures are None if there are none. `reading_s` and `writing_s` are the engine's parts
+    of a task. `slower` is the ratio of the last third's median to the first's, None for few tasks.
     """
 
     shape: AgentShape

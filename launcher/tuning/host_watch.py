@@ -1,4 +1,6 @@
-"""Watches what else the processor does while replies are measured: marks replies, and waits for quiet."""
+"""Watches the load of the processor by other programs while replies are measured: marks disturbed replies, and waits
+for quiet.
+"""
 
 import asyncio
 from collections import deque
@@ -9,7 +11,7 @@ from launcher.base.messages import Message, message
 from launcher.machine.host_load import HostCounters, HostLoad, measure_load
 
 BUSY_SHARE = 0.2
-"""Share of the processor from which other programs disturb a reply, and by which they must exceed the usual."""
+"""Share of the processor from which other programs disturb a reply, and by which it must exceed the usual share."""
 _WAITING_SHARE = 0.1
 """Share of the time in which a program must have waited for a core: otherwise there were cores left.
 
@@ -17,11 +19,11 @@ Where it is unknown, more programs than cores must run or wait at the end; where
 asked.
 """
 _STOLEN_SHARE, _THROTTLED_SHARE = 0.05, 0.2
-"""Shares by which other virtual machines and throttling must exceed the usual."""
+"""Shares by which other virtual machines and throttling must exceed their usual shares."""
 _LOWERED_CAP = 0.92
 """Share of the usual highest clock below which the cores count as throttled."""
 _FEWEST, _MOST = 5, 40
-"""The usual load is the median over the last replies: at least so many, and at most so many."""
+"""The usual load is the median over the last replies: the fewest and the most of them."""
 _SHORTEST_S = 0.2
 """Least seconds of a reply whose load is judged: the kernel counts processor time in steps of 10 ms."""
 _READING_S = 1.0

@@ -50,7 +50,7 @@ def after_rounds(rounds: int) -> StopRule:
 
 
 def after_seconds(bench: Bench, seconds: float) -> StopRule:
-    """Return the rule that starts no further round after so many seconds from now."""
+    """Return the rule that starts no further round once `seconds` have passed from now."""
     began_s = bench.now_s()
     return lambda _: bench.now_s() - began_s >= seconds
 

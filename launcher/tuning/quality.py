@@ -1,8 +1,8 @@
 """Quality of a model's answers with other weights, KV cache types or MTP, against a reference.
 
 The measure is that of llama.cpp's `llama-perplexity --kl-divergence`: at each position of a fixed text the
-probabilities of the next token are compared with those of the reference. Here they come from a running server, by
-`n_probs`, so that exactly what is served is judged.
+probabilities of the next token are compared with those of the reference. Here they come from a running server
+(`n_probs`), so that the judgement is about exactly what is served.
 """
 
 import json
@@ -216,7 +216,9 @@ class QualityRow:
 
     @property
     def answer(self) -> Answer:
-        """The judgement: `shown` for drafts, whose figures are not judged unless the needle or a tool call is lost."""
+        """The judgement. It is `shown` with drafts, whose figures are not judged unless the needle or a tool call is
+        lost.
+        """
         if self.needle is False or self.tool_call is False:
             return "beyond"
         if self.kl is None or self.same_top is None:
@@ -260,7 +262,7 @@ def compare_answers(
 
 
 def describe_mtp(row: QualityRow, tokens: int) -> Message:
-    """Return what MTP changes in the answers, as sentences. The fact was hidden in so many `tokens`."""
+    """Return what MTP changes in the answers, as sentences. The fact was hidden among `tokens` tokens."""
     equal = message(
         "With MTP, {equal} of {all} replies at temperature 0 are equal to those without (not judged).",
         equal=row.greedy_equal,

@@ -350,7 +350,7 @@ class TrialRunner:
         return math.hypot(self.search.noise / math.sqrt(runs), self.search.start_noise)
 
     def can_afford(self, trials: int = 1) -> bool:
-        """Return whether the budget has time for so many more trials."""
+        """Return whether the budget has time for `trials` more trials."""
         return self.left_s >= trials * self.trial_s
 
     def choose_passes(self, trials: int) -> None:
@@ -648,7 +648,7 @@ async def explore_settings(runner: TrialRunner) -> None:
 
 
 async def _try_settings(runner: TrialRunner, most: int, *, until_s: float, reserve: int = 0) -> None:
-    """Try at most so many promising settings, until little can be gained or the time is over.
+    """Try at most `most` promising settings, until little can be gained or the time is over.
 
     Time for `reserve` further trials is left. It is over after `until_s` seconds of the tune.
     """

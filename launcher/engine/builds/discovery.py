@@ -54,8 +54,8 @@ _PARALLEL_PROBES = 4
 class FoundEngine:
     """An engine on this computer with the result of its probe.
 
-    `name` is its name in the store, or its path. `origin` tells where it was found. `program` is None for the built-in
-    engine. `build` is None if the probe failed, with the reason in `error`. `backends` are the compute
+    `name` is its name in the store, or its path. `origin` is the place where it was found. `program` is None for the
+    built-in engine. `build` is None if the probe failed, with the reason in `error`. `backends` are the compute
     backends besides the CPU; None means unknown, because they may be linked into the program. `mtp` is whether its
     --spec-type has draft-mtp, None if the probe failed. `fault` is its entry in the known-bad list. `current` is
     whether it is in use, `pinned` whether it is in use and pinned. `installed` is its entry in the store.

@@ -125,7 +125,9 @@ class CodeBlock(FramedBlock):
         self._steps = steps
         self._tool = ""
         self._rows: list[int] = []
-        """Rows that each line takes when it is wrapped to `_rows_width`; those behind are not counted yet."""
+        """Rows that each line takes when it is wrapped to `_rows_width`; lines beyond the end of this list are not
+        counted yet.
+        """
         self._rows_width = 0
         self._longest = ""
         self._line_height = measure_line(theme.monospace(theme.BODY_PX))

@@ -26,7 +26,7 @@ class ThinkingButton(QPushButton):
         self.setObjectName("quiet")
         self.setAutoDefault(True)
         self.setToolTip(tr("Lets the model think before it replies"))
-        self.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # the arrow is behind the text
+        self.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # the arrow is to the right of the text
         menu, group = QMenu(self), QActionGroup(self)
         menu.setLayoutDirection(Qt.LayoutDirection.LeftToRight)
         self._entries: dict[bool | None, QAction] = {}

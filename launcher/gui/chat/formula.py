@@ -106,7 +106,7 @@ def format_formula(latex: str) -> str:
 
 
 def _write_symbol(found: re.Match[str]) -> str:
-    """Return the character of a command. A letter behind it belongs to it only if the command changes letters."""
+    """Return the character of a command. A letter after it belongs to it only if the command changes letters."""
     name, letter = found[1], found[2] or found[3] or ""
     behind = found[0][1 + len(name) :]
     if name in _LETTERS and letter:
@@ -170,7 +170,7 @@ def _replace_commands(text: str, depth: int) -> str:
 
 
 def _take_argument(text: str, at: int) -> tuple[str, int]:
-    """Return the argument of a command that begins at an offset, without its braces, and the offset behind it."""
+    """Return the argument of a command that begins at an offset, without its braces, and the offset after it."""
     while at < len(text) and text[at] == " ":
         at += 1
     if text[at : at + 1] != "{":

@@ -25,7 +25,7 @@ class LinkText(QTextEdit):
         set_tooltip(self.viewport(), address)
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:  # noqa: N802
-        """Ask whether to open the link that was clicked. A text that was selected by the mouse is no click."""
+        """Ask whether to open the link that was clicked. Selecting a text with the mouse is not a click."""
         super().mouseReleaseEvent(event)
         address = self.anchorAt(event.position().toPoint())
         if address and event.button() == Qt.MouseButton.LeftButton and not self.textCursor().hasSelection():
@@ -65,7 +65,7 @@ class LinkText(QTextEdit):
         menu.popup(event.globalPos())
 
     def _select_link(self, *, following: bool) -> bool:
-        """Select the link behind or before the selected one, at first the first or last, and return if there is one."""
+        """Select the link after or before the selected one, or the first or last; return whether there is one."""
         links = self._list_links()
         cursor = self.textCursor()
         if (selected := (cursor.selectionStart(), cursor.selectionEnd())) in links:

@@ -75,7 +75,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A block of code. `fence` are the marks that opened it, and `is_open` says that its closing ones have not come.
+    """A block of code. `fence` are the marks that opened it; `is_open` means that the closing marks have not arrived.
 
     The code of a tool call is its arguments, once they are complete, and `tool` is the tool's name.
     """
@@ -100,7 +100,7 @@ class Table:
 class Leaf:
     """A block without blocks in it: lines of prose, code or a table.
 
-    `first` and `end` are the indices of its first source line and of the line behind it, `level` counts the lists and
+    `first` and `end` are the indices of its first source line and of the line after it, `level` counts the lists and
     quotes around it, and `openings` are the indices of the source lines on which these begin.
     """
 
@@ -122,7 +122,7 @@ _MOST_COLUMNS = 30
 _MOST_NESTED = 20
 """Lists, quotes and emphasis within each other; deeper marks stay as they are written."""
 _SHOWN_ADDRESS = 60
-"""Characters of an address that are shown behind its link. All of it is shown before it is opened."""
+"""Characters of an address that are shown after its link. Before it is opened, all of it is shown."""
 _LINK = re.compile(
     r"!?\[(?P<label>(?:[^\[\]\\\n]|\\.){1,300})\]"
     r"\([ \t]*(?P<address><[^<>\n]*>|[^\s()<>]*(?:\([^\s()<>]*\)[^\s()<>]*)*)"
@@ -167,16 +167,15 @@ def parse_inline(text: str) -> tuple[Span, ...]:
 
 
 def write_opening(line: str) -> str:
-    """Return a line with the same list marks and quote marks, and a heading in place of its text.
-
-    A text that is parsed behind it is in the same lists and quotes as the text behind `line`.
+    """Return a line with the list and quote marks of `line`, and a heading in place of its text. Text that is parsed
+    after it is in the same lists and quotes as text after `line`.
     """
     found = _MARKERS.match(line)
     return f"{found[0] if found else ''}# x"
 
 
 def indent_of(line: str) -> int:
-    """Return the column at which the text behind a line's list marks begins."""
+    """Return the column at which the text after a line's list marks begins."""
     found = _MARKERS.match(line)
     return len((found[0] if found else "").expandtabs(4))
 
@@ -376,7 +375,7 @@ def _find_addresses(text: str, start: int, style: SpanStyle) -> Iterator[Span]:
 
 
 def _join_spans(spans: Sequence[Span]) -> list[Span]:
-    """Return spans without empty ones, and without borders between those of one style that adjoin in the source."""
+    """Return the spans without empty ones; spans of one style that adjoin in the source are joined."""
     joined: list[Span] = []
     for span in spans:
         if not span.text:
@@ -391,7 +390,7 @@ def _join_spans(spans: Sequence[Span]) -> list[Span]:
 
 
 def _check_address(address: str) -> str:
-    """Return an address of the web in its encoded form, or "" for all else."""
+    """Return a web address in its encoded form, "" for any other text."""
     try:
         link = _parser().normalizeLink(address)
         parts = urlsplit(link)
@@ -401,12 +400,14 @@ def _check_address(address: str) -> str:
     return link if is_web and link.isascii() and link.isprintable() and " " not in link else ""
 
 
-# The parser, and its own rules.
+# The parser, and our rules for it.
 
 
 @cache
 def _parser() -> "MarkdownIt":
-    """Return the parser. It knows no HTML, pictures, references or indented code; links and formulas have own rules."""
+    """Return the parser. It knows no HTML, pictures, references or indented code, and has rules of ours for links,
+    formulas and tool calls.
+    """
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt(
@@ -457,7 +458,7 @@ def _parse_formula(state: "StateInline", silent: bool) -> bool:
 def _parse_formula_block(state: "StateBlock", first: int, last: int, silent: bool) -> bool:
     r"""Parse $$ or \[ at the beginning of a line up to its closing marks.
 
-    Without these it is none, except at the end of the text: there they may still come.
+    Without closing marks it is not a formula, except at the end of the text, where they may still arrive.
     """
     begin = state.bMarks[first] + state.tShift[first]
     opening, closing = next((marks for marks in _FORMULA_MARKS if state.src.startswith(marks[0], begin)), ("", ""))
@@ -485,7 +486,7 @@ def _parse_formula_block(state: "StateBlock", first: int, last: int, silent: boo
 
 
 def read_tool_call(text: str) -> Code:
-    """Return the block of a tool call: its arguments as JSON over several lines, else what has come so far."""
+    """Return the block of a tool call: its arguments as JSON over several lines, if incomplete the text so far."""
     name = _TOOL_NAME.search(text)
     tool = name[1] or name[2] if name else ""
     try:
@@ -499,7 +500,7 @@ def read_tool_call(text: str) -> Code:
 
 
 def _parse_tool_call(state: "StateBlock", first: int, last: int, silent: bool) -> bool:
-    """Parse the call of a tool from its opening mark to its closing one, which may still come."""
+    """Parse a tool call from its opening mark to its closing one, which may not have arrived yet."""
     opening, closing = TOOL_CALL_MARKS
     begin = state.bMarks[first] + state.tShift[first]
     if not state.src.startswith(opening, begin):

@@ -121,7 +121,7 @@ class TableBlock(FramedBlock):
             self._table.removeRows(count, self._table.rows() - count)
 
     def _flatten_paragraph(self, position: QTextCursor.MoveOperation) -> None:
-        """Take the height from the empty paragraph that Qt keeps before and behind a table."""
+        """Take the height from the empty paragraphs that Qt keeps before and after a table."""
         cursor, flat = QTextCursor(self.edit.document()), QTextBlockFormat()
         cursor.movePosition(position)
         flat.setLineHeight(1, QTextBlockFormat.LineHeightTypes.FixedHeight.value)

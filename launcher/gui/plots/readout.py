@@ -100,7 +100,7 @@ class ReadOut(QWidget):
         self.show_reading(quantity, Reading.unknown(tr("Not read yet.")))
 
     def insert_line(self, widget: QWidget, *, caption_lines: int) -> None:
-        """Put a widget between the number and the text below, which gets the height of so many lines."""
+        """Put a widget between the number and the text below it, which gets a height of `caption_lines` lines."""
         self._layout.insertWidget(2, widget)
         self.caption.setFixedHeight(caption_lines * self.caption.line_height)
 
