@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 _TIMEOUT_S = 60.0
 _PATH = "/v1/chat/completions"
 _UNAVAILABLE = 503
-_LOADS = "others: while it loads, HTTP 503"
-_BAD = (
+_LOADING = "others: while it loads, HTTP 503"
+_INVALID = (
     ("not JSON", "POST", _PATH, b'{"messages": [', True),
     ("no messages", "POST", _PATH, b"{}", True),
-    ("a role that is none", "POST", _PATH, b'{"messages": [{"role": 7, "content": []}]}', True),
+    ("an invalid role", "POST", _PATH, b'{"messages": [{"role": 7, "content": []}]}', True),
     ("a value out of range", "POST", _PATH, b'{"messages": [{"role": "user", "content": "Hi"}], "n_probs": -3}', True),
     ("a prompt over the context", "POST", _PATH, b"LONG", True),
     ("no such path", "GET", "/v1/nothing", b"", True),
@@ -32,7 +32,7 @@ class OtherClients:
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._threads = [
-            threading.Thread(target=self._ask, args=(random.Random(seed + 100 + i),), daemon=True)
+            threading.Thread(target=self._send_repeatedly, args=(random.Random(seed + 100 + i),), daemon=True)
             for i in range(threads)
         ]
         for thread in self._threads:
@@ -44,8 +44,8 @@ class OtherClients:
         for thread in self._threads:
             thread.join()
 
-    def _ask(self, chance: random.Random) -> None:
-        kinds = (self._whole, self._streamed, self._broken_off, self._bad)
+    def _send_repeatedly(self, chance: random.Random) -> None:
+        kinds = (self._send_whole, self._send_streamed, self._break_off, self._send_invalid)
         while not self._stopped.is_set():
             try:
                 what = chance.choices(kinds, weights=(30, 30, 25, 15))[0](chance)
@@ -62,41 +62,41 @@ class OtherClients:
         connection.request(method, path, body or None, headers)
         return connection
 
-    def _chat(self, chance: random.Random, *, stream: bool) -> bytes:
+    def _make_chat(self, chance: random.Random, *, stream: bool) -> bytes:
         question = " ".join(["What is MTP?"] * chance.choice((1, 1, 5, 40, 200)))
         messages = [{"role": "user", "content": question}]
         tokens = chance.choice((4, 32, 128, 512))
         return json.dumps({"messages": messages, "max_tokens": tokens, "stream": stream}).encode()
 
-    def _whole(self, chance: random.Random) -> str:
-        connection = self._send("POST", _PATH, self._chat(chance, stream=False))
+    def _send_whole(self, chance: random.Random) -> str:
+        connection = self._send("POST", _PATH, self._make_chat(chance, stream=False))
         answer = connection.getresponse()
         answer.read()
         connection.close()
-        return _LOADS if answer.status == _UNAVAILABLE else f"others: whole, HTTP {answer.status}"
+        return _LOADING if answer.status == _UNAVAILABLE else f"others: whole, HTTP {answer.status}"
 
-    def _streamed(self, chance: random.Random) -> str:
-        connection = self._send("POST", _PATH, self._chat(chance, stream=True))
+    def _send_streamed(self, chance: random.Random) -> str:
+        connection = self._send("POST", _PATH, self._make_chat(chance, stream=True))
         answer = connection.getresponse()
         ended = b"[DONE]" in answer.read()
         connection.close()
         if answer.status == _UNAVAILABLE:
-            return _LOADS
+            return _LOADING
         return f"others: streamed, {'to its end' if ended else 'cut short'}"
 
-    def _broken_off(self, chance: random.Random) -> str:
-        connection = self._send("POST", _PATH, self._chat(chance, stream=True))
+    def _break_off(self, chance: random.Random) -> str:
+        connection = self._send("POST", _PATH, self._make_chat(chance, stream=True))
         answer = connection.getresponse()
         answer.read(chance.choice((1, 400, 4_000)))
         connection.close()
-        return _LOADS if answer.status == _UNAVAILABLE else "others: broken off"
+        return _LOADING if answer.status == _UNAVAILABLE else "others: broken off"
 
-    def _bad(self, chance: random.Random) -> str:
-        what, method, path, body, with_key = chance.choice(_BAD)
+    def _send_invalid(self, chance: random.Random) -> str:
+        what, method, path, body, with_key = chance.choice(_INVALID)
         if body == b"LONG":
             body = json.dumps({"messages": [{"role": "user", "content": "word " * 20_000}]}).encode()
         connection = self._send(method, path, body, with_key=with_key)
         answer = connection.getresponse()
         answer.read()
         connection.close()
-        return _LOADS if answer.status == _UNAVAILABLE else f"others: {what}, HTTP {answer.status}"
+        return _LOADING if answer.status == _UNAVAILABLE else f"others: {what}, HTTP {answer.status}"
