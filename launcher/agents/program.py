@@ -33,7 +33,7 @@ _FOLDERS = (
     ".opencode/bin",
     ".claude/local",
 )
-"""Folders below the home that installers add to PATH by the startup files of a shell; a desktop does not read these."""
+"""Folders below the home that installers add to PATH in a shell's startup files, which a desktop does not read."""
 
 
 class AgentMissing(LauncherError):
@@ -63,7 +63,7 @@ def find_program(agent: Agent) -> tuple[str, ...]:
     """Return the command line that starts the agent's program. Raises AgentMissing.
 
     On Windows npm installs a .cmd file, which would make the shell parse the arguments a second time. So the script
-    behind it is started directly.
+    that it runs is started directly.
     """
     found = _find_command(agent.program)
     if found is None:

@@ -121,7 +121,7 @@ async def _describe_larger_context(entry: ServerEntry, agent: Agent) -> str:
             chosen = {name: changes[name] for name in names}
             if (await preview_restart(entry.url, chosen)).get("status") in ("FITS", "TIGHT"):
                 words = " ".join(f"--set {name}={value}" for name, value in chosen.items())
-                return message("`mtp-launcher restart {words}` gives it that.", words=words)
+                return message("`mtp-launcher restart {options}` gives it that.", options=words)
     return message(
         "Stop it, and `mtp-launcher code {agent}` chooses a model that fits.",
         window="Stop it, and start the agent again: this program then chooses a model that fits.",

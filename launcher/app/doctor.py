@@ -219,11 +219,11 @@ def _find_engine_problems(engine: EngineCheck, machine: Machine) -> list[Problem
 
 def _describe_outdated_match(match: TunedMatch) -> Problem:
     """Return the problem about tuned settings that were measured in another environment."""
-    facts = {"words": match.tuned.model.label_with_quant, "differs": match.differs}
+    facts = {"model": match.tuned.model.label_with_quant, "differs": match.differs}
     if match.used:
-        title = message("The tuned settings for {words} are used, but may be out of date: {differs}.", **facts)
+        title = message("The tuned settings for {model} are used, but may be out of date: {differs}.", **facts)
     else:
-        title = message("The tuned settings for {words} are not used: {differs}.", **facts)
+        title = message("The tuned settings for {model} are not used: {differs}.", **facts)
     return Problem(title, message("Measure again: `mtp-launcher tune`."))
 
 

@@ -46,7 +46,7 @@ class StepDetail(StrEnum):
     NO_CHECKSUM = "header is correct; no checksum is published"
     SERVED = "already running"
     ANSWERED = "working; MTP is off"
-    WRITES_NO_TEXT = "working; it writes no text"
+    WRITES_NO_TEXT = "working; generates no text"
     DOWNLOADED_ELSEWHERE = "being downloaded by another program"
 
 

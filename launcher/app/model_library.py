@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 _BATCH_S = 0.5
 """Seconds of planning after which the plans so far are passed on."""
 _FIRST_PLANNED = 30
-"""Most models on this computer that are planned ahead: in other programs' folders there may be hundreds, and each takes
+"""The most models on this computer that are planned ahead: in other programs' folders there may be hundreds, and each
+takes
 0.1 s. The others are planned by `plan_files`, once they are selected."""
 _SAME_MEMORY = 0.01
 """Share of the free memory by which it may differ for earlier plans to stay valid."""

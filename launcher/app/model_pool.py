@@ -52,7 +52,8 @@ if TYPE_CHECKING:  # planning and numpy are imported where they are needed: most
 
 _MIB = 2**20
 _LIST_S, _UNKNOWN_S = 3.0, 10.0
-"""Least seconds between two readings of the list of local models for unknown names, and for the same unknown name."""
+"""The fewest seconds between two readings of the list of local models for unknown names, and for the same unknown name.
+"""
 _FAILURE_S = 10.0
 """Seconds in which a model that could not be loaded is not tried again: clients repeat failed requests at once."""
 _LONGEST_WAIT_S = 540.0

@@ -22,7 +22,7 @@ class ModuleFailed(Exception):
 
 
 class _Output(asyncio.SubprocessProtocol):
-    """Collects what a process prints, and tells when it has ended and when its pipes are closed."""
+    """Collects the output of a process, and signals when it has ended and when its pipes are closed."""
 
     def __init__(self) -> None:
         self.printed, self.errors = bytearray(), bytearray()
@@ -33,11 +33,11 @@ class _Output(asyncio.SubprocessProtocol):
         (self.printed if fd == 1 else self.errors).extend(data)
 
     def process_exited(self) -> None:
-        """Tell that the process has ended."""
+        """Signal that the process has ended."""
         self.ended.set()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 -- the base class names it
-        """Tell that the process has ended and its pipes are closed."""
+        """Signal that the process has ended and its pipes are closed."""
         self.closed.set()
 
 

@@ -62,7 +62,7 @@ class ProcessEntry:
         return cls(pid, created_s, *(str(values[name]) for name in ("version", "control", "control_token")))
 
     def to_json(self) -> str:
-        """Return it as one line."""
+        """Return the entry as one line of JSON."""
         return json.dumps(asdict(self))
 
     @property

@@ -309,7 +309,7 @@ class ServerSession:
         return self._loan
 
     def set_measurement_key(self, key: str | None) -> None:
-        """Let a measurement's requests in with a key of their own. See Gateway.set_measurement_key."""
+        """Accept a measurement's requests with a key of their own. See Gateway.set_measurement_key."""
         if self._gateway is not None:
             self._gateway.set_measurement_key(key)
 
@@ -345,7 +345,7 @@ class ServerSession:
         return self._supervisor is None
 
     async def reload_keys(self) -> bool:
-        """Let clients in with the saved API keys of this port, and with no others.
+        """Accept clients with the saved API keys of this port, and with no others.
 
         Replies to a key that was revoked end. Return False if the server cannot change its keys, because there is no
         gateway, or the port is not saved.
@@ -391,7 +391,7 @@ class ServerSession:
             raise
 
     async def _change_address(self, gateway: GatewayClientSide) -> None:
-        """Let the gateway listen where `shared` and `encrypted` say."""
+        """Have the gateway listen as `shared` and `encrypted` require."""
         async with self._lifecycle_lock:
             published, supervisor = self._published, self._supervisor
             if published is None or supervisor is None or gateway is not self._gateway:
@@ -672,7 +672,7 @@ class ServerSession:
                 waiting.add_done_callback(self._waits.discard)
 
     async def _announce_continuation(self, report: "HandoverReport") -> None:
-        """Tell the listeners of the pause that a handover made, once its streams go on."""
+        """Report to the listeners the pause that a handover made, once its streams continue."""
         await report.wait_for_streams()
         if report.gap_s is not None:
             self._notify_listeners(StreamsContinued(report.gap_s))

@@ -54,7 +54,7 @@ _FIRST_OWNER_S = 60.0
 _PERIOD_S = 0.02
 _PROGRESS_S = 0.2
 """Time between two reports of how far the replies are."""
-"""Least seconds between two messages to the owner."""
+"""The fewest seconds between two messages to the owner."""
 _SEND_S = 1.0
 """Seconds that the end of the process waits for its owner to get the last messages."""
 _MOST_EVENTS = 1_000

@@ -95,7 +95,7 @@ class PreparedTune:
 
     @property
     def least_s(self) -> float:
-        """Least seconds of a budget that yields a result. A guessed start may take a third of the time."""
+        """The fewest seconds of a budget that yields a result. A guessed start may take a third of the time."""
         return self.plan.least_s if self.measured else self.plan.least_s / _GUESS_TOO_LONG
 
     @property

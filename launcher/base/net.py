@@ -160,9 +160,9 @@ def connection_error(
     if isinstance(cause, TimeoutError):
         return Unreachable(message("{host} did not respond in time.", host=host), hint)
     if connecting:
-        return Unreachable(message("{host} cannot be reached: {words}.", host=host, words=_error_text(cause)), hint)
+        return Unreachable(message("{host} cannot be reached: {reason}.", host=host, reason=_error_text(cause)), hint)
     return Unreachable(
-        message("The connection to {host} was lost: {words}.", host=host, words=_error_text(error)),
+        message("The connection to {host} was lost: {reason}.", host=host, reason=_error_text(error)),
         join_messages(message("Try again."), hint),
     )
 

@@ -216,7 +216,7 @@ def _write_export(path: Path, text: str, *, mode: int, force: bool) -> None:
     from launcher.base.paths import expand_user
 
     path = expand_user(path)
-    if not path.parent.is_dir():  # write_atomically would create a misspelt folder, and the user not find the file
+    if not path.parent.is_dir():  # write_atomically would create a misspelt folder, and nobody would find the file
         raise TargetUnusable(f"There is no folder {path.parent}.", "Create it first, or name another.", path=str(path))
     if path.exists() and not force:
         raise FileInTheWay(f"{path} already exists.", "Name another file, or add --force.", path=str(path))

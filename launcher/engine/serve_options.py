@@ -79,7 +79,7 @@ class ServeOptions(ServerSettings):
 
     @property
     def texts_path(self) -> str:
-        """The API's path to which programs send texts for a model that writes none; "" for one that writes."""
+        """The API's path to which programs send texts for a model that generates none; "" for one that does."""
         if self.reranking:
             return "/v1/rerank"
         return "/v1/embeddings" if self.embeddings else ""

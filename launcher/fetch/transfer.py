@@ -714,11 +714,11 @@ class Transfer:
     def _wrong_hash_message(self, sha256: str) -> str:
         host = host_name(self._source.url)
         return message(
-            "The file {name} from {host} is wrong: its SHA-256 is {sha256} instead of {sha256_2}.",
+            "The file {name} from {host} is wrong: its SHA-256 is {sha256} instead of {expected}.",
             host=host,
             name=self._name,
             sha256=sha256,
-            sha256_2=self._source.sha256,
+            expected=self._source.sha256,
         )
 
     def _sync_regularly(self, ended: threading.Event) -> None:

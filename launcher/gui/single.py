@@ -32,9 +32,9 @@ _ANSWER_MS = 5_000
 _STARTING_S = 30.0
 """Seconds that a starting window may take on a busy computer until it answers."""
 _LONGEST_REQUEST = 65_536
-"""Most bytes of a request."""
+"""The most bytes of a request."""
 _LONGEST_PATH = 100
-"""Most bytes of the socket's path; the system allows 108 (unix(7))."""
+"""The most bytes of the socket's path; the system allows 108 (unix(7))."""
 _TOKEN_PATTERN = re.compile(r"[\w-]{43}", re.ASCII)
 
 

@@ -47,7 +47,7 @@ class Inputs:
 
     `model` is the one that was served last in this window, `starting` that of a start that is under way, `last_model`
     that of an earlier window. `served` is whether a model has been served since the window opened; `texts_path` is the
-    API's path for texts of a model that writes none; `problem` is an error besides the server's.
+    API's path for texts of a model that generates none; `problem` is an error besides the server's.
     """
 
     status: ServerStatus = field(default_factory=ServerStatus)
@@ -156,7 +156,7 @@ def _describe_state(state: ServerState, percent: float | None) -> str:
 
 def _prompt_hint(state: ServerState, state_text: str, *, running: bool, texts_path: str) -> str:
     if running and texts_path:
-        return tr("This model writes no text · programs send it texts at {path}", path=texts_path)
+        return tr("This model generates no text · programs send it texts at {path}", path=texts_path)
     if running:
         return tr("Ask something, or drop a file")
     if state in _RESTING:

@@ -534,7 +534,7 @@ class Window(QMainWindow):
 
     @Slot(object)
     def _tell_of_restart(self, view: View) -> None:
-        """Say on every page, once it is over, that the engine ended by itself and was restarted."""
+        """Show on every page that the engine ended by itself and was restarted, once the restart is over."""
         status = self.controller.inputs.status
         if status.state is ServerState.RESTARTING and status.error is not None:
             self._crash = status.error

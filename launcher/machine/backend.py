@@ -148,8 +148,8 @@ def find_cuda_obstacle(gpu: Gpu, toolkit: Sequence[int]) -> str | None:
     capability, driver = gpu.compute_capability, _major_version(gpu.driver)
     if capability is None or driver is None:
         return message(
-            "{words} was skipped: the compute capability or driver of the {name} is unknown.",
-            words=cuda,
+            "{build} was skipped: the compute capability or driver of the {name} is unknown.",
+            build=cuda,
             name=gpu.name,
         )
     needed_capability, needed_driver = (
@@ -157,16 +157,16 @@ def find_cuda_obstacle(gpu: Gpu, toolkit: Sequence[int]) -> str | None:
     )
     if capability < needed_capability:
         return message(
-            "{words} needs compute capability {dotted}, the {name} has {dotted_2}.",
-            words=cuda,
-            dotted=_format_version(needed_capability),
+            "{build} needs compute capability {needed}; the {name} has {found}.",
+            build=cuda,
+            needed=_format_version(needed_capability),
             name=gpu.name,
-            dotted_2=_format_version(capability),
+            found=_format_version(capability),
         )
     if driver < needed_driver:
         return message(
-            "{words} needs driver {oldest}, the {name} has {driver}.",
-            words=cuda,
+            "{build} needs driver {oldest}; the {name} has {driver}.",
+            build=cuda,
             oldest=needed_driver,
             name=gpu.name,
             driver=gpu.driver,
@@ -175,9 +175,9 @@ def find_cuda_obstacle(gpu: Gpu, toolkit: Sequence[int]) -> str | None:
     driver_cuda = tuple(map(int, gpu.cuda_version.split("."))) if gpu.cuda_version else None
     if capability not in compiled and driver_cuda and driver_cuda < tuple(toolkit):
         return message(
-            "The {words} build has the driver compile its code for the {name}, and driver"
+            "The {build} build has the driver compile its code for the {name}, and driver"
             " {driver} can do that up to CUDA {cuda_version} only.",
-            words=cuda,
+            build=cuda,
             name=gpu.name,
             driver=gpu.driver,
             cuda_version=gpu.cuda_version,

@@ -36,7 +36,7 @@ SpeculationKind = Literal["mtp", "draft-file", "draft-model", "ngram-mod"]
 _BITS = re.compile(r"(?:Q|FP|BF|F)(\d+)")
 _MIB = 2**20
 _NEAR = 3
-"""Most similar ids that the error for an unknown id names."""
+"""The number of similar ids that the error for an unknown id names, at most."""
 
 
 @cache

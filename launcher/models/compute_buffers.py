@@ -559,7 +559,8 @@ _GRAPHS: Mapping[_Kind, Callable[[Geometry, Shape, int], Graph]] = {
 _PADDING = 256
 """Contexts are padded to a multiple of this many cells (src/llama-context.cpp)."""
 _OFFLOAD_ROWS = 32
-"""Least batch rows for which a device copies weights from the host and computes there (GGML_OP_OFFLOAD_MIN_BATCH)."""
+"""The fewest batch rows for which a device copies weights from the host and computes there (GGML_OP_OFFLOAD_MIN_BATCH).
+"""
 _OPTIMISE = {"cuda": optimise_for_cuda, "rocm": optimise_for_cuda, "vulkan": optimise_for_vulkan}
 """The graph optimisation of each backend. Metal reorders nodes too; its rules are not simulated here."""
 _CHUNK_BYTES = {"vulkan": 1 << 30}

@@ -24,7 +24,7 @@ _PAGE = re.compile(r"/(?P<repo>[^/]+/[^/]+)/(?:resolve|blob)/(?P<revision>[^/]+)
 _REPO_PAGE = re.compile(r"/(?P<repo>[^/]+/[^/]+)(?:/tree/(?P<revision>[^/]+))?/?")
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _SHOWN = 12
-"""Most file names in an error message."""
+"""The most file names in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def parse_target(
     elif vision:
         raise BadOption(
             message("--vision works only with models of the catalogue."),
-            message("Download the projector file by its own name."),
+            message("Download the projector as a file: OWNER/NAME:FILE."),
         )
     return DownloadTarget(str(file), tuple(items), models_dir(), entry, catalogue_file, "user" if sha256 else None)
 

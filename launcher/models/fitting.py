@@ -182,7 +182,7 @@ def _smaller_ubatch(
     smaller = setting
     while smaller.ubatch > LEAST_UBATCH and not fits(smaller):
         smaller = replace(smaller, ubatch=max(LEAST_UBATCH, smaller.ubatch // 2))
-    return smaller, message("ubatch {ubatch} instead of {ubatch_2}", ubatch=smaller.ubatch, ubatch_2=setting.ubatch)
+    return smaller, message("ubatch {ubatch} instead of {before}", ubatch=smaller.ubatch, before=setting.ubatch)
 
 
 def _smaller_kv(old: str, new: str) -> Shrink:

@@ -27,7 +27,8 @@ from launcher.models.weights import Weights, read_weights, weights_by_rules
 class HeaderSummary:
     """The size, geometry and weights of a file, and the program version that read it.
 
-    `has_head` is whether it has an MTP head, `embedding` whether it writes no text, `reranker` whether it ranks texts.
+    `has_head` is whether it has an MTP head, `embedding` whether it generates no text, `reranker` whether it ranks
+    texts.
     """
 
     size_bytes: int

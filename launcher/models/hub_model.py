@@ -38,7 +38,7 @@ _USUAL_BITS = 4.7
 _HEAD, _PROJECTOR = re.compile(r"(?:^|/)(?:mtp-|nextn-)|-assistant", re.IGNORECASE), "mmproj"
 _NOT_MODELS = re.compile(r"imatrix|mmproj|(?:^|/)(?:mtp-|nextn-)", re.IGNORECASE)
 _SHOWN = 12
-"""Most file names in an error message."""
+"""The most file names in an error message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from launcher.models.compute_buffers import ComputeBuffers, ComputeSetting, comp
 from launcher.models.geometry import Geometry
 
 _MOST_SETTINGS = 6_000
-"""Most settings in the file, about 0.6 MB. With more, all old ones are dropped."""
+"""The most settings in the file, about 0.6 MB. With more, all old ones are dropped."""
 _KEY_BYTES = 12
 
 SizesByKey = dict[str, list[Any]]

@@ -40,12 +40,12 @@ def no_text_error(name: str, *, is_reranker: bool) -> ModelWritesNoText:
     """Return the error for requesting text from an embedding model or a reranker."""
     if is_reranker:
         return ModelWritesNoText(
-            message("{name} is a reranker: it ranks texts and writes none.", name=name),
-            message("Send a query and texts to /v1/rerank of its server, or choose a model that writes."),
+            message("{name} is a reranker: it ranks texts, but generates none.", name=name),
+            message("Send a query and texts to /v1/rerank of its server, or choose a model that generates text."),
         )
     return ModelWritesNoText(
-        message("{name} is an embedding model: it turns texts into vectors and writes none.", name=name),
-        message("Send texts to /v1/embeddings of its server, or choose a model that writes."),
+        message("{name} is an embedding model: it turns texts into vectors, but generates none.", name=name),
+        message("Send texts to /v1/embeddings of its server, or choose a model that generates text."),
     )
 
 

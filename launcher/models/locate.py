@@ -29,7 +29,7 @@ from launcher.models.library import (
 from launcher.models.side_files import find_side_files
 
 _SHOWN = 12
-"""Most names in an error message."""
+"""The most names in an error message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,12 +210,12 @@ def _check_differences(resolved: _ResolvedFile, wanted: DownloadTarget) -> Itera
     if file.sha256 is not None and resolved.sha256 not in (None, file.sha256):
         differences.append(f"SHA-256 {resolved.sha256[:12]}… in place of {file.sha256[:12]}…")
     if resolved.lacks_checksum:
-        yield message("No checksum is published for {words}: only its size can be verified.", words=file.label)
+        yield message("No checksum is published for {file}: only its size can be verified.", file=file.label)
     if not differences:
         return
     other = message(
-        "{words} differs from the file in the catalogue: {differences}.",
-        words=file.label,
+        "{file} differs from the file in the catalogue: {differences}.",
+        file=file.label,
         differences=" and ".join(differences),
     )
     facts = {"file": file.label, "bytes": resolved.bytes, "sha256": resolved.sha256}
@@ -228,8 +228,8 @@ def _check_differences(resolved: _ResolvedFile, wanted: DownloadTarget) -> Itera
     if wanted.pinned_by == "user":
         hint = message("Check --sha256. Without it, the checksum from Hugging Face is used.")
         other = message(
-            "{words} differs from the file that you asked for: {differences}.",
-            words=file.label,
+            "{file} differs from the file that you asked for: {differences}.",
+            file=file.label,
             differences=" and ".join(differences),
         )
         raise ModelReplaced(other, hint, **facts)
@@ -382,7 +382,7 @@ class _Download:
         if sha256 is None or resolved.sha256 not in (None, sha256):
             await asyncio.to_thread(refuse_damaged, target)
             raise ModelReplaced(
-                message("{target} exists but is not {words}.", target=target, words=resolved.file.label),
+                message("{target} exists but is not {file}.", target=target, file=resolved.file.label),
                 message(
                     "Delete it first (`mtp-launcher models remove`), or download into another folder with --to.",
                     window="Delete it on Models first, or choose another folder in Settings.",
@@ -411,7 +411,7 @@ class _Download:
     async def _fetch_file(self, kind: Kind, resolved: _ResolvedFile) -> PulledFile:
         if resolved.url is None:
             raise resolved.hub_error or Offline(
-                message("{words} is not on this computer.", words=resolved.file.label), message("Download it first.")
+                message("{file} is not on this computer.", file=resolved.file.label), message("Download it first.")
             )
         target = self._local_path(resolved)
         await asyncio.to_thread(make_download_folder, target.parent, given_by="--to" if self._to else MODELS_VARIABLE)
@@ -445,8 +445,8 @@ class _Download:
         if need + self._settings.reserve_bytes > free:
             raise DiskFull(
                 message(
-                    "{words} needs {need:.1f} GB more, but {folder} has only {free:.1f} GB free.",
-                    words=self._wanted.label,
+                    "{file} needs {need:.1f} GB more, but {folder} has only {free:.1f} GB free.",
+                    file=self._wanted.label,
                     need=need / 1e9,
                     folder=folder,
                     free=free / 1e9,

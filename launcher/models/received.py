@@ -108,7 +108,7 @@ def _find_problems(
         )
     if entry and entry.geometry and (differs := describe_differences(model, entry.geometry)):
         yield ModelUnexpected(
-            message("{name} is not {name_2}: {differs}.", name=path.name, name_2=entry.name, differs=differs),
+            message("{name} is not {model}: {differs}.", name=path.name, model=entry.name, differs=differs),
             message("It is saved at {path}, but plans for {id} do not apply to it.", path=path, id=entry.id),
             path=str(path),
         )

@@ -26,7 +26,7 @@ from launcher.models.weights import Weights
 _FAR = 3.0
 """Distance from which on a published run does not count as near."""
 _SHOWN = 3
-"""Most published runs that are returned for a plan."""
+"""The most published runs that are returned for a plan."""
 _USUAL_BITS = 4
 """Bits per weight assumed for a result without a named file; most people run four bits."""
 _OTHER_ENGINES = ("vLLM", "ik_llama", "fork", "Ollama")
@@ -451,9 +451,9 @@ class ReadingForecast(NamedTuple):
 
 
 def describe_reading(reading: ReadingForecast) -> str:
-    """Return the reading speed of a model that writes nothing as a clause with its range."""
+    """Return the reading speed of a model that generates no text, as a clause with its range."""
     return message(
-        "reads about {rate:,.0f} tokens/s ({low:,.0f} to {high:,.0f}); it writes none",
+        "reads about {rate:,.0f} tokens/s ({low:,.0f} to {high:,.0f}); generates no text",
         rate=reading.tokens_per_second,
         low=reading.low,
         high=reading.high,

@@ -126,9 +126,9 @@ def read_weights(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
         if tensor.n_bytes is None:
             raise GeometryUnknown(
                 message(
-                    "{name} stores {name_2} as {quant}, which this program does not support.",
+                    "{name} stores {tensor} as {quant}, which this program does not support.",
                     name=model.name,
-                    name_2=tensor.name,
+                    tensor=tensor.name,
                     quant=tensor.quant,
                 )
             )

@@ -102,7 +102,7 @@ def _shorten_draft(draft: int) -> Action:
     if draft > 1:
         return Action(
             ActionKind.SHORTER_DRAFT,
-            message("Draft {draft} instead of {draft_2}", draft=draft - 1, draft_2=draft),
+            message("Draft {draft} instead of {before}", draft=draft - 1, before=draft),
             {"draft": draft - 1},
         )
     return Action(ActionKind.DRAFT_OFF, message("Switch MTP off"))
@@ -247,7 +247,7 @@ _RAISE_FREE_MIB, _CLEAR_FREE_MIB = 256.0, 512.0
 _TAKEN_MIB = 256.0
 """The least growth of other programs' memory since the model was loaded that counts."""
 _MOST_NAMES = 2
-"""Most programs that are named in a sentence."""
+"""The most programs that are named in a sentence."""
 
 
 class ThrottlingDetector:
@@ -464,7 +464,7 @@ _MOST_OTHERS_PERCENT = 25.0
 _FIRST_REPLIES = 6
 """Replies of one kind whose median is its usual speed."""
 _LAST_REPLIES, _NEWEST_REPLIES = 5, 3
-"""Least replies to compare with the usual speed, and how many of them give the speed in the message."""
+"""The fewest replies to compare with the usual speed, and how many of them give the speed in the message."""
 _RECENT_S, _LAST_S, _LEAST_SPAN_S = 60.0, 600.0, 30.0
 """Seconds. All replies of the last minute are compared, or the last five within ten minutes if there are fewer; they
 must span half a minute."""

@@ -317,9 +317,8 @@ class Monitor:
             self._unsampled = False
 
     def _engine_readings(self, state: ServerState) -> tuple[dict[str, Reading], Acceptance | None]:
-        """Return the engine's figures: of our own reply, else of other clients' requests. None in a handover.
-
-        The drafts of their replies are known once these have ended.
+        """Return the engine's figures: of our own reply, else of other clients' requests; unknown while an engine
+        starts. Drafts of other clients' replies are known when these have ended.
         """
         meter = None if state in _ENGINE_STARTS else self._valid_meter()
         passing = None if state in _ENGINE_STARTS else self._client_meter.rate_at(self._clock())

@@ -28,7 +28,7 @@ from launcher.tuning.statistics import CONFIDENCE, Interval, mean_of_known, rati
 ALPHA = 0.01
 """Significance level: a change counts when chance alone would produce it with at most this probability."""
 SHORTEST = 5
-"""Least number of values in a stretch."""
+"""The least number of values in a stretch."""
 _MOST_VALUES = 120
 """Longer series are averaged down to this many values, which lowers autocorrelation and bounds the work."""
 _PERMUTATIONS = 999
@@ -223,7 +223,7 @@ LEAST_FALL = 0.02
 _HOLDS_WITHIN = 0.05
 """The speed holds if the last third is slower than the first by at most this share, with 95 % confidence."""
 FEWEST_REPLIES = 20
-"""Least number of replies for a verdict; among fewer, a change of 1.5 standard deviations is hardly ever found."""
+"""The least number of replies for a verdict; among fewer, a change of 1.5 standard deviations is hardly ever found."""
 _ERRORS_IN_A_ROW = 3
 _FIRM_VERDICT_S = 180.0
 """Shortest load, in seconds, for a firm verdict: heat builds up over minutes, and in a shorter load brief disturbances

@@ -112,13 +112,11 @@ class Environment:
         before, now = ([gpu.driver for gpu in each.gpus] for each in (self, other))
         if before != now and len(before) == len(now):
             found.append(
-                message(
-                    "The driver was {listed} and is {listed_2}.", listed=_join_names(before), listed_2=_join_names(now)
-                )
+                message("The driver was {before} and is {now}.", before=_join_names(before), now=_join_names(now))
             )
         if (self.engine, self.engine_version) != (other.engine, other.engine_version):
             was, is_ = (f"{each.engine} {each.engine_version}" for each in (self, other))
-            found.append(message("The engine was {was} and is {is_}.", was=was, is_=is_))
+            found.append(message("The engine was {before} and is {now}.", before=was, now=is_))
         if self.model.sha256 and not other.model.sha256 and not _changed_file(self.model, other.model):
             found.append(message("The model file was modified, so its checksum is unknown."))
         return tuple(found)
@@ -129,14 +127,12 @@ class Environment:
         mine, theirs = ([gpu.name for gpu in each.gpus] for each in (self, other))
         if mine != theirs:
             found.append(
-                message(
-                    "The GPU was {listed} and is {listed_2}.", listed=_join_names(mine), listed_2=_join_names(theirs)
-                )
+                message("The GPU was {before} and is {now}.", before=_join_names(mine), now=_join_names(theirs))
             )
         if self.cpu != other.cpu:
             found.append(
                 message(
-                    "The processor was {cpu} and is {cpu_2}.", cpu=self.cpu or "unknown", cpu_2=other.cpu or "unknown"
+                    "The processor was {before} and is {now}.", before=self.cpu or "unknown", now=other.cpu or "unknown"
                 )
             )
         if changed := _changed_file(self.model, other.model):
@@ -187,9 +183,7 @@ def _gpu_facts(gpu: Gpu) -> GpuFacts:
 
 def _changed_file(before: ModelFacts, now: ModelFacts) -> Message:
     if (before.name, before.quant) != (now.name, now.quant):
-        return message(
-            "The model was {words} and is {words_2}.", words=before.label_with_quant, words_2=now.label_with_quant
-        )
+        return message("The model was {before} and is {now}.", before=before.label_with_quant, now=now.label_with_quant)
     if before.bytes != now.bytes or (before.sha256 and now.sha256 and before.sha256 != now.sha256):
         return message("The model file has changed.")
     return Message()

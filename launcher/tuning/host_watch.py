@@ -25,7 +25,7 @@ _LOWERED_CAP = 0.92
 _FEWEST, _MOST = 5, 40
 """The usual load is the median over the last replies: the fewest and the most of them."""
 _SHORTEST_S = 0.2
-"""Least seconds of a reply whose load is judged: the kernel counts processor time in steps of 10 ms."""
+"""The fewest seconds of a reply whose load is judged: the kernel counts processor time in steps of 10 ms."""
 _READING_S = 1.0
 """Seconds between two readings of the load while waiting for quiet."""
 _QUIET = HostLoad(0.0, 0.0, throttled=0.0)

@@ -14,7 +14,7 @@ from launcher.tuning.plan_of_trials import WARM_UP_TOKENS
 from launcher.tuning.records import Bench, Prompt, Run, RunSettings
 
 REPEATS = 2
-"""Most repetitions of a request whose reply was disturbed."""
+"""The most repetitions of a request whose reply was disturbed."""
 
 SecondsWaited = Callable[[], float]
 """Returns the seconds so far in which a bench stood still for clients, those of the present wait included."""

@@ -8,19 +8,21 @@ from launcher.tuning.records import Prompt
 from launcher.tuning.space import Space
 
 FEWEST_PAIRS = 4
-"""Least pairs of a comparison: with fewer, Student's t has so few degrees of freedom that only large effects show."""
+"""The fewest pairs of a comparison: with fewer, Student's t has so few degrees of freedom that only large effects show.
+"""
 MOST_PAIRS = 24
-"""Most pairs between two checks of a comparison, so that a wrong estimate of noise does not take the whole budget."""
+"""The most pairs between two checks of a comparison, so that a wrong estimate of noise does not take the whole budget.
+"""
 LONGEST_USUAL = 7
 """Longest draft whose verification is one batch of 8 tokens; engines often use other kernels for larger batches."""
 WARM_UP_TOKENS = 24
-"""Most tokens of the reply that warms a server up."""
+"""The most tokens of the reply that warms a server up."""
 MOST_PASSES = 2
-"""Most repetitions of each prompt in one trial."""
+"""The most repetitions of each prompt in one trial."""
 MOST_CANDIDATES = 2
-"""Most candidates to compare with the baseline: the best with MTP and the best without."""
+"""The most candidates to compare with the baseline: the best with MTP and the best without."""
 _MOST_EXPLORED = 4
-"""Most exploring trials, as a multiple of the usual number."""
+"""The most exploring trials, as a multiple of the usual number."""
 _LEAST_GRACE_S, _GRACE = 60.0, 0.1
 """Seconds, or a share of the budget, by which a running trial may exceed it."""
 

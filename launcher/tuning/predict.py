@@ -25,7 +25,7 @@ from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.space import Key, Space, SpaceAxis, draft_length, settings_key
 
 _FEWEST = 30
-"""Least drafts in a position for a rate of its own; with fewer, the rate of the position before is used."""
+"""The fewest drafts in a position for a rate of its own; with fewer, the rate of the position before is used."""
 
 
 @dataclass(frozen=True, slots=True)

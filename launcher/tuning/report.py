@@ -40,7 +40,7 @@ from launcher.tuning.statistics import (
 # equal spread (B. L. Welch, Biometrika 34, 1947).
 
 FEWEST_STARTS = 3
-"""Least starts on each side for comparing starts rather than rounds."""
+"""The fewest starts on each side for comparing starts rather than rounds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def as_markdown(session: Session) -> str:
     elif report.rows:
         parts.append(_markdown_table(figures_table(report)))
         if report.common:
-            parts.append(message("All with {words}.", words=settings_line(report.common)))
+            parts.append(message("All with {settings}.", settings=settings_line(report.common)))
         prompts = figures_by_prompt(session.runs)
         if len(prompts) > 1:
             head = ("TOKENS/S", *(report.row_label(row) for row in report.rows))

@@ -28,7 +28,7 @@ _NOISE_SHARE = 0.05
 _GAIN_DEVIATIONS = statistics.NormalDist().inv_cdf(GAIN_CHANCE)
 """Standard deviations by which a gain must be above 0 to be recommended."""
 _MOST_WEIGHED = 150
-"""Most settings that are weighed against each other: the effort grows with the square of their number."""
+"""The most settings that are weighed against each other: the effort grows with the square of their number."""
 _TRIALS_AHEAD = (1, 2, 4, 8)
 """Numbers of trials of the same settings whose effect on the answer is weighed."""
 _QUANTILES = np.array([statistics.NormalDist().inv_cdf((number + 0.5) / 12) for number in range(12)])

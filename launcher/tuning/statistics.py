@@ -18,7 +18,7 @@ _PRECISION = 1e-15
 _MOST_TERMS = 10_000
 _MOST_PAIRS = 10_000
 _FEWEST_OF_AN_ORDER = 3
-"""Least pairs of each order for removing the effect of the order."""
+"""The fewest pairs of each order for removing the effect of the order."""
 
 
 @dataclass(frozen=True, slots=True)

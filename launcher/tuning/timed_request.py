@@ -18,7 +18,7 @@ from launcher.tuning.records import Prompt, Run, RunSettings
 IGNORE_LOAD_VARIABLE = "MTP_LAUNCHER_IGNORE_LOAD"
 """Environment variable that, set to anything, has measurements take no notice of other programs on the processor."""
 _FEWEST_TOKENS = 5
-"""Least tokens for a rate; with fewer it is meaningless."""
+"""The fewest tokens for a rate; with fewer it is meaningless."""
 
 
 class RequestTimer:

@@ -255,9 +255,9 @@ _HOPELESS = math.log(4)
 No noise of a reply explains that, and such a trial may take longer than all others together.
 """
 _MOST_EXTRA_ROUNDS = 2
-"""Most extra rounds of a comparison, which replace failed or disturbed ones."""
+"""The most extra rounds of a comparison, which replace failed or disturbed ones."""
 _MOST_WAIT_S, _MOST_WAITING = 30.0, 0.1
-"""Most seconds of one wait for a quiet processor, and most of all waits as a share of the budget."""
+"""The most seconds of one wait for a quiet processor, and most of all waits as a share of the budget."""
 _TIME_UP = message("It ended because the time was up.")
 Pairs = dict[tuple[int, int], list[Pair]]
 """Pairs of two settings, by the indices of these in a list of settings."""
@@ -521,7 +521,7 @@ def _log_ratio(before: dict[str, float], after: dict[str, float], weights: Mappi
 ERROR = 0.05
 """Allowed probability of a wrong claim."""
 _FEWEST = 3
-"""Least pairs for an interval."""
+"""The fewest pairs for an interval."""
 
 
 class ComparedPairs:
@@ -604,9 +604,10 @@ _SPARE_STARTS = 2
 _EARLY_CHANCE = 0.98
 """From this probability the first answer does not wait for the last of the first four trials."""
 _MOST_FAILURES, _PATIENCE_S = 3, 180.0
-"""Most failed starts of the baseline, and most seconds of disturbed ones."""
+"""The most failed starts of the baseline, and the most seconds of disturbed ones."""
 _LEAST_MORE_TRIALS = 1 + count_starts(balanced_orders(FEWEST_PAIRS, 1))
-"""Least further trials for a verdict once the baseline is measured: one of a draft length, and pairs of the two."""
+"""The fewest further trials for a verdict once the baseline is measured: one of a draft length, and pairs of the two.
+"""
 
 
 async def probe_drafts(runner: TrialRunner) -> bool:

@@ -415,7 +415,7 @@ def explain_comparison(on: Sequence[Trial], off: Sequence[Trial], no_room: RunSe
             )
         )
     if no_room:
-        sentences.append(message("MTP leaves no memory for {words}.", words=settings_line(no_room)))
+        sentences.append(message("MTP leaves no memory for {settings}.", settings=settings_line(no_room)))
     return join_messages(*sentences)
 
 

@@ -12,7 +12,7 @@ from tests import forked
 from tests.cli.test_commands import answer, complaint, served
 from tests.models.tiny_models import PoolingType, write_pooled
 
-SENTENCE = "MTP demo is an embedding model: it turns texts into vectors and writes none."
+SENTENCE = "MTP demo is an embedding model: it turns texts into vectors, but generates none."
 
 
 def vector(printed: str) -> list[float]:
@@ -64,7 +64,7 @@ def test_a_reranker_is_served(reranker: Path) -> None:
             asked = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, env=environment)
             assert len(json.loads(asked.stdout)["results"]) == 2
             error = complaint("chat", "Hello")
-            assert error["message"] == "reranker is a reranker: it ranks texts and writes none."
+            assert error["message"] == "reranker is a reranker: it ranks texts, but generates none."
         finally:
             process.terminate()
             process.wait(120)
@@ -112,4 +112,4 @@ def test_a_first_start_ends_without_a_reply(embedding_model: Path) -> None:
         assert process.wait(120) == 0
     assert (events[-1]["text"], events[-1]["first_token_s"]) == (None, None)
     (tested,) = (each for each in events if each.get("step") == "self-test" and each["stage"] == "done")
-    assert tested["how"] == "working; it writes no text"
+    assert tested["how"] == "working; generates no text"

@@ -224,4 +224,4 @@ def test_an_embedding_model_has_a_reading_speed_and_no_draft(tmp_path: Path) -> 
     plan = first(str(path), *CARD)
     assert (plan["draft"], plan["expected"], plan["limit_tokens_per_second"]) == (0, None, None)
     assert 0 < plan["reading"]["low"] < plan["reading"]["tokens_per_second"] < plan["reading"]["high"]
-    assert "it writes none" in run(str(path), *CARD).stdout
+    assert "generates no text" in run(str(path), *CARD).stdout

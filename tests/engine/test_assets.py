@@ -141,9 +141,9 @@ def test_a_computer_without_a_build_is_reported(system, machine, glibc) -> None:
 @pytest.mark.parametrize(
     ("gpu", "glibc", "reason"),
     [
-        (PASCAL, NEW, "CUDA 13.4 needs compute capability 7.5, the GeForce GTX 1080 has 6.1."),
-        (OLD_DRIVER, NEW, "CUDA 13.4 needs driver 580, the GeForce RTX 4090 has 535.10."),
-        (ADA, MIDDLE, "The CUDA 13.4 build needs glibc 2.39, this system has 2.36."),
+        (PASCAL, NEW, "CUDA 13.4 needs compute capability 7.5; the GeForce GTX 1080 has 6.1."),
+        (OLD_DRIVER, NEW, "CUDA 13.4 needs driver 580; the GeForce RTX 4090 has 535.10."),
+        (ADA, MIDDLE, "The CUDA 13.4 build needs glibc 2.39; this system has 2.36."),
         (TURING, NEW, "driver 580.65 can do that up to CUDA 13.0 only."),
         (
             UNKNOWN_CAPABILITY,

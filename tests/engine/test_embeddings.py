@@ -53,7 +53,7 @@ async def test_embedding_works_and_completions_are_refused(session: ServerSessio
     assert math.hypot(*one) == pytest.approx(1.0, abs=1e-3)
     assert one == pytest.approx(same, abs=1e-3)
     assert one != pytest.approx(other, abs=1e-3)
-    with pytest.raises(ModelWritesNoText, match="writes none"):
+    with pytest.raises(ModelWritesNoText, match="generates none"):
         await session.send_request(QUESTION)
     (entry,) = registry.list_entries()
     assert entry.embeddings
@@ -82,14 +82,14 @@ async def test_a_reranker_ranks_texts(session: ServerSession, reranker: Path) ->
     endpoint = session.supervisor.endpoint
     async with EngineClient(endpoint.url, endpoint.api_key) as client:
         assert len(await client.rank_texts("What is a draft?", ["A draft.", "A boat."])) == 2
-    with pytest.raises(ModelWritesNoText, match="it ranks texts and writes none"):
+    with pytest.raises(ModelWritesNoText, match="it ranks texts, but generates none"):
         await session.send_request(QUESTION)
     (entry,) = registry.list_entries()
     assert entry.reranking
 
 
 async def test_drafts_are_refused(embedding_model: Path) -> None:
-    with pytest.raises(ModelHasNoHead, match="it drafts none"):
+    with pytest.raises(ModelHasNoHead, match="nothing to draft"):
         await prepare_launch(ServeOptions(embedding_model, draft=2), Endpoint(20_001, "key"))
 
 

@@ -377,7 +377,7 @@ def test_an_embedding_model_is_served_and_the_chat_explains_that_it_writes_no_te
     window.open_file(embedding_model)
     wait_for(ServerState.READY)
     chat = window.page("cockpit").chat
-    qtbot.waitUntil(lambda: "writes no text" in chat.prompt.placeholderText())
+    qtbot.waitUntil(lambda: "generates no text" in chat.prompt.placeholderText())
     assert "turns texts into vectors" in texts(window)
     qtbot.keyClicks(chat.prompt, "What is a draft?")
     qtbot.keyClick(chat.prompt, Qt.Key.Key_Return)

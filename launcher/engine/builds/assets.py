@@ -28,7 +28,7 @@ _ARCHITECTURES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": 
 _OLD_GLIBC, _NEW_GLIBC = (2, 35), (2, 39)
 """glibc versions that Linux builds need: x64 builds without a toolkit are made on Ubuntu 22.04, others on 24.04."""
 _VENDORS: dict[str, Vendor] = {"cuda": "nvidia", "rocm": "amd", "sycl": "intel", "openvino": "intel"}
-"""GPU vendor required by a backend; backends not listed here run on GPUs of any vendor."""
+"""GPU vendor that a backend requires; backends not listed here run on GPUs of any vendor."""
 _SYSTEM_WORDS = {"linux": "Linux", "windows": "Windows", "darwin": "macOS", "other": "this system"}
 
 
@@ -148,9 +148,10 @@ def choose_builds(
         wanted = list(_builds_by_preference(builds, gpu))
     if not wanted:
         others = ", ".join(sorted(build.label for build in builds))
-        what = f"{backend} build" if backend else "build without a GPU's backend"
         raise EngineUnfit(
-            message("The release has no {what} for {target}.", what=what, target=target),
+            message("The release has no {backend} build for {target}.", backend=backend, target=target)
+            if backend
+            else message("No build of the release suits {target}.", target=target),
             message("Available: {others}.", others=others),
         )
     obstacles: list[str] = []
@@ -213,20 +214,20 @@ def _find_obstacle(build: BuildName, gpu: Gpu | None, target: TargetComputer, na
     needed = build.needs_glibc
     if needed and target.glibc and target.glibc < needed:
         return message(
-            "The {words} build needs glibc {dotted}, this system has {dotted_2}.",
-            words=_backend_label(build),
-            dotted=_format_version(needed),
-            dotted_2=_format_version(target.glibc),
+            "The {build} build needs glibc {needed}; this system has {found}.",
+            build=_backend_label(build),
+            needed=_format_version(needed),
+            found=_format_version(target.glibc),
         )
     if build.runtime and build.runtime not in names:
         return message(
-            "The release lacks the runtime {runtime} of the {words} build.",
-            words=_backend_label(build),
+            "The release lacks the runtime {runtime} of the {build} build.",
+            build=_backend_label(build),
             runtime=build.runtime,
         )
     if build.backend == "cuda":
         if gpu is None or gpu.vendor != "nvidia":
-            return message("The {words} build needs an NVIDIA GPU, and none was found.", words=_backend_label(build))
+            return message("The {build} build needs an NVIDIA GPU, and none was found.", build=_backend_label(build))
         return find_cuda_obstacle(gpu, build.toolkit or ())
     return None
 
@@ -235,8 +236,8 @@ def _choice_reason(build: BuildName, gpu: Gpu | None) -> str:
     match build.backend:
         case "cuda" if gpu is not None:
             return message(
-                "{words} runs on the {name} with driver {driver}.",
-                words=_backend_label(build),
+                "{build} runs on the {name} with driver {driver}.",
+                build=_backend_label(build),
                 name=gpu.name,
                 driver=gpu.driver,
             )
@@ -246,15 +247,15 @@ def _choice_reason(build: BuildName, gpu: Gpu | None) -> str:
             return message("On a Mac the engine uses Metal.")
         case "rocm":
             return message(
-                "The archive does not contain the ROCm libraries. Install {words}.",
-                words=_backend_label(build),
+                "The archive does not contain the ROCm libraries. Install {build}.",
+                build=_backend_label(build),
             )
         case "cpu" if gpu is None:
             return message("No GPU found, so the engine runs on the CPU.")
         case "cpu":
             return message("Only the CPU is left.")
         case _:
-            return message("You asked for the {words} build.", words=_backend_label(build))
+            return message("You asked for the {build} build.", build=_backend_label(build))
 
 
 def _backend_label(build: BuildName) -> str:

@@ -113,7 +113,7 @@ class _Probe:
 
     @classmethod
     def parse(cls, text: bytes) -> "_Probe":
-        """Read a cached probe; other fields are ignored. Raises ValueError, TypeError or LookupError for invalid data."""
+        """Read a cached probe; other fields are ignored. Raises ValueError, TypeError or LookupError."""
         data = json.loads(text)
         probe = cls(**{field.name: data[field.name] for field in fields(cls)})
         lists = probe.identity, probe.flags, probe.kv_types

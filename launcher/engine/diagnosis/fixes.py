@@ -152,7 +152,7 @@ def add_fix_values(
         return estimate_memory(geometry, weights, candidate)
 
     if free_mib is not None and estimate(settings).needed_bytes <= free_mib * _MIB:
-        free_mib = None  # by the estimate these settings fit, but they did not, so the estimate is of no use here
+        free_mib = None  # by the estimate these settings fit, but they did not, so the estimate cannot help here
 
     def fits(context: int) -> bool:
         return free_mib is not None and estimate(replace(settings, context=context)).needed_bytes <= free_mib * _MIB
@@ -212,4 +212,6 @@ def _set_context(action: Action, steps: Sequence[int], fits: Callable[[int], boo
     if action.kind is not ActionKind.SMALLER_CONTEXT or not steps:
         return action
     chosen = next((step for step in steps if fits(step)), steps[-1]) if fits else steps[0]
-    return replace(action, label=f"Use a context of {chosen:,}", parameters={"context": chosen})
+    return replace(
+        action, label=message("Use a context of {context:,}", context=chosen), parameters={"context": chosen}
+    )

@@ -83,7 +83,7 @@ def check_model(options: ServeOptions) -> GgufModel:
     check_complete(*header.parts)
     if options.draft and header.is_embedding:
         raise ModelHasNoHead(
-            message("{name} writes no text, so it drafts none.", name=options.model.name),
+            message("{name} generates no text, so there is nothing to draft.", name=options.model.name),
             message("Start it with --draft 0.", window="Turn MTP off."),
             path=str(options.model),
         )

@@ -147,7 +147,7 @@ class VerdictCard(Card):
             layout.setDirection(QBoxLayout.Direction.LeftToRight if beside else QBoxLayout.Direction.TopToBottom)
 
     def showEvent(self, event: QShowEvent) -> None:  # noqa: N802
-        """Let the age count."""
+        """Start the timer that updates the age of the verdict."""
         super().showEvent(event)
         self._timer.start()
         self.refresh()
@@ -235,7 +235,7 @@ class VerdictCard(Card):
             (self.start_button if self.start_button.isEnabled() else self.fix_button).setFocus()
 
     def keep_focus(self) -> None:
-        """Let the focus go to the next step when what begins now has ended."""
+        """Move the focus to the next step when the work that begins now has ended."""
         self._keeps_focus = True
 
     def _show_view(self, view: VerdictView) -> None:

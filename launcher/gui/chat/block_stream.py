@@ -26,7 +26,7 @@ _SEGMENT, _LONGEST_SEGMENT = 3_000, 6_000
 _NEXT_LINE = (UNKNOWN_OFFSET, UNKNOWN_OFFSET)
 """Offsets of the parts of a line end: that of the next line follows with its first character."""
 _MOST_ROWS = 100
-"""A table with more rows goes on in another one, because Qt lays it out whenever a row comes."""
+"""A table with more rows continues in a further one, because Qt lays out the whole table again for each new row."""
 
 
 class BlockStream:
@@ -41,7 +41,7 @@ class BlockStream:
         self._lines, self._offsets = [""], [0]
         """The lines of the tail, and the offset of each in the text, in characters."""
         self._opening_count = 0
-        """Number of lines at the tail's beginning that stand for the lists, quotes or table head around it."""
+        """Number of lines at the beginning of the tail that stand for the lists, quotes or table head around it."""
         self._offset = 0
         """Length of the text, in characters."""
         self._leaf: Leaf | None = None
@@ -163,7 +163,7 @@ class BlockStream:
             self._begin_tail([])
 
     def _keep_last(self, last: Leaf) -> None:
-        """Drop all from the tail but the last leaf, and what stands for the lists and quotes around it."""
+        """Reduce the tail to the last leaf, with lines that stand for the lists and quotes around it."""
         openings = [write_opening(self._lines[number]) for number in last.openings]
         self._lines = openings + self._lines[last.first :]
         self._offsets = [-1 for _ in openings] + self._offsets[last.first :]

@@ -44,7 +44,7 @@ class LinkText(QTextEdit):
         return self._select_link(following=following) or super().focusNextPrevChild(following)
 
     def event(self, event: QEvent) -> bool:
-        """Let a link that Tab has selected go with the focus."""
+        """Deselect a link that Tab has selected when the focus leaves."""
         if event.type() == QEvent.Type.FocusOut and self.textCursor().charFormat().isAnchor():
             cursor = self.textCursor()
             cursor.clearSelection()

@@ -192,7 +192,7 @@ class ReplyView(QWidget):
         return self._waiting_characters
 
     def await_text(self) -> None:
-        """Say that the reply is awaited, until its first text or its end."""
+        """Show that the reply is awaited, until its first text or its end."""
         self._is_awaited = True
         self._footer.setText(tr("Waiting for the first token ..."))
         self._footer.show()

@@ -11,7 +11,7 @@ from launcher.engine.server.logs import POLLING_LINE
 MOST_LINES = 20_000
 """Lines kept in memory; the files on disk have more."""
 _MOST_IN_A_BATCH, _MOST_SERIOUS = 100, 40
-"""Most lines of a batch that are shown: the last ones, and errors and warnings before them."""
+"""The most lines of a batch that are shown: the last ones, and errors and warnings before them."""
 _LONGEST_LINE = 4_000
 """Characters of a line that are kept."""
 _ENGINE_STAMP = re.compile(r"(?<!\S)(\d+\.\d\d\.\d{3}\.\d{3}) ([EWIDT]) +")

@@ -66,7 +66,7 @@ margins are smaller."""
 _SEARCH_PAUSE_MS = 400
 """Pause after the last key before the hub is searched."""
 _LEAST_SEARCH = 2
-"""Least number of characters for which the hub is searched."""
+"""The least number of characters for which the hub is searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -805,7 +805,7 @@ class ModelsPage(QWidget):
         self.hub_line.show_state(text if count else tr("Nothing found on Hugging Face."))
 
     def _show_hub_failure(self, error: LauncherError, name: str) -> None:
-        """Say why the hub gave no answer. `name` is the model that was asked about, "" for a search."""
+        """Show why the hub gave no answer. `name` is the model that was asked about, "" for a search."""
         again = (lambda: self.show_hub_model(name)) if name else self._search_hub
         self.hub_line.show_state(render(str(error)), ((tr("Try again"), again),))
 

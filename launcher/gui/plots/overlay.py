@@ -13,7 +13,8 @@ from launcher.gui import theme
 from launcher.gui.plots.marks import GLYPH_PX, MarkKind, glyph_pixmap, mark_colour
 
 _LEAST_LINE, _LEAST_GLYPH, _LEAST_TICK, _TICK = 14.0, 11.0, 3.0, 6
-"""Least distances in pixels between two marks' lines, glyphs and ticks, and the height of a tick. A mark too close to
+"""The least distances in pixels between two marks' lines, glyphs and ticks, and the height of a tick. A mark too close
+to
 the last line gets a tick instead."""
 _FREQUENT_MARKS = frozenset({MarkKind.REQUEST, MarkKind.FIRST_TOKEN})
 """Marks of every request. Their lines are faint, or a few minutes of short requests would hide the curves."""

@@ -201,7 +201,7 @@ class StartPage(QWidget):
         self._others.body.setSpacing(theme.px(theme.GAP))
         self._others.add_aligned(self.table, self.table.text_inset)
         self.looking = Label(tr("Checking which models fit ..."))
-        """In place of the table, as long as the plans are made."""
+        """Shown in place of the table while the plans are made."""
         self.looking.setObjectName("secondary")
         self.looking.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self.looking.setWordWrap(True)
@@ -348,7 +348,7 @@ class StartPage(QWidget):
         return plan or (next(iter(result.plans), None) if result.request.family is not None else None)
 
     def _show_smaller(self, result: PlanResult) -> None:
-        """Say why none of the plans fits, and name a model that does."""
+        """Show why none of the plans fits, and name a model that does."""
         smaller, buttons = result.smaller, []
         if smaller is not None:
             name = f"{smaller.entry.id}:{smaller.file.quant}"
@@ -550,7 +550,7 @@ class StartPage(QWidget):
     @Slot(object)
     def _show_end(self, reply: Reply | None) -> None:
         self._step_failed, self._started_here = False, True
-        first = tr("It writes no text.")
+        first = tr("This model generates no text.")
         if reply is not None:
             first = tr("First token after {seconds:.2f} s.", seconds=reply.first_token_s or 0.0)
         self.banner.show_message(tr("Running. {first}", first=first), "good")
@@ -617,14 +617,14 @@ class _Column(QWidget):
             self.cards.addWidget(card)
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Ask for the height of the new width."""
+        """Request the height that the cards need in the new width."""
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
             self.updateGeometry()
             QTimer.singleShot(0, self, self.updateGeometry)  # a layout that is at work just now may miss the first
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
-        """Return the height that the cards need in this width, where texts wrap less than in the least."""
+        """Return the height that the cards need in this width, in which texts wrap less than in the minimum width."""
         width = super().minimumSizeHint().width()
         return QSize(width, self.heightForWidth(max(self.width(), width)))
 

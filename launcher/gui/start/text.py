@@ -290,7 +290,7 @@ def _detail_text(detail: StepDetail | None) -> str:
         StepDetail.NO_CHECKSUM: tr("header correct; no checksum published"),
         StepDetail.SERVED: tr("already running"),
         StepDetail.ANSWERED: tr("working; MTP is off"),
-        StepDetail.WRITES_NO_TEXT: tr("working; it writes no text"),
+        StepDetail.WRITES_NO_TEXT: tr("working; generates no text"),
         StepDetail.DOWNLOADED_ELSEWHERE: tr("being downloaded by another program"),
     }[detail]
 

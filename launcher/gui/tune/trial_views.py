@@ -23,7 +23,7 @@ _SPEED = Goal()
 _CURVE_ROLES = ("acceptance", "temperature", "power", "others")
 """Colours of the theme for the curves of several workloads: the first ones have a curve each."""
 _FEWEST_STARTS = 3
-"""Least number of starts for a meaningful interval: Student's t for two starts reaches 12.7 standard errors to each
+"""The least number of starts for a meaningful interval: Student's t for two starts reaches 12.7 standard errors to each
 side."""
 
 
