@@ -1,5 +1,5 @@
 """Measures reading a header with a large vocabulary, each time in a new process, in turn with an empty interpreter. A
-complete run also reads it with the `gguf` package.
+complete run also uses the `gguf` package.
 """
 
 import random
@@ -23,7 +23,7 @@ _LETTERS = "etaoinshrdlucmfwypvbgkqjxz"
 
 
 def run(*, quick: bool) -> Iterator[Row]:
-    """Write the file, and read it in turn."""
+    """Write the file, and read it repeatedly, in turn with the reference."""
     bare, ours, package = Interpreter(), [], []
     with tempfile.TemporaryDirectory(prefix="mtp-benchmark-") as folder:
         path = Path(folder) / "vocabulary.gguf"
@@ -38,7 +38,7 @@ def run(*, quick: bool) -> Iterator[Row]:
     what = f"header with {_TOKENS:,} tokens and their merges ({n_bytes / 1e6:.1f} MB)"
     yield bare.row(what, seconds, "s", 3, _LIMIT)
     yield Row(
-        "growth of memory through it",
+        "growth of memory while reading",
         summary(megabytes, "MB", 1),
         limit=f"< {_LIMIT_MB} MB",
         kept=statistics.median(megabytes) < _LIMIT_MB,
@@ -51,7 +51,7 @@ def run(*, quick: bool) -> Iterator[Row]:
             summary(package_s, "s", 2),
             ratio=f"{ratio.estimate:.0f} times (95 %: {ratio.lower:.0f} to {ratio.upper:.0f})",
         )
-        yield Row("growth of memory through that", summary(package_mb, "MB", 0))
+        yield Row("growth of memory meanwhile", summary(package_mb, "MB", 0))
 
 
 def _write_header(path: Path) -> None:

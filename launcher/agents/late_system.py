@@ -37,7 +37,7 @@ def correct_template(template: str) -> str | None:
 
 
 async def takes_late_system(client: EngineClient) -> bool | None:
-    """Return whether a server's chat template takes a late system message; None if the server cannot tell.
+    """Return whether a server's chat template takes a late system message; None if the server does not report it.
 
     No token is generated.
     """

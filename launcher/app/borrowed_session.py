@@ -48,8 +48,8 @@ OnWait = Callable[[float, bool], object]
 class BorrowedSession:
     """A session on a running server that clients go on using, as a MeasuredSession.
 
-    Starts wait until no client has asked for a while; clients' streams go on over them. A request ends with GaveWay as
-    soon as a client sends one. Stopping does nothing: the server goes on. Belongs to one asyncio loop.
+    Starts wait until no client has sent a request for a while; clients' streams continue across them. A request ends
+    with GaveWay as soon as a client sends one. Stopping does nothing: the server goes on. Belongs to one asyncio loop.
     """
 
     def __init__(self, address: ControlAddress, lent: Mapping[str, Any], rules: IdleRules) -> None:
@@ -146,7 +146,7 @@ class BorrowedSession:
             raise
 
     async def wait_until_idle(self) -> None:
-        """Wait until no client has asked for a while. Raises Superseded when the loan has ended."""
+        """Wait until no client has sent a request for a while. Raises Superseded when the loan has ended."""
         self._wait_began_s = began_s = time.monotonic()
         report_s = self._rules.report_s
         try:

@@ -107,9 +107,9 @@ class LibraryModel:
     """A model with its files.
 
     `entry` is the catalogue's or the hub's; None for a model of which only local files are known. `found` is what the
-    hub's search said of it, until its files are read. `used_s` and `changed_s` are when a file of it was last used,
-    and when the newest file came or changed, in seconds since 1970. `released` is the model's date as YYYY-MM-DD or
-    YYYY-MM, "" if it is unknown.
+    hub's search reported about it, until its files are read. `used_s` and `changed_s` are when a file of it was last
+    used, and when the newest file came or changed, in seconds since 1970. `released` is the model's date as YYYY-MM-DD
+    or YYYY-MM, "" if it is unknown.
     """
 
     key: str

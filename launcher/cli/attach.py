@@ -114,7 +114,7 @@ def _figure_json(figure: Figure | None) -> dict[str, float | int | None] | None:
 
 def _describe_speed(speed: MeasuredSpeed, workload: Workload, reasons: Mapping[str, str]) -> Iterator[str]:
     """Yield a line for each figure; `reasons` say why figures are unknown."""
-    clock = "the server" if speed.clock == "engine" else "this computer, with the time on the network"
+    clock = "the server" if speed.clock == "engine" else "this computer, including the network"
     yield f"\nTimed by {clock}; {workload.title.lower()} prompts, the first reply is left out."
     acceptance = speed.acceptance.rate if speed.acceptance else None
     rows = {

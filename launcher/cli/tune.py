@@ -84,7 +84,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--when-idle",
         action="store_true",
-        help="measure on the running server, only while no client uses it; streams go on over its restarts",
+        help="measure on the running server, only while no client uses it; streams continue across its restarts",
     )
     parser.add_argument("--url", help="with --when-idle: which server, when more than one runs")
     parser.add_argument("--apply", action="store_true", help="save the recommended settings for the model's next start")

@@ -435,7 +435,7 @@ def dry_run_command(
     reranking: bool = False,
 ) -> EngineCommand:
     """Return the command that serves `model` with `settings` on any free port and prints the memory tables."""
-    # On the CPU --n-cpu-moe has no effect, so a build without it can do; ask_engine requires it if a GPU is used.
+    # On the CPU --n-cpu-moe has no effect, so a build without it will do; ask_engine requires it if a GPU is used.
     if "--n-cpu-moe" not in build.flags:
         settings = replace(settings, n_cpu_moe=0)
     options = replace(

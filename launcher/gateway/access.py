@@ -49,8 +49,9 @@ _PAGE_PATH = re.compile(
 MOST_BODY_BYTES = 256 << 20
 MOST_HEADER_BYTES = 64 << 10
 BODY_PAUSE_S = 30.0
-"""Seconds without a part of a body after which it counts as incomplete. A malformed chunk ends in this, too: the HTTP
-server (aiohttp 3.14) does not tell that no more will come."""
+"""Seconds without a part of a body after which it counts as incomplete. A malformed chunk leads to this, too: the HTTP
+server (aiohttp 3.14) does not report that no more will come.
+"""
 HEADER_TIME_S = 10.0
 """Seconds in which the headers of a request must arrive. A connection may be unused for as long."""
 _LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})

@@ -1,10 +1,11 @@
 """Continuing a stream with another engine: when it may be cut, and the request for the rest.
 
-A completion without a chat continues with the very tokens of its prompt and reply as the prompt. For a chat, the same
-request is sent to the new engine with one more message, the assistant's, which holds what was generated so far, exactly
-as generated ("continue_final_message"); in Anthropic's format it is a block of thinking or of text. The engine's own
-template and parser go on from there, so the gateway needs to know nothing of either. The raw text comes from the saved
-slot: the parser has dropped the marks between thinking and answer, and white space, which would make other tokens.
+A completion (without a chat) continues by a prompt that consists of the tokens of its prompt and reply. For a chat, the
+same request is sent to the new engine with one more message, the assistant's, which holds what was generated so far,
+exactly as generated ("continue_final_message"); in Anthropic's format it is a block of thinking or of text. The
+engine's own template and parser go on from there, so the gateway needs to know nothing of either. The raw text comes
+from the saved slot: the parser has dropped the marks between thinking and answer, and white space, which would make
+other tokens.
 """
 
 from collections.abc import Iterator, Mapping
@@ -229,10 +230,10 @@ async def make_continuation(
 async def continue_text(
     link: EngineLink, exchange: Exchange, found: tuple[str, str], earlier: Continuation | None, *, repeats: bool
 ) -> Continuation | None:
-    """Return how a stream continues by nothing but the text that was delivered; None if the template does not tell.
+    """Return how a stream continues by the delivered text alone; None if the template's marks for thinking are unknown.
 
     The engine may have ended anywhere, even within a word, where the next one would read other tokens. With `repeats`
-    it is therefore to write again what follows the last place at which a stream may be cut.
+    it is therefore to generate again what follows the last place at which a stream may be cut.
     """
     _, mode = found
     text, body = exchange.text, dict(exchange.body or {})

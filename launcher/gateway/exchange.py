@@ -47,7 +47,7 @@ class Prospect(Enum):
 
 
 class DrainReason(StrEnum):
-    """Why a running reply cannot go on over a handover, or only perhaps with the same words."""
+    """Why a running reply cannot continue across a handover, or perhaps only with other words."""
 
     API = "api"
     PROMPT = "prompt"
@@ -96,7 +96,7 @@ class HandoverOutlook:
 
     @property
     def reason_sentences(self) -> list[str]:
-        """Why some requests cannot go on, or only perhaps with the same words: a sentence for each reason."""
+        """Why some requests cannot go on, or perhaps only with other words: a sentence for each reason."""
         return [sentence for reason, sentence in DRAIN_SENTENCES.items() if self.reasons.get(reason)]
 
 

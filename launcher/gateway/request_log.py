@@ -88,8 +88,8 @@ def _round(value: float | None, digits: int) -> float | None:
 class RequestLog:
     """The last requests of a server, those in progress included. Belongs to the gateway's asyncio loop.
 
-    `read_model` returns the name of the model that serves a request which begins now, where the request does not have
-    it. `count_dropped` returns how many prompts the engine of a model (None: the only one) has dropped from its cache.
+    `read_model` returns the name of the model that serves a request which begins now, if the request does not name it.
+    `count_dropped` returns how many prompts the engine of a model (None: the only one) has dropped from its cache.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ def _set_reduced(reduced: bool, changed: Callable[[], object]) -> None:
 
 
 def read_client_area_animation() -> bool:
-    """Return whether Windows lets windows animate what they show; True if it does not tell."""
+    """Return whether Windows lets windows animate what they show; True if that is unknown."""
     if sys.platform != "win32":
         return True
     import ctypes

@@ -78,7 +78,7 @@ def find_contradictions(model: ModelEntry) -> Iterator[tuple[Place, str]]:
     seen = set()
     for index, file in enumerate(model.files):
         if file.quant.casefold() in seen:
-            yield ("files", index, "quant"), f"{file.quant} is there twice"
+            yield ("files", index, "quant"), f"{file.quant} occurs twice"
         seen.add(file.quant.casefold())
         for place, sha256 in [((), file.sha256), *((("parts", at), part.sha256) for at, part in enumerate(file.parts))]:
             if sha256 and not _HEX.fullmatch(sha256):

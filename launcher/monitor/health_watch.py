@@ -417,7 +417,7 @@ class HealthWatch:
     def _is_generating(self, processing: int | None) -> bool | None:
         """Return whether tokens were generated since the last check, or None if unknown.
 
-        The engine does not tell how many tokens requests of other clients have, only that it processes some.
+        The engine does not report how many tokens requests of other clients have, only that it processes some.
         """
         if not self._own_replies:
             return None if processing is None else processing > 0

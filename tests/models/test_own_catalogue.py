@@ -129,7 +129,7 @@ MODEL_FAULTS = [
     ("size_bytes = 1_000", "size = 1", 7, "models[0].files[0].size", "is an unknown field"),
     ("size_bytes = 1_000", 'sha256 = "abc"', 7, "models[0].files[0].sha256", "should have at least 64 characters"),
     ("size_bytes = 1_000", f'sha256 = "{"Z" * 64}"', 7, "models[0].files[0].sha256", "lower-case hexadecimal"),
-    ('quant = "Q8_0"', 'quant = "q4_k_m"', 8, "models[0].files[1].quant", "q4_k_m is there twice"),
+    ('quant = "Q8_0"', 'quant = "q4_k_m"', 8, "models[0].files[1].quant", "q4_k_m occurs twice"),
     ('quant = "Q4_K_M"\n', 'quant = "Q4"\n', 12, "models[0].presets[0].quant", 'mine has no "Q4"'),
     ("ctx = 4096\n", "", 11, "models[0].presets[0].ctx", "is missing"),
     ("draft = 4\n", "draft = 4\nubatsch = 9\n", 15, "models[0].presets[0].ubatsch", "did you mean ubatch?"),

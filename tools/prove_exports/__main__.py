@@ -116,7 +116,7 @@ def _resolved(folder: Path, text: str, *program: str | Path, **environment: str)
 
 
 def _unpacked(folder: Path, suite: str, package: str, *, dependencies: str = "") -> Path:
-    """Unpack a Debian package and its dependencies whose names begin so, without installing them."""
+    """Unpack a Debian package, and its dependencies whose names begin with `dependencies`. Nothing is installed."""
     base = folder / suite
     root = base / "root"
     if root.exists():
@@ -124,7 +124,7 @@ def _unpacked(folder: Path, suite: str, package: str, *, dependencies: str = "")
     for part in ("lists/partial", "cache/archives/partial", "debs"):
         (base / part).mkdir(parents=True, exist_ok=True)
     signed = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
-    # The archive that this computer's own packages come from has the other release, too.
+    # The archive of this computer's own packages has other releases of Debian, too.
     known = ensure(run("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages")).stdout.split()
     archive = next(each for each in known if "security" not in each)
     (base / "sources.list").write_text(f"deb {signed} {archive} {suite} main\n")

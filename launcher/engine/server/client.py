@@ -192,7 +192,9 @@ class EngineClient:
         return self._count_list(tokenized)
 
     async def count_text_tokens(self, text: str) -> int:
-        """Return the number of a text's tokens, without a chat template. Raises Refused if the server does not tell."""
+        """Return the number of a text's tokens, without a chat template. Raises Refused if the server does not report
+        it.
+        """
         tokenized = await self._http.get_json("/tokenize", {"content": text})
         return self._count_list(tokenized)
 

@@ -255,7 +255,7 @@ class ReplyPair(QWidget):
         self.note.setVisible(bool(text))
 
     def show_result(self, a: "Reply | None", b: "Reply | None") -> None:
-        """Show which of two ended replies was written faster, if the server said how fast both were."""
+        """Show which of two ended replies was generated faster, if the server reported the speed of both."""
         if a is None or b is None or a.timings is None or b.timings is None:
             return
         text = compare_rates(a.timings.tokens_per_second, b.timings.tokens_per_second)

@@ -155,7 +155,7 @@ class ReplyView(QWidget):
         self._continue_timer.timeout.connect(self._show_more)
         self._ended = self._truncated = self._is_awaited = False
         self.copy_button = CopyButton(
-            lambda: visible_reply(self.text), tr("Copy this reply (Ctrl+Shift+C the last one)")
+            lambda: visible_reply(self.text), tr("Copy this reply. Ctrl+Shift+C copies the last one")
         )
         layout = self._column = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -287,7 +287,7 @@ class ReplyView(QWidget):
         self.regenerate_button.setToolTip(tr("Generate another reply. This one is kept as an earlier version"))
         self.regenerate_button.clicked.connect(self.regenerate_requested)
         self.edit_button = QPushButton(tr("Edit"))
-        self.edit_button.setToolTip(tr("Edit this message and send it again (Up in an empty field: the last one)"))
+        self.edit_button.setToolTip(tr("Edit this message and send it again. Up in an empty field edits the last one"))
         self.edit_button.clicked.connect(self.edit_requested)
         self._earlier, self._later = QPushButton(), QPushButton()
         self._earlier.setIcon(glyph_icon("left"))
