@@ -53,7 +53,7 @@ class TurnTimes:
         self._last_s = now_s
 
 
-def _fake(tokens: int) -> ServeOptions:
+def _fake_options(tokens: int) -> ServeOptions:
     """Serve with the fake llama-server, whose replies are that long."""
     from launcher.engine.demo import unpack_demo_model
     from launcher.engine.serve_options import ServeOptions
@@ -119,7 +119,7 @@ def main() -> None:
     controller.closed.connect(application.quit)
     from launcher.app.start_settings import ResolvedStart
 
-    options = _fake(tokens)
+    options = _fake_options(tokens)
     controller.start(str(options.model), start=ResolvedStart(str(options.model), options))
     application.exec()
 

@@ -87,7 +87,7 @@ def _engine_pid() -> int | None:
     return None  # the server is being stopped
 
 
-def _fake(lines: int) -> ServeOptions:
+def _fake_options(lines: int) -> ServeOptions:
     """Serve with the fake llama-server, which prints that many lines after its first reply."""
     from launcher.engine.demo import unpack_demo_model
     from launcher.engine.serve_options import ServeOptions
@@ -141,7 +141,7 @@ def _flood(window: Window, seconds: float) -> None:
         window.quit()
 
     window.controller.launched.connect(lambda launch: QTimer.singleShot(1_000, begin) if launch else None)
-    _serve(window, _fake(int(_RATE * (seconds + 4))))
+    _serve(window, _fake_options(int(_RATE * (seconds + 4))))
 
 
 def main() -> None:
@@ -162,7 +162,7 @@ def main() -> None:
         if arguments[0] == "demo":
             window.controller.start("demo")
         else:
-            _serve(window, _fake(_FULL_LOG))
+            _serve(window, _fake_options(_FULL_LOG))
         assert not crashes.seconds
     QTimer.singleShot(_GIVE_UP_MS, window.quit)
     application.exec()

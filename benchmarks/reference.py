@@ -119,10 +119,10 @@ class Waker:
 def count_wakes(pid: int | None = None) -> int:
     """Return how often the threads of a process (this one by default) have waited and woken: their voluntary context
     switches."""
-    return sum(_voluntary(path) for path in Path(f"/proc/{pid or os.getpid()}/task").glob("*/status"))
+    return sum(_count_voluntary_switches(path) for path in Path(f"/proc/{pid or os.getpid()}/task").glob("*/status"))
 
 
-def _voluntary(path: Path) -> int:
+def _count_voluntary_switches(path: Path) -> int:
     try:
         return int(path.read_text("ascii").rpartition("\nvoluntary_ctxt_switches:")[2].split()[0])
     except OSError:

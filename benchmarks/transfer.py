@@ -44,13 +44,13 @@ def run(*, quick: bool) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="mtp-benchmark-") as name:
         folder = Path(name)
         source = folder / "model.bin"
-        sha256 = _write(source, size)
+        sha256 = _write_file(source, size)
         peer = None if quick else _find_peer_python()
-        with _server(source) as url:
+        with _run_server(source) as url:
             runs = [_download_each(url, folder, size, sha256, peer) for _ in range(1 if quick else 6)]
         yield from _rows(runs, size)
-        sha256 = _write(source, limited_size)
-        with _server(source, _RATE) as url:
+        sha256 = _write_file(source, limited_size)
+        with _run_server(source, _RATE) as url:
             pairs = [
                 tuple(
                     _time_own_download(url, folder / "ours", limited_size, sha256, connections)
@@ -141,7 +141,7 @@ def _time_command(target: Path, *commands: Sequence[str]) -> Run:
     return Run(seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, peak)
 
 
-def _write(path: Path, size: int) -> str:
+def _write_file(path: Path, size: int) -> str:
     """Write random bytes and return their hash."""
     digest = hashlib.sha256()
     with path.open("wb") as file:
@@ -154,7 +154,7 @@ def _write(path: Path, size: int) -> str:
 
 
 @contextmanager
-def _server(path: Path, rate: int | None = None) -> Iterator[str]:
+def _run_server(path: Path, rate: int | None = None) -> Iterator[str]:
     command = [sys.executable, "-m", "benchmarks.transfer_server", str(path), *([str(rate)] if rate else [])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as program:
         assert program.stdin is not None

@@ -102,7 +102,7 @@ def make_kernels_group() -> ControlGroup:
 
 
 @contextmanager
-def inside(group: ControlGroup) -> Iterator[None]:
+def run_inside(group: ControlGroup) -> Iterator[None]:
     """Run in a control group of the kernel's within the block, with all processes that are started there."""
     base = group.folder.parent
     controllers = "memory" if base.name == "memory" else ""
@@ -190,7 +190,7 @@ def make_watched_group(root: Path) -> ControlGroup:
 
 
 @asynccontextmanager
-async def watching(root: Path, limit: int | None, *, kernel: bool) -> AsyncIterator[ControlGroup]:
+async def run_watcher(root: Path, limit: int | None, *, kernel: bool) -> AsyncIterator[ControlGroup]:
     """Run a watcher of this process's engines, which get `limit` bytes in the group that is returned."""
     group = make_kernels_group() if kernel else make_watched_group(root)
     if limit is not None:
@@ -198,7 +198,7 @@ async def watching(root: Path, limit: int | None, *, kernel: bool) -> AsyncItera
     command = [sys.executable, "-m", "tools.prove_memory_guard", str(root), "--watch", str(os.getpid())]
     watcher = subprocess.Popen([*command, *(["--kernel"] if kernel else [])])  # noqa: ASYNC220 -- it takes no time
     try:
-        with inside(group) if kernel else nullcontext():
+        with run_inside(group) if kernel else nullcontext():
             yield group
     finally:
         watcher.kill()
@@ -239,7 +239,7 @@ async def run_once(
     if not kernel:
         session.monitor.health_watch.root = folder
     began_s = time.monotonic()
-    async with watching(folder, limit.total if limit else None, kernel=kernel) as group:
+    async with run_watcher(folder, limit.total if limit else None, kernel=kernel) as group:
         try:
             await session.start(
                 ServeOptions(

@@ -59,7 +59,7 @@ def run_steps(home: Path) -> Iterator[str]:
     for number, (title, words, scarce) in enumerate(_STEPS, start=1):
         command = f"mtp-launcher {words}" if words else command
         result = _run((_SCARCE if scarce else "") + command)
-        yield f"\n## {number}. {title}\n\n```console\n$ {command}\n{_hide(result, home)}\n```\n"
+        yield f"\n## {number}. {title}\n\n```console\n$ {command}\n{_hide_changing_parts(result, home)}\n```\n"
         found = re.search(r"To do: .*\n +(mtp-launcher serve .*)", result)
         command = found[1] if found else ""
 
@@ -74,7 +74,7 @@ def _run(command: str) -> str:
         for line in process.stdout:
             lines.append(line)
             if line.startswith("Ctrl-C"):
-                reply = json.loads(_output("chat", "What is MTP?", "--max-tokens", "30", "--no-think", "--json"))[
+                reply = json.loads(_run_quietly("chat", "What is MTP?", "--max-tokens", "30", "--no-think", "--json"))[
                     "text"
                 ]
                 lines.append(f"^C\n(reply to a request meanwhile: {reply.strip()} ...)\n")
@@ -82,11 +82,11 @@ def _run(command: str) -> str:
         return "".join(lines)
 
 
-def _output(*words: str) -> str:
+def _run_quietly(*words: str) -> str:
     return subprocess.run(["mtp-launcher", *words], capture_output=True, text=True, check=True).stdout
 
 
-def _hide(text: str, home: Path) -> str:
+def _hide_changing_parts(text: str, home: Path) -> str:
     for pattern, shown in ((re.escape(str(home / "state")), STATE), (re.escape(str(home)), "~"), *_HIDDEN):
         text = re.sub(pattern, shown, text, flags=re.MULTILINE)
     return text.strip("\n")

@@ -132,7 +132,7 @@ def list_predictions() -> list[tuple[ModelEntry, Preset, float]]:
     return found
 
 
-def _dense(
+def _make_dense_run(
     quant: str, context: int, draft: int, size: int | None = None, backend: Backend = "cuda", card: str | None = None
 ) -> Run:
     overheads = (expected_overhead_mib(backend, find_card(card)),) if card else ()
@@ -174,7 +174,7 @@ TOTALS = (
     *(
         Total(
             "Radeon AI PRO R9700 (Vulkan)",
-            _dense("UD-Q4_K_XL", 262_144, draft, _FIRST, backend="vulkan", card="AMD Radeon AI PRO R9700"),
+            _make_dense_run("UD-Q4_K_XL", 262_144, draft, _FIRST, backend="vulkan", card="AMD Radeon AI PRO R9700"),
             measured_gb * 1e9 / _MIB,
             f"{_RADEON}, PR #8",
             f"{_EMBEDDING}; GB read as 10^9 bytes",
@@ -184,7 +184,7 @@ TOTALS = (
     *(
         Total(
             "RX 7900 XTX (ROCm)",
-            _dense("UD-Q4_K_M", 131_072, draft, backend="rocm", card="AMD Radeon RX 7900 XTX"),
+            _make_dense_run("UD-Q4_K_M", 131_072, draft, backend="rocm", card="AMD Radeon RX 7900 XTX"),
             measured_gib * _GIB_MIB,
             f"{_RADEON}, @vijay-14",
             "what else was on the GPU",
@@ -194,47 +194,47 @@ TOTALS = (
 )
 
 
-def _step(gpu: str, file: str, source: str, before: tuple[int, int], after: tuple[int, int], mib: float) -> Step:
-    runs = [_dense("UD-Q4_K_M", context, draft) for context, draft in (before, after)]
+def _make_step(gpu: str, file: str, source: str, before: tuple[int, int], after: tuple[int, int], mib: float) -> Step:
+    runs = [_make_dense_run("UD-Q4_K_M", context, draft) for context, draft in (before, after)]
     return Step(gpu, file, runs[0], runs[1], mib, source)
 
 
 _TWICE, _LONG = 131_072, 262_144
 _README = f"{_QM}, README.md, @hypertectonic"
 STEPS = (
-    _step("RTX 3090 Ti", "Q4_K_M", _README, (_TWICE, 0), (_LONG, 0), 21_786 - 18_842),
-    _step("RTX 3090 Ti", "Q4_K_M", _README, (_TWICE, 2), (_LONG, 2), 23_718 - 20_134),
-    _step("RTX 5090", "Q6_K", _README, (_TWICE, 0), (_LONG, 0), 27_385 - 24_441),
-    _step("RTX 5090", "Q6_K", _README, (_TWICE, 2), (_LONG, 2), 29_381 - 25_797),
-    _step("RTX 5090", "UD-Q4_K_XL", f"{_5090}, PR #47", (_TWICE, 1), (_TWICE, 4), 21_518 - 21_068),
-    _step("RTX 5090", "UD-Q4_K_XL", f"{_5090}, PR #47", (_TWICE, 1), (_TWICE, 6), 21_816 - 21_068),
-    _step("RTX 5060 Ti", "Q4-XYZ-v2", _5060_TI, (32_768, 2), (32_768, 4), 15_704 - 15_404),
-    _step("RTX 4060 Ti", "Q4-XYZ-v2", _4060_TI, (32_768, 2), (32_768, 3), 15_830 - 15_678),
+    _make_step("RTX 3090 Ti", "Q4_K_M", _README, (_TWICE, 0), (_LONG, 0), 21_786 - 18_842),
+    _make_step("RTX 3090 Ti", "Q4_K_M", _README, (_TWICE, 2), (_LONG, 2), 23_718 - 20_134),
+    _make_step("RTX 5090", "Q6_K", _README, (_TWICE, 0), (_LONG, 0), 27_385 - 24_441),
+    _make_step("RTX 5090", "Q6_K", _README, (_TWICE, 2), (_LONG, 2), 29_381 - 25_797),
+    _make_step("RTX 5090", "UD-Q4_K_XL", f"{_5090}, PR #47", (_TWICE, 1), (_TWICE, 4), 21_518 - 21_068),
+    _make_step("RTX 5090", "UD-Q4_K_XL", f"{_5090}, PR #47", (_TWICE, 1), (_TWICE, 6), 21_816 - 21_068),
+    _make_step("RTX 5060 Ti", "Q4-XYZ-v2", _5060_TI, (32_768, 2), (32_768, 4), 15_704 - 15_404),
+    _make_step("RTX 4060 Ti", "Q4-XYZ-v2", _4060_TI, (32_768, 2), (32_768, 3), 15_830 - 15_678),
 )
 
 
-def _moe(quant: str, context: int, kv: str, draft: int, n_cpu_moe: int = 0) -> Run:
+def _make_moe_run(quant: str, context: int, kv: str, draft: int, n_cpu_moe: int = 0) -> Run:
     return Run(MOE, quant, PlanSettings(context=context, kv=kv, draft=draft, n_cpu_moe=n_cpu_moe))
 
 
 _ONE, _GPU_16 = "249 t/s on a mobile RTX 5090, 24 GB", "144 t/s on an RTX 5060 Ti, 16 GB"
 _NO_HEAD = "qwen3.6-35b-a3b"
 CLAIMS = (
-    Claim(_ONE, _moe("UD-Q3_K_XL", 262_144, "q4_0", 3), "about 21.9 GB"),
+    Claim(_ONE, _make_moe_run("UD-Q3_K_XL", 262_144, "q4_0", 3), "about 21.9 GB"),
     *(
-        Claim(_ONE, _moe("UD-Q4_K_XL", context, "q4_0", 3), "too much for 23,982 MiB")
+        Claim(_ONE, _make_moe_run("UD-Q4_K_XL", context, "q4_0", 3), "too much for 23,982 MiB")
         for context in (32_768, 65_536, 131_072, 262_144)
     ),
     *(
-        Claim(_GPU_16, _moe("UD-IQ3_S", context, "q4_0", 2), says)
+        Claim(_GPU_16, _make_moe_run("UD-IQ3_S", context, "q4_0", 2), says)
         for context, says in ((65_536, "the most for 15,840 MiB"), (98_304, "too much"), (131_072, "MTP adds 2.8 GB"))
     ),
-    Claim(_GPU_16, _moe("UD-IQ3_S", 131_072, "q4_0", 0), "(the same without MTP)"),
+    Claim(_GPU_16, _make_moe_run("UD-IQ3_S", 131_072, "q4_0", 0), "(the same without MTP)"),
     Claim(
         _GPU_16,
         Run(_NO_HEAD, "UD-IQ3_S", PlanSettings(context=131_072, kv="q4_0", draft=0)),
         "(from the repository without MTP)",
     ),
     Claim(_GPU_16, Run(_NO_HEAD, "UD-IQ3_S", PlanSettings(context=262_144, kv="q4_0", draft=0)), "fits without MTP"),
-    Claim("80 t/s on 12 GB", _moe("UD-Q4_K_XL", 131_072, "q8_0", 2, 28), "fits with experts on the CPU"),
+    Claim("80 t/s on 12 GB", _make_moe_run("UD-Q4_K_XL", 131_072, "q8_0", 2, 28), "fits with experts on the CPU"),
 )

@@ -33,7 +33,7 @@ def update_document(document: str) -> str:
 
 def fault_table() -> str:
     """Return a row for every fault, in the order of the signatures' numbers."""
-    proof = _proofs()
+    proof = _list_proofs()
     rows = [
         (
             str(fault.data.number),
@@ -45,7 +45,7 @@ def fault_table() -> str:
         )
         for fault in sorted(fault_signatures(), key=lambda fault: fault.data.number)
     ]
-    return _table(("#", "code", "severity", "what a person reads", "actions", "proven on"), rows)
+    return _format_table(("#", "code", "severity", "what a person reads", "actions", "proven on"), rows)
 
 
 def score_table() -> str:
@@ -57,10 +57,10 @@ def score_table() -> str:
         sound = sum(not each.codes for each in judged)
         kinds = len({each.codes for each in judged if each.codes})
         rows.append((name, str(len(judged)), str(kinds), str(sound), f"{right} ({100 * right / len(judged):.0f} %)"))
-    return _table(("set", "logs", "kinds of fault", "of them sound", "right now"), rows)
+    return _format_table(("set", "logs", "kinds of fault", "of them sound", "right now"), rows)
 
 
-def _proofs() -> dict[str, set[str]]:
+def _list_proofs() -> dict[str, set[str]]:
     proof: dict[str, set[str]] = defaultdict(set)
     for example in tomllib.loads((LOGS / "signatures.toml").read_text("utf-8"))["example"]:
         proof[example["code"]].add(example["origin"])
@@ -77,5 +77,5 @@ def _sentence(template: str) -> str:
     return _PLACE.sub(lambda place: f"*{place[1].replace('_', ' ')}*", text).replace("|", "\\|")
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _format_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *rows))

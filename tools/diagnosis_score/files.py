@@ -9,7 +9,7 @@ import numpy as np
 Change = Callable[[bytes], bytes]
 
 
-def _swap(old: bytes, new: bytes, most: int = -1) -> Change:
+def _replace_bytes(old: bytes, new: bytes, most: int = -1) -> Change:
     assert len(old) == len(new)
 
     def change(data: bytes) -> bytes:
@@ -19,7 +19,7 @@ def _swap(old: bytes, new: bytes, most: int = -1) -> Change:
     return change
 
 
-def _tensor_type(name: bytes, number: int) -> Change:
+def _set_tensor_type(name: bytes, number: int) -> Change:
     """Give a tensor a type by number: after its name come the number of dimensions, these, and the type."""
 
     def change(data: bytes) -> bytes:
@@ -31,7 +31,7 @@ def _tensor_type(name: bytes, number: int) -> Change:
     return change
 
 
-def _dimension(name: bytes, size: int) -> Change:
+def _set_dimension(name: bytes, size: int) -> Change:
     def change(data: bytes) -> bytes:
         at = data.index(name) + len(name) + 4
         return data[:at] + size.to_bytes(8, "little") + data[at + 8 :]
@@ -49,14 +49,14 @@ CHANGES: dict[str, Change] = {
     "tiny-rest.gguf": lambda data: data[:700],
     "version-1.gguf": lambda data: data[:4] + (1).to_bytes(4, "little") + data[8:],
     "version-9.gguf": lambda data: data[:4] + (9).to_bytes(4, "little") + data[8:],
-    "new-architecture.gguf": _swap(b"qwen35moe", b"qwen95moe"),
-    "new-tokenizer.gguf": _swap(b"\x06\0\0\0\0\0\0\0qwen35", b"\x06\0\0\0\0\0\0\0qwen95"),
-    "new-quant.gguf": _tensor_type(b"blk.1.ffn_up_exps.weight", 97),
-    "fork-quant.gguf": _tensor_type(b"blk.0.attn_qkv.weight", 152),
-    "head-renamed.gguf": _swap(b"blk.4.nextn.eh_proj", b"blk.4.nexta.eh_proj"),
-    "tensor-renamed.gguf": _swap(b"blk.2.ffn_gate_inp.weight", b"blk.2.ffn_hate_inp.weight"),
-    "wrong-shape.gguf": _dimension(b"blk.0.attn_gate.weight", 192),
-    "bad-template.gguf": _swap(b"{%- ", b"{%! ", 3),
+    "new-architecture.gguf": _replace_bytes(b"qwen35moe", b"qwen95moe"),
+    "new-tokenizer.gguf": _replace_bytes(b"\x06\0\0\0\0\0\0\0qwen35", b"\x06\0\0\0\0\0\0\0qwen95"),
+    "new-quant.gguf": _set_tensor_type(b"blk.1.ffn_up_exps.weight", 97),
+    "fork-quant.gguf": _set_tensor_type(b"blk.0.attn_qkv.weight", 152),
+    "head-renamed.gguf": _replace_bytes(b"blk.4.nextn.eh_proj", b"blk.4.nexta.eh_proj"),
+    "tensor-renamed.gguf": _replace_bytes(b"blk.2.ffn_gate_inp.weight", b"blk.2.ffn_hate_inp.weight"),
+    "wrong-shape.gguf": _set_dimension(b"blk.0.attn_gate.weight", 192),
+    "bad-template.gguf": _replace_bytes(b"{%- ", b"{%! ", 3),
 }
 
 
@@ -65,12 +65,12 @@ def make_all(model: Path, folder: Path) -> None:
     data = model.read_bytes()
     for name, change in CHANGES.items():
         (folder / name).write_bytes(change(data))
-    _projector(folder / "mmproj.gguf")
-    (folder / "alone-00001-of-00003.gguf").write_bytes(_split(data, 0))
-    (folder / "second-00002-of-00003.gguf").write_bytes(_split(data, 1))
+    _write_projector(folder / "mmproj.gguf")
+    (folder / "alone-00001-of-00003.gguf").write_bytes(_make_part(data, 0))
+    (folder / "second-00002-of-00003.gguf").write_bytes(_make_part(data, 1))
 
 
-def _projector(path: Path) -> None:
+def _write_projector(path: Path) -> None:
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_bool("clip.has_vision_encoder", True)
     for name, number in (("image_size", 32), ("patch_size", 16), ("embedding_length", 32), ("block_count", 1)):
@@ -89,7 +89,7 @@ def _projector(path: Path) -> None:
     writer.close()
 
 
-def _split(data: bytes, number: int) -> bytes:
+def _make_part(data: bytes, number: int) -> bytes:
     """Return a model that calls itself part `number`, from 0, of three."""
     keys = b""
     for name, kind, value in (("no", 2, number), ("count", 2, 3), ("tensors.count", 5, 96)):

@@ -31,7 +31,7 @@ from tools.diagnosis_score.files import make_all
 _TIME_S = 40
 
 
-def _harmless(rng: random.Random, engine: str) -> list[str]:
+def _draw_harmless_settings(rng: random.Random, engine: str) -> list[str]:
     """Return settings that have no effect on any fault."""
     chosen = [["-lv", rng.choice(("3", "3", "4"))], ["-t", rng.choice("12")]]
     chosen += [
@@ -45,7 +45,7 @@ def _harmless(rng: random.Random, engine: str) -> list[str]:
     return [word for words in chosen for word in words]
 
 
-def _run(program: list[str], case: Case, port: int, folder: Path, extra: list[str]) -> tuple[str, int]:
+def _run_engine(program: list[str], case: Case, port: int, folder: Path, extra: list[str]) -> tuple[str, int]:
     """Run one engine to its end, or until it has replied; return its output and its exit code."""
     arguments = [*program, *case.arguments, *extra]
     if "--port" not in arguments:
@@ -160,8 +160,8 @@ def main() -> None:
             sound = Case("sound", (), ["-m", str(options.models / "demo.gguf")], send_requests=ask_shortly)
             before = ""
             if rng.random() < 0.3:  # a log file goes on from one run to the next
-                before, _ = _run(program, sound, port, folder, [])
-            text, code = _run(program, case, port, folder, _harmless(rng, kind))
+                before, _ = _run_engine(program, sound, port, folder, [])
+            text, code = _run_engine(program, case, port, folder, _draw_harmless_settings(rng, kind))
             name = f"{number:02}-{case.name.replace(' ', '-').removesuffix('.gguf')}-{kind}.log"
             (options.out / name).write_bytes(
                 _format_as_source(rng, _hide_paths(before + text, options.models, folder, program)).encode()

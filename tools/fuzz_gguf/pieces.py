@@ -54,7 +54,7 @@ def text(data: bytes) -> Entry:
 
 def take_apart(header: bytes) -> Pieces:
     """Split a valid header into its pieces."""
-    return _Reader(header).pieces()
+    return _Reader(header).read_pieces()
 
 
 class _Reader:
@@ -62,45 +62,48 @@ class _Reader:
         self._header = header
         self._at = 0
 
-    def pieces(self) -> Pieces:
-        beginning = [self._take("text", 4), *(self._take("number", size) for size in (4, 8, 8))]
+    def read_pieces(self) -> Pieces:
+        beginning = [self._take_piece("text", 4), *(self._take_piece("number", size) for size in (4, 8, 8))]
         n_tensors, n_keys = (struct.unpack("<Q", piece.data)[0] for piece in beginning[2:])
-        keys = [[*self._text(), *self._value()] for _ in range(n_keys)]
-        tensors = [[*self._text(), *self._shape(), self._take("number", 4), self._number()] for _ in range(n_tensors)]
+        keys = [[*self._read_text(), *self._read_value()] for _ in range(n_keys)]
+        tensors = [
+            [*self._read_text(), *self._read_shape(), self._take_piece("number", 4), self._read_number()]
+            for _ in range(n_tensors)
+        ]
         return Pieces(beginning, keys, tensors, self._header[self._at :])
 
-    def _take(self, kind: str, size: int) -> Piece:
+    def _take_piece(self, kind: str, size: int) -> Piece:
         self._at += size
         return Piece(kind, self._header[self._at - size : self._at])
 
-    def _number(self) -> Piece:
-        return self._take("number", 8)
+    def _read_number(self) -> Piece:
+        return self._take_piece("number", 8)
 
-    def _text(self) -> Entry:
-        length = self._number()
-        return [length, self._take("text", int.from_bytes(length.data, "little"))]
+    def _read_text(self) -> Entry:
+        length = self._read_number()
+        return [length, self._take_piece("text", int.from_bytes(length.data, "little"))]
 
-    def _shape(self) -> Iterator[Piece]:
-        count = self._take("number", 4)
+    def _read_shape(self) -> Iterator[Piece]:
+        count = self._take_piece("number", 4)
         yield count
         for _ in range(int.from_bytes(count.data, "little")):
-            yield self._number()
+            yield self._read_number()
 
-    def _value(self) -> Entry:
-        kind = self._take("number", 4)
-        return [kind, *self._values(int.from_bytes(kind.data, "little"), 1)]
+    def _read_value(self) -> Entry:
+        kind = self._take_piece("number", 4)
+        return [kind, *self._read_values(int.from_bytes(kind.data, "little"), 1)]
 
-    def _values(self, kind: int, count: int) -> Entry:
+    def _read_values(self, kind: int, count: int) -> Entry:
         if kind == ARRAY:
-            element, length = self._take("number", 4), self._number()
+            element, length = self._take_piece("number", 4), self._read_number()
             n = int.from_bytes(length.data, "little")
-            return [element, length, *self._values(int.from_bytes(element.data, "little"), n)]
+            return [element, length, *self._read_values(int.from_bytes(element.data, "little"), n)]
         if count > _WORTH_TAKING_APART:
             begin = self._at
             for _ in range(count):
-                self._one(kind)
+                self._read_element(kind)
             return [Piece("blob", self._header[begin : self._at])]
-        return [piece for _ in range(count) for piece in self._one(kind)]
+        return [piece for _ in range(count) for piece in self._read_element(kind)]
 
-    def _one(self, kind: int) -> Entry:
-        return self._text() if kind == STRING else [self._take("number", SCALAR_BYTES[kind])]
+    def _read_element(self, kind: int) -> Entry:
+        return self._read_text() if kind == STRING else [self._take_piece("number", SCALAR_BYTES[kind])]

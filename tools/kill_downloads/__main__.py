@@ -60,7 +60,7 @@ def main() -> int:
         del data
         with run_file_server(served) as server:
             while count.kills < chosen.kills:
-                _one_file(
+                _download_file(
                     Path(folder), server, sha256, f"redirect,slow={chosen.rate * 10**6}", chance, chosen.kills, count
                 )
     extra = count.sent_bytes - count.file_bytes
@@ -72,12 +72,12 @@ def main() -> int:
     return 1 if count.wrong or count.left_over or share > _LIMIT or count.kills < chosen.kills else 0
 
 
-def _moment(chance: random.Random) -> float:
+def _choose_moment(chance: random.Random) -> float:
     """Return the seconds until the kill: mostly few, sometimes so many that several connections are open."""
     return chance.uniform(0.05, 1.2) if chance.random() < 0.8 else chance.uniform(1.2, 3.0)
 
 
-def _one_file(
+def _download_file(
     folder: Path, server: FileServer, sha256: str, faults: str, chance: random.Random, most: int, count: Count
 ) -> None:
     run = f"file{count.files}"
@@ -89,7 +89,7 @@ def _one_file(
     for _ in range(_ATTEMPTS):
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as program:
             try:
-                result, _ = program.communicate(timeout=_moment(chance) if count.kills < most else None)
+                result, _ = program.communicate(timeout=_choose_moment(chance) if count.kills < most else None)
             except subprocess.TimeoutExpired:
                 program.kill()
                 program.communicate()

@@ -64,7 +64,7 @@ class Run:
         self.allowed.add(draft)
         command = [*_COMMAND, "serve", "--model", "demo", "--draft", str(draft), "--json"]
         with subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
-            work = self._reach(phase, program, draft)
+            work = self._wait_for_phase(phase, program, draft)
             victims = [psutil.Process(program.pid)]
             if self.chance.random() < 1 / 8:
                 keepers = [child for child in victims[0].children() if "keeper.py" in " ".join(_join_words(child))]
@@ -84,7 +84,9 @@ class Run:
         if "Traceback" in result:
             self._complain("unclean", f"{phase}: {result}")
 
-    def _reach(self, phase: str, program: "subprocess.Popen[bytes]", draft: int) -> "subprocess.Popen[bytes] | None":
+    def _wait_for_phase(
+        self, phase: str, program: "subprocess.Popen[bytes]", draft: int
+    ) -> "subprocess.Popen[bytes] | None":
         """Wait until the program is in a phase, and then for a random time."""
         if phase == "starting":
             time.sleep(self.chance.uniform(0.0, 0.7))
@@ -95,7 +97,7 @@ class Run:
             return None
         ready = self._wait_until_ready(program, draft)
         if phase == "streaming":
-            time.sleep(self.chance.uniform(0.0, 0.5) if self._stream(ready) else 0.0)
+            time.sleep(self.chance.uniform(0.0, 0.5) if self._begin_stream(ready) else 0.0)
         elif phase == "restarting":
             other = self.chance.choice([each for each in range(1, 5) if each != draft])
             self.allowed.add(other)
@@ -130,7 +132,7 @@ class Run:
         self.allowed = {draft}
         return ready
 
-    def _stream(self, ready: dict[str, Any]) -> bool:
+    def _begin_stream(self, ready: dict[str, Any]) -> bool:
         """Begin a long reply and leave it open; the connection ends with the engine."""
         body = {
             "messages": [{"role": "user", "content": "Hi"}],

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from tools.prove_agents.turns import HEADLESS, QUESTION
-from tools.prove_agents.workplace import Workplace, read_requests, run_code, run_launcher, served
+from tools.prove_agents.workplace import Workplace, read_requests, run_code, run_launcher, serve_model
 
 _LIMIT_S = 150
 _POLL_S = 0.1
@@ -33,7 +33,7 @@ def prove_misfortunes(place: Workplace) -> Iterator[str]:
 def send_overlong_prompt(place: Workplace) -> str:
     """Ask a question that is longer than the context; return how the agent ends, and how many requests it sent."""
     question = "a " * _LONG_QUESTION_WORDS
-    options = [*place.scripted, "--no-check", "--ctx", str(place.agent.least_context)]
+    options = [*place.scripted_options, "--no-check", "--ctx", str(place.agent.least_context)]
     try:
         ended = run_code(place, options, (*HEADLESS[place.agent.name][0], question), limit_s=_LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -55,7 +55,9 @@ def outgrow_context(place: Workplace) -> str:
     for turn in range(_READINGS if later is not None else 1):
         arguments = (*(first if turn == 0 or later is None else later), QUESTION)
         try:
-            ended = run_code(place, [*place.scripted, "--no-check", "--ctx", str(context)], arguments, limit_s=_LIMIT_S)
+            ended = run_code(
+                place, [*place.scripted_options, "--no-check", "--ctx", str(context)], arguments, limit_s=_LIMIT_S
+            )
         except subprocess.TimeoutExpired:
             return f"goes on: {len(place.read_log())} requests in {_LIMIT_S} s"
         (place.folder / f"grown-{turn}.txt").write_text(ended.output)
@@ -71,7 +73,7 @@ def disturb_reply(place: Workplace, name: str, disturb: Callable[[Workplace], ob
     after that word, so the disturbance is never too late.
     """
     ended = threading.Event()
-    reached = place.hold.with_name(f"{place.hold.name}.reached")
+    reached = place.hold_file.with_name(f"{place.hold_file.name}.reached")
 
     def watch() -> None:
         while not reached.exists():
@@ -80,8 +82,8 @@ def disturb_reply(place: Workplace, name: str, disturb: Callable[[Workplace], ob
         disturb(place)
 
     watcher = threading.Thread(target=watch, daemon=True)
-    with served(place, "demo", "--engine", str(place.folder / "scripted-engine")):
-        place.hold.touch()  # not before, because a start sends a request of its own
+    with serve_model(place, "demo", "--engine", str(place.folder / "scripted-engine")):
+        place.hold_file.touch()  # not before, because a start sends a request of its own
         watcher.start()
         try:
             run = run_code(place, [], (*HEADLESS[place.agent.name][0], QUESTION), limit_s=_LIMIT_S)
@@ -91,7 +93,7 @@ def disturb_reply(place: Workplace, name: str, disturb: Callable[[Workplace], ob
             ended.set()
             watcher.join()
         requests = read_requests(place)
-    place.hold.unlink(missing_ok=True)
+    place.hold_file.unlink(missing_ok=True)
     if not reached.exists():
         return "no reply was held"
     reached.unlink()

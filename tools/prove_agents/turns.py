@@ -13,7 +13,7 @@ from launcher.agents.agent import Agent
 from launcher.agents.program import read_version
 from tools.prove_agents.transcript import describe_command, describe_run, describe_typing
 from tools.prove_agents.typed_session import typed_session
-from tools.prove_agents.workplace import TREE, Workplace, read_requests, run_code, run_launcher, served
+from tools.prove_agents.workplace import TREE, Workplace, read_requests, run_code, run_launcher, serve_model
 
 QUESTION = "Read the file answer.py in this folder and say what it returns."
 _LATER_QUESTIONS = ("And what is multi-token prediction?", "And what does it cost?")
@@ -108,13 +108,13 @@ def prove_agent(place: Workplace) -> Outcome:
     program = shutil.which(place.agent.program, path=place.environment["PATH"])
     version = place.read_package_version() or (asyncio.run(read_version((program,))) if program else None)
     outcome = Outcome(place.agent, version or "?")
-    run = run_code(place, place.scripted, (*HEADLESS[place.agent.name][0], QUESTION))
+    run = run_code(place, place.scripted_options, (*HEADLESS[place.agent.name][0], QUESTION))
     outcome.codes.append(run.code)
     outcome.steps.append(describe_run(place, run))
     called = any(each["results"] for each in place.read_log() if each["tools"] != _list_check_tools())
     outcome.read_file = "returns 42" in run.agent_output and (called or not place.agent.calls_tools)
     (place.folder / "scripted.txt").write_text(run.output)
-    with served(place, "demo"):
+    with serve_model(place, "demo"):
         turns = run_turns(place, outcome) if HEADLESS[place.agent.name][1] else type_turns(place, outcome)
         outcome.steps.append(describe_command(place, ("requests",), run_launcher(place, "requests").stdout))
     (place.folder / "requests.json").write_text(json.dumps(turns, indent=1))

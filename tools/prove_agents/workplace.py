@@ -95,12 +95,12 @@ class Workplace:
         return self.folder / "requests.jsonl"
 
     @property
-    def hold(self) -> Path:
+    def hold_file(self) -> Path:
         """While this file is there, the scripted engine stops within its next text."""
         return self.folder / "hold"
 
     @property
-    def scripted(self) -> list[str]:
+    def scripted_options(self) -> list[str]:
         """Options for a server with the scripted engine."""
         return ["--model", "demo", "--engine", str(self.folder / "scripted-engine")]
 
@@ -156,7 +156,7 @@ def make_workplace(folder: Path, agent: Agent, proxy_port: int) -> Workplace:
 
 
 @contextmanager
-def served(place: Workplace, *model: str) -> Iterator[None]:
+def serve_model(place: Workplace, *model: str) -> Iterator[None]:
     """Serve a model within the block, as `code` would for this agent."""
     slots = ["--slots", str(place.agent.slots), "--kv-unified"] if place.agent.slots > 1 else []
     command = [sys.executable, "-m", "launcher", "serve", *model, "--json", "--ctx", str(_CONTEXT), *slots]

@@ -17,14 +17,14 @@ from pathlib import Path
 import yaml
 
 from tools.prove_exports.agents import prove_agents
-from tools.prove_exports.checks import COMMAND, Proofs, ensure, export, free_port, get, run, served
+from tools.prove_exports.checks import COMMAND, Proofs, ensure, export, free_port, get, run, serve_model
 from tools.prove_exports.gateways import prove_gateways
 
 _BACKENDS = ("cuda", "rocm", "vulkan", "cpu")
 MODEL_NAME = "de'mo $HOME é.gguf"
 
 
-def starts(command: list[str], port: int, key: str, **environment: str) -> str:
+def check_start(command: list[str], port: int, key: str, **environment: str) -> str:
     """Start a server, wait until it is ready, check that it requires the key, and end it."""
     with subprocess.Popen(
         command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -50,57 +50,61 @@ def prove_servers(proofs: Proofs, folder: Path, model: Path) -> None:
     port, key = free_port(), "k" * 32
     options = ("--model", str(model), "--port", str(port), "--ctx", "1024", "--draft", "2", "--threads", "1")
 
-    def line() -> str:
-        return starts(["bash", "-c", "exec 2>&1; " + export("command", "--shell", "bash", *options)], port, key,
+    def check_command() -> str:
+        return check_start(["bash", "-c", "exec 2>&1; " + export("command", "--shell", "bash", *options)], port, key,
                       LLAMA_API_KEY=key)  # fmt: skip
 
-    def script() -> str:
+    def check_script() -> str:
         path, key_file = folder / "serve it.sh", folder / "the key"
         path.unlink(missing_ok=True)
         key_file.write_text(f"{key}\n")
         export("script", "--shell", "bash", "--out", str(path), *options)
-        return starts([str(path)], port, key, LLAMA_API_KEY_FILE=str(key_file), LLAMA_ARG_PORT="1")
+        return check_start([str(path)], port, key, LLAMA_API_KEY_FILE=str(key_file), LLAMA_ARG_PORT="1")
 
-    def unit() -> str:
+    def check_unit() -> str:
         path = folder / "llama-server.service"
         path.write_text(export("systemd", *options))
         ensure(run("systemd-analyze", "--user", "verify", path, env={"XDG_RUNTIME_DIR": str(folder)}))
         return run("systemd-analyze", "--version").stdout.splitlines()[0]
 
-    proofs("command: bash runs it, the engine serves a model with an odd name", line)
-    proofs("script: runs by itself, with the key of a file", script)
+    proofs("command: bash runs it, the engine serves a model with an odd name", check_command)
+    proofs("script: runs by itself, with the key of a file", check_script)
     if shutil.which("systemd-analyze"):
-        proofs("systemd: systemd-analyze verify", unit)
-    proofs("compose: a YAML parser reads it", lambda: _compose(export("compose", *options)))
+        proofs("systemd: systemd-analyze verify", check_unit)
+    proofs("compose: a YAML parser reads it", lambda: _check_compose(export("compose", *options)))
     proofs(
-        "compose: docker-compose 1.29 of Debian 12 reads it", lambda: _compose_1(folder, export("compose", *options))
+        "compose: docker-compose 1.29 of Debian 12 reads it",
+        lambda: _resolve_with_compose_1(folder, export("compose", *options)),
     )
-    proofs("compose: docker compose 2 of Debian 13 reads it", lambda: _compose_2(folder, export("compose", *options)))
-    proofs("compose: podman-compose reads it", lambda: _podman_compose(folder, export("compose", *options)))
-    proofs("llama-swap: a YAML parser reads it", lambda: _swap(export("llama-swap", *options)))
+    proofs(
+        "compose: docker compose 2 of Debian 13 reads it",
+        lambda: _resolve_with_compose_2(folder, export("compose", *options)),
+    )
+    proofs("compose: podman-compose reads it", lambda: _resolve_with_podman(folder, export("compose", *options)))
+    proofs("llama-swap: a YAML parser reads it", lambda: _check_llama_swap(export("llama-swap", *options)))
 
 
-def _compose(text: str) -> str:
+def _check_compose(text: str) -> str:
 
     service = yaml.safe_load(text)["services"]["llama-server"]
     assert service["command"][1] == f"/models/{MODEL_NAME}".replace("$", "$$")
     return str(service["image"])
 
 
-def _compose_1(folder: Path, text: str) -> str:
+def _resolve_with_compose_1(folder: Path, text: str) -> str:
     """Let docker-compose 1.29, a Python program, resolve the file, for which it needs no daemon."""
-    root = _unpacked(folder, "bookworm", "docker-compose", dependencies="python3-")
+    root = _unpack_package(folder, "bookworm", "docker-compose", dependencies="python3-")
     program = ("/usr/bin/python3", root / "usr/bin/docker-compose")
-    return _resolved(folder, text, *program, PYTHONPATH=str(root / "usr/lib/python3/dist-packages"))
+    return _resolve_compose(folder, text, *program, PYTHONPATH=str(root / "usr/lib/python3/dist-packages"))
 
 
-def _compose_2(folder: Path, text: str) -> str:
+def _resolve_with_compose_2(folder: Path, text: str) -> str:
     """Let docker compose 2, a single binary, resolve the file."""
-    root = _unpacked(folder, "trixie", "docker-compose")
-    return _resolved(folder, text, root / "usr/libexec/docker/cli-plugins/docker-compose")
+    root = _unpack_package(folder, "trixie", "docker-compose")
+    return _resolve_compose(folder, text, root / "usr/libexec/docker/cli-plugins/docker-compose")
 
 
-def _resolved(folder: Path, text: str, *program: str | Path, **environment: str) -> str:
+def _resolve_compose(folder: Path, text: str, *program: str | Path, **environment: str) -> str:
     """Resolve a compose file for each kind of GPU, and return the program's version."""
     place = folder / "compose-files"
     place.mkdir(exist_ok=True)
@@ -115,7 +119,7 @@ def _resolved(folder: Path, text: str, *program: str | Path, **environment: str)
     return ensure(run(*program, "version", "--short", env=environment)).stdout.strip()
 
 
-def _unpacked(folder: Path, suite: str, package: str, *, dependencies: str = "") -> Path:
+def _unpack_package(folder: Path, suite: str, package: str, *, dependencies: str = "") -> Path:
     """Unpack a Debian package, and its dependencies whose names begin with `dependencies`. Nothing is installed."""
     base = folder / suite
     root = base / "root"
@@ -144,7 +148,7 @@ def _unpacked(folder: Path, suite: str, package: str, *, dependencies: str = "")
     return (base / "unpacked").rename(root)
 
 
-def _podman_compose(folder: Path, text: str) -> str:
+def _resolve_with_podman(folder: Path, text: str) -> str:
     """Let podman-compose resolve the file; it starts no container, so it only needs podman's version."""
     python = folder / "compose-venv" / "bin" / "python"
     if not python.exists():
@@ -162,7 +166,7 @@ def _podman_compose(folder: Path, text: str) -> str:
     return ensure(run(python, "-c", "import podman_compose; print(podman_compose.__version__)")).stdout.strip()
 
 
-def _swap(text: str) -> str:
+def _check_llama_swap(text: str) -> str:
 
     (model,) = yaml.safe_load(text)["models"].values()
     assert any(word.endswith(MODEL_NAME) for word in shlex.split(model["cmd"]))
@@ -171,11 +175,11 @@ def _swap(text: str) -> str:
 
 def prove_clients(proofs: Proofs, folder: Path) -> None:
     """Check the exports that send requests to a server."""
-    with served("--model", "demo") as ready:
+    with serve_model("--model", "demo") as ready:
         key = {"LLAMA_API_KEY": ready["api_key"]}
         wrong = {"LLAMA_API_KEY": "wrong"}
 
-        def asked_by_curl() -> str:
+        def ask_by_curl() -> str:
             text = export("curl")
             output = ensure(run("bash", "-c", text, env=key)).stdout
             assert output.rstrip().endswith("data: [DONE]"), output[-200:]
@@ -183,40 +187,40 @@ def prove_clients(proofs: Proofs, folder: Path) -> None:
             assert "401" in refused.stderr
             return f"{output.count('data: ')} events; with a wrong key exit 22"
 
-        proofs("curl: a streamed reply, and a wrong key reported", asked_by_curl)
-        python = _python(proofs, folder)
+        proofs("curl: a streamed reply, and a wrong key reported", ask_by_curl)
+        python = _install_python_client(proofs, folder)
         if python is not None:
-            _programs(proofs, "python", [str(python)], folder / "ask.py", key, wrong)
-        if _typescript(proofs, folder):
-            _programs(proofs, "typescript", ["node"], folder / "ask.js", key, wrong)
+            _prove_client(proofs, "python", [str(python)], folder / "ask.py", key, wrong)
+        if _install_typescript_client(proofs, folder):
+            _prove_client(proofs, "typescript", ["node"], folder / "ask.js", key, wrong)
     for name, program, source in (("python", folder / "venv/bin/python", "ask.py"), ("typescript", "node", "ask.js")):
         result = run(program, folder / source, env=key)
-        proofs(f"{name}: tells that the server is gone", partial(_gone, result))
+        proofs(f"{name}: tells that the server is gone", partial(_check_unreachable, result))
 
 
-def _gone(result: subprocess.CompletedProcess[str]) -> str:
+def _check_unreachable(result: subprocess.CompletedProcess[str]) -> str:
     assert "cannot be reached" in ensure(result, 1).stderr, result.stderr
     return result.stderr.strip()
 
 
-def _programs(
+def _prove_client(
     proofs: Proofs, name: str, command: list[str], program: Path, key: dict[str, str], wrong: dict[str, str]
 ) -> None:
-    def streams() -> str:
+    def check_reply() -> str:
         output = ensure(run(*command, program, "What is MTP?", env=key)).stdout
         assert len(output.split()) > 5, output
         return f"{len(output.split())} words"
 
-    def refused() -> str:
+    def check_refusal() -> str:
         result = ensure(run(*command, program, env=wrong), 1)
         assert result.stderr.strip() == "The API key is wrong.", result.stderr
         return result.stderr.strip()
 
-    proofs(f"{name}: a streamed reply", streams)
-    proofs(f"{name}: tells a wrong key", refused)
+    proofs(f"{name}: a streamed reply", check_reply)
+    proofs(f"{name}: tells a wrong key", check_refusal)
 
 
-def _python(proofs: Proofs, folder: Path) -> Path | None:
+def _install_python_client(proofs: Proofs, folder: Path) -> Path | None:
     python = folder / "venv" / "bin" / "python"
 
     def install() -> str:
@@ -231,7 +235,7 @@ def _python(proofs: Proofs, folder: Path) -> Path | None:
     return python if python.exists() else None
 
 
-def _typescript(proofs: Proofs, folder: Path) -> bool:
+def _install_typescript_client(proofs: Proofs, folder: Path) -> bool:
     def check() -> str:
         packages = ("openai", "typescript", "@types/node")
         (folder / "package.json").write_text('{"private": true}')
@@ -249,7 +253,7 @@ def prove_router(proofs: Proofs, folder: Path, model: Path, program: str) -> Non
     """Check that a real router finds its models through the exported preset."""
     port, key = free_port(), "k" * 32
 
-    def reads() -> str:
+    def check_router() -> str:
         preset = folder / "preset.ini"
         options = ("--model", str(model), "--port", str(port), "--ctx", "1024", "--draft", "2", "--threads", "1")
         text = export("router-ini", *options)
@@ -277,7 +281,7 @@ def prove_router(proofs: Proofs, folder: Path, model: Path, program: str) -> Non
             assert result[result.index(flag) + 1] == value, result
         return f"{read['id']!r}, its arguments as exported"
 
-    proofs("router-ini: llama-server's router reads it", reads)
+    proofs("router-ini: llama-server's router reads it", check_router)
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ import subprocess
 from functools import partial
 from pathlib import Path
 
-from tools.prove_exports.checks import COMMAND, Proofs, ensure, export, run, served
+from tools.prove_exports.checks import COMMAND, Proofs, ensure, export, run, serve_model
 
 _NPM = ("opencode-ai", "@openai/codex", "@continuedev/config-yaml")
 _CONTEXT = "64K"
@@ -34,7 +34,7 @@ def prove_agents(proofs: Proofs, folder: Path) -> None:
         return ", ".join(f"{name} {version}" for name, version in zip(_NPM, versions, strict=True))
 
     proofs("agents: opencode, Codex and Continue's parser from npm", install)
-    with served("--model", "demo", "--ctx", _CONTEXT) as ready:
+    with serve_model("--model", "demo", "--ctx", _CONTEXT) as ready:
         for kind in ("without the key", "with the key"):
             with_key = kind.startswith("with the")
             options = ("--with-key",) if with_key else ()
@@ -50,12 +50,12 @@ def prove_agents(proofs: Proofs, folder: Path) -> None:
         proofs("env: curl asks the model with the variables", lambda: _ask_by_variables(ready["api_key"]))
 
 
-def _environment(place: Path, key: dict[str, str], **more: str) -> dict[str, str]:
+def _make_environment(place: Path, key: dict[str, str], **more: str) -> dict[str, str]:
     """Return an environment with a home of its own, so that nothing of the user's is read or written."""
     return {"HOME": str(place / "home"), "LLAMA_API_KEY": "", **key, **more}
 
 
-def _requests() -> list[str]:
+def _list_senders() -> list[str]:
     """Return the senders of the requests that the server received."""
     result = json.loads(ensure(run(*COMMAND, "requests", "--json")).stdout)["requests"]
     return [f"{each['who']} {each['end']}" for each in result]
@@ -63,24 +63,24 @@ def _requests() -> list[str]:
 
 def _ask_opencode(place: Path, key: dict[str, str]) -> str:
     program = place / "node_modules/.bin/opencode"
-    environment = _environment(place, key, OPENCODE_CONFIG=str(place / "opencode.json"))
+    environment = _make_environment(place, key, OPENCODE_CONFIG=str(place / "opencode.json"))
     environment["OPENCODE_DISABLE_MODELS_FETCH"] = "1"
     listed = ensure(run(program, "models", env=environment, cwd=place / "work")).stdout.split()
     assert listed == ["mtp/demo"], listed
     ensure(run(program, "run", _ASKED, env=environment, cwd=place / "work"))
-    return _seen("opencode")
+    return _check_last_request("opencode")
 
 
 def _ask_codex(place: Path, key: dict[str, str]) -> str:
     words = ("exec", "--skip-git-repo-check", "-s", "read-only", _ASKED)
-    environment = _environment(place, key, CODEX_HOME=str(place / "codex"))
+    environment = _make_environment(place, key, CODEX_HOME=str(place / "codex"))
     ensure(run(place / "node_modules/.bin/codex", *words, env=environment, cwd=place / "work"))
-    return _seen("codex")
+    return _check_last_request("codex")
 
 
-def _seen(name: str) -> str:
+def _check_last_request(name: str) -> str:
     """Return the last request, which must be the program's and complete."""
-    last = _requests()[-1]
+    last = _list_senders()[-1]
     assert name in last, last
     assert "complete" in last, last
     return last
@@ -109,12 +109,11 @@ def _ask_aider(place: Path) -> str:
         "--model-metadata-file",
         place / "limits.json",
     )
-    environment = _environment(place, {}, PYTHONPATH="")
+    environment = _make_environment(place, {}, PYTHONPATH="")
     own = ("--no-git", "--yes-always", "--message", _ASKED)
     ensure(run(python.with_name("aider"), *words, *own, env=environment, cwd=place / "work"))
-    return (
-        f"{ensure(run(python, '-m', 'aider', '--version', env=environment)).stdout.strip()}: {_seen('OpenAI/Python')}"
-    )
+    version = ensure(run(python, "-m", "aider", "--version", env=environment)).stdout.strip()
+    return f"{version}: {_check_last_request('OpenAI/Python')}"
 
 
 def _ask_by_variables(api_key: str) -> str:

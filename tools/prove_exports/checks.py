@@ -58,7 +58,7 @@ def export(kind: str, *options: str) -> str:
 
 
 @contextmanager
-def served(*options: str, home: Path | None = None) -> Iterator[dict[str, Any]]:
+def serve_model(*options: str, home: Path | None = None) -> Iterator[dict[str, Any]]:
     """Serve a model for as long as the block lasts; yield the JSON of `serve --json`. `home` is another home."""
     environment = {**os.environ, **({"MTP_LAUNCHER_HOME": str(home)} if home else {})}
     with subprocess.Popen(

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from tools.prove_exports.checks import COMMAND, OPENER, Proofs, ensure, export, free_port, get, run, served
+from tools.prove_exports.checks import COMMAND, OPENER, Proofs, ensure, export, free_port, get, run, serve_model
 
 _KEY = "sk-proof"
 _STARTS_S = 240
@@ -40,7 +40,7 @@ def prove_gateways(proofs: Proofs, folder: Path, model: Path) -> None:
     models = ("demo", "demo", str(other))
     with ExitStack() as stack:
         ready = [
-            stack.enter_context(served("--model", each, "--port", str(free_port()), home=home))
+            stack.enter_context(serve_model("--model", each, "--port", str(free_port()), home=home))
             for each, home in zip(models, homes, strict=True)
         ]
         keys = {f"LLAMA_API_KEY_{number}": each["api_key"] for number, each in enumerate(ready, 1)}
@@ -49,25 +49,25 @@ def prove_gateways(proofs: Proofs, folder: Path, model: Path) -> None:
         config.write_text(export("litellm", "--peers", ",".join(each["url"] for each in ready)))
         for key in keys:
             assert keys[key] not in config.read_text()
-        port = stack.enter_context(_proxy(venv / "bin/litellm", config, folder))
+        port = stack.enter_context(_run_proxy(venv / "bin/litellm", config, folder))
 
         def routes() -> str:
             for name in ("demo", "other", "demo"):
-                _ask(port, name)
+                _send_request(port, name)
             with ThreadPoolExecutor(4) as pool:
-                list(pool.map(lambda _: _ask(port, "demo", tokens=400), range(4)))
-            counts = [_count(home) for home in homes]
+                list(pool.map(lambda _: _send_request(port, "demo", tokens=400), range(4)))
+            counts = [_count_requests(home) for home in homes]
             assert sum(each["demo"] for each in counts) == 6, counts
             assert sum(each["demo"] > 0 for each in counts) > 1, counts
             assert [each["other"] for each in counts] == [0, 0, 1], counts
             return f"by gateway: {', '.join(str(dict(each)) for each in counts)}"
 
         def survives() -> str:
-            before, began_s = [_count(home)["demo"] for home in homes], time.monotonic()
+            before, began_s = [_count_requests(home)["demo"] for home in homes], time.monotonic()
             psutil.Process(ready[0]["launcher_pid"]).kill()
             for _ in range(5):
-                _ask(port, "demo")
-            counts = [_count(home)["demo"] - earlier for home, earlier in zip(homes, before, strict=True)]
+                _send_request(port, "demo")
+            counts = [_count_requests(home)["demo"] - earlier for home, earlier in zip(homes, before, strict=True)]
             assert sum(counts[1:]) == 5, counts
             return f"5 requests in {time.monotonic() - began_s:.1f} s, by gateway: {counts}"
 
@@ -76,7 +76,7 @@ def prove_gateways(proofs: Proofs, folder: Path, model: Path) -> None:
 
 
 @contextmanager
-def _proxy(program: Path, config: Path, folder: Path) -> Iterator[int]:
+def _run_proxy(program: Path, config: Path, folder: Path) -> Iterator[int]:
     """Run LiteLLM for as long as the block lasts; yield its port."""
     port = free_port()
     environment = {**os.environ, "LITELLM_MASTER_KEY": _KEY, "HOME": str(folder), "PYTHONPATH": ""}
@@ -97,7 +97,7 @@ def _proxy(program: Path, config: Path, folder: Path) -> Iterator[int]:
             process.wait(30)
 
 
-def _ask(port: int, model: str, *, tokens: int = 8) -> None:
+def _send_request(port: int, model: str, *, tokens: int = 8) -> None:
     """Send a request to LiteLLM and read the whole stream of its reply."""
     body: dict[str, Any] = {"model": model, "stream": True, "max_tokens": tokens}
     body["messages"] = [{"role": "user", "content": "What is MTP?"}]
@@ -111,7 +111,7 @@ def _ask(port: int, model: str, *, tokens: int = 8) -> None:
     assert text.rstrip().endswith("data: [DONE]"), text[-200:]
 
 
-def _count(home: Path) -> Counter[str]:
+def _count_requests(home: Path) -> Counter[str]:
     """Return how many requests the gateway of a home has completed, by model."""
     result = ensure(run(*COMMAND, "requests", "--json", env={"MTP_LAUNCHER_HOME": str(home)}))
     return Counter(each["model"] for each in json.loads(result.stdout)["requests"] if each["end"] == "complete")

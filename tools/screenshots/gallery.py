@@ -79,13 +79,15 @@ def write_gallery(folder: Path) -> int:
         f'<a href="#{page}">{page.capitalize()}</a>' for page in dict.fromkeys(each.page for each in pictures)
     )
     page_html = (
-        _HEAD.replace("{links}", links).replace("{choices}", _choices()) + "".join(_sections(pictures)) + _SCRIPT
+        _HEAD.replace("{links}", links).replace("{choices}", _format_choices())
+        + "".join(_format_sections(pictures))
+        + _SCRIPT
     )
     (folder / "index.html").write_text(page_html, encoding="utf-8")
     return len(pictures)
 
 
-def _choices() -> str:
+def _format_choices() -> str:
     """Return the controls for theme, language and size. At first both themes are shown, in English and one size."""
     groups = {"theme": ("light", "dark"), "language": tuple(_LANGUAGES), "size": _SIZES}
     first = {"theme": "all", "language": "en", "size": "1440x900"}
@@ -100,7 +102,7 @@ def _choices() -> str:
     return "".join(lines)
 
 
-def _sections(pictures: list[Picture]) -> Iterator[str]:
+def _format_sections(pictures: list[Picture]) -> Iterator[str]:
     """Yield the HTML of each page and state."""
     page = state = ""
     for each in pictures:

@@ -25,7 +25,7 @@ def take_picture(window: Window, path: Path, *, reduced: bool = False) -> None:
     QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest.value)  # a busy computer needs longer
     picture = window.grab().toImage()
     if reduced:
-        picture = _quantised(picture)
+        picture = _reduce_colours(picture)
     if not picture.save(str(path), quality=0 if reduced else 60):
         raise OSError(f"{path} could not be written")
 
@@ -53,7 +53,7 @@ def wait_ms(milliseconds: int) -> None:
     loop.exec()
 
 
-def _quantised(picture: QImage) -> QImage:
+def _reduce_colours(picture: QImage) -> QImage:
     """Return a picture reduced to 256 colours, those of the theme and the most frequent ones, without dithering."""
     plain = picture.convertToFormat(QImage.Format.Format_RGB32)
     pixels = np.frombuffer(plain.constBits(), np.uint32)
@@ -70,11 +70,13 @@ def _own_colours() -> list[int]:
     names = dict.fromkeys(name for value in values for name in ((value,) if isinstance(value, str) else value))
     own = [QColor(name).rgb() for name in names]
     lines = (now.rate, now.acceptance, now.power, now.ours, now.others, now.limit, now.accent, now.good, now.text)
-    shades = [_mixed(line, now.card, step / _SHADES) for step in range(1, _SHADES) for line in dict.fromkeys(lines)]
+    shades = [
+        _mix_colours(line, now.card, step / _SHADES) for step in range(1, _SHADES) for line in dict.fromkeys(lines)
+    ]
     return [*own, *shades]
 
 
-def _mixed(line: str, surface: str, share: float) -> int:
+def _mix_colours(line: str, surface: str, share: float) -> int:
     over, under = QColor(line), QColor(surface)
     parts = ((over.red(), under.red()), (over.green(), under.green()), (over.blue(), under.blue()))
     return QColor(*(round(a * share + b * (1 - share)) for a, b in parts)).rgb()

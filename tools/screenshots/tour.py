@@ -121,7 +121,7 @@ def _take_all(tour: Tour, home: Path) -> None:
     _take_start(tour)
     _take_failed(tour)
     scene.serve_demo(tour.window)
-    with _clients(tour.window):
+    with _run_clients(tour.window):
         _take_small_pages(tour)
         _take_agents(tour, home)
         _take_cockpit(tour)
@@ -131,7 +131,7 @@ def _take_all(tour: Tour, home: Path) -> None:
 
 
 @contextmanager
-def _clients(window: Window) -> Iterator[None]:
+def _run_clients(window: Window) -> Iterator[None]:
     """Let several clients use the server."""
     keys: list[str] = []
     window.controller.read_api_key(keys.append)

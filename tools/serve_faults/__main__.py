@@ -21,7 +21,7 @@ def read_document_rows() -> list[str]:
     return table.removeprefix(HEAD).strip().splitlines()
 
 
-def _name(row: str) -> str:
+def _fault_name(row: str) -> str:
     return row.partition(" | ")[0]
 
 
@@ -40,10 +40,12 @@ def main() -> None:
             made.append(row)
             print(row, flush=True)
     if chosen.check and (others := [row for row in made if row not in read_document_rows()]):
-        sys.exit(f"{len(others)} of {len(made)} rows are not those of {DOCUMENT}: {', '.join(map(_name, others))}")
+        sys.exit(
+            f"{len(others)} of {len(made)} rows are not those of {DOCUMENT}: {', '.join(map(_fault_name, others))}"
+        )
     if chosen.write:
         before, _, rest = DOCUMENT.read_text("utf-8").partition(BEGIN)
-        known = {_name(row): row for row in ([*read_document_rows(), *made] if chosen.only else made)}
+        known = {_fault_name(row): row for row in ([*read_document_rows(), *made] if chosen.only else made)}
         table = (
             "\n".join([HEAD, *(known[name] for fault in FAULTS if (name := f"| {fault.description}") in known)]) + "\n"
         )

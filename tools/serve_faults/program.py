@@ -21,7 +21,7 @@ _ENDS_S = 20.0
 
 
 @contextmanager
-def _serving(start: StartCommand) -> Iterator[tuple[Any, Any]]:
+def _run_server(start: StartCommand) -> Iterator[tuple[Any, Any]]:
     """Start a server, yield its process and the JSON of its start, and stop it at the end."""
     with start(*_SERVE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
         assert program.stdout is not None
@@ -59,7 +59,7 @@ async def kill_program_and_keeper(world: World) -> Observation:
 
 
 async def _kill_during_reply(world: World, *, with_keeper: bool) -> Observation:
-    with _serving(world.start) as (program, ready):
+    with _run_server(world.start) as (program, ready):
         asking = asyncio.create_task(_receives_reply(ready, 4_000))
         await asyncio.sleep(0.2)
         victims = [psutil.Process(program.pid)]
@@ -70,7 +70,7 @@ async def _kill_during_reply(world: World, *, with_keeper: bool) -> Observation:
         program.wait(_ENDS_S)
         await asking
         left = await world.end_left_processes()
-    with _serving(world.start) as (program, again):
+    with _run_server(world.start) as (program, again):
         same = (again.get("url"), again.get("api_key")) == (ready["url"], ready["api_key"])
         output = _end_program(program)
     gone = "the engine ended with it, in less than 2 s" if not left else f"LEFT RUNNING: {left}"
@@ -80,9 +80,9 @@ async def _kill_during_reply(world: World, *, with_keeper: bool) -> Observation:
 
 async def run_two_programs(world: World) -> Observation:
     """Serve twice in one home: the second start joins the first one's server."""
-    with _serving(world.start) as (_, first):
+    with _run_server(world.start) as (_, first):
         assert first["url"] == world.endpoint.url
-        with _serving(world.start) as (_, second):
+        with _run_server(world.start) as (_, second):
             answers = [await _receives_reply(ready) for ready in (first, second)]
             result, _ = await _run(world, "status", "--json")
             seen = {server["url"] for server in json.loads(result)}
@@ -116,7 +116,7 @@ async def _serve_read_only(world: World, *names: str) -> Observation:
         return subprocess.Popen(command, stdout=stdout, stderr=stderr, text=True)
 
     try:
-        with _serving(start) as (program, ready):
+        with _run_server(start) as (program, ready):
             answered = "url" in ready and await _receives_reply(ready)
             result = _end_program(program)
     finally:
@@ -186,7 +186,7 @@ async def _damage_file(world: World, name: str) -> Observation:
     content = path.read_bytes()[:-20] + b"\0\0"
     path.write_bytes(content)
     world.expects_bad = True
-    with _serving(world.start) as (program, ready):
+    with _run_server(world.start) as (program, ready):
         answered = await _receives_reply(ready)
         output = _end_program(program)
     bad = path.with_name(f"{name}.bad")

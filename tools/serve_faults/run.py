@@ -14,10 +14,10 @@ def make_rows(folder: Path, faults: Iterable[Fault] = FAULTS, start: StartComman
     """Yield a line of the table for each fault. Each is provoked in a new folder below the empty folder `folder`."""
     for index, fault in enumerate(faults):
         with make_world(folder / str(index), start) as world:
-            yield asyncio.run(_row(fault, world))
+            yield asyncio.run(_make_row(fault, world))
 
 
-async def _row(fault: Fault, world: World) -> str:
+async def _make_row(fault: Fault, world: World) -> str:
     seen = await fault.provoke(world)
     lost = [*([seen.lost] if seen.lost else []), *await world.find_damage()]
     read = world.hide_changing_parts(seen.read)

@@ -57,7 +57,7 @@ async def take_requested_port(world: World) -> Observation:
     return Observation("failed; nothing runs" if port is None else "IT STARTED", read)
 
 
-def _copy(world: World) -> ServeOptions:
+def _copy_model(world: World) -> ServeOptions:
     path = world.home / "model.gguf"
     path.write_bytes(world.model.read_bytes())
     return replace(world.built_in_options, model=path)
@@ -65,7 +65,7 @@ def _copy(world: World) -> ServeOptions:
 
 async def remove_model(world: World) -> Observation:
     """Delete the file that is served, and try a restart."""
-    options = _copy(world)
+    options = _copy_model(world)
     async with world.run_supervisor() as supervisor:
         await supervisor.become(options)
         pid = supervisor.engine_pid
@@ -83,7 +83,7 @@ async def remove_model(world: World) -> Observation:
 
 async def shrink_model(world: World) -> Observation:
     """Truncate the file that is served, and send a request."""
-    options = _copy(world)
+    options = _copy_model(world)
     async with world.run_supervisor() as supervisor:
         await supervisor.become(options)
         os.truncate(options.model, 100_000)

@@ -30,7 +30,7 @@ CONTEXT = 4_096
 _AT_ONCE = 2
 
 
-async def _talk(session: ServerSession, chance: random.Random, counts: Counter[str]) -> None:
+async def _send_requests(session: ServerSession, chance: random.Random, counts: Counter[str]) -> None:
     """Send requests without end: short ones, long ones, conversations, and cancelled ones."""
     talk: list[dict[str, str]] = []
     while True:
@@ -67,7 +67,7 @@ async def _serve(seed: int) -> None:
     async with serve(options) as session:
         endpoint = session.supervisor.endpoint
         print(json.dumps({"pid": os.getpid(), "url": endpoint.url, "api_key": endpoint.api_key}), flush=True)
-        talks = [asyncio.create_task(_talk(session, random.Random(seed + i), counts)) for i in range(_AT_ONCE)]
+        talks = [asyncio.create_task(_send_requests(session, random.Random(seed + i), counts)) for i in range(_AT_ONCE)]
         await _until_input_ends()
         for talk in talks:
             talk.cancel()

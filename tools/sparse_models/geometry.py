@@ -123,12 +123,12 @@ class Hybrid:
         yield "output.weight", (self.width, QWEN_VOCABULARY)
         for number in range(self.blocks):
             whole = (number + 1) % self.INTERVAL == 0
-            yield from _block(number, self._full() if whole else self._delta_net())
-            yield from _block(number, self._rest())
-        for part in (self._full(), self._rest(), self._next()):
+            yield from _block(number, self._full_attention() if whole else self._delta_net())
+            yield from _block(number, self._feed_forward_part())
+        for part in (self._full_attention(), self._feed_forward_part(), self._mtp_part()):
             yield from _block(self.blocks, part)
 
-    def _full(self) -> Named:
+    def _full_attention(self) -> Named:
         yield from _attention(self.width, self.heads, self.heads_kv, self.HEAD, query=2)  # with its gate
         yield from _normed_heads(self.HEAD)
 
@@ -145,7 +145,7 @@ class Hybrid:
         yield "ssm_norm.weight", (self.STATE,)
         yield "ssm_out.weight", (self.inner, self.width)
 
-    def _rest(self) -> Named:
+    def _feed_forward_part(self) -> Named:
         yield "post_attention_norm.weight", (self.width,)
         if not self.experts:
             yield from _feed_forward(self.width, self.feed_forward)
@@ -156,7 +156,7 @@ class Hybrid:
         yield "ffn_up_shexp.weight", (self.width, self.feed_forward)
         yield "ffn_down_shexp.weight", (self.feed_forward, self.width)
 
-    def _next(self) -> Named:
+    def _mtp_part(self) -> Named:
         yield "nextn.eh_proj.weight", (2 * self.width, self.width)
         for norm in ("enorm", "hnorm", "shared_head_norm"):
             yield f"nextn.{norm}.weight", (self.width,)

@@ -119,7 +119,7 @@ class Machine:
         draft = draft_length(settings)
         if self.tied:
             return self.step_s * math.exp(self._mean_log_yield(settings))
-        kept = self._kept(settings) * draft
+        kept = self._kept_share(settings) * draft
         log = self.kv_effect[settings["kv"]]
         share = 1.0
         if self.offloads:
@@ -138,19 +138,19 @@ class Machine:
     def rates(self, settings: Mapping[str, Any], prompt: int) -> tuple[float, ...]:
         """Return the acceptance rate by position, given that all drafts before were accepted."""
         draft = draft_length(settings)
-        first = self.chain[prompt] * self._kept(settings) ** 0.5
+        first = self.chain[prompt] * self._kept_share(settings) ** 0.5
         if settings["ngram"] != "none":
             first += (1 - first) * self.ngram_finds[prompt]
         return tuple(first * self.decay**i for i in range(draft))
 
-    def _yield(self, settings: Mapping[str, Any], prompt: int) -> float:
+    def _mean_yield(self, settings: Mapping[str, Any], prompt: int) -> float:
         """Return the tokens that a step yields."""
         return tokens_per_step(self.rates(settings, prompt), draft_length(settings))
 
     def _mean_log_yield(self, settings: Mapping[str, Any]) -> float:
-        return sum(math.log(self._yield(settings, prompt)) for prompt in range(PROMPTS)) / PROMPTS
+        return sum(math.log(self._mean_yield(settings, prompt)) for prompt in range(PROMPTS)) / PROMPTS
 
-    def _kept(self, settings: Mapping[str, Any]) -> float:
+    def _kept_share(self, settings: Mapping[str, Any]) -> float:
         """Return the share of the drafts that p-min keeps."""
         return 1 - self.p_min_cut * float(settings.get("p_min", 0.0))
 
@@ -167,7 +167,7 @@ class Machine:
         """Return the true score of settings: the mean over the prompts of the logarithm of what the goal wants."""
         scores = []
         for prompt in range(PROMPTS):
-            rate = self._yield(settings, prompt) / self.step_seconds(settings)
+            rate = self._mean_yield(settings, prompt) / self.step_seconds(settings)
             if goal.aim is Aim.SPEED:
                 scores.append(math.log(rate))
             elif goal.aim is Aim.ENERGY:

@@ -42,18 +42,18 @@ def check_promises(outcomes: Sequence[Outcome], pooled: Sequence[Outcome], tied:
     own = sum(o.own_s for o in outcomes) / sum(o.seconds for o in outcomes)
     regret, near, first_s = figures.mean_regret, figures.within_2, figures.first_answer_s
     return [
-        Promise("mean regret", "<= 0.5 %", _percent(regret, 2), regret <= 0.005),
-        Promise("tunes that end within 2 % of the true best", ">= 93 %", _percent(near), near >= 0.93),
+        Promise("mean regret", "<= 0.5 %", _format_percent(regret, 2), regret <= 0.005),
+        Promise("tunes that end within 2 % of the true best", ">= 93 %", _format_percent(near), near >= 0.93),
         Promise("mean time to the first answer", "<= 150 s", f"{first_s:.0f} s", first_s <= 150),
         Promise(
             "tunes that recommend something slower than MTP off, loads of 2, 9 and 20 s pooled",
             "< 0.1 %",
-            _percent(slower, 2),
+            _format_percent(slower, 2),
             slower < 0.001,
         ),
-        Promise("intervals of a gain that hold the true gain", ">= 95 %", _percent(right), right >= 0.95),
-        Promise("false claims by pairs where no setting matters", "<= 5 %", _percent(claims), claims <= 0.05),
-        Promise("the tuner's own time, of the time that it measures", "< 1 %", _percent(own, 3), own < 0.01),
+        Promise("intervals of a gain that hold the true gain", ">= 95 %", _format_percent(right), right >= 0.95),
+        Promise("false claims by pairs where no setting matters", "<= 5 %", _format_percent(claims), claims <= 0.05),
+        Promise("the tuner's own time, of the time that it measures", "< 1 %", _format_percent(own, 3), own < 0.01),
     ]
 
 
@@ -82,7 +82,7 @@ def compute_figures(outcomes: Sequence[Outcome]) -> Figures:
     return Figures(
         machines=len(outcomes),
         mean_regret=statistics.fmean(1 - o.to_best for o in outcomes),
-        within_2=_near(outcomes),
+        within_2=_share_near_best(outcomes),
         undecided=_share(outcomes, lambda o: o.answer == "undecided"),
         slower_than_off=sum(o.to_baseline < 1 - 1e-9 for o in outcomes),
         first_answer_s=statistics.fmean(o.first_s for o in outcomes),
@@ -96,7 +96,7 @@ def compute_figures(outcomes: Sequence[Outcome]) -> Figures:
 def kept_table(found: Iterable[Promise]) -> str:
     """Return the promises as a table."""
     rows = [[each.what, each.limit, each.figure, "kept" if each.kept else "MISSED"] for each in found]
-    return _table(["what", "limit", "figure", "verdict"], rows)
+    return _format_table(["what", "limit", "figure", "verdict"], rows)
 
 
 def figures_table(groups: Sequence[tuple[str, Sequence[Outcome]]]) -> str:
@@ -106,11 +106,17 @@ def figures_table(groups: Sequence[tuple[str, Sequence[Outcome]]]) -> str:
     rows = []
     for name, some in groups:
         f = compute_figures(some)
-        likely = _percent(_share(some, lambda o: o.likely), 0)
-        row = [name, str(f.machines), _percent(f.mean_regret, 2), _percent(f.within_2), _percent(f.worst, 0)]
-        row += [_percent(f.undecided), likely, str(f.slower_than_off), f"{f.first_answer_s:.0f} s"]
-        rows.append([*row, _percent(f.first_regret), str(f.first_slower), f"{f.minutes:.1f}"])
-    return _table(head, rows)
+        likely = _format_percent(_share(some, lambda o: o.likely), 0)
+        row = [
+            name,
+            str(f.machines),
+            _format_percent(f.mean_regret, 2),
+            _format_percent(f.within_2),
+            _format_percent(f.worst, 0),
+        ]
+        row += [_format_percent(f.undecided), likely, str(f.slower_than_off), f"{f.first_answer_s:.0f} s"]
+        rows.append([*row, _format_percent(f.first_regret), str(f.first_slower), f"{f.minutes:.1f}"])
+    return _format_table(head, rows)
 
 
 def grid_table() -> str:
@@ -122,7 +128,7 @@ def grid_table() -> str:
         )
         kind = " (with drafts only)" if axis.drafting else ""
         rows.append([f"`{axis.name}`{kind}", ", ".join(map(str, axis.values)), where])
-    return _table(["setting", "values", "machines"], rows)
+    return _format_table(["setting", "values", "machines"], rows)
 
 
 def kinds_table(outcomes: Sequence[Outcome], more: Sequence[tuple[str, Sequence[Outcome]]] = ()) -> str:
@@ -145,8 +151,10 @@ def lengths_table(outcomes: Sequence[Outcome]) -> str:
         worst = max(map(abs, errors))
         spread = statistics.pstdev(errors)
         mean = statistics.fmean(errors)
-        rows.append([str(draft), str(len(errors)), f"{100 * mean:+.1f} %", _percent(spread), _percent(worst)])
-    return _table(["draft length", "forecasts", "mean error", "standard deviation", "worst"], rows)
+        rows.append(
+            [str(draft), str(len(errors)), f"{100 * mean:+.1f} %", _format_percent(spread), _format_percent(worst)]
+        )
+    return _format_table(["draft length", "forecasts", "mean error", "standard deviation", "worst"], rows)
 
 
 def results_table(groups: Sequence[tuple[str, Sequence[Outcome]]]) -> str:
@@ -157,20 +165,20 @@ def results_table(groups: Sequence[tuple[str, Sequence[Outcome]]]) -> str:
         answers = " / ".join(str(sum(o.answer == answer for o in some)) for answer in ("on", "off", "undecided"))
         wrong = sum(o.answer == "on" and o.speedup < 1 - MARGIN for o in some)
         covered = [o.covered for o in some if o.covered is not None]
-        right = _percent(sum(covered) / len(covered)) if covered else "-"
+        right = _format_percent(sum(covered) / len(covered)) if covered else "-"
         starts = statistics.fmean(o.starts for o in some)
         minutes = statistics.median(o.seconds for o in some) / 60
-        near, slower = _percent(_near(some)), _percent(_slower(some))
+        near, slower = _format_percent(_share_near_best(some)), _format_percent(_share_slower(some))
         row = [name, str(len(some)), near, slower, answers, str(wrong), right]
-        rows.append([*row, f"{starts:.0f}", _percent(_share_of_grid(some), 0), f"{minutes:.0f}"])
-    return _table([*head, "starts", "of one for each setting", "minutes (median)"], rows)
+        rows.append([*row, f"{starts:.0f}", _format_percent(_share_of_grid(some), 0), f"{minutes:.0f}"])
+    return _format_table([*head, "starts", "of one for each setting", "minutes (median)"], rows)
 
 
-def _near(some: Sequence[Outcome]) -> float:
+def _share_near_best(some: Sequence[Outcome]) -> float:
     return _share(some, lambda o: o.to_best >= NEAR)
 
 
-def _slower(some: Sequence[Outcome]) -> float:
+def _share_slower(some: Sequence[Outcome]) -> float:
     return _share(some, lambda o: o.to_baseline < 1 - 1e-9)
 
 
@@ -183,10 +191,10 @@ def _share(some: Sequence[Outcome], holds: Callable[[Outcome], bool]) -> float:
     return sum(map(holds, some)) / len(some)
 
 
-def _percent(share: float, digits: int = 1) -> str:
+def _format_percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
