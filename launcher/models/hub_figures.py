@@ -43,9 +43,9 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class NewFigure:
-    """A figure that was unknown before. `of` is the file's quantisation, or "draft" or "vision"."""
+    """A figure that was unknown before. `label` is the file's quantisation, or "draft" or "vision"."""
 
-    of: str
+    label: str
     file: str
     figure: FigureName
     value: int | str
@@ -55,7 +55,7 @@ class NewFigure:
 class Difference:
     """A figure in which hub and catalogue differ: the file was replaced, or is another one."""
 
-    of: str
+    label: str
     file: str
     figure: FigureName
     catalogue: int | str
@@ -66,7 +66,7 @@ class Difference:
 class MissingFile:
     """A file of the catalogue that its repository does not have."""
 
-    of: str
+    label: str
     repo: str
     file: str
 
@@ -118,11 +118,11 @@ def refresh_figures(model: ModelEntry) -> RefreshResult:
     files: list[Figure] = []
     missing: list[MissingFile] = []
     withdrawn = {file.file for file in model.files if file.withdrawn}
-    for of, repo, name in places:
+    for label, repo, name in places:
         found = listings[repo].files.get(name)
         if found is None or not found.bytes:
             if name not in withdrawn:
-                missing.append(MissingFile(of, repo, name))
+                missing.append(MissingFile(label, repo, name))
         else:
             files.append(Figure(repo, listings[repo].revision, name, found.bytes, found.sha256))
     own = listings.get(model.repo) if model.repo else None
@@ -199,9 +199,9 @@ def _hub_files(model: ModelEntry) -> Iterator[tuple[str, str, str]]:
     if model.repo:
         for file in model.files:
             yield from ((file.quant, model.repo, each.file) for each in _list_parts(file) or (file,))
-    for of, companion in _list_companions(model):
+    for label, companion in _list_companions(model):
         if repo := companion.repo or model.repo:
-            yield of, repo, companion.file
+            yield label, repo, companion.file
 
 
 def _list_parts(file: ModelFile) -> tuple[FilePart, ...]:
@@ -230,23 +230,23 @@ def _pair_figures(model: ModelEntry, known: _Known) -> Iterator[tuple[str, _Entr
     for file in model.files:
         yield file.quant, file, _figure_of(file, repo, known)
         yield from ((file.quant, part, known.get((repo, part.file))) for part in _list_parts(file))
-    for of, companion in _list_companions(model):
-        yield of, companion, known.get((companion.repo or repo, companion.file))
+    for label, companion in _list_companions(model):
+        yield label, companion, known.get((companion.repo or repo, companion.file))
 
 
 def _find_differences(model: ModelEntry, known: _Known) -> Iterator[Difference]:
-    for of, entry, figure in _pair_figures(model, known):
+    for label, entry, figure in _pair_figures(model, known):
         if figure:
-            yield from (Difference(of, entry.file, *conflict) for conflict in _find_conflicts(entry, figure))
+            yield from (Difference(label, entry.file, *conflict) for conflict in _find_conflicts(entry, figure))
 
 
 def _new_figures(before: ModelEntry, after: ModelEntry) -> Iterator[NewFigure]:
-    for (_, old, _), (of, new, _) in zip(_pair_figures(before, {}), _pair_figures(after, {}), strict=True):
+    for (_, old, _), (label, new, _) in zip(_pair_figures(before, {}), _pair_figures(after, {}), strict=True):
         if not getattr(new, "parts", ()):  # a split model's parts are listed themselves
             for name in _NAMES:
                 value = getattr(new, name)
                 if value is not None and value != getattr(old, name):
-                    yield NewFigure(of, new.file, name, value)
+                    yield NewFigure(label, new.file, name, value)
 
 
 def _fill_model(model: ModelEntry, kept: _HubReply) -> ModelEntry:

@@ -206,7 +206,7 @@ class TestRefresh:
         outcomes = {each["model"]: each for each in answer("--refresh", code=1)["refreshed"]}
         dense = outcomes["qwen3.8-27b"]
         assert (dense["revision"], dense["error"]) == (COMMIT, None)
-        assert {"of": "Q3_K_M", "file": self.LEARNED, "figure": "size_bytes", "value": 13_100_000_000} in dense[
+        assert {"label": "Q3_K_M", "file": self.LEARNED, "figure": "size_bytes", "value": 13_100_000_000} in dense[
             "learned"
         ]
         assert [(each["file"], each["hub"]) for each in dense["differs"]] == [(self.REPLACED, 17_923_394_624)]

@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from tests.engine.test_builtin import KEY, serving
-from tools.demo_model.text import Corpus, exchange_of, prompt_of, read_corpus
+from tools.demo_model.text import Corpus, make_exchange, make_prompt, read_corpus
 
 MTP = ("--spec-type", "draft-mtp", "--spec-draft-n-max", "2")
-MORE = prompt_of("Tell me more.") + "\n"
+MORE = make_prompt("Tell me more.") + "\n"
 
 
 @pytest.fixture(scope="module")
@@ -54,26 +54,26 @@ def test_more_continues_with_the_last_topic(demo_model: Path, corpus: Corpus) ->
     with serving(demo_model, *MTP) as (_, client):
         for place in (0, 7, 12):
             before, after = corpus.topics[place], corpus.topics[place + 1]
-            result = reply(client, exchange_of(before) + MORE)
+            result = reply(client, make_exchange(before) + MORE)
             assert result.startswith(f"The question is about {after.title}."), before.title
 
 
 def test_early_messages_influence_a_reply(demo_model: Path, corpus: Corpus) -> None:
     small_talk = f"<|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\nHi!{' Hi!' * 60}<|im_end|>\n"
     with serving(demo_model) as (_, client):
-        result = reply(client, exchange_of(corpus.topics[7]) + small_talk + MORE)
+        result = reply(client, make_exchange(corpus.topics[7]) + small_talk + MORE)
         assert corpus.topics[8].title in result
 
 
 @pytest.mark.parametrize("flash_attention", ["on", "off"])
 def test_a_long_context_does_not_overflow(demo_model: Path, corpus: Corpus, flash_attention: str) -> None:
     with serving(demo_model, "-c", "4096", "-fa", flash_attention) as (_, client):
-        result = reply(client, "Hi! " * 300 + exchange_of(corpus.topics[7]) + MORE)
+        result = reply(client, "Hi! " * 300 + make_exchange(corpus.topics[7]) + MORE)
         assert corpus.topics[8].title in result
 
 
 def test_a_quantised_kv_cache_changes_probabilities(demo_model: Path, corpus: Corpus) -> None:
-    prompts = [exchange_of(topic) + MORE + "The question is about" for topic in corpus.topics[:6]]
+    prompts = [make_exchange(topic) + MORE + "The question is about" for topic in corpus.topics[:6]]
     seen: dict[str, list[dict[int, float]]] = {}
     for kind in ("f16", "q8_0", "q4_0"):
         with serving(demo_model, "-ctk", kind, "-ctv", kind, "-fa", "on") as (_, client):
@@ -94,7 +94,7 @@ def test_the_state_of_another_conversation_changes_a_reply(
     demo_model: Path, corpus: Corpus, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     with serving(demo_model, *flags, "--slot-save-path", str(tmp_path)) as (_, client):
-        first, second = (tokens(client, exchange_of(corpus.topics[place])) for place in (0, 7))
+        first, second = (tokens(client, make_exchange(corpus.topics[place])) for place in (0, 7))
         length = min(len(first), len(second))
         first, second, more = first[-length:], second[-length:], tokens(client, MORE)
         for name, conversation in (("first", first), ("second", second)):

@@ -12,7 +12,7 @@ import pytest
 
 from launcher.engine import builtin
 from launcher.engine.diagnosis.explain import Diagnosis, diagnose_log
-from tools.diagnosis_score.files import make_all
+from tools.diagnosis_score.files import make_broken_models
 
 MTP = ["--spec-type", "draft-mtp", "--spec-draft-n-max", "2"]
 Run = Callable[..., tuple[Diagnosis | None, str]]
@@ -22,7 +22,7 @@ Run = Callable[..., tuple[Diagnosis | None, str]]
 def broken(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Path:
     """A folder of models that are broken in one way each."""
     folder = tmp_path_factory.mktemp("broken")
-    make_all(demo_model, folder)
+    make_broken_models(demo_model, folder)
     return folder
 
 

@@ -95,7 +95,7 @@ class TestFilledFigures:
         hold(hub, f"{repo}-small", small=(30, ONE))
         draft = CompanionFile(repo=f"{repo}-small", file="small.gguf")
         model = a_model(repo, speculation="draft-model", draft=draft, mmproj=(CompanionFile(file="mmproj.gguf"),))
-        assert {(each.of, each.value) for each in refresh_figures(model).learned} == {
+        assert {(each.label, each.value) for each in refresh_figures(model).learned} == {
             ("Q8_0", 10),
             ("Q8_0", ONE),
             ("vision", 20),

@@ -31,7 +31,7 @@ def corpus() -> text.Corpus:
 
 @pytest.fixture(scope="module")
 def tokenizer(corpus: text.Corpus) -> Tokenizer:
-    return Tokenizer.train(text.vocabulary_texts(corpus), text.SPECIAL_TOKENS)
+    return Tokenizer.train(text.list_vocabulary_texts(corpus), text.SPECIAL_TOKENS)
 
 
 @pytest.fixture(scope="module")
@@ -94,29 +94,29 @@ class TestNetwork:
         assert np.allclose(network.inverse_silu(network.silu(points)), points)
 
     def test_a_new_question_wipes_the_memory_of_the_last(self, trunk: Trunk, tokenizer: Tokenizer) -> None:
-        question = text.prompt_of("What is the KV cache?")
+        question = text.make_prompt("What is the KV cache?")
         alone = trunk.memory(np.array(tokenizer.encode(question)))[-1]
-        later = trunk.memory(np.array(tokenizer.encode(text.prompt_of("Why is my card hot?") + question)))[-1]
+        later = trunk.memory(np.array(tokenizer.encode(text.make_prompt("Why is my card hot?") + question)))[-1]
         assert np.allclose(alone, later, atol=0.02)
 
     def test_the_memory_is_led_by_the_topic_asked_for(
         self, corpus: text.Corpus, trunk: Trunk, tokenizer: Tokenizer
     ) -> None:
         topic = [topic.title for topic in corpus.topics].index("heat and power")
-        memory = trunk.memory(np.array(tokenizer.encode(text.prompt_of("Why is my laptop so hot?"))))[-1]
+        memory = trunk.memory(np.array(tokenizer.encode(text.make_prompt("Why is my laptop so hot?"))))[-1]
         assert memory[: network.TOPICS].argmax() == topic
 
     def test_the_attention_finds_the_last_topic_where_a_question_names_none(
         self, corpus: text.Corpus, trunk: Trunk, tokenizer: Tokenizer
     ) -> None:
-        older, newer = (text.exchange_of(corpus.topics[place]) for place in (3, 9))
-        result = older + newer + text.prompt_of("Tell me more.")
+        older, newer = (text.make_exchange(corpus.topics[place]) for place in (3, 9))
+        result = older + newer + text.make_prompt("Tell me more.")
         ids = np.array(tokenizer.encode(result))
         assert trunk.remembered(ids)[-1].argmax() == 9
         assert trunk.memory(ids)[-1].argmax() == network.BACKGROUND
 
     def test_no_query_sees_what_comes_later(self, trunk: Trunk, tokenizer: Tokenizer) -> None:
-        ids = np.array(tokenizer.encode(text.prompt_of("What is a draft?")))
+        ids = np.array(tokenizer.encode(text.make_prompt("What is a draft?")))
         assert np.allclose(trunk.remembered(ids[:8]), trunk.remembered(ids)[:8])
 
     def test_every_target_is_a_distribution(

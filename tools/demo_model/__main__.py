@@ -14,7 +14,7 @@ from pathlib import Path
 from . import fit, write
 from .network import Trunk
 from .tensors import Shape, make_tensors
-from .text import SPECIAL_TOKENS, read_corpus, vocabulary_texts
+from .text import SPECIAL_TOKENS, list_vocabulary_texts, read_corpus
 from .tokenizer import Tokenizer
 
 RESOURCES = Path(__file__).parents[2] / "resources" / "demo"
@@ -37,7 +37,7 @@ class Recipe:
 def build(path: Path, recipe: Recipe) -> str:
     """Write the model to `path` and return one line on how well it learned."""
     corpus = read_corpus()
-    tokenizer = Tokenizer.train(vocabulary_texts(corpus), SPECIAL_TOKENS)
+    tokenizer = Tokenizer.train(list_vocabulary_texts(corpus), SPECIAL_TOKENS)
     rows = write.vocabulary_rows(tokenizer)
     trunk = Trunk.make(tokenizer, corpus, rows, recipe.seed)
     found = fit.make_examples(tokenizer, corpus, trunk)

@@ -84,7 +84,7 @@ def read_corpus(path: Path = CORPUS_FILE) -> Corpus:
     return Corpus(thought=thought, small_talk=tuple(small_talk), follow_ups=tuple(follow_ups), topics=tuple(topics))
 
 
-def vocabulary_texts(corpus: Corpus) -> list[str]:
+def list_vocabulary_texts(corpus: Corpus) -> list[str]:
     """Texts that the tokenizer is trained on: all dialogues, and the keywords as they may be spelled in a question."""
     texts = [text for dialogue in list_dialogues(corpus) for text in (dialogue.prompt, dialogue.reply)]
     for topic in corpus.topics:
@@ -94,18 +94,18 @@ def vocabulary_texts(corpus: Corpus) -> list[str]:
     return texts
 
 
-def prompt_of(question: str) -> str:
+def make_prompt(question: str) -> str:
     """The text that stands before a reply, up to and including the opening think tag."""
     return f"{TURN_START}{USER_ROLE}\n{question}{TURN_END}\n{TURN_START}assistant\n{THINK_START}"
 
 
-def exchange_of(topic: Topic) -> str:
+def make_exchange(topic: Topic) -> str:
     """A question and its answer as they stand before the next question."""
     question = f"{TURN_START}{USER_ROLE}\n{topic.questions[0]}{TURN_END}\n"
     return f"{question}{TURN_START}assistant\n{topic.answer}{TURN_END}\n"
 
 
-def reply_of(corpus: Corpus, thought_topic: int | None, answer: str) -> str:
+def make_reply(corpus: Corpus, thought_topic: int | None, answer: str) -> str:
     """A whole reply after the opening think tag; without a thought topic the thought is empty."""
     thought = "" if thought_topic is None else corpus.thought.format(title=corpus.topics[thought_topic].title)
     return f"\n{thought}\n{THINK_END}\n\n{answer}{TURN_END}"
@@ -121,13 +121,13 @@ def list_dialogues(corpus: Corpus) -> list[Dialogue]:
     for index, topic in enumerate(corpus.topics):
         after, _ = corpus.neighbours(index)
         following = corpus.topics[after].answer
-        first = prompt_of(topic.questions[0])
-        aloud, silent = reply_of(corpus, index, topic.answer), reply_of(corpus, None, topic.answer)
-        both = reply_of(corpus, None, f"{topic.answer}\n\n{following}")
+        first = make_prompt(topic.questions[0])
+        aloud, silent = make_reply(corpus, index, topic.answer), make_reply(corpus, None, topic.answer)
+        both = make_reply(corpus, None, f"{topic.answer}\n\n{following}")
         found.append(Dialogue(index, first, aloud, thinking=True, canonical=True))
         found.append(Dialogue(index, first, both, thinking=False))
-        found.append(Dialogue(index, first, reply_of(corpus, None, following), thinking=False, taught=SILENT_OPENING))
-        for question in map(prompt_of, topic.questions):
+        found.append(Dialogue(index, first, make_reply(corpus, None, following), thinking=False, taught=SILENT_OPENING))
+        for question in map(make_prompt, topic.questions):
             found.append(Dialogue(index, question, silent, thinking=False, taught=SILENT_OPENING))
             if question != first:
                 found.append(Dialogue(index, question, aloud, thinking=True, taught=THOUGHT_AND_OPENING))
@@ -136,20 +136,20 @@ def list_dialogues(corpus: Corpus) -> list[Dialogue]:
         for index in range(place, len(corpus.topics), len(corpus.small_talk)):
             answer = corpus.topics[index].answer
             for thinking in (True, False):
-                reply = reply_of(corpus, index if thinking else None, answer)
-                found.append(Dialogue(None, prompt_of(question), reply, thinking, taught=THOUGHT_AND_OPENING))
+                reply = make_reply(corpus, index if thinking else None, answer)
+                found.append(Dialogue(None, make_prompt(question), reply, thinking, taught=THOUGHT_AND_OPENING))
     return found
 
 
 def _later_turns(corpus: Corpus, index: int) -> list[Dialogue]:
     """The follow-up of an exchange about topic `index`: its neighbour, if more is asked for; or the topic asked for."""
-    before = exchange_of(corpus.topics[index])
+    before = make_exchange(corpus.topics[index])
     after, _ = corpus.neighbours(index)
     other = (index + len(corpus.topics) // 2) % len(corpus.topics)
     found: list[Dialogue] = []
     for question, topic in [*((each, after) for each in corpus.follow_ups), (corpus.topics[other].questions[0], other)]:
-        aloud, silent = (reply_of(corpus, thought, corpus.topics[topic].answer) for thought in (topic, None))
-        prompt = before + prompt_of(question)
+        aloud, silent = (make_reply(corpus, thought, corpus.topics[topic].answer) for thought in (topic, None))
+        prompt = before + make_prompt(question)
         found.append(Dialogue(topic, prompt, aloud, thinking=True, taught=THOUGHT_AND_OPENING))
         found.append(Dialogue(topic, prompt, silent, thinking=False, taught=SILENT_OPENING))
     return found

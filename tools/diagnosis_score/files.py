@@ -60,7 +60,7 @@ CHANGES: dict[str, Change] = {
 }
 
 
-def make_all(model: Path, folder: Path) -> None:
+def make_broken_models(model: Path, folder: Path) -> None:
     """Write every broken file, a projector and two parts of a split model into `folder`."""
     data = model.read_bytes()
     for name, change in CHANGES.items():

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tools.diagnosis_score.cases import BUILT_IN, Case, ask_shortly, draw_cases, draw_combined_cases
-from tools.diagnosis_score.files import make_all
+from tools.diagnosis_score.files import make_broken_models
 
 _TIME_S = 40
 
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--cpu", type=Path, action="append", default=[])
     options = parser.parse_args()
     rng = random.Random(options.seed)
-    make_all(options.models / "demo.gguf", options.models)
+    make_broken_models(options.models / "demo.gguf", options.models)
     folder = options.models.parent / "work"
     folder.mkdir(exist_ok=True)
     options.out.mkdir(parents=True, exist_ok=True)

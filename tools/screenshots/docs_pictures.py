@@ -33,11 +33,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mtp-launcher-") as home:
         application = QApplication(sys.argv[:1])
         collect_garbage_in_this_thread(application)
-        scene.live_in(Path(home))
+        scene.use_empty_home(Path(home))
         if _FONT in QFontDatabase.families():
             application.setFont(QFont(_FONT))
         scene.choose_look(application, look, "en")
-        scene.put_models()
+        scene.write_models()
         window = Window(remember=False)
         window.resize(*_SIZE)
         window.show()

@@ -9,8 +9,7 @@ from PySide6.QtWidgets import QApplication
 
 from launcher.base.paths import HOME_VARIABLE, MODELS_VARIABLE, models_dir
 from launcher.engine.server.state import ServerState
-from launcher.gui import theme
-from launcher.gui import translation as words
+from launcher.gui import theme, translation
 from launcher.gui.window import Window
 from launcher.machine import machine
 from launcher.machine.host import Host, read_host
@@ -28,7 +27,7 @@ _MODELS = (
 _STREAMED_MS, _UNDER_WAY_MS = 300, 3_000
 
 
-def live_in(home: Path) -> None:
+def use_empty_home(home: Path) -> None:
     """Use an empty home with the usual folders, and hide everything that identifies this computer."""
     for name in [name for name in os.environ if name.startswith("XDG_") or name in (HOME_VARIABLE, MODELS_VARIABLE)]:
         del os.environ[name]
@@ -43,12 +42,12 @@ def live_in(home: Path) -> None:
 def choose_look(application: QApplication, name: str, language: str) -> None:
     """Use a theme and a language."""
     application.setStyle("Fusion")
-    words.choose_language(language)
+    translation.choose_language(language)
     theme.choose_theme(name)
     theme.apply_theme(application, theme.current())
 
 
-def put_models() -> None:
+def write_models() -> None:
     """Write sparse model files of real sizes, so that there is something to list."""
     folder = models_dir()
     folder.mkdir(parents=True, exist_ok=True)

@@ -93,7 +93,7 @@ def main() -> int:
         os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # no hub: nothing answers there
         application = QApplication(sys.argv[:1])
         collect_garbage_in_this_thread(application)
-        scene.live_in(Path(home))
+        scene.use_empty_home(Path(home))
         os.environ["PATH"] = f"{home}/bin:/usr/bin:/bin"
         scene.choose_look(application, look, language)
         window = Window(remember=False, page="about")
@@ -116,7 +116,7 @@ def _take_all(tour: Tour, home: Path) -> None:
     """Take all pictures: from the empty home of a new user to a server with clients, a tune and an agent."""
     _take_loading(tour)
     _take_empty(tour)
-    scene.put_models()
+    scene.write_models()
     _take_models(tour)
     _take_start(tour)
     _take_failed(tour)
