@@ -88,7 +88,7 @@ def _comment_lines(source: str) -> Iterator[int]:
 
 
 def _texts_of(tree: ast.AST) -> Iterator[str]:
-    """Yield the string literals of a module that are no docstrings."""
+    """Yield the string literals of a module that are not docstrings."""
     docstrings = {
         id(node.body[0].value)
         for node in ast.walk(tree)

@@ -10,7 +10,7 @@ ROOT_PAGES = {"README.md": "index.md", "CHANGELOG.md": "CHANGELOG.md", "CONTRIBU
 """Pages of the root, and their names on the site."""
 
 
-def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401 -- mkdocs is no package of this environment
+def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401 -- mkdocs is not installed in this environment
     """Add the pages of the root and the list of decisions."""
     from mkdocs.structure.files import File  # type: ignore[import-not-found, unused-ignore]
 
@@ -23,7 +23,7 @@ def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401 -- mkdocs is no pa
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:  # noqa: ANN401 -- as above
-    """Point links to folders to a page, and replace links to files that the site lacks by their text."""
+    """Give links to folders a page as their target, and replace links to files that the site lacks by their text."""
     return re.sub(r"\[([^]]+)\]\(\.\./[^)]+\)", r"\1", markdown.replace("](decisions/)", "](decisions/index.md)"))
 
 

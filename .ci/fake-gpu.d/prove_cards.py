@@ -79,7 +79,7 @@ def _models() -> str:
     plans = 0
     for name in NAMES:
         shape = made(name)
-        if shape.architecture == "gemma4-assistant":  # it is no model by itself
+        if shape.architecture == "gemma4-assistant":  # it is not a model by itself
             continue
         head = "nextn_predict_layers" in shape.metadata
         mtp = ["--spec-type", "draft-mtp", "--spec-draft-n-max", "2"] if head else []

@@ -343,7 +343,7 @@ install() {
         "Start the program from the checkout, by ./start, or take install.sh from a release."
     [ -n "$release_key" ] || fail "This build has no key to verify releases with." \
         "Take install.sh from a release, or set MTP_LAUNCHER_RELEASE_KEY to a public key."
-    [ -z "$releases" ] || is_private "$releases" || fail "$releases is no address that a release may come from." \
+    [ -z "$releases" ] || is_private "$releases" || fail "$releases is not an address that a release may come from." \
         "Use one that begins with https://."
     fresh=$program/$version-$(printf %s "$wheel_sha256$lock_sha256" | sha256sum | cut -c 1-8)
     check_system

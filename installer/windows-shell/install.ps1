@@ -132,7 +132,7 @@ function Find-Release {
     $named = Get-First $From, $env:MTP_LAUNCHER_RELEASES
     if ($named -and (Test-Address $named)) {
         if (-not (Test-Private $named)) {
-            Stop-With "$named is no address that a release may come from." 'Use one that begins with https://.'
+            Stop-With "$named is not an address that a release may come from." 'Use one that begins with https://.'
         }
         return $named.TrimEnd('/')
     }

@@ -82,7 +82,7 @@ def find_agent(name: str) -> Agent:
             return agent
     names = list_names()
     raise BadOption(
-        message("{name} is no coding agent that this program knows.", name=name),
+        message("{name} is not a coding agent that this program knows.", name=name),
         message("Choose one of {usable}.", usable=names),
         agents=names,
     )

@@ -293,7 +293,7 @@ def _explain_missing_call(answer: Mapping[str, Any], calls: Sequence[object]) ->
     text = str(answer.get("content") or "")
     if calls:
         return CheckFault.NO_TOOL_CALL, message(
-            "The model called another tool than it was asked to, or with arguments that are no JSON object."
+            "The model did not call the tool that it was asked to, or its arguments are not a JSON object."
         )
     if any(mark in text for mark in _UNPARSED):
         return CheckFault.TOOL_CALL_AS_TEXT, message(

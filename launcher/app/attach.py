@@ -141,7 +141,7 @@ class AttachedServer:
             why = dict.fromkeys(missing[path].rstrip(".") for path in ("/v1/models", "/props") if path in missing)
             raise Refused(
                 message(
-                    "{url} is no llama-server, and has no OpenAI interface: it has neither /v1/models nor /props"
+                    "{url} is not a llama-server, and has no OpenAI interface: it has neither /v1/models nor /props"
                     " ({why}).",
                     url=self.address.url,
                     why="; ".join(why) or "its lists are empty",

@@ -1,7 +1,7 @@
 """Compares an updated engine with the build before it, on the model that the user serves, and restores a faster one.
 
-A self-test on the demo model cannot see a build that works and is slow. So the two builds serve the last model in turn,
-each with a start of its own, and their speeds are compared in pairs.
+A self-test on the demo model does not detect a build that works but is slow. So the two builds serve the last model in
+turn, each with a start of its own, and their speeds are compared in pairs.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ async def _compare_on(
 
     try:
         for number, engine in visit_rounds((old, new), is_enough):
-            # A bench for each start: their only difference is the program, which is no server setting.
+            # A bench for each start: their only difference is the program, which is not a server setting.
             bench = SessionBench(session, replace(options, engine=engine.program, built_in=False), model_name=model)
             try:
                 await serve_settings(bench, {}, prompts[0], number)

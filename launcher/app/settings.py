@@ -157,7 +157,7 @@ def read_app_settings() -> SettingsSnapshot:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
             suggestion = message(" Did you mean {near}?", near=near[0]) if near else ""
-            notices.append(f"{name} is no setting of this version; it is left in the file.{suggestion}")
+            notices.append(f"{name} is not a setting of this version; it is left in the file.{suggestion}")
         elif problem := _find_problem(known[name], value):
             notices.append(
                 message("The value of {name} in the file is ignored: {problem}.", name=name, problem=problem)
@@ -345,7 +345,7 @@ def _find_problem(declared: Setting, value: AppSettingValue) -> str:
 
 
 def _parse_number(declared: Setting, word: str) -> int | float | None:
-    """Return the number in a word with or without unit. None if it is no number."""
+    """Return the number in a word with or without unit. None if it is not a number."""
     text = word.removesuffix(declared.unit).strip()
     try:
         return int(text) if declared.whole else float(text)

@@ -335,9 +335,9 @@ async def resolve_start(
     """Return the start of a model as the user names it: a path, ID[:QUANT], OWNER/NAME:FILE, or "demo".
 
     `asked` are the settings asked for now. `make_options` returns the options for the model's file, with everything
-    that is no server setting, such as the engine. With `vision`, the model's projector is loaded, too. `ending` are the
-    process IDs of engines that the start replaces. If it is unknown what fits (a model without a memory formula), the
-    context is `fallback_context`.
+    that is not a server setting, such as the engine. With `vision`, the model's projector is loaded, too. `ending` are
+    the process IDs of engines that the start replaces. If it is unknown what fits (a model without a memory formula),
+    the context is `fallback_context`.
 
     Raises ModelMissing, also for a model or projector that must be downloaded first, ModelUnknown, ModelBroken,
     ModelUnexpected if the file holds another model, and BadOption. Other problems of the file, and drafts asked for

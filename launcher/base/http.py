@@ -383,7 +383,7 @@ def fetch_json_pages(
 
 
 def fetch_file(url: str, *, limit_bytes: int) -> tuple[ResponseHead, bytes | None]:
-    """GET a small file through the environment's proxies. Its content is None if the status is no success.
+    """GET a small file through the environment's proxies. Its content is None if the status is not a success.
 
     Raises Unreachable if there is no response or an incomplete one, Refused if it is larger than `limit_bytes`.
     """

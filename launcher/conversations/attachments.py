@@ -83,7 +83,7 @@ def read_text_file(path: Path) -> Attachment:
         text = "\0"
     if "\0" in text:
         raise BadOption(
-            message("{name} is no text that can be read here.", name=name),
+            message("{name} is not a text file that can be read here.", name=name),
             message("Add pictures, PDFs, or texts in UTF-8."),
         )
     return Attachment(AttachmentKind.TEXT, name, text=text.replace("\r\n", "\n"))

@@ -52,7 +52,7 @@ def _quote(word: str) -> str:
 
 
 EXTRA = "extra"
-"""Name of the user's extra engine arguments, which are changed like a setting, as one line, but are no row of ROWS."""
+"""Name of the user's extra engine arguments: changed like a setting, as one line, but not a row of ROWS."""
 _MOST_MODELS = 500
 _LOCK_S = 5.0
 _log = logging.getLogger(__name__)

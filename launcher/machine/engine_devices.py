@@ -12,7 +12,7 @@ from launcher.machine.visibility import find_hidden_gpus
 
 _MIB = 2**20
 _TOLERANCE = 0.03
-"""Relative difference of the two memory totals that is no disagreement: a backend leaves out the driver's share."""
+"""Relative difference up to which the two memory totals agree: a backend leaves out the driver's share."""
 _BACKEND_VENDORS: dict[str, Vendor] = {"CUDA": "nvidia", "ROCm": "amd", "HIP": "amd", "SYCL": "intel"}
 _VENDOR_WORDS: dict[Vendor, re.Pattern[str]] = {
     "nvidia": re.compile(r"\b(nvidia|geforce|quadro|tesla)\b", re.IGNORECASE),

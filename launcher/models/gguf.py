@@ -509,7 +509,7 @@ class _Parser:
             )
         if offset % alignment:
             self._refuse_damaged(
-                f"tensor {_shorten_repr(name)} begins at byte {offset:,}, which is no multiple of {alignment}"
+                f"tensor {_shorten_repr(name)} begins at byte {offset:,}, which is not a multiple of {alignment}"
             )
         if offset < expected or (offset > expected and self._offset_known):
             self._refuse_damaged(

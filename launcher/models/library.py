@@ -48,7 +48,7 @@ from launcher.models.stores import (
 
 _QUANT = re.compile(r"[-.]((?:UD-)?(?:I?Q\d\w*|BF16|F16|F32|MXFP4\w*))(?:-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 _NO_MODELS = ("imatrix",)
-"""Parts of the names of GGUF files that are no models."""
+"""Parts of the names of GGUF files that are not models."""
 _OLLAMA_TENSORS = ("a.", "mm.", "mtp.", "s.", "v.")
 """Prefixes of tensor names that only Ollama writes."""
 _OLLAMA_FORMAT = message("It is in a format of Ollama's own, which llama.cpp does not load. Get it from Hugging Face.")

@@ -25,7 +25,7 @@ from launcher.machine.sysfs import ROOT
 from launcher.monitor.health_event import CheckResult, Finding, FindingCode, FindingLevel, Moment, ServerSetup
 
 _MIB = 2**20
-_NO_CACHE_LINE = message("The engine's log does not say it.")
+_NO_CACHE_LINE = message("The engine's log does not report it.")
 
 
 def read_host_memory(engine_pid: int, root: Path = ROOT) -> dict[str, Reading]:

@@ -82,7 +82,7 @@ def find_shape(name: str) -> AgentShape:
             return shape
     names = ", ".join(shape.name for shape in shapes)
     raise BadOption(
-        message("{name} is no coding agent whose requests are known.", name=name),
+        message("{name} is not a coding agent whose requests are known.", name=name),
         message("Choose one of {usable}.", usable=names),
     )
 

@@ -110,7 +110,7 @@ def test_comments_and_layout_of_the_user_are_preserved(file: Path) -> None:
     look = settings.read_app_settings()
     assert look.value(THEME) == "dark"
     assert look.value(TEXT_SCALE) == 120
-    assert any("window.colour is no setting of this version" in each for each in look.notices)
+    assert any("window.colour is not a setting of this version" in each for each in look.notices)
     settings.change_setting(THEME, "light")
     settings.change_setting(TEXT_SCALE, 90)
     settings.change_setting(LANGUAGE, "en")

@@ -97,7 +97,7 @@ def test_a_web_server_is_not_a_model_server(home: object) -> None:
     with web_server() as url:
         refused = run("agent-check", "--url", url)
     assert refused.returncode == 1
-    assert refused.stderr.startswith(f"Error: {url} is no llama-server, and has no OpenAI interface: ")
+    assert refused.stderr.startswith(f"Error: {url} is not a llama-server, and has no OpenAI interface: ")
     assert "HTTP status" not in refused.stderr
 
 

@@ -179,7 +179,7 @@ def wait_for_runs() -> None:
         (["curve", "demo", "--workload", "nothing-like-it"], 1, "is not a workload"),
         (["endure", "demo", "--minutes", "0"], 2, "number of minutes"),
         (["endure", "demo", "--draft", "99"], 1, "--draft"),
-        (["endure", "demo", "--agent", "nobody"], 1, "nobody is no coding agent"),
+        (["endure", "demo", "--agent", "nobody"], 1, "nobody is not a coding agent"),
         (["curve", "demo", "--draft", "99"], 1, "--draft"),
         (["endure", "nothing.gguf"], 1, "nothing.gguf"),
     ],

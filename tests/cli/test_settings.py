@@ -76,7 +76,7 @@ def test_notices_are_printed_and_included_in_json(home: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_text("[window]\ncolour = 'teal'\ntheme = 'pink'\n")
     result = run("list")
-    assert "Note: window.colour is no setting of this version" in result.stderr
+    assert "Note: window.colour is not a setting of this version" in result.stderr
     assert len(answer("list")["notices"]) == 2
     file.write_text("[[[")
     assert "was damaged" in run("list").stderr

@@ -252,7 +252,7 @@ def attempts(front: Front) -> dict[str, list[bytes]]:
             post + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
             post.replace(b"HTTP/1.1", b"HTTP/1.0") + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         ],
-        "a length or a chunk that is no number": [
+        "a length or a chunk that is not a number": [
             *(
                 post + b"Content-Length: " + text + b"\r\n\r\nx"
                 for text in (b"+1", b"-1", b"1, 1", b"1_0", b"0x1", b"")

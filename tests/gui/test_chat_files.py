@@ -176,7 +176,7 @@ def test_files_that_are_no_use_are_refused_with_the_reason(pane: ChatPane, qtbot
     model.write_bytes(b"GGUF")
     for file, reason in (
         (broken, "broken.pdf cannot be read"),
-        (binary, "data.bin is no text"),
+        (binary, "data.bin is not a text file"),
         (tmp_path / "gone.txt", "gone.txt cannot be read"),
     ):
         assert dropped(pane, file)

@@ -102,7 +102,7 @@ server.serve_forever()
     for each in http://releases.example http://127.0.0.1@releases.example http://127.0.0.1.example:80/x \
         http://127.0.0.1:80@releases.example http://[::1].example ftp://127.0.0.1 releases.example; do
         MTP_LAUNCHER_RELEASES=$each run dash "$RELEASES/1.0.0/install.sh"
-        refused "$each is no address that a release may come from."
+        refused "$each is not an address that a release may come from."
     done
     [ ! -e "$HOME/.local" ]
     for each in http://127.0.0.1:1 http://[::1]:1 https://127.0.0.1:1; do

@@ -234,7 +234,7 @@ TOILS = {
     "its names and texts have more than 4,194,304 bytes": lambda: (
         beginning(keys=10) + numbered(10, lambda name: text(name) + u32(STRING) + text("\U0001f999" * 2**17))
     ),
-    "begins at byte 1, which is no multiple of 32": lambda: (
+    "begins at byte 1, which is not a multiple of 32": lambda: (
         beginning(tensors=2**16) + many_tensors(2**16 - 1) + tensor("last", offset=1)
     ),
 }
@@ -329,7 +329,7 @@ NONSENSE = {
     "tensor 'w' is larger than any file": beginning(tensors=1) + tensor("w", offset=2**64 - 32),
     "a row of tensor 't' does not fill its blocks of 256 (Q4_K)": beginning(tensors=1) + tensor("t", (128, 2), Q4_K),
     "a row of tensor 'u' does not fill its blocks of 256 (Q4_K)": beginning(tensors=1) + tensor("u", (), Q4_K),
-    "tensor 't' begins at byte 33, which is no multiple of 32": beginning(tensors=1) + tensor(offset=33),
+    "tensor 't' begins at byte 33, which is not a multiple of 32": beginning(tensors=1) + tensor(offset=33),
     "tensor 't' begins at byte 32 of the data in place of 0": beginning(tensors=1) + tensor(offset=32),
     "tensor 'b' begins at byte 992 of the data in place of 1,024": (
         beginning(tensors=2) + tensor("a") + tensor("b", offset=992)

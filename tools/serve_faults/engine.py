@@ -245,7 +245,7 @@ async def flood_log(world: World) -> Observation:
 
 
 async def print_half_lines(world: World) -> Observation:
-    """Let the engine print incomplete lines and bytes that are no text."""
+    """Let the engine print incomplete lines and bytes that are not text."""
     async with world.run_supervisor() as supervisor:
         await supervisor.become(world.fake_options("half-lines"))
         shown = [await _wait_for_line(supervisor, part) for part in ("second half", "no end")]

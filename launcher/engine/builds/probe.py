@@ -78,7 +78,7 @@ def _read_profile(path: Path) -> EngineProfile:
         raise _bad_profile(path, "environment must be a table of texts")
     for variable in environment:  # exports write the names into shell scripts and systemd units without quoting
         if not _VARIABLE.fullmatch(variable):
-            raise _bad_profile(path, f"{variable!r} is no name of a variable")
+            raise _bad_profile(path, f"{variable!r} is not the name of a variable")
     name = str(data.get("name", path.stem))
     return EngineProfile(name, tuple(kv_types), environment, str(data.get("note", "")), str(data.get("source", "")))
 

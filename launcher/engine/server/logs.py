@@ -17,7 +17,7 @@ _RING_LINES = 5_000
 _RING_CHARACTERS = 2**22
 """Limits for the lines kept in memory."""
 _WAITING_CHARACTERS = 2**22
-"""Maximum of characters waiting for the disk. Further lines are left out of the file, which gets a line with their
+"""The most characters that wait to be written. Further lines are left out of the file, which gets a line with their
 number."""
 _FILE_BYTES = 2 * 2**20
 _OLD_FILES = 3

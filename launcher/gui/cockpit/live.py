@@ -269,9 +269,12 @@ class LiveColumn(Card):
         rows = {
             "context": (tr("Context"), tr("Tokens of the last request and its reply, and what the context holds")),
             "reuse": (tr("Reuse"), tr("Part of the last prompt that the server had kept and did not read again")),
-            "thinking": (tr("Thinking"), tr("Whether the model thinks before it replies. Layout Adjust changes it")),
-            "temperature": (tr("Temperature"), tr("Randomness of replies. Layout Adjust changes it")),
-            "limit": (tr("Reply limit"), tr("Longest reply, in tokens. Layout Adjust changes it")),
+            "thinking": (
+                tr("Thinking"),
+                tr("Whether the model thinks before it replies. Change it in the layout Adjust"),
+            ),
+            "temperature": (tr("Temperature"), tr("Randomness of replies. Change it in the layout Adjust")),
+            "limit": (tr("Reply limit"), tr("Longest reply, in tokens. Change it in the layout Adjust")),
         }
         grid = QGridLayout()
         grid.setHorizontalSpacing(theme.px(theme.GAP_S))
