@@ -7,8 +7,9 @@ The demo is served without limits on its prompt cache, and gets one long prompt 
 before. A watcher, a process of its own, takes the part of the kernel: it limits the memory of all engines to that of
 one engine after its first prompt plus `--room` MiB, publishes the figures in files like those of a control group, and
 kills an engine that exceeds the limit. With `--kernel` the kernel does that itself: everything runs in a control group,
-in which engines are killed first. The first half of the runs is without the guard, the second half with it. Ends with
-exit code 1 if an engine survives without the guard, or is killed with it, or a reply is broken or cut short with it.
+in which engines are killed first. There are `--runs` runs without the guard, and then as many with it. Ends with exit
+code 1 if an engine survives a run without the guard; or if, with it, one is killed, a reply is broken or cut short, or
+there are fewer handovers than runs.
 """
 
 import argparse
@@ -209,7 +210,7 @@ async def run_watcher(root: Path, limit: int | None, *, kernel: bool) -> AsyncIt
 
 @dataclass(frozen=True)
 class Limit:
-    """The limit on the engines' memory in bytes: what one needs, and the room above that."""
+    """The limit on the engines' memory in bytes: what one engine needs, and the room above that."""
 
     base: int
     room: int

@@ -1,4 +1,4 @@
-"""The corpus: what the demo model can say, and the dialogues it learns to say it in."""
+"""The corpus: the paragraphs that the demo model can say, and the dialogues from which it learns them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USER_ROLE = "user"
 PARAGRAPH_END = ".\n\n"
 
 SILENT_OPENING, THOUGHT_AND_OPENING = 10, 30
-"""Tokens of a reply that are taught if only the question is new."""
+"""How many first tokens of a reply are taught if only the question is new."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Corpus:
     topics: tuple[Topic, ...]
 
     def neighbours(self, index: int) -> tuple[int, int]:
-        """The topics read after and before topic `index`; the order is a ring."""
+        """Return the topics that follow and precede topic `index` in the ring of topics."""
         return (index + 1) % len(self.topics), (index - 1) % len(self.topics)
 
 
@@ -85,7 +85,7 @@ def read_corpus(path: Path = CORPUS_FILE) -> Corpus:
 
 
 def list_vocabulary_texts(corpus: Corpus) -> list[str]:
-    """Texts that the tokenizer is trained on: all dialogues, and the keywords as they may be spelled in a question."""
+    """Return the texts to train the tokenizer on: all dialogues, and the keywords in the spellings of a question."""
     texts = [text for dialogue in list_dialogues(corpus) for text in (dialogue.prompt, dialogue.reply)]
     for topic in corpus.topics:
         for word in topic.keywords:
@@ -95,24 +95,24 @@ def list_vocabulary_texts(corpus: Corpus) -> list[str]:
 
 
 def make_prompt(question: str) -> str:
-    """The text that stands before a reply, up to and including the opening think tag."""
+    """Return the text that stands before a reply, up to and including the opening think tag."""
     return f"{TURN_START}{USER_ROLE}\n{question}{TURN_END}\n{TURN_START}assistant\n{THINK_START}"
 
 
 def make_exchange(topic: Topic) -> str:
-    """A question and its answer as they stand before the next question."""
+    """Return a question and its answer as they stand before the next question."""
     question = f"{TURN_START}{USER_ROLE}\n{topic.questions[0]}{TURN_END}\n"
     return f"{question}{TURN_START}assistant\n{topic.answer}{TURN_END}\n"
 
 
 def make_reply(corpus: Corpus, thought_topic: int | None, answer: str) -> str:
-    """A whole reply after the opening think tag; without a thought topic the thought is empty."""
+    """Return a whole reply after the opening think tag; without a topic to think of, the thought is empty."""
     thought = "" if thought_topic is None else corpus.thought.format(title=corpus.topics[thought_topic].title)
     return f"\n{thought}\n{THINK_END}\n\n{answer}{TURN_END}"
 
 
 def list_dialogues(corpus: Corpus) -> list[Dialogue]:
-    """Every exchange the network is fitted to.
+    """Return all exchanges that the network is fitted to.
 
     Each topic is taught once in full with a thought, and once without it and followed by the next topic. The other
     exchanges differ only in the question, so they are taught no further than the first words of the answer.
@@ -142,7 +142,9 @@ def list_dialogues(corpus: Corpus) -> list[Dialogue]:
 
 
 def _later_turns(corpus: Corpus, index: int) -> list[Dialogue]:
-    """The follow-up of an exchange about topic `index`: its neighbour, if more is asked for; or the topic asked for."""
+    """Return the exchanges after one about topic `index`: requests for more, which get the next topic in the ring, and
+    a question about another topic.
+    """
     before = make_exchange(corpus.topics[index])
     after, _ = corpus.neighbours(index)
     other = (index + len(corpus.topics) // 2) % len(corpus.topics)

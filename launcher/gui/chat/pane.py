@@ -384,7 +384,7 @@ class ChatPane(ChatFrame):
 
     @Slot(object)
     def _handle_launch(self, _launch: object) -> None:
-        """Show the hint on drafts, or not: the view had changed before the launch was known."""
+        """Show the view again: it had changed before the launch was known, on which the hint about drafts depends."""
         self._show_view(self._controller.view)
 
     @Slot()

@@ -304,7 +304,7 @@ def find_reading(
 
 
 def _is_shown(curve: Quantity, samples: Samples) -> bool:
-    """Return whether a series has ever had a value, and the one in whose place it is drawn has not."""
+    """Return whether a curve has ever had a value, unless the one that it stands for has had one."""
     return curve.name in samples.names and curve.stands_for not in samples.names
 
 
