@@ -15,7 +15,7 @@ _KEY_MISSING = "Set LLAMA_API_KEY to the API key"
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """Stands for the API key among the values of variables: its text, or None for the variable of the user's shell."""
+    """Stands for the API key in the values of variables: its text, or None to read it from the user's shell."""
 
     text: str | None
 

@@ -19,7 +19,7 @@ def llama_swap_config(recipes: tuple[ExportRecipe, ...], *, windows: bool = sys.
     """Return a configuration for llama-swap, which checks the key itself and starts the servers without one.
 
     llama-swap splits commands by line, and its macros begin with ${ (internal/config/commands.go, load.go). Raises
-    BadOption for a name with a line break.
+    BadOption for words that contain a line break, or ${ where it cannot be quoted.
     """
     first = recipes[0]
     key = quoting.quote_yaml(first.api_key) if first.api_key else f'"${{env.{_SWAP_KEY}}}"'

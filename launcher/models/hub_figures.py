@@ -265,7 +265,7 @@ def _fill_model(model: ModelEntry, kept: _HubReply) -> ModelEntry:
 
 
 def _fill_file(file: ModelFile, repo: str, known: _Known) -> ModelFile:
-    """Fill the figures of a file and its parts, or of none, with a note, if the hub has a different file."""
+    """Fill the figures of a file and its parts. If the hub has a different file, fill none, and add a note."""
     figure = _figure_of(file, repo, known)
     if figure is None:
         return file

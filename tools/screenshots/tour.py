@@ -38,7 +38,7 @@ _PROGRAM = Path(__file__).parents[2] / "tests" / "fakes" / "agent_server.py"
 
 
 class Tour:
-    """Takes a window through its pages and takes the pictures."""
+    """Leads a window through its pages, and takes the pictures."""
 
     def __init__(self, window: Window, folder: Path, look: str, language: str, pages: list[str]) -> None:
         self.window, self._folder, self._look, self._language = window, folder, look, language
@@ -49,7 +49,7 @@ class Tour:
         return any(each in self._pages for each in pages)
 
     def show_page(self, name: str) -> None:
-        """Show a page, until it begins to read what it shows."""
+        """Show a page, and wait until it begins to read its contents."""
         if self.window.page_name != name:
             loop = QEventLoop()
             self.window.page_shown.connect(loop.quit)
@@ -58,7 +58,7 @@ class Tour:
             self.window.page_shown.disconnect(loop.quit)
 
     def take(self, page: str, state: str, ready: Callable[[], object] | None = None) -> None:
-        """Take pictures of the shown page in each size, as soon as `ready` returns true."""
+        """Take pictures of the shown page in each size. `ready` is called before each, and may wait."""
         if page not in self._pages:
             return
         for size in SIZES:
