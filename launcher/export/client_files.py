@@ -46,7 +46,7 @@ def continue_config(recipe: ExportRecipe) -> str:
     key = quoted(recipe.api_key) if recipe.api_key else f"${{{{ secrets.{KEY_VARIABLE} }}}}"
     role = "[embed]" if recipe.embeds else "[rerank]" if recipe.ranks else "[chat, edit, apply]"
     options: list[str] = []
-    if recipe.context is not None and recipe.writes_text:
+    if recipe.context is not None and recipe.generates_text:
         options = [
             "    defaultCompletionOptions:",
             f"      contextLength: {recipe.context}",
@@ -67,7 +67,7 @@ def continue_config(recipe: ExportRecipe) -> str:
         f"    roles: {role}",
         *options,
         # Continue decides by the model's name whether it can call tools, and does not know most local ones.
-        *(["    capabilities: [tool_use]"] if recipe.writes_text else []),
+        *(["    capabilities: [tool_use]"] if recipe.generates_text else []),
     ]
     return "\n".join(lines) + "\n"
 

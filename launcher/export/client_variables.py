@@ -29,7 +29,7 @@ def sdk_variables(recipe: ExportRecipe, *, shell: Shell) -> str:
         "OPENAI_API_KEY": key,
         "OPENAI_MODEL": recipe.name,
     }
-    if recipe.writes_text:
+    if recipe.generates_text:
         variables |= {
             "ANTHROPIC_BASE_URL": recipe.url.removesuffix("/v1"),
             "ANTHROPIC_API_KEY": key,
@@ -62,7 +62,7 @@ def webui_variables(recipe: ExportRecipe, *, shell: Shell) -> str:
         "OPENAI_API_BASE_URL": recipe.url,
         "OPENAI_API_KEY": _Key(recipe.api_key),
     }
-    if recipe.writes_text:
+    if recipe.generates_text:
         variables["DEFAULT_MODELS"] = recipe.name
     if recipe.embeds:
         variables |= {

@@ -113,7 +113,7 @@ class ExportRecipe:
         return any(flag in ("--reranking", "--rerank") for flag, _ in self.options)
 
     @property
-    def writes_text(self) -> bool:
+    def generates_text(self) -> bool:
         """Whether the server writes text."""
         return not self.embeds and not self.ranks
 
