@@ -389,7 +389,7 @@ class ModelPool:
             return known
 
         def plan_start(asked: Settings, ending: Collection[int]) -> Awaitable[ResolvedStart]:
-            options = self._main.supervisor.options  # of which it has the engine
+            options = self._main.supervisor.options  # it uses their engine
             engine, rpc = (options.engine, options.rpc) if options else (None, ())
             from launcher.app.start_settings import resolve_start
 
@@ -610,8 +610,8 @@ class ModelPool:
     ) -> tuple[ResolvedStart, Sequence[PooledModel]]:
         """Return the start of a model, and the first of `idle` that have to go for it.
 
-        As few go as leave it the settings that it would have if all of them went. Raises NothingFits if that is not
-        enough.
+        No more of them go than are in the way of the settings that it would have if all of them went. Raises
+        NothingFits if that is not enough.
         """
         limit_mib = self._read_rules().memory_limit_mib
         needs = {each: await asyncio.to_thread(_estimate_mib, each.resolved_options) for each in others}

@@ -19,8 +19,8 @@ _DROPS_SLOTS = frozenset({"kv", "extra"})
 class PauseEstimate:
     """A pause in seconds: loading the model, saving and restoring slots, and reading tokens again.
 
-    None is unknown. If slots cannot be restored, `reads_prompts`: `tokens_read` are prompts and replies, otherwise at
-    most replies.
+    None is unknown. `reads_prompts` is True if slots cannot be restored: `tokens_read` then counts prompts and replies,
+    else at most replies.
     """
 
     load_s: float | None

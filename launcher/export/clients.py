@@ -1,7 +1,7 @@
 """Client code for a server: requests with curl, Python and TypeScript that report errors.
 
-A model that writes streams its reply, an embedding model returns the vector of a text, and a reranker the ranks of two
-documents.
+A model that generates text streams its reply, an embedding model returns the vector of a text, and a reranker the ranks
+of two documents.
 """
 
 import json

@@ -69,7 +69,7 @@ class ServerService:
         self._drain_answer: asyncio.Future[DrainAnswer] | None = None
         """The user's answer while a restart waits for replies."""
         self._joined: set[asyncio.Task[None]] = set()
-        """Each holds a model that was loaded beside the first one."""
+        """Tasks, each of which keeps a model loaded beside the first one."""
         self._comparison: asyncio.Task[BuildComparison] | None = None
         """A comparison of an updated engine with the one before it, while nothing is served."""
 

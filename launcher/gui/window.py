@@ -110,7 +110,7 @@ _FIRST_PAGE = "start"
 _LONGEST_NAME = 500
 """Characters of a pasted name or link."""
 _LOOK_PAUSE_MS = 500
-"""Time between two looks at whether the pages can be built anew."""
+"""Time between two checks of whether the pages can be built anew."""
 _PREBUILD_PAUSE_MS = 200
 """Pause between two steps of building pages in advance, in which the user's actions are handled."""
 

@@ -387,9 +387,10 @@ def compare_with_run(
     setting: PlanSettings,
     situation: Situation,
 ) -> float | None:
-    """Return the rate of a published run as a multiple of its forecast; None if it is none of this GPU, or unlike.
+    """Return the rate of a published run as a multiple of its forecast; None if it cannot be compared.
 
-    `file` and `weights` are those of the run's file. `setting` is that of a plan, with drafts or without.
+    Only a run on this GPU with similar settings can be compared. `file` and `weights` are those of the run's file.
+    `setting` is that of a plan, with drafts or without.
     """
     cards, rate = situation.cards, comparable_rate(run, setting)
     if not cards or not rate or run.filled or run.expert_cache or (setting.draft and not run.draft):

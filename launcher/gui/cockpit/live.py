@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from launcher.gui.plots.samples import Samples
 
 _UPDATE_MS = 200
-"""Least time between two updates: nobody reads faster, and a line moves by half a pixel in it."""
+"""Least time between two updates: nobody reads faster, and a line moves by half a pixel in that time."""
 _SPAN_S = 60.0
 """Time span of the lines, in seconds."""
 _LINE_HEIGHT, _DOT_RADIUS, _NUMBER_PX = 26, 3.0, 30

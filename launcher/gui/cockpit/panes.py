@@ -24,9 +24,9 @@ _MAIN_WIDTH = 600
 class PaneLayout:
     """A layout's initial state: the `main` pane, and the usual widths of those beside it.
 
-    Widths are in pixels at 100 % scale. Where there is no room, the last of `beside` is hidden first. The main pane has
-    `enough` pixels before any is shown beside it, and one in `roomy` is shown only with that width, unless the user
-    asks for them. A pane in `tabs` has a tab while it is hidden.
+    Widths are in pixels at 100 % scale. Where there is no room, the last of `beside` is hidden first. Unless the user
+    asks for it, a pane is shown beside the main one only if that keeps `enough` pixels, and a pane in `roomy` only if
+    it gets the width there. A pane in `tabs` has a tab while it is hidden.
     """
 
     main: str
