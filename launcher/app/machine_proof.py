@@ -94,7 +94,7 @@ _SHORTEST_CONTEXT = 256
 _MOST_MEMORY_DIFFERENCE, _MOST_PART_DIFFERENCE = 0.02, 0.01
 """Shares by which the total and a part may differ from the plan, as in docs/accuracy.md."""
 _GROWTH_SLACK_MIB = 64
-"""MiB by which other programs may change the memory in use, where the driver does not tell programs apart."""
+"""MiB by which other programs may change the memory in use, where the driver does not report the memory of each."""
 _MOST_LOAD_RATIO, _LOAD_SLACK_S = 2.0, 2.0
 """Limits of a load: this many times the expected time, or this many seconds more."""
 _LEAST_RATIO, _LEAST_PAIRS, _PAIR_REPLY_S = 0.99, 6, 0.5

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MIB = 2**20
 _MOST_HEADERS = 2
-"""Headers that are read on the hub for one list of plans, besides the one that tells the geometry."""
+"""Headers that are read on the hub for one list of plans, besides the one that has the geometry."""
 _MOST_QUESTIONS = 3
 """Dry runs of an engine for one plan, each of about a second."""
 _OTHER_BACKEND_DOUBT = 0.5

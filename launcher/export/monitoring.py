@@ -16,7 +16,7 @@ _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def prometheus_config(recipe: ExportRecipe) -> str:
-    """Return a scrape configuration. Without the key it names a file, which Prometheus looks for beside its own."""
+    """Return a scrape configuration. Without the key it names a file for it, which belongs beside prometheus.yml."""
     address = recipe.url.removeprefix("http://").removesuffix("/v1")
     if recipe.api_key is None:
         note, key = f" Its key is in {_KEY_FILE}, beside it", f"credentials_file: {_KEY_FILE}"
@@ -35,7 +35,7 @@ def prometheus_config(recipe: ExportRecipe) -> str:
 
 
 def grafana_board(_recipe: ExportRecipe) -> str:
-    """Return a board for Grafana 10 and newer, for all servers that Prometheus scrapes: docs/gateway.md."""
+    """Return a board for Grafana 10 and newer, for all servers that Prometheus scrapes. See docs/gateway.md."""
     panels = [
         _panel(
             "Requests in progress",
@@ -123,7 +123,7 @@ def _share_of(part: str, whole: str) -> str:
 
 
 def _engine_speed(tokens: str, seconds: str = "") -> str:
-    """Return a query of the engine's counters; its gauges of speed begin anew at each scrape, by whomever."""
+    """Return a query of the engine's counters. Its gauges of speed are no use: each scrape, by anyone, resets them."""
     rates = [
         f"sum(rate(llamacpp:{name}_total{{{_CHOSEN}}}{_RATE}))" for name in (tokens, f"{seconds or tokens}_seconds")
     ]

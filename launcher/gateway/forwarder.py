@@ -72,7 +72,7 @@ class Forwarder:
         self._task: asyncio.Task[Any] | None = None
         self._is_cut = False
         # The gateway asks for the progress of the prompt, to know its tokens before the end, and keeps the answers to
-        # itself unless the client asked, too. Of messages in Anthropic's format the first event tells it.
+        # itself unless the client asked, too. In Anthropic's format the first event has the tokens.
         self._may_go_on = exchange.may_go_on
         asks = self._may_go_on and exchange.path != MESSAGES_PATH
         self._asks_progress = asks and not (exchange.body or {}).get("return_progress")
@@ -111,7 +111,7 @@ class Forwarder:
     async def forward(self, link: EngineLink) -> bool:
         """Send the request to an engine and pass its reply on; return whether a handover has cut it.
 
-        Raises EngineLost if the engine ends, ClientGone if the client does.
+        Raises EngineLost if the engine ends, ClientGone if the client leaves.
         """
         self.exchange.state = ExchangeState.RUNNING
         self.exchange.left_engine.clear()
@@ -163,7 +163,7 @@ class Forwarder:
         return True
 
     def break_off(self, *, repeats: bool) -> None:
-        """Have the reply go on by its text; with `repeats` from the last place at which it may be cut."""
+        """Have another engine continue the reply's text; with `repeats` from the last place at which it may be cut."""
         self.is_broken_off, self._repeats = True, repeats
         self.exchange.gap_open = True
 

@@ -131,7 +131,7 @@ DARK = Theme(
 
 
 def _sharpen(theme: Theme) -> Theme:
-    """Return a theme for people who ask the system for more contrast: no faint texts, borders and edges as text."""
+    """Return a theme for people who ask the system for more contrast: faint colours become those of texts."""
     return replace(theme, secondary=theme.text, border=theme.secondary, control=theme.text, limit=theme.text)
 
 
@@ -159,7 +159,7 @@ def current() -> Theme:
 
 
 def set_contrast(high: bool | None) -> None:
-    """Set high contrast or the usual one, or follow the system (None), which tells it from Qt 6.10 on."""
+    """Set high contrast or the usual one. None follows the system, whose choice Qt reports from 6.10 on."""
     if high is None:
         read_hints = getattr(QGuiApplication.styleHints(), "accessibility", None)
         high = read_hints is not None and read_hints().contrastPreference() == Qt.ContrastPreference.HighContrast

@@ -138,7 +138,7 @@ def _find_colours(lexer: "Lexer | None", line: str, stack: list[str]) -> Iterato
         return
     if isinstance(lexer, RegexLexer):
         context = LexerContext(f"{line}\n", 0, stack=list(stack))
-        # Extended's method is called for any lexer by states: it alone tells the states at the end.
+        # Extended's method is called for any lexer by states: it alone returns the states at the end.
         tokens = ExtendedRegexLexer.get_tokens_unprocessed(lexer, context=context)
     else:
         context, tokens = None, lexer.get_tokens_unprocessed(f"{line}\n")
