@@ -23,8 +23,8 @@ from launcher.app.coding import (
     correct_start,
     find_advised_sampling,
     find_running_server,
+    list_sampling_values,
     resolve_agent_start,
-    sampling_in,
     slot_context,
 )
 from launcher.app.running_servers import preview_restart
@@ -195,7 +195,7 @@ async def _describe_running(
         settings,
         template,
         sampling.values,
-        None if advised is None else sampling_in(advised),
+        None if advised is None else list_sampling_values(advised),
     )
     preview: Mapping[str, Any] = {}
     if entry is not None:
@@ -224,7 +224,7 @@ async def _read_start(start: ResolvedStart) -> _ServerFacts:
     options = start.options
     header = await asyncio.to_thread(check_model, replace(options, draft=0))
     advised = await asyncio.to_thread(find_advised_sampling, start.model_name)
-    values = sampling_in(advised) if advised is not None else {}
+    values = list_sampling_values(advised) if advised is not None else {}
     return _ServerFacts(
         api_model_name(options),
         {"slots": options.slots, "kv": options.kv, EXTRA: list(options.extra)},

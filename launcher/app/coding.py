@@ -137,7 +137,7 @@ async def choose_model() -> str:
     last = await asyncio.to_thread(load_last_model)
     if last is not None:
         with suppress(LauncherError):
-            if last == DEMO or await asyncio.to_thread(_writes_text, last):
+            if last == DEMO or await asyncio.to_thread(_generates_text, last):
                 return last
     situation = await read_situation(MachineDescription())
     plans = await asyncio.to_thread(make_plans, load_catalogue(), situation, PlanCriteria(intent="agents"))
@@ -154,7 +154,7 @@ async def choose_model() -> str:
     )
 
 
-def _writes_text(model: str) -> bool:
+def _generates_text(model: str) -> bool:
     path = select_model(model, load_catalogue()).path
     return path is not None and not check_model(ServeOptions(path, draft=0)).is_embedding
 
@@ -274,7 +274,7 @@ async def _describe_alternative(agent: Agent) -> tuple[str, str | None]:
 
 def _with_sampling(start: ResolvedStart, model: str) -> ResolvedStart:
     """Return the start with the sampling that the model's authors advise: agents send none."""
-    values = sampling_in(find_advised_sampling(model) or Sampling())
+    values = list_sampling_values(find_advised_sampling(model) or Sampling())
     words = [word for name, value in values.items() for word in (_FLAGS[name], str(value))]
     added = [word for word in words if word not in start.options.extra]
     return replace(start, options=replace(start.options, extra=(*added, *start.options.extra)))
@@ -288,7 +288,7 @@ def find_advised_sampling(model: str) -> Sampling | None:
     return None
 
 
-def sampling_in(sampling: Sampling) -> dict[str, float]:
+def list_sampling_values(sampling: Sampling) -> dict[str, float]:
     """Return the values of a sampling by their request parameter."""
     values = {name: getattr(sampling, name) for name in _FLAGS}
     return {name: value for name, value in values.items() if value is not None}
