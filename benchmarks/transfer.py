@@ -1,5 +1,5 @@
 """Measures how fast a file is downloaded over loopback, verified and synced to disk, compared with curl and openssl. A
-complete run compares it with huggingface_hub, too, which takes three times as long.
+complete run also compares it with huggingface_hub, whose downloads take three times as long.
 """
 
 import hashlib

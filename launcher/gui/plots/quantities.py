@@ -66,7 +66,7 @@ class Quantity:
     stands_for: str = ""
 
     def format_value(self, value: float) -> str:
-        """Return a value as text without its unit. One of thousands has no decimals."""
+        """Return a value as text without its unit, and from 1,000 on without decimals."""
         scaled = value * self.scale
         return f"{scaled:,.{0 if abs(scaled) >= 1_000 else self.digits}f}"
 
@@ -78,11 +78,11 @@ class Plot:
     The read-out shows the first of `read_outs` that has a value. `cursor_only` lists further series for the cursor,
     `references` the reference lines by their names in RateReferences.
 
-    The axis goes from `bottom` to the `limit` of the curves, else to `top`, and further to a multiple of `grain` where
-    values do. Without `top` it goes to a round number over the values, to `least` or more; without `bottom` it follows
-    them at both ends.
+    The axis goes from `bottom` to the `limit` of the curves, else to `top`; if values lie beyond an end, on to a multiple
+    of `grain`. Without `top` it ends at a round number above the values, at `least` or more; without `bottom` both ends
+    follow the values.
 
-    `height` is the row's share of the panel. A `small` one has no text below its number; what `aside` says stands at
+    `height` is the row's share of the panel. A `small` row has no text below its number: what `aside` returns stands at
     the end of its line. The row is shown only on a machine with a GPU (`with_gpu` True), only on one without (False),
     or on any (None); where nothing of it is known, one line says why.
     """
