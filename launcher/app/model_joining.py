@@ -47,9 +47,10 @@ def _find_default_server() -> ServerEntry | None:
 
 
 async def join_server(entry: ServerEntry, request: StartRequest) -> AsyncGenerator[Mapping[str, Any]]:
-    """Load a model at a server until this is no longer read. Yield its states, then what serves, then its end.
+    """Load a model at a server, and keep it there until the caller closes this generator.
 
-    Raises what a start raises, and Unreachable if the server's program ends.
+    Yield the states of the model, then what serves it, then its end. Raises what a start raises, and
+    Unreachable if the server's program ends.
     """
     address = entry.control_address
     if address is None:

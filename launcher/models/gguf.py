@@ -245,9 +245,9 @@ def is_head_alone(model: GgufModel) -> bool:
 
 
 def isolate_head(model: GgufModel) -> GgufModel:
-    """Return a head without its model as a model of the head's layers, which all have attention.
+    """Return a file with nothing but an MTP head as a model whose only layers are the head's, all with attention.
 
-    Its memory as a draft in a separate file is that of such a model. Any other model is returned unchanged.
+    As a draft in a separate file, the head takes the memory of such a model. Any other model is returned unchanged.
     """
     if not is_head_alone(model):
         return model

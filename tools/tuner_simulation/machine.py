@@ -39,7 +39,20 @@ KINDS = ("dense", "moe", "offload", "hot")
 
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """One machine with one model. Times are in seconds, memory in MiB, effects on time are logarithms."""
+    """One machine with one model. Times are in seconds, memory in MiB, effects on time are logarithms.
+
+    Shares of `step_s`, the time of a step with one token, that MTP adds: `head` for the head, `draft_pass` for each
+    drafted token; `verify` times the drafted tokens to the power `verify_power`, and `cpu_verify` with experts on the
+    processor; `jump` from `jump_at` drafted tokens on; `large_batch` and `processor_batch` for large batches.
+
+    `chain` is the acceptance of the first drafted token by prompt, each further one has `decay` of the one before.
+    p-min cuts its value times `p_min_cut` of the drafts. Of the first drafted tokens that the head gets wrong, n-grams
+    find the share `ngram_finds`.
+
+    `believed_error` is by what share the plan errs in the memory. `run_noise` and `start_noise` are the standard
+    deviations of a reply and of a start, `wander` that of a slow drift, `warm_up` the loss of speed as the machine gets
+    warm. `episodes_per_s` is how often throttling begins, `episode_slows` its effect.
+    """
 
     kind: str
     step_s: float

@@ -78,9 +78,9 @@ class Plot:
     The read-out shows the first of `read_outs` that has a value. `cursor_only` lists further series for the cursor,
     `references` the reference lines by their names in RateReferences.
 
-    The axis goes from `bottom` to the `limit` of the curves, else to `top`; if values lie beyond an end, on to a multiple
-    of `grain`. Without `top` it ends at a round number above the values, at `least` or more; without `bottom` both ends
-    follow the values.
+    The axis goes from `bottom` to the `limit` of the curves, else to `top`. If values lie beyond an end, the axis is
+    longer, up to a multiple of `grain`. Without `top` it ends at a round number above the values, at `least` or more;
+    without `bottom` both ends follow the values.
 
     `height` is the row's share of the panel. A `small` row has no text below its number: what `aside` returns stands at
     the end of its line. The row is shown only on a machine with a GPU (`with_gpu` True), only on one without (False),
