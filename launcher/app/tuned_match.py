@@ -69,7 +69,7 @@ async def find_tuned_match(options: ServeOptions, *, wake: bool = True) -> Tuned
     """Return the tuned settings of the options' model, compared with this machine. None if there are none.
 
     Without `wake` no engine lists its devices, because that would wake a sleeping GPU. Imported settings become
-    verified once sessions of this machine in the history confirm it. Errors (a broken model, an engine that does not
+    verified once sessions of this machine in the history confirm them. Errors (a broken model, an engine that does not
     answer) are not raised: the start reports them.
     """
     if not load_tuned_settings():

@@ -191,9 +191,10 @@ def _missing_model(entry: ModelEntry, file: ModelFile | None, quant: str | None,
 class ModelSelection:
     """A model to plan or start.
 
-    `catalogue` contains its `entry`; for a file outside the catalogue, an entry made from its header and nothing else.
-    `file` is the named file, else the local one, and `path` its local path. If it is not on this machine, `path` is
-    None and `named.path` raises the reason.
+    `catalogue` contains its `entry`. For a file outside the catalogue, `entry` is made from the file's header, and
+    `catalogue` contains nothing else. `file` is the named file, else the local one, and `path` its local path. If it is
+    not on this machine, `path` is None and `named.path` raises the reason. `names_file` is whether the user named a
+    file, and not only a model.
     """
 
     catalogue: Catalogue
@@ -254,8 +255,8 @@ def select_stored(text: str, catalogue: Catalogue) -> ModelSelection | None:
 def select_file(path: Path, catalogue: Catalogue, name: str | None = None) -> ModelSelection:
     """Return the model of a file: that of the catalogue, else one described by its header, called `name` if given.
 
-    Raises ModelMissing or ModelBroken, and ModelUnexpected for a file that only goes with a model, or that only Ollama
-    loads.
+    Raises ModelMissing or ModelBroken, and ModelUnexpected for a projector, an MTP head without its model, or a file
+    that only Ollama loads.
     """
     found = find_entry(catalogue, path)
     if found is not None:
