@@ -49,8 +49,8 @@ _IMPORTED_S = time.monotonic()
 def process_age_s() -> float:
     """Return the seconds since the program was started.
 
-    On Linux since STARTED_VARIABLE, else since the start of the process in steps of 10 ms. Elsewhere since this module
-    was imported, which is a little less.
+    On Linux since the time in STARTED_VARIABLE, else since the start of the process in steps of 10 ms. Elsewhere since
+    this module was imported, which is a little less.
     """
     if sys.platform == "linux":
         if uptime_s := os.environ.get(STARTED_VARIABLE):

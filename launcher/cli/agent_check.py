@@ -32,7 +32,7 @@ async def run(options: argparse.Namespace) -> Result:
     address, key = parse_address(url), await find_api_key(url, options)
     remote = not address.local or address.url.startswith("https://")
     async with EngineClient(address.url, key, remote=remote) as client:
-        # First what it is: a web server of another kind answers the check's requests with anything.
+        # First find out what it is: a web server of another kind may answer the check's requests with anything.
         features = await AttachedServer(address, key, client=client).detect_features()
         model = None if features.is_llama_server else features.model
         verdict = await check_server(client, agent, model=model, context=features.context)

@@ -42,7 +42,7 @@ class ModelRouter(Protocol):
         """Return the models that can be asked for, for /v1/models; None to have the engine answer."""
 
     async def is_healthy(self) -> bool:
-        """Return whether requests will be answered without a model being named."""
+        """Return whether requests that name no model will be answered."""
 
 
 class OneModelRouter:

@@ -80,7 +80,7 @@ def describe_file(model: GgufModel, name: str | None = None) -> ModelEntry:
 
 
 def _quant_of_header(model: GgufModel) -> str | None:
-    """Return the quantisation of a file whose name has none, as in Ollama's store: as stated, else of most bytes."""
+    """Return the quantisation of a file whose name has none, as in Ollama's store: as stated, else by most bytes."""
     value = model.metadata.get("general.file_type")
     if isinstance(value, int) and value in _FILE_TYPES:
         return _FILE_TYPES[value]

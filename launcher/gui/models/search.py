@@ -170,7 +170,7 @@ class HubLine(QWidget):
         self._row.setContentsMargins(*(theme.px(each) for each in (pixels, 6, pixels, 6)))
 
     def show_state(self, text: str, buttons: tuple[ButtonAction, ...] = ()) -> None:
-        """Show a state; none for an empty text."""
+        """Show a state, or hide the line if the text is empty."""
         self.text.setText(text)
         for button in self.buttons:
             self._row.removeWidget(button)

@@ -37,7 +37,7 @@ class WorkloadAnswer:
 class TuneRequest:
     """The requested tune: workloads with commas between, goal (a name of Aim), and time budget in minutes.
 
-    OWN_WORKLOAD is a file of prompts; with no such workload, `file` takes the place of all.
+    OWN_WORKLOAD stands for the prompts in `file`. If `file` is set without it, these prompts replace all workloads.
     """
 
     workload: str = "code"
