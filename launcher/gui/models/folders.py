@@ -130,9 +130,7 @@ class FoldersPanel(Card):
         )
 
 
-def _make_button_with_tip(text: str, clicked: Callable[[], object], tip: str, *, quiet: bool = False) -> QPushButton:
+def _make_button_with_tip(text: str, clicked: Callable[[], object], tip: str) -> QPushButton:
     button = make_button(text, clicked)
     button.setToolTip(tip)
-    if quiet:
-        button.setObjectName("quiet")
     return button
