@@ -52,21 +52,26 @@ def draw_cases(rng: random.Random, models: Path, busy_port: int) -> list[Case]:
     wrong_flag = rng.choice(("--turbo", "--ctx-sizes", "--draft-tokens", "--gpu", "--mtp", "--n-gpu"))
     wrong_value = rng.choice((["-c", "many"], ["--spec-draft-n-max", "two"], ["--parallel", "x1"], ["-t", "all"]))
     removed = rng.choice((["--draft-max", "3"], ["--draft", "2"], ["--draft-min", "1"]))
-    debian = ("cpu", "vulkan")
+    llama_servers = ("cpu", "vulkan")
     return [
         Case("unknown flag", ("unknown_flag",), [*model("demo.gguf"), wrong_flag, "4"]),
-        Case("value", ("bad_value",), [*model("demo.gguf"), *wrong_value], debian),
+        Case("value", ("bad_value",), [*model("demo.gguf"), *wrong_value], llama_servers),
         Case(
-            "cache type", ("bad_value",), [*model("demo.gguf"), "-ctk", rng.choice(("q3_0", "turbo3", "fp8"))], debian
+            "cache type",
+            ("bad_value",),
+            [*model("demo.gguf"), "-ctk", rng.choice(("q3_0", "turbo3", "fp8"))],
+            llama_servers,
         ),
-        Case("speculative type", ("bad_value",), [*model("demo.gguf"), "--spec-type", "mtp"], debian),
-        Case("device", ("bad_value",), [*model("demo.gguf"), "--device", rng.choice(("CUDA0", "ROCm0"))], debian),
-        Case("removed flag", ("removed_flag",), [*model("demo.gguf"), *removed], debian),
+        Case("speculative type", ("bad_value",), [*model("demo.gguf"), "--spec-type", "mtp"], llama_servers),
+        Case(
+            "device", ("bad_value",), [*model("demo.gguf"), "--device", rng.choice(("CUDA0", "ROCm0"))], llama_servers
+        ),
+        Case("removed flag", ("removed_flag",), [*model("demo.gguf"), *removed], llama_servers),
         Case(
             "variable",
             ("bad_variable",),
             model("demo.gguf"),
-            debian,
+            llama_servers,
             {rng.choice(("LLAMA_ARG_CTX_SIZE", "LLAMA_ARG_N_PARALLEL")): "lots"},
         ),
         Case("port", ("port_busy",), [*model("demo.gguf"), *maybe_mtp, "--port", str(busy_port)]),
@@ -94,10 +99,10 @@ def draw_cases(rng: random.Random, models: Path, busy_port: int) -> list[Case]:
             "projector of another kind",
             ("projector_mismatch",),
             [*model("demo.gguf"), "--mmproj", str(models / "mmproj.gguf")],
-            debian,
+            llama_servers,
         ),
         Case("no head", ("no_mtp_head",), [*model("nomtp.gguf"), *mtp]),
-        Case("template", ("chat_template",), [*model("bad-template.gguf"), "--jinja"], debian),
+        Case("template", ("chat_template",), [*model("bad-template.gguf"), "--jinja"], llama_servers),
         Case("KV types", ("kv_types",), [*model("demo.gguf"), "-ctv", "q8_0", "-fa", "off"]),
         Case(
             "KV block",
@@ -109,10 +114,10 @@ def draw_cases(rng: random.Random, models: Path, busy_port: int) -> list[Case]:
             "no network",
             ("download_failed",),
             ["-hf", "someone/nothing-GGUF:Q4_K_M"],
-            debian,
+            llama_servers,
             {"HF_ENDPOINT": "http://127.0.0.1:9"},
         ),
-        Case("offline", ("offline_missing",), ["-hf", "someone/nothing-GGUF", "--offline"], debian),
+        Case("offline", ("offline_missing",), ["-hf", "someone/nothing-GGUF", "--offline"], llama_servers),
         Case(
             "KV memory",
             MEMORY,
@@ -164,7 +169,11 @@ def draw_cases(rng: random.Random, models: Path, busy_port: int) -> list[Case]:
             end_signal=signal.SIGKILL,
         ),
         Case(
-            "lock", ("mlock_failed",), [*model("demo.gguf"), "--load-mode", "mlock"], debian, send_requests=ask_shortly
+            "lock",
+            ("mlock_failed",),
+            [*model("demo.gguf"), "--load-mode", "mlock"],
+            llama_servers,
+            send_requests=ask_shortly,
         ),
         Case(
             "draft of another vocabulary",

@@ -58,7 +58,7 @@ class AgentsPage(QWidget):
             (tr("The command that checks the server"), self._check_command),
             (tr("The command that shows variables and files"), self._print_command),
         ):
-            self.copy_menu.addAction(text).triggered.connect(partial(_copy_made, make))
+            self.copy_menu.addAction(text).triggered.connect(partial(_copy_text_of, make))
         self.copy_button: QPushButton = make_button(tr("Copy as …"), self._open_copy_menu)
         self.head.add_widget(self.copy_button)
         rows = AgentRows(self.control, self)
@@ -211,7 +211,7 @@ class AgentsPage(QWidget):
         return f"{self._start_command()} --print"
 
 
-def _copy_made(make: Callable[[], str], _checked: bool = False) -> None:
+def _copy_text_of(make: Callable[[], str], _checked: bool = False) -> None:
     """Copy the text that `make` returns."""
     QGuiApplication.clipboard().setText(make())
 
