@@ -15,7 +15,7 @@ from launcher.machine.host import read_host
 class Row:
     """One line of the table. `kept` is whether the limit was kept, None where there is no limit.
 
-    A limit of time or of processor time is one of `ratio`: of what was measured to `reference`.
+    `ratio` is that of what was measured to `reference`. Limits of time and of processor time are limits of it.
     """
 
     what: str

@@ -28,8 +28,8 @@ class Subject(Enum):
 class ExportFormat:
     """A format. `function` is the function that renders it, as MODULE.NAME within this package.
 
-    It gets the recipe of a server, the recipes of all models, or the gateways; if the text is `for_shells`, also which
-    of them by its keyword `shell`. `peers_function` renders gateways in a format whose usual subject is another one.
+    It gets the recipe of a server, the recipes of all models, or the gateways; if the text is `for_shells`, also the
+    shell, as the keyword argument `shell`. `peers_function` renders gateways in a format whose usual subject is another one.
     """
 
     name: str

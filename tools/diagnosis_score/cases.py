@@ -186,7 +186,7 @@ def draw_cases(rng: random.Random, models: Path, busy_port: int) -> list[Case]:
 
 
 def draw_combined_cases(rng: random.Random, models: Path, busy_port: int) -> list[Case]:
-    """Return cases with two faults each, and the one that the engine meets first."""
+    """Return cases with two faults each. The expected diagnosis is that of the fault that the engine meets first."""
     port = ["--port", str(busy_port)]
     mtp = ["--spec-type", "draft-mtp", "--spec-draft-n-max", "2"]
     layers = ["-ngl", str(rng.choice((20, 99)))]

@@ -176,7 +176,7 @@ class Columns:
         return np.flatnonzero(known[1:-1] & ~known[:-2] & ~known[2:])
 
     def decimate(self, values: Floats) -> Floats:
-        """Return the values for `times`: the lowest and highest of each column, in the order of its direction.
+        """Return the values for `times`: the lowest and highest of each column, in the order in which its curve goes.
 
         A column without a known value is a gap; no peak is lost.
         """
