@@ -68,11 +68,11 @@ def engine_environment(
 def added_environment(inherited: Mapping[str, str] | None = None, *, root: Path = ROOT) -> dict[str, str]:
     """Return the variables that are set for an engine, besides its API key.
 
-    One makes llama-server look for its settings file in an empty folder of this program. The other, on Linux with an
-    AMD GPU, keeps Mesa from moving GPU memory to the host when little is free: Gemma 4 26B-A4B then ran at 136 instead
-    of 51 to 60 tokens/s on an RX 7900 XTX after a prompt of 1,361 tokens (llama.cpp #24066). A third one is for an AMD
-    GPU with Resizable BAR off: Qwen3.8-27B then ran at 36.9 instead of 13.9 tokens/s (llama.cpp #27097). `inherited`
-    and `root` replace this process's environment and the root folder.
+    The first makes llama-server look for its settings file in an empty folder of this program. The second, on Linux
+    with an AMD GPU, keeps Mesa from moving GPU memory to the host when little is free: Gemma 4 26B-A4B then ran at 136
+    instead of 51 to 60 tokens/s on an RX 7900 XTX after a prompt of 1,361 tokens (llama.cpp #24066). The third is for
+    an AMD GPU with Resizable BAR off: Qwen3.8-27B then ran at 36.9 instead of 13.9 tokens/s (llama.cpp #27097).
+    `inherited` and `root` replace this process's environment and the root folder.
     """
     inherited = os.environ if inherited is None else inherited
     environment = {"APPDATA" if sys.platform == "win32" else "XDG_CONFIG_HOME": str(_settings_folder())}

@@ -29,7 +29,8 @@ class ExportFormat:
     """A format. `function` is the function that renders it, as MODULE.NAME within this package.
 
     It gets the recipe of a server, the recipes of all models, or the gateways; if the text is `for_shells`, also the
-    shell, as the keyword argument `shell`. `peers_function` renders gateways in a format whose usual subject is another one.
+    shell, as the keyword argument `shell`. `peers_function` renders gateways in a format whose usual subject is another
+    one.
     """
 
     name: str

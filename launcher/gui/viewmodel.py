@@ -69,8 +69,8 @@ class View:
 
     `state_text` is the server's state for display, `glyph` the name of a painted glyph, `meaning` a role of the theme.
     `resting`: the server is stopped or failed. `under_way`: what is done until it is ready, with the per cent; "" if
-    nothing is. `unloaded`: its own model is, but the address stays open for others.
-    `models` are those at its address, unless its own is the only one. `actions` are the suggested fixes for `problem`,
+    nothing is. `unloaded`: its own model is unloaded, but the address stays open for other models. `models` are those
+    at its address, empty if there are no others. `actions` are the suggested fixes for `problem`,
     best first, for Controller.apply_fix.
     """
 
