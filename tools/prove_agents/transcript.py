@@ -50,11 +50,11 @@ def _hide_paths(place: Workplace, text: str) -> str:
     return text
 
 
-def save_transcript(folder: Path, name: str, title: str, steps: Sequence[str], last: str) -> None:
+def save_transcript(folder: Path, name: str, title: str, steps: Sequence[str], summary: str) -> None:
     """Write an agent's transcript into a folder of transcripts: a heading, a line, and the steps."""
     folder.mkdir(exist_ok=True)
     block = indent("\n\n".join(steps), "    ")
-    (folder / f"{name}.md").write_text(f"### {title}\n\n{last}\n\n{block}\n")
+    (folder / f"{name}.md").write_text(f"### {title}\n\n{summary}\n\n{block}\n")
 
 
 def insert_transcripts(document: Path, folder: Path) -> None:
