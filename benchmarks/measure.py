@@ -37,8 +37,7 @@ def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> 
 
     That is the median of all pairwise means (Walsh averages), with the interval that belongs to it by Wilcoxon's
     signed-rank test. The only assumption about noise is that it favours either side of a pair with equal probability,
-    so one
-    disturbed run counts as one run, however large the disturbance.
+    so one disturbed run counts as one run, however large the disturbance.
     """
     logs = [math.log(above / below) for above, below in zip(numerators, denominators, strict=True)]
     n = len(logs)

@@ -71,7 +71,7 @@ _MAX_PORTS = 4
 """Number of ports that one start tries, if the user did not choose one."""
 _POLL_S = 0.05
 _SETTLE_S = 0.5
-"""Seconds in which further changes of a running server become one with the first."""
+"""Seconds in which further changes of a running server are combined with the first, for one restart."""
 _PUBLISH_TIMEOUT_S = 2.0
 """Seconds to wait until the registry entry of a ready server is written."""
 _log = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ class ServerSession:
         return self._gateway.last_handover if self._gateway else None
 
     async def foresee_handover(self) -> HandoverOutlook | None:
-        """Return what a restart of the engine would mean for clients now; None while unknown: without the gateway."""
+        """Return what a restart of the engine would mean for clients now; None (unknown) without the gateway."""
         return await self._gateway.foresee_handover() if self._gateway else None
 
     @property

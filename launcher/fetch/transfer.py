@@ -653,8 +653,8 @@ class Transfer:
         return Span(gaps[0].begin, min(gaps[0].end, gaps[0].begin + chunk))
 
     def _handle_end(self, worker: ConnectionWorker, trouble: ConnectionTrouble | None) -> ConnectionTrouble | None:
-        """Take the next step after a connection has ended. Returns the trouble that a retry waits for, None for no
-        wait.
+        """Take the next step after a connection has ended. Returns the trouble after which a retry waits, None to go on
+        at once.
         """
         unsure_before = self._unsure
         self._unsure = trouble is not None and trouble.next_step is NextStep.UNSURE and not self._workers

@@ -82,7 +82,7 @@ def _choose_for_amd(gpu: Gpu) -> BackendChoice:
         )
     elif generation == "cdna":
         better = message(
-            "Of Instinct cards only runs with ROCm are published. With ROCm's libraries installed, try"
+            "For Instinct cards, only runs with ROCm are published. With ROCm's libraries installed, try"
             " `mtp-launcher engine install --backend rocm`."
         )
     return BackendChoice("vulkan", gpu, reason, better)

@@ -16,7 +16,7 @@ from launcher.tuning.other_requests import OTHER_REQUESTS_SEEN, OtherRequests, R
 from launcher.tuning.records import Prompt, Run, RunSettings
 
 IGNORE_LOAD_VARIABLE = "MTP_LAUNCHER_IGNORE_LOAD"
-"""Environment variable that, set to anything, has measurements take no notice of other programs on the processor."""
+"""If this environment variable is set, measurements ignore what other programs use of the processor."""
 _FEWEST_TOKENS = 5
 """The fewest tokens for a rate; with fewer it is meaningless."""
 

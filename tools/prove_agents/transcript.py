@@ -51,14 +51,14 @@ def _hide_paths(place: Workplace, text: str) -> str:
 
 
 def save_transcript(folder: Path, name: str, title: str, steps: Sequence[str], summary: str) -> None:
-    """Write an agent's transcript into a folder of transcripts: a heading, a line, and the steps."""
+    """Write an agent's transcript into a folder of transcripts: a heading, the summary, and the steps."""
     folder.mkdir(exist_ok=True)
     block = indent("\n\n".join(steps), "    ")
     (folder / f"{name}.md").write_text(f"### {title}\n\n{summary}\n\n{block}\n")
 
 
 def insert_transcripts(document: Path, folder: Path) -> None:
-    """Replace the transcripts in a document by those in the folder; one that is not there stays."""
+    """Replace the transcripts in a document by those in the folder. Transcripts without a file there stay."""
     text = document.read_text()
     for path in sorted(folder.glob("*.md")):
         begin, end = f"<!-- transcript of {path.stem} -->\n", f"<!-- end of {path.stem} -->\n"

@@ -27,7 +27,7 @@ def format_ordinal(number: int) -> str:
 
 
 def mark_draft(form: QTextCharFormat, position: int, *, background: bool = True) -> None:
-    """Mark text from a draft, in which it was at a position from 1. Code has the underline without the background."""
+    """Mark text that came from a draft, by its position there, from 1. Code is underlined, without the background."""
     number = min(position, len(_LINES)) - 1
     if background:
         form.setBackground(QColor(theme.current().drafted[number]))
