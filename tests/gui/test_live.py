@@ -4,7 +4,7 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from launcher.gui.chat.usage import ContextUse
-from launcher.gui.cockpit.live import LiveColumn, format_tokens
+from launcher.gui.cockpit.live import LiveColumn, format_token_count
 from launcher.gui.cockpit.page import CockpitPage
 from launcher.gui.labels import UNKNOWN
 from launcher.gui.window import Window
@@ -82,7 +82,7 @@ def test_it_is_updated_only_while_it_is_visible(live: LiveColumn, demo: Window, 
     ("count", "text"), [(0, "0"), (940, "940"), (1_024, "1K"), (1_946, "1.9K"), (12_800, "12K"), (131_072, "128K")]
 )
 def test_tokens_are_written_in_short(count: int, text: str) -> None:
-    assert format_tokens(count) == text
+    assert format_token_count(count) == text
 
 
 def test_the_use_of_a_reply_without_figures_is_unknown() -> None:

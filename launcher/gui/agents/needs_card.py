@@ -11,7 +11,7 @@ from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QSizePolicy, QWidget
 
 from launcher.gui import theme
-from launcher.gui.agents.text import describe_context, format_tokens, need_name
+from launcher.gui.agents.text import describe_context, format_whole_thousands, need_name
 from launcher.gui.labels import UNKNOWN, Label
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets import Card, Glyph
@@ -56,12 +56,12 @@ class ContextMeter(QWidget):
 
     def _labels(self) -> list[tuple[int, str]]:
         """Return the words below the bar, each with its tokens."""
-        words = [(self._need, tr("needs {context}", context=format_tokens(self._need)))] if self._need else []
+        words = [(self._need, tr("needs {context}", context=format_whole_thousands(self._need)))] if self._need else []
         if self._runs:
             text = tr("runs {context}") if self._is_running else tr("gets {context}")
-            words.append((self._runs, text.format(context=format_tokens(self._runs))))
+            words.append((self._runs, text.format(context=format_whole_thousands(self._runs))))
         if self._fits and self._fits > self._runs:
-            words.append((self._fits, tr("fits {context}", context=format_tokens(self._fits))))
+            words.append((self._fits, tr("fits {context}", context=format_whole_thousands(self._fits))))
         return sorted(words)
 
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802

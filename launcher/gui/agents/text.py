@@ -156,7 +156,7 @@ def _describe_unsuited(session: AgentSession, problem: LauncherError) -> Verdict
             title=session.agent.title,
             least=session.agent.smallest_context,
         )
-        button = tr("Raise the context to {context}{seconds}", context=format_tokens(tokens), seconds=seconds)
+        button = tr("Raise the context to {context}{seconds}", context=format_whole_thousands(tokens), seconds=seconds)
     else:
         text = render(problem.title)
         button = tr("Restart with a corrected template{seconds}", seconds=seconds)
@@ -242,7 +242,7 @@ def format_age(checked_at: float) -> str:
     return ntr("1 hour ago", "{n} hours ago", int(age_s) // _HOUR_S)
 
 
-def format_tokens(tokens: int) -> str:
+def format_whole_thousands(tokens: int) -> str:
     """Return a number of tokens in short, such as 32K."""
     return f"{tokens // _THOUSAND}K" if tokens >= _THOUSAND else str(tokens)
 
@@ -251,7 +251,7 @@ def describe_agent(control: AgentControl, agent: Agent) -> str:
     """Return the second line of an agent in the list: version and need, or that it is not installed."""
     if control.found is None or agent not in control.found.installed:
         return tr("not installed · show how")
-    need = tr("needs {context}", context=format_tokens(agent.least_context))
+    need = tr("needs {context}", context=format_whole_thousands(agent.least_context))
     version = control.versions.get(agent.name)
     return f"{version} · {need}" if version else need
 

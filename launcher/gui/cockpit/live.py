@@ -207,9 +207,9 @@ class LiveColumn(Card):
 
     def _show_chat(self) -> None:
         launch, use = self._controller.launch, self._chat.context_use
-        used = UNKNOWN if use is None else format_tokens(use.tokens)
+        used = UNKNOWN if use is None else format_token_count(use.tokens)
         if launch is not None:
-            context = format_tokens(launch.plan_settings("cpu").slot_context)
+            context = format_token_count(launch.plan_settings("cpu").slot_context)
             used = tr("{used} of {context}", used=used, context=context)
         thinking, temperature = self._controller.sampling.get("thinking"), self._state.sampling_value("temperature")
         limit = self._state.sampling_value("max_tokens")
@@ -295,7 +295,7 @@ class LiveColumn(Card):
         return grid
 
 
-def format_tokens(count: int) -> str:
+def format_token_count(count: int) -> str:
     """Return a number of tokens in short: 940, 1.9K, 128K."""
     if count < _THOUSAND:
         return str(count)

@@ -23,7 +23,13 @@ from launcher.gui.models.text import (
     quant_text,
     without_flags,
 )
-from launcher.gui.start.text import evidence_text, format_tokens, memory_parts, memory_totals, unknown_memory_text
+from launcher.gui.start.text import (
+    evidence_text,
+    format_context_length,
+    memory_parts,
+    memory_totals,
+    unknown_memory_text,
+)
 from launcher.gui.translation import join_sentences, ntr, render, tr
 from launcher.gui.viewmodel import state_name
 from launcher.gui.widgets import Badge, Card, MemoryBar, ProgressLine, ReadAge
@@ -578,9 +584,9 @@ def _plan_facts(file: LibraryFile | None) -> _Facts:
         return []
     plan, entry = file.plan, file.plan.entry
     trained = entry.native_context or (entry.geometry.trained_context if entry.geometry else 0)
-    context = format_tokens(plan.setting.context)
+    context = format_context_length(plan.setting.context)
     if trained:
-        context = tr("{tokens} of {trained} trained", tokens=context, trained=format_tokens(trained))
+        context = tr("{tokens} of {trained} trained", tokens=context, trained=format_context_length(trained))
     rows = [(tr("Context"), context, tr("{count} tokens", count=f"{plan.setting.context:,}"))]
     if plan.setting.draft and entry.draft is not None:
         head = tr("in a file of its own, draft {count}", count=plan.setting.draft)

@@ -10,7 +10,7 @@ from launcher.gui.duration import format_duration
 from launcher.gui.labels import UNKNOWN
 from launcher.gui.models.serving import is_loaded
 from launcher.gui.models.text import file_state, format_date, format_size, job_percent, place_text, quant_text
-from launcher.gui.start.text import format_tokens
+from launcher.gui.start.text import format_context_length
 from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import state_name
 
@@ -249,7 +249,7 @@ def _describe(model: LibraryModel, file: LibraryFile, download: Download | None)
     else:
         row = replace(row, speed_note=tr("unknown"))
     if plan is not None and plan.status.value != "TOO BIG":
-        row = replace(row, context=format_tokens(plan.setting.context))
+        row = replace(row, context=format_context_length(plan.setting.context))
     return row if download is None else _with_progress(row, download)
 
 
@@ -323,7 +323,9 @@ def _second_remark(plan: Plan) -> str:
         return ""
     if trained and plan.setting.context < trained / 2:
         return tr(
-            "context {tokens} of {trained}", tokens=format_tokens(plan.setting.context), trained=format_tokens(trained)
+            "context {tokens} of {trained}",
+            tokens=format_context_length(plan.setting.context),
+            trained=format_context_length(trained),
         )
     spare = plan.free_mib - plan.needed_mib
     if plan.entry.mmproj and not plan.setting.mmproj_bytes:

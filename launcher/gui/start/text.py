@@ -23,7 +23,7 @@ _LEAST_GB_BYTES = 10**8
 """Bytes from which a size is shown in GB."""
 
 
-def format_tokens(count: int) -> str:
+def format_context_length(count: int) -> str:
     """Return a context length as text: 256K, 49,152."""
     return f"{count // 1024}K" if count % 1024 == 0 else f"{count:,}"
 
@@ -43,7 +43,7 @@ def short_name(plan: Plan) -> str:
 
 def plan_title(plan: Plan) -> str:
     """Return a plan in one line: model, quant, context, draft length."""
-    context = tr("{tokens} context", tokens=format_tokens(plan.setting.context))
+    context = tr("{tokens} context", tokens=format_context_length(plan.setting.context))
     parts = [short_name(plan), plan.file.quant, context, draft_text(plan)]
     if plan.setting.n_cpu_moe:
         parts.append(_experts_text(plan.setting.n_cpu_moe))
@@ -82,7 +82,7 @@ def settings_origin_text(own_settings: KeptPlan, plan: Plan) -> str:
 def _settings_text(settings: Settings) -> str:
     """Return settings in one line."""
     formats = {
-        "ctx": lambda value: tr("{tokens} context", tokens=format_tokens(value)),
+        "ctx": lambda value: tr("{tokens} context", tokens=format_context_length(value)),
         "draft": lambda value: tr("draft {length}", length=value) if value else tr("MTP off"),
         "kv": lambda value: tr("KV {type}", type=value),
         "ubatch": lambda value: tr("ubatch {count:,}", count=value),
