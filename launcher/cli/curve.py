@@ -236,7 +236,7 @@ def _format_curve(curve: Curve, costs: _Costs, prices: Prices | None) -> Iterato
     missing = [f"{each.series} at {each.place:,}: {one_line(each.why, 300)}" for each in curve.points if each.why]
     spoilt = sum(point.spoilt for point in curve.points)
     if spoilt:
-        missing.append(f"{spoilt} replies were spoilt, and asked again.")
+        missing.append(f"{spoilt} replies were spoilt, and requested again.")
     yield from map(wrap_text, [*summarize_curve(curve), *missing, *_describe_costs(costs)])
 
 

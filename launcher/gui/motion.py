@@ -82,7 +82,7 @@ class PortalWatcher(QObject):
     def _handle_reply(self, key: tuple[str, str], watcher: object) -> None:
         arguments = watcher.reply().arguments()  # type: ignore[attr-defined]
         watcher.deleteLater()  # type: ignore[attr-defined]
-        if arguments and not isinstance(arguments[0], str):  # an error has a text
+        if arguments and not isinstance(arguments[0], str):  # the argument of an error is a text
             self._take_value(key, arguments[0])
 
     @Slot("QString", "QString", "QDBusVariant")
