@@ -138,7 +138,7 @@ def _read_entry(file: HubFile, entry: HubEntry) -> tuple[GgufHeader, bytes]:
 
 
 def _store_summary(entry: HubEntry, model: GgufModel) -> None:
-    """Store the header summary that plans use, of a split model by its first part."""
+    """Store the header summary that plans use; that of a split model under the SHA-256 of its first part."""
     if entry.sha256 and load_summary(entry.sha256) is None:
         with suppress(OSError):
             store_summary(entry.sha256, model)

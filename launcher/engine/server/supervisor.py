@@ -313,7 +313,7 @@ class ClientSide(Protocol):
     async def pause_requests(self, drain_s: float, *, same_model: bool = True) -> None:
         """Hold all requests, because the engine will be replaced. Replies that cannot go on get `drain_s` seconds.
 
-        None can go on with another model.
+        No reply can go on with another model.
         """
 
     async def resume_requests(self, endpoint: Endpoint, launch: Launch) -> None:
@@ -448,7 +448,7 @@ class Supervisor(ChatServer):
         return min(times, default=None)
 
     def note_owner_replies(self, quiet_since: float | None) -> None:
-        """Record the same of the replies that the owner of the server process reads; None if it reads none."""
+        """Record the earliest last-token time of the replies that the owner of the server process reads, None for none."""
         self._owner_quiet_since = quiet_since
 
     async def _change_to(
@@ -568,7 +568,7 @@ class Supervisor(ChatServer):
             prepared.discard()
 
     async def _end_previous_engine(self, options: ServeOptions, drain_s: float) -> None:
-        """Stop the running engine, with what its clients need saved for one with `options`."""
+        """Save what its clients need in an engine with `options`, and stop the running engine."""
         await self._drain_server(drain_s)
         if self._client_side is not None and self._client is not None:
             same_model = self._options is not None and options.model == self._options.model
@@ -629,7 +629,7 @@ class Supervisor(ChatServer):
     async def _drain_server(self, limit_s: float) -> None:
         """Let open requests finish, for up to `limit_s` seconds, and refuse new ones from this program.
 
-        With a client side, it lets them finish: this only changes the state.
+        The client side, if there is one, lets them finish: then only the state is changed here.
         """
         if limit_s and self._client is not None and self._status.state in SERVING:
             self._set_status(ServerStatus(ServerState.DRAINING))

@@ -1,7 +1,7 @@
 """Markdown of streamed replies, by markdown-it: the blocks of a text, and the lines and styles of their spans.
 
-Nothing is loaded and no HTML is understood: pictures and tags are shown as they were written. Links are links to the
-web only, and show their address. The time for a text is about linear in its length, whatever its content.
+Nothing is loaded and no HTML is understood: pictures and tags are shown as they were written. Links lead to the web
+only, and show their address. The time for a text is about linear in its length, whatever its content.
 """
 
 import json
@@ -116,7 +116,7 @@ TOOL_CALL = "tool_call"
 """The language of a block with a call of a tool."""
 _TOOL_NAME = re.compile(r'"name"\s*:\s*"([^"]+)"|<function=([^>\s]+)>')
 TOOL_CALL_MARKS = "<tool_call>", "</tool_call>"
-"""Mark that most models write around the call of a tool. An engine that was given no tools leaves it in the text."""
+"""Marks that most models write around the call of a tool. An engine that was given no tools leaves them in the text."""
 _MOST_COLUMNS = 30
 """A table with more columns is shown as text, because Qt would take too long for it."""
 _MOST_NESTED = 20
