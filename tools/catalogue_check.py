@@ -20,7 +20,7 @@ from launcher.models.catalogue_load import shipped_models
 from launcher.models.gguf import part_names
 
 Kind = Literal["replaced", "gone", "back", "new", "size known"]
-_MINDED = frozenset({"replaced", "gone", "back", "size known"})
+_ERROR_KINDS = frozenset({"replaced", "gone", "back", "size known"})
 """Kinds of findings that are errors in presets/. A new file is none, because it may be left out on purpose."""
 
 
@@ -107,7 +107,7 @@ def main(ids: Sequence[str]) -> int:
     failed = False
     for finding in check_models(models):
         print(finding if isinstance(finding, Finding) else f"{'unknown':<12}{finding.title}", flush=True)
-        failed = failed or isinstance(finding, LauncherError) or finding.kind in _MINDED
+        failed = failed or isinstance(finding, LauncherError) or finding.kind in _ERROR_KINDS
     return int(failed)
 
 

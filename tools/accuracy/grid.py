@@ -14,7 +14,7 @@ from launcher.engine.engine_estimate import EngineEstimate, ask_engine, comparab
 from launcher.models.compute_buffers import Backend
 from launcher.models.memory import PlanSettings
 from tools.sparse_models.models import WITHOUT_HEAD
-from tools.sparse_models.models import model as made
+from tools.sparse_models.models import model as describe_model
 from tools.sparse_models.write import write
 
 PARTS = ("model_mib", "context_mib", "compute_mib", "draft_context_mib", "draft_compute_mib")
@@ -111,7 +111,7 @@ def draw_cases(counts: Mapping[str, int], *, gpu: bool) -> list[Case]:
 
 def _settings(model: str, gpu: bool, choose: random.Random) -> Iterator[PlanSettings]:
     backend: Backend = "cuda" if gpu else "cpu"
-    metadata = made(model).metadata
+    metadata = describe_model(model).metadata
     has_head = "nextn_predict_layers" in metadata
     layers = metadata["block_count"]
     on_host: tuple[int, ...] = (0,)
@@ -148,7 +148,7 @@ async def measure_cases(
     sources: dict[str, ModelSource] = {}
     for name in dict.fromkeys(case.model for case in wanted):
         path = folder / f"{name}.gguf"
-        write(path, name, made(name))
+        write(path, name, describe_model(name))
         sources[name] = read_source(str(path))
     turn = asyncio.Semaphore(at_once)
 

@@ -142,8 +142,8 @@ def engine_table(outcomes: Sequence[Outcome]) -> str:
     """
     rows = []
     for model in dict.fromkeys(outcome.case.model for outcome in outcomes):
-        of_it = [one for one in outcomes if one.case.model == model]
-        rows.append((model, *(_agreement(of_it, part) for part in PARTS)))
+        of_model = [one for one in outcomes if one.case.model == model]
+        rows.append((model, *(_agreement(of_model, part) for part in PARTS)))
     return format_table(("model", *_NAMES.values()), rows)
 
 
