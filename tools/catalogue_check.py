@@ -21,7 +21,7 @@ from launcher.models.gguf import part_names
 
 Kind = Literal["replaced", "gone", "back", "new", "size known"]
 _ERROR_KINDS = frozenset({"replaced", "gone", "back", "size known"})
-"""Kinds of findings that are errors in presets/. A new file is none, because it may be left out on purpose."""
+"""Kinds of findings that are errors in presets/. A new file is not, because it may be left out on purpose."""
 
 
 @dataclass(frozen=True, slots=True)

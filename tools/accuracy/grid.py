@@ -97,7 +97,7 @@ class Outcome:
 
 def draw_cases(counts: Mapping[str, int], *, gpu: bool) -> list[Case]:
     """Return random settings, the same every time: for each model the number in `counts`. With `gpu` some have experts
-    in host memory, and their backend is a GPU's, else the processor's. `measure_cases` replaces it by the engine's own.
+    in host memory, and their backend is a GPU's, else the processor's; `measure_cases` uses the engine's own instead.
     """
     choose = random.Random(_SEED)
     found: dict[Case, None] = {}

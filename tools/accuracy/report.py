@@ -52,8 +52,8 @@ def logs_table() -> str:
 
 
 def runs_table() -> str:
-    """Return by card how many published totals the formula gives for CUDA cards, then the totals that differ much, with
-    their causes.
+    """Return how near the formula is to the published totals of each CUDA card, then the totals that differ much, with
+    the causes.
     """
     found, left_out = read_totals()
     near = [run for run in found if run.is_near]
@@ -63,7 +63,7 @@ def runs_table() -> str:
         _by_card(name, [run for run in found if run.card.name == name])
         for name in dict.fromkeys(run.card.name for run in found)
     ]
-    cards = format_table(("GPU", "runs", "near", "median difference", "farthest of the near"), by_card)
+    cards = format_table(("GPU", "runs", "near", "median difference", "largest difference of the near"), by_card)
     far = [run for run in found if not run.is_near]
     rows = [
         (run.row["gpu"], f"{run.row['model']} {run.row['quant']}", run.cause or "unknown", *_total_numbers(run))
@@ -71,7 +71,7 @@ def runs_table() -> str:
     ]
     titles = ("GPU", "file", "cause", "measured, MiB", "formula, MiB", "difference")
     reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common())
-    others = f"Left out although their memory is known:  {reasons}."
+    others = f"Left out although their memory is known: {reasons}."
     return "\n\n".join((counts, cards, "Beyond:", format_table(titles, rows, texts=3), others))
 
 

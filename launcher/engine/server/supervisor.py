@@ -448,7 +448,7 @@ class Supervisor(ChatServer):
         return min(times, default=None)
 
     def note_owner_replies(self, quiet_since: float | None) -> None:
-        """Record the earliest last-token time of the replies that the owner of the server process reads, None for none."""
+        """Record the earliest last-token time of the replies that the server process's owner reads, None for none."""
         self._owner_quiet_since = quiet_since
 
     async def _change_to(

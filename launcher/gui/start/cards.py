@@ -151,7 +151,8 @@ def _make_wrapped_label(text: str, name: str = "", pixels: int = theme.BODY_PX) 
 
 _MIB = 2**20
 _FIRST_REASONS, _FIRST_CAUTIONS = 4, 2
-"""Reasons shown at first: for the file, against the next best one, for other intents. The others on request."""
+"""How many reasons and cautions are shown at first; the others on request. The first reasons are for the file, against
+the next best one, and for other intents."""
 _BOLD_WIDENING = 1.12
 """Room for the semibold text of a primary button, relative to the width of the regular text."""
 

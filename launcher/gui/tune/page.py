@@ -153,7 +153,7 @@ class TunePage(QWidget):
         self._show_cards()
 
     def _show_cards(self) -> None:
-        """Show the cards that have content; before the first tune that of the verdict, which takes all the room."""
+        """Show the cards that have content. Before the first tune, that is the verdict's, which takes all the room."""
         has_rows, is_first = bool(self.table.rows), self.verdict.is_first
         for card in (self._plot_card, self.step, self._table_card):
             card.setVisible(has_rows)
