@@ -1,7 +1,7 @@
 """Selects a model that the user names by its repository on the hub, on this machine or not.
 
-A repository of the catalogue is its entry. For any other, files, sizes and checksums are from the hub's listing, and
-what a plan needs is from the headers of a few files: a few MB, which are cached.
+A repository that the catalogue has is described by its entry there. For any other, files, sizes and checksums are from
+the hub's listing, and what a plan needs is from the headers of a few files: a few MB, which are cached.
 """
 
 import re
