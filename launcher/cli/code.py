@@ -372,7 +372,7 @@ def _interrupts_handled(handle: Callable[[], object]) -> Iterator[None]:
 
 
 async def _sum_up_since(began: datetime, running: RunningServer) -> None:
-    """Print a summary of the requests to a running server since then."""
+    """Print a summary of the requests to a running server since `began`."""
     from launcher.app.running_servers import read_requests
     from launcher.base.errors import LauncherError
     from launcher.gateway.request_log import MOST_REMEMBERED

@@ -20,7 +20,7 @@ from launcher.tuning.statistics import mean_of_known
 _THROTTLED_SHARE = 0.92
 """Throttling counts as a disturbance below this share of the usual clock."""
 _FEWEST_CLOCKS, _MOST_CLOCKS = 5, 40
-"""The usual clock is the median over the last replies: the fewest and the most of them."""
+"""The fewest and the most of the last replies over which the median, the usual clock, is taken."""
 _TAKEN_MIB = 128.0
 """Growth of other programs' GPU memory during a reply that counts as a disturbance."""
 _LEAST_PROGRAM_BYTES = 64 * 2**20

@@ -88,7 +88,7 @@ class SimulatedBench:
 
         Raises EngineFailed if memory runs out, and unless `reliable` also at random.
         """
-        await asyncio.sleep(0)  # where a tune that is cancelled stops
+        await asyncio.sleep(0)  # a cancelled tune stops here
         if settings == self._in_use and not fresh:
             return 0.0
         began_s, self._in_use = self._now_s, None

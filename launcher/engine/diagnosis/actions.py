@@ -50,7 +50,7 @@ def apply_action(action: Action, options: ServeOptions, *, context: int | None =
     changed = change(action.parameters, options, options.context or context)
     if changed is None or changed == options:
         raise ActionImpossible(
-            message("{label}: the current settings have nothing to change.", label=action.label),
+            message("{label}: there is nothing to change in the current settings.", label=action.label),
             message("Choose another fix."),
         )
     return changed
