@@ -90,7 +90,7 @@ async def run_tune_when_idle(
 ) -> Verdict:
     """Tune a model on the server that serves it, while no client asks. Waiting for clients takes no time of the budget.
 
-    Otherwise as `run_tune`; the server gets its settings of before again when the loan ends.
+    Otherwise as `run_tune`; the server gets its earlier settings again when the loan ends.
     """
     session.on_wait = lambda *wait: on_event(ClientsAwaited(*wait))
     with hold_tune_lock():

@@ -142,7 +142,7 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 
 async def _tune_when_idle(options: argparse.Namespace, saved: SavedTune | None) -> Result | int:
-    """Tune on the running server while no client uses it. It then has its settings of before, or those it applied."""
+    """Tune on the running server while no client uses it, which then gets its earlier settings, or those of --apply."""
     from launcher.app.borrowed_session import borrow_server
     from launcher.app.session_bench import options_with_settings
     from launcher.app.tuner import run_tune_when_idle, save_winner
@@ -551,7 +551,7 @@ def _make_result(verdict: Verdict, prepared: PreparedTune, *, applied: bool, wai
     trials = [_trial_json(trial, prepared.goal) for trial in verdict.trials]
     lines = list(_format_verdict(verdict, prepared, applied=applied))
     if waited_s is not None:
-        served = "these settings" if applied else "the settings of before"
+        served = "these settings" if applied else "its earlier settings"
         lines.append(f"Waited {format_minutes(waited_s)} for clients. The server has {served} now.")
     waited = round_figure(waited_s, 1)
     data = {"verdict": verdict.as_json(), "trials": trials, "applied": applied, "waited_s": waited}

@@ -185,7 +185,7 @@ class ProseBlock(Block):
         self.edit.setUpdatesEnabled(True)
 
     def _append_spans(self, number: int, line: Line, cursor: QTextCursor) -> bool:
-        """Append to the last line what it has in addition, and return whether this is possible."""
+        """Append to the last line what `line` has in addition; return whether that is possible."""
         before = self._lines[number]
         if self._coloured or not before.spans or replace(line, spans=()) != replace(before, spans=()):
             return False

@@ -259,7 +259,7 @@ class TuneControl(QObject):
 async def _tune_when_idle(
     session: ServingSession, prepared: PreparedTune, report: Callable[[object], None], saved: SavedTune | None
 ) -> Verdict:
-    """Tune on the server of `session` while no client uses it. At the end it has its settings of before again."""
+    """Tune on the server of `session` while no client uses it. At the end it gets its earlier settings again."""
     from launcher.app.borrowed_session import borrow_server
     from launcher.app.tuner import run_tune_when_idle
     from launcher.engine.server.registry import find_server
