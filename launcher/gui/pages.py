@@ -19,8 +19,8 @@ class PageSpec:
 
     The class is a QWidget that takes the controller. Optional methods: `on_shown()`, `on_hidden()` and, if building
     takes long, `build_next_part() -> bool`, which runs the next build step and returns False when none is left. When
-    pages are built anew, in another language or text size, `hand_over()` returns what the next page, whose class then
-    takes it as `kept`, goes on with: what cannot be read again, but no widgets.
+    pages are built anew, in another language or text size, `hand_over()` returns what the next page needs of this one,
+    and the next one's class takes that as `kept`: what cannot be read again, but no widgets.
 
     `needs` lists modules that `on_shown()` imports on another thread. They are imported in advance, because an import
     on another thread, too, delays the page's painting (by 0.1 s for Tune).

@@ -18,9 +18,9 @@ _QUESTIONS = ("What is MTP, and what does this demo show?", "When should MTP be 
 class ScreenshotTaker(QObject):
     """Takes one picture of a window.
 
-    With `live` it first sends questions to the demo, until enough samples for the plots came since the first one; the
-    layout Watch shows them. With `waits_for_file` it waits until the file is served or has failed. `painted_s` is the
-    age of the process at the window's first paint, which is printed with the picture's path.
+    With `live` it first sends questions to the demo, until enough samples for the plots have come since the first
+    question; the layout Watch shows them. With `waits_for_file` it waits until the file is served or has failed.
+    `painted_s` is the age of the process at the window's first paint, which is printed with the picture's path.
     """
 
     def __init__(self, window: Window, picture: Path, painted_s: float, *, live: bool, waits_for_file: bool) -> None:

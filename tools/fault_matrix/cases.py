@@ -9,8 +9,8 @@ SIZE = 1_000_000
 class Case:
     """A fault: its description, the fake server's behaviour, and the known facts of the file.
 
-    `earlier_faults` are the faults of an earlier run that is resumed. `most_lost` is more than the bytes that are lost,
-    where their count depends on when a connection is cut. With `disk_room` 0 the disk is full when it begins; below 0,
+    `earlier_faults` are the faults of an earlier run that is resumed. `most_lost` is a limit of the bytes that are lost,
+    where their number depends on when a connection is cut. With `disk_room` 0 the disk is full when it begins; below 0,
     how much may be written before a quota is used up. `obstacle` is `closed` where nothing listens, `tls` where TLS is
     asked of a server that has none.
     """
@@ -80,7 +80,7 @@ CASES = (
         with_hash=False,
         most_lost=SIZE,
     ),
-    Case("the same, where the hash tells", "changes=1,drops=300000*1", most_lost=3 * SIZE),
+    Case("the same, where the hash reveals it", "changes=1,drops=300000*1", most_lost=3 * SIZE),
     Case(
         "the file is replaced by a longer one, after a drop",
         "grows=1,drops=300000*1",
