@@ -9,9 +9,9 @@ SIZE = 1_000_000
 class Case:
     """A fault: its description, the fake server's behaviour, and the known facts of the file.
 
-    `earlier_faults` are the faults of an earlier run that is resumed. `most_lost` is a limit of the bytes that are lost,
-    where their number depends on when a connection is cut. With `disk_room` 0 the disk is full when it begins; below 0,
-    how much may be written before a quota is used up. `obstacle` is `closed` where nothing listens, `tls` where TLS is
+    `earlier_faults` are the faults of an earlier run that is resumed. `most_lost` limits the bytes that are lost, if
+    their number depends on when a connection is cut. With `disk_room` 0 the disk is full when it begins; below 0, how
+    much may be written before a quota is used up. `obstacle` is `closed` where nothing listens, `tls` where TLS is
     asked of a server that has none.
     """
 
