@@ -54,6 +54,13 @@ def test_a_requested_port_in_use_is_an_error() -> None:
             claim_endpoint(port)
 
 
+def test_a_port_of_another_server_of_ours_is_named_so() -> None:
+    endpoint, registration = register()
+    with pytest.raises(PortBusy, match="another server of yours"):
+        register(endpoint.port)
+    registration.remove()
+
+
 @pytest.mark.parametrize("port", [0, -1, 65_536])
 def test_an_invalid_port_is_an_error(port: int) -> None:
     with pytest.raises(BadOption, match="not a port"):

@@ -116,7 +116,16 @@ def claim_endpoint(port: int | None, *, taken: frozenset[int] = frozenset(), sha
         known = {entry.port: entry for entry in kept.endpoints}
         preferred = port
         if port is not None:
-            if port in taken or not is_port_free(port, host):
+            if port in taken:
+                raise PortBusy(
+                    message("Port {port} is in use by another server of yours.", port=port),
+                    message(
+                        "`mtp-launcher status` shows it. Without --port, the model is loaded at its address.",
+                        window="Stop that server, or choose another port in Settings.",
+                    ),
+                    port=port,
+                )
+            if not is_port_free(port, host):
                 raise PortBusy(
                     message("Port {port} is in use by another program.", port=port),
                     message(
