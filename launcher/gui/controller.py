@@ -1,7 +1,6 @@
 """Passes requests of the window to the core, and events of the core to the window. Never blocks the GUI thread."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from PySide6.QtCore import QObject, Signal, Slot
@@ -32,7 +31,7 @@ from launcher.gui.core_events import (
     SharingChanged,
     StartRequest,
 )
-from launcher.gui.service import DEMO, ServerService
+from launcher.gui.service import DEMO, ServerService, name_model
 from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import Inputs, View, ViewModel
 
@@ -170,7 +169,7 @@ class Controller(QObject):
         request = self._start_request
         if request is None:
             return
-        name = tr("Demo model") if request.model == DEMO else Path(request.model).stem
+        name = tr("Demo model") if request.model == DEMO else name_model(request.model)
         changes: dict[str, object] = {"problem": None, "starting": name}
         if self._view_model.view.resting:
             changes |= {"model": name, "settings": "", "address": "", "status": ServerStatus(ServerState.PREPARING)}

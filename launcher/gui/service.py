@@ -50,6 +50,11 @@ CHAT_PURPOSE = "window-chat"
 """Purpose that the requests of the window's chat carry; `mtp-launcher requests` lists them under it."""
 
 
+def name_model(model: str) -> str:
+    """Return a model's name for the user: of a file its name without .gguf, else the ID as it is."""
+    return Path(model).stem if model.lower().endswith(".gguf") else model
+
+
 class ServerService:
     """Holds the window's server session from the first start until the window closes.
 

@@ -34,6 +34,15 @@ def test_a_start_that_is_stopped_at_once_ends_stopped(window: Window, qtbot: QtB
     assert controller.view.problem == ""
 
 
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("qwen3.8-27b", "qwen3.8-27b"), ("owner/name:Q4_K_M", "owner/name:Q4_K_M"), ("/models/a-2.5.gguf", "a-2.5")],
+)
+def test_the_model_that_starts_is_named_as_it_was_requested(window: Window, model: str, name: str) -> None:
+    window.controller.start(model)
+    assert window.controller.inputs.starting == name
+
+
 def test_a_start_after_such_a_stop_runs(window: Window, wait_for: Wait) -> None:
     controller = window.controller
     states: list[ServerState] = []

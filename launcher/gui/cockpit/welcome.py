@@ -1,12 +1,10 @@
 """The Cockpit before the first start: buttons that start the last model, the demo or another model."""
 
-from pathlib import Path
-
 from launcher.base.errors import LauncherError
 from launcher.base.late import asyncio
 from launcher.base.text import one_line
 from launcher.gui.controller import Controller
-from launcher.gui.service import DEMO
+from launcher.gui.service import DEMO, name_model
 from launcher.gui.translation import tr
 from launcher.gui.widgets import EmptyState
 
@@ -40,7 +38,7 @@ class Welcome(EmptyState):
         if model is None:
             self.show_content(demo_text, buttons)
             return
-        name = one_line(Path(model).stem if Path(model).is_absolute() else model, _MOST_CHARACTERS)
+        name = one_line(name_model(model), _MOST_CHARACTERS)
         controller.note_last_model(name)
         text = tr("You used {model} last. It starts with the settings that you chose for it.", model=name)
         label = tr("Start {model}", model=name.replace("&", "&&"))

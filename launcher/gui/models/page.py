@@ -45,6 +45,7 @@ from launcher.gui.models.search import BEST, HERE, AddCard, HubLine, SearchLine,
 from launcher.gui.models.serving import read_serving, serving_key
 from launcher.gui.models.text import format_size
 from launcher.gui.models.verification import Verification
+from launcher.gui.service import name_model
 from launcher.gui.translation import join_sentences, ntr, render, tr
 from launcher.gui.widgets import Banner, Card, DropTarget, EmptyState, PageHead
 from launcher.gui.widgets.drop_target import dropped_models
@@ -869,8 +870,7 @@ class ModelsPage(QWidget):
     def _show_joined(self, model: str, error: LauncherError | None) -> None:
         """Say how the load of a model beside the running one has ended, unless the user has cancelled it."""
         if error is None:
-            name = Path(model).stem if Path(model).is_absolute() else model
-            text = tr("{model} is loaded. Programs reach both models at the same address.", model=name)
+            text = tr("{model} is loaded. Programs reach both models at the same address.", model=name_model(model))
             show = (tr("Show in the cockpit"), lambda: self._controller.show_page("cockpit"))
             self.banner.show_message(text, "good", [show])
         elif error.code != Superseded.code:
