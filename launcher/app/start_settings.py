@@ -550,6 +550,12 @@ def _start_options(
     return change_settings(replace(planned_options(setting, base), **unset), settings)
 
 
+def list_planned_settings(plan: Plan) -> dict[str, Value]:
+    """Return the server settings of a start by a plan, by name; None for those that such a start leaves open."""
+    options = _start_options(ServeOptions(Path(plan.file.file)), plan, {}, None)
+    return {name: row.value_in(options) for name, row in ROWS.items()}
+
+
 def _find_origins(options: ServeOptions, asked: Settings, kept: Settings, tuned: Settings) -> dict[str, SettingOrigin]:
     """Return the origin of each setting that is not left to the engine."""
     origins = {name: SettingOrigin.RECOMMENDED for name, row in ROWS.items() if row.value_in(options) is not None}

@@ -179,6 +179,19 @@ def other_tokens(bits: float) -> float:
     return 0.0
 
 
+def expect_bits(entry: ModelEntry, file: ModelFile) -> float:
+    """Return the bits per weight of a file: by its size, else by the name of its quantisation."""
+    size, parameters = expect_size(entry, file), entry.parameters_b
+    if size is not None and parameters:
+        return size.size_bytes * 8 / (parameters * 1e9)
+    return usual_bits(file.quant)
+
+
+def expect_other_tokens(entry: ModelEntry, file: ModelFile) -> float:
+    """Return how many of 100 tokens are expected to differ from the original's choice in a file of a model."""
+    return _other_tokens_of(file, expect_bits(entry, file))
+
+
 def _other_tokens_of(file: ModelFile, bits: float) -> float:
     """Return the same for `file`, whose quantisation may be better or worse than its `bits` per weight suggest."""
     quant = file.quant.upper()
@@ -321,7 +334,7 @@ class _Ranker:
         loaded = {mtp: self._load_weights(weights, mtp=mtp) for mtp in {False, self.has_head}}
         if not any(self._may_fit(weights, each) for each in loaded.values()):
             return None
-        bits = self._bits(file)
+        bits = expect_bits(self.entry, file)
         best: RankedFile | None = None
         quality = self.intent.quality * _QUALITY * _other_tokens_of(file, bits) ** 2 + _DOUBLE_SIZE * log2(bits)
 
@@ -362,13 +375,6 @@ class _Ranker:
         )
         run = nearest_comparison(self.entry, setting, self.situation)
         return run is not None and run.speedup is not None and run.speedup < 1
-
-    def _bits(self, file: ModelFile) -> float:
-        """Return the bits per weight of a file: by its size, else by the name of its quantisation."""
-        size, parameters = expect_size(self.entry, file), self.entry.parameters_b
-        if size is not None and parameters:
-            return size.size_bytes * 8 / (parameters * 1e9)
-        return usual_bits(file.quant)
 
     def _drafts(self, file: ModelFile, work: PassWork, known: dict[tuple[int, int], float | None]) -> Sequence[int]:
         """Return the draft lengths to compare: off, and the one with the best forecast.
