@@ -84,9 +84,11 @@ def make_first_start_request(plan: Plan, kept: KeptPlan | None = None) -> FirstS
     They are included if `plan` is the variant with them, or if that variant does not exist (none of them fits). If it
     exists and `plan` is the other one, the user decided against them.
     """
-    if plan.entry.id == DEMO:
-        return FirstStartRequest(DEMO)
+    if plan.entry.id == DEMO and plan.setting.backend != "cpu":
+        return FirstStartRequest(DEMO)  # its engine has no other backend than the processor
     model = f"{plan.entry.id}:{plan.file.quant}" if plan.entry.id != plan.file.file else plan.file.file
+    if plan.entry.id == DEMO:
+        model = DEMO
     if plan.entry.id == plan.entry.repo:  # a repository on the hub that the catalogue does not have
         model = f"{plan.entry.repo}:{plan.file.file}"
     title = plan.entry.name if plan.entry.id == plan.file.file else ""

@@ -318,7 +318,7 @@ async def resolve_requested_start(request: FirstStartRequest) -> ResolvedStart:
     Raises what `resolve_start` raises.
     """
     plan_settings = request.plan_settings
-    if request.is_demo or plan_settings is None:
+    if plan_settings is None:
         return await resolve_start(request.model, intent=request.intent, use_tuned=request.use_tuned)
 
     def with_projector(path: Path) -> ServeOptions:

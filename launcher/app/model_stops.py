@@ -84,8 +84,8 @@ async def _read_situation(model: str, launch: Launch | None) -> Situation:
 
 def _describe_stop(stop: PlanStop, loaded_quant: str | None) -> ModelStop:
     is_loaded = stop.plan.file.quant == loaded_quant
-    missing = 0 if is_loaded else _measure_missing(stop.plan)
-    return ModelStop(stop, list_planned_settings(stop.plan), is_loaded, missing)
+    has_all = is_loaded and not stop.plan.setting.draft_model_bytes
+    return ModelStop(stop, list_planned_settings(stop.plan), is_loaded, 0 if has_all else _measure_missing(stop.plan))
 
 
 def _measure_missing(plan: Plan) -> int | None:

@@ -146,6 +146,11 @@ class Controller(QObject):
         return self._service.served_name
 
     @property
+    def start_name(self) -> str:
+        """The model that `start` starts again, as the user named it; empty before the first start."""
+        return self._start_request.model if self._start_request is not None else ""
+
+    @property
     def inputs(self) -> Inputs:
         """The inputs from which the view is derived."""
         return self._view_model.inputs

@@ -32,6 +32,8 @@ _TUNE_MS, _TUNE_MINUTES, _TRIALS = 900_000, 2, 3
 """Time limit of the tune, its budget, and the number of settings tried when the picture of the running tune is taken.
 """
 _LIMIT_MS = 60_000
+_TO_GET = "qwen3.8-27b"
+"""A model of the catalogue that has three different plans on the described card."""
 _AGENT = "#!/bin/sh\necho opencode 1.18.33\n"
 _ENGINE = '#!/bin/sh\nexec "{python}" "{program}" "$@"\n'
 _PROGRAM = Path(__file__).parents[2] / "tests" / "fakes" / "agent_server.py"
@@ -126,6 +128,7 @@ def _take_all(tour: Tour, home: Path) -> None:
         _take_agents(tour, home)
         _take_cockpit(tour)
     _take_tune(tour)
+    _take_plans(tour)
     if tour.wants("agents"):
         _take_ready_agent(tour, home)
 
@@ -290,6 +293,24 @@ def _take_cockpit(tour: Tour) -> None:
         tour.take("cockpit", "stale")
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def _take_plans(tour: Tour) -> None:
+    """Take the three plans of a model that is not here, when nothing runs, and the choice of one."""
+    if not tour.wants("cockpit"):
+        return
+    controller, page = tour.window.controller, tour.window.page("cockpit")
+    tour.show_page("cockpit")
+    page.panes.choose_layout("adjust")
+    controller.stop()
+    wait_until(lambda: controller.view.resting)
+    controller.start(_TO_GET)
+    wait_until(lambda: bool(controller.view.problem))
+    stops = page.controls.stops
+    wait_until(lambda: bool(stops.stops))
+    tour.take("cockpit", "plans of a model to get")
+    stops.buttons["better-quality"].click()
+    tour.take("cockpit", "a plan chosen")
 
 
 def _take_tune(tour: Tour) -> None:

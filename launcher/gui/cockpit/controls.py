@@ -26,6 +26,7 @@ from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.cockpit.panes import load_choice, save_choice
 from launcher.gui.cockpit.state import SettingsState
+from launcher.gui.cockpit.stops import PlanStops
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, escape_tooltip, set_tooltip
 from launcher.gui.translation import join_sentences, mark, ntr, render, tr
@@ -719,11 +720,12 @@ class ControlsPane(Card):
         self.mode = Segmented(
             tr("Settings shown"), [(_SIMPLE, tr("Simple")), (_ADVANCED, tr("Advanced"))], load_choice("mode", _SIMPLE)
         )
-        self.mode.button(_SIMPLE).setToolTip(tr("Context, draft length and thinking"))
+        self.mode.button(_SIMPLE).setToolTip(tr("Three plans, context, draft length and thinking"))
         self.mode.button(_ADVANCED).setToolTip(
             tr("Also KV cache, slots and sampling, all llama-server flags, and extra arguments")
         )
         self.mode.changed.connect(self._choose_mode)
+        self.stops = PlanStops(state, controller)
         self.restart, self.sampling = RestartFields(state), SamplingFields(state)
         self.advanced, self.changes = AdvancedFields(state, controller), ChangesBox(controller, state)
         self._advanced_title = _make_title(tr("All flags"))
@@ -732,13 +734,14 @@ class ControlsPane(Card):
         column = QVBoxLayout(inner)
         column.setContentsMargins(0, 0, theme.px(theme.GAP_M), 0)
         column.setSpacing(theme.px(theme.GAP_M))
+        column.addWidget(self.stops)
         column.addWidget(_make_title(tr("Needs a restart")))
         column.addWidget(self.restart)
         column.addWidget(self._advanced_title)
         column.addWidget(self.advanced)
         column.addWidget(_make_title(tr("Applies now")))
         column.addWidget(self.sampling)
-        column.addStretch()
+        column.addStretch(1)  # or the texts of the plans, whose height depends on the width, would take a share
         area = make_scroll_area(inner, tr("Settings"))
         self.title_row = QHBoxLayout()
         self.title_row.setContentsMargins(0, 0, theme.px(theme.GAP), 0)
@@ -759,6 +762,7 @@ class ControlsPane(Card):
 
     def _show_mode(self) -> None:
         advanced = self.mode.value == _ADVANCED
+        self.stops.setVisible(not advanced)
         self.restart.show_advanced(advanced)
         self.sampling.show_advanced(advanced)
         self._advanced_title.setVisible(advanced)

@@ -96,6 +96,13 @@ class SettingsState(QObject):
         if time.monotonic() - self._basis_read_s > _STALE_S:
             self._read_basis()
 
+    def request_values(self, values: "Mapping[str, Value]") -> None:
+        """Request these values, and the running ones for all other settings."""
+        if self.previewer is not None:
+            self.requested = dict(values)
+            self._update_preview()
+            self.refresh_memory()
+
     def revert_changes(self) -> None:
         """Return to the running settings."""
         self.requested.clear()

@@ -11,6 +11,8 @@ from launcher.gui.translation import join_sentences, ntr, render, tr
 from launcher.models.server_settings import format_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from launcher.app.start_settings import KeptPlan
     from launcher.base.progress import Progress
     from launcher.engine.settings import Settings
@@ -43,13 +45,25 @@ def short_name(plan: Plan) -> str:
 
 def plan_title(plan: Plan) -> str:
     """Return a plan in one line: model, quant, context, draft length."""
-    context = tr("{tokens} context", tokens=format_context_length(plan.setting.context))
-    parts = [short_name(plan), plan.file.quant, context, draft_text(plan)]
+    return ", ".join((short_name(plan), plan.file.quant, _context_text(plan), draft_text(plan), *_other_texts(plan)))
+
+
+def settings_title(plan: Plan) -> str:
+    """Return a plan of a known model in one line: quant, context, KV cache type, draft length."""
+    kv = tr("KV {type}", type=plan.setting.kv)
+    return ", ".join((plan.file.quant, _context_text(plan), kv, draft_text(plan), *_other_texts(plan)))
+
+
+def _context_text(plan: Plan) -> str:
+    return tr("{tokens} context", tokens=format_context_length(plan.setting.context))
+
+
+def _other_texts(plan: Plan) -> Iterator[str]:
+    """Yield what few plans have: experts on the CPU, and several GPUs."""
     if plan.setting.n_cpu_moe:
-        parts.append(_experts_text(plan.setting.n_cpu_moe))
+        yield _experts_text(plan.setting.n_cpu_moe)
     if plan.setting.gpus > 1:
-        parts.append(tr("over {count} GPUs", count=plan.setting.gpus))
-    return ", ".join(parts)
+        yield tr("over {count} GPUs", count=plan.setting.gpus)
 
 
 def settings_origin_text(own_settings: KeptPlan, plan: Plan) -> str:

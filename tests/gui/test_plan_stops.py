@@ -1,0 +1,230 @@
+"""The three plans of the Simple mode, with real engines: what is chosen, and how it is started."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication, QVBoxLayout, QWidget
+from pytestqt.qtbot import QtBot
+
+from launcher.base.paths import models_dir
+from launcher.engine.server.state import ServerState
+from launcher.gui.cockpit.page import CockpitPage
+from launcher.gui.cockpit.stops import PlanStops
+from launcher.gui.window import Window
+from tests.app.test_first_start import REPO, catalogue_with
+from tests.conftest import Hub
+from tests.models.pulling import DEMO, FILE
+
+Wait = Callable[..., None]
+SMALL = "small.gguf"
+
+
+@pytest.fixture(autouse=True)
+def no_charts_here(no_charts: None) -> None:
+    """None of these tests looks at charts."""
+
+
+def show_stops(window: Window, qtbot: QtBot) -> PlanStops:
+    page: CockpitPage = window.page("cockpit")
+    page.panes.choose_layout("adjust")
+    qtbot.waitUntil(lambda: bool(page.controls.stops.stops))
+    return page.controls.stops
+
+
+@pytest.fixture
+def stops(demo: Window, qtbot: QtBot) -> PlanStops:
+    """The plans of the running demo."""
+    return show_stops(demo, qtbot)
+
+
+@pytest.fixture
+def two_files(
+    home: Path, hub: Hub, demo_model: Path, no_driver: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """A model of the user's own catalogue with two files: a small one here, which is recommended, a better on the hub.
+
+    Both hold the demo. The computer has no GPU.
+    """
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(no_driver))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    catalogue_with(home)
+    own = home / "config" / "models" / "mine.toml"
+    small = json.dumps(SMALL)
+    more = f"files = [{{ quant = 'Q4_K_M', file = {small}, size_bytes = {DEMO.files[0].size_bytes} }}, "
+    text = own.read_text().replace("files = [", more).replace("quant = 'F16'\nctx", "quant = 'Q4_K_M'\nctx")
+    own.write_text(text)
+    for folder, name in ((hub.folder, FILE), (models_dir(), SMALL)):
+        (folder / REPO).mkdir(parents=True)
+        shutil.copy(demo_model, folder / REPO / name)
+    yield
+    shutil.rmtree(hub.folder / REPO)
+
+
+def checked_buttons(stops: PlanStops) -> list[str]:
+    return [name for name, button in stops.buttons.items() if button.isChecked()]
+
+
+def apply_draft(stops: PlanStops, qtbot: QtBot, window: Window, wait_for: Wait, draft: int) -> None:
+    page: CockpitPage = window.page("cockpit")
+    qtbot.waitUntil(lambda: page.state.previewer is not None)
+    page.controls.restart.fields["draft"].slider.setValue(draft)
+    apply_changes(page, qtbot, window, wait_for)
+
+
+def apply_changes(page: CockpitPage, qtbot: QtBot, window: Window, wait_for: Wait) -> None:
+    qtbot.waitUntil(page.controls.changes.isVisible)
+    with qtbot.waitSignal(window.controller.applied):
+        qtbot.mouseClick(page.controls.changes.apply_button, Qt.MouseButton.LeftButton)
+    wait_for(ServerState.READY)
+    qtbot.waitUntil(lambda: page.state.change_count == 0 and not page.state.applying)
+
+
+def test_the_plan_that_runs_is_checked_and_settings_of_the_user_are_none(
+    stops: PlanStops, demo: Window, qtbot: QtBot
+) -> None:
+    page: CockpitPage = demo.page("cockpit")
+    assert checked_buttons(stops) == ["recommended"]
+    assert stops.line.text().startswith("F16, 8K context, KV f16, draft 2.")
+    page.controls.restart.fields["draft"].slider.setValue(3)
+    qtbot.waitUntil(lambda: page.state.change_count == 1)
+    assert checked_buttons(stops) == []
+    assert stops.state_label.text() == "Custom"
+    qtbot.mouseClick(stops.buttons["recommended"], Qt.MouseButton.LeftButton)
+    assert checked_buttons(stops) == ["recommended"]
+    assert stops.state_label.text() == ""
+    assert page.state.change_count == 0
+    assert not page.controls.changes.isVisible()
+
+
+def test_a_plan_that_is_no_other_one_is_disabled_and_says_why(stops: PlanStops) -> None:
+    assert [name for name, button in stops.buttons.items() if button.isEnabled()] == ["recommended"]
+    reasons = {name: stops.buttons[name].accessibleDescription() for name in ("faster", "better-quality")}
+    assert reasons["faster"].startswith("The speed of this model on this machine is not known")
+    assert reasons["better-quality"] == "Recommended already has the best quality that fits."
+    for name, reason in reasons.items():
+        assert reason in stops.buttons[name].toolTip()
+        stops.buttons[name].attended.emit(True)
+        assert stops.line.text() == reason
+        stops.buttons[name].attended.emit(False)
+
+
+def test_the_plans_belong_to_the_simple_mode(stops: PlanStops, demo: Window) -> None:
+    controls = demo.page("cockpit").controls
+    assert stops.isVisible()
+    controls.mode.button("advanced").click()
+    assert not stops.isVisible()
+    controls.mode.button("simple").click()
+    assert stops.isVisible()
+
+
+def test_a_chosen_plan_is_applied_by_a_restart_as_changes_of_sliders_are(
+    stops: PlanStops, demo: Window, qtbot: QtBot, wait_for: Wait
+) -> None:
+    page: CockpitPage = demo.page("cockpit")
+    apply_draft(stops, qtbot, demo, wait_for, 3)
+    assert "draft 3" in demo.controller.view.settings
+    qtbot.waitUntil(lambda: bool(stops.stops) and stops.state_label.text() == "Custom")
+    qtbot.mouseClick(stops.buttons["recommended"], Qt.MouseButton.LeftButton)
+    assert checked_buttons(stops) == ["recommended"]
+    preview = page.state.preview
+    assert preview is not None
+    assert [(each.name, each.old, each.new) for each in preview.changes] == [("draft", 3, 2)]
+    assert page.controls.restart.fields["draft"].value == 2
+    apply_changes(page, qtbot, demo, wait_for)
+    assert "draft 2" in demo.controller.view.settings
+    assert checked_buttons(stops) == ["recommended"]
+
+
+def test_a_stopped_model_is_started_with_the_plan_and_not_as_it_was_before(
+    stops: PlanStops, demo: Window, qtbot: QtBot, wait_for: Wait
+) -> None:
+    apply_draft(stops, qtbot, demo, wait_for, 3)
+    demo.controller.stop()
+    wait_for(ServerState.STOPPED)
+    qtbot.waitUntil(lambda: stops.buttons["recommended"].isEnabled() and demo.controller.launch is None)
+    assert checked_buttons(stops) == []
+    qtbot.mouseClick(stops.buttons["recommended"], Qt.MouseButton.LeftButton)
+    assert (stops.start_button.text(), stops.start_button.isVisible()) == ("Start", True)
+    qtbot.mouseClick(stops.start_button, Qt.MouseButton.LeftButton)
+    assert not stops.start_button.isVisible()
+    wait_for(ServerState.READY)
+    qtbot.waitUntil(lambda: not stops.is_starting)
+    assert "draft 2" in demo.controller.view.settings
+    qtbot.waitUntil(lambda: checked_buttons(stops) == ["recommended"])
+
+
+def test_a_plan_with_another_file_is_downloaded_and_replaces_the_running_one(
+    two_files: None, window: Window, qtbot: QtBot, wait_for: Wait
+) -> None:
+    window.controller.start("mine:Q4_K_M")
+    wait_for(ServerState.READY)
+    stops = show_stops(window, qtbot)
+    qtbot.waitUntil(lambda: checked_buttons(stops) == ["recommended"])
+    recommended, better = stops.buttons["recommended"], stops.buttons["better-quality"]
+    recommended.setFocus(Qt.FocusReason.TabFocusReason)
+    qtbot.keyClick(recommended, Qt.Key.Key_Right)
+    assert QApplication.focusWidget() is better
+    assert checked_buttons(stops) == ["better-quality"]
+    assert stops.line.text().startswith("F16, ")
+    assert stops.line.text().endswith("To download: 8.6 MB.")
+    assert stops.start_button.text() == "Download and start"
+    wanted = dict(stops.stops["better-quality"].settings)
+    launch = window.controller.launch
+    qtbot.mouseClick(stops.start_button, Qt.MouseButton.LeftButton)
+    assert stops.pause_button.isVisible()
+    assert not better.isEnabled()
+    qtbot.waitUntil(lambda: not stops.is_starting)
+    assert window.controller.launch is not launch
+    assert window.controller.launch is not None
+    options = window.controller.launch.options
+    assert options.model.name == FILE
+    assert (options.context, options.draft, options.kv) == (wanted["ctx"], wanted["draft"], wanted["kv"])
+    qtbot.waitUntil(lambda: bool(stops.stops) and checked_buttons(stops) == ["better-quality"])
+    assert stops.stops["recommended"].missing_bytes == 0
+
+
+def test_moving_a_slider_takes_back_the_choice_of_another_file(
+    two_files: None, window: Window, qtbot: QtBot, wait_for: Wait
+) -> None:
+    window.controller.start("mine:Q4_K_M")
+    wait_for(ServerState.READY)
+    stops = show_stops(window, qtbot)
+    page: CockpitPage = window.page("cockpit")
+    page.controls.restart.fields["draft"].slider.setValue(1)
+    qtbot.waitUntil(lambda: page.state.change_count == 1)
+    qtbot.mouseClick(stops.buttons["better-quality"], Qt.MouseButton.LeftButton)
+    assert stops.start_button.isVisible()
+    assert page.state.change_count == 0
+    page.controls.restart.fields["draft"].slider.setValue(3)
+    qtbot.waitUntil(lambda: page.state.change_count == 1)
+    assert not stops.start_button.isVisible()
+    assert checked_buttons(stops) == []
+
+
+def test_the_choices_stand_below_one_another_where_there_is_little_room(demo: Window, qtbot: QtBot) -> None:
+    page: CockpitPage = demo.page("cockpit")
+    holder, alone = QWidget(), PlanStops(page.state, demo.controller)
+    qtbot.addWidget(holder)
+    column = QVBoxLayout(holder)
+    column.setContentsMargins(0, 0, 0, 0)
+    column.addWidget(alone)
+    holder.resize(400, 400)
+    holder.show()
+    qtbot.waitUntil(lambda: bool(alone.stops))  # nothing comes for it once it is deleted
+    buttons = list(alone.buttons.values())
+    needed = sum(each.column_width for each in buttons)
+
+    def places(width: int) -> tuple[int, int]:
+        """Return the number of columns and rows of the buttons."""
+        holder.resize(width, 400)
+        return len({each.x() for each in buttons}), len({each.y() for each in buttons})
+
+    for width, expected in ((needed, (3, 1)), (needed - 1, (1, 3)), (needed, (3, 1))):
+        qtbot.waitUntil(lambda width=width, expected=expected: places(width) == expected)
+        assert all(each.x() + each.width() <= alone.width() for each in buttons)
