@@ -33,7 +33,7 @@ def asked(cards: str, wanted: Sequence[Case]) -> str:
 
 def told(outcome: Outcome, part: str) -> str:
     """Return one figure of both."""
-    return f"{outcome.case} {part} {outcome.formula[part]:.1f}, engine {outcome.told(part)}"
+    return f"{outcome.case} {part} {outcome.formula[part]:.1f}, engine {outcome.engine_mib(part)}"
 
 
 @proof("one card: all parts of all models, experts on the host among them")

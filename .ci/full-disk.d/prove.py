@@ -51,7 +51,7 @@ async def main() -> None:
         (Path(folder) / "large").write_bytes(large)
         (Path(folder) / "fitting").write_bytes(fitting)
         print("too large:", await refused(DownloadSource(server.url("a", "none", "large"), len(large)), SETTINGS))
-        assert not server.told("a").requests
+        assert not server.read_record("a").requests
         assert not list(DISK.iterdir())
 
         source = DownloadSource(
