@@ -98,9 +98,9 @@ def _installed() -> list[Piece]:
     ]
 
 
-def manifest_text(told: Mapping[str, object]) -> str:
+def manifest_text(manifest: Mapping[str, object]) -> str:
     """Return a manifest as JSON, in the form that linux/verify.sh reads without a parser."""
-    return json.dumps(told, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
 
 
 def main(dist: Path, changelog: Path, deb: Path, windows: Path) -> None:
@@ -121,13 +121,13 @@ def main(dist: Path, changelog: Path, deb: Path, windows: Path) -> None:
                 "installs" if installs else "holds": installs or held.get(path.suffix, own),
             }
         )
-    told = {
+    manifest = {
         "version": __version__,
         "notes": newest(changelog.read_text("utf-8"), __version__),
         "built": datetime.fromtimestamp(epoch_s, UTC).isoformat(),
         "artefacts": artefacts,
     }
-    text = manifest_text(told)
+    text = manifest_text(manifest)
     ReleaseManifest.model_validate_json(text)
     (dist / MANIFEST).write_text(text, "utf-8")
     lines = [f"{sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(dist.iterdir())]

@@ -63,7 +63,7 @@ def card(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     if request.param != "a card":
         return None
-    result, program = tmp_path / "told", tmp_path / "llama-server"
+    result, program = tmp_path / "arguments", tmp_path / "llama-server"
     others = "--model --metrics --cors-origins --gpu-layers --flash-attn --batch-size --device --spec-type"
     row_flags = (flag for row in ROWS.values() for flag in row.flags)
     flags = " ".join({*others.split(), "--embeddings", "--reranking", *START_FLAGS, *row_flags})

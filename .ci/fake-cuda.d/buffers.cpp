@@ -15,7 +15,7 @@
 #include "ggml-backend.h"
 #include "llama.h"
 
-static void only_buffers(ggml_log_level level, const char *text, void *) {
+static void print_buffer_lines(ggml_log_level level, const char *text, void *) {
     if (strstr(text, "compute buffer size") || level == GGML_LOG_LEVEL_ERROR) {
         fputs(text, stdout);
         fflush(stdout);
@@ -46,7 +46,7 @@ int main(int count, char **arguments) {
         fprintf(stderr, "%s\n", dlerror());
         return 1;
     }
-    llama_log_set(only_buffers, nullptr);
+    llama_log_set(print_buffer_lines, nullptr);
     llama_backend_init();
     ggml_backend_register(reinterpret_cast<ggml_backend_reg_t (*)()>(symbol)());
 

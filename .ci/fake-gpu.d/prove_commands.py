@@ -52,7 +52,7 @@ def _doctor() -> str:
 
 @proof("the first plan for a card, started as it says, fits that card by the engine's own fit")
 def _plans() -> str:
-    told = []
+    plans = []
     for gb in (8, 10, 12, 16, 20, 24):
         described = ("--gpu-memory", str(gb), "--free-memory", str(1_024 * gb - USED_MIB), "--headless")
         code, output = launcher("plan", *described, "--host-memory", "64", "--backend", "vulkan", "--json")
@@ -66,8 +66,8 @@ def _plans() -> str:
         said = next(text for text in texts if FITS in text or CHANGES in text)
         assert FITS in said, (plan, said)
         experts = f", {plan['n_cpu_moe']} on the host" if plan["n_cpu_moe"] else ""
-        told.append(f"{gb} GB {plan['quant']} {plan['ctx']:,} {plan['kv']}{experts}")
-    return "; ".join(told)
+        plans.append(f"{gb} GB {plan['quant']} {plan['ctx']:,} {plan['kv']}{experts}")
+    return "; ".join(plans)
 
 
 @proof("prove finds the planned memory in the engine's own figures, on a card that is not there")

@@ -58,21 +58,21 @@ def fit(
         del flags[at : at + 2]
     if not setting.context:
         flags = flags[flags.index("--parallel") :]
-    told = Fit("says nothing")
+    result = Fit("says nothing")
     for record in records(cards, "-m", str(model(name)), *flags, "-fitt", str(target_mib)):
         text = str(record.get("msg", ""))
         if found := re.search(r"context size reduced from \d+ to (\d+)", text):
-            told = replace(told, context=int(found[1]))
+            result = replace(result, context=int(found[1]))
         if found := re.search(r"(\d+) overflowing\)", text):
-            told = replace(told, overflowing=int(found[1]))
+            result = replace(result, overflowing=int(found[1]))
         for verdict in (FITS, CHANGES, FAILS):
             if verdict in text:
-                told = replace(told, verdict=verdict)
+                result = replace(result, verdict=verdict)
                 if not wait:
-                    return told
-        if "fitting params to free memory took" in text or (wait and told.verdict in (FITS, FAILS)):
-            return told
-    return told
+                    return result
+        if "fitting params to free memory took" in text or (wait and result.verdict in (FITS, FAILS)):
+            return result
+    return result
 
 
 def plan_for(gb: int, file: tuple[str, str], **settings: int | str) -> Plan:
@@ -147,7 +147,7 @@ def _too_big() -> str:
 
 @proof("plans with experts on the host fit the card, and without them the engine's fit changes something")
 def _offloads() -> str:
-    told = []
+    figures = []
     for gb, quant in product((8, 10, 12, 16), ("UD-IQ3_S", "UD-Q4_K_M")):
         file = "qwen3.6-35b-a3b-mtp", quant
         plan = plan_for(gb, file, context=65_536, kv="q8_0", draft=2, ubatch=512)
@@ -160,14 +160,14 @@ def _offloads() -> str:
         assert found.verdict == FITS, (setting, plan.required_mib, found)
         found = fit(f"{gb}g", FILES[file], replace(setting, n_cpu_moe=0), target, place=True)
         assert found.verdict == CHANGES, (setting, found)
-        told.append(f"{gb} GB {quant} {setting.n_cpu_moe}")
-    assert len(told) >= 6, told
-    return f"layers on the host: {', '.join(told)}"
+        figures.append(f"{gb} GB {quant} {setting.n_cpu_moe}")
+    assert len(figures) >= 6, figures
+    return f"layers on the host: {', '.join(figures)}"
 
 
 @proof("as many layers' experts on the host as the engine puts there itself")
 def _placements() -> str:
-    told = []
+    figures = []
     for gb, name in product((10, 12, 16), ("qwen35moe-35b-q3_k_xl", "qwen35moe-35b-q4_k_m")):
         setting = PlanSettings(context=65_536, kv="q8_0", draft=2, ubatch=512, backend="vulkan")
         ours = fitted(gb, name, setting, free={"n_cpu_moe"})
@@ -175,13 +175,13 @@ def _placements() -> str:
         assert alone.overflowing is not None, (ours, alone)
         # It begins at the last layers, which in these models are smaller, and counts one of which a part overflows.
         assert 0 <= alone.overflowing - ours.n_cpu_moe <= 2, (gb, name, ours, alone)
-        told.append(f"{gb} GB {name.split('-')[-1]} {ours.n_cpu_moe} ({alone.overflowing})")
-    return f"by the formula (by the engine): {', '.join(told)}"
+        figures.append(f"{gb} GB {name.split('-')[-1]} {ours.n_cpu_moe} ({alone.overflowing})")
+    return f"by the formula (by the engine): {', '.join(figures)}"
 
 
 @proof("the context that fits is the longest of ours that the engine would choose")
 def _contexts() -> str:
-    told = []
+    figures = []
     for gb, name, kv in (
         (16, "qwen35moe-35b-iq3_s", "q8_0"),
         (20, "qwen35moe-35b-iq4_xs", "f16"),
@@ -196,13 +196,13 @@ def _contexts() -> str:
         )
         assert alone.context is not None, (gb, name, ours, alone)
         assert ours == max(context for context in CONTEXTS if context <= alone.context), (gb, name, ours, alone)
-        told.append(f"{gb} GB {name} {ours:,} ({alone.context:,})")
-    return f"ours (the engine's): {', '.join(told)}"
+        figures.append(f"{gb} GB {name} {ours:,} ({alone.context:,})")
+    return f"ours (the engine's): {', '.join(figures)}"
 
 
 @proof("two cards: what fits each of them by the formula fits them by the engine")
 def _two() -> str:
-    told = []
+    results = []
     for name, context, kv in product(
         ("qwen35moe-35b-q3_k_xl", "qwen35moe-35b-q4_k_m", "qwen35-27b-q4_k_m"),
         (32_768, 131_072, 262_144),
@@ -212,12 +212,12 @@ def _two() -> str:
         source = read_source(str(model(name)))
         spare = 12 * 1_024 - USED_MIB - max(estimate_by_formula(source, setting).by_gpu) / 2**20
         found = fit("2x12g", name, setting, OVERHEAD, place=True).verdict
-        told.append((round(spare), found))
+        results.append((round(spare), found))
         if abs(spare) > NEAR_MIB:
             assert (found == FITS) == (spare > 0), (name, setting, spare, found)
-    clear = [spare for spare, _ in told if abs(spare) > NEAR_MIB]
-    assert min(clear) < 0 < max(clear), told
-    return f"{len(clear)} settings, and {len(told) - len(clear)} too near to compare"
+    clear = [spare for spare, _ in results if abs(spare) > NEAR_MIB]
+    assert min(clear) < 0 < max(clear), results
+    return f"{len(clear)} settings, and {len(results) - len(clear)} too near to compare"
 
 
 run()

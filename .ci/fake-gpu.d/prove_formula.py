@@ -22,8 +22,10 @@ def asked(cards: str, wanted: Sequence[Case]) -> str:
     """Compare; return how many of how many figures are equal, and how far the others are."""
     build = asyncio.run(probe_engine(engine(cards)))
     outcomes = asyncio.run(measure_cases(build, wanted, FOLDER / "models"))
-    wrong = [told(one, part) for one in outcomes for part in CACHES if not one.is_equal(part)]
-    wrong += [told(one, part) for one in outcomes for part in PARTS if abs(one.beyond_percent(part)) > MOST_PERCENT]
+    wrong = [describe_figure(one, part) for one in outcomes for part in CACHES if not one.is_equal(part)]
+    wrong += [
+        describe_figure(one, part) for one in outcomes for part in PARTS if abs(one.beyond_percent(part)) > MOST_PERCENT
+    ]
     assert not wrong, f"{len(wrong)} differ: {'; '.join(wrong[:20])}"
     figures = [(one, part) for one in outcomes for part in PARTS if one.case.setting.draft or "draft" not in part]
     equal = sum(one.is_equal(part) for one, part in figures)
@@ -31,7 +33,7 @@ def asked(cards: str, wanted: Sequence[Case]) -> str:
     return f"{len(outcomes)} settings, {equal} of {len(figures)} figures equal to the MiB, at most {most:+.2f} % apart"
 
 
-def told(outcome: Outcome, part: str) -> str:
+def describe_figure(outcome: Outcome, part: str) -> str:
     """Return one figure of both."""
     return f"{outcome.case} {part} {outcome.formula[part]:.1f}, engine {outcome.engine_mib(part)}"
 

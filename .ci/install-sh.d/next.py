@@ -56,8 +56,8 @@ def write_manifest(release: Path, version: str) -> None:
         for path in sorted(release.iterdir())
         if path.is_file()
     ]
-    told = {"version": version, "notes": "The number has changed.", "artefacts": artefacts}
-    (release / "manifest.json").write_text(json.dumps(told, indent=1), "utf-8")
+    manifest = {"version": version, "notes": "The number has changed.", "artefacts": artefacts}
+    (release / "manifest.json").write_text(json.dumps(manifest, indent=1), "utf-8")
 
 
 if __name__ == "__main__":

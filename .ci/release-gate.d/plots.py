@@ -12,9 +12,9 @@ WANTED = {
 LEAST = 20
 
 
-def draws_curves(told: dict[str, dict[str, dict[str, int]]]) -> tuple[bool, str]:
+def draws_curves(report: dict[str, dict[str, dict[str, int]]]) -> tuple[bool, str]:
     """Return whether each plot has points enough, and how many it has."""
-    plots = told.get("plots", {})
+    plots = report.get("plots", {})
     drawn = {plot: plots.get(plot, {}).get(curve, 0) for plot, curve in WANTED.items()}
     text = "; ".join(f"{plot}: {len(plots.get(plot, {}))} curves, {points} points" for plot, points in drawn.items())
     return min(drawn.values()) >= LEAST, text

@@ -47,16 +47,16 @@ class Copy:
 
     def ask_json(self, *words: str) -> dict[str, object]:
         """Run a command with --json and return its last object."""
-        told: dict[str, object] = json.loads(self.ask(*words, "--json").splitlines()[-1])
-        return told
+        value: dict[str, object] = json.loads(self.ask(*words, "--json").splitlines()[-1])
+        return value
 
     def take_picture(self, name: str, *words: str) -> str:
         """Save a picture of the window in the folder, and return what the command told."""
         picture = self.folder / name
         picture.unlink(missing_ok=True)
-        told = self.ask("gui", *words, "--screenshot", self.name_path(picture))
+        output = self.ask("gui", *words, "--screenshot", self.name_path(picture))
         assert picture.stat().st_size > 20_000, f"the picture is empty: {picture.stat().st_size} bytes"
-        return told
+        return output
 
 
 def show_window(copy: Copy) -> str:
@@ -69,17 +69,17 @@ def show_window(copy: Copy) -> str:
 
 def show_plots(copy: Copy) -> str:
     """Open the cockpit with the demo running; its plots hold curves."""
-    told = copy.take_picture("cockpit.png", "--demo", "--page", "cockpit", "--size", "1440x900")
-    full, text = draws_curves(json.loads(told.splitlines()[-1]))
+    output = copy.take_picture("cockpit.png", "--demo", "--page", "cockpit", "--size", "1440x900")
+    full, text = draws_curves(json.loads(output.splitlines()[-1]))
     assert full, text
     return text
 
 
 def run_demo(copy: Copy) -> str:
     """Run the demo in the terminal."""
-    told = copy.ask_json("demo", "--headless")
-    assert int(str(told["draft_n_accepted"])) > 0, told
-    return f"{told['predicted_n']} tokens, {told['draft_n_accepted']} of {told['draft_n']} drafts accepted"
+    report = copy.ask_json("demo", "--headless")
+    assert int(str(report["draft_n_accepted"])) > 0, report
+    return f"{report['predicted_n']} tokens, {report['draft_n_accepted']} of {report['draft_n']} drafts accepted"
 
 
 def chat_with_demo(copy: Copy) -> str:
@@ -111,9 +111,9 @@ def endure_demo(copy: Copy) -> str:
     """Load the demo for a minute, and draw a chart of it."""
     chart = copy.folder / "endurance.svg"
     chart.unlink(missing_ok=True)
-    told = copy.ask_json("endure", "demo", "--minutes", "1", "--chart", copy.name_path(chart))
+    report = copy.ask_json("endure", "demo", "--minutes", "1", "--chart", copy.name_path(chart))
     assert "<svg" in chart.read_text("utf-8"), "the chart is no SVG"
-    return f"{told['replies']} replies, {told['answer']}; a chart of {chart.stat().st_size} bytes"
+    return f"{report['replies']} replies, {report['answer']}; a chart of {chart.stat().st_size} bytes"
 
 
 def print_agent(copy: Copy) -> str:

@@ -437,11 +437,11 @@ def main() -> None:
         if WORDS and not any(words in name for words in WORDS):
             continue
         try:
-            verdict, told = "ok  ", function()
+            verdict, result = "ok  ", function()
         except Exception as error:  # noqa: BLE001 -- whatever it was, the others are tried too
             where = traceback.extract_tb(error.__traceback__)[-1]
-            verdict, told = "FAIL", f"{type(error).__name__} in line {where.lineno} of {where.name}: {error}"
-        print(f"{verdict} {name}: {told}".replace(str(FOLDER), "FOLDER"), flush=True)
+            verdict, result = "FAIL", f"{type(error).__name__} in line {where.lineno} of {where.name}: {error}"
+        print(f"{verdict} {name}: {result}".replace(str(FOLDER), "FOLDER"), flush=True)
         if function is _unchanged:
             _supervision()
     wine.end_programs()

@@ -190,8 +190,8 @@ def _engine() -> str:
     listed = json.dumps(asked("engine", "list"))
     assert "b11434" in listed, listed
     assert "b11435" not in listed, listed
-    told = events(output)[-1]["error"]["message"]
-    return f"installed and tested in {took_s:.1f} s; the other: {told}"
+    problem = events(output)[-1]["error"]["message"]
+    return f"installed and tested in {took_s:.1f} s; the other: {problem}"
 
 
 run()

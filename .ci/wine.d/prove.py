@@ -424,20 +424,20 @@ def _line() -> str:
         heard.append(verb)
         yield {"heard": fields["say"]}
 
-    async def told(address: ControlAddress) -> list[Any]:
+    async def receive_values(address: ControlAddress) -> list[Any]:
         return [value async for value in send_request(address, "tell", say="é")]
 
     async def main() -> tuple[list[Any], str, str]:
         server = ControlServer(answer)
         address = await server.listen(Path(os.environ[HOME_VARIABLE]), "line")
-        right, refusals = await told(address), []
+        right, refusals = await receive_values(address), []
         try:
-            await told(ControlAddress(address.path, "x" * len(address.token)))
+            await receive_values(ControlAddress(address.path, "x" * len(address.token)))
         except LauncherError as error:
             refusals.append(error.code)
         await server.close()
         try:
-            await told(address)
+            await receive_values(address)
         except LauncherError as error:
             refusals.append(error.code)
         return right, *refusals

@@ -48,8 +48,8 @@ def wheels(site: Path) -> Iterator[Piece]:
 
 def licence(about: Message) -> str:
     """Return the short name of a package's licence, from its metadata."""
-    if told := about["License-Expression"]:
-        return str(told)
+    if expression := about["License-Expression"]:
+        return str(expression)
     classified = [each.split(" :: ")[-1] for each in about.get_all("Classifier", ()) if each.startswith("License ::")]
     first = next(iter((about["License"] or "").strip().splitlines()), "")
     return first if first and len(first) < 60 else ", ".join(classified) or "see its text"

@@ -258,9 +258,9 @@ not_signed() {
 
 # Stops unless the signed manifest is of what this script installs.
 compare_manifest() {
-    told=$(manifest_version "$work/manifest.json")
-    [ "$told" = "$version" ] ||
-        stopped "${from:-$releases} holds version ${told:-of no number}, and this install.sh is of $version." \
+    published=$(manifest_version "$work/manifest.json")
+    [ "$published" = "$version" ] ||
+        stopped "${from:-$releases} holds version ${published:-of no number}, and this install.sh is of $version." \
             "Take the install.sh from there."
     sums="$(manifest_sum "$work/manifest.json" "$wheel") $(manifest_sum "$work/manifest.json" "$lock")"
     [ "$sums" = "$wheel_sha256 $lock_sha256" ] ||
@@ -440,8 +440,8 @@ make_ready() {
         export UV_DEFAULT_INDEX="$index"
         install_packages
     fi
-    told=$("$fresh/bin/mtp-launcher" --version) || stopped "What was installed does not start."
-    [ "$told" = "mtp-launcher $version" ] || stopped "What was installed calls itself $told."
+    reported=$("$fresh/bin/mtp-launcher" --version) || stopped "What was installed does not start."
+    [ "$reported" = "mtp-launcher $version" ] || stopped "What was installed calls itself $reported."
     cp "$work/manifest.json" "$fresh/manifest.json"
     : >"$fresh/complete"
 }
@@ -480,8 +480,8 @@ print(missing_libraries_report(), end="")' 2>/dev/null || true
 }
 
 uninstall() {
-    told="MTP Launcher is removed."
-    [ -e "$program" ] || is_ours "$command" || told="Nothing was installed here by install.sh for $(id -un)."
+    closing="MTP Launcher is removed."
+    [ -e "$program" ] || is_ours "$command" || closing="Nothing was installed here by install.sh for $(id -un)."
     [ ! -w "$program" ] || alone
     for installed in "$program"/[0-9]*; do
         if stays_in_use "$installed"; then
@@ -513,7 +513,7 @@ uninstall() {
         "$share/mime/application" "$share/mime" "$share/metainfo" "$share/applications" "$share" "$commands" "$HOME/.local/lib" "$HOME/.local"; do
         rmdir "$folder" 2>/dev/null || true # only what is empty goes
     done
-    say "$told"
+    say "$closing"
     for folder in "$share" "$configuration" "${XDG_STATE_HOME:-$HOME/.local/state}" \
         "${XDG_CACHE_HOME:-$HOME/.cache}"; do
         if [ -d "$folder/mtp-launcher" ]; then say "Yours, and left: $folder/mtp-launcher"; fi

@@ -98,8 +98,8 @@ def _delete(path: Path) -> None:
 
 def needed(file: Path) -> list[str]:
     """Return the sonames that an ELF file names as needed."""
-    told = subprocess.run(["objdump", "-p", str(file)], check=True, capture_output=True, text=True).stdout
-    return re.findall(r"^ +NEEDED +(\S+)$", told, re.MULTILINE)
+    headers = subprocess.run(["objdump", "-p", str(file)], check=True, capture_output=True, text=True).stdout
+    return re.findall(r"^ +NEEDED +(\S+)$", headers, re.MULTILINE)
 
 
 def programs(tree: Path) -> Iterator[Path]:

@@ -54,8 +54,8 @@ verify_signature() {
 
 # openssl_verify MESSAGE SIGNATURE KEY: gives back 2 if this openssl knows no Ed25519, as before 3.0
 openssl_verify() {
-    told=$(openssl pkeyutl -verify -rawin -pubin -keyform DER -inkey "$3" -in "$1" -sigfile "$2" 2>/dev/null) &&
+    output=$(openssl pkeyutl -verify -rawin -pubin -keyform DER -inkey "$3" -in "$1" -sigfile "$2" 2>/dev/null) &&
         return 0
-    case $told in (*Failure*) return 1 ;; esac
+    case $output in (*Failure*) return 1 ;; esac
     return 2
 }

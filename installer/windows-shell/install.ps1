@@ -179,10 +179,10 @@ function Get-Checked([string] $Name, [string] $Sha256, [string] $Place, [string]
 # The address of uv's wheel, as the package index tells it.
 function Get-UvAddress([string] $Index) {
     $page = "$Index/uv/"
-    try { $told = (Invoke-WebRequest -UseBasicParsing -Uri $page).Content } catch {
+    try { $listing = (Invoke-WebRequest -UseBasicParsing -Uri $page).Content } catch {
         Stop-Step "$Index does not tell where uv $uv_version is: $($_.Exception.Message)" $network
     }
-    $found = [regex]::Match($told, "[`"']([^`"'#]*" + [regex]::Escape($uv_wheel) + ")[`"'#]")
+    $found = [regex]::Match($listing, "[`"']([^`"'#]*" + [regex]::Escape($uv_wheel) + ")[`"'#]")
     if (-not $found.Success) { Stop-Step "$Index does not tell where uv $uv_version is." $network }
     return (New-Object System.Uri ((New-Object System.Uri $page), $found.Groups[1].Value)).AbsoluteUri
 }
@@ -234,9 +234,9 @@ function Confirm-Release([string] $Python, [string] $Release) {
         Stop-Step "manifest.json is not signed by this program's maintainer, so nothing of this release is used." `
             'Take all files of the release anew. If this persists, report it to the project.'
     }
-    $told = Get-Content -LiteralPath $manifest -Raw -Encoding UTF8 | ConvertFrom-Json
-    if ($told.version -ne $version) {
-        Stop-Step "$Release holds version $($told.version), and this install.ps1 is of $version." `
+    $published = Get-Content -LiteralPath $manifest -Raw -Encoding UTF8 | ConvertFrom-Json
+    if ($published.version -ne $version) {
+        Stop-Step "$Release holds version $($published.version), and this install.ps1 is of $version." `
             'Take the install.ps1 from there.'
     }
     if ((Get-SignedSum $manifest $wheel) -ne $wheel_sha256 -or (Get-SignedSum $manifest $lock) -ne $lock_sha256) {
@@ -248,8 +248,8 @@ function Confirm-Release([string] $Python, [string] $Release) {
 
 # The SHA-256 of a file of the release: Get-SignedSum MANIFEST NAME
 function Get-SignedSum([string] $Manifest, [string] $Name) {
-    $told = Get-Content -LiteralPath $Manifest -Raw -Encoding UTF8 | ConvertFrom-Json
-    foreach ($artefact in $told.artefacts) { if ($artefact.name -eq $Name) { return $artefact.sha256 } }
+    $contents = Get-Content -LiteralPath $Manifest -Raw -Encoding UTF8 | ConvertFrom-Json
+    foreach ($artefact in $contents.artefacts) { if ($artefact.name -eq $Name) { return $artefact.sha256 } }
     return ''
 }
 
@@ -339,9 +339,9 @@ function Initialize-Version([string] $Fresh, [string] $Index, [string] $Release)
         $env:UV_DEFAULT_INDEX = $Index
         Install-Package $uv $python $Release @()
     }
-    $told = & "$Fresh\bin\mtp-launcher.exe" --version
+    $reported = & "$Fresh\bin\mtp-launcher.exe" --version
     if ($LASTEXITCODE -ne 0) { Stop-Step 'What was installed does not start.' }
-    if ($told -ne "mtp-launcher $version") { Stop-Step "What was installed calls itself $told." }
+    if ($reported -ne "mtp-launcher $version") { Stop-Step "What was installed calls itself $reported." }
     Copy-Item -LiteralPath "$work\manifest.json" -Destination "$Fresh\manifest.json"
     New-Item -ItemType File -Path "$Fresh\complete" | Out-Null
 }

@@ -100,7 +100,7 @@ async def test_settings_that_do_not_fit_are_recorded_as_a_failure(demo_model: Pa
     assert "context" in kept.sentence
 
 
-async def test_a_memory_finding_of_the_servers_program_ends_the_measurement(demo_model: Path) -> None:
+async def test_a_memory_finding_about_the_server_process_ends_the_measurement(demo_model: Path) -> None:
     session = ServerSession()
     spilled = {"code": "spill", "sentence": "300 MiB lie in host memory."}
     try:

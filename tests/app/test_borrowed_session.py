@@ -146,7 +146,7 @@ class Conversation:
         return timings
 
 
-async def test_a_client_s_prompt_cache_survives_measured_replies_and_restarts(options: ServeOptions) -> None:
+async def test_the_prompt_cache_of_a_client_survives_measured_replies_and_restarts(options: ServeOptions) -> None:
     async with serving(options) as (session, client), borrowed(session) as lent:
         conversation = Conversation(client)
         read = (await conversation.ask())["prompt_n"]

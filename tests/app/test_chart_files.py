@@ -133,7 +133,7 @@ def test_prompts_are_not_joined_by_lines_and_time_has_even_ticks() -> None:
     assert [panel.title for panel in endured.panels] == ["Generation"]
 
 
-def test_reading_and_writing_of_an_agents_tasks_are_separate_series() -> None:
+def test_reading_and_writing_in_tasks_of_an_agent_are_separate_series() -> None:
     task = {"seconds": 9.0, "reading_s": 2.0, "writing_s": 6.0, "reused_tokens": 90, "read_tokens": 10, "error": None}
     result = {"agent": "loop", "tasks": [task, {**task, "seconds": 10.0}, {**task, "error": "It broke."}]}
     session = replace(SESSION, kind="endure", result=result)

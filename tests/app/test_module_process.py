@@ -38,7 +38,7 @@ async def test_a_module_reads_its_order_and_what_it_prints_is_returned(modules: 
     assert await run_module("turned", order, limit_s=60) == order[::-1]
 
 
-async def test_a_module_that_fails_is_told_by_its_last_line(modules: Path) -> None:
+async def test_a_failed_module_is_reported_by_its_last_line(modules: Path) -> None:
     (modules / "fails.py").write_text("import sys; sys.exit('first\\nno such page')", "utf-8")
     with pytest.raises(ModuleFailed, match=r"^no such page$"):
         await run_module("fails", limit_s=60)

@@ -117,7 +117,7 @@ async def test_an_engine_estimates_a_model_file_without_the_draft_settings(
         ((BUILT_IN, replace(CARD, memory_bytes=None, free_bytes=None, asleep=True)), False, False),
         ((BUILT_IN, replace(CARD, memory_bytes=None, free_bytes=None, asleep=True)), True, True),
     ],
-    ids=["none", "all told", "beside a built-in one", "built-in", "free unknown", "sleeps", "woken"],
+    ids=["none", "all known", "beside a built-in one", "built-in", "free unknown", "sleeps", "woken"],
 )
 def test_a_driver_that_reports_everything_is_enough_and_a_sleeping_gpu_is_not_woken(
     gpus: tuple[Gpu, ...], wake: bool, more: bool

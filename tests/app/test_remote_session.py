@@ -175,7 +175,7 @@ async def test_a_stream_is_continued_over_a_restart_and_its_gap_is_reported(opti
     assert prompt.first_token_s is not None
 
 
-async def test_the_owner_sees_the_rate_of_a_clients_stream_in_progress(options: ServeOptions) -> None:
+async def test_the_owner_sees_the_current_rate_of_a_stream_to_a_client(options: ServeOptions) -> None:
     async with remote([]) as session:
         await session.start(options)
         endpoint = session.supervisor.endpoint
@@ -366,7 +366,7 @@ async def test_a_left_over_process_that_does_not_answer_is_replaced(
 
 
 @pytest.mark.thorough
-async def test_an_owner_is_told_when_another_one_replaces_it(options: ServeOptions) -> None:
+async def test_an_owner_is_notified_when_another_one_replaces_it(options: ServeOptions) -> None:
     seen: list[ServerEvent] = []
     first = RemoteSession(on_event=seen.append)
     await first.start(options)

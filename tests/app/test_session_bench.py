@@ -171,7 +171,7 @@ async def disturbed(bench: SessionBench, asking: Awaitable[Run], tokens: int = 4
 
 @pytest.mark.parametrize("slots", [1, pytest.param(2, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(("tokens", "programs"), [(4, 3), (400, 1)])  # one of three waits for its turn at any time
-async def test_another_programs_request_during_a_run_spoils_it(
+async def test_a_request_of_another_program_during_a_run_spoils_it(
     options: ServeOptions, slots: int, tokens: int, programs: int
 ) -> None:
     async with serving_bench(replace(options, slots=slots)) as bench:
@@ -184,7 +184,7 @@ async def test_another_programs_request_during_a_run_spoils_it(
 
 
 @pytest.mark.thorough
-async def test_several_runs_at_once_do_not_spoil_each_other_and_another_programs_request_does(
+async def test_only_a_request_of_another_program_spoils_runs_at_the_same_time(
     options: ServeOptions,
 ) -> None:
     async with serving_bench(replace(options, slots=3)) as bench:

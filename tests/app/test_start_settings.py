@@ -473,7 +473,7 @@ class TestPlansWithKeptSettings:
         assert await apply_own_settings(plans, catalogue, this(), criteria) == (plans, ())
 
 
-def test_a_preset_that_does_not_fit_is_dropped_before_the_users_settings(own: Path) -> None:
+def test_a_preset_that_does_not_fit_is_dropped_before_settings_of_the_user(own: Path) -> None:
     catalogue = load_catalogue()
     assert own.exists()
     settings = OwnSettings(kept={"ctx": 131_072}, tuned={"ubatch": 16_384})

@@ -125,7 +125,7 @@ async def test_an_answer_ends_when_the_client_has_left(tmp_path: Path) -> None:
         await asyncio.wait_for(program.left.wait(), 120)
 
 
-async def test_a_client_is_told_when_the_program_ends(tmp_path: Path) -> None:
+async def test_a_client_is_notified_when_the_program_ends(tmp_path: Path) -> None:
     async with listening(tmp_path) as (_, address, server):
         waiting = send_request(address, "wait")
         assert await anext(waiting) == {"heard": None}

@@ -17,7 +17,7 @@ def run_text(*arguments: str | Path) -> str:
     return " ".join(done.stdout.split())
 
 
-def test_the_kv_cache_of_an_attention_only_model_is_shown_beside_the_engines(tmp_path: Path, home: Path) -> None:
+def test_the_kv_cache_of_an_attention_only_model_is_shown_beside_that_of_the_engine(tmp_path: Path, home: Path) -> None:
     path = tmp_path / "llama.gguf"
     write(path, "llama", model("llama-8b-q4_k"))
     table = run_text("estimate", path, "--backend", "cpu", "--ctx", "4096", "--ask-engine")

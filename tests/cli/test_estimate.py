@@ -152,7 +152,7 @@ class TestText:
         assert f"{-(-found.needed_bytes // 2**20) - 26_000:,} too few" in result
         assert "TOO BIG" in result
 
-    def test_the_engine_s_figures_are_shown_beside_the_formula_s(self, sparse: Path) -> None:
+    def test_figures_of_the_engine_are_shown_beside_those_of_the_formula(self, sparse: Path) -> None:
         output = run(sparse, "--gpu-memory", "24", "--ask-engine", *LONG).stdout
         assert "engine     2,908 with the KV cache" in output
         assert "engine       512" in output

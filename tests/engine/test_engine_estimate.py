@@ -135,7 +135,7 @@ class TestCards:
     def test_the_engine_is_started_with_the_options_of_a_server(self, tmp_path: Path) -> None:
         build = program(tmp_path, f"open('args', 'w').write(' '.join(sys.argv[1:]))\ntables = 2\n{CARDS}")
         build = replace(build, command=(*build.command,), environment={"KEPT": "1"})
-        result = tmp_path / "told"
+        result = tmp_path / "arguments"
         script = tmp_path / "engine.py"
         script.write_text(script.read_text().replace("'args'", repr(str(result))))
         asked(build, PlanSettings(131_072, "q8_0", draft=2, ubatch=256, n_cpu_moe=3))

@@ -160,7 +160,9 @@ def test_the_engine_gets_the_environment_without_its_own_settings() -> None:
 @pytest.mark.parametrize(
     ("set_by_user", "flags"), [(None, "nogttspill"), ("sam,nogttspill", "sam,nogttspill"), ("sam", "sam,nogttspill")]
 )
-def test_mesa_is_told_not_to_move_gpu_memory_to_the_host(tmp_path: Path, set_by_user: str | None, flags: str) -> None:
+def test_a_variable_keeps_mesa_from_moving_gpu_memory_to_the_host(
+    tmp_path: Path, set_by_user: str | None, flags: str
+) -> None:
     inherited = {} if set_by_user is None else {"RADV_PERFTEST": set_by_user}
     assert "RADV_PERFTEST" not in added_environment(inherited, root=tmp_path)
     pci_card(tmp_path, "card-1", (0x10DE, 0x2204), None)

@@ -64,9 +64,9 @@ class Handler(BaseHTTPRequestHandler):
         meant = f"http://{parts.netloc}" if parts.netloc else f"http://127.0.0.1:{self.server.server_port}"
         self.server_name = "store" if meant == ADDRESSES["store"] else "hub"
         if parts.path == "/requests":
-            told, REQUESTS[:] = json.dumps(REQUESTS), []
+            answered, REQUESTS[:] = json.dumps(REQUESTS), []
             ASKED.clear()
-            return self.answer(200, told.encode())
+            return self.answer(200, answered.encode())
         asked = {"server": self.server_name, "method": self.command, "target": self.path, **dict(self.headers.items())}
         REQUESTS.append(asked)
         fault = re.match(r"/fault/([^/]+)(/.*)", parts.path)
@@ -155,8 +155,8 @@ class Handler(BaseHTTPRequestHandler):
             {"id": name, "downloads": 1_000 * (10 - at), "lastModified": "2026-10-02T08:00:00.000Z", "gated": False}
             for at, name in enumerate(name for name in names if all(word in name.casefold() for word in words))
         ]
-        told = {"error": "busy"} if "odd-page" in self.faults else found[: int(query["limit"][0])]
-        return self.answer(200, json.dumps(told).encode())
+        body = {"error": "busy"} if "odd-page" in self.faults else found[: int(query["limit"][0])]
+        return self.answer(200, json.dumps(body).encode())
 
     def tree(self, repository: Path) -> None:
         parts = urlsplit(self.path)
@@ -172,20 +172,20 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer(200, json.dumps(body).encode(), more if following < len(items) else None)
 
     def listed(self, repository: Path, item: Path) -> dict[str, object]:
-        told: dict[str, object] = {"path": item.relative_to(repository).as_posix(), "oid": "1" * 40, "size": 0}
+        entry: dict[str, object] = {"path": item.relative_to(repository).as_posix(), "oid": "1" * 40, "size": 0}
         if item.is_dir():
-            return {"type": "directory", **told}
+            return {"type": "directory", **entry}
         data = item.read_bytes()
-        told |= {"type": "file", "size": len(data)}
+        entry |= {"type": "file", "size": len(data)}
         if "odd-entry" in self.faults:
-            return told | {"size": -1}
+            return entry | {"size": -1}
         if item.suffix == ".gguf":
             pointer = POINTER.fullmatch(data)
             sha256 = pointer[1].decode() if pointer else hashlib.sha256(data).hexdigest()
             size = int(pointer[2]) if pointer else len(data)
             oid = "sha256" if "odd-hash" in self.faults else sha256
-            told |= {"size": size, "lfs": {"oid": oid, "size": size, "pointerSize": 134}, "xetHash": "2" * 64}
-        return told
+            entry |= {"size": size, "lfs": {"oid": oid, "size": size, "pointerSize": 134}, "xetHash": "2" * 64}
+        return entry
 
     def store(self, content: Path) -> None:
         if "Authorization" in self.headers:

@@ -22,7 +22,7 @@
 
 #define ANSWER(function)                    \
     do {                                    \
-        int code = told("STUB_" #function); \
+        int code = configured_value("STUB_" #function); \
         if (code) return code;              \
     } while (0)
 
@@ -61,12 +61,12 @@ static const unsigned int buses[] = {0x01, 0x41};
 static const unsigned long long GIB = 1ull << 30, NOT_AVAILABLE = ~0ull;
 int stub_open_count = 0;
 
-static int told(const char *name) {
+static int configured_value(const char *name) {
     const char *value = getenv(name);
     return value ? atoi(value) : SUCCESS;
 }
 
-static int say(char *into, unsigned int size, const char *words) {
+static int write_text(char *into, unsigned int size, const char *words) {
     if (size <= strlen(words)) return ERROR_INSUFFICIENT_SIZE;
     strcpy(into, words);
     return SUCCESS;
@@ -94,7 +94,7 @@ int nvmlShutdown(void) {
 
 int nvmlSystemGetDriverVersion(char *version, unsigned int size) {
     ANSWER(nvmlSystemGetDriverVersion);
-    return say(version, size, "580.65.06");
+    return write_text(version, size, "580.65.06");
 }
 
 int nvmlSystemGetCudaDriverVersion_v2(int *version) {
@@ -135,13 +135,13 @@ int nvmlDeviceGetIndex(Gpu gpu, unsigned int *index) {
 
 int nvmlDeviceGetName(Gpu gpu, char *name, unsigned int size) {
     ANSWER_OF(gpu, nvmlDeviceGetName);
-    const char *told_name = getenv("STUB_NAME");
-    return say(name, size, told_name ? told_name : "NVIDIA Stub 24GB");
+    const char *configured_name = getenv("STUB_NAME");
+    return write_text(name, size, configured_name ? configured_name : "NVIDIA Stub 24GB");
 }
 
 int nvmlDeviceGetUUID(Gpu gpu, char *uuid, unsigned int size) {
     ANSWER_OF(gpu, nvmlDeviceGetUUID);
-    return say(uuid, size, *gpu ? "GPU-one" : "GPU-zero");
+    return write_text(uuid, size, *gpu ? "GPU-one" : "GPU-zero");
 }
 
 int nvmlDeviceGetPciInfo_v3(Gpu gpu, Pci *pci) {
@@ -238,7 +238,7 @@ int nvmlDeviceGetTemperature(Gpu gpu, int sensor, unsigned int *celsius) {
 
 int nvmlDeviceGetEnforcedPowerLimit(Gpu gpu, unsigned int *milliwatts) {
     ANSWER_OF(gpu, nvmlDeviceGetEnforcedPowerLimit);
-    int watts = told("STUB_LIMIT_W");
+    int watts = configured_value("STUB_LIMIT_W");
     *milliwatts = watts ? 1000 * watts : 450000;
     return SUCCESS;
 }
@@ -273,7 +273,7 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(Gpu gpu, unsigned long long *bits)
 }
 
 static int processes(Gpu gpu, unsigned int first, unsigned int *count, Process *into) {
-    unsigned int there = (unsigned int)told("STUB_PROCESSES"), room = *count;
+    unsigned int there = (unsigned int)configured_value("STUB_PROCESSES"), room = *count;
     unsigned long long bytes;
     unsigned int more = first == 1 ? programs(gpu, NULL, 0, &bytes) : 0;
     *count = there + more;

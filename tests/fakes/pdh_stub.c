@@ -23,7 +23,7 @@ typedef struct { int shared, known; } Counter;
 static Counter counters[2];
 int stub_open_count = 0;
 
-static long told(const char *name) {
+static long configured_value(const char *name) {
     const char *value = getenv(name);
     return value ? atol(value) : 0;
 }
@@ -38,7 +38,7 @@ uint32_t PdhOpenQueryW(const wchar_t *source, uintptr_t user, void **query) {
 uint32_t PdhAddEnglishCounterW(void *query, const wchar_t *path, uintptr_t user, void **counter) {
     wchar_t wanted[64];
     if (query != &stub_open_count || user) return 1;
-    swprintf(wanted, 64, L"\\GPU Process Memory(pid_%ld_*)\\", told("STUB_PID"));
+    swprintf(wanted, 64, L"\\GPU Process Memory(pid_%ld_*)\\", configured_value("STUB_PID"));
     int shared = wcsstr(path, L"Shared Usage") != NULL;
     counters[shared] = (Counter){shared, wcsncmp(path, wanted, wcslen(wanted)) == 0};
     *counter = &counters[shared];
@@ -46,7 +46,7 @@ uint32_t PdhAddEnglishCounterW(void *query, const wchar_t *path, uintptr_t user,
 }
 
 uint32_t PdhCollectQueryData(void *query) {
-    return query == &stub_open_count ? (uint32_t)told("STUB_COLLECT") : 1;
+    return query == &stub_open_count ? (uint32_t)configured_value("STUB_COLLECT") : 1;
 }
 
 uint32_t PdhGetFormattedCounterArrayW(Counter *counter, uint32_t form, uint32_t *size, uint32_t *count, Item *items) {
@@ -56,9 +56,9 @@ uint32_t PdhGetFormattedCounterArrayW(Counter *counter, uint32_t form, uint32_t 
         *size = 2 * sizeof *items;
         return MORE_DATA;
     }
-    long first = told(counter->shared ? "STUB_SHARED" : "STUB_DEDICATED");
-    long second = counter->shared ? told("STUB_SHARED_2") : 0;
-    uint32_t status = (uint32_t)told("STUB_STATUS");
+    long first = configured_value(counter->shared ? "STUB_SHARED" : "STUB_DEDICATED");
+    long second = counter->shared ? configured_value("STUB_SHARED_2") : 0;
+    uint32_t status = (uint32_t)configured_value("STUB_STATUS");
     items[0] = (Item){L"pid_luid_0_phys_0", {status, (int64_t)first << 20}};
     items[1] = (Item){L"pid_luid_1_phys_0", {status, (int64_t)second << 20}};
     *count = 2;

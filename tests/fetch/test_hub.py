@@ -259,11 +259,11 @@ class TestPasswordInAddress:
         monkeypatch.setenv("HF_ENDPOINT", url.replace("//", "//somebody:se:cr@t@"))
         with pytest.raises((ModelMissing, Refused)) as refused:
             resolve_file(HubFile.parse(name))
-        told = f"{refused.value} {dict(refused.value.facts)}"
-        assert "somebody" not in told
-        assert "cr@t" not in told
-        if "//" in told:
-            assert url in told
+        text = f"{refused.value} {dict(refused.value.facts)}"
+        assert "somebody" not in text
+        assert "cr@t" not in text
+        if "//" in text:
+            assert url in text
 
     @pytest.mark.parametrize("value", ["somebody:secret@mirror.example", "ftp://somebody:secret@mirror.example"])
     def test_the_password_of_an_invalid_address_is_not_shown(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:

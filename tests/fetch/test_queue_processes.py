@@ -40,7 +40,7 @@ async def read_events(process: asyncio.subprocess.Process) -> list[dict[str, Any
     return [json.loads(line) for line in output.splitlines()]
 
 
-async def until_told(process: asyncio.subprocess.Process, event: str, job_id: int) -> dict[str, Any]:
+async def wait_for_event(process: asyncio.subprocess.Process, event: str, job_id: int) -> dict[str, Any]:
     assert process.stdout is not None
     async for line in process.stdout:
         received: dict[str, Any] = json.loads(line)
@@ -103,7 +103,7 @@ async def test_two_processes_never_run_the_same_job(at_once: int, tmp_path: Path
         await server.allow("b", 10_000)
         add(queue, server, tmp_path, *names)
         async with worker("--at-once", str(at_once)) as one, worker("--at-once", str(at_once)) as other:
-            await asyncio.gather(until_told(one, "JobAdded", 6), until_told(other, "JobAdded", 6))
+            await asyncio.gather(wait_for_event(one, "JobAdded", 6), wait_for_event(other, "JobAdded", 6))
             await server.allow_all()
             received = await asyncio.gather(read_events(one), read_events(other))
         assert sorted(server.requests) == [(name, 0) for name in names]
@@ -124,12 +124,12 @@ async def test_another_process_takes_over_the_job_of_a_killed_one(tmp_path: Path
         async with worker() as one:
             await server.reached("a", 10_000)
             async with worker() as other:
-                followed = await until_told(other, "JobProgressed", 1)  # what the first one does
+                followed = await wait_for_event(other, "JobProgressed", 1)  # what the first one does
                 assert followed["progress"]["done_bytes"] <= 10_000
                 assert server.requests == [("a", 0)]
                 one.kill()
                 await server.allow("a", len(DATA))
-                done = await until_told(other, "JobFinished", 1)
+                done = await wait_for_event(other, "JobFinished", 1)
                 await read_events(other)
     assert done["job"]["result"]["resumed_bytes"] == 10_000
     assert (tmp_path / "a").read_bytes() == DATA

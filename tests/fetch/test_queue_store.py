@@ -37,7 +37,7 @@ def test_all_fields_of_a_job_are_read_back(tmp_path: Path) -> None:
     store = QueueStore(tmp_path)
     jobs, _ = JobList().add_job("copy", {"path": "C:\\ü\udc80", "list": [1, None, {}]}, "ü", size_bytes=5, now_s=1.25)
     jobs = jobs.claim_due(ProcessId(7, 3.5), ["copy"], at_once=1, now_s=2.0).request_state(1, RequestedState.DISCARD)
-    assert store.change_jobs(lambda _none: (jobs, "told")) == (jobs, "told", ())
+    assert store.change_jobs(lambda _none: (jobs, "result")) == (jobs, "result", ())
     assert QueueStore(tmp_path).change_jobs(lambda read: (read, None)) == (jobs, None, ())
 
 

@@ -18,7 +18,7 @@ MB = 10**6
 
 class TestLimit:
     @given(st.lists(st.integers(1, 5 * MB), min_size=1, max_size=50))
-    def test_waiting_as_told_never_exceeds_the_limit(self, pieces: list[int]) -> None:
+    def test_waiting_as_returned_never_exceeds_the_limit(self, pieces: list[int]) -> None:
         now = [100.0]
         bucket = TokenBucket(MB, now=lambda: now[0])
         for piece in pieces:

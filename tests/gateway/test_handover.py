@@ -445,7 +445,7 @@ async def test_no_slot_file_is_left(options: ServeOptions) -> None:
         await reading
 
 
-async def test_clients_cannot_reach_the_engine_with_the_gateway_s_key(options: ServeOptions) -> None:
+async def test_the_key_of_the_gateway_does_not_open_the_engine(options: ServeOptions) -> None:
     async with serving(options) as (session, client):
         engine = session.supervisor.engine_endpoint
         assert engine.port != session.supervisor.endpoint.port

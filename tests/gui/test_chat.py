@@ -368,13 +368,13 @@ def test_prompts_of_a_file_are_asked_in_turn(chat: ChatPane, qtbot: QtBot, tmp_p
     assert "UTF-8" in chat.banner.text.text()
 
 
-def test_what_cannot_be_kept_is_told_and_the_chat_goes_on(pane: ChatPane) -> None:
+def test_a_failed_write_is_reported_and_the_chat_goes_on(pane: ChatPane) -> None:
     pane.store.failed.emit(LauncherError("Conversations cannot be kept.", "Do this."))
     assert "cannot be kept" in pane.banner.text.text()
     assert say(pane, "Why?", "So.").text == "So."
 
 
-def test_who_is_gone_is_told_nothing(qapp: QApplication) -> None:
+def test_a_deleted_store_delivers_no_result(qapp: QApplication) -> None:
     kept, heard = ChatStore(), list[object]()
 
     def while_it_is_there(_: Conversations) -> None:

@@ -104,7 +104,9 @@ def test_a_comparison_whose_b_cannot_be_comes_back(
 @pytest.mark.parametrize(
     ("values", "why"), [({}, "B has the same settings as A"), ({"top_k": "many"}, "Top-k"), ({"draft": "x"}, "x")]
 )
-def test_a_b_that_cannot_be_is_told_before_anything_is_asked(pane: ChatPane, values: dict[str, str], why: str) -> None:
+def test_invalid_settings_of_b_are_reported_before_anything_is_sent(
+    pane: ChatPane, values: dict[str, str], why: str
+) -> None:
     pane.compare_button.setChecked(True)
     for name, value in values.items():
         pane.compare_bar.fields[name].setText(value)

@@ -513,8 +513,8 @@ def test_a_link_is_shown_with_its_files_and_downloaded_from_its_row(
     open_page: OpenPage, repo: str, window: Window, hub: Hub, qtbot: QtBot
 ) -> None:
     page = open_page(CARD)
-    told: list[str] = []
-    window.controller.notification_requested.connect(lambda _title, text: told.append(text))
+    notifications: list[str] = []
+    window.controller.notification_requested.connect(lambda _title, text: notifications.append(text))
     QGuiApplication.clipboard().setText(f"{hub.url}/{repo}/blob/main/{FILE}")
     window._paste()
     assert window.page_name == "models"
@@ -529,7 +529,7 @@ def test_a_link_is_shown_with_its_files_and_downloaded_from_its_row(
     assert page.downloads.isVisible()
     assert page.downloads.title.full_text == "MTP demo · F16"
     qtbot.waitUntil(lambda: names(page) == [FILE])
-    assert told == [f"{repo}:{FILE}"]
+    assert notifications == [f"{repo}:{FILE}"]
     assert "verified" in page.banner.text.text()
     (job,) = page.queue.snapshot.jobs
     assert job.state.value == "done"

@@ -76,10 +76,10 @@ def test_a_chat_starts_with_the_settings_and_is_not_stored(chosen: None, demo: W
     assert " 5 tokens" in ask(chat, qtbot, "Hello")
     assert chat.conversation.build_request()[0] == {"role": "system", "content": "Be brief."}
     assert chat.system.text == "Be brief."
-    told: list[int] = []
-    chat.store.enqueue(lambda kept: kept.list_all(), lambda found: told.append(len(found)))
-    qtbot.waitUntil(lambda: bool(told))
-    assert told == [1], chat.banner.text.text()
+    counts: list[int] = []
+    chat.store.enqueue(lambda kept: kept.list_all(), lambda found: counts.append(len(found)))
+    qtbot.waitUntil(lambda: bool(counts))
+    assert counts == [1], chat.banner.text.text()
     assert not conversations_path().exists()
     assert cockpit.controls.changes.drain_s == 0
 
@@ -88,9 +88,9 @@ def test_a_chat_starts_with_the_settings_and_is_not_stored(chosen: None, demo: W
 @pytest.mark.thorough
 def test_chat_on_the_command_line_uses_the_settings(chosen: None, demo: Window) -> None:
     def reply(*options: str) -> str:
-        told = forked.run("chat", "Hello", *options)
-        assert told.returncode == 0
-        return told.stderr
+        result = forked.run("chat", "Hello", *options)
+        assert result.returncode == 0
+        return result.stderr
 
     assert " 5 tokens" in reply()
     assert " 3 tokens" in reply("--max-tokens", "3")

@@ -250,9 +250,9 @@ def test_a_measurement_is_exported(
         page.begin_tune(TuneRequest(file=str(work), minutes=0.02))
     qtbot.waitUntil(page.export.isEnabled)
     for name, kind, part in (
-        ("told.md", "", "boats"),
-        ("told", "CSV (*.csv)", "decode_rate"),
-        ("told.json", "", "boats"),
+        ("measurement.md", "", "boats"),
+        ("measurement", "CSV (*.csv)", "decode_rate"),
+        ("measurement.json", "", "boats"),
     ):
         path = tmp_path / name
         monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_, path=path, kind=kind: (str(path), kind))

@@ -373,10 +373,10 @@ ends_soon() { # the copy that runs, after a second
     [ "$status" -eq 0 ]
     [[ "$output" == *"--uninstall"* ]]
     [[ "$output" == *"pip download "*" -d DIR -r mtp_launcher-1.0.0-requirements.txt"* ]]
-    told=$output
+    help=$output
     run dash -s -- --help <"$RELEASES/1.0.0/install.sh"
     [ "$status" -eq 0 ]
-    [ "$output" = "$told" ]
+    [ "$output" = "$help" ]
     run dash "$RELEASES/1.0.0/install.sh" --frobnicate
     refused "--frobnicate is not understood"
     run dash "$RELEASES/1.0.0/install.sh" --offline /nowhere

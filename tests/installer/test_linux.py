@@ -161,10 +161,10 @@ def test_an_interpreter_is_built_from_the_named_source_only(tmp_path: Path) -> N
 
 def test_unneeded_libraries_of_the_interpreter_may_be_listed(tmp_path: Path) -> None:
     """Of an empty tree, all but those that are opened at run time: only a library of the program's own is missed."""
-    with pytest.raises(SystemExit, match="names what nothing needs") as told:
+    with pytest.raises(SystemExit, match="names what nothing needs") as caught:
         prune.depends(tmp_path)
-    assert "libX11.so.6" in str(told.value)
-    assert "libssl.so.3" not in str(told.value)
+    assert "libX11.so.6" in str(caught.value)
+    assert "libssl.so.3" not in str(caught.value)
 
 
 def test_install_sh_is_stamped_with_the_values_of_the_build() -> None:

@@ -24,8 +24,8 @@ URL = "https://releases.example/v1.2.3"
 def write_manifests(folder: Path, kinds: list[str]) -> "subprocess.CompletedProcess[str]":
     """Run the command on a release with files of these kinds."""
     artefacts = [{"name": NAMES[kind], "sha256": HASHES[kind]} for kind in kinds]
-    told = {"version": "1.2.3", "built": "2026-11-26T10:00:00+00:00", "artefacts": artefacts}
-    (folder / "manifest.json").write_text(json.dumps(told), "utf-8")
+    manifest = {"version": "1.2.3", "built": "2026-11-26T10:00:00+00:00", "artefacts": artefacts}
+    (folder / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     command = [sys.executable, STORES / "write.py", folder, URL + "/", folder / "out"]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -79,9 +79,9 @@ def test_srcinfo_has_what_pkgbuild_says(out: Path) -> None:
     read = subprocess.run(
         ["bash", "-c", f". ./PKGBUILD; {script}"], cwd=out / "aur", capture_output=True, text=True, check=True
     )
-    told = [line.strip() for line in (out / "aur" / ".SRCINFO").read_text("utf-8").splitlines()]
-    assert [line for line in told if line.split(" = ")[0] in fields] == read.stdout.splitlines()
-    assert {"pkgbase = mtp-launcher-bin", "pkgname = mtp-launcher-bin"} <= {*told}
+    lines = [line.strip() for line in (out / "aur" / ".SRCINFO").read_text("utf-8").splitlines()]
+    assert [line for line in lines if line.split(" = ")[0] in fields] == read.stdout.splitlines()
+    assert {"pkgbase = mtp-launcher-bin", "pkgname = mtp-launcher-bin"} <= {*lines}
 
 
 def test_a_release_that_lacks_a_file_is_refused(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_meaningless_name_is_refused_without_suggestions() -> None:
         ("NVIDIA RTX 6000 Ada Generation", 47.99, "NVIDIA RTX 6000 Ada Generation"),
     ],
 )
-def test_a_driver_s_name_is_recognised(reported: str, memory_gb: float, name: str) -> None:
+def test_the_name_that_a_driver_reports_is_recognised(reported: str, memory_gb: float, name: str) -> None:
     card = match_card(reported, memory_gb)
     assert card is not None
     assert card.name == name

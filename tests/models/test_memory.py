@@ -132,7 +132,7 @@ class TestCaches:
         assert kv_bytes(shape(MOE), PlanSettings(1_000, "f16")) == 1_024 * 20_480
         assert kv_bytes(shape(MOE), PlanSettings(1_000, "f16", slots=4)) == 4 * 256 * 20_480
 
-    def test_the_head_s_cache_is_one_layer_of_f16_whatever_the_target_s_is(self) -> None:
+    def test_the_cache_of_the_head_is_one_layer_of_f16_for_any_target(self) -> None:
         for kv in KV_TYPES:
             assert draft_kv_bytes(shape(MOE), PlanSettings(262_144, kv)) == 512 * MIB
             assert draft_kv_bytes(shape(DENSE), PlanSettings(262_144, kv)) == 1_024 * MIB

@@ -57,7 +57,7 @@ def test_an_engine_without_an_expert_cache_gets_a_note() -> None:
         assert not any("expert cache" in reason for reason in plan(situation).reasons)
 
 
-def test_the_cache_uses_memory_left_by_a_users_choice() -> None:
+def test_the_cache_uses_memory_left_by_a_choice_of_the_user() -> None:
     found = plan(machine(16), replace(QUANT, n_cpu_moe=40))
     assert found.setting.n_cpu_moe == 40
     assert (found.setting.moe_cache_mib or 0) > 8_192

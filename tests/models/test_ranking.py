@@ -76,7 +76,7 @@ class TestFixedPoints:
         assert 5 <= bits(plan) <= 9
         assert plan.setting.context == 262_144
 
-    def test_no_experts_move_to_the_host_s_memory_where_the_gpu_shares_it(self) -> None:
+    def test_no_experts_move_to_host_memory_that_the_gpu_shares(self) -> None:
         for entry in CATALOGUE.models:
             if entry.id != "demo":
                 plan = plans(describe_unified_machine(96), entry.id)[0]
@@ -134,7 +134,7 @@ class TestAlternatives:
         for plan in others:
             assert plan.reasons[0].startswith(f"{plan.file.quant} ranks below {best.file.quant}: ")
 
-    def test_a_chosen_file_is_called_the_user_s_choice_and_names_no_other(self) -> None:
+    def test_a_chosen_file_is_called_the_choice_of_the_user_and_names_no_other(self) -> None:
         (plan,) = plans(describe_machine(24), MOE, quant="UD-IQ4_XS")
         assert plan.reasons[0] == "UD-IQ4_XS is your choice."
         assert not any("would be" in each for each in plan.reasons)

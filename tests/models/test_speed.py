@@ -162,7 +162,7 @@ def test_without_a_similar_run_none_is_returned() -> None:
         ("RTX 4090", None, 24, 1, False),
     ],
 )
-def test_the_driver_s_name_of_a_gpu_is_recognised(
+def test_a_gpu_is_recognised_by_the_name_that_its_driver_reports(
     published: str, driver: str | None, gigabytes: float, count: int, same: bool
 ) -> None:
     result = next(result for result in MOE.measurements if result.gpu == published and result.trust == "good")

@@ -47,9 +47,9 @@ class TestLatch:
 
 
 def test_findings_are_json_with_plain_values() -> None:
-    told_json = json.loads(json.dumps(FOUND.as_json()))
-    assert told_json["evidence"] == {"spilled_mib": 1.235, "who": "x"}
-    assert (told_json["code"], told_json["level"], told_json["action"]) == ("spill", "warning", None)
+    finding_json = json.loads(json.dumps(FOUND.as_json()))
+    assert finding_json["evidence"] == {"spilled_mib": 1.235, "who": "x"}
+    assert (finding_json["code"], finding_json["level"], finding_json["action"]) == ("spill", "warning", None)
 
 
 def test_a_new_server_without_data_has_no_findings() -> None:

@@ -75,7 +75,7 @@ def test_a_log_without_the_lines_is_unknown(launch: Launch) -> None:
 
 
 @pytest.mark.parametrize("extra", [("-ngl", "0"), ("--device=none",), ("--gpu-layers", "0")])
-def test_a_chosen_processor_is_no_finding(launch: Launch, extra: tuple[str, ...]) -> None:
+def test_choosing_the_processor_is_no_finding(launch: Launch, extra: tuple[str, ...]) -> None:
     chosen = replace(launch, options=replace(launch.options, extra=extra))
     assert read_setup(chosen, 1, ON_CPU, make_snapshot()).expects_gpu is False
 
@@ -96,7 +96,7 @@ def test_the_gpu_with_the_weights_is_known_only_if_there_is_one(launch: Launch, 
         ((), None),
     ],
 )
-def test_a_builds_backends_are_the_libraries_beside_it(
+def test_the_backends_of_a_build_are_the_libraries_beside_it(
     tmp_path: Path, libraries: tuple[str, ...], expected: bool | None
 ) -> None:
     assert has_gpu_backend(build(tmp_path, *libraries)) is expected

@@ -89,7 +89,7 @@ async def test_another_engine_has_no_earlier_figures(demo_model: Path) -> None:
     assert samples[-1].acceptance is None
 
 
-async def test_the_rate_of_another_clients_stream_is_known_while_it_goes_on(demo_model: Path) -> None:
+async def test_the_rate_of_a_stream_to_another_client_is_known_while_it_goes_on(demo_model: Path) -> None:
     endless = ChatRequest(QUESTION.messages, extra={"ignore_eos": True})
     async with serving(demo_model) as server:
         endpoint = server.supervisor.endpoint

@@ -76,7 +76,7 @@ class TestTokenizer:
 
 
 class TestCorpus:
-    def test_paragraphs_are_told_apart_by_their_first_word(self, corpus: text.Corpus, tokenizer: Tokenizer) -> None:
+    def test_paragraphs_are_distinguished_by_their_first_word(self, corpus: text.Corpus, tokenizer: Tokenizer) -> None:
         openings = {tokenizer.encode(topic.answer)[0] for topic in corpus.topics}
         assert len(openings) == len(corpus.topics)
 

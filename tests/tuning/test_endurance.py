@@ -266,10 +266,10 @@ async def test_thirds_are_compared_by_welchs_test() -> None:
 
     late, early = blocks(rates[-third:]), blocks(rates[:third])
     theirs = scipy.stats.ttest_ind(late, early, equal_var=False)
-    told_interval = result.thirds
-    assert isinstance(told_interval, Interval)
-    assert math.log(told_interval.estimate) == pytest.approx(sum(late) / 10 - sum(early) / 10)
+    interval = result.thirds
+    assert isinstance(interval, Interval)
+    assert math.log(interval.estimate) == pytest.approx(sum(late) / 10 - sum(early) / 10)
     bounds = theirs.confidence_interval(0.95)
-    assert math.log(told_interval.low) == pytest.approx(bounds.low, abs=2e-4)  # their degrees of freedom are no integer
-    assert math.log(told_interval.high) == pytest.approx(bounds.high, abs=2e-4)
-    assert math.log(told_interval.low) <= bounds.low
+    assert math.log(interval.low) == pytest.approx(bounds.low, abs=2e-4)  # their degrees of freedom are no integer
+    assert math.log(interval.high) == pytest.approx(bounds.high, abs=2e-4)
+    assert math.log(interval.low) <= bounds.low

@@ -58,7 +58,7 @@ SECRETS = (
 )
 
 
-def told_of_a_person() -> Session:
+def personal_session() -> Session:
     """A measurement in whose texts is all that must not leave the computer."""
     environment = replace(
         ENVIRONMENT,
@@ -84,7 +84,7 @@ def told_of_a_person() -> Session:
 
 @pytest.mark.parametrize("workload", ["/home/jane.doe/p.txt", ""])
 def test_nothing_personal_is_in_a_shared_file(workload: str) -> None:
-    result = replace(told_of_a_person(), workload=workload)  # "": of prompts that no workload has
+    result = replace(personal_session(), workload=workload)  # "": of prompts that no workload has
     shared = anonymize(result, user=USER, host=HOST, home=HOME)
     text = session_json(shared).lower()
     assert [secret for secret in SECRETS if secret.lower() in text] == []

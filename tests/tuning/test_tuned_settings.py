@@ -67,7 +67,7 @@ def benched(
     return ids
 
 
-def test_a_tune_s_verdict_is_kept_with_its_evidence(home: Path) -> None:
+def test_the_verdict_of_a_tune_is_kept_with_its_evidence(home: Path) -> None:
     preset = kept()
     assert load_tuned_settings() == (preset,)
     assert find_tuned_settings(MODEL) == preset
