@@ -1,6 +1,6 @@
-"""Asks a server over TLS, both by aiohttp, under a certificate that cryptography makes: tls.py, by a bundled Python.
+"""Sends a request over TLS between a client and a server of aiohttp, with a certificate made by cryptography.
 
-Ends with an error when a package, or a compiled module of one, cannot be imported.
+Run by a bundled Python: it ends with an error if one of the packages, or one of their compiled modules, is missing.
 """
 # ruff: noqa: S101, T201, TID251
 
@@ -23,11 +23,11 @@ COMPILED = [
     *("aiohttp._http_parser", "aiohttp._http_writer", "aiohttp._websocket.mask", "aiohttp._websocket.reader_c"),
     *("frozenlist._frozenlist", "multidict._multidict", "propcache._helpers_c", "yarl._quoting_c"),
 ]
-"""Modules that have a slower replacement in Python, so that nobody would miss them."""
+"""Modules that have a slower replacement in Python, so that their absence would go unnoticed."""
 
 
 def make_certificate() -> tuple[bytes, bytes]:
-    """Return a certificate for this computer that signs itself, and its key, both as PEM."""
+    """Return a self-signed certificate for this computer, and its key, both as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "proof")])
     now = datetime.now(UTC)

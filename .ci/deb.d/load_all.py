@@ -1,6 +1,7 @@
-"""Loads each shared object below a folder in a process of its own: load_all.py FOLDER, by the interpreter of the tree.
+"""Loads each shared object below a folder, each in a process of its own: load_all.py FOLDER, run by the tree's Python.
 
-Prints those that the loader refuses, and their number. What a wheel's own package loads before is loaded before here.
+Prints the files that the loader refuses, and how many can be loaded. Libraries that a wheel's package loads first are
+loaded first here, too.
 """
 # ruff: noqa: T201
 

@@ -1,6 +1,6 @@
-"""Read the open window as a screen reader does, through the AT-SPI bus, and print what it has; fail if a name lacks.
+"""Read the open window through the AT-SPI bus, as a screen reader does; fail if a control has no name.
 
-Needs Debian's python3 with python3-pyatspi. Prints one line per role with its count, then what has no name.
+Needs Debian's python3 with python3-pyatspi. Prints one line per role with its count, then the controls without a name.
 """
 
 import collections
@@ -30,7 +30,7 @@ _LIMIT_S = 60
 
 
 def main() -> int:
-    """Go through all pages by their buttons' own action. Return 1 if a control has no name, or a page is not there."""
+    """Visit all pages through the actions of their buttons. Return 1 if a control has no name or a page is missing."""
     window = _wait_for(_find_window, "the window on the bus")
     roles = collections.Counter()
     nameless = []

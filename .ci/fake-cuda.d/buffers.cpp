@@ -1,8 +1,8 @@
-// Prints the compute buffers that llama.cpp plans for a model on cards that are not there, as its log words them:
+// Prints llama.cpp's log lines about the compute buffers that it plans for a model on emulated cards:
 //
 //   buffers MODEL CARDS CONTEXT UBATCH KV_TYPE DRAFT SLOTS N_CPU_MOE
 //
-// The target's context is made first, with DRAFT above 0 its MTP head's then; no weights are read.
+// Creates the context of the target model, then, if DRAFT is above 0, that of its MTP head. No weights are read.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

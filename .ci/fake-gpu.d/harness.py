@@ -1,6 +1,6 @@
-"""What the proofs on cards that are not there share (see ../fake-gpu).
+"""Functions that the proofs on emulated graphics cards share (see ../fake-gpu).
 
-A proof file ends in `run()` and is started as `python prove_NAME.py FOLDER`. It prints a line a proof: "ok   ..." or
+A proof file ends in `run()` and is started as `python prove_NAME.py FOLDER`. It prints one line per proof, "ok   ..." or
 "FAIL ...", then "done NAME".
 """
 # ruff: noqa: T201

@@ -1,4 +1,4 @@
-"""The cards themselves: what the engine sees of them, that they compute and fill up, and what it plans for them."""
+"""Proofs of the emulated cards: the engine lists them, they compute, they fill up, and the engine plans for them."""
 # ruff: noqa: S101
 
 import asyncio

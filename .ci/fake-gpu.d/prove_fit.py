@@ -1,4 +1,4 @@
-"""What `plan` says of a machine against what the engine's own fit says of its cards: fits, overflows, is refused."""
+"""Compares the verdicts of `plan` with those of the engine's own fit on the same cards: fits, overflows, is refused."""
 # ruff: noqa: S101
 
 import asyncio
@@ -33,7 +33,7 @@ FILES = {
     ("qwen3.5-9b-mtp", "Q4_K_M"): "qwen35-9b-q4_k_m",
 }
 NEAR_MIB = 60
-"""What the rules for a file's weights may be off from its sparse model, all tensors' rounding included."""
+"""Difference allowed between a file's weights by our rules and those of its sparse model, with all tensors' rounding."""
 FITS, CHANGES, FAILS = "no changes needed", "cannot meet free memory target", "failed to fit"
 CATALOGUE = load_catalogue(FOLDER / "no-own-models")
 BUILD = asyncio.run(probe_engine(engine("24g")))
@@ -41,7 +41,7 @@ BUILD = asyncio.run(probe_engine(engine("24g")))
 
 @dataclass(frozen=True)
 class Fit:
-    """What an engine's fit said: the verdict, the context that it chose, the layers whose experts overflow."""
+    """Result of an engine's fit: the verdict, the context that it chose, the number of layers whose experts overflow."""
 
     verdict: str
     context: int | None = None
@@ -51,7 +51,7 @@ class Fit:
 def fit(
     cards: str, name: str, setting: PlanSettings, target_mib: int, *, place: bool = False, wait: bool = False
 ) -> Fit:
-    """Let the engine fit a model; with `place` it chooses the layers itself, with `wait` until it has done so."""
+    """Let the engine fit a model. With `place` it chooses the layers itself; `wait` waits for its final verdict."""
     flags = planned_flags(setting, BUILD)
     if place:
         at = flags.index("--gpu-layers")
@@ -76,14 +76,14 @@ def fit(
 
 
 def plan_for(gb: int, file: tuple[str, str], **settings: int | str) -> Plan:
-    """Return the first plan for a headless machine with the card of `gb` that is not there."""
+    """Return the first plan for a headless machine with an emulated card of `gb` GB."""
     machine = describe_machine(gb, free_mib=1_024 * gb - USED_MIB, headless=True, host_gib=64, backend="vulkan")
     wish = PlanCriteria(model=file[0], quant=file[1], slots=1, **settings)  # type: ignore[arg-type]
     return make_plans(CATALOGUE, machine, wish)[0]
 
 
 def fitted(gb: int, name: str, setting: PlanSettings, free: set[str]) -> PlanSettings:
-    """Return what our own fit makes of a setting, by the model's header, when only the fields in `free` may change."""
+    """Return a setting fitted by our own code, from the model's header; only the fields in `free` may change."""
     source = read_source(str(model(name)))
     fixed = frozenset(each.name for each in fields(PlanSettings)) - free
     layers = 41 if "n_cpu_moe" in free else 0
@@ -92,7 +92,7 @@ def fitted(gb: int, name: str, setting: PlanSettings, free: set[str]) -> PlanSet
 
 
 def engine_target_mib(name: str, setting: PlanSettings) -> int:
-    """Return what the engine shall leave free so that it has as much room as `fitted`: it counts states twice."""
+    """Return the margin that gives the engine as much room as `fitted` has: the engine counts states twice."""
     return OVERHEAD + HEADLESS_MARGIN_MIB - int(state_mib(name, setting))
 
 

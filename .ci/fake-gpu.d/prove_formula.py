@@ -1,4 +1,4 @@
-"""The memory formula for Vulkan against what a real engine says of its cards, over hundreds of settings."""
+"""Compares the memory formula for Vulkan with the figures of a real engine, over hundreds of settings."""
 # ruff: noqa: S101
 
 import asyncio
@@ -19,7 +19,7 @@ MOE, DENSE = "qwen35moe-35b-q3_k_xl", "qwen35-27b-q4_k_s"
 
 
 def asked(cards: str, wanted: Sequence[Case]) -> str:
-    """Compare; return how many of how many figures are equal, and how far the others are."""
+    """Compare all cases; return a text with the number of equal figures and the largest difference of the others."""
     build = asyncio.run(probe_engine(engine(cards)))
     outcomes = asyncio.run(measure_cases(build, wanted, FOLDER / "models"))
     wrong = [describe_figure(one, part) for one in outcomes for part in CACHES if not one.is_equal(part)]
@@ -34,7 +34,7 @@ def asked(cards: str, wanted: Sequence[Case]) -> str:
 
 
 def describe_figure(outcome: Outcome, part: str) -> str:
-    """Return one figure of both."""
+    """Return a figure of the formula and the same of the engine, as text."""
     return f"{outcome.case} {part} {outcome.formula[part]:.1f}, engine {outcome.engine_mib(part)}"
 
 

@@ -1,10 +1,10 @@
-"""Records what engines without a graphics card say of their compute buffers, for tests/models/test_compute.py.
+"""Records the compute buffers that engines plan for emulated cards, for tests/models/test_compute.py.
 
     python record.py vulkan FOLDER      with the engine that ../fake-gpu left in FOLDER
     python record.py cuda FOLDER        with the backend that ../fake-cuda left in FOLDER
 
-Writes tests/models/data/BACKEND_compute.csv: MiB of the target's buffers and of the draft context's, cards first, the
-host's last.
+Writes tests/models/data/BACKEND_compute.csv: the buffers of the target context and of the draft context in MiB, those on
+the cards first, that on the host last.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""Proves on a disk of 8 MiB, empty at first, what a download does when that is too little, or fills up meanwhile."""
+"""Proves that a download to a disk of 8 MiB reports a lack of space, from the start or later, and resumes afterwards."""
 # ruff: noqa: ASYNC240, D103, S101, T201
 
 import asyncio
@@ -32,7 +32,7 @@ def fill(path: Path) -> None:
 
 
 async def refused(source: DownloadSource, settings: TransferSettings, meanwhile: Path | None = None) -> str:
-    """Return the error of a download that has no room."""
+    """Return the error of a download that must run out of space."""
 
     def watch(progress: Progress) -> None:
         if meanwhile is not None and progress.done_bytes > 1_000_000:
@@ -42,7 +42,7 @@ async def refused(source: DownloadSource, settings: TransferSettings, meanwhile:
         await download_file(source, TARGET, settings=settings, on_progress=watch)
     except DiskFull as error:
         return str(error)
-    raise SystemExit("the disk was full, and nobody noticed")
+    raise SystemExit("the download ended without an error, although the disk was full")
 
 
 async def main() -> None:

@@ -1,4 +1,4 @@
-"""Makes a second release of a first one, which differs in its version alone: python next.py ONE TWO.
+"""Makes a second release from a first one, which differs only in its version: python next.py ONE TWO.
 
 Both get a manifest of their files; the caller signs them.
 """

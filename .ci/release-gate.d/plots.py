@@ -1,6 +1,6 @@
-"""Whether the cockpit's plots hold curves, by what `gui --demo --page cockpit --screenshot` told.
+"""Checks that the cockpit's plots have curves, by the JSON of `gui --demo --page cockpit --screenshot`.
 
-These are the plots that any computer has, each with values of several seconds.
+Only the plots that every computer has are checked; each must have values of several seconds.
 """
 
 WANTED = {
@@ -13,7 +13,7 @@ LEAST = 20
 
 
 def draws_curves(report: dict[str, dict[str, dict[str, int]]]) -> tuple[bool, str]:
-    """Return whether each plot has points enough, and how many it has."""
+    """Return whether each plot has enough points, and a text with their numbers."""
     plots = report.get("plots", {})
     drawn = {plot: plots.get(plot, {}).get(curve, 0) for plot, curve in WANTED.items()}
     text = "; ".join(f"{plot}: {len(plots.get(plot, {}))} curves, {points} points" for plot, points in drawn.items())

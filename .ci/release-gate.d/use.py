@@ -1,10 +1,10 @@
-"""What users do with an installed copy, the same on every system: use.py FOLDER first|upgraded COMMAND ...
+"""Uses an installed copy as users do, the same on every system: use.py FOLDER first|upgraded COMMAND ...
 
 COMMAND starts mtp-launcher as its user, who may write into FOLDER. "first" opens the window and the cockpit with its
-plots, chats with the demo, tunes, endures, prints how an agent is started, changes a setting, and keeps in
-FOLDER/kept.json what an upgrade has to leave as it is. "upgraded" compares. Prints "ok   ..." or "FAIL ..." for each,
-and ends with 1 after a failure, with STOP_AT_FIRST in the environment at once. .ci/windows-setup imports it, for what
-wine starts.
+plots, chats with the demo, tunes it, runs an endurance test, prints how an agent is started, changes a setting, and
+writes into FOLDER/kept.json what an upgrade must not change. "upgraded" compares with that file. Prints "ok   ..." or
+"FAIL ..." for each step; the exit code is 1 after a failure. STOP_AT_FIRST in the environment ends it at the first one.
+.ci/windows-setup imports it for programs under wine.
 """
 # ruff: noqa: S101, T201
 
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # an interpreter with a ._pth fi
 from plots import draws_curves
 
 LIMIT_S = 1200
-"""After which a command is taken for one that hangs."""
+"""Time after which a command counts as hanging."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Copy:
         return value
 
     def take_picture(self, name: str, *words: str) -> str:
-        """Save a picture of the window in the folder, and return what the command told."""
+        """Save a picture of the window in the folder, and return what the command printed."""
         picture = self.folder / name
         picture.unlink(missing_ok=True)
         output = self.ask("gui", *words, "--screenshot", self.name_path(picture))

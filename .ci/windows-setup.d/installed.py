@@ -1,4 +1,4 @@
-"""The installed program under wine, and its setup program, as prove.py asks them, and what gets in their way."""
+"""Runs the setup program and the installed program under wine for prove.py, also with obstacles in their way."""
 # ruff: noqa: S101, S607
 
 import hashlib

@@ -14,7 +14,7 @@ from ctypes import wintypes
 from typing import Any
 
 TITLE = "MTP Launcher Uninstall"
-LIMIT_S = 300.0  # "Close" stands on the button, disabled, while files are removed: 43 s on a busy machine
+LIMIT_S = 300.0  # while files are removed the button is "Close" already, but disabled: 43 s on a busy machine
 _CHECKED, _SET_CHECK, _COMMAND, _NEXT = 0x00F0, 0x00F1, 0x0111, 1
 _user = ctypes.WinDLL("user32")
 _user.FindWindowW.restype = _user.GetDlgItem.restype = wintypes.HWND

@@ -1,7 +1,7 @@
-"""What a person meets with the Windows setup program, step by step: prove.py FOLDER VERSION WINE_PROOFS [WORDS ...].
+"""Proves the Windows setup program step by step, as a user goes: prove.py FOLDER VERSION WINE_PROOFS [WORDS ...].
 
-FOLDER (see ../windows-setup) holds the builds "one" and "newer", the checkouts, a wine prefix and pytest. Prints a line
-a proof: "ok   ..." or "FAIL ...", and at the end "done". With WORDS, only proofs are tried whose names hold one.
+FOLDER (see ../windows-setup) contains the builds "one" and "newer", the checkouts, a wine prefix and pytest. Prints one
+line per proof, "ok   ..." or "FAIL ...", and at the end "done". With WORDS, only proofs run whose names contain one.
 """
 # ruff: noqa: S101, T201
 

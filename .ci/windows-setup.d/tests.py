@@ -1,6 +1,6 @@
-"""Runs the tests that a Windows Python can run here: tests.py TESTING CHECKOUT, by the installed program's python.exe.
+"""Runs tests by the installed program's python.exe under wine: tests.py TESTING CHECKOUT [TEST ...].
 
-TESTING holds pytest and its plugins. Without more words it is the subset below, against the installed program.
+TESTING is a folder with pytest and its plugins. Without TEST the subset below runs, against the installed program.
 """
 
 import os

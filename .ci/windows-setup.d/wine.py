@@ -1,4 +1,4 @@
-"""What the proof asks of wine: programs started as Windows starts them, what the prefix and its registry hold."""
+"""Runs programs under wine as Windows starts them, and lists the files and registry keys of its prefix."""
 # ruff: noqa: S101, S607
 
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 LIMIT_S = 1200.0
 """Seconds after which a program is taken for one that hangs."""
 _START = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1]))"
-"""One command line, as it is, in letters of any script: setup programs want /D=FOLDER last and without quotes."""
+"""Starts one command line unchanged, with letters of any script: setup programs want /D=FOLDER last, without quotes."""
 _DESKTOP = "import ctypes, sys; ctypes.windll.user32.GetDesktopWindow(); print('ready', flush=True); sys.stdin.read()"
 """Asks for the desktop, and uses it until its input ends: wine ends a desktop one second after its last user."""
 

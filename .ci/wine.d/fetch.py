@@ -1,6 +1,6 @@
-"""What comes from the net on Windows: models, their removal, the queue, engines (see ../wine).
+"""Proofs of downloads on Windows: models and their removal, the queue, engines (see ../wine).
 
-python.exe fetch.py FAKES STARTER.EXE      a folder of fake servers; a program that starts the script behind it
+python.exe fetch.py FAKES STARTER.EXE      FAKES: the folder of fake servers; STARTER.EXE runs the script appended to it
 """
 # ruff: noqa: S101, S310
 
@@ -54,7 +54,7 @@ def server(name: str, *arguments: str) -> Iterator[dict[str, str]]:
 
 
 def events(output: bytes) -> list[dict[str, Any]]:
-    """Return what a verb with --json told line by line."""
+    """Return the JSON values that a verb printed, one a line."""
     return [json.loads(line) for line in output.decode("utf-8").splitlines()]
 
 

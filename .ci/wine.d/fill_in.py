@@ -1,8 +1,8 @@
 """Fills in four functions that wine 8's ucrtbase.dll lacks and numpy calls: fill_in.py UCRTBASE.DLL, in place.
 
-The parts of a complex number are what C's Annex G says, passed as Microsoft's x64 convention says: a float pair in RCX,
-a double pair behind the pointer in RCX; the result in XMM0. They are written over wine's "not implemented" stubs. The
-mark by which wine knows its own file is taken out, so that the copy in the prefix is loaded in its place.
+Each returns one part of a complex number (C, Annex G). By Microsoft's x64 convention a pair of floats is passed in RCX, a
+pair of doubles through the pointer in RCX, and the result in XMM0. They overwrite wine's "not implemented" stubs. The
+mark by which wine recognises its own file is removed, so that wine loads the copy in the prefix.
 """
 # ruff: noqa: T201
 
@@ -18,7 +18,7 @@ CODE = {
     "cimag": "f2 0f 10 41 08 c3",  # movsd xmm0, [rcx + 8]; ret
 }
 STUB = bytes.fromhex("48 83 ec 28 48 8d 0d")
-"""How a stub of wine's begins."""
+"""First bytes of a "not implemented" stub of wine."""
 
 
 def fill_in(image: bytearray) -> list[str]:

@@ -1,6 +1,6 @@
-"""What the proofs on a Windows Python share (see ../wine).
+"""Functions that the proofs with a Windows Python share (see ../wine).
 
-A proof file ends in `run()`. It prints a line a proof: "ok   ..." or "FAIL ...", then "done NAME".
+A proof file ends in `run()`. It prints one line per proof, "ok   ..." or "FAIL ...", then "done NAME".
 """
 # ruff: noqa: S101, T201
 

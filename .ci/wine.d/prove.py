@@ -1,4 +1,4 @@
-"""What the Windows half must do, tried by a Windows Python (see ../wine).
+"""Proofs of the Windows code, run by a Windows Python (see ../wine).
 
 python.exe prove.py FAKE_ENGINE
 """

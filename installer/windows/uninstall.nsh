@@ -48,7 +48,7 @@ Function un.KeepAnswer
   ${NSD_GetState} $KeepModelsBox $KeepModels
 FunctionEnd
 
-; Of the program's own folder (launcher/base/paths.py), what is not to be kept, in whatever order the disk names it.
+; Removes from the program's own folder (launcher/base/paths.py) what the user does not keep.
 Function un.RemoveData
   FindFirst $0 $1 "${DATA}\*"
   ${Do}
@@ -60,7 +60,7 @@ Function un.RemoveData
     ${ElseIf} $1 == "Cache"
     ${OrIf} $1 == "logs"
     ${OrIf} $1 == "run"
-      StrCpy $2 0 ; made again whenever it is needed
+      StrCpy $2 0 ; the program makes it again when it needs it
     ${ElseIf} $1 == "models"
     ${OrIf} $1 == "engines"
       StrCpy $2 $KeepModels
@@ -114,14 +114,14 @@ Section Uninstall
   Call un.RemoveFolders
 SectionEnd
 
-; What all copies of the program share: it stays while another one, in another folder, is the one that Windows knows.
+; Removes what all copies of the program share. Not called if Windows has another copy, in another folder, registered.
 Function un.RemoveShared
   Call un.RemoveData
   Delete "$SMPROGRAMS\${APP}.lnk"
   Delete "$SMPROGRAMS\${APP} (command line).lnk"
   ReadRegStr $0 HKCU "${RUN_KEY}" "${RUN_VALUE}"
   ${If} $0 != ""
-    ; it begins with the path of python.exe, perhaps in quotes: ours to take away only when that was ours
+    ; The value begins with the path of python.exe, perhaps in quotes. It is removed only if that is in $INSTDIR.
     StrLen $2 "$INSTDIR\app\"
     StrCpy $1 $0 1
     ${If} $1 == '"'
