@@ -253,7 +253,7 @@ END
 
 not_signed() {
     stopped "manifest.json is not signed by this program's maintainer, so nothing of this release is used." \
-        "Take all files of the release anew. If this persists, report it to the project."
+        "Download all files of the release again. If this persists, report it to the project."
 }
 
 # Stops unless the signed manifest is of what this script installs.
@@ -265,7 +265,7 @@ compare_manifest() {
     sums="$(manifest_sum "$work/manifest.json" "$wheel") $(manifest_sum "$work/manifest.json" "$lock")"
     [ "$sums" = "$wheel_sha256 $lock_sha256" ] ||
         stopped "The signed release has other files than this install.sh expects." \
-            "Take all files of the release anew."
+            "Download all files of the release again."
     find_installer "$work/manifest.json"
 }
 
@@ -278,7 +278,7 @@ find_installer() {
         bring install.sh "$from" "$releases/install.sh"
         matches "$work/install.sh" "$signed" ||
             stopped "${from:-$releases}/install.sh is not the one of the release that was signed." \
-                "Was it changed? Take all files of the release anew."
+                "Was it changed? Download all files of the release again."
     fi
 }
 

@@ -232,7 +232,7 @@ function Confirm-Release([string] $Python, [string] $Release) {
     & $Python -I "$work\verify_signature.py" "$work\checked" $key $manifest
     if ($LASTEXITCODE -ne 0) {
         Stop-Step "manifest.json is not signed by this program's maintainer, so nothing of this release is used." `
-            'Take all files of the release anew. If this persists, report it to the project.'
+            'Download all files of the release again. If this persists, report it to the project.'
     }
     $published = Get-Content -LiteralPath $manifest -Raw -Encoding UTF8 | ConvertFrom-Json
     if ($published.version -ne $version) {
@@ -241,7 +241,7 @@ function Confirm-Release([string] $Python, [string] $Release) {
     }
     if ((Get-SignedSum $manifest $wheel) -ne $wheel_sha256 -or (Get-SignedSum $manifest $lock) -ne $lock_sha256) {
         Stop-Step 'The signed release has other files than this install.ps1 expects.' `
-            'Take all files of the release anew.'
+            'Download all files of the release again.'
     }
     Find-Installer $manifest $Release
 }
@@ -269,7 +269,7 @@ function Find-Installer([string] $Manifest, [string] $Release) {
         Get-File $Release 'install.ps1' $found
         if (-not (Test-Sum $found $signed)) {
             Stop-Step "$Release\install.ps1 is not the one of the release that was signed." `
-                'Was it changed? Take all files of the release anew.'
+                'Was it changed? Download all files of the release again.'
         }
     }
 }
@@ -488,8 +488,8 @@ try {
     if ($Uninstall) { Uninstall-Program } else { Install-Program }
 } catch [System.OperationCanceledException] {
     $code = 1
-    $said = $_.Exception.Message -split "`n", 2
-    [Console]::Error.WriteLine("Error: $($said[0])`r`n       $($said[1])")
+    $lines = $_.Exception.Message -split "`n", 2
+    [Console]::Error.WriteLine("Error: $($lines[0])`r`n       $($lines[1])")
 } catch {
     $code = 1
     [Console]::Error.WriteLine("Error: $($_.Exception.Message)")

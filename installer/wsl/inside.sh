@@ -1,14 +1,14 @@
 #!/bin/sh
 # The half of install-in-wsl.ps1 that runs inside a distribution of WSL; POSIX sh.
 #
-#   inside.sh check              says what is here and what is missing; 1 where the program cannot be installed
+#   inside.sh check              reports what is here and what is missing; exit code 1 if the program cannot be installed
 #   inside.sh install DEB        as root: verifies and installs the Debian package
 #   inside.sh install install.sh [OFFLINE]   as the user: verifies and runs that script
-#   inside.sh icon FILE          writes the program's picture to FILE, as Windows takes it
+#   inside.sh icon FILE          writes the program's icon to FILE, in the format of Windows
 #   inside.sh command            prints the command that opens the window
 #
-# What is installed lies beside manifest.json and its signature. WSL_ROOT, for tests, is the folder where the system is
-# looked for; MTP_LAUNCHER_RELEASE_KEY is the public key of whoever signed a release of your own.
+# The installed file must be beside manifest.json and its signature. WSL_ROOT, for tests, is the folder that stands for /;
+# MTP_LAUNCHER_RELEASE_KEY is the public key of a release that you signed yourself.
 set -eu
 
 # Written by installer/wsl/build-install.
@@ -16,11 +16,11 @@ release_key=
 
 release_key=${MTP_LAUNCHER_RELEASE_KEY:-$release_key}
 root=${WSL_ROOT:-}
-wanted_kib=12582912 # 12 GiB: what experts of a large model take that a GPU does not hold
+wanted_kib=12582912 # 12 GiB: for the experts of a large model, which a GPU has no room for
 
 say() { printf '%s\n' "$*"; }
 good() { say "  ok       $*"; }
-note() { say "  look     $*"; }
+note() { say "  note     $*"; }
 bad() {
     say "  missing  $*"
     code=1
@@ -36,7 +36,7 @@ check() {
     code=0
     case $(cat "$root/proc/sys/kernel/osrelease" 2>/dev/null) in
     *[Ww][Ss][Ll]2* | *microsoft-standard*) good "This is WSL 2." ;;
-    *) bad "This is no WSL 2. In Windows: wsl --set-version ${WSL_DISTRO_NAME:-DISTRIBUTION} 2" ;;
+    *) bad "This is not WSL 2. In Windows: wsl --set-version ${WSL_DISTRO_NAME:-DISTRIBUTION} 2" ;;
     esac
     check_way
     check_display
@@ -50,7 +50,7 @@ check_way() {
     if command -v apt-get >/dev/null; then
         good "Packages are installed by apt, as the .deb needs it."
     else
-        note "There is no apt here: the program comes by install.sh, for one user."
+        note "There is no apt here: install.sh installs the program, for one user."
     fi
     [ "$(uname -m)" = x86_64 ] || bad "There are builds for x86_64 processors only; this is $(uname -m)."
 }
@@ -59,21 +59,22 @@ check_display() {
     if [ -d "$root/mnt/wslg" ]; then
         good "WSLg shows windows of Linux programs."
     else
-        bad "WSLg, which shows the window, is not here. In Windows: wsl --update, then wsl --shutdown." \
+        bad "WSLg, which shows the window, is missing. In Windows: wsl --update, then wsl --shutdown." \
             "Is guiApplications off in .wslconfig?"
     fi
 }
 
 check_gpu() {
     if [ ! -e "$root/dev/dxg" ]; then
-        note "Windows lends no GPU (no /dev/dxg). In Windows: its driver, then wsl --update. The demo needs none."
+        note "Windows shares no GPU with WSL (no /dev/dxg). In Windows: install its driver, then wsl --update." \
+            "The demo needs no GPU."
     elif [ -e "$root/usr/lib/wsl/lib/libnvidia-ml.so.1" ]; then
-        good "The NVIDIA driver of Windows is lent. Install none inside WSL."
+        good "WSL can use the NVIDIA driver of Windows. Install none inside WSL."
     else
-        note "Windows lends a GPU, but not NVIDIA's driver: engines for Vulkan or the processor are used."
+        note "Windows shares a GPU, but no NVIDIA driver: engines for Vulkan or the processor are used."
     fi
     if ls "$root"/usr/lib/x86_64-linux-gnu/libcuda.so.*.* >/dev/null 2>&1; then
-        note "A Linux driver of NVIDIA's is installed inside WSL, and hides the one that Windows lends: remove it."
+        note "An NVIDIA driver for Linux is installed inside WSL and hides the driver of Windows: remove it."
     fi
 }
 
@@ -83,20 +84,20 @@ check_memory() {
     if [ "${kib:-0}" -ge "$wanted_kib" ]; then
         good "WSL has $gib GiB of memory."
     else
-        note "WSL has $gib GiB of memory, half of the computer's if nothing else is set. Large models need more:" \
+        note "WSL has $gib GiB of memory; the default is half of the computer's. Large models need more:" \
             "'mtp-launcher doctor' suggests a .wslconfig."
     fi
 }
 
-# Models on a drive of Windows load many times slower, and cannot be mapped into memory.
+# Models on a Windows drive load many times slower, and cannot be mapped into memory.
 check_models() {
     settings=${XDG_CONFIG_HOME:-$HOME/.config}/mtp-launcher/settings.toml
     chosen=$(sed -n 's/^ *folder *= *"\(.*\)".*/\1/p' "$settings" 2>/dev/null | head -n 1 || true)
     models=${MTP_LAUNCHER_MODELS:-${chosen:-${XDG_DATA_HOME:-$HOME/.local/share}/mtp-launcher/models}}
     case $models in
     /mnt/[a-z] | /mnt/[a-z]/*)
-        note "Models are kept in $models, a drive of Windows, where loading is many times slower:" \
-            "choose a folder of Linux." ;;
+        note "Models are kept in $models, on a Windows drive, where loading is many times slower:" \
+            "choose a folder inside Linux." ;;
     *) good "Models are kept in $models." ;;
     esac
 }
@@ -104,15 +105,15 @@ check_models() {
 install() {
     [ -f "$1" ] || fail "There is no $1." "Name the .deb or the install.sh of the release."
     [ -n "$release_key" ] || fail "This copy of inside.sh has no key to verify releases with." \
-        "Take the one of a release, or set MTP_LAUNCHER_RELEASE_KEY to a public key."
-    case $1 in (*.deb) [ "$(id -u)" = 0 ] || fail "A package is installed by root." "Run it with: wsl -u root" ;; esac
-    # Copies, which nobody else can change after they were verified; and apt's own user reads no drive of Windows.
+        "Use the one of a release, or set MTP_LAUNCHER_RELEASE_KEY to a public key."
+    case $1 in (*.deb) [ "$(id -u)" = 0 ] || fail "Only root can install a package." "Run it with: wsl -u root" ;; esac
+    # Copies are verified, so that nobody can change them afterwards; and apt's own user cannot read a Windows drive.
     folder=$(mktemp -d)
     trap 'rm -rf "$folder"' EXIT
     mkdir "$folder/scratch"
     for name in "${1##*/}" manifest.json manifest.json.minisig; do
         cp "$(dirname "$1")/$name" "$folder/" 2>/dev/null ||
-            fail "There is no $name beside ${1##*/}." "Put there all files of the release."
+            fail "There is no $name beside ${1##*/}." "Copy all files of the release there."
     done
     case $1 in
     *.deb)
@@ -131,7 +132,7 @@ install() {
     esac
 }
 
-renew_lists() { apt-get update -qq || say "The lists of packages could not be renewed; the old ones are used."; }
+renew_lists() { apt-get update -qq || say "The package lists could not be updated; the old ones are used."; }
 
 # verify_copy NAME: stops unless $folder/NAME is a file of the release that the maintainer signed; leaves its $version
 verify_copy() {
@@ -139,19 +140,19 @@ verify_copy() {
     verify_signature "$folder/manifest.json" "$release_key" "$folder/scratch" || verdict=$?
     if [ $verdict = 2 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         renew_lists
-        apt-get install -y -qq --no-install-recommends openssl >/dev/null || true # which the distribution signed
+        apt-get install -y -qq --no-install-recommends openssl >/dev/null || true # signed by the distribution
         verdict=0
         verify_signature "$folder/manifest.json" "$release_key" "$folder/scratch" || verdict=$?
     fi
     [ $verdict != 2 ] || fail "There is nothing to verify the release with." "Install openssl (3.0 or later) or minisign."
     [ $verdict = 0 ] || fail "manifest.json is not signed by this program's maintainer, so nothing was installed." \
-        "Take all files of the release anew. If this persists, report it to the project."
+        "Download all files of the release again. If this persists, report it to the project."
     matches "$folder/$1" "$(manifest_sum "$folder/manifest.json" "$1")" ||
-        fail "$1 is not a file of the release that was signed." "Take all files of the release anew."
+        fail "$1 is not a file of the release that was signed." "Download all files of the release again."
     version=$(manifest_version "$folder/manifest.json")
 }
 
-# An .ico file may hold one picture, as PNG: its head (6 bytes), the picture's entry (16), the picture.
+# An .ico file may contain a single picture as PNG: a header (6 bytes), the picture's entry (16), the picture.
 icon() {
     png=
     for each in "$root/usr/share" "${XDG_DATA_HOME:-$HOME/.local/share}"; do
@@ -159,7 +160,7 @@ icon() {
             png=$each/icons/hicolor/256x256/apps/mtp-launcher.png
         fi
     done
-    [ -n "$png" ] || fail "The program's picture is not here." "Is it installed?"
+    [ -n "$png" ] || fail "The program's icon is missing." "Is the program installed?"
     size=$(wc -c <"$png")
     {
         printf '\0\0\1\0\1\0\0\0\0\0\1\0\040\0'

@@ -3,17 +3,18 @@ Installs MTP Launcher into a distribution of WSL 2, from Windows; PowerShell 5 o
 
   install-in-wsl.ps1                        asks which distribution, checks it, installs, and makes a shortcut
   install-in-wsl.ps1 -Distribution NAME     into this one
-  install-in-wsl.ps1 -Check                 only says what is there and what is missing
+  install-in-wsl.ps1 -Check                 only reports what is there and what is missing
   install-in-wsl.ps1 -Uninstall             removes the program and the shortcut; models, settings, history stay
 
-Each is run as: powershell -ExecutionPolicy Bypass -File install-in-wsl.ps1
+Run it as: powershell -ExecutionPolicy Bypass -File install-in-wsl.ps1
 
-inside.sh, manifest.json, manifest.json.minisig and mtp-launcher_X_amd64.deb of the same release lie beside it; -Package
-names a .deb elsewhere, beside its own manifest. Where the distribution has no apt, the release's install.sh is taken.
-This script runs inside.sh only if that has the SHA-256 below, and inside.sh verifies the maintainer's signature.
+Its folder must contain inside.sh, manifest.json, manifest.json.minisig and mtp-launcher_X_amd64.deb of the same release;
+-Package names a .deb in another folder, which has its manifest, too. In a distribution without apt, the release's
+install.sh is used. This script runs inside.sh only if it has the SHA-256 below, and inside.sh verifies the maintainer's
+signature.
 
-The .deb puts the program into the Start menu by itself; the shortcut is for the desktop, and starts the window without
-a console. Nothing of WSL's own settings is changed: `mtp-launcher doctor`, which runs at the end, suggests a .wslconfig
+The .deb puts the program into the Start menu by itself; the shortcut is for the desktop, and opens the window without
+a console. WSL's own settings are not changed: `mtp-launcher doctor`, which runs at the end, suggests a .wslconfig
 and copies it on request.
 #>
 param(
@@ -35,7 +36,7 @@ $data = Join-Path $env:LOCALAPPDATA 'mtp-launcher'
 $wslg = $env:ProgramW6432, $env:ProgramFiles | Where-Object { $_ } | ForEach-Object { Join-Path $_ 'WSL\wslg.exe' }
 $wslg = @($wslg) + @('System32', 'Sysnative' | ForEach-Object { Join-Path $env:SystemRoot "$_\wslg.exe" })
 
-# What happened and what to do, for the end of the script to tell: Stop-With WHAT REMEDY
+# Ends the script with an error: Stop-With WHAT_HAPPENED WHAT_TO_DO
 function Stop-With([string] $What, [string] $Remedy) {
     throw (New-Object System.OperationCanceledException "$What`n$Remedy")
 }
@@ -44,12 +45,12 @@ function Stop-With([string] $What, [string] $Remedy) {
 function Assert-Inside {
     if (-not (Test-Path -LiteralPath $inside)) { Stop-With "There is no $inside." 'It comes beside this script.' }
     if (-not $inside_sha256) {
-        Stop-With 'This copy of install-in-wsl.ps1 lies in a checkout, and belongs to no release.' `
-            'Take the one of a release.'
+        Stop-With 'This copy of install-in-wsl.ps1 is from a checkout, not from a release.' `
+            'Use the one of a release.'
     }
     if ((Get-FileHash -LiteralPath $inside -Algorithm SHA256).Hash -ne $inside_sha256) {
         Stop-With "$inside is not the file of this release: its SHA-256 differs." `
-            'Take all files of the release anew.'
+            'Download all files of the release again.'
     }
 }
 
@@ -74,9 +75,9 @@ function Select-Distribution {
     if ($names.Count -eq 1) { return $names[0] }
     for ($at = 0; $at -lt $names.Count; $at++) { Write-Host "  $($at + 1)  $($names[$at])" }
     $answer = 0
-    $said = Read-Host 'Into which one (its number)?'
-    if (-not [int]::TryParse($said, [ref] $answer) -or $answer -lt 1 -or $answer -gt $names.Count) {
-        Stop-With "$said is none of these numbers." 'Run it again.'
+    $typed = Read-Host 'Number of the distribution to install into'
+    if (-not [int]::TryParse($typed, [ref] $answer) -or $answer -lt 1 -or $answer -gt $names.Count) {
+        Stop-With "$typed is not one of these numbers." 'Run it again.'
     }
     return $names[$answer - 1]
 }
@@ -93,7 +94,7 @@ function Invoke-Inside([string] $Name, [string] $User, [string] $Folder, [string
 function ConvertTo-Linux([string] $Name, [string] $Path) {
     $path = & wsl.exe -d $Name --exec wslpath -a -u $Path.Replace('\', '/')
     if ($LASTEXITCODE -ne 0) {
-        Stop-With "$Name does not see $Path." 'Are drives of Windows switched off in /etc/wsl.conf ([automount])?'
+        Stop-With "$Name cannot read $Path." 'Are Windows drives switched off in /etc/wsl.conf ([automount])?'
     }
     return $path
 }
@@ -110,7 +111,7 @@ function Find-Package([bool] $Debian) {
     if ($Debian) { $pattern = 'mtp-launcher_*_amd64.deb' }
     $found = @(Get-ChildItem -LiteralPath $PSScriptRoot -Filter $pattern | Sort-Object LastWriteTime -Descending)
     if ($found.Count -eq 0) {
-        Stop-With "There is no $pattern in $PSScriptRoot." 'Put it there from the release, or name it by -Package.'
+        Stop-With "There is no $pattern in $PSScriptRoot." 'Copy it there from the release, or name it with -Package.'
     }
     return $found[0].FullName
 }
@@ -151,7 +152,7 @@ function Write-Shortcut([string] $Name) {
 
 function Uninstall-Inside([string] $Name) {
     $command = Invoke-Inside $Name '' $PSScriptRoot 'command'
-    if ($LASTEXITCODE -ne 0) { Stop-With "MTP Launcher is not in $Name." 'Name another by -Distribution.' }
+    if ($LASTEXITCODE -ne 0) { Stop-With "MTP Launcher is not in $Name." 'Name another one with -Distribution.' }
     if ($command -eq '/usr/bin/mtp-launcher') {
         & wsl.exe -d $Name -u root --exec apt-get purge -y mtp-launcher
     } else {
@@ -175,7 +176,7 @@ function Install-Program([string] $Name) {
     if (-not $ready) { Stop-With 'Something is missing.' 'See above. Run this again when it is there.' }
     Install-Inside $Name
     Write-Shortcut $Name
-    Write-Host 'It is installed. What it finds here:'
+    Write-Host 'It is installed. mtp-launcher doctor reports:'
     & wsl.exe -d $Name --cd '~' --exec (Invoke-Inside $Name '' $PSScriptRoot 'command') doctor
 }
 
@@ -184,7 +185,7 @@ $encodingBefore = [Console]::OutputEncoding
 $code = 0
 try {
     $env:WSL_UTF8 = '1'
-    # As programs of Linux write paths, and not by the console's code page, which changes the letters of many names.
+    # Linux programs write paths as UTF-8, of which the console's code page would change many letters.
     try { [Console]::OutputEncoding = New-Object System.Text.UTF8Encoding $false } catch { $null = $_ } # no console
     if (-not (Get-Command wsl.exe -ErrorAction SilentlyContinue)) {
         Stop-With 'This Windows has no WSL.' 'In a PowerShell of an administrator: wsl --install'
@@ -194,8 +195,8 @@ try {
     if ($Uninstall) { Uninstall-Inside $chosen } else { Install-Program $chosen }
 } catch [System.OperationCanceledException] {
     $code = 1
-    $said = $_.Exception.Message -split "`n", 2
-    [Console]::Error.WriteLine("Error: $($said[0])`r`n       $($said[1])")
+    $lines = $_.Exception.Message -split "`n", 2
+    [Console]::Error.WriteLine("Error: $($lines[0])`r`n       $($lines[1])")
 } catch {
     $code = 1
     [Console]::Error.WriteLine("Error: $($_.Exception.Message)`r`n       Run this again to go on.")

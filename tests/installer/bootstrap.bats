@@ -1,4 +1,4 @@
-# What ./start does to have its Python packages, with small programs in the places of python3 and uv.
+# Installation of the Python packages by ./start, with small programs in place of python3 and uv.
 
 setup() {
     ROOT=$BATS_TEST_DIRNAME/../..
@@ -22,7 +22,7 @@ install_packages() {
 }
 
 # bats test_tags=essential
-@test "uv from the package index installs what the lock file names, by its hashes" {
+@test "uv from the package index installs the packages of the lock file by their hashes" {
     install_packages
     grep -q "^uv pip install .*--require-hashes --only-binary :all: -r requirements.lock" "$FAKE_LOG"
     grep -q "^uv pip install .*--editable" "$FAKE_LOG"
@@ -30,7 +30,7 @@ install_packages() {
     grep -qx "uv==[0-9.]* --hash=sha256:[0-9a-f]\{64\}" .venv/uv.lock
 }
 
-@test "a uv on PATH is taken" {
+@test "a uv on PATH is used" {
     cp "$FAKE_UV" "$BATS_TEST_TMPDIR/bin/uv"
     chmod 755 "$BATS_TEST_TMPDIR/bin/uv"
     install_packages
@@ -38,31 +38,31 @@ install_packages() {
     [ ! -e .venv/bin/uv ]
 }
 
-@test "uv installs from where pip would, and asks no configuration of its own" {
+@test "uv uses the indexes of pip and no configuration of its own" {
     touch uv.toml
     FAKE_PIP_CONFIG="global.index-url='https://mirror.example/simple'" install_packages
     grep -qx "index https://mirror.example/simple" "$FAKE_LOG"
     [ "$(grep -c "^pip" "$FAKE_LOG")" -eq 0 ]
 }
 
-@test "pip installs by the same hashes where there is no uv" {
+@test "pip installs by the same hashes if there is no uv" {
     FAKE_NO_UV=1 install_packages
     [ "$(grep -c "^uv" "$FAKE_LOG")" -eq 0 ]
     grep -q "^pip install .*--require-hashes --only-binary :all: -r requirements.lock" "$FAKE_LOG"
     grep -q "^pip install .*--editable" "$FAKE_LOG"
 }
 
-@test "pip installs by the same hashes where uv does not start" {
+@test "pip installs by the same hashes if uv does not start" {
     FAKE_STARTS_NOT=1 install_packages
     grep -q "^pip install .*--require-hashes --only-binary :all: -r requirements.lock" "$FAKE_LOG"
 }
 
-@test "pip installs by the same hashes where uv fails" {
+@test "pip installs by the same hashes if uv fails" {
     FAKE_FULL=1 install_packages
     grep -q "^pip install .*--require-hashes --only-binary :all: -r requirements.lock" "$FAKE_LOG"
 }
 
-@test "what is installed is not installed again" {
+@test "installed packages are not installed again" {
     install_packages
     rm "$FAKE_LOG"
     install_packages

@@ -1,10 +1,10 @@
-# install.sh with a small program in uv's place. The real one: .ci/install-sh
+# install.sh with a small program in place of uv. .ci/install-sh uses the real uv.
 
 load releases
 
 versions() { (cd "$program" && echo [0-9]*); }
 
-running() { # a copy of the program runs from here on, until the end of descriptor 7
+running() { # starts a copy of the program, which runs until descriptor 7 is closed
     mkfifo "$BATS_TEST_TMPDIR/held"
     "$command" wait <"$BATS_TEST_TMPDIR/held" >"$BATS_TEST_TMPDIR/up" 3>&- &
     copy=$!
@@ -12,7 +12,7 @@ running() { # a copy of the program runs from here on, until the end of descript
     until [ -s "$BATS_TEST_TMPDIR/up" ]; do sleep 0.02; done
 }
 
-ends_soon() { # the copy that runs, after a second
+ends_soon() { # ends the running copy after a second
     sleep 1 >&7 3>&- &
     exec 7>&-
 }
@@ -33,7 +33,7 @@ ends_soon() { # the copy that runs, after a second
     [ ! -e "$program/cache" ]
 }
 
-@test "a second time it has nothing to do, and mends the menu entry" {
+@test "run again, it only repairs the menu entry" {
     install 1.0.0
     rm "$HOME/.local/share/applications/mtp-launcher.desktop" "$FAKE_LOG"
     install 1.0.0
@@ -42,7 +42,7 @@ ends_soon() { # the copy that runs, after a second
     [ ! -e "$FAKE_LOG" ]
 }
 
-@test "what does not start any more is installed anew" {
+@test "a copy that does not start any more is installed again" {
     install 1.0.0
     rm "$program"/1.0.0-*/tools/mtp-launcher/bin/mtp-launcher
     install 1.0.0
@@ -50,7 +50,7 @@ ends_soon() { # the copy that runs, after a second
 }
 
 # bats test_tags=essential
-@test "an upgrade takes the old version's place, also where it starts at login" {
+@test "an upgrade replaces the old version, also in the files that start it at login" {
     install 1.0.0
     unit=$HOME/.config/systemd/user/mtp-launcher.service
     mkdir -p "${unit%/*}"
@@ -61,7 +61,7 @@ ends_soon() { # the copy that runs, after a second
     grep -qxF "ExecStart=$(echo "$program"/1.1.0-*)/tools/mtp-launcher/bin/mtp-launcher serve --last" "$unit"
 }
 
-@test "where it starts at login, a home may have any name" {
+@test "the start at login works for a home with any name" {
     HOME="$BATS_TEST_TMPDIR/a [b] & c|d"
     unit=$HOME/.config/autostart/mtp-launcher.desktop
     mkdir -p "${unit%/*}"
@@ -73,7 +73,7 @@ ends_soon() { # the copy that runs, after a second
     ! grep -qF "/1.0.0-" "$unit"
 }
 
-@test "a copy that runs keeps its files through an upgrade" {
+@test "a running copy keeps its files during an upgrade" {
     install 1.0.0
     running
     install 1.1.0
@@ -86,7 +86,7 @@ ends_soon() { # the copy that runs, after a second
 }
 
 # bats test_tags=essential
-@test "uninstalling leaves nothing but what is the user's" {
+@test "uninstalling leaves only the user's data" {
     mkdir -p "$HOME/.local/share/mtp-launcher/models"
     install 1.0.0
     grep -qx "words for bash" "$HOME/.local/share/bash-completion/completions/mtp-launcher"
@@ -101,7 +101,7 @@ ends_soon() { # the copy that runs, after a second
     [ "$status" -eq 0 ]
 }
 
-@test "uninstalling once more makes nothing" {
+@test "uninstalling again creates nothing" {
     mkdir -p "$HOME/.local/share/icons/mine" "$HOME/.local/share/applications"
     touch "$HOME/.local/share/icons/mine/index.theme" "$HOME/.local/share/applications/mine.desktop"
     run dash "$RELEASES/1.0.0/install.sh" --uninstall
@@ -157,7 +157,7 @@ ends_soon() { # the copy that runs, after a second
     [ ! -e "$program" ]
 }
 
-@test "old glibc, musl, another processor and another system are told" {
+@test "old glibc, musl, another processor and another system are refused with the reason" {
     instead getconf 'echo glibc 2.31'
     install 1.0.0
     refused "glibc here is 2.31"
@@ -175,14 +175,14 @@ ends_soon() { # the copy that runs, after a second
     [ ! -e "$HOME/.local" ]
 }
 
-@test "newer glibc is taken, also a third" {
+@test "newer glibc is accepted, also version 3" {
     instead getconf 'echo glibc 3.1'
     install 1.0.0
     [ "$status" -eq 0 ]
 }
 
 # bats test_tags=essential
-@test "a file that is not the release's is refused, and what was there stays" {
+@test "a file that is not of the release is refused, and the old version stays" {
     install 1.0.0
     cp -r "$RELEASES/1.1.0" "$BATS_TEST_TMPDIR/cut"
     echo "cut short" >"$BATS_TEST_TMPDIR/cut/mtp_launcher-1.1.0-py3-none-any.whl"
@@ -193,7 +193,7 @@ ends_soon() { # the copy that runs, after a second
     [ ! -e "$program/making" ]
 }
 
-@test "a folder without the release's files is told" {
+@test "a folder without the release's files is refused with the reason" {
     cp -r "$RELEASES/1.0.0" "$BATS_TEST_TMPDIR/lacks"
     rm "$BATS_TEST_TMPDIR/lacks/mtp_launcher-1.0.0-py3-none-any.whl"
     run dash "$RELEASES/1.0.0/install.sh" --offline "$BATS_TEST_TMPDIR/lacks"
@@ -202,7 +202,7 @@ ends_soon() { # the copy that runs, after a second
     refused "holds no manifest.json"
 }
 
-@test "a disk that gets full changes nothing, and the next run finishes" {
+@test "a disk that fills up changes nothing, and the next run finishes" {
     install 1.0.0
     FAKE_FULL=1 install 1.1.0
     refused "run this again"
@@ -212,13 +212,13 @@ ends_soon() { # the copy that runs, after a second
     [ "$("$command" --version)" = "mtp-launcher 1.1.0" ]
 }
 
-@test "a disk that is too full is told beforehand" {
+@test "a disk that is too full is reported before anything is written" {
     instead df 'echo; echo "/dev/sda1 1000000 900000 102400 90% /"'
     install 1.0.0
     refused "has 100 MiB"
 }
 
-@test "what an attempt before has left counts as room" {
+@test "files of an earlier attempt count as free space" {
     instead df 'echo; echo "/dev/sda1 1000000 900000 911360 90% /"' # 890 MiB
     install 1.0.0
     refused "has 890 MiB"
@@ -228,7 +228,7 @@ ends_soon() { # the copy that runs, after a second
     [ "$status" -eq 0 ]
 }
 
-@test "no home is told, and one with a slash at its end is the same" {
+@test "a missing home is reported, and a slash at its end changes nothing" {
     run env -u HOME dash "$RELEASES/1.0.0/install.sh"
     refused "HOME names no folder."
     HOME=nowhere run dash "$RELEASES/1.0.0/install.sh" --uninstall
@@ -242,12 +242,12 @@ ends_soon() { # the copy that runs, after a second
     wait "$copy" || true
 }
 
-@test "a home that cannot be written is told" {
+@test "a home that cannot be written is reported" {
     HOME=/proc/self install 1.0.0
     refused "cannot be written"
 }
 
-@test "what nobody foresaw ends in a sentence, too, and can be run again" {
+@test "an unforeseen error also ends with a sentence, and the script can be run again" {
     mkdir -p "$HOME/.local/share"
     : >"$HOME/.local/share/icons"
     install 1.0.0
@@ -259,27 +259,27 @@ ends_soon() { # the copy that runs, after a second
     [ "$status" -eq 0 ]
 }
 
-@test "root in another user's home is told" {
+@test "root in another user's home is refused" {
     instead id 'echo 0'
     instead stat 'echo 1000'
     install 1.0.0
     refused "without sudo"
 }
 
-@test "no Python is told" {
+@test "a missing Python is reported" {
     FAKE_NO_PYTHON=1 install 1.0.0
     refused "There is no Python from 3.11 to 3.14 here."
     [ ! -e "$command" ]
 }
 
-@test "a Python that was built without some of its modules is told" {
+@test "a Python that was built without some of its modules is reported" {
     instead python3 'exit 1'
     install 1.0.0
     refused "$BATS_TEST_TMPDIR/bin/python3 lacks modules of Python's own."
     [[ "$output" == *"Install one: the package is called python3."* ]]
 }
 
-@test "what the user has told uv does not count" {
+@test "the user's configuration of uv is ignored" {
     mkdir "$BATS_TEST_TMPDIR/project"
     cd "$BATS_TEST_TMPDIR/project"
     echo 'required-version = "==0.4.0"' >uv.toml
@@ -287,7 +287,7 @@ ends_soon() { # the copy that runs, after a second
     [ "$status" -eq 0 ]
 }
 
-@test "uv that does not start is told" {
+@test "uv that does not start is reported" {
     FAKE_STARTS_NOT=1 install 1.0.0
     refused "uv, which installs the program, does not start here."
     [[ "$output" == *"noexec"* ]]
@@ -301,7 +301,7 @@ ends_soon() { # the copy that runs, after a second
     [ "$(cat "$command")" = mine ]
 }
 
-@test "two at once are not" {
+@test "a second installation at the same time is refused" {
     mkdir -p "$program"
     exec 8>"$program/lock"
     flock 8
@@ -314,7 +314,7 @@ ends_soon() { # the copy that runs, after a second
     [ "$status" -eq 0 ]
 }
 
-@test "through a pipe, where a file has the shell's name" {
+@test "it runs from a pipe, also beside a file with the shell's name" {
     cd "$BATS_TEST_TMPDIR"
     echo "mine" >dash
     run dash -s -- --offline "$RELEASES/1.0.0" <"$RELEASES/1.0.0/install.sh"
@@ -322,7 +322,7 @@ ends_soon() { # the copy that runs, after a second
     cmp "$program/install.sh" "$RELEASES/1.0.0/install.sh"
 }
 
-@test "through a pipe and from a folder, what is kept is the folder's, and nothing is fetched" {
+@test "run from a pipe with a folder, it keeps the folder's install.sh and downloads nothing" {
     for each in curl wget; do
         instead "$each" 'echo "$0" >>"$FAKE_LOG.fetched"; exit 7'
     done
@@ -344,7 +344,7 @@ ends_soon() { # the copy that runs, after a second
     [ ! -e "$FAKE_LOG.fetched" ]
 }
 
-@test "a Python that cannot unpack is not asked to" {
+@test "a Python that cannot unpack is not used" {
     few openssl
     instead python3 'echo "No module named shutil" >&2; exit 1'
     run env PATH="$BATS_TEST_TMPDIR/bin:$BATS_TEST_TMPDIR/few" \
@@ -353,12 +353,12 @@ ends_soon() { # the copy that runs, after a second
     [[ "$output" != *"shutil"* ]]
 }
 
-@test "the copy in a checkout says so" {
+@test "the copy in a checkout is refused" {
     run dash "$ROOT/installer/linux/install.sh"
     refused "lies in a checkout"
 }
 
-@test "a home with a strange name" {
+@test "a home with a strange name is supported" {
     HOME="$BATS_TEST_TMPDIR/a b\$c%d\"e"
     mkdir "$HOME"
     install 1.0.0
@@ -368,7 +368,7 @@ ends_soon() { # the copy that runs, after a second
     grep -qF 'a b\\$c%%d\\"e/.local/bin/mtp-launcher" gui' "$entry"
 }
 
-@test "what is not understood" {
+@test "help is printed, and unknown options are refused" {
     run dash "$RELEASES/1.0.0/install.sh" --help
     [ "$status" -eq 0 ]
     [[ "$output" == *"--uninstall"* ]]

@@ -1,4 +1,4 @@
-# install.sh with a release and a package index on this computer, and a small program in uv's place
+# install.sh with a release and a package index on this computer, and a small program in place of uv
 
 load releases
 
@@ -13,7 +13,7 @@ serve() { # FOLDER, at $address
     address=http://127.0.0.1:$(sed -n 's/.*port \([0-9]*\).*/\1/p' "$BATS_TEST_TMPDIR/port")
 }
 
-@test "over the network: the release, and uv from the index" {
+@test "the release is downloaded, and uv from the index" {
     release=$RELEASES/1.0.0
     serve "$release"
     MTP_LAUNCHER_RELEASES=$address/ PIP_INDEX_URL=$address/simple run dash "$release/install.sh"
@@ -27,7 +27,7 @@ serve() { # FOLDER, at $address
     cmp "$program/install.sh" "$release/install.sh"
 }
 
-@test "beside its own files only the rest is fetched" {
+@test "files that are beside the script are not downloaded" {
     mkdir "$BATS_TEST_TMPDIR/index"
     cp -r "$RELEASES"/1.0.0/simple "$RELEASES"/1.0.0/uv-*.whl "$BATS_TEST_TMPDIR/index/"
     serve "$BATS_TEST_TMPDIR/index"
@@ -70,7 +70,7 @@ server.serve_forever()
     refused "The server's certificate is not one that this computer trusts."
 }
 
-@test "an index that names its files by their names alone" {
+@test "an index with relative links is understood" {
     release=$RELEASES/1.0.0
     mkdir -p "$BATS_TEST_TMPDIR/net/simple/uv"
     cp "$release"/*.* "$BATS_TEST_TMPDIR/net/"
@@ -81,7 +81,7 @@ server.serve_forever()
     [ "$status" -eq 0 ]
 }
 
-@test "without curl, wget is told of the proxy" {
+@test "without curl, wget uses the proxy" {
     few
     instead wget 'echo "proxy $https_proxy, not for $no_proxy"; exit 4'
     run env PATH="$BATS_TEST_TMPDIR/bin:$BATS_TEST_TMPDIR/few" HTTPS_PROXY=http://proxy.invalid:3128 NO_PROXY=here \
@@ -89,7 +89,7 @@ server.serve_forever()
     refused "proxy http://proxy.invalid:3128, not for here"
 }
 
-@test "through a proxy, which knows names that this computer does not" {
+@test "the proxy resolves names that this computer cannot" {
     mkdir -p "$BATS_TEST_TMPDIR/net/http:"
     ln -s "$RELEASES/1.0.0" "$BATS_TEST_TMPDIR/net/http:/index.invalid"
     serve "$BATS_TEST_TMPDIR/net"
@@ -111,7 +111,7 @@ server.serve_forever()
     done
 }
 
-@test "no network is told" {
+@test "a missing network is reported" {
     MTP_LAUNCHER_RELEASES=http://127.0.0.1:1 run dash "$RELEASES/1.0.0/install.sh"
     refused "Is there a network?"
     cp "$RELEASES/1.0.0/install.sh" "$BATS_TEST_TMPDIR/"

@@ -1,4 +1,4 @@
-# What the tests of install.sh share: two signed releases with a small program in uv's place, and a home of its own.
+# Shared by the tests of install.sh: two signed releases with a small program in place of uv, and a home for each test.
 
 setup_file() {
     export ROOT="$BATS_TEST_DIRNAME/../.." FAKE_RESOURCES="$BATS_TEST_DIRNAME/../../resources"
@@ -8,7 +8,7 @@ setup_file() {
     release 1.1.0
 }
 
-# release VERSION: makes one in $RELEASES, stamped as installer/linux/build-install does
+# release VERSION: makes a release in $RELEASES, stamped as by installer/linux/build-install
 release() {
     mkdir "$RELEASES/$1"
     cd "$RELEASES/$1"
@@ -30,7 +30,7 @@ release() {
     printf '<a href="../../%s#sha256=0">%s</a>\n' "$uv_wheel" "$uv_wheel" >simple/uv/index.html
 }
 
-# sign VERSION [KEY]: writes the manifest of the release in this folder, in the form that installer/manifest.py gives it
+# sign VERSION [KEY]: writes the manifest of the release in this folder, formatted as by installer/manifest.py, and signs it
 sign() {
     {
         printf '{\n "version": "%s",\n "notes": "{\\"name\\": \\"install.sh\\", braces",\n "artefacts": [' "$1"
@@ -60,13 +60,13 @@ setup() {
     program=$HOME/.local/lib/mtp-launcher
 }
 
-# instead NAME LINE: a program of that name comes first on PATH
+# instead NAME LINE: puts a program of that name, a shell line, first on PATH
 instead() {
     printf '#!/bin/sh\n%s\n' "$2" >"$BATS_TEST_TMPDIR/bin/$1"
     chmod 755 "$BATS_TEST_TMPDIR/bin/$1"
 }
 
-few() { # [MORE ...]: a folder of what install.sh cannot do without, for PATH
+few() { # [MORE ...]: makes a folder for PATH with the programs that install.sh always needs
     mkdir "$BATS_TEST_TMPDIR/few"
     for each in uname getconf head sha256sum cut dirname id stat mkdir readlink df du awk grep sed rm cat cp flock sleep \
         tr wc tail base64 sort "$@"; do
@@ -76,7 +76,7 @@ few() { # [MORE ...]: a folder of what install.sh cannot do without, for PATH
 
 install() { run dash "$RELEASES/$1/install.sh" --offline "$RELEASES/$1"; }
 
-refused() { # STATUS is 1, and the sentence is told
+refused() { # SENTENCE: checks that the script ended with status 1 and printed the sentence
     echo "$output"
     [ "$status" -eq 1 ]
     [[ "$output" == *"$1"* ]]

@@ -1,23 +1,23 @@
-# install.sh verifies that the maintainer signed the release, by what the system has
+# install.sh verifies the maintainer's signature of the release, with the programs that the system has
 
 load releases
 
 state() { (cd "$HOME" && find . -type f -exec sha256sum {} + && find . -type l -printf '%p %l\n') | sort; }
 
-offer() { # VERSION: a copy of that release, to change, at $folder
+offer() { # VERSION: copies that release to $folder, where a test changes it
     folder=$BATS_TEST_TMPDIR/offered
     rm -rf "$folder"
     cp -r "$RELEASES/$1" "$folder"
 }
 
-is_refused() { # SENTENCE: the offered release is, and nothing is changed by it
+is_refused() { # SENTENCE: checks that the offered release is refused with this sentence and changes nothing
     run dash "$RELEASES/1.1.0/install.sh" --offline "$folder"
     refused "$1"
     [ "$(state)" = "$before" ]
 }
 
 # bats test_tags=essential
-@test "a release that is not the maintainer's is refused, and nothing changes" {
+@test "a release without the maintainer's signature is refused, and nothing changes" {
     install 1.0.0
     before=$(state)
     unsigned="manifest.json is not signed by this program's maintainer"
@@ -57,7 +57,7 @@ is_refused() { # SENTENCE: the offered release is, and nothing is changed by it
     [ "$status" -eq 0 ]
 }
 
-@test "a signed release of other files is refused" {
+@test "a signed release with other files is refused" {
     install 1.0.0
     before=$(state)
     offer 1.1.0
@@ -81,13 +81,13 @@ is_refused() { # SENTENCE: the offered release is, and nothing is changed by it
     cmp "$program/install.sh" "$RELEASES/1.0.0/install.sh"
 }
 
-# with_few: install.sh of 1.1.0 with the programs of few and no others
+# with_few: runs install.sh of 1.1.0 with the programs of `few` and no others
 with_few() {
     run env PATH="$BATS_TEST_TMPDIR/bin:$BATS_TEST_TMPDIR/few" \
         "$(command -v dash)" "$RELEASES/1.1.0/install.sh" --offline "$folder"
 }
 
-@test "without openssl, minisign verifies; with neither, the packages that were checked by hash" {
+@test "without openssl minisign verifies, without both the hash-checked packages do" {
     few sh mv ln chmod touch rmdir minisign
     ln -s "$(python3 -c 'import sys; print(sys.executable)')" "$BATS_TEST_TMPDIR/few/python3"
     FAKE_PACKAGES=$(python3 -c 'import os, cryptography; print(os.path.dirname(os.path.dirname(cryptography.__file__)))')

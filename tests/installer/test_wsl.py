@@ -1,4 +1,4 @@
-"""The half of the installation into WSL that runs inside a distribution, in a folder that looks like one."""
+"""installer/wsl/inside.sh, the script that runs inside a WSL distribution, in a folder that looks like one."""
 
 import json
 import os
@@ -76,11 +76,11 @@ def test_a_suitable_distribution_is_accepted(wsl: Distribution) -> None:
         ("proc/sys/kernel/osrelease", "4.4.0-19041-Microsoft\n", 1, "wsl --set-version"),
         ("mnt/wslg", None, 1, "wsl --update"),
         ("dev/dxg", None, 0, "no /dev/dxg"),
-        ("usr/lib/wsl/lib/libnvidia-ml.so.1", None, 0, "not NVIDIA's driver"),
-        ("usr/lib/x86_64-linux-gnu/libcuda.so.580.1", "", 0, "hides the one that Windows lends"),
+        ("usr/lib/wsl/lib/libnvidia-ml.so.1", None, 0, "no NVIDIA driver"),
+        ("usr/lib/x86_64-linux-gnu/libcuda.so.580.1", "", 0, "hides the driver of Windows"),
         ("proc/meminfo", "MemTotal: 8000000 kB\n", 0, "WSL has 7.6 GiB of memory"),
         ("programs/uname", "#!/bin/sh\necho aarch64\n", 1, "x86_64 processors only; this is aarch64"),
-        ("home/me/.config/mtp-launcher/settings.toml", '[models]\nfolder = "/mnt/d/m"\n', 0, "a drive of Windows"),
+        ("home/me/.config/mtp-launcher/settings.toml", '[models]\nfolder = "/mnt/d/m"\n', 0, "on a Windows drive"),
     ],
 )
 def test_an_unsuitable_distribution_is_reported(
@@ -94,13 +94,13 @@ def test_an_unsuitable_distribution_is_reported(
     result = wsl.run("check")
     assert result.returncode == code, result.stdout + result.stderr
     (line,) = [each for each in result.stdout.splitlines() if not each.startswith("  ok ")]
-    assert line.startswith("  missing " if code else "  look ")
+    assert line.startswith("  missing " if code else "  note ")
     assert expected in line
 
 
 def test_models_on_a_windows_drive_are_warned_about(wsl: Distribution) -> None:
-    assert "a drive of Windows" in wsl.run("check", MTP_LAUNCHER_MODELS="/mnt/c/models").stdout
-    assert "a drive of Windows" not in wsl.run("check", MTP_LAUNCHER_MODELS="/mnt/data/models").stdout
+    assert "on a Windows drive" in wsl.run("check", MTP_LAUNCHER_MODELS="/mnt/c/models").stdout
+    assert "on a Windows drive" not in wsl.run("check", MTP_LAUNCHER_MODELS="/mnt/data/models").stdout
 
 
 def test_the_package_is_copied_to_where_apt_can_read_it(wsl: Distribution) -> None:
@@ -136,7 +136,7 @@ def refused(wsl: Distribution, path: Path, reason: str) -> None:
 
 @pytest.mark.parametrize("name", ["mtp-launcher_1.2_amd64.deb", "install.sh"])
 def test_a_file_without_the_maintainers_signature_is_refused(wsl: Distribution, name: str) -> None:
-    """Nothing of it runs, and apt is not even asked."""
+    """No part of it runs, and apt is not called."""
     ran = wsl.root / "ran"
     text = f'echo >"{ran}"\n'
     path = wsl.release(name, text)
@@ -158,7 +158,7 @@ def test_a_file_without_the_maintainers_signature_is_refused(wsl: Distribution, 
 
 
 def test_a_file_that_is_not_in_the_manifest_is_refused(wsl: Distribution) -> None:
-    """Such as an older package that lies beside it."""
+    """Such as an older package in the same folder."""
     older = wsl.release("mtp-launcher_1.1_amd64.deb", "older", "1.1")
     wsl.release("mtp-launcher_1.2_amd64.deb", "package")
     refused(wsl, older, "mtp-launcher_1.1_amd64.deb is not a file of the release that was signed.")
@@ -192,7 +192,7 @@ def test_missing_packages_for_verification_are_installed(wsl: Distribution) -> N
 
 
 def few_programs(wsl: Distribution) -> Path:
-    """Return a folder with what inside.sh needs, without minisign."""
+    """Return a folder with the programs that inside.sh needs, except minisign."""
     folder = wsl.root / "few"
     folder.mkdir()
     names = "awk base64 cat chmod cp cut dash dirname head mkdir mktemp rm sed sha256sum sh sort tail tr wc"
