@@ -37,7 +37,7 @@ class Piece(TypedDict):
 
 
 def newest(changelog: str, version: str) -> str:
-    """Return what the changelog says of a version. Raises ValueError unless that is its first section."""
+    """Return the changelog's text about a version. Raises ValueError unless that is its first section."""
     head, _, rest = changelog.partition("\n## ")[2].partition("\n")
     if head.split(" ")[0] != version:
         raise ValueError(f"The first section of the changelog is of {head!r}, and not of {version}.")

@@ -2,7 +2,7 @@
 
     python stamp.py SCRIPT NAME=VALUE ...
 
-A line `# include FILE` is replaced by that file, whose place is told from the script's folder. A line `NAME=` of a
+A line `# include FILE` is replaced by that file, whose path is relative to the script's folder. A line `NAME=` of a
 shell script, or `$NAME = ''` of PowerShell, gets the value. A file or a line that is not there ends it.
 """
 

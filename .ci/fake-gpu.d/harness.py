@@ -1,7 +1,7 @@
 """Functions that the proofs on emulated graphics cards share (see ../fake-gpu).
 
-A proof file ends in `run()` and is started as `python prove_NAME.py FOLDER`. It prints one line per proof, "ok   ..." or
-"FAIL ...", then "done NAME".
+A proof file ends in `run()` and is started as `python prove_NAME.py FOLDER`. It prints a line for each proof, "ok   ..."
+or "FAIL ...", then "done NAME".
 """
 # ruff: noqa: T201
 

@@ -33,7 +33,7 @@ FILES = {
     ("qwen3.5-9b-mtp", "Q4_K_M"): "qwen35-9b-q4_k_m",
 }
 NEAR_MIB = 60
-"""Difference allowed between a file's weights by our rules and those of its sparse model, with all tensors' rounding."""
+"""Allowed difference between a file's weights by our rules and those of its sparse model, rounding included."""
 FITS, CHANGES, FAILS = "no changes needed", "cannot meet free memory target", "failed to fit"
 CATALOGUE = load_catalogue(FOLDER / "no-own-models")
 BUILD = asyncio.run(probe_engine(engine("24g")))
@@ -41,7 +41,7 @@ BUILD = asyncio.run(probe_engine(engine("24g")))
 
 @dataclass(frozen=True)
 class Fit:
-    """Result of an engine's fit: the verdict, the context that it chose, the number of layers whose experts overflow."""
+    """Result of an engine's fit: the verdict, the context that it chose, how many layers' experts overflow."""
 
     verdict: str
     context: int | None = None

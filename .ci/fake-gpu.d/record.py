@@ -3,8 +3,8 @@
     python record.py vulkan FOLDER      with the engine that ../fake-gpu left in FOLDER
     python record.py cuda FOLDER        with the backend that ../fake-cuda left in FOLDER
 
-Writes tests/models/data/BACKEND_compute.csv: the buffers of the target context and of the draft context in MiB, those on
-the cards first, that on the host last.
+Writes tests/models/data/BACKEND_compute.csv: the buffers of the target context and of the draft context in MiB, those
+on the cards first, that on the host last.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""Proves that a download to a disk of 8 MiB reports a lack of space, from the start or later, and resumes afterwards."""
+"""Proves that a download to a disk of 8 MiB reports a lack of space, at once or later, and resumes afterwards."""
 # ruff: noqa: ASYNC240, D103, S101, T201
 
 import asyncio

@@ -14,7 +14,7 @@ NEXT = "0.2.99"
 
 
 def main(one: Path, two: Path) -> None:
-    """Write the wheel anew with another version, and stamp its install.sh."""
+    """Write the wheel with another version, and stamp its install.sh."""
     two.mkdir()
     (wheel,) = one.glob("mtp_launcher-*.whl")
     version = wheel.name.split("-")[1]

@@ -1,7 +1,7 @@
 """Fills in four functions that wine 8's ucrtbase.dll lacks and numpy calls: fill_in.py UCRTBASE.DLL, in place.
 
-Each returns one part of a complex number (C, Annex G). By Microsoft's x64 convention a pair of floats is passed in RCX, a
-pair of doubles through the pointer in RCX, and the result in XMM0. They overwrite wine's "not implemented" stubs. The
+Each returns one part of a complex number (C, Annex G). By Microsoft's x64 convention a pair of floats is passed in RCX,
+a pair of doubles through the pointer in RCX, and the result in XMM0. They overwrite wine's "not implemented" stubs. The
 mark by which wine recognises its own file is removed, so that wine loads the copy in the prefix.
 """
 # ruff: noqa: T201

@@ -71,6 +71,6 @@ def run() -> None:
                 with suppress(psutil.Error):
                     child.kill()
             psutil.wait_procs(children, timeout=10)  # what they hold open could not be deleted
-        # Else what this process saves at its end (memory estimates) would make the deleted folder anew.
+        # Else the memory estimates that this process saves at its end would create the deleted folder again.
         del os.environ[HOME_VARIABLE]
     print(f"done {Path(sys.argv[0]).stem}", flush=True)

@@ -1,6 +1,6 @@
 # Sourced by proofs, with $folder set: a wine prefix in it that passes for Windows 10. POSIX tools and binutils only.
 #
-#   new_prefix          makes it anew and lends it what wine 8 lacks; `wine` uses it from then on
+#   new_prefix          makes a new prefix with the files that wine 8 lacks; `wine` uses it from then on
 #   quietly COMMAND     runs a command as Windows Python wants it: input from a file, output into a pipe
 
 export WINEPREFIX=$folder/prefix HOME=$folder/home LC_ALL=C.UTF-8 WINEDEBUG=-all

@@ -377,7 +377,7 @@ install() {
     hints
 }
 
-# An old release is signed, too: whoever keeps newer ones from a user may offer it again.
+# An old release is signed, too: an attacker who hides newer ones from a user could offer it again.
 check_order() {
     for other in "$program"/[0-9]*/complete; do
         [ -f "$other" ] || continue
@@ -468,7 +468,7 @@ autostart() {
 hints() {
     case :$PATH: in
     *":$commands:"*) ;;
-    *) say "Your PATH does not name $commands. Until it does (log in anew, or add it), type the whole path." ;;
+    *) say "Your PATH does not name $commands. Until it does (log in again, or add it), type the whole path." ;;
     esac
     "$fresh/tools/mtp-launcher/bin/python" -I -c '
 from launcher.machine.libraries import missing_libraries_report

@@ -1,4 +1,4 @@
-"""Takes out of a tree what the program does not use, and says which libraries of the system the rest needs.
+"""Removes from a tree what the program does not use, and lists the system libraries that the rest needs.
 
 python prune.py TREE            deletes; TREE holds bin/, lib/python3.X/ and site-packages/
 python prune.py --needs TREE    prints the Depends field of a Debian package, by the names in dependencies.txt
@@ -37,14 +37,14 @@ SITE = """
 STRIPPED = """
     xllamacpp/*.so  aiohttp/**/*.so frozenlist/*.so multidict/*.so propcache/*.so  cryptography/**/*.so
 """
-"""What comes with symbols for debugging: 80 of the engine's 106 MB, 8 of aiohttp's and its helpers' 9, 3 of 14."""
+"""Packages with debugging symbols, which take 80 of the engine's 106 MB, 8 of aiohttp's and its helpers' 9, 3 of 14."""
 # Not numpy's OpenBLAS: patchelf has moved its sections, strip then leaves load commands that are not page-aligned, and
 # the loader refuses the file. 2 MB would be won.
 OPENED = "libEGL.so.1 libGL.so.1 libgomp.so.1"
 """Opened at run time, so that nothing names them as needed."""
 
 _LOAD = 1
-"""The type of a program header that says what is mapped into memory: PT_LOAD."""
+"""The type of a program header for a segment that is mapped into memory: PT_LOAD."""
 _PAGE = 4096
 
 

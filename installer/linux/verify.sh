@@ -20,8 +20,8 @@ manifest_sum() {
 # manifest_version MANIFEST
 manifest_version() { tr -d '\n' <"$1" | tr '{' '\n' | sed -n 's/^ *"version": "\([0-9.]*\)".*/\1/p'; }
 
-# verify_signature FILE KEY SCRATCH: gives back 0 if FILE.minisig is KEY's signature of FILE, 1 if it is not, and 2 if
-# this system has nothing to find out with. KEY is as minisign prints it, SCRATCH a folder.
+# verify_signature FILE KEY SCRATCH: returns 0 if FILE.minisig is KEY's signature of FILE, 1 if it is not, and 2 if this
+# system has no program to verify it with. KEY is as minisign prints it, SCRATCH a folder for temporary files.
 verify_signature() {
     printf %s "$2" | base64 -d >"$3/key" 2>/dev/null || return 1
     sed -n 2p "$1.minisig" | base64 -d >"$3/named" 2>/dev/null || return 1
@@ -52,7 +52,7 @@ verify_signature() {
     return $verdict
 }
 
-# openssl_verify MESSAGE SIGNATURE KEY: gives back 2 if this openssl knows no Ed25519, as before 3.0
+# openssl_verify MESSAGE SIGNATURE KEY: returns 2 if this openssl has no Ed25519, as before 3.0
 openssl_verify() {
     output=$(openssl pkeyutl -verify -rawin -pubin -keyform DER -inkey "$3" -in "$1" -sigfile "$2" 2>/dev/null) &&
         return 0

@@ -22,7 +22,7 @@ _FILES = {
     "wheel": r"mtp_launcher-.*\.whl",
     "requirements": r"mtp_launcher-.*-requirements\.txt",
 }
-"""What a manifest's places call the files of a release."""
+"""Placeholders for the files of a release, each with the pattern of the file's name."""
 _SRCINFO = (
     *("pkgdesc", "pkgver", "pkgrel", "url", "arch", "license", "depends", "optdepends", "provides", "conflicts"),
     *("noextract", "options", "source", "sha256sums"),
@@ -31,7 +31,7 @@ _SRCINFO = (
 
 
 def read_values(manifest: dict[str, object], url: str, homepage: str) -> dict[str, str]:
-    """Return what stands in the places. Raises SystemExit when the release lacks a file."""
+    """Return the values of the placeholders. Raises SystemExit if the release lacks a file."""
     values = {
         "version": str(manifest["version"]),
         "date": str(manifest["built"])[:10],

@@ -274,7 +274,7 @@ function Find-Installer([string] $Manifest, [string] $Release) {
     }
 }
 
-# An old release is signed, too: whoever keeps newer ones from a user may offer it again.
+# An old release is signed, too: an attacker who hides newer ones from a user could offer it again.
 function Assert-Order {
     foreach ($folder in Get-VersionFolder) {
         $other = (Split-Path -Leaf $folder) -replace '-[^-]*$', ''

@@ -43,7 +43,7 @@ _WINDOWS = ("--only-binary=:all:", "--platform", "win_amd64", "--python-version"
 
 
 def main(arguments: list[str]) -> int:
-    """Build, or say why not."""
+    """Build the setup program, or print the reason why it cannot be built."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where everything is written")
     parser.add_argument("--python", type=Path, metavar="ZIP", help="python-3.X.Y-embed-amd64.zip of python.org")
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
 
 
 def build(options: argparse.Namespace) -> int:
-    """Make everything anew in the folder, but for downloads."""
+    """Make everything in the folder again, except downloads."""
     minor = minor_version(locked_python()[0])
     compiler = _run(
         str(options.compiler), "-c", "import platform as p; print(p.python_implementation(), p.python_version())"

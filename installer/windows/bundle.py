@@ -64,7 +64,7 @@ class Package:
 
 
 class BuildError(Exception):
-    """The setup program cannot be built; the text says why."""
+    """The setup program cannot be built; the text is the reason."""
 
 
 def sha256(path: Path) -> str:

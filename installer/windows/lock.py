@@ -19,7 +19,7 @@ sys.path.insert(0, str(HERE.parent / "linux"))
 from lock_for import WINDOWS, holding
 
 BUILD_TOOLS = frozenset({"babel", "hatchling", "packaging", "pathspec", "pluggy", "tomlkit", "trove-classifiers"})
-"""What requirements.lock holds for building the wheel only."""
+"""Packages of requirements.lock that are only for building the wheel."""
 
 
 def lock_python(archive: Path) -> tuple[str, str]:

@@ -206,8 +206,8 @@ Function .onInit
 FunctionEnd
 
 ; NSIS takes what follows ` /D=` as the folder, quotes and all, and nothing of `"/D=C:\my folder"`, which PowerShell makes of
-; a word with spaces: what is in quotes is read here. NSIS also takes the usual folder when that of /D cannot be one; who
-; named another one is told.
+; a word with spaces: what is in quotes is read here. NSIS also takes the usual folder when that of /D cannot be one; then
+; this ends with an error.
 Function CheckWish
   System::Call 'kernel32::GetCommandLineW() w .r0'
   StrLen $1 $0

@@ -1,4 +1,4 @@
-; What the setup program says. Each text tells what happened and what to do.
+; The texts of the setup program. Each says what happened and what to do.
 
 !define EN ${LANG_ENGLISH}
 !define ZH ${LANG_SIMPCHINESE}

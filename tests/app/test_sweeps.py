@@ -162,7 +162,7 @@ async def test_a_crash_of_the_engine_is_a_result_and_the_engine_is_restarted(
 
     await run_sweep(session, plan_sweep(CurveAxis.FILL, subject, WORK, (0, 300, 500), rounds=1), take)
     assert [each.place for each in found] == [0, 300, 500, 0, 300, 500]
-    # At the second the end may be noticed before it is asked.
+    # The second point may find the engine gone before its request is sent.
     assert [each.is_counted for each in found][2:] == [True] * 4
 
     runs: list[Run] = []

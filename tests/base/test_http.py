@@ -103,7 +103,7 @@ async def receive_events(client: ServerClient, seen: list[Any] | None = None) ->
 
 @pytest.fixture
 def dead_url() -> Iterator[str]:
-    """A port on which nothing listens and that no other program can take."""
+    """An address on whose port nothing listens, and which no other program can take."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"

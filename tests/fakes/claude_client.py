@@ -5,7 +5,7 @@
 It is a real client over a socket: a request for a title and one for the number of tokens, then POST
 /v1/messages?beta=true, streamed, with twelve tools, cached blocks of system
 text, a system message after the first one of the user, thinking sent back, and tools that read files and run nothing.
-When a conversation nears the context that it was told, it is summed up by a request with the same tools, as a further
+When a conversation nears the context that was set, it is summed up by a request with the same tools, as a further
 message of the user, and goes on from the summary; so it is after the server has refused a conversation as too long.
 The texts are our own and as long as those of the original. ANTHROPIC_* and CLAUDE_CODE_* mean what they mean there.
 

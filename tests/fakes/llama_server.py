@@ -24,7 +24,7 @@ What it does wrong is named in FAKE_FAULTS, comma-separated:
     half-lines          prints a line in two halves with NULs, and half a line for good
     stalls              a chat reply stops in the middle, after the first request
 
-A token takes FAKE_TOKEN_MS by its own account, 1 unless told. The bodies of requests go to the file FAKE_REQUESTS, a
+It reports FAKE_TOKEN_MS as the time of each token, by default 1. The bodies of requests go to the file FAKE_REQUESTS, a
 line each. A word is a token of /tokenize.
 """
 

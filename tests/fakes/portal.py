@@ -1,8 +1,8 @@
-"""A settings portal on the session bus, as xdg-desktop-portal is one: answers Read, and emits SettingChanged.
+"""A settings portal on the session bus, like xdg-desktop-portal: answers Read, and emits SettingChanged.
 
     python tests/fakes/portal.py NAMESPACE KEY VALUE
 
-VALUE is JSON, a truth value or a whole number. Prints "ready"; then each line of JSON on its input is the setting's new
+VALUE is a JSON boolean or integer. Prints "ready"; then each line of JSON on standard input becomes the setting's new
 value. Other settings do not exist.
 """
 
@@ -30,7 +30,7 @@ class Portal(QObject):
         return QDBusVariant(QDBusVariant(self._value if (namespace, key) == self._key else "unknown"))
 
     def change(self) -> None:
-        """Take a new value from the input, and tell of it."""
+        """Read a new value from standard input, and emit SettingChanged."""
         line = sys.stdin.readline()
         if not line:
             QCoreApplication.quit()

@@ -1,4 +1,4 @@
-"""Sharing with TLS: a certificate of this installation, the loopback address as before, and nothing in the clear."""
+"""Sharing with TLS: the installation's own certificate, no TLS on the loopback address, TLS on all others."""
 
 import asyncio
 import hashlib
@@ -18,7 +18,7 @@ from launcher.machine.addresses import list_lan_addresses
 
 KEY = "d" * 43
 OTHERS = ("127.0.0.2", *list_lan_addresses()[:1])
-"""Addresses at which the gateway takes clients for those of other computers."""
+"""Addresses on which the gateway treats clients as those of other computers."""
 NAMES = ("desktop", "desktop.local")
 
 
@@ -138,7 +138,7 @@ async def test_connections_of_this_computer_need_no_tls(port: int) -> None:
 @pytest.mark.parametrize("address", OTHERS)
 async def test_connections_of_other_computers_need_tls(port: int, address: str) -> None:
     trusting = ssl.create_default_context(cafile=str(certificate_path()))
-    trusting.check_hostname = False  # of networks that are no private ones, as in containers
+    trusting.check_hostname = False  # the certificate names private addresses only, and a container may have another
     assert (await ask(address, port, trusting)).startswith(b"HTTP/1.1 401 ")
     assert not (await ask(address, port, None)).startswith(b"HTTP")
     with pytest.raises(ssl.SSLCertVerificationError):

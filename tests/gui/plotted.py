@@ -36,7 +36,7 @@ def made_controller() -> Iterator[Controller]:
 
 @contextmanager
 def made_panel(controller: Controller, qtbot: QtBot, qapp: QApplication) -> Iterator[PlotPanel]:
-    """The plots in the dark theme, with their library loaded, told that a server runs."""
+    """The plots in the dark theme, with their library loaded, as with a running server."""
     theme.choose_theme("dark")
     theme.apply_theme(qapp, theme.current())
     controller.bridge.drained.emit([ServerStatus(ServerState.READY)])

@@ -338,7 +338,7 @@ async def test_plans_are_reused_while_the_memory_is_the_same(home: Path) -> None
     assert all(
         each.files[0].plan is before.files[0].plan for each, before in zip(again[0].models, shelf.models, strict=True)
     )
-    assert len(again) == 3  # known, read, complete: nothing was planned anew
+    assert len(again) == 3  # known, read, complete: nothing was planned again
     other = [each async for each in read_shelf(MachineDescription(gpu="RTX 3060"), shelf)][-1]
     assert other.situation != shelf.situation
     plans = [

@@ -120,7 +120,7 @@ def test_budgets_that_are_too_short_are_not_offered(page: TunePage, qtbot: QtBot
     prepared = reply.args[0]
     assert page.budget.slider.maximum() == len(BUDGETS_MIN) - 1
     slow = replace(prepared, measured=True, plan=replace(prepared.plan, least_s=700.0))
-    with qtbot.waitSignal(page.tuning.planned, timeout=60_000) as again:  # planned anew for the least that is offered
+    with qtbot.waitSignal(page.tuning.planned, timeout=60_000) as again:  # planned again for the shortest time offered
         page.tuning.planned.emit(slow)
         assert page.budget.value == 15
         assert page.budget.slider.maximum() == len(BUDGETS_MIN) - 1 - BUDGETS_MIN.index(15)

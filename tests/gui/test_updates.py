@@ -153,7 +153,7 @@ def test_each_newer_version_is_announced_once(window: Window, release: Release, 
         ended = threading.Event()
         announce_newer(window).when_done(lambda _error: ended.set())
         qtbot.waitUntil(ended.is_set)
-        window.controller.bridge.run(_nothing, done=received.append)  # which is told after what that has told
+        window.controller.bridge.run(_nothing, done=received.append)  # its report comes after those of the other
         qtbot.waitUntil(lambda: bool(received))
 
     look()

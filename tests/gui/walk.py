@@ -1,4 +1,4 @@
-"""Walks through all pages of the window, for tests of all of them."""
+"""Lists controls and accessible objects of a page, and finds texts and widgets that are cut off."""
 
 import html
 import re
@@ -69,7 +69,7 @@ def controls(root: QWidget) -> list[QWidget]:
 
 
 def clipped(root: QWidget) -> list[str]:
-    """Return the clipped texts under a widget, with the missing pixels."""
+    """Return the clipped texts under a widget, each with the number of missing pixels."""
     found = []
     for each in root.findChildren(QWidget):
         if not each.isVisible() or not each.width() or not each.height():
@@ -84,8 +84,8 @@ def clipped(root: QWidget) -> list[str]:
 def clipped_cells(root: QWidget) -> list[str]:
     """Return the clipped column titles and table cells under a widget, and the tables whose columns have no room.
 
-    A column that takes the spare width is declared to give way: its cells may be elided, if their tooltips have all.
-    Logs and lists of flags have lines as long as programs write them: they are scrolled, or have tooltips.
+    Cells of a column that is stretched may be elided if their tooltips have the whole text. Logs are left out, because
+    their long lines are scrolled.
     """
     found = []
     for table in root.findChildren(QTableView):
@@ -139,7 +139,7 @@ def _lack(widget: QWidget) -> tuple[int, int] | None:
         return None
     if isinstance(widget, QLabel):
         if type(widget).sizeHint is not QLabel.sizeHint or type(widget).paintEvent is not QLabel.paintEvent:
-            return None  # paints itself, and has a test of its own
+            return None  # it paints its text itself, and has its own test
         if widget.wordWrap():
             longest = max(widget.fontMetrics().horizontalAdvance(word) for word in _words(widget.text()))
             width = longest + 2 * widget.margin() + _margins(widget)
@@ -152,7 +152,7 @@ def _lack(widget: QWidget) -> tuple[int, int] | None:
     if isinstance(widget, QAbstractButton):
         font = widget.font()
         if widget.objectName() == "primary" or (widget.isChecked() and widget.objectName() in _BOLD_WHEN_DOWN):
-            font.setWeight(QFont.Weight.DemiBold)  # the style sheet's, of which the widget's own font knows nothing
+            font.setWeight(QFont.Weight.DemiBold)  # set by the style sheet, which does not change the widget's font
         metrics = QFontMetrics(font)
         lines = widget.text().split("\n")
         width = max(metrics.size(Qt.TextFlag.TextShowMnemonic, line).width() for line in lines)

@@ -48,7 +48,7 @@ is_refused() { # SENTENCE: checks that the offered release is refused with this 
     install 1.0.0
     refused "MTP Launcher 1.1.0 is installed, and this is 1.0.0, which is older."
     [ "$(state)" = "$before" ]
-    rm "$program"/1.1.0-*/tools/mtp-launcher/bin/mtp-launcher # so it would be installed anew
+    rm "$program"/1.1.0-*/tools/mtp-launcher/bin/mtp-launcher # so that it would be installed again
     before=$(state)
     offer 1.0.0
     is_refused "$folder holds version 1.0.0, and this install.sh is of 1.1.0."

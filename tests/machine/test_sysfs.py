@@ -259,7 +259,7 @@ class TestIntel:
         assert source.sample(gpu)["gpu_power_w"] == Reading.unknown(TOO_SHORT)  # 10 ms later
         assert source.sample(gpu)["gpu_power_w"] == Reading(pytest.approx(120.0))  # 240 J in 2 s
         write(folder, {"hwmon/hwmon3/energy1_input": "1000"})
-        assert source.sample(gpu)["gpu_power_w"] == Reading.unknown(TOO_SHORT)  # the counter began anew
+        assert source.sample(gpu)["gpu_power_w"] == Reading.unknown(TOO_SHORT)  # the counter started over
 
     def test_a_card_with_the_i915_driver_is_read(self, root: Path) -> None:
         files: dict[str, str | bytes] = {

@@ -1,4 +1,4 @@
-"""Sizes of compute buffers kept for the next process: reused if valid, and computed anew otherwise."""
+"""Sizes of compute buffers kept for the next process: reused if valid, computed again otherwise."""
 
 from __future__ import annotations
 

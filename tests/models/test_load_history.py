@@ -1,4 +1,4 @@
-"""Margins that follow what loads on this machine took beyond their estimates."""
+"""Margins that follow the memory that earlier loads on this machine took beyond their estimates."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def learn(driver: Path, home: Path, demo_model: Path, fake_engine: Path) -> Callable[..., dict[str, list[int]]]:
-    """Load the demo by a llama-server that has `mib` of the stub's GPU, and return what was learned."""
+    """Load the demo by a llama-server that takes `mib` on the stub's GPU, and return what was learned."""
 
     def load(
         mib: int, *, pid: int = 1, context: int = 4_096, backend: str = "CUDA0", extra: tuple[str, ...] = ()
@@ -90,9 +90,9 @@ Learn = Callable[..., dict[str, list[int]]]
 @pytest.mark.thorough
 def test_a_load_that_cannot_be_judged_is_not_learned(learn: Learn) -> None:
     assert learn(4_096) == {}, "far too much for the demo"
-    assert learn(400, pid=99) == {}, "of this program the driver tells nothing"
+    assert learn(400, pid=99) == {}, "the driver does not list this program"
     assert learn(400, backend="") == {}, "the log does not say where the weights are"
-    assert learn(400, extra=("--mmproj", "vision.gguf")) == {}, "it may have taken memory"
+    assert learn(400, extra=("--mmproj", "vision.gguf")) == {}, "the projector may have taken memory"
     assert learn(400, context=2**20) == {}, "the engine has left layers on the host"
 
 

@@ -26,7 +26,7 @@ def text(words: bytes) -> bytes:
 
 
 def rename(model: Path, words: bytes) -> bytes:
-    """Return the demo model's bytes with another general.name; padding before the data is made anew."""
+    """Return the demo model's bytes with another general.name; the padding before the data follows."""
     data = model.read_bytes()
     header = read_header(model)
     key = text(b"general.name") + struct.pack("<I", 8)
@@ -43,7 +43,7 @@ def rename(model: Path, words: bytes) -> bytes:
 
 
 def _header_end(data: bytes, offset: int) -> int:
-    """The end of the tensors' table, read as the format says."""
+    """The end of the table of tensors, read by the rules of the format."""
     position = 8
     n_tensors, n_keys = struct.unpack_from("<QQ", data, position)
     position += 16

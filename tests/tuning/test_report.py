@@ -1,4 +1,4 @@
-"""Runs as figures: what is counted, how settings are told apart, and ratios against scipy's own tests."""
+"""Runs as figures: which ones count, which settings are compared, and ratios checked against scipy's tests."""
 
 import math
 import statistics
@@ -185,7 +185,7 @@ def test_limits_of_an_amount_are_not_negative() -> None:
 
 
 def test_few_starts_of_a_tune_have_no_limits() -> None:
-    """They say nothing of what differs from start to start, however many replies each has."""
+    """However many replies a start has, they do not show how starts differ."""
     runs = [run(rate, settings) for settings in (OFF, ON) for rate in (20.0, 20.2, 19.9)]
     assert build_report(runs).rows[1].speedup != build_report(runs, by_start=True).rows[1].speedup
     result = build_report(runs, by_start=True).rows[1]
@@ -238,7 +238,7 @@ def test_starts_are_counted_and_not_their_runs() -> None:
     assert off.decode is not None
     assert on.decode is not None
     assert off.decode.n == 16
-    one = math.sqrt(50.0 * 60.0)  # with the same settings one after the other a server is not started anew
+    one = math.sqrt(50.0 * 60.0)  # trials with the same settings in a row share one start
     low, high = scipy.stats.t.interval(0.95, 2, 0.0, scipy.stats.sem(list(map(math.log, [one, 40.0, 55.0]))))
     low, high = (off.decode.mean * math.exp(end) for end in (low, high))
     assert off.decode.high - off.decode.low == pytest.approx(high - low, rel=0.001)  # type: ignore[operator]

@@ -54,7 +54,7 @@ class Server:
             reply_tokens=prompt.tokens,
             first_token_s=0.5,
             prefill_rate=200.0 if self.timings else 100.0,
-            decode_rate=1.1 * rate if self.timings else rate,  # an engine's clock knows nothing of the way there
+            decode_rate=1.1 * rate if self.timings else rate,  # an engine's own clock leaves out the connection
             clock="engine" if self.timings else "wall",
         )
 

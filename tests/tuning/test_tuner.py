@@ -226,7 +226,7 @@ async def test_every_trial_is_reported_before_and_after() -> None:
 
 
 async def test_finalists_get_the_same_prompts_in_turns() -> None:
-    """Pairs stand beside each other in time, in both orders, with the same seeds; each visit is a start of its own."""
+    """The trials of a pair follow each other, in both orders, with the same seeds; each trial is a start of its own."""
     _, verdict, _ = await tuned_once(MTP_WINS)
     confirmed = [trial for trial in verdict.trials if trial.stage in {Stage.VERIFY, Stage.CONFIRM}]
     drafts = [draft_length(trial.settings) for trial in confirmed]
@@ -236,7 +236,7 @@ async def test_finalists_get_the_same_prompts_in_turns() -> None:
 
 
 class Fails(SimulatedBench):
-    """A bench on which settings fail that a test chooses."""
+    """A bench on which the settings fail that a test chooses."""
 
     def __init__(self, machine: Machine, fails: object) -> None:
         super().__init__(machine, seed=1)
@@ -331,7 +331,7 @@ async def test_spoilt_trials_are_repeated() -> None:
 
 
 class Throttles(SimulatedBench):
-    """A bench whose first minute and a half are spoilt."""
+    """A bench whose runs are spoilt in the first minute and a half."""
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
         run = await super().run(prompt, seed=seed)
@@ -345,7 +345,7 @@ async def test_a_disturbance_at_the_start_is_awaited() -> None:
     spoilt = [trial for trial in verdict.trials if trial.fault is Fault.SPOILT]
     assert spoilt == list(verdict.trials[: len(spoilt)])
     assert len(spoilt) > 3
-    assert all(len(trial.runs) <= 3 for trial in spoilt)  # it ends when it is lost
+    assert all(len(trial.runs) <= 3 for trial in spoilt)  # a trial ends when it can no longer count
 
 
 async def test_a_spoilt_start_of_a_pair_is_repeated() -> None:
@@ -385,7 +385,7 @@ async def test_replies_of_a_dropped_trial_do_not_count_in_the_history() -> None:
     given_up = [trial for trial in verdict.trials if trial.error is not None]
     assert any(len(trial.runs) > 1 for trial in given_up)
     assert not any(run.is_counted for trial in given_up for run in trial.runs)
-    assert any(run.spoilt == trial.error for trial in given_up for run in trial.runs)  # and it says why
+    assert any(run.spoilt == trial.error for trial in given_up for run in trial.runs)  # with the trial's reason
 
 
 async def test_trials_of_different_rounds_share_no_text() -> None:

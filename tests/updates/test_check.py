@@ -104,7 +104,7 @@ async def test_an_invalid_manifest_is_named(release: Release, expected: object) 
 
 
 async def test_the_automatic_check_runs_once_a_week(release: Release, home: Path) -> None:
-    for days, asked in ((0, 1), (6.9, 1), (7.1, 2), (-1, 3)):  # a clock that was set back lets it ask anew
+    for days, asked in ((0, 1), (6.9, 1), (7.1, 2), (-1, 3)):  # after the clock was set back it asks again
         if days:
             aged(home, days * DAY_S)
         newest = await check_weekly()
