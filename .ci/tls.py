@@ -60,9 +60,9 @@ async def ask(certificate: bytes, key: bytes) -> str:
     trusted = ssl.create_default_context(cadata=certificate.decode())
     url = f"https://{ADDRESS}:{runner.addresses[0][1]}/"
     async with ClientSession() as session, session.get(url, ssl=trusted) as reply:
-        said = await reply.text()
+        text = await reply.text()
     await runner.cleanup()
-    return said
+    return text
 
 
 for module in COMPILED:

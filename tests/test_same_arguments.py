@@ -157,10 +157,10 @@ async def compare_all(name: str, card: Path | None, home: Path) -> None:
 
         if card is not None:
             await planner.compare_with_engine(source, plan.setting, None, machine)
-            asked = card.read_text().splitlines()
-            model_at = asked.index("--model") + 1
-            asked[model_at] = str(path)
-            assert [wanted[0], *without_plumbing(asked)] == wanted, f"ask {number}: {settings}"
+            arguments = card.read_text().splitlines()
+            model_at = arguments.index("--model") + 1
+            arguments[model_at] = str(path)
+            assert [wanted[0], *without_plumbing(arguments)] == wanted, f"ask {number}: {settings}"
 
 
 @pytest.mark.cases(1)
@@ -199,9 +199,9 @@ def test_all_ways_to_start_an_embedding_model_or_reranker_give_it_the_same_argum
 
             if card is not None:
                 await planner.compare_with_engine(planner.read_source(named), plan.setting, None, machine)
-                asked = card.read_text().splitlines()
-                asked[asked.index("--model") + 1] = str(served.options.model)
-                assert [wanted[0], *without_plumbing(asked)] == wanted
+                arguments = card.read_text().splitlines()
+                arguments[arguments.index("--model") + 1] = str(served.options.model)
+                assert [wanted[0], *without_plumbing(arguments)] == wanted
 
     asyncio.run(compare())
 
@@ -213,8 +213,8 @@ def test_the_built_in_engine_is_asked_with_the_arguments_of_its_server(home: Pat
         launch = await prepare_launch(options, ENDPOINT)
         from launcher.engine.engine_estimate import dry_run_command
 
-        asked = dry_run_command(launch.build, path, launch.plan_settings("cpu"), gpu=False)
-        assert without_plumbing(asked.arguments) == without_plumbing(launch.command.arguments)
+        command = dry_run_command(launch.build, path, launch.plan_settings("cpu"), gpu=False)
+        assert without_plumbing(command.arguments) == without_plumbing(launch.command.arguments)
 
     asyncio.run(compare())
 

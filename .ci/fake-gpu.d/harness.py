@@ -1,7 +1,7 @@
 """Functions that the proofs on emulated graphics cards share (see ../fake-gpu).
 
-A proof file ends in `run()` and is started as `python prove_NAME.py FOLDER`. It prints a line for each proof, "ok   ..."
-or "FAIL ...", then "done NAME".
+A proof file ends in `run()` and is started as `python prove_NAME.py FOLDER`. It prints a line for each proof,
+"ok   ..." or "FAIL ...", then "done NAME".
 """
 # ruff: noqa: T201
 
@@ -82,14 +82,14 @@ def planned(cards: str, *flags: str, tables: int) -> list[list[Row]]:
     The first table is the target's, the second the MTP context's. What it says in place of a table is raised.
     """
     found: list[list[Row]] = []
-    said: list[str] = []
+    lines: list[str] = []
     for record in records(cards, *flags):
-        said.append(str(record.get("msg", "")))
+        lines.append(str(record.get("msg", "")))
         if record.get("type") == "fit_memory_breakdown":
             found.append(record["data"]["rows"])
         if len(found) == tables:
             return found
-    raise RuntimeError(f"{len(found)} of {tables} tables, then: {''.join(said[-10:])}")
+    raise RuntimeError(f"{len(found)} of {tables} tables, then: {''.join(lines[-10:])}")
 
 
 def records(cards: str, *flags: str) -> Iterator[Row]:

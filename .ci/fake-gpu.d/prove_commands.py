@@ -63,8 +63,8 @@ def _plans() -> str:
         name = FILES[plan["quant"]]
         flags = ("--model", str(model(name)), *plan["argv"][3:], "-fitt", str(plan["margin_mib"]))
         texts = (str(record.get("msg", "")) for record in records(f"{gb}g", *flags))
-        said = next(text for text in texts if FITS in text or CHANGES in text)
-        assert FITS in said, (plan, said)
+        verdict = next(text for text in texts if FITS in text or CHANGES in text)
+        assert FITS in verdict, (plan, verdict)
         experts = f", {plan['n_cpu_moe']} on the host" if plan["n_cpu_moe"] else ""
         plans.append(f"{gb} GB {plan['quant']} {plan['ctx']:,} {plan['kv']}{experts}")
     return "; ".join(plans)

@@ -18,7 +18,7 @@ CACHES = ("model_mib", "context_mib", "draft_context_mib")
 MOE, DENSE = "qwen35moe-35b-q3_k_xl", "qwen35-27b-q4_k_s"
 
 
-def asked(cards: str, wanted: Sequence[Case]) -> str:
+def compare_figures(cards: str, wanted: Sequence[Case]) -> str:
     """Compare all cases; return a text with the number of equal figures and the largest difference of the others."""
     build = asyncio.run(probe_engine(engine(cards)))
     outcomes = asyncio.run(measure_cases(build, wanted, FOLDER / "models"))
@@ -40,14 +40,14 @@ def describe_figure(outcome: Outcome, part: str) -> str:
 
 @proof("one card: all parts of all models, experts on the host among them")
 def _one() -> str:
-    return asked("80g", draw_cases(COUNTS, gpu=True))
+    return compare_figures("80g", draw_cases(COUNTS, gpu=True))
 
 
 @proof("two cards: all parts together")
 def _two() -> str:
     counts: Mapping[str, int] = {MOE: 30, DENSE: 30}
     wanted = [Case(one.model, replace(one.setting, gpus=2)) for one in draw_cases(counts, gpu=True)]
-    return asked("2x24g", list(dict.fromkeys(wanted)))
+    return compare_figures("2x24g", list(dict.fromkeys(wanted)))
 
 
 @proof("what stays on the host: embedding, experts and buffers")

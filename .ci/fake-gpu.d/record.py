@@ -98,7 +98,7 @@ def cuda(folder: Path, case: Case) -> list[str]:
 def ask(command: list[str], case: Case) -> list[str]:
     """Return the buffers that `command` names: the target's and, with drafts, the draft context's."""
     expected = case.cards + 1 + 2 * bool(case.draft)
-    said: list[str] = []
+    sizes: list[str] = []
     environment = os.environ | {"LLAMA_LOG_COLORS": "off"}
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
@@ -106,14 +106,14 @@ def ask(command: list[str], case: Case) -> list[str]:
         patience = threading.Timer(_PATIENCE_S, child.kill)
         patience.start()
         for line in child.stdout or ():
-            said += [mib for _, mib in _SAID.findall(line.decode("utf-8", "replace"))]
-            if len(said) >= expected:
+            sizes += [mib for _, mib in _SAID.findall(line.decode("utf-8", "replace"))]
+            if len(sizes) >= expected:
                 break
         patience.cancel()
         child.kill()
-    if len(said) != expected:
-        raise RuntimeError(f"{len(said)} of {expected} buffers for {case}")
-    return ["+".join(said[: case.cards + 1]), "+".join(said[case.cards + 1 :])]
+    if len(sizes) != expected:
+        raise RuntimeError(f"{len(sizes)} of {expected} buffers for {case}")
+    return ["+".join(sizes[: case.cards + 1]), "+".join(sizes[case.cards + 1 :])]
 
 
 def main() -> None:

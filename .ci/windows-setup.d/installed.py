@@ -36,7 +36,7 @@ PROGRAMS = wine.user / "AppData" / "Roaming" / "Microsoft" / "Windows" / "Start 
 def install(setup: Path = SETUP, place: Path = PLACE, code: int = 0) -> Ended:
     """Run setup silently; the exit code must be `code`."""
     ended = wine.run(f'"{wine.path(setup)}" /S /D={wine.path(place)}')
-    assert ended.code == code, f"exit code {ended.code}: {said()} {ended.output}"
+    assert ended.code == code, f"exit code {ended.code}: {take_message()} {ended.output}"
     return ended
 
 
@@ -60,7 +60,7 @@ def uninstall_by_hand(*unticked: str, place: Path = PLACE) -> dict[str, bool]:
     return boxes
 
 
-def said() -> str:
+def take_message() -> str:
     """Return the sentence with which setup has ended, and forget it."""
     try:
         text = LOG.read_text("utf-16").strip()
@@ -83,7 +83,7 @@ def launcher(*words: str, place: Path = PLACE) -> str:
     return " ".join([f'"{wine.path(place / "app" / "python.exe")}"', "-m", "launcher", *words])
 
 
-def asked(*words: str, code: int = 0) -> str:
+def run_command(*words: str, code: int = 0) -> str:
     """Run one command of the installed program and return what it printed."""
     ended = wine.run(launcher(*words))
     assert ended.code == code, f"exit code {ended.code}: {ended.output}"

@@ -57,9 +57,12 @@ def boxes(page: int) -> dict[str, int]:
 def main(words: list[str]) -> None:
     """Answer."""
     page = wait_for(lambda: _user.FindWindowW(None, TITLE), "the uninstaller shows no window")
-    asked = wait_for(lambda: boxes(page), "the uninstaller does not ask")
-    print(json.dumps({text: bool(_user.SendMessageW(box, _CHECKED, 0, 0)) for text, box in asked.items()}), flush=True)
-    for text, box in asked.items():
+    found_boxes = wait_for(lambda: boxes(page), "the uninstaller does not ask")
+    print(
+        json.dumps({text: bool(_user.SendMessageW(box, _CHECKED, 0, 0)) for text, box in found_boxes.items()}),
+        flush=True,
+    )
+    for text, box in found_boxes.items():
         if any(word in text for word in words):
             _user.SendMessageW(box, _SET_CHECK, 0, 0)
     _user.PostMessageW(page, _COMMAND, _NEXT, 0)

@@ -29,15 +29,15 @@ from installed import (
     UNINSTALL_KEY,
     UNINSTALLER,
     VERSION,
-    asked,
     check_installed,
     cut_off,
     holding,
     install,
     launcher,
-    said,
+    run_command,
     serving,
     small_disk,
+    take_message,
     uninstall,
     uninstall_by_hand,
     version,
@@ -116,7 +116,7 @@ def _second_user() -> str:
 
 @proof("doctor --json")
 def _doctor() -> str:
-    report = json.loads(asked("doctor", "--json"))
+    report = json.loads(run_command("doctor", "--json"))
     assert report["demo_can_run"], report
     assert str(report["host"]["system"]).startswith("Windows"), report["host"]
     return f"{report['host']['system']}, {report['engines'][0]['version']}; {report['no_gpu_because']}"
@@ -180,7 +180,7 @@ def _foreign() -> str:
     assert [(theirs / name).read_text() for name in ("notes.txt", "app/notes.txt", "uninstall.exe")] == ["mine"] * 3
     assert len([*theirs.rglob("*")]) == 4, [*theirs.rglob("*")]
     shutil.rmtree(theirs)
-    return said()
+    return take_message()
 
 
 @proof("a folder that cannot be made: said")
@@ -189,7 +189,7 @@ def _no_folder() -> str:
     file.write_text("no folder")
     install(place=file / "launcher", code=5)
     file.unlink()
-    return said()
+    return take_message()
 
 
 @proof("a download that was cut short does nothing")
@@ -208,7 +208,7 @@ def _twice() -> str:
     with holding(r"Local\MTP Launcher: setup"):
         install(place=wine.user / "twice", code=2)
     assert not (wine.user / "twice").exists()
-    return said()
+    return take_message()
 
 
 @proof("a disk without room: said before anything is unpacked")
@@ -216,9 +216,9 @@ def _no_room() -> str:
     with small_disk("size=100m") as disk:
         ended = wine.run(f'"{wine.path(SETUP)}" /S /D=F:\\MTP Launcher')
         left = [*disk.iterdir()]
-    assert ended.code == 4, (ended, said())
+    assert ended.code == 4, (ended, take_message())
     assert not left, left
-    return said()
+    return take_message()
 
 
 @proof("a disk that fills up while setup unpacks: all taken back; with an older version there, that still runs")
@@ -226,7 +226,7 @@ def _fills_up() -> str:
     with small_disk("size=1g,nr_inodes=1500") as disk:
         first = wine.run(f'"{wine.path(SETUP)}" /S /D=F:\\MTP Launcher')
         left = [*disk.iterdir()]
-    sentence = said()
+    sentence = take_message()
     assert first.code == 2, first
     assert not left, left
     assert wine.value(UNINSTALL_KEY, "InstallLocation") == wine.path(PLACE)  # the other copy's entry in Apps
@@ -235,7 +235,7 @@ def _fills_up() -> str:
         assert wine.run(f'"{wine.path(SETUP)}" /S /D=F:\\MTP Launcher').code == 0
         second = wine.run(f'"{wine.path(NEWER_SETUP)}" /S /D=F:\\MTP Launcher')
         assert second.code == 2, second
-        said()
+        take_message()
         check_installed("one", disk / "MTP Launcher")
         still = wine.run(r'"F:\MTP Launcher\app\python.exe" -m launcher --version').output.split()[-1]
         assert still == VERSION, still
@@ -258,7 +258,7 @@ def _quoted() -> str:
     place = parent / "of mine" / "mtp läuncher"
     for option in (f'"/D={wine.path(place)}"', f'/D="{wine.path(place)}\\"'):
         ended = wine.run(f'"{wine.path(SETUP)}" /S {option}')
-        assert ended.code == 0, f"{option}: {ended.code} {said()}"
+        assert ended.code == 0, f"{option}: {ended.code} {take_message()}"
         check_installed("one", place)
         assert wine.value(UNINSTALL_KEY, "InstallLocation") == wine.path(place)
         uninstall(place=place)
@@ -266,7 +266,7 @@ def _quoted() -> str:
     refused = wine.run(f'"{wine.path(SETUP)}" /S "/D=my folder"')
     assert refused.code == 5, refused
     install()
-    return said()
+    return take_message()
 
 
 @proof("a first install that is cut off half-way: running it again finishes the job; so does removing it")
@@ -285,7 +285,7 @@ def _half_first() -> str:
 @proof("of copies in two folders, one is removed: what both share stays with the one that Windows knows")
 def _two_folders() -> str:
     other = wine.user / "another folder"
-    asked("settings", "set", "language", "zh_CN")
+    run_command("settings", "set", "language", "zh_CN")
     shortcut = PROGRAMS / "MTP Launcher.lnk"
     for place, removed in ((other, PLACE), (PLACE, other)):
         install(place=place)
@@ -294,7 +294,7 @@ def _two_folders() -> str:
         assert shortcut.exists()
         assert any("zh_CN" in path.read_text("utf-8") for path in DATA.rglob("settings.toml"))
         check_installed("one", place)
-    asked("settings", "reset", "language")
+    run_command("settings", "reset", "language")
     return "settings, shortcuts and the entry in Apps"
 
 
@@ -330,7 +330,7 @@ def _does_not_end() -> str:
     with holding(r"Local\MTP Launcher"):
         install(SETUP, code=3)
     check_installed("newer")
-    return said()
+    return take_message()
 
 
 @proof("running the older setup again goes back to the older version")
@@ -345,8 +345,8 @@ def _back() -> str:
 
 @proof("removed silently while it runs: what is the user's stays, and nothing starts at login")
 def _keep_all() -> str:
-    asked("settings", "set", "language", "zh_CN")
-    asked("autostart", "on")
+    run_command("settings", "set", "language", "zh_CN")
+    run_command("autostart", "on")
     assert wine.value(RUN_KEY, "MTP Launcher"), "autostart is not on"
     model = DATA / "models" / "maker" / "model.gguf"
     model.parent.mkdir(parents=True)
@@ -367,10 +367,10 @@ def _keep_all() -> str:
 @proof("installed again: settings, history and conversations are those from before")
 def _there_again() -> str:
     install()
-    assert "zh_CN" in asked("settings", "get", "language")
-    asked("settings", "reset", "language")
-    measured = json.loads(asked("history", "list", "--json"))["measurements"]
-    chats = json.loads(asked("chats", "list", "--json"))["conversations"]
+    assert "zh_CN" in run_command("settings", "get", "language")
+    run_command("settings", "reset", "language")
+    measured = json.loads(run_command("history", "list", "--json"))["measurements"]
+    chats = json.loads(run_command("chats", "list", "--json"))["conversations"]
     assert measured, "the history is empty"
     assert chats, "there are no conversations"
     return f"{len(measured)} measurements, {len(chats)} conversations"
@@ -399,7 +399,7 @@ def _unticked() -> str:
 @proof("installed again and removed with all that is the user's: nothing is left, in files or registry")
 def _nothing_left() -> str:
     install()
-    asked("demo", "--headless")
+    run_command("demo", "--headless")
     uninstall("/SETTINGS=remove", "/MODELS=remove")
     PLACE.parent.rmdir()
     registry = wine.registry()

@@ -23,7 +23,7 @@ from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.demo import unpack_demo_model
 
 sys.path.insert(0, str(Path(__file__).parent))  # Python's embeddable build leaves it out
-from harness import asked, launcher, proof, run
+from harness import launcher, proof, run, run_json
 
 FAKES, STARTER = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
 REPO, FILE = "maker/Demo-MTP-GGUF", "Demo-Q8_0.gguf"
@@ -75,7 +75,7 @@ def _pull() -> str:
     assert done["event"] == "done", done
     path = Path(done["path"])
     assert hashlib.sha256(path.read_bytes()).hexdigest() == done["sha256"]
-    listed = json.dumps(asked("models", "list"))
+    listed = json.dumps(run_json("models", "list"))
     assert FILE in listed, listed
     code, output = launcher("models", "verify", str(path), "--json")
     assert code == 0, output
@@ -187,7 +187,7 @@ def _engine() -> str:
         took_s = time.monotonic() - began_s
         code, output = launcher("engine", "install", "b11435", "--json", **environment)
         assert code == 1, output  # its engine tells another build number
-    listed = json.dumps(asked("engine", "list"))
+    listed = json.dumps(run_json("engine", "list"))
     assert "b11434" in listed, listed
     assert "b11435" not in listed, listed
     problem = events(output)[-1]["error"]["message"]

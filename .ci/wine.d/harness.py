@@ -48,7 +48,7 @@ def launcher(*arguments: str, **environment: str) -> tuple[int, bytes]:
     return ended.returncode, ended.stdout
 
 
-def asked(*arguments: str, code: int = 0, **environment: str) -> Any:  # noqa: ANN401 -- any JSON value
+def run_json(*arguments: str, code: int = 0, **environment: str) -> Any:  # noqa: ANN401 -- any JSON value
     """Run one command line with --json and return what it printed."""
     ended, output = launcher(*arguments, "--json", **environment)
     assert ended == code, f"exit code {ended}: {output!r}"
@@ -61,11 +61,11 @@ def run() -> None:
         os.environ[HOME_VARIABLE] = str(Path(folder) / "home")
         for name, function in _PROOFS.items():
             try:
-                verdict, said = "ok  ", function()
+                verdict, result = "ok  ", function()
             except Exception as error:  # noqa: BLE001 -- whatever it was, the others are tried too
                 where = traceback.extract_tb(error.__traceback__)[-1]
-                verdict, said = "FAIL", f"{type(error).__name__} in line {where.lineno} of {where.name}: {error}"
-            print(f"{verdict} {name}: {said}", flush=True)
+                verdict, result = "FAIL", f"{type(error).__name__} in line {where.lineno} of {where.name}: {error}"
+            print(f"{verdict} {name}: {result}", flush=True)
             children = psutil.Process().children(recursive=True)
             for child in children:
                 with suppress(psutil.Error):

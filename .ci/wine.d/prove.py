@@ -33,7 +33,7 @@ from launcher.engine.server.registry import list_entries, register_server
 
 sys.path.insert(0, str(Path(__file__).parent))  # Python's embeddable build leaves it out
 sys.path.append(str(Path(sys.argv[1]).resolve().parents[1] / "updates"))
-from harness import asked, launcher, proof, run
+from harness import launcher, proof, run, run_json
 from signing import Maintainer
 
 FAKE = Path(sys.argv[1]).resolve()
@@ -113,7 +113,7 @@ def _version() -> str:
 
 @proof("doctor --json")
 def _doctor() -> str:
-    report = asked("doctor")
+    report = run_json("doctor")
     host, engine = report["host"], report["engines"][0]
     assert report["demo_can_run"], report
     assert host["system"].startswith("Windows"), host
@@ -161,7 +161,7 @@ def _verifier() -> str:
 
 @proof("demo --headless --json, on the real engine")
 def _demo() -> str:
-    report = asked("demo", "--headless")
+    report = run_json("demo", "--headless")
     assert report["draft_n_accepted"] > 0, report
     return (
         f"{report['predicted_n']} tokens at {report['tokens_per_second']} t/s, {report['draft_n_accepted']} of"
@@ -174,17 +174,17 @@ def _verbs() -> str:
     with serving("--model", "demo") as (process, ready):
         engine = identity(ready["pid"])
         for _ in range(20):  # on a busy computer it may answer too late for one question
-            [server] = asked("status")
+            [server] = run_json("status")
             if server["state"] == "ready":
                 break
         assert (server["state"], server["pid"], server["launcher_pid"]) == ("ready", ready["pid"], process.pid), server
-        reply = asked("chat", "What is MTP?")
+        reply = run_json("chat", "What is MTP?")
         assert reply["draft_n_accepted"] > 0, reply
-        stopped = asked("stop")
+        stopped = run_json("stop")
         assert stopped["stopped"] == ready["url"], stopped
         process.wait(300)
         after_s = gone_after_s(engine)
-        assert asked("status", code=1) == []
+        assert run_json("status", code=1) == []
     with serving("--model", "demo") as (_, again):
         assert (again["url"], again["api_key"]) == (ready["url"], ready["api_key"])
     return f"a reply of {reply['predicted_n']} tokens, all gone {after_s:.2f} s after stop; port and key are kept"
@@ -196,7 +196,7 @@ def _hard_end() -> str:
         engine = identity(ready["pid"])
         process.kill()
         after_s = gone_after_s(engine)
-        assert asked("status", code=1) == [], "a dead server is listed"
+        assert run_json("status", code=1) == [], "a dead server is listed"
     return f"after {after_s:.2f} s"
 
 
@@ -258,9 +258,9 @@ def _exit_line() -> str:
 @proof("a program that ignores the exit line is ended by the job after the patience")
 def _patience() -> str:
     async def run() -> tuple[ProcessExit, float, ProcessId, ProcessId]:
-        said: asyncio.Queue[str] = asyncio.Queue()
-        process = await start_process(command("-c", NEST), lambda _, text: said.put_nowait(text))
-        child = identity(int(await said.get()))
+        lines: asyncio.Queue[str] = asyncio.Queue()
+        process = await start_process(command("-c", NEST), lambda _, text: lines.put_nowait(text))
+        child = identity(int(await lines.get()))
         began_s = time.monotonic()
         return await process.stop((1.0, 1.0)), time.monotonic() - began_s, process.identity, child
 
@@ -274,14 +274,15 @@ def _patience() -> str:
 @proof("a program that ends at once is reported with its own exit code")
 def _ends_at_once() -> str:
     async def run() -> tuple[ProcessExit, list[str]]:
-        said: list[str] = []
+        lines: list[str] = []
         process = await start_process(
-            command("-c", "import os; print('last words', flush=True); os._exit(77)"), lambda _, text: said.append(text)
+            command("-c", "import os; print('last words', flush=True); os._exit(77)"),
+            lambda _, text: lines.append(text),
         )
-        return await process.exited, said
+        return await process.exited, lines
 
-    ended, said = asyncio.run(run())
-    assert (ended, said) == (ProcessExit(77), ["last words"]), (ended, said)
+    ended, lines = asyncio.run(run())
+    assert (ended, lines) == (ProcessExit(77), ["last words"]), (ended, lines)
     return str(ended)
 
 
@@ -296,7 +297,7 @@ def _cannot_start() -> str:
         except EngineMissing as error:
             titles.append(error.title)
     assert len(titles) == 2, titles
-    error = asked("serve", "--model", "demo", "--engine", str(no_program), code=1)["error"]
+    error = run_json("serve", "--model", "demo", "--engine", str(no_program), code=1)["error"]
     assert error["code"] == "engine_missing", error
     return error["message"]  # type: ignore[no-any-return]
 
@@ -307,7 +308,7 @@ def _batch() -> str:
         shell = psutil.Process(ready["pid"])
         family = [identity(one.pid) for one in (shell, *shell.children(recursive=True))]
         assert len(family) > 1, family
-        assert asked("chat", "Hello.")["text"].startswith("word")
+        assert run_json("chat", "Hello.")["text"].startswith("word")
         process.kill()
         after_s = gone_after_s(*family)
     return f"{len(family)} processes gone after {after_s:.2f} s"
@@ -315,17 +316,19 @@ def _batch() -> str:
 
 @proof("an engine that dies while it loads is an error with a cause; one that dies while it serves is started again")
 def _dies() -> str:
-    loading = asked("serve", "--model", "demo", "--engine", fake_engine(), code=1, FAKE_FAULTS="dies-loading")["error"]
+    loading = run_json("serve", "--model", "demo", "--engine", fake_engine(), code=1, FAKE_FAULTS="dies-loading")[
+        "error"
+    ]
     assert loading["code"] == "engine_failed", loading
     with serving("--model", "demo") as (_, ready):
         psutil.Process(ready["pid"]).kill()
         began_s = time.monotonic()
         while True:
-            [server] = asked("status")
+            [server] = run_json("status")
             if server["state"] == "ready" and server["engine_pid"] != ready["pid"]:
                 break
             assert time.monotonic() - began_s < 300, server
-        assert asked("chat", "What is MTP?")["draft_n_accepted"] > 0
+        assert run_json("chat", "What is MTP?")["draft_n_accepted"] > 0
     return f"{loading['message']} It was back after {time.monotonic() - began_s:.1f} s."
 
 
@@ -334,8 +337,8 @@ def _no_runtime() -> str:
     library = Path(sys.executable).with_name("vcomp140.dll")
     hidden = library.rename(library.with_suffix(".hidden"))
     try:
-        error = asked("serve", "--model", "demo", code=1)["error"]
-        report = asked("doctor", code=1)
+        error = run_json("serve", "--model", "demo", code=1)["error"]
+        report = run_json("doctor", code=1)
     finally:
         hidden.rename(library)
     assert error["code"] == "library_missing", error
@@ -350,7 +353,7 @@ def _port_busy() -> str:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        error = asked("serve", "--model", "demo", "--port", str(other.getsockname()[1]), code=1)["error"]
+        error = run_json("serve", "--model", "demo", "--port", str(other.getsockname()[1]), code=1)["error"]
     assert error["code"] == "port_busy", error
     return error["message"]  # type: ignore[no-any-return]
 
@@ -358,17 +361,17 @@ def _port_busy() -> str:
 @proof("asyncio: Proactor loop, pipes with bytes that are no UTF-8 and a line of 200 kB")
 def _pipes() -> str:
     async def run() -> tuple[str, list[str]]:
-        said: list[str] = []
+        lines: list[str] = []
         program = (
             "import sys; b = sys.stderr.buffer; b.write(b'\\xff\\xfe\\r\\n' + b'x' * 200_000 + b'\\r\\nend\\r\\n')"
         )
-        process = await start_process(command("-c", program), lambda _, text: said.append(text))
+        process = await start_process(command("-c", program), lambda _, text: lines.append(text))
         await process.exited
-        return type(asyncio.get_running_loop()).__name__, said
+        return type(asyncio.get_running_loop()).__name__, lines
 
-    loop, said = asyncio.run(run())
+    loop, lines = asyncio.run(run())
     assert loop == "ProactorEventLoop", loop
-    assert [len(line) for line in said] == [2, 16_384, 3], [len(line) for line in said]
+    assert [len(line) for line in lines] == [2, 16_384, 3], [len(line) for line in lines]
     return loop
 
 
@@ -410,7 +413,7 @@ def _names() -> str:
     model.write_bytes(unpack_demo_model().read_bytes())
     with serving("--model", str(model)) as (_, ready):
         assert list_entries()[0].model == "modèle démo"
-        assert asked("chat", "What is MTP?")["draft_n_accepted"] > 0
+        assert run_json("chat", "What is MTP?")["draft_n_accepted"] > 0
     log = Path(os.environ[HOME_VARIABLE]) / "state" / "logs" / f"engine-{ready['url'].rpartition(':')[2]}.log"
     assert "modèle démo.gguf" in log.read_text("utf-8"), log
     return str(model)
@@ -418,10 +421,10 @@ def _names() -> str:
 
 @proof("the private line: a named pipe answers who has the token, and nobody else")
 def _line() -> str:
-    heard = []
+    verbs = []
 
     async def answer(verb: str, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
-        heard.append(verb)
+        verbs.append(verb)
         yield {"heard": fields["say"]}
 
     async def receive_values(address: ControlAddress) -> list[Any]:
@@ -443,7 +446,7 @@ def _line() -> str:
         return right, *refusals
 
     assert asyncio.run(main()) == ([{"heard": "é"}], "control_refused", "unreachable")
-    assert heard == ["tell"], "the wrong token was heard"
+    assert verbs == ["tell"], "the wrong token was heard"
     return "answered, refused, closed"
 
 
@@ -452,7 +455,7 @@ def _restart() -> str:
     with serving("--model", "demo") as (_, ready):
         code, output = launcher("restart", "--set", "draft=1", "--json")
         assert code == 0, output
-        [server] = asked("status")
+        [server] = run_json("status")
         assert server["settings"]["draft"] == 1, server
         assert server["engine_pid"] != ready["pid"], server
     return f"draft {server['settings']['draft']}, at the same address"
@@ -466,7 +469,7 @@ def _utf8() -> str:
     model = Path(os.environ[HOME_VARIABLE]).parent / "modèle 模型.gguf"
     model.write_bytes(unpack_demo_model().read_bytes())
     with serving("--model", str(model)):
-        [server] = asked("status")
+        [server] = run_json("status")
     assert server["model"] == model.stem, server
     return server["model"]  # type: ignore[no-any-return]
 

@@ -147,8 +147,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--needs", action="store_true")
     parser.add_argument("tree", type=Path)
-    asked = parser.parse_args()
-    if asked.needs:
-        print(depends(asked.tree))
+    options = parser.parse_args()
+    if options.needs:
+        print(depends(options.tree))
     else:
-        prune(asked.tree)
+        prune(options.tree)

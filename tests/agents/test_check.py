@@ -82,9 +82,9 @@ def test_a_context_that_is_too_small_fails_the_check(home: Path, agent: str | No
     with scripted_server(context=8_192) as url:
         checked = run("agent-check", "--url", url, *(("--agent", agent) if agent else ()))
     assert checked.returncode == 1
-    said = " ".join(checked.stdout.split())
-    assert f"A request has 8,192 tokens of context here, and at least {least} are needed." in said
-    assert said.startswith("Not ready for Qwen Code." if agent else "Not ready for coding agents.")
+    output = " ".join(checked.stdout.split())
+    assert f"A request has 8,192 tokens of context here, and at least {least} are needed." in output
+    assert output.startswith("Not ready for Qwen Code." if agent else "Not ready for coding agents.")
 
 
 def test_the_demo_reuses_its_prompt_and_calls_no_tool(demo_model: Path, home: Path) -> None:

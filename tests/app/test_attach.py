@@ -32,7 +32,7 @@ MODELS = reply({"object": "list", "data": [{"id": "some/model"}, {"id": "other"}
 @asynccontextmanager
 async def serving(routes: dict[str, Answer], default: Answer = NOT_FOUND) -> AsyncIterator[tuple[str, list[bytes]]]:
     """Run a server with an answer for each path; yield its address and the requests that it received."""
-    asked: list[bytes] = []
+    requests: list[bytes] = []
     talks: set[asyncio.Task[Any]] = set()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -44,7 +44,7 @@ async def serving(routes: dict[str, Answer], default: Answer = NOT_FOUND) -> Asy
             for line in head.split(b"\r\n"):
                 if line.lower().startswith(b"content-length:"):
                     head += await reader.readexactly(int(line.split(b":")[1]))
-            asked.append(head)
+            requests.append(head)
             answer = routes.get(head.split(b" ")[1].decode(), default)
             if isinstance(answer, bytes):
                 writer.write(answer)
@@ -59,7 +59,7 @@ async def serving(routes: dict[str, Answer], default: Answer = NOT_FOUND) -> Asy
 
     server = await asyncio.start_server(talk, "127.0.0.1", 0)
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", requests
     finally:
         server.close()
         for task in list(talks):
@@ -167,12 +167,12 @@ class TestOffers:
 
     async def test_the_key_is_sent_in_a_header_and_a_wrong_one_is_reported(self) -> None:
         refused = reply({"error": {"message": "Invalid API Key", "code": 401}}, "401 Unauthorized")
-        async with serving({}, default=refused) as (url, asked):
+        async with serving({}, default=refused) as (url, requests):
             with pytest.raises(Refused, match="rejected the API key") as error:
                 await looked(url, KEY)
             with pytest.raises(Refused, match="requires an API key") as without:
                 await looked(url)
-        assert f"Authorization: Bearer {KEY}".encode() in asked[0]
+        assert f"Authorization: Bearer {KEY}".encode() in requests[0]
         assert KEY not in f"{error.value!r} {error.value} {error.value.facts}"
         assert "--api-key-env" in without.value.hint
 

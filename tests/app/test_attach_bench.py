@@ -47,16 +47,16 @@ def streaming(*, usage: bool, pause_s: float = 0.005) -> Answer:
 async def measured(answer: Answer, runs: int = 2) -> tuple[MeasuredSpeed, list[bytes]]:
     routes: dict[str, Answer] = {"/v1/models": MODELS, "/v1/chat/completions": answer}
     async with (
-        serving(routes) as (url, asked),
+        serving(routes) as (url, requests),
         attach_server(parse_address(url), KEY) as server,
         attached_bench(server) as bench,
     ):
         result = await measure_attached(bench, MIXED, runs=runs)
-    return result, [each for each in asked if each.startswith(b"POST")]
+    return result, [each for each in requests if each.startswith(b"POST")]
 
 
 async def test_another_server_is_measured_by_wall_time_and_its_token_counts() -> None:
-    result, asked = await measured(streaming(usage=True))
+    result, requests = await measured(streaming(usage=True))
     assert result.clock == "wall"
     assert result.decode
     assert result.prefill
@@ -67,8 +67,8 @@ async def test_another_server_is_measured_by_wall_time_and_its_token_counts() ->
     assert result.first_token.mean >= 0.005
     assert result.acceptance is None
     assert "no drafts" in unknown_reasons(result)["acceptance"]
-    assert len(asked) == 1 + 2 * len(MIXED.prompts), "one reply warms up"
-    bodies = [json.loads(each.partition(b"\r\n\r\n")[2]) for each in asked]
+    assert len(requests) == 1 + 2 * len(MIXED.prompts), "one reply warms up"
+    bodies = [json.loads(each.partition(b"\r\n\r\n")[2]) for each in requests]
     assert all(body["stream_options"] == {"include_usage": True} for body in bodies)
     assert len({body["messages"][0]["content"][:8] for body in bodies}) == 3, "no round begins as another"
     assert {"max_tokens", "temperature", "seed"} < bodies[0].keys() <= STANDARD
@@ -95,11 +95,11 @@ async def test_events_are_not_counted_as_tokens() -> None:
 
 async def test_a_server_that_refuses_token_counts_is_asked_without_them() -> None:
     plain = streaming(usage=False)
-    asked: list[int] = []
+    requests: list[int] = []
 
     async def strict(writer: asyncio.StreamWriter) -> None:
-        asked.append(1)
-        if len(asked) == 1:
+        requests.append(1)
+        if len(requests) == 1:
             writer.write(reply({"error": {"message": "unknown field stream_options"}}, "400 Bad Request"))
             await writer.drain()
         else:

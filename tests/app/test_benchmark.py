@@ -139,7 +139,7 @@ async def test_another_kind_of_server_and_ours_are_measured_by_the_same_clock(de
     turns: list[tuple[str, int]] = []
     try:
         options = ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048)
-        async with serving(routes) as (url, asked), attached_target(url, KEY) as other:
+        async with serving(routes) as (url, requests), attached_target(url, KEY) as other:
             ours = await serve_target(session, options, "demo")
             found = await compare_targets([ours, other], WORK, 2, lambda name, _, number: turns.append((name, number)))
             with pytest.raises(BadOption, match="with itself"):
@@ -158,7 +158,7 @@ async def test_another_kind_of_server_and_ours_are_measured_by_the_same_clock(de
     assert mine.measured.clock == theirs.measured.clock == "wall"
     assert mine.measured.acceptance
     assert theirs.measured.acceptance is None
-    bodies = [json.loads(each.partition(b"\r\n\r\n")[2]) for each in asked if each.startswith(b"POST")]
+    bodies = [json.loads(each.partition(b"\r\n\r\n")[2]) for each in requests if each.startswith(b"POST")]
     sized_to = [run.prompt_tokens for run in mine.measured.runs if run.prompt == "sized"]
     assert sized_to == [500, 500]
     assert max(len(body["messages"][0]["content"]) for body in bodies) > 900, "theirs has the same text"

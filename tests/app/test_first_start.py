@@ -247,7 +247,7 @@ class TestBeforeAnythingLarge:
             await start(aim(gpu=True), session, recorder)
         assert "accept the terms" in refused.value.hint
         assert recorder.last(Step.MODEL).error is refused.value
-        assert not [asked for asked in releases.requests() if "/download/" in asked["target"]]
+        assert not [request for request in releases.requests() if "/download/" in request["target"]]
 
     async def test_a_full_disk_is_reported(
         self, mine: FirstStartRequest, session: ServerSession, recorder: StepRecorder, monkeypatch: pytest.MonkeyPatch
@@ -307,8 +307,8 @@ class TestPausing:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         hub.requests()
         await start(mine, session, recorder)
-        (asked,) = [each for each in hub.requests() if each["server"] == "store"]
-        assert int(asked["Range"].removeprefix("bytes=").split("-")[0]) > 0
+        (request,) = [each for each in hub.requests() if each["server"] == "store"]
+        assert int(request["Range"].removeprefix("bytes=").split("-")[0]) > 0
 
     @pytest.mark.cases(1)
     @pytest.mark.parametrize("step", [Step.LOAD, Step.WARM_UP, Step.SELF_TEST])

@@ -91,32 +91,32 @@ def run_on_terminal(typed: str, *arguments: str) -> tuple[str, str]:
         assert program.stdout
         output = program.stdout.read()
         assert program.wait() == 0
-    asked = b""
+    question = b""
     try:
         while block := os.read(ours, 4_096):
-            asked += block
+            question += block
     except OSError:  # the other end is closed
         pass
     os.close(ours)
-    return output, asked.decode()
+    return output, question.decode()
 
 
 @pytest.mark.parametrize(("typed", "kept", "is_exact"), [("y\n", VALUE_ON, True), ("\n", VALUE_OFF, False)])
 def test_the_user_is_asked_once_and_the_answer_is_stored(typed: str, kept: str, is_exact: bool, hub: Hub) -> None:
-    output, asked = run_on_terminal(typed)
-    assert "Read headers of such files from Hugging Face" in asked
+    output, question = run_on_terminal(typed)
+    assert "Read headers of such files from Hugging Face" in question
     assert settings.stored_value(READ_HEADERS) == kept
     assert ("about 2.5 GiB" in output) is not is_exact
     assert bool(hub.requests()) is is_exact
-    output, asked = run_on_terminal("")
-    assert "Hugging Face" not in asked
+    output, question = run_on_terminal("")
+    assert "Hugging Face" not in question
     assert ("about 2.5 GiB" in output) is not is_exact
     assert hub.requests() == []
 
 
 def test_the_question_is_not_asked_in_json_output(hub: Hub) -> None:
-    _, asked = run_on_terminal("", "--json")
-    assert "Hugging Face" not in asked
+    _, question = run_on_terminal("", "--json")
+    assert "Hugging Face" not in question
     output = forked.run("plan", *ARGUMENTS, input=b"")
     assert (output.returncode, output.stderr) == (0, "")
     assert settings.stored_value(READ_HEADERS) == VALUE_ASK

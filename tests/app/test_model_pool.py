@@ -272,10 +272,10 @@ async def test_an_alias_has_a_system_text_and_settings(served: Served) -> None:
     await served.ask_well("prose", most=1)  # a load would take longer than this reply
     assert draft() == 4
     async with served.streaming("code"):
-        asked = asyncio.create_task(served.ask_well("prose", most=200))
+        reply_task = asyncio.create_task(served.ask_well("prose", most=200))
         await asyncio.sleep(0.5)
         assert draft() == 4
-    await asked
+    await reply_task
     await served.ask_well("prose", most=200)
     assert draft() == 1
     listed = {each["id"]: each for each in (await served.client.get("/v1/models")).json()["data"]}
@@ -327,9 +327,9 @@ async def test_a_stream_that_waits_for_its_model_gets_comments_and_a_late_failur
         return replace(start, options=replace(start.options, extra=("--no-such-flag",)))
 
     monkeypatch.setattr(start_settings, "resolve_start", slow)
-    asked = asyncio.create_task(served.ask("second", stream=True))
+    reply_task = asyncio.create_task(served.ask("second", stream=True))
     await begun.wait()
-    reply = await asked
+    reply = await reply_task
     assert reply.status_code == 200
     frames = [each for each in reply.text.split("\n\n") if each]
     assert frames[0] == ": waiting"

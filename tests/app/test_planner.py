@@ -32,9 +32,9 @@ BUILT_IN = Gpu("intel", 0, "Intel Iris Xe", "0000:00:02.0", unified=True)
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_driver: Path) -> Path:
+def argument_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_driver: Path) -> Path:
     """A file with the arguments that the llama-server on PATH was run with; there is no NVIDIA driver."""
-    folder, log = tmp_path / "bin", tmp_path / "asked"
+    folder, log = tmp_path / "bin", tmp_path / "arguments"
     folder.mkdir()
     fake = shlex.join([sys.executable, str(FAKES / "llama_server.py")])
     program = folder / "llama-server"
@@ -53,7 +53,7 @@ def machine_of(*arguments: str, verb: str = "plan") -> Any:  # noqa: ANN401 -- a
 
 
 @pytest.mark.thorough
-def test_a_gpu_that_only_the_engine_lists_is_planned_for(asked: Path, demo_model: Path) -> None:
+def test_a_gpu_that_only_the_engine_lists_is_planned_for(argument_log: Path, demo_model: Path) -> None:
     machine = machine_of()["machine"]
     assert (machine["gpu"], machine["backend"]) == ("AMD Radeon RX 9999 XT", "vulkan")
     assert (machine["free_mib"], machine["gpus"]) == (15_000, 1)
@@ -62,23 +62,25 @@ def test_a_gpu_that_only_the_engine_lists_is_planned_for(asked: Path, demo_model
 
 
 @pytest.mark.parametrize("arguments", [("--gpu-memory", "24"), ("--backend", "cpu")])
-def test_the_devices_of_the_engine_are_read_only_when_they_matter(asked: Path, arguments: tuple[str, ...]) -> None:
+def test_the_devices_of_the_engine_are_read_only_when_they_matter(
+    argument_log: Path, arguments: tuple[str, ...]
+) -> None:
     machine_of(*arguments)
-    assert not asked.exists() or "--list-devices" not in asked.read_text()
+    assert not argument_log.exists() or "--list-devices" not in argument_log.read_text()
 
 
-def test_a_gpu_that_is_not_used_on_purpose_is_not_reported_as_missing(asked: Path) -> None:
+def test_a_gpu_that_is_not_used_on_purpose_is_not_reported_as_missing(argument_log: Path) -> None:
     result = forked.run("plan", "--backend", "cpu")
     assert result.stdout.startswith("The processor (cpu): ")
 
 
-def test_plans_are_made_if_the_engine_does_not_answer(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_are_made_if_the_engine_does_not_answer(argument_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (Path(os.environ["PATH"].split(os.pathsep)[0]) / "llama-server").write_text("#!/bin/sh\nexit 3\n")
     assert machine_of("--host-memory", "64")["machine"]["backend"] == "cpu"
 
 
 @pytest.mark.skipif(bool(find_gpus().gpus), reason="a driver here tells of a GPU")
-async def test_the_named_engine_is_asked_for_its_gpus(asked: Path, tmp_path: Path) -> None:
+async def test_the_named_engine_is_asked_for_its_gpus(argument_log: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copyfile(shutil.which("llama-server") or "", other)
     other.chmod(0o755)

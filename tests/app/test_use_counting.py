@@ -48,7 +48,7 @@ async def counters_after(session: ServerSession, known: Counters | None) -> Coun
     return now
 
 
-async def asked(session: ServerSession, before: Counters) -> Counters:
+async def generate_reply(session: ServerSession, before: Counters) -> Counters:
     """Generate a reply, and return the counters after it."""
     await session.send_request(
         ChatRequest([{"role": "user", "content": "Count."}], max_tokens=64, temperature=0.0, seed=1)
@@ -60,12 +60,12 @@ async def test_counts_are_those_of_the_engine(session: ServerSession) -> None:
     counting = UseCounting(session)
     await session.start(demo())
     before = await counters_after(session, None)
-    after = await asked(session, before)
+    after = await generate_reply(session, before)
     own = parse_counters(await session.supervisor.client.read_metrics())
     launch = session.supervisor.launch
     assert launch is not None
     with session.monitor.pause_traffic_reports():
-        await asked(session, after)
+        await generate_reply(session, after)
     await session.stop()
     await counting.close()
     assert session.monitor.on_traffic is None

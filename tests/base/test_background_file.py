@@ -14,11 +14,11 @@ class Disk:
     """Writes once a test allows it, and records what it wrote."""
 
     def __init__(self) -> None:
-        self.asked, self.go = threading.Event(), threading.Event()
+        self.begun, self.go = threading.Event(), threading.Event()
         self.written: list[bytes] = []
 
     def write(self, path: Path, data: bytes) -> None:
-        self.asked.set()
+        self.begun.set()
         assert self.go.wait(60)
         write_atomically(path, data)
         self.written.append(data)
@@ -34,7 +34,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 def test_writes_do_not_block_and_the_newest_content_is_written(tmp_path: Path, disk: Disk) -> None:
     file = BackgroundFile(tmp_path / "file", "The file")
     file.write(b"0")
-    assert disk.asked.wait(60)
+    assert disk.begun.wait(60)
     for number in range(1, 100):
         file.write(str(number).encode())
     assert not file.wait_written(0.0)
@@ -62,7 +62,7 @@ def test_a_failed_write_is_repeated_and_reported_once(tmp_path: Path, caplog: py
 def test_closing_waits_for_a_write_in_progress_and_nothing_is_written_after_it(tmp_path: Path, disk: Disk) -> None:
     file = BackgroundFile(tmp_path / "file", "The file")
     file.write(b"late")
-    assert disk.asked.wait(60)
+    assert disk.begun.wait(60)
     threading.Timer(0.05, disk.go.set).start()
     file.remove()
     assert disk.written == [b"late"]

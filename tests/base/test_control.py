@@ -27,11 +27,11 @@ class Program:
     """A program with a control socket, which records the requests and answers them."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, Mapping[str, Any]]] = []
+        self.requests: list[tuple[str, Mapping[str, Any]]] = []
         self.left = asyncio.Event()
 
     async def answer(self, verb: str, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
-        self.asked.append((verb, fields))
+        self.requests.append((verb, fields))
         if verb == "refuse":
             raise BadOption("That is no option.", "Take another.", option="x")
         if verb == "fail":
@@ -70,7 +70,7 @@ async def answers(address: ControlAddress, verb: str, **fields: object) -> list[
 async def test_a_request_is_answered(tmp_path: Path) -> None:
     async with listening(tmp_path) as (program, address, _):
         assert await answers(address, "tell", say="grüß dich") == [{"heard": "grüß dich"}, ["and", "more"]]
-        assert program.asked == [("tell", {"say": "grüß dich"})]
+        assert program.requests == [("tell", {"say": "grüß dich"})]
 
 
 async def test_an_error_keeps_its_class(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ async def test_a_wrong_token_is_refused(tmp_path: Path) -> None:
             with pytest.raises(LauncherError, match="token is wrong") as raised:
                 await answers(replace(address, token=token), "tell")
             assert raised.value.code == "control_refused"
-        assert program.asked == []
+        assert program.requests == []
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ async def test_an_invalid_request_gets_no_answer(tmp_path: Path, sent: bytes) ->
         with suppress(ConnectionError):
             assert await reader.read() == b""
         writer.close()
-        assert program.asked == []
+        assert program.requests == []
         assert await answers(address, "tell")
 
 
@@ -188,7 +188,7 @@ async def test_another_user_is_refused_even_with_the_token(public: Path, opened:
         )  # fmt: skip
         result, _ = await process.communicate()
         assert result.decode().strip() == ("b''" if "socket" in opened else "no way in")
-        assert program.asked == []
+        assert program.requests == []
 
 
 async def test_many_simultaneous_requests_are_answered_or_refused(tmp_path: Path) -> None:

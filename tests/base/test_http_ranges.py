@@ -46,7 +46,7 @@ def read_in_steps(file: RangeReader, count: int) -> bytes:
 
 
 def ranges(hub: Hub) -> list[str]:
-    return [asked["Range"] for asked in hub.requests() if asked["server"] == "store"]
+    return [request["Range"] for request in hub.requests() if request["server"] == "store"]
 
 
 class TestReading:
@@ -89,12 +89,12 @@ class TestReading:
     def test_later_ranges_are_requested_at_the_redirected_address(self, hub: Hub) -> None:
         with reader(hub) as file:
             read_in_steps(file, MIB)
-        assert [asked["server"] for asked in hub.requests()] == ["hub", "store", "store", "store"]
+        assert [request["server"] for request in hub.requests()] == ["hub", "store", "store", "store"]
 
     def test_later_ranges_require_the_same_content(self, hub: Hub) -> None:
         with reader(hub) as file:
             read_in_steps(file, MIB)
-        conditions = [asked.get("If-Range") for asked in hub.requests()]
+        conditions = [request.get("If-Range") for request in hub.requests()]
         assert conditions[:2] == [None, None]
         assert len(set(conditions[2:])) == 1
 
@@ -119,13 +119,13 @@ class TestToken:
     def test_requests_go_to_the_named_server_only(self, hub: Hub) -> None:
         with RangeReader(address(hub), token="hf_s3cret") as file:
             read_in_steps(file, MIB)
-        received = [(asked["server"], asked.get("Authorization")) for asked in hub.requests()]
+        received = [(request["server"], request.get("Authorization")) for request in hub.requests()]
         assert received == [("hub", "Bearer hf_s3cret")] + [("store", None)] * 3
 
     def test_a_head_request_sends_the_token_and_follows_no_redirect(self, hub: Hub) -> None:
         answer = send_head_request(hub.url + PATH, token="hf_s3cret")
         assert (answer.status, answer.headers["x-linked-size"]) == (302, str(len(CONTENT)))
-        assert [asked.get("Authorization") for asked in hub.requests()] == ["Bearer hf_s3cret"]
+        assert [request.get("Authorization") for request in hub.requests()] == ["Bearer hf_s3cret"]
 
     def test_signatures_of_addresses_are_not_shown_in_errors(self, hub: Hub) -> None:
         with reader(hub, "gone") as file, pytest.raises(Refused) as refused:

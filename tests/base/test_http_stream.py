@@ -64,8 +64,8 @@ class Server:
 
 
 def whole(connection: socket.socket, head: bytes) -> None:
-    asked = re.search(rb"Range: bytes=(\d+)-(\d*)", head)
-    begin, end = (int(asked[1]), int(asked[2] or len(BODY) - 1) + 1) if asked else (0, len(BODY))
+    range_match = re.search(rb"Range: bytes=(\d+)-(\d*)", head)
+    begin, end = (int(range_match[1]), int(range_match[2] or len(BODY) - 1) + 1) if range_match else (0, len(BODY))
     answer = f"HTTP/1.1 206 x\r\nContent-Range: bytes {begin}-{end - 1}/{len(BODY)}\r\nContent-Length: {end - begin}"
     connection.sendall(f"{answer}\r\n\r\n".encode() + BODY[begin:end])
 

@@ -43,13 +43,13 @@ def test_secrets_are_hidden_in_shown_addresses() -> None:
 
 
 def test_json_is_not_fetched_without_encryption_if_https_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    urls: list[str] = []
 
     def answer(_transport: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
-        asked.append(str(request.url))
+        urls.append(str(request.url))
         return httpx.Response(302, headers={"Location": "http://b.example/"}, request=request)
 
     monkeypatch.setattr(httpx.HTTPTransport, "handle_request", answer)
     with pytest.raises(Refused, match="to an unencrypted address"):
         next(fetch_json_pages("https://a.example/"))
-    assert asked == ["https://a.example/"]
+    assert urls == ["https://a.example/"]

@@ -212,11 +212,11 @@ def test_nothing_is_printed_while_the_agent_runs(home: Path, opencode: Path) -> 
         while server["pid"] == killed or server["state"] != "ready":
             (server,) = json.loads(forked.run("status", "--json").stdout)
         os.killpg(process.pid, signal.SIGINT)
-        said = process.stderr.read()
+        output = process.stderr.read()
         assert process.wait(60) == 7
-    begin, end = said.index("opencode with demo"), said.index("1 request: ")
-    assert "Loading" not in said[begin:end]
-    assert re.search(r"^\d\d:\d\d The engine was killed by", said[begin:end], re.M)
+    begin, end = output.index("opencode with demo"), output.index("1 request: ")
+    assert "Loading" not in output[begin:end]
+    assert re.search(r"^\d\d:\d\d The engine was killed by", output[begin:end], re.M)
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -269,10 +269,10 @@ def test_a_prompt_that_is_too_long_is_reported_even_if_the_agent_does_not(
 ) -> None:
     monkeypatch.setenv("HELLOS", "30000")
     ended = forked.run("code", "opencode", "--model", "demo", "--no-check")
-    said = " ".join(ended.stderr.split())
+    output = " ".join(ended.stderr.split())
     assert (ended.returncode, ended.stdout) == (0, "")
-    assert re.search(r"A prompt was refused as too long: it had \d+,\d{3} tokens, and the context has 32,768\.", said)
-    assert "Begin a new conversation, or choose a larger context, --ctx N." in said
+    assert re.search(r"A prompt was refused as too long: it had \d+,\d{3} tokens, and the context has 32,768\.", output)
+    assert "Begin a new conversation, or choose a larger context, --ctx N." in output
     with forked.start("serve", "demo", "--ctx", "32768", "--json", stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         server.stdout.readline()

@@ -37,8 +37,8 @@ def test_the_example_that_serve_prints_works(embedding_model: Path) -> None:
             text = forked.run("export", "curl").stdout
             key = answer("status", "--show-key")[0]["api_key"]
             environment = os.environ | {"LLAMA_API_KEY": key}
-            asked = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, env=environment)
-            assert any(vector(asked.stdout))
+            result = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, env=environment)
+            assert any(vector(result.stdout))
         finally:
             process.terminate()
             process.wait(120)
@@ -61,8 +61,8 @@ def test_a_reranker_is_served(reranker: Path) -> None:
             assert "  reranking  " in forked.run("status").stdout
             environment = os.environ | {"LLAMA_API_KEY": server["api_key"]}
             text = forked.run("export", "curl").stdout
-            asked = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, env=environment)
-            assert len(json.loads(asked.stdout)["results"]) == 2
+            result = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, env=environment)
+            assert len(json.loads(result.stdout)["results"]) == 2
             error = complaint("chat", "Hello")
             assert error["message"] == "reranker is a reranker: it ranks texts, but generates none."
         finally:

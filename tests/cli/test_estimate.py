@@ -180,8 +180,8 @@ class TestText:
     def test_the_output_is_as_wide_as_the_terminal(self, columns: int, sparse: Path) -> None:
         machine, wide = ("--gpu-memory", "16"), run(sparse, "--gpu-memory", "16").stdout.split()
         environment = os.environ | {"COLUMNS": str(columns)}
-        for asked in ((), ("--ask-engine",)):
-            output = run(sparse, *machine, *asked, env=environment).stdout
+        for options in ((), ("--ask-engine",)):
+            output = run(sparse, *machine, *options, env=environment).stdout
             assert max(map(len, output.splitlines())) <= columns
         assert run(sparse, *machine, env=environment).stdout.split() == wide
 
@@ -372,15 +372,15 @@ class TestWithoutAFormula:
         write(path, "strange", replace(made, metadata=made.metadata | {"shortconv.l_cache": 4}))
         return path
 
-    @pytest.mark.parametrize("asked", [(), ("--ask-engine",)])
-    def test_the_figures_are_those_of_the_engine_alone(self, strange: Path, asked: tuple[str, ...]) -> None:
-        result = read_json(strange, "--gpu-memory", "24", *asked)
+    @pytest.mark.parametrize("options", [(), ("--ask-engine",)])
+    def test_the_figures_are_those_of_the_engine_alone(self, strange: Path, options: tuple[str, ...]) -> None:
+        result = read_json(strange, "--gpu-memory", "24", *options)
         assert (result["total_mib"], result["parts"], result["difference_percent"]) == (None, None, None)
         assert result["estimated_by"] == result["engine"]["name"]
         assert (result["status"], result["needed_mib"] > result["engine"]["model_mib"]) == ("FITS", True)
         assert "no memory formula for the context" in result["parts_unknown"]
         assert result["engine"]["context_mib"] == 2_528
-        text = run(strange, "--gpu-memory", "24", *asked)
+        text = run(strange, "--gpu-memory", "24", *options)
         assert text.returncode == 0
         assert "FITS, by the engine" in text.stdout
         assert "no memory formula for the context" in text.stdout

@@ -63,8 +63,8 @@ def test_a_running_server_is_exported_as_it_runs(served: dict[str, Any]) -> None
 def test_curl_and_bash_speak_with_the_engine(served: dict[str, Any]) -> None:
     text = run_text("export", "curl")
     environment = os.environ | {"LLAMA_API_KEY": served["api_key"]}
-    asked = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, env=environment)
-    assert asked.stdout.rstrip().endswith("data: [DONE]")
+    result = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, env=environment)
+    assert result.stdout.rstrip().endswith("data: [DONE]")
 
 
 def test_clients_get_the_context_that_the_server_reports(served: dict[str, Any]) -> None:

@@ -180,14 +180,14 @@ class TestRefresh:
         assert "another file of this name" in text
 
     def test_a_plan_uses_refreshed_figures(self) -> None:
-        asked = ("--gpu-memory", "16", "--model", "qwen3.8-27b", "--quant", "Q3_K_M")
-        result = " ".join(run(*asked, verb="plan").stdout.split())
+        options = ("--gpu-memory", "16", "--model", "qwen3.8-27b", "--quant", "Q3_K_M")
+        result = " ".join(run(*options, verb="plan").stdout.split())
         assert "weights by bits per weight: its size is not listed" in result
-        guessed = answer(*asked, verb="plan")["plans"][0]
+        guessed = answer(*options, verb="plan")["plans"][0]
         assert (guessed["quant"], guessed["bytes"], guessed["exact"]) == ("Q3_K_M", None, False)
         assert guessed["low_mib"] < guessed["required_mib"] < guessed["high_mib"]
         run("qwen3.8-27b", "--refresh")
-        after = answer(*asked, verb="plan")
+        after = answer(*options, verb="plan")
         assert after["unplanned"] == []
         best = after["plans"][0]
         assert (best["quant"], best["bytes"], best["revision"]) == ("Q3_K_M", 13_100_000_000, COMMIT)
@@ -245,8 +245,8 @@ class TestRefresh:
             'files = [{ quant = "F16", file = "demo.gguf" }]\n'
             '[[models.presets]]\nquant = "F16"\nctx = 4096\nkv = "f16"\ndraft = 2\n'
         )
-        asked = ("--gpu-memory", "8", "--model", "unknown")
-        (left_out,) = answer(*asked, verb="plan", code=1)["unplanned"]
+        options = ("--gpu-memory", "8", "--model", "unknown")
+        (left_out,) = answer(*options, verb="plan", code=1)["unplanned"]
         assert left_out["reason"] == "its layout is unknown"
         ask_hub, read_header = re.findall("`mtp-launcher (.+?)`", left_out["remedy"])
         assert ask_hub == "models unknown --refresh"
@@ -254,7 +254,7 @@ class TestRefresh:
         verb, address = read_header.split()
         setting = ("--gpu-memory", "8", "--ctx", "4096", "--kv", "f16", "--draft", "2")
         estimated = answer(address, *setting, verb=verb)
-        planned = answer(*asked, verb="plan")
+        planned = answer(*options, verb="plan")
         assert planned["unplanned"] == []
         (plan,) = planned["plans"]
         assert (plan["bytes"], plan["revision"]) == (demo_model.stat().st_size, COMMIT)

@@ -177,8 +177,8 @@ def test_a_suspended_engine_is_reported() -> None:
             assert result["state"] == "not answering"
             assert f"`kill -CONT {ready['pid']}` resumes it" in result["problem"]
             assert result["problem"] in run("status").stdout
-            asked = json.loads(run("chat", "Hi", "--json").stdout)["error"]
-            assert (asked["code"], f"(process {ready['pid']}) is suspended" in asked["message"]) == (
+            error = json.loads(run("chat", "Hi", "--json").stdout)["error"]
+            assert (error["code"], f"(process {ready['pid']}) is suspended" in error["message"]) == (
                 "unreachable",
                 True,
             )

@@ -37,11 +37,11 @@ def kept(request: pytest.FixtureRequest) -> Iterator[Conversations]:
 
 def add_exchange(kept: Conversations, question: str, reply: str, *, thinking: str = "") -> tuple[str, str, str]:
     conversation = kept.create_conversation(question, system="Be brief.", model="A model")
-    asked = kept.add_question(conversation, None, question)
-    message = kept.begin_reply(conversation, asked, settings={"temperature": 0.6})
+    question_id = kept.add_question(conversation, None, question)
+    message = kept.begin_reply(conversation, question_id, settings={"temperature": 0.6})
     kept.append_pieces([(message, reply, thinking)])
     kept.end_reply(message, footer="9 t/s", figures={"predicted_n": 3})
-    return conversation, asked, message
+    return conversation, question_id, message
 
 
 def files_hold(secret: str) -> list[str]:
@@ -50,12 +50,12 @@ def files_hold(secret: str) -> list[str]:
 
 
 def test_messages_are_read_back(kept: Conversations) -> None:
-    conversation, asked, message = add_exchange(kept, "# Why?\nTell me.", "Be\0cause \u202e🙂", thinking="Hm.")
+    conversation, question_id, message = add_exchange(kept, "# Why?\nTell me.", "Be\0cause \u202e🙂", thinking="Hm.")
     found = kept.read_conversation(conversation)
     assert (found.title, found.system, found.model) == ("Why?", "Be brief.", "A model")
     question, reply = found.messages
-    assert (question.id, question.role, question.text) == (asked, Role.USER, "# Why?\nTell me.")
-    assert (reply.id, reply.parent, reply.text, reply.thinking) == (message, asked, "Be\0cause \u202e🙂", "Hm.")
+    assert (question.id, question.role, question.text) == (question_id, Role.USER, "# Why?\nTell me.")
+    assert (reply.id, reply.parent, reply.text, reply.thinking) == (message, question_id, "Be\0cause \u202e🙂", "Hm.")
     assert (reply.ending, reply.footer, reply.figures) == (MessageEnding.WHOLE, "9 t/s", {"predicted_n": 3})
     assert reply.settings == {"temperature": 0.6}
     (summary,) = kept.list_all()
@@ -120,8 +120,8 @@ def test_editing_a_question_keeps_the_earlier_branch(kept: Conversations) -> Non
 
 
 def test_a_regenerated_reply_is_a_version(kept: Conversations) -> None:
-    conversation, asked, first = add_exchange(kept, "Why?", "Because.")
-    second = kept.begin_reply(conversation, asked)
+    conversation, question_id, first = add_exchange(kept, "Why?", "Because.")
+    second = kept.begin_reply(conversation, question_id)
     kept.end_reply(second)
     assert kept.read_conversation(conversation).messages[1].versions == (first, second)
 
@@ -252,11 +252,11 @@ def test_an_id_may_be_abbreviated(kept: Conversations) -> None:
 
 
 def test_nothing_is_added_to_a_deleted_conversation(kept: Conversations) -> None:
-    conversation, asked, reply = add_exchange(kept, "Why?", "Because.")
+    conversation, question_id, reply = add_exchange(kept, "Why?", "Because.")
     kept.delete([conversation])
     for change in (
         lambda: kept.add_question(conversation, reply, "More?"),
-        lambda: kept.begin_reply(conversation, asked),
+        lambda: kept.begin_reply(conversation, question_id),
         lambda: kept.rename(conversation, "x"),
     ):
         with pytest.raises(ConversationMissing):

@@ -164,7 +164,7 @@ def test_the_first_choice_names_the_skipped_builds_and_why(
 
 def test_a_requested_backend_is_the_only_choice() -> None:
     target = TargetComputer("linux", "x86_64", NEW, (ADA,))
-    for asked, taken in [
+    for backend, taken in [
         ("cuda", "cuda-13.4 cuda-12.8"),
         ("cuda-12", "cuda-12.8"),
         ("cuda-13.4", "cuda-13.4"),
@@ -174,7 +174,7 @@ def test_a_requested_backend_is_the_only_choice() -> None:
         ("sycl-fp16", "sycl-fp16"),
         ("openvino", "openvino-2026.4.1"),
     ]:
-        assert " ".join(choice.build.label for choice in choose_builds(target, NAMES, asked)) == taken
+        assert " ".join(choice.build.label for choice in choose_builds(target, NAMES, backend)) == taken
     (rocm,) = choose_builds(target, NAMES, "rocm")
     assert rocm.reasons == ("The archive does not contain the ROCm libraries. Install ROCm 10.0.",)
 

@@ -72,14 +72,14 @@ async def test_a_program_that_does_not_work_is_reported(tmp_path: Path, monkeypa
 
 
 async def test_each_program_is_probed_once(fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = tmp_path / "asked"
+    calls = tmp_path / "arguments"
     program = put(fake_engine, tmp_path / "a")
-    program.write_text(program.read_text().replace("exec", f"echo >> {asked}\nexec"))
+    program.write_text(program.read_text().replace("exec", f"echo >> {calls}\nexec"))
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     await names()
-    times = asked.read_text()
+    times = calls.read_text()
     await names()
-    assert asked.read_text() == times
+    assert calls.read_text() == times
 
 
 async def test_backends_are_recognised_by_the_libraries_beside_the_program(

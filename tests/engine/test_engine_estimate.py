@@ -43,7 +43,7 @@ def program(tmp_path: Path, body: str, flags: frozenset[str] = FLAGS) -> EngineB
     return EngineBuild("fake", (sys.executable, str(path)), "b1", flags)
 
 
-def asked(
+def estimate(
     build: EngineBuild, setting: PlanSettings, parts: list[TwinPart] | None = None, limit_s: float = 30
 ) -> EngineEstimate:
     return asyncio.run(ask_engine(build, parts or [PART], setting, limit_s=limit_s))
@@ -82,14 +82,16 @@ class TestRealEngine:
         assert left_behind(home) == []
 
     def test_without_mtp_one_table_is_read(self, sparse: Path) -> None:
-        engine = asked(asyncio.run(probe_engine(None)), PlanSettings(32_768, draft=0, backend="cpu"), parts_of(sparse))
+        engine = estimate(
+            asyncio.run(probe_engine(None)), PlanSettings(32_768, draft=0, backend="cpu"), parts_of(sparse)
+        )
         assert (engine.draft_context_mib, engine.draft_compute_mib) == (None, None)
         assert engine.total_mib == engine.model_mib + engine.context_mib + engine.compute_mib
 
     def test_experts_on_the_host_change_nothing_without_a_gpu(self, sparse: Path) -> None:
         build = asyncio.run(probe_engine(None))
-        plain = asked(build, PlanSettings(32_768, backend="cpu"), parts_of(sparse))
-        moved = asked(build, PlanSettings(32_768, backend="cpu", n_cpu_moe=20), parts_of(sparse))
+        plain = estimate(build, PlanSettings(32_768, backend="cpu"), parts_of(sparse))
+        moved = estimate(build, PlanSettings(32_768, backend="cpu", n_cpu_moe=20), parts_of(sparse))
         assert replace(moved, seconds=0) == replace(plain, seconds=0)
 
     def test_a_file_without_a_head_is_estimated_without_drafts(self, tmp_path: Path, home: Path) -> None:
@@ -121,7 +123,7 @@ class TestCards:
     @pytest.mark.parametrize("draft", [0, 2])
     def test_memory_of_all_gpus_is_summed_and_host_memory_separate(self, draft: int, tmp_path: Path) -> None:
         build = program(tmp_path, f"tables = {2 if draft else 1}\n{CARDS}\ntime.sleep(60)\n")
-        engine = asked(build, PlanSettings(131_072, "q8_0", draft=draft))
+        engine = estimate(build, PlanSettings(131_072, "q8_0", draft=draft))
         assert (engine.backend, engine.devices) == ("vulkan", ("Vulkan0", "Vulkan1"))
         assert (engine.model_mib, engine.context_mib, engine.compute_mib) == (15_888, 1_547, 1_255)
         assert (engine.draft_context_mib, engine.draft_compute_mib) == ((256, 609) if draft else (None, None))
@@ -130,7 +132,7 @@ class TestCards:
     def test_a_gpu_engine_without_expert_offload_is_not_used_for_it(self, tmp_path: Path) -> None:
         build = program(tmp_path, f"tables = 2\n{CARDS}\ntime.sleep(60)\n", FLAGS - {"--n-cpu-moe"})
         with pytest.raises(EngineUnsuitable, match="--n-cpu-moe"):
-            asked(build, PlanSettings(131_072, n_cpu_moe=10))
+            estimate(build, PlanSettings(131_072, n_cpu_moe=10))
 
     def test_the_engine_is_started_with_the_options_of_a_server(self, tmp_path: Path) -> None:
         build = program(tmp_path, f"open('args', 'w').write(' '.join(sys.argv[1:]))\ntables = 2\n{CARDS}")
@@ -138,7 +140,7 @@ class TestCards:
         result = tmp_path / "arguments"
         script = tmp_path / "engine.py"
         script.write_text(script.read_text().replace("'args'", repr(str(result))))
-        asked(build, PlanSettings(131_072, "q8_0", draft=2, ubatch=256, n_cpu_moe=3))
+        estimate(build, PlanSettings(131_072, "q8_0", draft=2, ubatch=256, n_cpu_moe=3))
         words = result.read_text()
         wanted = (
             "--ctx-size 131072 --parallel 1 --gpu-layers 99 --cache-type-k q8_0 --cache-type-v q8_0 --flash-attn on"
@@ -155,43 +157,43 @@ class TestTrouble:
         with pytest.raises(
             EngineUnsuitable, match=r"The engine fake \(b1\) does not report the memory of a model"
         ) as wrong:
-            asked(build, PlanSettings(4_096))
+            estimate(build, PlanSettings(4_096))
         assert wrong.value.hint == "Use llama.cpp build b11434 or newer."
         assert left_behind(home) == []
 
     def test_an_engine_that_prints_no_table_for_mtp_is_reported(self, tmp_path: Path) -> None:
         build = program(tmp_path, f"tables = 1\n{CARDS}\nprint(json.dumps({{'msg': 'projected to use 9 MiB'}}))")
         with pytest.raises(EngineUnsuitable, match="does not report the memory of MTP"):
-            asked(build, PlanSettings(4_096, draft=2))
+            estimate(build, PlanSettings(4_096, draft=2))
 
     def test_an_engine_that_ends_without_output_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(EngineUnsuitable, match="does not report the memory of a model"):
-            asked(program(tmp_path, "sys.exit(0)"), PlanSettings(4_096))
+            estimate(program(tmp_path, "sys.exit(0)"), PlanSettings(4_096))
 
     def test_an_engine_that_crashes_is_reported(self, tmp_path: Path, home: Path) -> None:
         build = program(tmp_path, "print('E everything is lost', file=sys.stderr)\nos.abort()")
         with pytest.raises(EngineFailed, match="SIGABRT while judging the memory") as died:
-            asked(build, PlanSettings(4_096))
+            estimate(build, PlanSettings(4_096))
         assert "everything is lost" in died.value.title
         assert left_behind(home) == []
 
     def test_an_engine_that_refuses_a_flag_is_reported(self, tmp_path: Path) -> None:
         build = program(tmp_path, "print('error: invalid argument: --flash-attn', file=sys.stderr)\nsys.exit(1)")
         with pytest.raises(EngineUnsuitable, match="does not support the flag --flash-attn"):
-            asked(build, PlanSettings(4_096))
+            estimate(build, PlanSettings(4_096))
 
     def test_an_engine_that_hangs_is_killed_at_the_time_limit(self, tmp_path: Path, home: Path) -> None:
         build = program(tmp_path, "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)")
         began = time.monotonic()
         with pytest.raises(EngineUnsuitable, match=r"did not report the model's memory within 0\.3 s"):
-            asked(build, PlanSettings(4_096), limit_s=0.3)
+            estimate(build, PlanSettings(4_096), limit_s=0.3)
         assert time.monotonic() - began < 300
         assert left_behind(home) == []
 
     def test_endless_output_is_limited(self, tmp_path: Path) -> None:
         build = program(tmp_path, "while True: print('x' * 1000, flush=True)")
         with pytest.raises(EngineUnsuitable, match="did not report the model's memory within"):
-            asked(build, PlanSettings(4_096), limit_s=0.3)
+            estimate(build, PlanSettings(4_096), limit_s=0.3)
 
 
 class TestDifference:

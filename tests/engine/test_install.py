@@ -112,7 +112,7 @@ async def test_without_a_gpu_the_build_for_the_processor_is_installed(
 ) -> None:
     releases.publish("b11434", *GPU_BUILDS)
     assert (await run("b11434", recorder)).name == "b11434-cpu-x64"
-    downloads = [asked["target"] for asked in releases.requests() if "/download/" in asked["target"]]
+    downloads = [request["target"] for request in releases.requests() if "/download/" in request["target"]]
     assert downloads == ["/download/b11434/llama-b11434-bin-ubuntu-x64.tar.gz"]
 
 
@@ -243,7 +243,7 @@ async def test_an_installed_build_is_tested_again_without_a_download(
     await run("b11434", recorder)
     assert read_store().current == "b11434-cpu-x64"
     assert "b11434-cpu-x64 is installed already." in recorder.notes
-    assert not [asked for asked in releases.requests() if "/download/" in asked["target"]]
+    assert not [request for request in releases.requests() if "/download/" in request["target"]]
 
 
 @pytest.mark.thorough
@@ -334,8 +334,8 @@ async def test_a_cancelled_installation_leaves_only_its_download(
     assert read_store().engines == ()
     releases.requests()
     await run("b11434", recorder)
-    asked = [each["target"] for each in releases.requests()]
-    assert not [target for target in asked if "signature" in target], "it was not downloaded again"
+    targets = [each["target"] for each in releases.requests()]
+    assert not [target for target in targets if "signature" in target], "it was not downloaded again"
 
 
 @pytest.mark.cases(1)

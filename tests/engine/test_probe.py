@@ -31,16 +31,16 @@ async def test_version_and_flags_of_the_built_in_engine_are_read() -> None:
 
 
 async def test_a_probe_is_kept_until_the_program_changes(fake_engine: Path, tmp_path: Path) -> None:
-    asked = tmp_path / "asked"
-    text = fake_engine.read_text().replace("exec", f"echo >> {asked}\nexec")
+    calls = tmp_path / "arguments"
+    text = fake_engine.read_text().replace("exec", f"echo >> {calls}\nexec")
     program(fake_engine, text)
     await probe.probe_engine(fake_engine)
-    times = len(asked.read_text())
+    times = len(calls.read_text())
     await probe.probe_engine(fake_engine)
-    assert len(asked.read_text()) == times
+    assert len(calls.read_text()) == times
     program(fake_engine, text + "# changed\n")
     await probe.probe_engine(fake_engine)
-    assert len(asked.read_text()) > times
+    assert len(calls.read_text()) > times
 
 
 async def test_a_damaged_stored_probe_is_repeated(fake_engine: Path, home: Path) -> None:

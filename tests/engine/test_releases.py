@@ -12,8 +12,8 @@ from launcher.engine.builds.releases import API_VARIABLE, ReleaseClient
 from tests.conftest import ReleaseServer
 
 
-def tags(asked: ReleaseClient) -> list[str]:
-    return [release.tag for release in asked.fetch_builds()]
+def tags(client: ReleaseClient) -> list[str]:
+    return [release.tag for release in client.fetch_builds()]
 
 
 def test_builds_are_listed_newest_first_over_all_pages(releases: ReleaseServer) -> None:
@@ -21,7 +21,7 @@ def test_builds_are_listed_newest_first_over_all_pages(releases: ReleaseServer) 
         releases.publish(f"b{number}", "cpu")
     releases.publish("v0.7.0", points_at="b11420")
     assert tags(ReleaseClient()) == [f"b{number}" for number in range(11422, 11399, -1)]
-    targets = [asked["target"] for asked in releases.requests()]
+    targets = [request["target"] for request in releases.requests()]
     assert [target.partition("?")[2] for target in targets] == [
         "per_page=10",
         "per_page=10&page=2",
@@ -63,10 +63,10 @@ async def test_the_stable_release_and_a_version_refer_to_a_build(releases: Relea
     releases.publish("v0.6.0", points_at="b11300")
     releases.publish("v0.7.0", points_at="b11400")
     releases.publish("b11434", "cpu")
-    asked = ReleaseClient()
-    assert await asked.resolve_tag("stable") == "b11400"
-    assert await asked.resolve_tag("v0.6.0") == "b11300"
-    assert await asked.resolve_tag("b11434") == "b11434"
+    client = ReleaseClient()
+    assert await client.resolve_tag("stable") == "b11400"
+    assert await client.resolve_tag("v0.6.0") == "b11300"
+    assert await client.resolve_tag("b11434") == "b11434"
 
 
 @pytest.mark.parametrize("tag", ["", "11434", "b", "b11434x", "../b1", "latest/../..", "v", "release", "b 1", "B11434"])
@@ -110,10 +110,10 @@ def test_an_unchanged_answer_does_not_count_against_the_limit(releases: ReleaseS
 def test_the_token_goes_to_the_api_only(releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GH_TOKEN", "ghp_second")
     tags(ReleaseClient())
-    assert [asked["authorization"] for asked in releases.requests()] == ["Bearer ghp_second"]
+    assert [request["authorization"] for request in releases.requests()] == ["Bearer ghp_second"]
     monkeypatch.setenv("GITHUB_TOKEN", "ghp_first")
     tags(ReleaseClient())
-    assert [asked["authorization"] for asked in releases.requests()] == ["Bearer ghp_first"]
+    assert [request["authorization"] for request in releases.requests()] == ["Bearer ghp_first"]
 
 
 async def test_the_token_is_not_sent_to_download_servers(
@@ -122,9 +122,9 @@ async def test_the_token_is_not_sent_to_download_servers(
     monkeypatch.setenv("GITHUB_TOKEN", "ghp_first")
     releases.publish("v0.7.0", points_at="b11400")
     assert await ReleaseClient().resolve_tag("stable") == "b11400"
-    downloads = [asked for asked in releases.requests() if "/repos/" not in asked["target"]]
-    assert [asked["server"] for asked in downloads] == ["api", "store"]
-    assert not any("authorization" in asked for asked in downloads)
+    downloads = [request for request in releases.requests() if "/repos/" not in request["target"]]
+    assert [request["server"] for request in downloads] == ["api", "store"]
+    assert not any("authorization" in request for request in downloads)
 
 
 def test_a_wrong_token_is_reported(releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,9 @@ def test_names_reach_python_and_curl(name: str) -> None:
     tree = ast.parse(clients.python_program(recipe))
     assert name in {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     before, _, _ = clients.curl_request(recipe).partition(" <<EOF")
-    asked = shlex.split(before)
-    assert json.loads(asked[asked.index("--data") + 1])["model"] == name
-    assert asked[-1] == "http://127.0.0.1:20001/v1/chat/completions"
+    command = shlex.split(before)
+    assert json.loads(command[command.index("--data") + 1])["model"] == name
+    assert command[-1] == "http://127.0.0.1:20001/v1/chat/completions"
 
 
 @settings(max_examples=100, deadline=None)

@@ -135,10 +135,10 @@ class Conversation:
     def _sum_up(self) -> None:
         """Go on from a summary of the conversation, which the model writes, and with the last question."""
         ends = [index for index, each in enumerate(self.messages, 1) if is_answer(each)]
-        asked = self.messages[: ends[-1]] if ends else self.messages
+        messages = self.messages[: ends[-1]] if ends else self.messages
         body = self._make_body()
         request = {"role": "user", "content": [{"type": "text", "text": SUMMARY}]}
-        blocks, _ = send({**body, "messages": [*asked, request]})
+        blocks, _ = send({**body, "messages": [*messages, request]})
         text = "".join(block.get("text", "") for block in blocks)
         self.messages, self.tokens = make_first_messages(f"Summary of this session so far: {text}\n{self.question}"), 0
 

@@ -73,8 +73,8 @@ class Server:
             await self._news.wait_for(lambda: not self.open[name])
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked = json.loads(await reader.readline())
-        name, offset = asked["name"], asked["offset"]
+        request = json.loads(await reader.readline())
+        name, offset = request["name"], request["offset"]
         self.requests.append((name, offset))
         self.open[name] += 1
         self.most_open = max(self.most_open, self.open.total())

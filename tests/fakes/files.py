@@ -134,8 +134,8 @@ class Handler(BaseHTTPRequestHandler):
             target = self.path if "circle" in faults else "http://127.0.0.1:1/"
             self.head(302, {"Location": target, "Content-Length": 0})
             return
-        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        if self.refused(count, int(asked[1]) if asked else 0):
+        range_match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if self.refused(count, int(range_match[1]) if range_match else 0):
             return
         if not path.is_file():
             self.head(404, {"Content-Length": 0})
@@ -148,9 +148,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         data = self.content(loaded(path, path.stat().st_mtime_ns), count)
         etag = self.etag(data, count)
-        if asked and self.headers.get("If-Range", etag) != etag:
-            asked = None
-        self.file(data, etag, None if "ignores-range" in faults else asked, count)
+        if range_match and self.headers.get("If-Range", etag) != etag:
+            range_match = None
+        self.file(data, etag, None if "ignores-range" in faults else range_match, count)
 
     def instead(self, kind: str, text: bytes) -> None:
         if "chunked" in self.faults:
@@ -185,20 +185,20 @@ class Handler(BaseHTTPRequestHandler):
         plain = f'"{zlib.crc32(data[:PIECE]):08x}-{len(data)}"'
         return {"none": None, "weak": f"W/{plain}", "new": f'"{count}"'}.get(self.faults.get("etag", ""), plain)
 
-    def file(self, data: bytes, etag: str | None, asked: re.Match[str] | None, count: int) -> None:
+    def file(self, data: bytes, etag: str | None, range_match: re.Match[str] | None, count: int) -> None:
         faults, size = self.faults, len(data)
-        begin, end = (int(asked[1]), int(asked[2] or size - 1) + 1) if asked else (0, size)
+        begin, end = (int(range_match[1]), int(range_match[2] or size - 1) + 1) if range_match else (0, size)
         headers: dict[str, object] = {"Content-Type": "application/octet-stream"}
         if etag:
             headers["ETag"] = etag
-        if asked and begin >= size:
+        if range_match and begin >= size:
             self.head(416, {"Content-Range": f"bytes */{size}", "Content-Length": 0})
             return
         end = size if "generous" in faults else min(end, size)
-        if "wrong-range" in faults and asked:
+        if "wrong-range" in faults and range_match:
             begin, end = max(begin - 10, 1), max(end - 10, 2)
         body = data[begin:end]
-        if asked:
+        if range_match:
             total = "*" if "no-total" in faults else size
             headers["Content-Range"] = f"bytes {begin}-{end - 1}/{total}"
         if "compressed" in faults:
@@ -211,7 +211,7 @@ class Handler(BaseHTTPRequestHandler):
             headers["Transfer-Encoding"] = "chunked"
         elif "endless" not in faults:
             headers["Content-Length"] = len(body)
-        self.head(206 if asked else 200, headers)
+        self.head(206 if range_match else 200, headers)
         self.body(body, count)
 
     def body(self, body: bytes, count: int) -> None:

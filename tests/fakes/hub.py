@@ -61,14 +61,19 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
-        meant = f"http://{parts.netloc}" if parts.netloc else f"http://127.0.0.1:{self.server.server_port}"
-        self.server_name = "store" if meant == ADDRESSES["store"] else "hub"
+        address = f"http://{parts.netloc}" if parts.netloc else f"http://127.0.0.1:{self.server.server_port}"
+        self.server_name = "store" if address == ADDRESSES["store"] else "hub"
         if parts.path == "/requests":
             answered, REQUESTS[:] = json.dumps(REQUESTS), []
             ASKED.clear()
             return self.answer(200, answered.encode())
-        asked = {"server": self.server_name, "method": self.command, "target": self.path, **dict(self.headers.items())}
-        REQUESTS.append(asked)
+        request = {
+            "server": self.server_name,
+            "method": self.command,
+            "target": self.path,
+            **dict(self.headers.items()),
+        }
+        REQUESTS.append(request)
         fault = re.match(r"/fault/([^/]+)(/.*)", parts.path)
         self.prefix, path = (f"/fault/{fault[1]}", fault[2]) if fault else ("", parts.path)
         self.faults = set(fault[1].split(",")) if fault else set()
@@ -82,17 +87,17 @@ class Handler(BaseHTTPRequestHandler):
                 return self.answer(status, b"", {"Retry-After": "1"})
         if path == "/api/models":
             return self.search(parse_qs(parts.query))
-        if asked := re.fullmatch(r"/api/models/([^/]+)/([^/]+)/(refs|tree/[^/]+)", path):
-            return self.api(*asked.groups())
+        if match := re.fullmatch(r"/api/models/([^/]+)/([^/]+)/(refs|tree/[^/]+)", path):
+            return self.api(*match.groups())
         if self.server_name == "store":
             return self.store(ROOT / unquote(path).removeprefix("/"))
         return self.hub(path)
 
     def hub(self, path: str) -> None:
-        asked = re.fullmatch(r"/([^/]+)/([^/]+)/resolve/([^/]+)/(.+)", path)
-        if not asked:
+        match = re.fullmatch(r"/([^/]+)/([^/]+)/resolve/([^/]+)/(.+)", path)
+        if not match:
             return self.answer(404, b"no such page")
-        owner, name, revision, file = map(unquote, asked.groups())
+        owner, name, revision, file = map(unquote, match.groups())
         if self.turned_away(owner, name):
             return None
         if revision not in REVISIONS:
@@ -212,9 +217,11 @@ class Handler(BaseHTTPRequestHandler):
             last = min(last, first + 999)
         if "generous" in self.faults:
             last = len(data) - 1
-        said = first + 1 if "wrong-range" in self.faults else first
+        reported = first + 1 if "wrong-range" in self.faults else first
         total = "*" if "no-total" in self.faults else len(data)
-        return self.answer(206, data[first : last + 1], {"Content-Range": f"bytes {said}-{last}/{total}", **headers})
+        return self.answer(
+            206, data[first : last + 1], {"Content-Range": f"bytes {reported}-{last}/{total}", **headers}
+        )
 
     def refuse(self, status: int, code: str) -> None:
         self.answer(status, b"no", {"X-Error-Code": code} if code else {})

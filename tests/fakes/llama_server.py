@@ -82,7 +82,7 @@ from typing import Any  # noqa: E402
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     loaded = threading.Event()
-    asked = 0
+    request_count = 0
 
     def log_message(self, *_: object) -> None:
         pass
@@ -121,7 +121,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        Handler.asked += 1
+        Handler.request_count += 1
         tokens = 0
         while tokens < 8 or "endless" in FAULTS:
             if "mute" in FAULTS:
@@ -133,14 +133,14 @@ class Handler(BaseHTTPRequestHandler):
                 timings |= {"draft_n": tokens, "draft_n_accepted": tokens - 1}
             self.event({"choices": [{"delta": {"content": "word "}}], "timings": timings})
             time.sleep(0.002)
-            if "stalls" in FAULTS and Handler.asked > 1 and tokens > 2:
+            if "stalls" in FAULTS and Handler.request_count > 1 and tokens > 2:
                 threading.Event().wait()
         self.event({"choices": [{"delta": {}, "finish_reason": "stop"}]})
         self.chunk(b"data: [DONE]\n\n")
         self.chunk(b"")
         if "dies-soon" in FAULTS:
             threading.Timer(0.1, die).start()
-        if "flood-later" in FAULTS and Handler.asked == 1:
+        if "flood-later" in FAULTS and Handler.request_count == 1:
             threading.Thread(target=flood, daemon=True).start()
 
     def event(self, data: object) -> None:

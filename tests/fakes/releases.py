@@ -159,22 +159,26 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(200, result.encode())
         here = f"http://127.0.0.1:{self.server.server_port}"
         server = next(name for name, address in ADDRESSES.items() if address == here)
-        asked = {"server": server, "target": self.path, **{name.lower(): value for name, value in self.headers.items()}}
+        request = {
+            "server": server,
+            "target": self.path,
+            **{name.lower(): value for name, value in self.headers.items()},
+        }
         fault = re.match(r"/fault/([^/]+)(/.*)", parts.path)
         self.prefix, path = (f"/fault/{fault[1]}", fault[2]) if fault else ("", parts.path)
         self.faults = set(fault[1].split(",")) if fault else set()
         if server == "store":
-            REQUESTS.append(asked)
+            REQUESTS.append(request)
             return self.store(path.removeprefix("/"))
         if path.startswith("/download/"):
-            REQUESTS.append(asked)
+            REQUESTS.append(request)
             signed = f"{ADDRESSES['store']}{self.prefix}/{path.removeprefix('/download/')}?signature=s3cret"
             return self.answer(302, b"", {"Location": signed})
-        return self.api(path, parse_qs(parts.query), asked)
+        return self.api(path, parse_qs(parts.query), request)
 
-    def api(self, path: str, query: dict[str, list[str]], asked: dict[str, Any]) -> None:
+    def api(self, path: str, query: dict[str, list[str]], request: dict[str, Any]) -> None:
         global USED
-        REQUESTS.append(asked)
+        REQUESTS.append(request)
         limit = {"x-ratelimit-limit": "60", "x-ratelimit-reset": str(int(time.time()) + 1800)}
         status = next(filter(str.isdecimal, self.faults), None)
         if status:

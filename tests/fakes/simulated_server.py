@@ -49,10 +49,10 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        name = asked["messages"][0]["content"]
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        name = request["messages"][0]["content"]
         prompt = next(prompt for prompt in make_prompts() if prompt.name == name)
-        run = asyncio.run(BENCH.run(prompt, seed=asked["seed"]))
+        run = asyncio.run(BENCH.run(prompt, seed=request["seed"]))
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")

@@ -152,7 +152,7 @@ class TestFileMetadata:
         sha256 = hashlib.sha256(CONTENT).hexdigest()
         assert (entry.bytes, entry.sha256, entry.etag, entry.revision) == (len(CONTENT), sha256, sha256, COMMIT)
         assert entry.url == f"{hub.url}/new/model/resolve/{COMMIT}/file.gguf"
-        assert [(asked["method"], asked["server"]) for asked in hub.requests()] == [("HEAD", "hub")]
+        assert [(request["method"], request["server"]) for request in hub.requests()] == [("HEAD", "hub")]
 
     def test_a_small_file_has_no_sha256(self) -> None:
         entry = resolve_file(HubFile("new/model", "README.md"))
@@ -166,7 +166,7 @@ class TestFileMetadata:
     def test_redirects_of_a_renamed_repository_get_the_token(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_TOKEN", "hf_mine")
         assert resolve_file(HubFile("old/model", "file.gguf")).bytes == len(CONTENT)
-        assert [asked["Authorization"] for asked in hub.requests()] == ["Bearer hf_mine"] * 2
+        assert [request["Authorization"] for request in hub.requests()] == ["Bearer hf_mine"] * 2
 
     def test_a_redirect_loop_is_refused(self) -> None:
         with pytest.raises(Refused, match="redirects in a loop"):
@@ -280,7 +280,7 @@ class TestListing:
     def test_all_pages_are_read_at_the_commit_of_main(self, hub: Hub) -> None:
         listing = list_files("new/model")
         assert (listing.repo, listing.revision, listing.files) == ("new/model", COMMIT, self.ALL)
-        refs, *pages = [asked["target"] for asked in hub.requests()]
+        refs, *pages = [request["target"] for request in hub.requests()]
         assert refs == "/api/models/new/model/refs"
         assert pages[0] == f"/api/models/new/model/tree/{COMMIT}?recursive=true"
         assert len(pages) == 2  # four entries, the folder among them
@@ -299,7 +299,7 @@ class TestListing:
     def test_redirects_of_a_renamed_repository_get_the_token(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_TOKEN", "hf_mine")
         assert list_files("old/model").files == self.ALL
-        assert {asked["Authorization"] for asked in hub.requests()} == {"Bearer hf_mine"}
+        assert {request["Authorization"] for request in hub.requests()} == {"Bearer hf_mine"}
 
     def test_pages_on_another_server_are_requested_without_the_token(
         self, hub: Hub, monkeypatch: pytest.MonkeyPatch
@@ -307,7 +307,7 @@ class TestListing:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("elsewhere"))
         monkeypatch.setenv("HF_TOKEN", "hf_mine")
         assert list_files("new/model").files == self.ALL
-        sent = [(asked["server"], asked.get("Authorization")) for asked in hub.requests()]
+        sent = [(request["server"], request.get("Authorization")) for request in hub.requests()]
         assert sent == [("hub", "Bearer hf_mine"), ("hub", "Bearer hf_mine"), ("store", None)]
 
     @pytest.mark.parametrize(

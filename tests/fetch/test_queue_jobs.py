@@ -131,10 +131,10 @@ def test_the_requested_and_the_actual_state_of_a_job_differ_until_it_stops() -> 
 
 
 def test_a_requested_state_overrides_a_failure_but_not_a_success() -> None:
-    asked = claimed(some("a")).request_state(1, RequestedState.CANCEL)
-    assert ended(asked, 1, BROKEN).find_job(1).state is JobState.CANCELLED
-    assert ended(asked, 1, FULL).hold is None
-    assert ended(asked, 1, JobDone({"path": "x"})).find_job(1).state is JobState.DONE
+    requested = claimed(some("a")).request_state(1, RequestedState.CANCEL)
+    assert ended(requested, 1, BROKEN).find_job(1).state is JobState.CANCELLED
+    assert ended(requested, 1, FULL).hold is None
+    assert ended(requested, 1, JobDone({"path": "x"})).find_job(1).state is JobState.DONE
 
 
 def test_a_pause_can_be_withdrawn_before_it_takes_effect() -> None:

@@ -48,11 +48,11 @@ class EventRecorder:
     def list_events(self, kind: type[_E]) -> list[_E]:
         return [event for event in self.events if isinstance(event, kind)]
 
-    async def wait_for_event(self, true: Callable[[QueueEvent], bool]) -> QueueEvent:
+    async def wait_for_event(self, matches: Callable[[QueueEvent], bool]) -> QueueEvent:
         async with asyncio.timeout(60):
             while True:
                 for event in self.events:
-                    if true(event):
+                    if matches(event):
                         return event
                 self._news.clear()
                 await self._news.wait()
@@ -73,7 +73,7 @@ class EventRecorder:
 
 
 @asynccontextmanager
-async def at_work(queue: DownloadQueue, recorder: EventRecorder, **options: Any) -> AsyncIterator["asyncio.Task[None]"]:  # noqa: ANN401
+async def running(queue: DownloadQueue, recorder: EventRecorder, **options: Any) -> AsyncIterator["asyncio.Task[None]"]:  # noqa: ANN401
     task = asyncio.create_task(QueueRunner(queue, recorder, round_s=TICK_S, **options).run())
     try:
         yield task
@@ -82,7 +82,7 @@ async def at_work(queue: DownloadQueue, recorder: EventRecorder, **options: Any)
         await asyncio.wait([task])
 
 
-async def to_the_end(queue: DownloadQueue, recorder: EventRecorder, **options: Any) -> None:  # noqa: ANN401
+async def run_to_the_end(queue: DownloadQueue, recorder: EventRecorder, **options: Any) -> None:  # noqa: ANN401
     async with asyncio.timeout(60):
         await QueueRunner(queue, recorder, round_s=TICK_S, **options).run(until_idle=True)
 
@@ -97,7 +97,7 @@ async def test_jobs_run_one_after_another_in_order(tmp_path: Path) -> None:
     async with Server(a=DATA, b=DATA[1:], c=DATA[2:]) as server:
         add(queue, server, tmp_path, "a", "b", "c")
         queue.move_job(3, "first")
-        await to_the_end(queue, recorder)
+        await run_to_the_end(queue, recorder)
         assert server.requests == [("c", 0), ("a", 0), ("b", 0)]
         assert server.most_open == 1
     assert [each.job.id for each in recorder.list_events(JobAdded)] == [3, 1, 2]
@@ -114,7 +114,7 @@ async def test_several_jobs_run_at_once_if_allowed(tmp_path: Path) -> None:
     async with Server(a=DATA, b=DATA, c=DATA) as server:
         await asyncio.gather(*(server.allow(name, 100) for name in "abc"))
         add(queue, server, tmp_path, "a", "b", "c")
-        async with at_work(queue, recorder, at_once=2):
+        async with running(queue, recorder, at_once=2):
             await asyncio.gather(server.reached("a", 100), server.reached("b", 100))
             assert server.most_open == 2
             await server.allow_all()
@@ -135,7 +135,7 @@ async def test_progress_is_reported_four_times_a_second_at_most_with_totals() ->
     queue, recorder = DownloadQueue(works, clock=QueueClock(steady_s=lambda: steady_s)), EventRecorder()
     queue.add_job("steered", {"n": 1}, "a", size_bytes=10_000)
     queue.add_job("steered", {"n": 2}, "b", size_bytes=5_000)
-    async with at_work(queue, recorder):
+    async with running(queue, recorder):
         for done in (4_000, 6_000, 8_000):
             steady_s += 0.25
             received.put_nowait(Progress(done, 10_000, 1_000.0, 2.0, "from a mirror"))
@@ -159,10 +159,10 @@ async def test_a_paused_job_keeps_its_data_and_resumes_there(tmp_path: Path) -> 
     async with Server(a=DATA, b=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a", "b")
-        async with at_work(queue, recorder):
+        async with running(queue, recorder):
             await server.reached("a", 10_000)
-            (asked,) = queue.request_state(RequestedState.PAUSE, 1)
-            assert asked.is_changing
+            (changing,) = queue.request_state(RequestedState.PAUSE, 1)
+            assert changing.is_changing
             await recorder.wait_for_state(1, JobState.PAUSED)
             await recorder.wait_for_state(2, JobState.DONE)
             assert part_of(server.job("a", tmp_path)).stat().st_size == 10_000
@@ -173,7 +173,7 @@ async def test_a_paused_job_keeps_its_data_and_resumes_there(tmp_path: Path) -> 
     assert (tmp_path / "a").read_bytes() == DATA
 
 
-ASK = """
+REQUEST = """
 import sys
 from launcher.fetch.jobs import RequestedState
 from launcher.fetch.queue import DownloadQueue
@@ -186,10 +186,10 @@ async def test_another_process_pauses_a_running_job(tmp_path: Path) -> None:
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
-        async with at_work(queue, recorder):
+        async with running(queue, recorder):
             await server.reached("a", 10_000)
-            asking = await asyncio.create_subprocess_exec(sys.executable, "-c", ASK, "pause", "1")
-            assert await asking.wait() == 0
+            requester = await asyncio.create_subprocess_exec(sys.executable, "-c", REQUEST, "pause", "1")
+            assert await requester.wait() == 0
             await recorder.wait_for_state(1, JobState.PAUSED)
             states = [(each.job.state, each.job.is_changing) for each in recorder.list_events(JobChanged)]
             assert (JobState.RUNNING, True) in states or states[-1] == (JobState.PAUSED, False)
@@ -202,7 +202,7 @@ async def test_cancelling_deletes_the_partial_file_only_on_request(tmp_path: Pat
         await server.allow("a", 10_000)
         await server.allow("b", 10_000)
         add(queue, server, tmp_path, "a", "b")
-        async with at_work(queue, recorder):
+        async with running(queue, recorder):
             await server.reached("a", 10_000)
             queue.request_state(RequestedState.CANCEL, 1)
             await server.reached("b", 10_000)
@@ -221,14 +221,14 @@ async def test_the_end_of_the_program_leaves_waiting_jobs_that_the_next_one_resu
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
-        async with at_work(queue, recorder) as task:
+        async with running(queue, recorder) as task:
             await server.reached("a", 10_000)
         assert task.cancelled()
         await server.left("a")
         job = queue.read_snapshot().jobs.find_job(1)
         assert (job.state, job.requested, job.owner) == (JobState.WAITING, RequestedState.RUN, None)
         await server.allow_all()
-        await to_the_end(DownloadQueue(WORKS), recorder)
+        await run_to_the_end(DownloadQueue(WORKS), recorder)
         assert server.requests == [("a", 0), ("a", 10_000)]
     assert (tmp_path / "a").read_bytes() == DATA
 
@@ -254,7 +254,7 @@ async def test_an_unreachable_server_is_retried(tmp_path: Path) -> None:
     async with Server(a=DATA) as server:
         add(queue, server, tmp_path, "a")
     await server.wait_until_closed()
-    async with at_work(queue, recorder):
+    async with running(queue, recorder):
         await recorder.wait_for_event(lambda event: isinstance(event, JobChanged) and event.job.retry_at_s is not None)
         waits = queue.read_snapshot().jobs.find_job(1)
         assert (waits.state, waits.retry_at_s) == (JobState.WAITING, 1_015.0)
@@ -281,14 +281,14 @@ async def test_a_full_disk_holds_the_queue_until_it_is_resumed(tmp_path: Path) -
     async with Server(a=DATA) as server:
         queue.add_job("write", {"space": str(tmp_path / "space")}, "write")
         add(queue, server, tmp_path, "a")
-        await to_the_end(queue, recorder)
+        await run_to_the_end(queue, recorder)
         (held,) = recorder.list_events(QueueHeld)
         assert held.reason is not None
         assert held.reason.code == "disk_full"
         assert not server.requests
         (tmp_path / "space").touch()
         queue.request_state_of_all(RequestedState.RUN, [JobState.WAITING, JobState.PAUSED])
-        await to_the_end(queue, recorder)
+        await run_to_the_end(queue, recorder)
     assert {job.state for job in queue.read_snapshot().jobs.jobs} == {JobState.DONE}
 
 
@@ -308,7 +308,7 @@ async def test_the_next_job_runs_after_any_end_of_a_job(how: str, expected: str,
     async with Server(a=DATA) as server:
         queue.add_job("fail", {"how": how, "missing": str(tmp_path / "missing")}, "fails")
         add(queue, server, tmp_path, "a")
-        await to_the_end(queue, recorder)
+        await run_to_the_end(queue, recorder)
     (failed,) = recorder.list_events(JobFailed)
     assert expected in failed.failure.title
     assert [job.state for job in queue.read_snapshot().jobs.jobs] == [JobState.FAILED, JobState.DONE]
@@ -339,7 +339,7 @@ async def test_a_listener_gets_changes_of_the_list(tmp_path: Path) -> None:
     async with Server(a=DATA, b=DATA, c=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a", "b", "c")
-        async with at_work(queue, recorder):
+        async with running(queue, recorder):
             await server.reached("a", 10_000)
             queue.move_job(3, 2)
             reordered = await recorder.wait_for_event(lambda event: isinstance(event, QueueReordered))
@@ -358,7 +358,7 @@ async def test_an_unwritable_list_loses_no_outcome(tmp_path: Path, home: Path) -
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
         file = home / "state" / "downloads" / "queue.json"
-        async with at_work(queue, recorder):
+        async with running(queue, recorder):
             await server.reached("a", 10_000)
             kept = file.parent.rename(tmp_path / "kept")
             file.parent.write_text("in its place")
@@ -378,7 +378,7 @@ async def test_a_list_damaged_while_running_is_renamed_and_reported(tmp_path: Pa
     async with Server(a=DATA, b=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
-        async with at_work(queue, recorder):
+        async with running(queue, recorder):
             await server.reached("a", 10_000)
             (home / "state" / "downloads" / "queue.json").write_text("{")
             notice = await recorder.wait_for_event(lambda event: isinstance(event, QueueNotice))

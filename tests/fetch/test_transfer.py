@@ -78,9 +78,9 @@ class TestFile:
         monkeypatch.setenv("http_proxy", place.server.origin.replace("://", "://me:secret@"))
         source = replace(place.source(), url=f"http://hub.invalid/{place.run}/none/model.gguf")
         await download_file(source, place.target, settings=QUICK)
-        asked = place.requests
-        assert asked[0]["target"] == source.url
-        assert asked[0]["Proxy-Authorization"].startswith("Basic ")
+        requests = place.requests
+        assert requests[0]["target"] == source.url
+        assert requests[0]["Proxy-Authorization"].startswith("Basic ")
 
 
 class TestSecrets:

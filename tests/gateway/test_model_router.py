@@ -44,14 +44,14 @@ class TwoModels:
     def __init__(self, front: Front) -> None:
         self.first, self.second = front.gateway.gate, front.gateway.open_gate()
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.asked: list[tuple[str | None, Body | None]] = []
+        self.calls: list[tuple[str | None, Body | None]] = []
 
     @property
     def gates(self) -> tuple[Gate, ...]:
         return self.first, self.second
 
     async def find_route(self, name: str | None, body: Body | None, /) -> Route:
-        self.asked.append((name, body))
+        self.calls.append((name, body))
         if name == "nobody":
             raise Refusal(404, "There is no such model", "not_found_error")
         return Route(self.second, "other", self.ready) if name == "other" else Route(self.first, "one")
@@ -91,5 +91,5 @@ async def test_a_request_waits_for_its_model_and_goes_through_its_gate() -> None
             assert "Retry-After" not in failed.headers
             assert not router.second.is_in_use
             assert (await client.get("/props", params={"model": "one"})).status_code == 200
-        assert [name for name, _ in router.asked] == ["nobody", "other", "one"]
+        assert [name for name, _ in router.calls] == ["nobody", "other", "one"]
         assert not seen

@@ -329,30 +329,30 @@ def test_another_hint_is_seen_in_the_empty_prompt_without_a_click(pane: ChatPane
     """The hint must be painted, too: the prompt once had the right hint, but still showed the one painted before."""
     pane.send_button.setFocus()
 
-    def seen() -> QImage:
+    def grab_screen() -> QImage:
         window, prompt = pane.windowHandle(), pane.prompt.viewport()
         place = QRect(prompt.mapTo(pane, QPoint()), prompt.size())
         return (
             window.screen().grabWindow(pane.winId()).copy(place).toImage().convertToFormat(QImage.Format.Format_RGB32)
         )
 
-    def meant() -> QImage:
+    def grab_viewport() -> QImage:
         return pane.prompt.viewport().grab().toImage().convertToFormat(QImage.Format.Format_RGB32)
 
     pane.enable_actions(can_ask=False, replying=False, hint="The model is not ready yet")
-    qtbot.waitUntil(lambda: seen() == meant())
-    before = seen()
+    qtbot.waitUntil(lambda: grab_screen() == grab_viewport())
+    before = grab_screen()
     pane.enable_actions(can_ask=True, replying=False, hint="Type a message")
-    qtbot.waitUntil(lambda: seen() == meant())
-    assert seen() != before
+    qtbot.waitUntil(lambda: grab_screen() == grab_viewport())
+    assert grab_screen() != before
 
 
 def test_the_system_prompt_is_sent_and_kept(idle_controller: Controller, pane: ChatPane, qtbot: QtBot) -> None:
-    asked: list[Any] = []
-    idle_controller.request_reply = lambda messages, _sampling=None: asked.append(messages)  # type: ignore[method-assign]
+    requests: list[Any] = []
+    idle_controller.request_reply = lambda messages, _sampling=None: requests.append(messages)  # type: ignore[method-assign]
     pane.system.edit.setPlainText("Be brief.")
     say(pane, "Why?", "So.")
-    assert asked[0] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+    assert requests[0] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
     assert in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.conversation.id or "")).system == "Be brief."
 
 
@@ -375,17 +375,17 @@ def test_a_failed_write_is_reported_and_the_chat_goes_on(pane: ChatPane) -> None
 
 
 def test_a_deleted_store_delivers_no_result(qapp: QApplication) -> None:
-    kept, heard = ChatStore(), list[object]()
+    kept, results = ChatStore(), list[object]()
 
     def while_it_is_there(_: Conversations) -> None:
         while isValid(kept):
             pass
 
-    kept.enqueue(while_it_is_there, heard.append)
+    kept.enqueue(while_it_is_there, results.append)
     delete(kept)
     kept.close()
     qapp.processEvents()
-    assert heard == [], "and nothing was raised on the thread that writes"
+    assert results == [], "and nothing was raised on the thread that writes"
 
 
 def test_the_last_reply_is_copied_by_its_key(pane: ChatPane, qtbot: QtBot, qapp: QApplication) -> None:

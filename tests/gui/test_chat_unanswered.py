@@ -26,8 +26,8 @@ def test_a_question_of_which_nothing_came_is_kept_with_how_it_ended(
     pane.start_conversation()
     pane.open_conversation(opened.id)
     qtbot.waitUntil(lambda: len(pane.column.turns) == len(before) + 1)
-    said = [each.text() for each in pane.column.replies[-1].findChildren(Label)]
-    assert "Stopped by you." in said
+    texts = [each.text() for each in pane.column.replies[-1].findChildren(Label)]
+    assert "Stopped by you." in texts
     assert len(pane.messages) == 2 * len(before)
     say(pane, "Another?", "Yes.")
     assert [each["role"] for each in pane.conversation.build_request()] == ["user", "assistant"] * (len(before) + 1)

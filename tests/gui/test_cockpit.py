@@ -342,9 +342,9 @@ def test_an_error_that_no_restart_fixes_has_a_button_to_the_page_that_does(
     )
     page.notices.show_applied(error)
     (button,) = page.notices.problem_banner.buttons  # nothing here can report, so there is no button for it
-    with qtbot.waitSignal(window.controller.page_requested) as asked:
+    with qtbot.waitSignal(window.controller.page_requested) as requested:
         qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
-    assert asked.args == ["start"]
+    assert requested.args == ["start"]
 
 
 def visible_panes(page: CockpitPage) -> set[str]:

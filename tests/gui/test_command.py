@@ -149,7 +149,7 @@ def test_a_library_that_a_display_needs_is_named_before_qt_aborts(tmp_path: Path
 
 
 def test_started_from_a_menu_an_error_is_reported_in_a_dialog(tmp_path: Path) -> None:
-    completed, dialog = tmp_path / "said", tmp_path / "zenity"
+    completed, dialog = tmp_path / "completed", tmp_path / "zenity"
     os.mkfifo(completed)
     dialog.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >"{completed}"\n')
     dialog.chmod(0o755)

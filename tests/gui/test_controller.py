@@ -70,12 +70,12 @@ def test_the_failure_of_an_earlier_start_is_not_shown_for_a_newer_one(
     controller = window.controller
     problems: list[str] = []
 
-    def start_anew(_view: object) -> None:
+    def start_again(_view: object) -> None:
         if controller.view.problem:
             problems.append(controller.view.problem)
             controller.start(DEMO)  # at once: what ended before has yet to be put away
 
-    controller.view_changed.connect(start_anew)
+    controller.view_changed.connect(start_again)
     options = ServeOptions(demo_model, built_in=True, extra=("--no-such-flag",))
     controller.start(str(demo_model), start=ResolvedStart(str(demo_model), options))
     wait_for(ServerState.READY)

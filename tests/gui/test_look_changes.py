@@ -117,7 +117,7 @@ def test_the_state_of_pages_survives_a_change_of_the_look(
     with qtbot.waitSignal(window.controller.replied):
         cockpit.chat.send_question("What is a draft?")
     qtbot.waitUntil(lambda: not window.controller.view.replying)
-    asked = cockpit.chat.messages
+    messages = cockpit.chat.messages
     cockpit.chat.prompt.setPlainText("half a")
     qtbot.waitUntil(lambda: cockpit.state.previewer is not None)
     cockpit.state.request_value("draft", 5)
@@ -131,7 +131,7 @@ def test_the_state_of_pages_survives_a_change_of_the_look(
     window.show_page("cockpit")
     now = window.page("cockpit")
     assert now is not cockpit
-    qtbot.waitUntil(lambda: now.chat.messages == asked)
+    qtbot.waitUntil(lambda: now.chat.messages == messages)
     assert now.chat.prompt.toPlainText() == "half a"
     assert len(now.plots.marks) >= marks
     qtbot.waitUntil(lambda: now.plots.samples is not None and len(now.plots.samples) > 0)
@@ -139,7 +139,7 @@ def test_the_state_of_pages_survives_a_change_of_the_look(
     qtbot.waitUntil(lambda: len(window.page("logs").lines.all_lines) >= lines)
     with qtbot.waitSignal(window.controller.replied):
         now.chat.send_question("And then?")
-    qtbot.waitUntil(lambda: len(now.chat.messages) == len(asked) + 2)
+    qtbot.waitUntil(lambda: len(now.chat.messages) == len(messages) + 2)
 
 
 def test_a_change_of_the_look_waits_for_a_running_reply(demo: Window, qtbot: QtBot) -> None:

@@ -213,12 +213,12 @@ def test_local_files_are_listed_with_their_details(
     choose_file(page, FILE)
     qtbot.waitUntil(lambda: page.details.badge.isVisible() and "Architecture" in facts(page))
     assert page.details.badge.text() in ("FITS", "TIGHT", "TOO BIG")
-    said = facts(page)
-    assert said["Architecture"] == "qwen35moe"
-    assert said["SHA-256"] == "not computed yet; use Verify"
-    assert said["Last used"] == "never"
-    assert said["MTP head"] == "yes"
-    assert said["State"] == "not verified"
+    shown_facts = facts(page)
+    assert shown_facts["Architecture"] == "qwen35moe"
+    assert shown_facts["SHA-256"] == "not computed yet; use Verify"
+    assert shown_facts["Last used"] == "never"
+    assert shown_facts["MTP head"] == "yes"
+    assert shown_facts["State"] == "not verified"
 
 
 def test_a_model_of_another_program_is_listed_and_planned_but_not_deleted(
@@ -745,23 +745,23 @@ def test_columns_are_hidden_one_by_one() -> None:
 def test_no_sentence_of_the_page_contains_a_command(open_page: OpenPage, window: Window) -> None:
     """Users of the window may have no terminal."""
     page = open_page(MachineDescription(gpu="RTX 3060"), waits=True)
-    said = []
+    texts = []
     for model in page.list.models:
         page.list.choose(model.key)
-        said += [label.text() for label in page.findChildren(QLabel)]
-        said += [button.text() + button.toolTip() for button in page.findChildren(QPushButton)]
+        texts += [label.text() for label in page.findChildren(QLabel)]
+        texts += [button.text() + button.toolTip() for button in page.findChildren(QPushButton)]
         row = row_of(page, model.key)
-        said += [row.sentence, row.tip]
-    assert [text for text in said if "`" in text or " --" in text or "(--" in text or "erminal" in text] == []
+        texts += [row.sentence, row.tip]
+    assert [text for text in texts if "`" in text or " --" in text or "(--" in text or "erminal" in text] == []
     assert without_flags("It fits (--ctx 4096), slower.") == "It fits, slower."
 
 
 def test_a_screen_reader_gets_a_row_as_a_sentence(open_page: OpenPage) -> None:
     page = open_page(CARD, waits=True)
     model: LibraryModel = page.list.models[0]
-    heard = page.list.tree.data(page.list.tree.find_index(model.key), Qt.ItemDataRole.AccessibleTextRole)
+    spoken_text = page.list.tree.data(page.list.tree.find_index(model.key), Qt.ItemDataRole.AccessibleTextRole)
     for part in (model.name, "recommended", "FITS", "t/s", "GB", "Download"):
-        assert part in heard
+        assert part in spoken_text
 
 
 def test_a_file_name_is_never_rendered_as_html(put: Callable[..., Path], open_page: OpenPage, window: Window) -> None:

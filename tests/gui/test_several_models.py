@@ -25,14 +25,14 @@ Wait = Callable[..., None]
 
 
 @pytest.fixture
-def asked(demo: Window, demo_model: Path) -> Callable[[], None]:
+def send_request(demo: Window, demo_model: Path) -> Callable[[], None]:
     """Return what sends a request for a second model."""
     models_dir().mkdir(parents=True, exist_ok=True)
     second = models_dir() / "second.gguf"
     shutil.copy(demo_model, second)
     save_model_settings(second, {"threads": 1, "ctx": 4_096})
 
-    def ask() -> None:
+    def send() -> None:
         session = demo.controller.session
         assert session is not None
         endpoint = session.supervisor.endpoint
@@ -41,7 +41,7 @@ def asked(demo: Window, demo_model: Path) -> Callable[[], None]:
         with httpx.Client(base_url=endpoint.url, headers=headers, timeout=60, trust_env=False) as client:
             assert client.post("/v1/chat/completions", json=body).status_code == 200
 
-    return ask
+    return send
 
 
 def rows(window: Window) -> list[str]:
@@ -64,7 +64,7 @@ def click(window: Window, name: str) -> None:
 
 @pytest.mark.thorough
 def test_a_model_unloaded_to_make_room_is_shown_and_keeps_its_address(
-    demo: Window, wait_for: Wait, asked: Callable[[], None], qtbot: QtBot
+    demo: Window, wait_for: Wait, send_request: Callable[[], None], qtbot: QtBot
 ) -> None:
     sharing = open_card(demo, qtbot)
     share(sharing, qtbot)
@@ -72,7 +72,7 @@ def test_a_model_unloaded_to_make_room_is_shown_and_keeps_its_address(
     demo.show_page("cockpit")
     settings.change_setting(MEMORY_LIMIT, 1)
     address = demo.controller.view.address
-    asked()
+    send_request()
     wait_for(ServerState.STOPPED)
     qtbot.waitUntil(lambda: rows(demo) == ["Unloaded: Load demo", "Ready: Unload second"])
     view = demo.controller.view
@@ -93,15 +93,15 @@ def test_a_model_unloaded_to_make_room_is_shown_and_keeps_its_address(
 
 @pytest.mark.thorough
 def test_models_are_unloaded_one_by_one_or_all_at_once(
-    demo: Window, wait_for: Wait, asked: Callable[[], None], qtbot: QtBot
+    demo: Window, wait_for: Wait, send_request: Callable[[], None], qtbot: QtBot
 ) -> None:
     assert rows(demo) == []
-    asked()
+    send_request()
     qtbot.waitUntil(lambda: rows(demo) == ["Ready: Unload demo", "Ready: Unload second"])
     click(demo, "Unload second")
     qtbot.waitUntil(lambda: not rows(demo))
     assert demo.controller.view.state_text == "Ready"
-    asked()
+    send_request()
     qtbot.waitUntil(lambda: len(rows(demo)) == 2)
     click(demo, "Unload demo")
     qtbot.waitUntil(lambda: rows(demo) == ["Unloaded: Load demo", "Ready: Unload second"])

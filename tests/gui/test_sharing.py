@@ -106,11 +106,11 @@ def test_a_shared_server_is_reached_at_the_shown_addresses_with_the_copied_key(
     trusted = ssl.create_default_context(cafile=str(certificate_path()) if encrypted else None)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted))
     for url in (f"http://{before}", *urls):
-        asked = urllib.request.Request(f"{url}/v1/models")
+        request = urllib.request.Request(f"{url}/v1/models")
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            opener.open(asked, timeout=120)
-        asked.add_header("Authorization", f"Bearer {key}")
-        assert opener.open(asked, timeout=120).status == 200
+            opener.open(request, timeout=120)
+        request.add_header("Authorization", f"Bearer {key}")
+        assert opener.open(request, timeout=120).status == 200
     if urls:
         qtbot.mouseClick(card.copy_url, Qt.MouseButton.LeftButton)
         assert QGuiApplication.clipboard().text() == f"{urls[0]}/v1"

@@ -158,7 +158,7 @@ def test_a_second_start_waits_for_a_starting_window_but_not_for_a_hanging_one(qt
         "second = single.SingleInstance()\n"
         "print(second.raise_first_window(None, demo=True))\n"
     )
-    first, asked = SingleInstance(), []
+    first, requests = SingleInstance(), []
     assert first.is_first
 
     def second() -> subprocess.Popen[str]:
@@ -167,10 +167,10 @@ def test_a_second_start_waits_for_a_starting_window_but_not_for_a_hanging_one(qt
     with second() as starts:
         assert starts.stdout is not None
         assert starts.stdout.readline() == "waits\n"
-        first.listen(lambda file, demo: asked.append((file, demo)))
+        first.listen(lambda file, demo: requests.append((file, demo)))
         qtbot.waitUntil(lambda: starts.poll() is not None)
         assert starts.stdout.read().split()[-1] == "True"
-    assert asked == [(None, True)]
+    assert requests == [(None, True)]
     assert first._server is not None
     first._server.newConnection.disconnect()
     os.utime(home / "state" / "window.lock", (0, 0))

@@ -322,8 +322,8 @@ def test_pause_keeps_received_data_and_resume_continues(
     hub.requests()
     click(looked, qtbot, "Resume")
     qtbot.waitUntil(lambda: done(looked))
-    (asked,) = [each for each in hub.requests() if each["server"] == "store"]
-    assert int(asked["Range"].removeprefix("bytes=").split("-")[0]) > 0
+    (request,) = [each for each in hub.requests() if each["server"] == "store"]
+    assert int(request["Range"].removeprefix("bytes=").split("-")[0]) > 0
 
 
 def test_a_failed_step_is_reported_and_can_be_repeated(

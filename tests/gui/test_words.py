@@ -106,33 +106,35 @@ def test_every_setting_has_translatable_texts() -> None:
         assert result <= known, each.name
 
 
-class Asked(gettext.GNUTranslations):
+class RecordingTranslations(gettext.GNUTranslations):
     """The real translations, which note what is asked of them and not there."""
 
-    asked: set[str]
+    recorded: set[str]
     absent: set[str]
 
     def gettext(self, message: str) -> str:
         output = super().gettext(message)
-        self.asked.add(message)
+        self.recorded.add(message)
         if message not in self._catalog:  # type: ignore[attr-defined]
             self.absent.add(message)
         return output
 
 
 @pytest.fixture
-def asked(chinese: None) -> Asked:
+def recorded(chinese: None) -> RecordingTranslations:
     folder = words.shipped_file("resources", "locale")
     found = gettext.find(words.DOMAIN, folder, ["zh_CN"])
     assert found is not None
     with Path(found).open("rb") as file:
-        noted = Asked(file)
-    noted.asked, noted.absent = set(), set()
-    words._translations[0] = noted
-    return noted
+        translations = RecordingTranslations(file)
+    translations.recorded, translations.absent = set(), set()
+    words._translations[0] = translations
+    return translations
 
 
-def test_every_text_of_the_pages_can_be_translated(asked: Asked, window: Window, qtbot: QtBot) -> None:
+def test_every_text_of_the_pages_can_be_translated(
+    recorded: RecordingTranslations, window: Window, qtbot: QtBot
+) -> None:
     window.start_demo()
     qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY)
     with qtbot.waitSignal(window.controller.replied):
@@ -140,14 +142,14 @@ def test_every_text_of_the_pages_can_be_translated(asked: Asked, window: Window,
     for name in window.page_names:
         show(window, qtbot, name)
     units = {quantity.unit for plot in PLOTS for quantity in (*plot.read_outs, *plot.curves, *plot.cursor_only)}
-    assert len(asked.asked) > 200
+    assert len(recorded.recorded) > 200
     translatable = {
         text
         for message in make_template()
         if message.id
         for text in ((message.id,) if isinstance(message.id, str) else message.id)
     }
-    assert asked.absent - translatable - units - set(LANGUAGES.values()) == set()
+    assert recorded.absent - translatable - units - set(LANGUAGES.values()) == set()
 
 
 def test_the_window_is_chinese(chinese: None, qtbot: QtBot, qapp: QApplication, home: Path) -> None:

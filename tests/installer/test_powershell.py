@@ -213,9 +213,9 @@ def uv_commands(text: str) -> list[list[str]]:
     lines = re.sub(r"[`\\]\n\s*", "", text).splitlines()
     found = []
     for line in lines:
-        asked = re.search(r"""(?:"\$uv"|& \$Uv|Invoke-Quietly \$Uv) (?!@)(.*)""", line)
-        if asked:
-            words = re.findall(r"--?[\w-]+|:all:|(?<![$\w-])(?:python|pip|tool|find|install|3\.13)\b|pythons", asked[1])
+        call = re.search(r"""(?:"\$uv"|& \$Uv|Invoke-Quietly \$Uv) (?!@)(.*)""", line)
+        if call:
+            words = re.findall(r"--?[\w-]+|:all:|(?<![$\w-])(?:python|pip|tool|find|install|3\.13)\b|pythons", call[1])
             found.append(words)
     return found
 

@@ -32,8 +32,8 @@ def catalogue(*entries: ModelEntry) -> Catalogue:
 
 
 async def get(text: str, *entries: ModelEntry, to: Path | None = None, **how: object) -> PullResult:
-    meant = await asyncio.to_thread(parse_target, text, catalogue(*entries), **how)  # type: ignore[arg-type]
-    return await pull_model(meant, to=to, settings=QUICK)
+    target = await asyncio.to_thread(parse_target, text, catalogue(*entries), **how)  # type: ignore[arg-type]
+    return await pull_model(target, to=to, settings=QUICK)
 
 
 def methods(hub: Hub) -> list[tuple[str, str]]:

@@ -178,15 +178,15 @@ def test_a_separate_draft_model_has_its_own_buffer(model: Model) -> None:
         ffn=3_072,
         vocabulary=151_936,
     )
-    asked = ComputeSetting("vulkan", 32_768, 512, 1, 3, quantised=True)
-    draft = draft_model_buffers(small, target, asked)
+    wanted = ComputeSetting("vulkan", 32_768, 512, 1, 3, quantised=True)
+    draft = draft_model_buffers(small, target, wanted)
     assert draft.target == draft.target_host == 0
     assert draft.draft / 2**20 == pytest.approx(54.01, abs=0.01)
     assert draft.draft_host / 2**20 == pytest.approx(40.02, abs=0.01)
 
 
 @pytest.mark.parametrize(
-    ("asked", "draft_mib", "host_mib"),
+    ("wanted", "draft_mib", "host_mib"),
     [
         (ComputeSetting("cuda", 32_768, 512, 1, 3, quantised=False), 118.50, 54.50),
         (ComputeSetting("cuda", 131_072, 256, 1, 3, quantised=True), 1_132.41, 76.41),
@@ -196,11 +196,11 @@ def test_a_separate_draft_model_has_its_own_buffer(model: Model) -> None:
     ],
 )
 def test_buffers_of_a_draft_that_reads_the_cache_of_the_target_are_exact(
-    model: Model, asked: ComputeSetting, draft_mib: float, host_mib: float
+    model: Model, wanted: ComputeSetting, draft_mib: float, host_mib: float
 ) -> None:
     """Recorded from b11434. Its dry run omits Gemma 4's assistant, so both contexts were really created."""
     target, draft = model("gemma4-31b-iq4_xs")[0], model("gemma4-31b-draft-q8_0")[0]
-    found = draft_model_buffers(draft, target, asked)
+    found = draft_model_buffers(draft, target, wanted)
     assert found.exact
     assert found.draft / 2**20 == pytest.approx(draft_mib, abs=0.02)
     assert found.draft_host / 2**20 == pytest.approx(host_mib, abs=0.02)
@@ -242,8 +242,8 @@ def test_the_guess_for_an_unknown_architecture_is_large_enough(name: str, backen
     geometry, _ = model(name)
     unknown = replace(geometry, architecture="unknown-architecture")
     for context, ubatch, quantised in ((4_096, 1_024, True), (65_536, 512, False), (262_144, 128, True)):
-        asked = setting(backend, context=context, ubatch=ubatch, quantised=quantised)
-        known, guessed = compute_buffers(geometry, asked), compute_buffers(unknown, asked)
+        wanted = setting(backend, context=context, ubatch=ubatch, quantised=quantised)
+        known, guessed = compute_buffers(geometry, wanted), compute_buffers(unknown, wanted)
         assert (known.exact, guessed.exact) == (True, False)
         assert known.target <= guessed.target < 2 * known.target
         assert known.draft <= guessed.draft

@@ -59,7 +59,7 @@ def models(hub: Hub, demo_model: Path) -> Path:
     return folder
 
 
-def asked(hub: Hub) -> list[str]:
+def list_requests(hub: Hub) -> list[str]:
     return [f"{request['method']} {request['server']}" for request in hub.requests()]
 
 
@@ -138,9 +138,9 @@ class TestModel:
 class TestKeptHeaders:
     def test_the_second_read_costs_one_head_request(self, hub: Hub) -> None:
         first = read_remote_model(DEMO)
-        assert asked(hub) == ["HEAD hub", "GET hub", "GET store"]
+        assert list_requests(hub) == ["HEAD hub", "GET hub", "GET store"]
         assert read_remote_model(DEMO) == first
-        assert asked(hub) == ["HEAD hub"]
+        assert list_requests(hub) == ["HEAD hub"]
 
     def test_a_damaged_cached_header_is_fetched_again(self, hub: Hub) -> None:
         first = read_remote_model(DEMO)
@@ -149,7 +149,7 @@ class TestKeptHeaders:
             kept.write_bytes(damage)
             hub.requests()
             assert read_remote_model(DEMO) == first
-            assert asked(hub) == ["HEAD hub", "GET hub", "GET store"]
+            assert list_requests(hub) == ["HEAD hub", "GET hub", "GET store"]
             assert len(kept.read_bytes()) == len(first.raw_headers[0])
 
     def test_an_unwritable_cache_is_ignored(self, home: Path) -> None:
@@ -183,4 +183,4 @@ class TestKeptHeaders:
             (models / "before.gguf").replace(models / "demo.gguf")
         hub.requests()
         assert read_remote_model(DEMO) == before
-        assert asked(hub) == ["HEAD hub"]
+        assert list_requests(hub) == ["HEAD hub"]

@@ -232,4 +232,4 @@ class TestSource:
         read_remote_model(HubFile("someone/summary", "demo.gguf"))
         hub.requests()
         read_remote_model(HubFile("someone/summary", "demo.gguf"))
-        assert [asked["method"] for asked in hub.requests()] == ["HEAD"]
+        assert [request["method"] for request in hub.requests()] == ["HEAD"]

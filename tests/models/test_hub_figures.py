@@ -139,7 +139,9 @@ class TestFilledFigures:
         hold(hub, repo, a=(10, ONE))
         model = a_model(repo, revision="refs/pr/1")
         assert refresh_figures(model).revision == "refs/pr/1"
-        assert [asked["target"].split("?")[0] for asked in hub.requests()] == [f"/api/models/{repo}/tree/refs%2Fpr%2F1"]
+        assert [request["target"].split("?")[0] for request in hub.requests()] == [
+            f"/api/models/{repo}/tree/refs%2Fpr%2F1"
+        ]
         assert fill_from_hub_cache(model).revision == "refs/pr/1"
         assert fill_from_hub_cache(replace(model, revision=None)).files == model.files
         assert fill_from_hub_cache(replace(model, repo="someone/else")).files == model.files

@@ -75,8 +75,8 @@ def learn(driver: Path, home: Path, demo_model: Path, fake_engine: Path) -> Call
         mib: int, *, pid: int = 1, context: int = 4_096, backend: str = "CUDA0", extra: tuple[str, ...] = ()
     ) -> dict[str, list[int]]:
         taken = {"LD_LIBRARY_PATH": str(driver), "STUB_PROCESSES": "2", "STUB_PROCESS_MIB": str(mib)}
-        asked = json.dumps([str(demo_model), str(fake_engine), pid, context, backend, extra])
-        command = [sys.executable, "-W", "error", "-c", LEARN, asked]
+        parameters = json.dumps([str(demo_model), str(fake_engine), pid, context, backend, extra])
+        command = [sys.executable, "-W", "error", "-c", LEARN, parameters]
         subprocess.run(command, env=os.environ | taken, check=True, timeout=60)
         file = home / "state" / "measured-memory.json"
         return json.loads(file.read_text()) if file.exists() else {}

@@ -278,8 +278,10 @@ class TestAnySetting:
     def test_a_model_without_a_head_has_no_draft_memory(self) -> None:
         headless = replace(weights(MOE, "UD-Q3_K_XL"), heads=())
         without = replace(shape(MOE), mtp_layers=0)
-        asked, plain = (estimate_memory(without, headless, PlanSettings(65_536, draft=draft)).parts for draft in (3, 0))
-        assert asked == plain
+        with_draft, plain = (
+            estimate_memory(without, headless, PlanSettings(65_536, draft=draft)).parts for draft in (3, 0)
+        )
+        assert with_draft == plain
 
     def test_host_memory_that_may_be_used_later_is_counted(self) -> None:
         found = estimate_memory(

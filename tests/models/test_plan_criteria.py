@@ -121,24 +121,24 @@ def test_a_quantisation_selects_files_of_any_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("criteria", "expected", "meant"),
+    ("criteria", "expected", "suggestion"),
     [
         (PlanCriteria(model="qwen3.6-35b"), 'no model "qwen3.6-35b"', "qwen3.6-35b-a3b-mtp"),
         (PlanCriteria(model=MOE, quant="UD-Q3_KXL"), f"{MOE} has no UD-Q3_KXL", "UD-Q3_K_XL"),
         (PlanCriteria(quant="UD-Q3_KXL"), "No model has UD-Q3_KXL", "UD-Q3_K_XL"),
     ],
 )
-def test_an_unknown_name_is_refused_with_similar_ones(criteria: PlanCriteria, expected: str, meant: str) -> None:
+def test_an_unknown_name_is_refused_with_similar_ones(criteria: PlanCriteria, expected: str, suggestion: str) -> None:
     with pytest.raises(ModelUnknown, match=expected) as wrong:
         plans(describe_machine(24), criteria)
-    assert meant in wrong.value.hint
+    assert suggestion in wrong.value.hint
 
 
-@pytest.mark.parametrize(("kv", "meant"), [("Q8_0", "q8_0"), ("q8", "q8_0"), ("fp16", "f16")])
-def test_an_unknown_kv_type_is_refused_with_similar_ones(kv: str, meant: str) -> None:
+@pytest.mark.parametrize(("kv", "suggestion"), [("Q8_0", "q8_0"), ("q8", "q8_0"), ("fp16", "f16")])
+def test_an_unknown_kv_type_is_refused_with_similar_ones(kv: str, suggestion: str) -> None:
     with pytest.raises(BadOption, match=f'no KV cache type "{kv}"') as wrong:
         plans(describe_machine(24), PlanCriteria(kv=kv))
-    assert f"Did you mean {meant}?" in wrong.value.hint
+    assert f"Did you mean {suggestion}?" in wrong.value.hint
     with pytest.raises(
         BadOption, match="iq4_nl cannot be used: flash attention on CUDA does not support it"
     ) as strange:

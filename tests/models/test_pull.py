@@ -57,7 +57,7 @@ class TestHubFile:
     ) -> None:
         monkeypatch.setenv("HF_TOKEN", "hf_consent")
         pulled = await get(f"{repo}:{FILE}")
-        asked = hub.requests()
+        requests = hub.requests()
         assert pulled.path == models_dir() / "pull" / "Demo-GGUF" / FILE
         assert pulled.path.read_bytes() == demo_model.read_bytes()
         assert [path.name for path in pulled.path.parent.iterdir()] == [FILE]
@@ -67,7 +67,7 @@ class TestHubFile:
         assert (pulled.checked.head, pulled.checked.problem, pulled.notes) == ("present", None, ())
         record = pulled.record
         assert (record.repo, record.revision, record.file, record.quant) == (repo, COMMIT, FILE, "F16")
-        assert {each["server"] for each in asked if "Authorization" in each} == {"hub"}
+        assert {each["server"] for each in requests if "Authorization" in each} == {"hub"}
         summary = load_summary(file.sha256)
         assert summary is not None
         assert summary.geometry == DEMO.geometry
@@ -148,8 +148,8 @@ class TestRateLimit:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(f"{status}*1"))
         collected: list[Progress] = []
         notes: list[str] = []
-        meant = await call_with_retries(lambda: parse_target(f"{repo}{name}", catalogue()), PATIENT, notes.append)
-        assert (await pull_model(meant, on_progress=collected.append, settings=PATIENT)).checked.problem is None
+        target = await call_with_retries(lambda: parse_target(f"{repo}{name}", catalogue()), PATIENT, notes.append)
+        assert (await pull_model(target, on_progress=collected.append, settings=PATIENT)).checked.problem is None
         waits = [each for each in collected if each.phase is Phase.WAITING]
         assert waits[0].item == FILE
         for note in (waits[0].note, *notes):
@@ -161,11 +161,11 @@ class TestRateLimit:
     async def test_a_persistent_error_is_reported(
         self, repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch, status: int
     ) -> None:
-        meant = await asyncio.to_thread(parse_target, f"{repo}:{FILE}", catalogue())
+        target = await asyncio.to_thread(parse_target, f"{repo}:{FILE}", catalogue())
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(f"{status}*9"))
         settings = replace(PATIENT, attempts=2)
         with pytest.raises(Refused) as refused:
-            await pull_model(meant, settings=settings)
+            await pull_model(target, settings=settings)
         assert refused.value.status == status
         assert methods(hub) == [("hub", "HEAD")] * 2
 
@@ -181,7 +181,7 @@ class TestPauseAndResume:
         self, repo: str, hub: Hub, demo_model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
-        meant = await asyncio.to_thread(parse_target, f"{repo}:{FILE}", catalogue())
+        target = await asyncio.to_thread(parse_target, f"{repo}:{FILE}", catalogue())
         half, size = asyncio.Event(), demo_model.stat().st_size
 
         def watch(progress: Progress) -> None:
@@ -189,12 +189,12 @@ class TestPauseAndResume:
             if progress.done_bytes >= size // 2:
                 half.set()
 
-        work = asyncio.create_task(pull_model(meant, on_progress=watch, settings=TransferSettings()))
+        work = asyncio.create_task(pull_model(target, on_progress=watch, settings=TransferSettings()))
         await asyncio.wait_for(half.wait(), 120)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
-        kept = unfinished_bytes(meant)
+        kept = unfinished_bytes(target)
         assert size // 2 <= kept + 2**20
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         pulled = await get(f"{repo}:{FILE}")
@@ -304,8 +304,8 @@ class TestDraftFile:
     @pytest.mark.parametrize("named", ["trunk-Q8_0.gguf", "Q8_0"])
     async def test_a_draft_file_is_downloaded_with_its_model(self, repo: str, named: str) -> None:
         received: list[Progress] = []
-        meant = await asyncio.to_thread(parse_target, f"{repo}:{named}", catalogue())
-        pulled = await pull_model(meant, on_progress=received.append, settings=QUICK)
+        target = await asyncio.to_thread(parse_target, f"{repo}:{named}", catalogue())
+        pulled = await pull_model(target, on_progress=received.append, settings=QUICK)
         trunk, head = pulled.files
         assert [(file.kind, file.path.name) for file in pulled.files] == [
             ("model", "trunk-Q8_0.gguf"),
@@ -318,7 +318,7 @@ class TestDraftFile:
         records = {record.path.name: record for record in read_index()[0].records}
         assert records["trunk-Q8_0.gguf"].problem is None
         assert records["mtp-trunk-Q8_0.gguf"].kind == "draft"
-        again = await pull_model(meant, settings=QUICK)
+        again = await pull_model(target, settings=QUICK)
         assert [file.origin for file in again.files] == ["here", "here"]
 
     async def test_a_draft_file_of_another_model_is_reported(self, repo: str, hub: Hub) -> None:
@@ -345,8 +345,8 @@ class TestSplitModel:
 
     async def test_all_parts_are_downloaded_as_one_model(self, repo: str, first: str, hub: Hub) -> None:
         received: list[Progress] = []
-        meant = await asyncio.to_thread(parse_target, f"{repo}:{first}", catalogue())
-        pulled = await pull_model(meant, on_progress=received.append, settings=QUICK)
+        target = await asyncio.to_thread(parse_target, f"{repo}:{first}", catalogue())
+        pulled = await pull_model(target, on_progress=received.append, settings=QUICK)
         assert [file.path.name for file in pulled.files] == [
             f"model-0000{number}-of-00003.gguf" for number in (1, 2, 3)
         ]

@@ -125,19 +125,19 @@ class TestAddress:
 
     @pytest.mark.parametrize("page", ["", "/", "/tree/main", "?not-for-all-audiences=true"])
     async def test_a_link_to_a_hub_repository_is_recognised(self, page: str, repo: str, hub: Hub) -> None:
-        meant = await asyncio.to_thread(parse_target, f"{hub.url}/{repo}{page}", catalogue())
-        assert meant == await asyncio.to_thread(parse_target, repo, catalogue())
+        target = await asyncio.to_thread(parse_target, f"{hub.url}/{repo}{page}", catalogue())
+        assert target == await asyncio.to_thread(parse_target, repo, catalogue())
 
 
 async def test_several_files_without_disk_space_are_refused_before_any_download(
     repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = write_split(hub.folder / repo / "parts").name
-    meant: DownloadTarget = await asyncio.to_thread(parse_target, f"{repo}:parts/{first}", catalogue())
+    target: DownloadTarget = await asyncio.to_thread(parse_target, f"{repo}:parts/{first}", catalogue())
     usage = shutil.disk_usage(hub.folder)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
     hub.requests()
     with pytest.raises(LauncherError, match=r"needs 0\.0 GB more") as caught:
-        await pull_model(meant, settings=QUICK)
+        await pull_model(target, settings=QUICK)
     assert caught.value.code == "disk_full"
     assert ("store", "GET") not in methods(hub)

@@ -78,8 +78,8 @@ def test_each_card_has_the_memory_that_an_engine_reports(
     write(path, "model", model(name))
     header = read_header(path)
     geometry = read_geometry(header)
-    asked = replace(setting, backend="vulkan", gpus=2, gpu_free_mib=free)
-    found = estimate_memory(geometry, read_weights(header, geometry), asked)
+    on_two_gpus = replace(setting, backend="vulkan", gpus=2, gpu_free_mib=free)
+    found = estimate_memory(geometry, read_weights(header, geometry), on_two_gpus)
     assert sum(found.by_gpu) == found.parts.total
     assert [size / 2**20 - DRIVER_MIB for size in found.by_gpu] == pytest.approx(expected, abs=2)
 

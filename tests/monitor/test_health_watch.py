@@ -187,13 +187,13 @@ async def test_a_queue_at_a_real_engine_is_raised_and_cleared(demo_model: Path) 
     options = ServeOptions(model=demo_model, built_in=True, threads=1)
     async with serve(options, on_health=received.put_nowait) as session, asyncio.timeout(300):
         session.monitor.periods, session.monitor.health_watch.period_s = MonitorPeriods(metrics_s=0.05), 0.05
-        asked = [asyncio.create_task(session.send_request(ENDLESS)) for _ in range(2)]
+        requests = [asyncio.create_task(session.send_request(ENDLESS)) for _ in range(2)]
         raised = await received.get()
         assert (raised.finding.code, raised.cleared) == (FindingCode.REQUESTS_WAIT, False)
         assert raised.finding in session.monitor.health_watch.open_findings
         while [server.entry.health for server in await read_running_servers()] != [(raised.finding.as_json(),)]:
             await asyncio.sleep(0.05)
-        for each in asked:  # an engine sees that the one which waits was cancelled only when its turn has come
+        for each in requests:  # an engine sees that the one which waits was cancelled only when its turn has come
             each.cancel()
         over = await received.get()
         assert (over.finding.code, over.cleared) == (FindingCode.REQUESTS_WAIT, True)

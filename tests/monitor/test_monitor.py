@@ -157,11 +157,11 @@ async def test_during_a_handover_a_reply_has_no_rate(tmp_path: Path) -> None:
 
 
 async def test_requests_of_others_start_fast_sampling(tmp_path: Path) -> None:
-    asked = asyncio.Event()
+    requested = asyncio.Event()
 
     class Busy(EngineClient):
         async def read_metrics(self) -> str:
-            return f"llamacpp:requests_processing {int(asked.is_set())}\n"
+            return f"llamacpp:requests_processing {int(requested.is_set())}\n"
 
     async with (
         Busy("http://127.0.0.1:9", None) as client,
@@ -169,7 +169,7 @@ async def test_requests_of_others_start_fast_sampling(tmp_path: Path) -> None:
     ):
         watched.server.counters = client
         await watched.until(1)
-        asked.set()
+        requested.set()
         await watched.until(20)
 
 
@@ -179,10 +179,10 @@ class Counting(EngineClient):
     def __init__(self, log: LogBook) -> None:
         super().__init__("http://127.0.0.1:9", None)
         self._log = log
-        self.asked = asyncio.Queue[None]()
+        self.requested = asyncio.Queue[None]()
 
     async def read_metrics(self) -> str:
-        self.asked.put_nowait(None)
+        self.requested.put_nowait(None)
         self._log.add("0.25.921.376 I srv  update_slots: all slots are idle")
         return "llamacpp:requests_processing 0\n"
 
@@ -193,11 +193,11 @@ async def test_counters_are_read_rarely_while_the_log_shows_no_work(tmp_path: Pa
     async with watching(tmp_path, **periods_s) as watched, Counting(watched.server.log) as client:
         watched.server.counters = client
         async with asyncio.timeout(60):
-            await client.asked.get()
+            await client.requested.get()
             began_s = time.monotonic()
             if log_line:
                 watched.server.log.add(log_line)
-            await client.asked.get()
+            await client.requested.get()
     assert log_line or time.monotonic() - began_s > 0.19
 
 
@@ -206,8 +206,8 @@ async def test_behind_a_gateway_counters_are_read_when_replies_have_ended(tmp_pa
         server = watched.server
         server.counters, server.reply_progress = client, ReplyProgress()
         async with asyncio.timeout(60):
-            await client.asked.get()
-            await client.asked.get()  # the same again, so they have settled
+            await client.requested.get()
+            await client.requested.get()  # the same again, so they have settled
             server.reply_progress = ReplyProgress(parts=1, running=1)
             watched.monitor.note_requests()
             while server.status.state is not ServerState.BUSY:
@@ -219,10 +219,10 @@ async def test_behind_a_gateway_counters_are_read_when_replies_have_ended(tmp_pa
             for parts in range(2, 30):
                 server.reply_progress = ReplyProgress(parts, running=1, time_s=began_s + parts / 20)
                 await watched.until(len(watched.times) + 1)
-            assert client.asked.empty()
+            assert client.requested.empty()
             assert watched.monitor.series["tokens_per_second"].last == pytest.approx(20)
             server.reply_progress = ReplyProgress(parts=29, running=0, ended=1)
-            await client.asked.get()
+            await client.requested.get()
             while server.status.state is not ServerState.READY:
                 await watched.until(len(watched.times) + 1)
 

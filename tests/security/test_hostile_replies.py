@@ -49,7 +49,7 @@ class TestInTheTerminal:
     def ask(self, home: Path, tmp_path: Path) -> Callable[..., str]:
         """Sends a prompt to a hostile server in place of ours, with output to a terminal or not."""
 
-        def asked(reply: str, *options: str, terminal: bool = True) -> str:
+        def send_prompt(reply: str, *options: str, terminal: bool = True) -> str:
             file = tmp_path / "reply"
             file.write_bytes(reply.encode())
             program = Path(__file__).with_name("hostile_server.py")
@@ -83,7 +83,7 @@ class TestInTheTerminal:
                 finally:
                     server.kill()
 
-        return asked
+        return send_prompt
 
     def test_a_reply_has_no_effect_on_a_terminal(self, ask: Callable[..., str]) -> None:
         written = {name: text for name, text in ATTACKS.items() if name != "half a character"}

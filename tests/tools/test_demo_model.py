@@ -60,12 +60,12 @@ def value(reader: gguf.GGUFReader, key: str) -> object:
 class TestTokenizer:
     @settings(deadline=None)
     @given(st.text())
-    def test_any_text_comes_back_as_it_was(self, tokenizer: Tokenizer, said: str) -> None:
-        assert tokenizer.decode(tokenizer.encode(said)) == said
+    def test_any_text_comes_back_as_it_was(self, tokenizer: Tokenizer, text: str) -> None:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
 
     @given(st.text())
-    def test_splitting_loses_nothing(self, said: str) -> None:
-        assert "".join(split(said)) == said
+    def test_splitting_loses_nothing(self, text: str) -> None:
+        assert "".join(split(text)) == text
 
     def test_every_word_of_an_answer_is_one_token(self, corpus: text.Corpus, tokenizer: Tokenizer) -> None:
         for topic in corpus.topics:

@@ -44,7 +44,7 @@ class Clocked:
     noise: float = 0.0
     cannot: Callable[[RunSettings], bool] = lambda _: False
     starts: list[RunSettings] = field(default_factory=list)
-    asked: list[Prompt] = field(default_factory=list)
+    prompts: list[Prompt] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class Clocked:
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
         assert self._settings is not None
         settings: RunSettings = dict(self._settings)  # type: ignore[arg-type]
-        self.asked.append(prompt)
+        self.prompts.append(prompt)
         self.seeds.append(seed)
         began_s = self._now_s
         self._open += 1

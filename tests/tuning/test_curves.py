@@ -105,9 +105,9 @@ async def test_series_are_measured_in_turns_in_both_directions() -> None:
         0,
         2,
     ]  # a round begins with what serves already
-    assert [prompt.name for prompt in bench.asked].count("warm") == 4
+    assert [prompt.name for prompt in bench.prompts].count("warm") == 4
     assert [each.number for each in found] == list(range(18))
-    seeds = [seed for seed, prompt in zip(bench.seeds, bench.asked, strict=True) if prompt.name != "warm"]
+    seeds = [seed for seed, prompt in zip(bench.seeds, bench.prompts, strict=True) if prompt.name != "warm"]
     assert seeds == [0] * 6 + [1] * 6 + [2] * 6
 
 
@@ -218,7 +218,7 @@ async def test_spoilt_replies_are_repeated_and_not_counted() -> None:
         """The replies with these numbers are spoilt; that with number 0 warms up."""
 
         def speed(_: Moment) -> Speed:
-            is_spoilt = len(bench.asked) - 1 in spoilt
+            is_spoilt = len(bench.prompts) - 1 in spoilt
             return Speed(10.0 if is_spoilt else 100.0, spoilt="The GPU throttled." if is_spoilt else None)
 
         bench = Clocked(speed)
@@ -263,7 +263,7 @@ async def test_a_cancelled_curve_has_reported_its_points() -> None:
 async def test_another_user_of_the_server_ends_the_curve() -> None:
     class Taking(Clocked):
         async def run(self, prompt: Prompt, *, seed: int) -> Run:
-            if len(self.asked) > 3:
+            if len(self.prompts) > 3:
                 raise Superseded("The server was stopped.")
             return await super().run(prompt, seed=seed)
 
@@ -284,7 +284,7 @@ async def test_streams_share_one_server_and_are_sent_at_once() -> None:
     assert {settings["slots"] for settings in bench.starts} == {4}
     assert [len(each.runs) for each in found[:3]] == [1, 2, 4]
     assert [run.prompt for run in found[2].runs] == ["code 1", "prose 2", "code 3", "prose 4"]
-    assert all(prompt.sampling["ignore_eos"] for prompt in bench.asked if prompt.name != "warm")
+    assert all(prompt.sampling["ignore_eos"] for prompt in bench.prompts if prompt.name != "warm")
     curve = build_curve(CurveAxis.STREAMS, found)
     one, four = (curve.point_at(NO_MTP, place) for place in (1, 4))
     assert one

@@ -56,10 +56,10 @@ async def test_a_steady_speed_holds() -> None:
     assert len(result.stretches) == 1
     assert 595 < result.seconds < 610
     assert bench.starts == [SETTINGS]
-    assert len(bench.asked) == len(runs) + 1  # the first one warms up
+    assert len(bench.prompts) == len(runs) + 1  # the first one warms up
     assert len(set(bench.seeds)) == 1
     warm = 96 * (1 + random.Random(7).gauss(0, 0.01))  # tokens/s of the first one: a step yields 1.6
-    assert {prompt.tokens for prompt in bench.asked[1:]} == {round(warm * 3)}  # what 3 s take
+    assert {prompt.tokens for prompt in bench.prompts[1:]} == {round(warm * 3)}  # what 3 s take
 
 
 async def test_a_clock_lowered_by_heat_is_found_with_time_and_reason() -> None:

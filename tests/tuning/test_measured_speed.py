@@ -32,7 +32,7 @@ class Timed:
     def __init__(
         self, speed: Callable[[Ask], float | None], mark: Callable[[Ask], dict[str, str]] = lambda _: {}
     ) -> None:
-        self.asked: list[tuple[str, int, int]] = []
+        self.requests: list[tuple[str, int, int]] = []
         self._speed, self._mark = speed, mark
         self._now_s = 0.0
 
@@ -44,8 +44,8 @@ class Timed:
         return 0.0
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
-        ask = Ask(prompt.name, seed, len(self.asked))
-        self.asked.append((prompt.name, seed, prompt.tokens))
+        ask = Ask(prompt.name, seed, len(self.requests))
+        self.requests.append((prompt.name, seed, prompt.tokens))
         began_s, rate = self._now_s, self._speed(ask)
         self._now_s += prompt.tokens / (rate or 100.0)
         marks = self._mark(ask)
@@ -66,7 +66,7 @@ async def test_a_warm_up_is_dropped_and_a_round_has_one_seed() -> None:
     received: list[int] = []
     bench = Timed(lambda ask: 1.0 if ask.before == 0 else 50.0)
     measured = await measure_speed(bench, PROMPTS, seed=40, on_run=lambda _, number: received.append(number))
-    assert bench.asked == [("a", 40, 24), *((name, seed, 100) for seed in (41, 42, 43) for name in "ab")]
+    assert bench.requests == [("a", 40, 24), *((name, seed, 100) for seed in (41, 42, 43) for name in "ab")]
     assert received == [0, 1, 1, 2, 2, 3, 3]
     assert measured.ended is EndReason.NARROW
     assert measured.decode == Figure.from_values([50.0] * 6)
@@ -122,7 +122,7 @@ async def test_a_spoilt_run_is_repeated_at_the_end_of_its_round_and_not_counted(
 
     bench = Timed(lambda ask: 5.0 if hot(ask) else 50.0, hot)
     measured = await measure_speed(bench, PROMPTS)
-    assert [name for name, seed, _ in bench.asked if seed == 2] == ["a", "b", "a"]
+    assert [name for name, seed, _ in bench.requests if seed == 2] == ["a", "b", "a"]
     assert measured.decode == Figure.from_values([50.0] * 6)
     assert len(measured.runs) == 7
 

@@ -31,7 +31,7 @@ async def test_only_a_new_start_is_warmed_up() -> None:
     bench = Clocked(lambda _: Speed(100.0))
     assert await serve_settings(bench, {"draft": 2}, PROMPT, seed=0) == START_S
     assert await serve_settings(bench, {"draft": 2}, PROMPT, seed=0) == 0
-    assert [prompt.tokens for prompt in bench.asked] == [24]
+    assert [prompt.tokens for prompt in bench.prompts] == [24]
 
 
 async def test_a_time_limit_does_not_count_waiting() -> None:

@@ -56,24 +56,24 @@ def server() -> Server:
 async def test_without_other_requests_nothing_is_found(server: Server) -> None:
     others = OtherRequests(server.count)
     for _ in range(3):
-        async with others.observe_request() as asking:
+        async with others.observe_request() as observed:
             server.begin()
             server.end()
-            asking.reply = reply()
-        assert not asking.disturbed
+            observed.reply = reply()
+        assert not observed.disturbed
         server.begin()  # another's, between two of ours
         server.end()
 
 
 @pytest.mark.parametrize(("read", "written"), [(1, 1), (300, 0), (0, 5)])
 async def test_a_request_within_ours_is_found_by_its_tokens(server: Server, read: int, written: int) -> None:
-    async with OtherRequests(server.count).observe_request() as asking:
+    async with OtherRequests(server.count).observe_request() as observed:
         server.begin()
         server.begin()
         server.end(read, written)
         server.end()
-        asking.reply = reply()
-    assert asking.disturbed
+        observed.reply = reply()
+    assert observed.disturbed
 
 
 @pytest.mark.parametrize("when", ["before", "after", "waiting before"])
@@ -81,7 +81,7 @@ async def test_a_request_before_or_after_ours_is_found(server: Server, when: str
     if when == "before":
         server.begin()
     server.waiting = int(when == "waiting before")
-    async with OtherRequests(server.count).observe_request() as asking:
+    async with OtherRequests(server.count).observe_request() as observed:
         if when == "before":
             server.processing = 0  # it was given up, with no tokens
         server.waiting = 0
@@ -89,8 +89,8 @@ async def test_a_request_before_or_after_ours_is_found(server: Server, when: str
         server.end()
         if when == "after":
             server.begin()
-        asking.reply = reply()
-    assert asking.disturbed
+        observed.reply = reply()
+    assert observed.disturbed
 
 
 async def test_our_parallel_replies_are_summed(server: Server) -> None:
@@ -98,23 +98,23 @@ async def test_our_parallel_replies_are_summed(server: Server) -> None:
     go_on = [asyncio.Event() for _ in range(3)]
 
     async def ours(number: int, *, with_another: bool = False) -> bool:
-        async with others.observe_request() as asking:
+        async with others.observe_request() as observed:
             server.begin()
             await go_on[number].wait()
             server.end()
             if with_another:
                 server.read += 7
-            asking.reply = reply()
-        return asking.disturbed
+            observed.reply = reply()
+        return observed.disturbed
 
     for with_another in (False, True):
         for event in go_on:
             event.clear()
-        asked = [asyncio.create_task(ours(number, with_another=with_another and number == 1)) for number in range(3)]
+        tasks = [asyncio.create_task(ours(number, with_another=with_another and number == 1)) for number in range(3)]
         while server.processing < 3:
             await asyncio.sleep(0)
         found = []
-        for event, task in zip(go_on, asked, strict=True):
+        for event, task in zip(go_on, tasks, strict=True):
             event.set()
             found.append(await task)
         assert found == [False, False, with_another]
@@ -122,15 +122,15 @@ async def test_our_parallel_replies_are_summed(server: Server) -> None:
 
 async def test_without_counters_or_timings_no_disturbance_is_reported(server: Server) -> None:
     server.answers = False
-    async with OtherRequests(server.count).observe_request() as asking:
+    async with OtherRequests(server.count).observe_request() as observed:
         server.read += 500
-        asking.reply = reply()
-    assert not asking.disturbed
+        observed.reply = reply()
+    assert not observed.disturbed
     server.answers = True
-    async with OtherRequests(server.count).observe_request() as asking:
+    async with OtherRequests(server.count).observe_request() as observed:
         server.read += 500  # without timings nobody knows whose tokens these are
-        asking.reply = reply(None)
-    assert not asking.disturbed
+        observed.reply = reply(None)
+    assert not observed.disturbed
 
 
 async def test_our_failed_requests_leave_no_trace(server: Server) -> None:
@@ -144,11 +144,11 @@ async def test_our_failed_requests_leave_no_trace(server: Server) -> None:
         async with others.observe_request():
             pass
 
-    asking = asyncio.create_task(ask())
+    observed = asyncio.create_task(ask())
     await asyncio.sleep(0)
-    asking.cancel()
+    observed.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asking
+        await observed
     await asyncio.sleep(0)
     assert server.given_up == 1
     server.hangs = False

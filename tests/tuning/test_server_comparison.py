@@ -28,7 +28,7 @@ class Server:
     timings: bool = True
     noise: random.Random | None = None
     ends_after: int = 1_000
-    asked: list[tuple[str, int, int]] = field(default_factory=list)
+    requests: list[tuple[str, int, int]] = field(default_factory=list)
 
     def now_s(self) -> float:
         return self.room.now_s
@@ -38,8 +38,8 @@ class Server:
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
         began_s = self.room.now_s
-        self.asked.append((prompt.name, seed, prompt.tokens))
-        if len(self.asked) > self.ends_after:
+        self.requests.append((prompt.name, seed, prompt.tokens))
+        if len(self.requests) > self.ends_after:
             return Run(prompt.name, {}, began_s, 0.0, error="It ended.")
         noise = self.noise.gauss(1.0, 0.02) if self.noise else 1.0
         rate = self.rate * noise * (2.0 if prompt.name == "b" else 1.0) / (1 + self.room.slower_by_second * began_s)
@@ -97,7 +97,7 @@ async def test_rounds_alternate_in_direction_with_the_same_seeds() -> None:
         ("second", 2), ("first", 2),
         ("first", 3), ("second", 3),
     ]  # fmt: skip
-    assert first.asked == second.asked == [("a", 9, 24), ("a", 10, 100), ("a", 11, 100), ("a", 12, 100)]
+    assert first.requests == second.requests == [("a", 9, 24), ("a", 10, 100), ("a", 11, 100), ("a", 12, 100)]
 
 
 async def test_one_server_without_timings_makes_all_use_the_client_clock() -> None:

@@ -53,16 +53,16 @@ async def test_a_plain_text_is_exact_by_tokenize(demo_model: Path) -> None:
 )
 @pytest.mark.parametrize("tokens", [1, 2, 99, 1_000, 20_003])
 async def test_other_tokenizers_reach_the_size_too(pattern: str, tokens: int) -> None:
-    asked = 0
+    request_count = 0
 
     async def count(text: str) -> int:
-        nonlocal asked
-        asked += 1
+        nonlocal request_count
+        request_count += 1
         return len(re.findall(pattern, text, re.DOTALL))
 
     text = await make_filler(tokens, count)
     assert await count(text) == tokens
-    assert asked < 40
+    assert request_count < 40
 
 
 async def test_an_unreachable_size_is_reported() -> None:

@@ -28,7 +28,7 @@ async def course() -> TrialRunner:
     return course
 
 
-def asked(candidate: RunSettings, against: RunSettings, low: float, high: float) -> Question:
+def make_question(candidate: RunSettings, against: RunSettings, low: float, high: float) -> Question:
     """A question whose interval lies so, with the answer that follows."""
     found = Comparison(candidate, against, Interval((low + high) / 2, low, high, 4), 0.98)
     answer = True if found.better else False if found.no_better else None
@@ -54,7 +54,9 @@ async def test_only_settings_better_than_the_baseline_are_recommended(
     mtp: str,
     settings: RunSettings,
 ) -> None:
-    questions = Questions(asked(ON, OFF, *on_off), (asked(OFF, BASELINE, *off), asked(ON, BASELINE, *on)))
+    questions = Questions(
+        make_question(ON, OFF, *on_off), (make_question(OFF, BASELINE, *off), make_question(ON, BASELINE, *on))
+    )
     verdict = build_verdict(course, questions)
     assert verdict.mtp == mtp
     assert verdict.settings == settings
@@ -68,14 +70,14 @@ async def test_only_settings_better_than_the_baseline_are_recommended(
 async def test_better_than_another_setting_but_not_surely_than_the_baseline_tells_the_latter(
     course: TrialRunner,
 ) -> None:
-    gains = asked(OFF, BASELINE, 0.9, 1.2), asked(ON, BASELINE, 0.97, 1.2)
-    verdict = build_verdict(course, Questions(asked(ON, OFF, 1.05, 1.1), gains))
+    gains = make_question(OFF, BASELINE, 0.9, 1.2), make_question(ON, BASELINE, 0.97, 1.2)
+    verdict = build_verdict(course, Questions(make_question(ON, OFF, 1.05, 1.1), gains))
     assert (verdict.ci_low, verdict.ci_high) == (0.97, 1.2)
     assert "between 3.0 % slower and 20 % faster than no MTP" in verdict.sentence
 
 
 async def test_figures_of_the_sentence_belong_to_its_ratio(course: TrialRunner) -> None:
-    sentence = build_verdict(course, Questions(asked(ON, BASELINE, 0.6, 0.7))).sentence
+    sentence = build_verdict(course, Questions(make_question(ON, BASELINE, 0.6, 0.7))).sentence
     found = re.search(r"is (\d+) % ± 5 slower: ([\d.]+) against ([\d.]+) tokens/s", sentence)
     assert found is not None, sentence
     slower, on, off = map(float, found.groups())
@@ -87,11 +89,11 @@ async def test_figures_of_the_sentence_belong_to_its_ratio(course: TrialRunner) 
 async def test_without_other_settings_mtp_is_compared_with_the_baseline(
     course: TrialRunner, low: float, high: float, mtp: str
 ) -> None:
-    verdict = build_verdict(course, Questions(asked(ON, BASELINE, low, high)))
+    verdict = build_verdict(course, Questions(make_question(ON, BASELINE, low, high)))
     assert verdict.mtp == mtp
     assert verdict.settings == (ON if mtp == "on" else BASELINE)
     assert (verdict.ci_low, verdict.ci_high) == (low, high)
-    assert verdict.gain == (verdict.gain and asked(ON, BASELINE, low, high).comparison)
+    assert verdict.gain == (verdict.gain and make_question(ON, BASELINE, low, high).comparison)
     assert "than the baseline" not in verdict.sentence
 
 

@@ -57,8 +57,8 @@ def test_changed_prompts_need_a_new_version() -> None:
     journal = "".join(islice(journal_entries(), 200))
     found = {}
     for each in shipped_workloads():
-        asked = json.dumps([[p.messages, p.tokens, dict(p.sampling), p.thinking, p.size] for p in each.prompts])
-        text = asked + (journal if each.sized_tokens else "")
+        content = json.dumps([[p.messages, p.tokens, dict(p.sampling), p.thinking, p.size] for p in each.prompts])
+        text = content + (journal if each.sized_tokens else "")
         found[each.name, each.version] = hashlib.sha256(text.encode()).hexdigest()[:12]
     assert found == KNOWN, "figures of other prompts are not comparable: raise the version of what was changed"
 

@@ -32,7 +32,7 @@ def aged(home: Path, seconds: float) -> None:
     path.write_text(json.dumps(kept | {"asked_s": time.time() - seconds}))
 
 
-def manifests_asked(release: Release) -> int:
+def count_manifest_requests(release: Release) -> int:
     """The number of requests for a manifest."""
     return sum(each["target"].endswith("/manifest.json") for each in release.record.requests)
 
@@ -53,9 +53,9 @@ async def test_manifest_and_signature_are_requested_with_the_version_of_the_prog
     await check_for_update()
     requests = release.record.requests
     assert [each["target"].rpartition("/")[2] for each in requests] == ["manifest.json", "manifest.json.minisig"]
-    for asked in requests:
-        assert set(asked) <= {"server", "target", "Host", "User-Agent", "Accept", "Accept-Encoding", "Connection"}
-        assert asked["User-Agent"] == f"mtp-launcher/{__version__}"
+    for request in requests:
+        assert set(request) <= {"server", "target", "Host", "User-Agent", "Accept", "Accept-Encoding", "Connection"}
+        assert request["User-Agent"] == f"mtp-launcher/{__version__}"
 
 
 def test_tests_send_no_request_to_the_real_address() -> None:
@@ -104,13 +104,13 @@ async def test_an_invalid_manifest_is_named(release: Release, expected: object) 
 
 
 async def test_the_automatic_check_runs_once_a_week(release: Release, home: Path) -> None:
-    for days, asked in ((0, 1), (6.9, 1), (7.1, 2), (-1, 3)):  # after the clock was set back it asks again
+    for days, count in ((0, 1), (6.9, 1), (7.1, 2), (-1, 3)):  # after the clock was set back it asks again
         if days:
             aged(home, days * DAY_S)
         newest = await check_weekly()
         assert newest is not None
         assert newest.is_newer
-        assert manifests_asked(release) == asked
+        assert count_manifest_requests(release) == count
 
 
 async def test_without_the_setting_no_request_is_sent_and_the_known_version_is_shown(
@@ -123,7 +123,7 @@ async def test_without_the_setting_no_request_is_sent_and_the_known_version_is_s
     newest = await check_weekly()
     assert newest is not None
     assert newest.manifest.version == "7.0.0"
-    assert manifests_asked(release) == 1
+    assert count_manifest_requests(release) == 1
 
 
 async def test_no_request_is_sent_while_a_model_is_served(release: Release) -> None:
@@ -142,13 +142,13 @@ async def test_after_a_failure_the_check_runs_a_day_later(release: Release, home
     good = manifest.read_bytes()
     release.put_signed(manifest.name, b"{", release.maintainer)
     aged(home, 8 * DAY_S)
-    for age_days, asked in ((None, 2), (0.9, 2), (1.1, 3)):
+    for age_days, count in ((None, 2), (0.9, 2), (1.1, 3)):
         if age_days:
             aged(home, age_days * DAY_S)
         newest = await check_weekly()
         assert newest is not None
         assert (newest.manifest.version, newest.folder) == ("7.0.0", address)
-        assert manifests_asked(release) == asked
+        assert count_manifest_requests(release) == count
     release.put_signed(manifest.name, good, release.maintainer)
 
 
@@ -164,7 +164,7 @@ async def test_an_unreadable_stored_result_is_requested_again(release: Release, 
     (home / "state").mkdir(parents=True)
     (home / "state" / "updates.json").write_text(kept)
     assert await check_weekly() is not None
-    assert manifests_asked(release) == 1
+    assert count_manifest_requests(release) == 1
 
 
 async def test_the_result_of_another_server_does_not_count(release: Release) -> None:

@@ -85,7 +85,7 @@ async def test_nothing_is_downloaded_or_installed_while_a_model_is_served_or_tun
         for work in (received(release), install_update(got)):
             with pytest.raises(TuneUnderWay):
                 await work
-    asked = len(release.record.requests)
+    request_count = len(release.record.requests)
     newest = await check_for_update()
     endpoint, registration = registry.register_server(None, model="m", engine="e", draft=0)
     for work in (download_update(newest), install_update(got)):
@@ -93,7 +93,7 @@ async def test_nothing_is_downloaded_or_installed_while_a_model_is_served_or_tun
             await work
         assert "mtp-launcher stop" in caught.value.hint
     registration.remove()
-    assert len(release.record.requests) == asked + 2  # the manifest and its signature
+    assert len(release.record.requests) == request_count + 2  # the manifest and its signature
     assert not got.path.with_name("ran").exists()
 
 
