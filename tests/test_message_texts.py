@@ -1,4 +1,4 @@
-"""No text for users of the core is a plain string: the window could not say it in another language."""
+"""No text of the core for users is a plain string, which the window could not translate."""
 
 import ast
 import re

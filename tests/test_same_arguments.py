@@ -168,7 +168,7 @@ async def compare_all(name: str, card: Path | None, home: Path) -> None:
 def test_all_ways_to_start_an_embedding_model_or_reranker_give_it_the_same_arguments(
     model: str, flag: str, card: Path | None, home: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Only the header says that the model is one of these; the user's catalogue does not."""
+    """Only the header shows that the model is one of these; the user's catalogue does not."""
     source: Path = request.getfixturevalue(model)
     folder = home / "config" / "models"
     folder.mkdir(parents=True)

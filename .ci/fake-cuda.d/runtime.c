@@ -1,5 +1,5 @@
 // As much of a CUDA runtime as llama.cpp's dry run calls: cards with memory from malloc; streams and events that are
-// there and no more. FAKE_CUDA_CARDS says how many cards, of 80 GiB each; none of them computes.
+// there and no more. FAKE_CUDA_CARDS is the number of cards, of 80 GiB each; none of them computes.
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>

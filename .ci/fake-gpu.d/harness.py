@@ -93,7 +93,7 @@ def planned(cards: str, *flags: str, tables: int) -> list[list[Row]]:
 
 
 def records(cards: str, *flags: str) -> Iterator[Row]:
-    """Start the engine and yield what it logs, its text as "msg"; it is killed when nobody wants more."""
+    """Start the engine and yield its log records, each with its text as "msg"; it is killed when the caller stops."""
     command = [str(engine(cards)), *flags, "--log-jsonl", "-lv", "4", "--port", "0", "--no-ui"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
         patience = threading.Timer(_PATIENCE_S, child.kill)

@@ -173,7 +173,7 @@ def _placements() -> str:
         ours = fitted(gb, name, setting, free={"n_cpu_moe"})
         alone = fit(f"{gb}g", name, setting, engine_target_mib(name, setting), place=True, wait=True)
         assert alone.overflowing is not None, (ours, alone)
-        # It begins at the last layers, which in these models are smaller, and counts one of which a part overflows.
+        # The engine begins at the last layers, which are smaller in these models, and counts partly overflowing ones.
         assert 0 <= alone.overflowing - ours.n_cpu_moe <= 2, (gb, name, ours, alone)
         figures.append(f"{gb} GB {name.split('-')[-1]} {ours.n_cpu_moe} ({alone.overflowing})")
     return f"by the formula (by the engine): {', '.join(figures)}"

@@ -61,7 +61,7 @@ def uninstall_by_hand(*unticked: str, place: Path = PLACE) -> dict[str, bool]:
 
 
 def take_message() -> str:
-    """Return the sentence with which setup has ended, and forget it."""
+    """Return the sentence with which setup has ended, and delete it."""
     try:
         text = LOG.read_text("utf-16").strip()
     except OSError:
@@ -71,7 +71,7 @@ def take_message() -> str:
 
 
 def wait_for(what: Callable[[], bool], otherwise: str, limit_s: float = LIMIT_S) -> None:
-    """Wait until something is so."""
+    """Wait until a condition is true."""
     began_s = time.monotonic()
     while not what():
         assert time.monotonic() - began_s < limit_s, otherwise
@@ -91,12 +91,12 @@ def run_command(*words: str, code: int = 0) -> str:
 
 
 def version(place: Path = PLACE) -> str:
-    """Return the version that is installed, as the program tells it."""
+    """Return the version that the installed program reports."""
     return wine.run(launcher("--version", place=place)).output.strip().removeprefix("mtp-launcher ")
 
 
 def contents(build: str) -> dict[str, str]:
-    """Return what a build's list of contents says of the installed files."""
+    """Return the installed files of a build's list of contents."""
     [listing] = (FOLDER / build / "dist").glob("*.contents.json")
     files: dict[str, str] = json.loads(listing.read_text("utf-8"))["files"]
     return files

@@ -307,7 +307,7 @@ def _upgrade() -> str:
     before = {str(path) for path in DATA.rglob("*") if path.is_file()}
     window = wine.start(launcher("gui").replace("python.exe", "pythonw.exe"))
     wait_for(lambda: (DATA / "window.lock").exists(), "the window does not open")
-    asked("gui")  # it answers the second start: it has come up
+    run_command("gui")  # it answers the second start: it has come up
     with serving() as (server, ready):
         assert "url" in ready, ready
         ended = install(NEWER_SETUP)

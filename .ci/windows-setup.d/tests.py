@@ -15,7 +15,7 @@ SUBSET = [
     *("tests/models/test_compute.py", "tests/models/test_fitting.py", "tests/models/test_folders.py"),
     *("tests/models/test_geometry.py", "tests/models/test_header_summary.py"),
 ]
-"""Test files of which every test passes under wine; others make POSIX permissions, signals or links."""
+"""Files whose tests all pass under wine; the others use POSIX permissions, signals or links."""
 SETTINGS = """
 [pytest]
 asyncio_mode = auto

@@ -3,11 +3,11 @@
     .venv/bin/python installer/windows/build.py FOLDER [--python ZIP] [--compiler PYTHON] [--wheel FILE]
         [--certificate FILE.pfx ...]
 
-It needs Debian's package nsis, and a CPython of the minor version that goes in, for the compiled modules; all it writes
-goes into FOLDER, and the results into FOLDER/dist. What is not given is downloaded and taken by its hash only
-(wheels.lock, python.lock; lock.py writes both for a newer Python). Two builds of one commit give the same bytes: what
-needs a date has SOURCE_DATE_EPOCH, or else the commit's, and no file's own date goes in. A signature with a time stamp
-is the exception. launcher itself is taken from the last commit.
+It needs Debian's package nsis, and a CPython of the packed minor version, which compiles the modules. It writes only
+into FOLDER, the results into FOLDER/dist. Files that are not given are downloaded and checked by hash (wheels.lock,
+python.lock; lock.py writes both for a newer Python). Two builds of one commit give the same bytes, because every date
+is SOURCE_DATE_EPOCH, by default the commit's date; only a signature with a time stamp differs. launcher itself is taken
+from the last commit.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def build(options: argparse.Namespace) -> int:
         raise BuildError(f"Run this with CPython {minor}, whose compiled modules go in, or name one with --compiler.")
     for program in ("makensis", *(["osslsigncode"] if options.certificate else [])):
         if not shutil.which(program):
-            raise BuildError(f"{program} is not here: apt-get install {'nsis' if program == 'makensis' else program}")
+            raise BuildError(f"{program} is missing: apt-get install {'nsis' if program == 'makensis' else program}")
     folder = options.folder.resolve()
     tree, dist = folder / "tree", folder / "dist"
     for each in (tree, dist):
@@ -136,7 +136,7 @@ def download_wheels(folder: Path) -> list[Path]:
     wanted = {line.rpartition(":")[2].strip() for line in lock.read_text().splitlines() if "--hash" in line}
     wheels = sorted(path for path in folder.glob("*.whl") if sha256(path) in wanted)
     if len(wheels) != len(wanted):
-        raise BuildError(f"{len(wheels)} of {len(wanted)} wheels could be had.")
+        raise BuildError(f"Only {len(wheels)} of {len(wanted)} wheels could be downloaded.")
     return wheels
 
 
@@ -153,7 +153,7 @@ def download_python(folder: Path) -> Path:
 
 
 def build_wheel(folder: Path) -> Path:
-    """Return the wheel of the last commit, the one that all packages hold."""
+    """Return the wheel of the last commit, the same that all packages contain."""
     subprocess.run([str(ROOT / "installer" / "linux" / "build-wheel"), str(folder)], check=True)
     [wheel] = folder.glob("*.whl")
     return wheel

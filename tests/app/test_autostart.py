@@ -36,7 +36,7 @@ def systemd(login: Path) -> Path:
 
 
 def read_exec(entry: str) -> list[str]:
-    """Read Exec as the specification says: the file's escapes first, then quotes, then field codes."""
+    """Parse Exec by the specification: the file's escapes first, then quotes, then field codes."""
     line = next(line for line in entry.splitlines() if line.startswith("Exec=")).removeprefix("Exec=")
     line = re.sub(r"\\(.)", lambda found: {"s": " ", "n": "\n", "t": "\t", "r": "\r"}.get(found[1], found[1]), line)
     words = re.findall(r'"((?:[^"\\]|\\.)*)"', line)

@@ -79,7 +79,7 @@ def test_plans_are_made_if_the_engine_does_not_answer(argument_log: Path, monkey
     assert machine_of("--host-memory", "64")["machine"]["backend"] == "cpu"
 
 
-@pytest.mark.skipif(bool(find_gpus().gpus), reason="a driver here tells of a GPU")
+@pytest.mark.skipif(bool(find_gpus().gpus), reason="a driver here reports a GPU")
 async def test_the_named_engine_is_asked_for_its_gpus(argument_log: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copyfile(shutil.which("llama-server") or "", other)

@@ -52,7 +52,7 @@ def gone_within(seconds: float, *identities: ProcessId) -> bool:
     ],
 )
 def test_a_command_can_be_interrupted_at_any_moment(number: signal.Signals, after_s: float) -> None:
-    """The autouse fixture proves that no process is left."""
+    """The fixture `nothing_left_running` proves that no process is left."""
     with subprocess.Popen(
         [*COMMAND, "demo", "--headless", "--seconds", "60"],
         stdout=subprocess.DEVNULL,
@@ -110,7 +110,7 @@ def test_start_can_be_interrupted_at_any_moment_of_its_first_second(checkout: Pa
             codes.add(process.wait(120))
         assert "Traceback" not in result, result
         assert "KeyboardInterrupt" not in result, result
-    assert codes <= {130, -signal.SIGINT, 0}  # which a shell shows as 130; 0 of what had ended
+    assert codes <= {130, -signal.SIGINT, 0}  # a shell shows -SIGINT as 130; 0 if it had ended before the signal
     assert codes & {130, -signal.SIGINT}
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("no_engine_here", "repository")
 
 @pytest.fixture
 def repository(hub: Hub, demo_model: Path, home: Path) -> Iterator[Path]:
-    """A repository with the demo model, and a model of the user's own catalogue that lies there."""
+    """A repository with the demo model, which is also in the user's own catalogue."""
     folder = hub.folder / REPO
     folder.mkdir(parents=True)
     shutil.copy(demo_model, folder / FILE)

@@ -42,7 +42,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def serving(command: str, *before: str) -> Iterator[dict[str, Any]]:
-    """Run a command as a shell does; yield what status says once it serves."""
+    """Run a command as a shell does; yield the entry of `status` once it serves."""
     words, pipe = shlex.split(command), subprocess.PIPE
     assert words[0] == "mtp-launcher"
     with (

@@ -134,7 +134,7 @@ def test_the_built_in_engine_ranks_texts(demo_model: Path) -> None:
 def test_only_last_token_pooling_allows_texts_in_batches(
     pooling: PoolingType, splits: bool, demo_model: Path, tmp_path: Path
 ) -> None:
-    """The built-in engine reads 300 tokens with a ubatch of 128 only then, as `serve` says."""
+    """As `serve` reports, the built-in engine then reads 300 tokens with a ubatch of 128."""
     path = tmp_path / "pooled.gguf"
     write_pooled(demo_model, path, pooling)
     assert read_model(path).splits_texts is splits

@@ -1,4 +1,4 @@
-"""The owner of a port if the system does not report it, as with wine for every connection."""
+"""Whether a process listens on a port, also if the system reports no owners of connections, as under wine."""
 
 import os
 import socket

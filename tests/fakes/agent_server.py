@@ -30,7 +30,7 @@ FLAGS = """--model --host --port --parallel --ctx-size --metrics --alias --threa
 
 
 def answer_probe(arguments: list[str]) -> bool:
-    """Answer --version, --help and --list-devices; return whether one of them was asked."""
+    """Answer --version, --help and --list-devices; return whether one of them was given."""
     if "--version" in arguments:
         print("version: 0.0.0 (build 1, scripted)", file=sys.stderr)
     elif "--help" in arguments:
@@ -423,7 +423,7 @@ def is_text(event: dict[str, Any]) -> bool:
 
 
 def hold_reply() -> None:
-    """Stop here until this process ends, if AGENT_HOLD says so; only one reply does."""
+    """Hold one reply until this process ends, if AGENT_HOLD is set."""
     path = Path(os.environ.get("AGENT_HOLD", ""))
     if not path.is_file():
         return

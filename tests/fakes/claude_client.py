@@ -1,17 +1,17 @@
-"""A scripted Claude Code: what version 2.1.330 sends to a server for models that it does not know, in its exact shape.
+"""A scripted Claude Code: sends the requests that version 2.1.330 sends for models that it does not know.
 
     claude -p QUESTION [-c]      answer a question in the current folder; -c goes on with the last conversation there
 
 It is a real client over a socket: a request for a title and one for the number of tokens, then POST
-/v1/messages?beta=true, streamed, with twelve tools, cached blocks of system
-text, a system message after the first one of the user, thinking sent back, and tools that read files and run nothing.
-When a conversation nears the context that was set, it is summed up by a request with the same tools, as a further
-message of the user, and goes on from the summary; so it is after the server has refused a conversation as too long.
-The texts are our own and as long as those of the original. ANTHROPIC_* and CLAUDE_CODE_* mean what they mean there.
+/v1/messages?beta=true, streamed, with twelve tools, cached blocks of system text, a system message after the first user
+message, thinking sent back, and tools that read files but run nothing. A conversation that nears the context that was
+set, or that the server refused as too long, is summarised by one more user message with the same tools, and goes on
+from the summary. The texts are our own, as long as the original's. ANTHROPIC_* and CLAUDE_CODE_* have their usual
+meaning.
 
-Variables of its own:
+A variable of its own:
 
-    CLAUDE_RULES    sentences in its system text (default: 150), which make its prompt as long as the original's
+    CLAUDE_RULES    number of sentences in the system text (default: 150, which makes it as long as the original's)
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 VERSION = "2.1.330"
 MOST_TURNS, TRIES = 8, 3
 ASSUMED_CONTEXT, MOST_RESERVED, MARGIN = 1_000_000, 20_000, 13_000
-"""It sums up at its context, less its longest reply, of which so many tokens count, and less a margin."""
+"""A conversation is summarised at its context less its longest reply (at most MOST_RESERVED tokens) less MARGIN."""
 SUMMARY = (
     "Sum this conversation up: what was asked, what was done, which files were read, and what is left. Call no tool."
 )
@@ -177,14 +177,14 @@ def is_answer(message: dict[str, Any]) -> bool:
 
 
 def find_limit() -> int:
-    """Return the tokens from which on a conversation is summed up."""
+    """Return the number of tokens at which a conversation is summarised."""
     context = int(os.environ.get("CLAUDE_CODE_MAX_CONTEXT_TOKENS", ASSUMED_CONTEXT))
     output = int(os.environ.get("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "32000"))
     return context - min(output, MOST_RESERVED) - MARGIN
 
 
 def send(body: dict[str, Any]) -> tuple[list[dict[str, Any]], int]:
-    """Return the blocks of the answer to a request, and the tokens of both; after an error it is sent again."""
+    """Send a request, again after a server error; return the answer's blocks and the tokens of request and answer."""
     reason = ""
     for number in range(TRIES):
         connection = open_connection()
@@ -256,7 +256,7 @@ def read_blocks(reply: http.client.HTTPResponse, usage: dict[str, int]) -> Itera
 
 
 def run_tool(call: dict[str, Any]) -> dict[str, Any]:
-    """Return what a call of a tool gives: the numbered lines of a file."""
+    """Return the result of a tool call: the numbered lines of a file."""
     try:
         lines = Path(call["input"]["file_path"]).read_text().splitlines()
     except (KeyError, OSError, TypeError) as error:

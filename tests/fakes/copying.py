@@ -68,7 +68,7 @@ class Server:
             await self._news.wait_for(lambda: self._reached[name] >= n_bytes)
 
     async def left(self, name: str) -> None:
-        """Wait until nobody reads a file."""
+        """Wait until no client reads a file."""
         async with self._news:
             await self._news.wait_for(lambda: not self.open[name])
 

@@ -1,11 +1,11 @@
-"""A fake file server with faults: `python files.py FOLDER` serves what lies there, and prints its addresses as JSON.
+"""A fake file server with faults: `python files.py FOLDER` serves its files, and prints its addresses as JSON.
 
-It is two servers, `origin` and `store`, on two ports. An address is /RUN/FAULTS/FILE: RUN is any word, and what is
-counted is counted for each RUN; FAULTS is `none` or some of these, with a comma between them:
+It is two servers, `origin` and `store`, on two ports. An address is /RUN/FAULTS/FILE: RUN is any word, and has counters
+of its own; FAULTS is `none` or some of these, separated by commas:
 
     redirect          to the store by a signed link      expires=N      the link serves N requests, a new one is given
     circle            redirects to itself                downgrade      redirects to http://127.0.0.1:1 (say, from TLS)
-    drops=N           N bytes of each answer, then gone  drops=N*M      the same for the first M requests
+    drops=N           closes after N bytes of an answer  drops=N*M      the same for the first M requests
     stalls=N          N bytes of each, then silence      stalls=N*M     the same for the first M requests
     STATUS            that status for everything         STATUS*M       the same for the first M requests
     after=N           the statuses only after N requests retry=TEXT     their Retry-After; `date` is tomorrow

@@ -2,15 +2,15 @@
 
 Like the real one it answers for a .gguf file with its size, sha256 and commit and a redirect to another server, here
 another port, which refuses requests that carry a token. Other files come from the hub itself. Used as a proxy, it
-answers for any host. GET /requests tells (and forgets) what was asked.
+answers for any host. GET /requests returns the requests since the last such call.
 
-It lists what lies in a repository, two entries a page, and the commit of its main branch, and finds repositories with
-GGUF files by words in their names. A file that is a Git LFS
-pointer is listed with the size and the sha256 that it names, so a repository may seem to hold files of any size.
+It lists the files of a repository, two entries a page, and the commit of its main branch, and finds repositories with
+GGUF files by words in their names. A file that is a Git LFS pointer is listed with the size and the sha256 that it
+names, so a repository may seem to have files of any size.
 
-What a request gets is decided by its path, so that one hub serves all tests. The repositories `gated/...` want a token
-and consent (`hf_consent` has given it), `secret/...` any good token (`hf_...`), `old/...` is called `new/...` now,
-`round/...` leads in a circle. An endpoint that ends in /fault/NAME[,NAME] has these faults:
+The answer depends only on the path, so that one hub serves all tests. The repositories `gated/...` need a token and
+consent (`hf_consent` has given it), `secret/...` any valid token (`hf_...`), `old/...` is called `new/...` now,
+`round/...` redirects in a circle. An endpoint that ends in /fault/NAME[,NAME] has these faults:
 
     ignores-range   the whole file in place of a range           wrong-range     another range than asked for
     changes         another content from the second range on     breaks-off      half of what was announced

@@ -1,11 +1,11 @@
 """A fake llama-server: a small real program for the faults that the real engine will not produce on demand.
 
-What it does wrong is named in FAKE_FAULTS, comma-separated:
+FAKE_FAULTS names its faults, separated by commas:
 
     silent-start        never listens
     slow-load           reports 0, 50 and 100 % of two stages, and loads until the file FAKE_RELEASE exists
     ignores-term        ignores SIGTERM and its parent's exit line
-    no-drafts           /slots says speculative, no draft is ever made
+    no-drafts           /slots says that it speculates, but it makes no drafts
     not-speculative     /slots says it does not speculate
     no-vector           /v1/embeddings answers without a vector
     no-ranks            /v1/rerank answers without ranks
@@ -18,10 +18,10 @@ What it does wrong is named in FAKE_FAULTS, comma-separated:
     flood-later         prints FAKE_LINES lines, 50,000 a second, from its first reply on
     endless             a chat reply never ends
     spawns-child        starts a grandchild in its group and writes its pid to FAKE_CHILD
-    garbage             prints bytes that are no UTF-8 and a very long line
+    garbage             prints bytes that are not UTF-8 and a very long line
     old                 knows no --spec-type
     flood               prints 200,000 lines before it listens, and a last one
-    half-lines          prints a line in two halves with NULs, and half a line for good
+    half-lines          prints a line in two halves with NULs, and a half line that never ends
     stalls              a chat reply stops in the middle, after the first request
 
 It reports FAKE_TOKEN_MS as the time of each token, by default 1. The bodies of requests go to the file FAKE_REQUESTS, a
@@ -50,7 +50,7 @@ SPECULATION = ["--spec-type", "--spec-draft-n-max"]
 
 
 def answer_probe(arguments: list[str]) -> bool:
-    """Answer --version, --help and --list-devices; return whether one of them was asked."""
+    """Answer --version, --help and --list-devices; return whether one of them was given."""
     if "--version" in arguments:
         print("version: 0.0.0 (build 1, fake)", file=sys.stderr)
     elif "--help" in arguments:

@@ -9,7 +9,7 @@ POST /publish makes a release, with archives of engines: {"tag", "builds": ["cpu
 
     "platform"   ubuntu-x64, or win-x64 (zip archives without a top folder)
     "devices"    what the engine of a build lists: {"vulkan": ["Vulkan0: ..."]}; CUDA only with its runtime beside it
-    "says"       the build number that --version tells
+    "says"       the build number that --version prints
     "program"    the text of llama-server in place of one that runs the command {"command"}
     "asset"      {NAME: {"state", "digest", "size", "lacking": true, "hex": what it is in place of an archive}}
     "latest"     true: releases/latest is this one; a tag vX.Y.Z has the asset nightly-tag.txt with the text "points_at"
@@ -19,7 +19,7 @@ Retry-After 7) or slow-down=SECONDS, bad-token, no-json, odd, odd-address (of as
 other-tag (than was asked for), no-latest, wrong-bytes, page (HTML in place of an asset), breaks-off (in the
 middle of each download), STATUS.
 
-GET /requests tells (and forgets) what was asked, POST /forget takes all releases away.
+GET /requests returns the requests since the last such call, POST /forget removes all releases.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ exec {command} "$@"
 
 
 def program(request: dict[str, Any], label: str) -> bytes:
-    """Return the text of a build's llama-server. Without its runtime, CUDA lists no GPU and says nothing of it."""
+    """Return the text of a build's llama-server. Without its runtime, CUDA silently lists no GPU."""
     if "program" in request:
         return str(request["program"]).encode()
     lines = [f'echo "  {line}"' for line in request.get("devices", {}).get(label, [])] or ['echo "  (none)"']

@@ -561,7 +561,7 @@ async def test_a_queue_holds_256_requests(front: Front) -> None:
             await asyncio.sleep(0.02)
         refused = await front.ask("POST /v1/chat/completions", body=CHAT)
         assert (refused.status, b"Too many" in refused.body) == (503, True)
-        # Nor does a body of which only the headers have come take a place from then on.
+        # A request whose body has not arrived is refused as well: it gets no place in the queue.
         assert (await front.ask("POST /v1/chat/completions", "Content-Length: 9")).status == 503
         assert (await front.ask("GET /health", key=None)).status == 200
         for _, writer in streams:

@@ -1,4 +1,4 @@
-"""Requests to an engine over connections of their own: replies in all forms and pieces, and engines that end or lie."""
+"""Requests to an engine, each over its own connection: replies in all forms and pieces, and engines that end or lie."""
 
 import asyncio
 import socket

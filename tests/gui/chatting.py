@@ -21,7 +21,7 @@ def say(pane: ChatPane, question: str, reply: str, thinking: str = "") -> ReplyV
 
 
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reply of `say` has none to keep."""
+    """Leave out the figures of replies made by `say`, which have none."""
     from launcher.gui.chat import chat_store as kept
     from launcher.gui.chat import conversation as talk
 

@@ -78,7 +78,7 @@ def _figures(badge: str, words: str) -> list[Any]:
 
 
 def read_models(window: Window, models: list[str]) -> dict[str, list[Any]]:
-    """Read what the Models page says of each model's file when it is chosen."""
+    """Read the figures that the Models page shows for each model's file."""
     window.show_page("models")
     page: ModelsPage = window.page("models")
     before = page.shelf

@@ -108,7 +108,7 @@ def test_work_without_a_reference_is_not_lost_while_it_waits_for_another_program
 
 
 def test_the_loop_is_created_on_its_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made on the main thread, one of Windows takes over the signals' wake-up, and Ctrl-C does not reach the window."""
+    """A loop created on the main thread takes over the signal wake-up on Windows: Ctrl-C no longer ends the window."""
     made, make = list[str](), asyncio.new_event_loop
 
     def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -50,7 +50,7 @@ def status() -> list[dict[str, str]]:
 
 
 def wait_until_it_serves() -> dict[str, str]:
-    """Return what `status` says of the server once it is ready."""
+    """Return the entry that `status` prints for the server once it is ready."""
     deadline = time.monotonic() + 120
     while not any(entry.state == "ready" for entry in list_entries()):
         assert time.monotonic() < deadline

@@ -207,7 +207,7 @@ def test_an_unreadable_file_is_reported(page: LogsPage, qtbot: QtBot, tmp_path: 
 def test_the_fix_of_a_failed_start_is_a_button(
     window: Window, page: LogsPage, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, demo_model: Path
 ) -> None:
-    """The fake engine fails as long as a file says so; the button starts it again with other settings."""
+    """The fake engine has the faults that a file names; the button starts it again with other settings."""
     from launcher.app.start_settings import ResolvedStart
     from launcher.engine.serve_options import ServeOptions
 

@@ -103,7 +103,7 @@ def choose_file(page: ModelsPage, name: str) -> None:
 
 
 def facts(page: ModelsPage) -> dict[str, str]:
-    """Return what the details say of a file, by name."""
+    """Return the facts that the details show about a file, by name."""
     page.details.header_fold.setChecked(True)
     found = {}
     for grid in (page.details.grid, page.details.header_grid):

@@ -26,7 +26,7 @@ Wait = Callable[..., None]
 
 @pytest.fixture
 def send_request(demo: Window, demo_model: Path) -> Callable[[], None]:
-    """Return what sends a request for a second model."""
+    """Return a function that sends a request for a second model."""
     models_dir().mkdir(parents=True, exist_ok=True)
     second = models_dir() / "second.gguf"
     shutil.copy(demo_model, second)
@@ -45,7 +45,7 @@ def send_request(demo: Window, demo_model: Path) -> Callable[[], None]:
 
 
 def rows(window: Window) -> list[str]:
-    """Return what the card says of each model: name, state and button."""
+    """Return the name, state and button of each model on the card."""
     card: ModelsCard = window.page("cockpit").models
     if not card.isVisible():
         return []

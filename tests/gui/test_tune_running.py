@@ -70,7 +70,7 @@ def test_a_tune_ends_with_its_verdict_and_the_earlier_server_is_restored(
     assert " · demo · Boats" in page.verdict.kicker.text()
     assert "MTP" in page.verdict.sentence.text() or "Undecided" in page.verdict.sentence.text()
     assert page.table.rows[0].setting == "off"
-    # Where another setting was better on this computer, its name stands beside.
+    # If another setting was better on this computer, its name is appended.
     assert [curve.name.split(" · ")[0] for curve in page.plot.curves] == ["Boats"]
     wait_for(ServerState.READY)
     launch = window.controller.launch

@@ -107,7 +107,7 @@ def test_every_setting_has_translatable_texts() -> None:
 
 
 class RecordingTranslations(gettext.GNUTranslations):
-    """The real translations, which note what is asked of them and not there."""
+    """The real translations; they record the texts that are requested, and those that have no translation."""
 
     recorded: set[str]
     absent: set[str]

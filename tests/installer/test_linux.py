@@ -115,7 +115,7 @@ def test_the_package_depends_on_all_libraries_that_the_program_loads() -> None:
 
 
 def loads(library: Path) -> str:
-    """Return what the loader says against a shared object; nothing where it takes it."""
+    """Return the loader's complaints about a shared object, or an empty text."""
     code = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", code, library], capture_output=True, text=True, check=False)
     return done.stderr.strip().rpartition("\n")[2]

@@ -107,7 +107,7 @@ def function(name: str) -> str:
 
 
 def test_the_release_is_found() -> None:
-    """Where the user says, else in its own folder, else at the project's address; else it stops with a hint."""
+    """Where the user says, else in its own folder, else at the project's address; else it ends with a hint."""
     find = function("Find-Release")
     places = ["$Offline", "$From", f"$env:{RELEASES_VARIABLE}", "Split-Path -Parent $PSCommandPath", "return $releases"]
     order = [find.index(place) for place in [*places, 'Stop-With "The files of this release']]

@@ -6,7 +6,7 @@ from launcher.machine.busy_programs import BusyPrograms, ProgramTime, rank_progr
 
 
 def times(**used_s: float) -> dict[int, ProgramTime]:
-    """Return processes with the IDs 1, 2, ... by their names, of which a trailing digit is left out."""
+    """Return processes with the IDs 1, 2, ..., named by the keys without a trailing digit."""
     return {at: ProgramTime(name.rstrip("0123456789"), 5.0, used) for at, (name, used) in enumerate(used_s.items(), 1)}
 
 

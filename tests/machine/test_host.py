@@ -38,7 +38,7 @@ CPU implementer\t: 0x41
 
 @pytest.fixture(autouse=True)
 def outside_wsl(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trees of these tests alone say whether they are WSL's."""
+    """Only the folder trees of these tests decide whether this is WSL."""
     for name in ("WSL_DISTRO_NAME", "WSL_INTEROP"):
         monkeypatch.delenv(name, raising=False)
 

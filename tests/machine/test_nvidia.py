@@ -42,7 +42,7 @@ RTX_4090 = (0x10DE, 0x2684)
 
 
 def read_driver(folder: Path | None, root: Path = Path("/nowhere"), **answers: object) -> dict[str, Any]:
-    """Return what Nvml says in a process that finds the library of `folder`."""
+    """Return the readings of Nvml in a process that finds the library of `folder`."""
     readings: dict[str, Any] = ask_driver(LOOK, folder, root, **answers)
     return readings
 

@@ -269,7 +269,7 @@ class TestAnySetting:
 
     def test_a_projector_and_a_separate_draft_are_counted(self) -> None:
         plain = parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536))
-        # mmproj-F16: 858 MiB of weights, and buffers of its encoder that nobody has measured.
+        # mmproj-F16: 858 MiB of weights, and buffers of its encoder, which were not measured.
         seeing = parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536, mmproj_bytes=899_283_584))
         assert 858 + 300 <= mib(seeing.total - plain.total) <= 858 + 700
         beside = parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536, draft_model_bytes=514_687_104))

@@ -56,7 +56,7 @@ def test_every_file_has_a_size_or_an_estimate_of_it() -> None:
 
 
 def test_sizes_estimated_from_bits_per_weight_contain_the_listed_ones() -> None:
-    """Leave the listed sizes out and estimate them: nearly all lie in their range, and few are far from its middle."""
+    """Without the listed sizes, nearly all files are within their estimated range, and few far from its middle."""
     inside, errors = 0, []
     for model in MODELS:
         if model.parameters_b is None or model.parameters_b < 8 or "gpt-oss" in model.id:
@@ -92,7 +92,7 @@ def test_a_withdrawn_file_is_planned_only_by_name() -> None:
 
 
 def test_sampling_is_advised_where_anybody_published_advice() -> None:
-    """A new model without recommended sampling values belongs into `unknown`, if nobody has published any."""
+    """A new model without published sampling values belongs into `unknown`."""
     unknown = {"command-a-plus", "hy3", "llama-3.3-70b", "step-3.7-flash"}
     assert {model.id for model in MODELS if model.sampling is None} == unknown
     thinking = {model.id for model in MODELS if model.thinking == "on" and model.sampling}

@@ -76,7 +76,7 @@ def write_bert(path: Path) -> None:
 
 
 def write_pooled(source: Path, path: Path, pooling: PoolingType = PoolingType.LAST) -> None:
-    """Write a copy of a model whose header says how the vectors of its tokens become one."""
+    """Write a copy of a model with a pooling type in its header."""
     writer, tensors = _begin_copy(source, path)
     writer.add_pooling_type(pooling)
     _end_copy(writer, tensors)

@@ -1,4 +1,4 @@
-"""Prompts that are read again: when that is a finding, what it says, and when it is over."""
+"""Prompts that are read again: when that becomes a finding, its text, and when it ends."""
 
 from pathlib import Path
 

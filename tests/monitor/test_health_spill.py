@@ -66,7 +66,7 @@ class TestCounted:
         assert run(Health(RTX_3090), moments) == []
 
     def test_intended_use_of_host_memory_is_no_spill(self) -> None:
-        """Experts of 35B-A3B on the processor: 9 GB of pinned host memory, as the plan says."""
+        """Experts of 35B-A3B on the processor: 9 GB of pinned host memory, as planned."""
         setup = ServerSetup(draft=2, vram_total_mib=16_311.0, host_mib=9_200.0)
         assert run(Health(setup), windows(100, shared=9_400.0, rate=74.0, used=15_900.0)) == []
 

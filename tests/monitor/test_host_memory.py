@@ -35,7 +35,7 @@ def course(
     prompts: Course | None = None,
     to_come: Course = lambda _s: 0.0,
 ) -> Iterator[Moment]:
-    """Moments in which an engine takes memory, of which the rest has `room`; its log speaks of caches if `prompts`."""
+    """Moments in which an engine takes memory, with `room` left for it; its log mentions prompt caches if `prompts`."""
     for number in range(int(seconds / PERIOD_S)):
         now = number * PERIOD_S
         caches = {}

@@ -95,7 +95,7 @@ def in_terminal(*arguments: str, home: Path, interrupt_after: bytes = b"") -> tu
 
 
 def as_another_user(script: str, *arguments: str) -> str:
-    """Run Python as nobody where we may, and return what it prints."""
+    """Run Python as the user nobody if that is allowed, and return its output."""
     drop = (
         "import encodings.idna, http.client, os, socket, sys, urllib.error, urllib.request\n"
         f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"

@@ -53,7 +53,7 @@ def test_a_shared_server_listens_everywhere_and_prints_its_addresses(shared: Ser
 
 @pytest.fixture(scope="module")
 def other_url(shared: Served) -> str:
-    """The server as other computers reach it; also where there is no network, for only 127.0.0.1 is this one's."""
+    """The server at 127.0.0.2, whose clients it treats as other computers; this needs no network."""
     return shared.url.replace("http://127.0.0.1", "https://127.0.0.2")
 
 
@@ -64,7 +64,7 @@ def test_other_computers_get_no_answer_without_tls(shared: Served, other_url: st
 
 
 def test_a_client_trusts_the_certificate_by_its_environment(shared: Served, other_url: str) -> None:
-    """As docs/clients.md says, for Python's and Node.js' clients."""
+    """The way that docs/clients.md describes for clients in Python and Node.js."""
     certificate = str(shared.home / "state" / "certificate.pem")
     script = "import sys, httpx; print(httpx.get(sys.argv[1] + '/v1/models').status_code)"
     python = [sys.executable, "-c", script, other_url]
@@ -145,7 +145,7 @@ def test_extra_arguments_cannot_share_the_server(word: str) -> None:
 
 
 def test_a_port_in_use_on_another_address_cannot_be_shared() -> None:
-    port = next(port for port in range(22_000, 30_000) if is_port_free(port))  # none that the system gives to others
+    port = next(port for port in range(22_000, 30_000) if is_port_free(port))  # below the ports that the system assigns
     with socket.create_server(("127.0.0.2", port)):
         assert is_port_free(port)
         assert not is_port_free(port, "0.0.0.0")

@@ -48,7 +48,7 @@ def test_a_foreign_page_with_the_key_gets_no_answer(page: httpx.Client, served: 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost", ""])
 def test_dns_rebinding_gets_no_answer(served: Served, host: str) -> None:
-    """DNS rebinding makes the page same-origin, so CORS says nothing; it has another name, and lacks the key."""
+    """DNS rebinding makes the page same-origin, so CORS does not stop it; its host name and the missing key do."""
     with httpx.Client(base_url=served.url, headers={"Host": host}, trust_env=False) as client:
         statuses = {path: client.get(path).status_code for path in ("/v1/models", "/slots", "/props", "/metrics")}
     assert set(statuses.values()) == {401 if host == "localhost" else 421}

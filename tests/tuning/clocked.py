@@ -1,4 +1,4 @@
-"""A bench in virtual time whose speed is a formula: a reply takes as long as it says."""
+"""A bench in virtual time, whose replies take the time that a formula gives."""
 
 import asyncio
 import random
@@ -38,7 +38,7 @@ class Speed:
 
 @dataclass
 class Clocked:
-    """Streams that are asked at once are written at once; each takes the time that the formula gives it."""
+    """Replies that are requested together are generated at the same time; a formula gives the time of each."""
 
     speed: Callable[[Moment], Speed]
     noise: float = 0.0
@@ -74,7 +74,7 @@ class Clocked:
         self.seeds.append(seed)
         began_s = self._now_s
         self._open += 1
-        await asyncio.sleep(0)  # all that are asked at once are open now
+        await asyncio.sleep(0)  # now all requests of the same moment are open
         result = self.speed(Moment(settings, prompt, began_s, self._open))
         if result.error:
             self._open -= 1

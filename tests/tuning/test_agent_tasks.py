@@ -1,4 +1,4 @@
-"""Tasks of coding agents as a load: what the requests hold, when it ends, and what the result says."""
+"""Tasks of coding agents as a load: contents of the requests, the end of a run, and the result."""
 
 from collections.abc import Sequence
 from dataclasses import replace

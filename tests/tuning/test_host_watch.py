@@ -44,7 +44,7 @@ def test_permanent_conditions_are_not_disturbances() -> None:
 
 
 class Host:
-    """A processor of one core whose counters a test moves: by `seconds`, of which others take a share."""
+    """A processor of one core whose counters a test advances by `seconds`, a share of them used by other programs."""
 
     def __init__(self) -> None:
         self.at_s = self.idle_s = 0.0

@@ -27,7 +27,7 @@ class Ask(NamedTuple):
 
 
 class Timed:
-    """A bench whose replies take as long as their speed says."""
+    """A bench whose replies have a given speed."""
 
     def __init__(
         self, speed: Callable[[Ask], float | None], mark: Callable[[Ask], dict[str, str]] = lambda _: {}

@@ -1,4 +1,4 @@
-"""Several servers asked in turns, on benches in virtual time that share a clock and a drift."""
+"""Several servers measured in turns, on benches in virtual time that share a clock and a drift."""
 
 import random
 from collections.abc import Mapping

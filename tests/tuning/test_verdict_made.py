@@ -29,7 +29,7 @@ async def course() -> TrialRunner:
 
 
 def make_question(candidate: RunSettings, against: RunSettings, low: float, high: float) -> Question:
-    """A question whose interval lies so, with the answer that follows."""
+    """A question with this interval, and the answer that follows from it."""
     found = Comparison(candidate, against, Interval((low + high) / 2, low, high, 4), 0.98)
     answer = True if found.better else False if found.no_better else None
     return Question(candidate, against, found, answer)

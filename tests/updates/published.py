@@ -52,7 +52,7 @@ class Release:
         self.tell({"version": version, "notes": "Faster.\nQuieter.", "artefacts": [values | changes], "built": "anew"})
 
     def tell(self, manifest: object) -> None:
-        """Put a signed manifest there, whatever it says."""
+        """Publish a signed manifest with any content."""
         self.put_signed("manifest.json", json.dumps(manifest).encode(), self.maintainer)
 
     def put_signed(self, name: str, content: bytes, signer: Maintainer) -> None:

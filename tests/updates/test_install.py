@@ -20,7 +20,7 @@ from tests.updates.published import CONTENT, Release
 
 
 def kept(home: Path) -> list[str]:
-    """The versions of which something was received."""
+    """The versions of which files were downloaded."""
     return [each.name for each in (home / "cache" / "updates").iterdir()]
 
 
