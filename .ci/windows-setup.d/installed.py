@@ -128,7 +128,7 @@ def serving() -> Iterator[tuple["subprocess.Popen[str]", dict[str, object]]]:
 
 
 def processes(word: str) -> list[int]:
-    """Return the pids of wine's programs whose command line holds a word."""
+    """Return the pids of wine's programs whose command line contains a word."""
     found = []
     for each in Path("/proc").iterdir():
         with suppress(OSError):
@@ -141,7 +141,7 @@ def processes(word: str) -> list[int]:
 
 @contextmanager
 def holding(name: str) -> Iterator[None]:
-    """Let a program that nothing can ask to end hold a mutex."""
+    """Let a program that ignores all requests to end hold a mutex."""
     hold = wine.start(f'"{wine.path(PYTHON)}" "{wine.path(HERE / "hold.py")}" "{name}"')
     try:
         assert hold.stdout is not None
@@ -152,7 +152,7 @@ def holding(name: str) -> Iterator[None]:
 
 
 def end(word: str, started: "subprocess.Popen[str]") -> None:
-    """End wine's programs whose command line holds a word by force, and wait for what has started them."""
+    """End wine's programs whose command line contains a word by force, and wait for the process that started them."""
     for pid in processes(word):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -161,7 +161,7 @@ def end(word: str, started: "subprocess.Popen[str]") -> None:
 
 @contextmanager
 def small_disk(options: str) -> Iterator[Path]:
-    """Lend a disk of its own size as drive F: of wine's."""
+    """Provide a disk with these mount options as wine's drive F:."""
     disk, letter = FOLDER / "disk", FOLDER / "prefix" / "dosdevices" / "f:"
     disk.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(disk)], check=True)
@@ -176,7 +176,7 @@ def small_disk(options: str) -> Iterator[Path]:
 
 
 def cut_off(setup: Path, place: Path) -> None:
-    """End setup by force while it unpacks; its folder for plug-ins, which then stays in Temp, is taken away here."""
+    """End setup by force while it unpacks, and remove its folder for plug-ins, which then stays in Temp."""
     temporary = set((wine.user / "Temp").iterdir())
     process = wine.start(f'"{wine.path(setup)}" /S /D={wine.path(place)}')
     new = place / "app.new"

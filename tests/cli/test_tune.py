@@ -102,7 +102,7 @@ def test_ctrl_c_pauses_and_says_how_to_continue(quick: list[str]) -> None:
         trials, last = [], {}
         for line in program.stdout:
             last = json.loads(line)
-            if "stage" in last:  # and not that the processor is busy
+            if "stage" in last:  # other events may report a busy processor
                 trials.append(last)
                 if len(trials) == 2:
                     program.send_signal(signal.SIGINT)
@@ -120,7 +120,7 @@ def test_ctrl_c_pauses_and_says_how_to_continue(quick: list[str]) -> None:
         lines = []
         for line in again.stdout:
             lines.append(line)
-            if line.startswith(f"{len(trials) + 2:>3}  "):  # one more than were kept
+            if line.startswith(f"{len(trials) + 2:>3}  "):  # the second trial after those that were kept
                 beside = bench("demo")
                 second = run(*quick, "--yes")
                 again.send_signal(signal.SIGINT)
