@@ -219,10 +219,10 @@ async def test_a_server_of_another_process_must_be_stopped_first(
     other = ServerShare(7, "Other", (9_000,), 0, measured=True)
     here = replace(describe_machine(24.0), described=False, own=(other,), by_device_now_mib=(14_000,))
 
-    async def look(_wish: object, **_kwargs: object) -> Situation:
+    async def read(_wish: object, **_kwargs: object) -> Situation:
         return here
 
-    monkeypatch.setattr(first_checks, "read_situation", look)
+    monkeypatch.setattr(first_checks, "read_situation", read)
     launcher = ProcessId(1, 0.0)
     running = [SimpleNamespace(engine_pid=7, launcher=launcher)]
     monkeypatch.setattr(registry, "list_entries", lambda: running)

@@ -61,12 +61,12 @@ def options(**given: object) -> argparse.Namespace:
 
 
 def test_all_settings_have_their_defaults_without_a_file(file: Path, login: Path) -> None:
-    look = settings.read_app_settings()
-    assert [each.setting for each in look.states] == list(SETTINGS)
-    assert {each.source for each in look.states} == {"default"}
-    assert not any(each.changed for each in look.states)
+    current = settings.read_app_settings()
+    assert [each.setting for each in current.states] == list(SETTINGS)
+    assert {each.source for each in current.states} == {"default"}
+    assert not any(each.changed for each in current.states)
     assert value(MODELS_FOLDER) == str(models_dir())
-    assert look.notices == ()
+    assert current.notices == ()
     assert not file.exists()
 
 
@@ -107,10 +107,10 @@ def test_a_changed_value_is_stored_and_a_default_is_removed_from_the_file(file: 
 
 def test_comments_and_layout_of_the_user_are_preserved(file: Path) -> None:
     file.write_text(BY_HAND)
-    look = settings.read_app_settings()
-    assert look.value(THEME) == "dark"
-    assert look.value(TEXT_SCALE) == 120
-    assert any("window.colour is not a setting of this version" in each for each in look.notices)
+    current = settings.read_app_settings()
+    assert current.value(THEME) == "dark"
+    assert current.value(TEXT_SCALE) == 120
+    assert any("window.colour is not a setting of this version" in each for each in current.notices)
     settings.change_setting(THEME, "light")
     settings.change_setting(TEXT_SCALE, 90)
     settings.change_setting(LANGUAGE, "en")
@@ -145,10 +145,10 @@ def test_a_file_that_cannot_be_edited_by_line_is_left_to_the_user(file: Path, wr
 
 def test_a_damaged_file_is_renamed_with_a_notice(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     file.write_text("[window\ntheme = ")
-    look = settings.read_app_settings()
-    assert "was damaged" in look.notices[0]
-    assert "settings.toml.bad" in look.notices[0]
-    assert look.value(THEME) == "system"
+    current = settings.read_app_settings()
+    assert "was damaged" in current.notices[0]
+    assert "settings.toml.bad" in current.notices[0]
+    assert current.value(THEME) == "system"
     assert file.with_name("settings.toml.bad").read_text() == "[window\ntheme = "
     assert "is damaged" in caplog.text or "was damaged" in caplog.text
     assert settings.read_app_settings().notices == ()
@@ -167,9 +167,9 @@ def test_a_damaged_file_is_renamed_with_a_notice(file: Path, caplog: pytest.LogC
 )
 def test_an_invalid_value_is_reported_and_not_used(file: Path, line: str, expected: str) -> None:
     file.write_text(f"[window]\n{line}\n")
-    look = settings.read_app_settings()
-    assert expected in look.notices[0]
-    assert not any(each.changed for each in look.states if each.setting.stored)
+    current = settings.read_app_settings()
+    assert expected in current.notices[0]
+    assert not any(each.changed for each in current.states if each.setting.stored)
     assert line in file.read_text()
 
 

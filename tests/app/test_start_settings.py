@@ -74,10 +74,10 @@ def local_situation(monkeypatch: pytest.MonkeyPatch) -> list[Situation]:
     """The situation that starts find; a test may replace it."""
     found = [this()]
 
-    async def look(_criteria: object, **_kwargs: object) -> Situation:
+    async def read(_criteria: object, **_kwargs: object) -> Situation:
         return found[0]
 
-    monkeypatch.setattr(start_settings, "read_situation", look)
+    monkeypatch.setattr(start_settings, "read_situation", read)
     return found
 
 

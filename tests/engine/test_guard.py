@@ -105,7 +105,7 @@ def wrapped() -> Iterator[Engine]:
         yield made
 
 
-async def looks(engine: Engine, guard: Guard, seconds: float, each: Callable[[], None] = lambda: None) -> object:
+async def check_for(engine: Engine, guard: Guard, seconds: float, each: Callable[[], None] = lambda: None) -> object:
     """Check as often as the guard does in that many seconds; return the first error."""
     for _ in range(round(seconds / LIMITS.period_s)):
         each()
@@ -116,14 +116,14 @@ async def looks(engine: Engine, guard: Guard, seconds: float, each: Callable[[],
 
 
 async def test_an_idle_server_is_not_disturbed(engine: Engine) -> None:
-    assert await looks(engine, engine.guard(), 240) is None
+    assert await check_for(engine, engine.guard(), 240) is None
     assert engine.notices == []
 
 
 async def test_an_engine_that_neither_answers_nor_computes_is_ended(engine: Engine) -> None:
     guard = engine.guard()
     engine.answers = False
-    verdict = await looks(engine, guard, 120)
+    verdict = await check_for(engine, guard, 120)
     assert isinstance(verdict, EngineHung)
     assert "no response and no CPU activity" in verdict.title
     assert engine.codes == ["silent"]
@@ -132,21 +132,21 @@ async def test_an_engine_that_neither_answers_nor_computes_is_ended(engine: Engi
 async def test_processor_time_of_child_processes_counts(wrapped: Engine) -> None:
     guard = wrapped.guard()
     wrapped.answers = False
-    assert await looks(wrapped, guard, 60, wrapped.compute) is None
-    assert isinstance(await looks(wrapped, guard, 60), EngineHung)
+    assert await check_for(wrapped, guard, 60, wrapped.compute) is None
+    assert isinstance(await check_for(wrapped, guard, 60), EngineHung)
 
 
 async def test_a_failed_check_is_reported_once_and_repeated(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     outcomes = [OSError("no more files"), OSError("no more files"), None, ValueError(), EngineHung("It hung.")]
     guard = engine.guard(limits=replace(LIMITS, period_s=0.0))
 
-    async def look() -> EngineHung | None:
+    async def check() -> EngineHung | None:
         outcome = outcomes.pop(0)
         if isinstance(outcome, EngineHung | None):
             return outcome
         raise outcome
 
-    guard.check_engine = look  # type: ignore[method-assign]
+    guard.check_engine = check  # type: ignore[method-assign]
     assert isinstance(await guard.watch(), EngineHung)
     assert engine.codes == ["unwatched"] * 2
     assert engine.notices[0].text.endswith("OSError: no more files.")
@@ -157,18 +157,18 @@ async def test_a_failed_check_is_reported_once_and_repeated(engine: Engine, capl
 async def test_a_busy_engine_that_does_not_answer_is_not_ended(engine: Engine) -> None:
     guard = engine.guard()
     engine.answers = False
-    assert await looks(engine, guard, 60, engine.compute) is None
+    assert await check_for(engine, guard, 60, engine.compute) is None
     assert engine.codes == ["silent"]
     engine.answers = True
-    assert await looks(engine, guard, 5) is None
+    assert await check_for(engine, guard, 5) is None
     assert engine.codes == ["silent", "answers_again"]
 
 
 async def test_a_stalled_stream_is_ended_though_health_is_ok(engine: Engine) -> None:
     guard = engine.guard()
     engine.quiet_since = engine.clocks.mono
-    assert await looks(engine, guard, LIMITS.stalled_s - 10) is None
-    verdict = await looks(engine, guard, 20)
+    assert await check_for(engine, guard, LIMITS.stalled_s - 10) is None
+    verdict = await check_for(engine, guard, 20)
     assert isinstance(verdict, EngineHung)
     assert "a running reply got no token for 40 s" in verdict.title
 
@@ -177,9 +177,9 @@ async def test_a_stalled_stream_is_ended_though_health_is_ok(engine: Engine) -> 
 async def test_a_slow_prefill_is_not_a_stall(engine: Engine) -> None:
     guard = engine.guard()
     engine.quiet_since = engine.clocks.mono
-    assert await looks(engine, guard, LIMITS.endless_s - 10, engine.compute) is None
+    assert await check_for(engine, guard, LIMITS.endless_s - 10, engine.compute) is None
     assert engine.notices == []
-    assert isinstance(await looks(engine, guard, 20, engine.compute), EngineHung)
+    assert isinstance(await check_for(engine, guard, 20, engine.compute), EngineHung)
 
 
 async def test_a_suspended_engine_is_reported_and_not_ended(engine: Engine) -> None:
@@ -189,14 +189,14 @@ async def test_a_suspended_engine_is_reported_and_not_ended(engine: Engine) -> N
         os.sched_yield()
     engine.answers = False
     engine.quiet_since = engine.clocks.mono
-    assert await looks(engine, guard, 240) is None
+    assert await check_for(engine, guard, 240) is None
     assert engine.codes == ["paused"]
     assert f"kill -CONT {engine.process.pid}" in engine.notices[0].text
     os.kill(engine.process.pid, signal.SIGCONT)
     while psutil.Process(engine.process.pid).status() == psutil.STATUS_STOPPED:
         os.sched_yield()
     engine.answers, engine.quiet_since = True, None
-    assert await looks(engine, guard, 5) is None
+    assert await check_for(engine, guard, 5) is None
     assert engine.codes == ["paused", "answers_again"]
 
 
@@ -206,12 +206,12 @@ async def test_time_asleep_does_not_count_as_silence(engine: Engine, way: str) -
     engine.quiet_since = engine.clocks.mono
     getattr(engine.clocks, way)(3 * 3_600.0)
     engine.answers = False
-    assert await looks(engine, guard, 5) is None
+    assert await check_for(engine, guard, 5) is None
     assert engine.codes == ["slept"]
     assert "slept for 3.0 h" in engine.notices[0].text
     assert "does not respond yet" in engine.notices[0].text
     engine.answers, engine.quiet_since = True, None
-    assert await looks(engine, guard, 240) is None
+    assert await check_for(engine, guard, 240) is None
     assert engine.codes == ["slept"]
 
 
@@ -219,7 +219,7 @@ async def test_time_asleep_does_not_count_as_silence(engine: Engine, way: str) -
 async def test_a_clock_set_back_or_slightly_is_not_taken_as_sleep(engine: Engine, set_by_s: float) -> None:
     guard = engine.guard()
     engine.clocks.wall_s += set_by_s
-    assert await looks(engine, guard, 60) is None
+    assert await check_for(engine, guard, 60) is None
     assert engine.notices == []
 
 
@@ -229,12 +229,12 @@ async def test_changes_of_the_model_files_are_reported_once(engine: Engine, tmp_
     for path in paths.values():
         path.write_bytes(b"x" * 10_000)
     guard = engine.guard(*paths.values())
-    assert await looks(engine, guard, 10) is None
+    assert await check_for(engine, guard, 10) is None
     paths["removed"].unlink()
     (tmp_path / "new").write_bytes(b"y" * 10_000)
     (tmp_path / "new").replace(paths["replaced"])
     os.truncate(paths["shrunk"], 100)
-    assert await looks(engine, guard, 60) is None
+    assert await check_for(engine, guard, 60) is None
     assert sorted(engine.codes) == ["model_cut_short", "model_removed", "model_replaced"]
 
 
@@ -252,7 +252,7 @@ async def test_only_a_truncated_file_explains_a_crash(tmp_path: Path) -> None:
 async def test_an_unwritable_log_is_reported_once(engine: Engine) -> None:
     guard = engine.guard()
     engine.log_problem = "No space left on device"
-    assert await looks(engine, guard, 60) is None
+    assert await check_for(engine, guard, 60) is None
     engine.log_problem = None
-    assert await looks(engine, guard, 60) is None
+    assert await check_for(engine, guard, 60) is None
     assert engine.codes == ["log_unwritable", "log_writable"]

@@ -67,9 +67,9 @@ def test_processes_that_write_at_once_do_not_lose_changes() -> None:
 def test_an_invalid_file_is_renamed(data: bytes, home: Path) -> None:
     queue = filled("a")
     file_of(home).write_bytes(data)
-    look = queue.read_snapshot()
-    assert look.jobs == JobList()
-    (damage,) = look.damage
+    snapshot = queue.read_snapshot()
+    assert snapshot.jobs == JobList()
+    (damage,) = snapshot.damage
     assert damage.kept_as is not None
     assert damage.kept_as.read_bytes() == data
     assert str(damage) == f"The download list was unreadable and was renamed to {damage.kept_as}."
@@ -94,12 +94,12 @@ def test_an_invalid_job_is_removed_and_the_others_are_kept(broken: dict[str, obj
     whole = json.loads(file_of(home).read_bytes())
     whole["jobs"][1] |= broken
     file_of(home).write_text(json.dumps(whole))
-    look = queue.read_snapshot()
-    assert [job.title for job in look.jobs.jobs] == ["a", "c"]
-    assert look.jobs.next_id == 4
-    assert str(look.damage[0]).startswith("1 of the listed downloads could not be read. The list was renamed to ")
-    assert look.damage[0].kept_as is not None
-    assert json.loads(look.damage[0].kept_as.read_bytes()) == whole
+    snapshot = queue.read_snapshot()
+    assert [job.title for job in snapshot.jobs.jobs] == ["a", "c"]
+    assert snapshot.jobs.next_id == 4
+    assert str(snapshot.damage[0]).startswith("1 of the listed downloads could not be read. The list was renamed to ")
+    assert snapshot.damage[0].kept_as is not None
+    assert json.loads(snapshot.damage[0].kept_as.read_bytes()) == whole
     assert not queue.read_snapshot().damage
 
 

@@ -53,7 +53,7 @@ def page(bare: None, window: Window) -> StartPage:
 
 
 @pytest.fixture
-def looked(page: StartPage, qtbot: QtBot) -> StartPage:
+def planned_page(page: StartPage, qtbot: QtBot) -> StartPage:
     """The page when it has read this computer and the local files of the first plan."""
     settle(page, qtbot)
     return page
@@ -127,13 +127,15 @@ def test_the_page_shows_what_it_checks_and_then_the_results(bare: None, window: 
     assert any("cores" in name for name in names)
 
 
-def test_three_clicks_from_an_empty_folder_to_a_streamed_reply(window: Window, looked: StartPage, qtbot: QtBot) -> None:
-    assert "No usable GPU found" in looked.card.accessibleName()
-    assert "not the speed-up on a GPU" in looked.card.accessibleName()
-    click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(looked))
-    assert {stage(looked, step) for step in Step} == {Stage.DONE}
-    click(looked, qtbot, "Open the chat")
+def test_three_clicks_from_an_empty_folder_to_a_streamed_reply(
+    window: Window, planned_page: StartPage, qtbot: QtBot
+) -> None:
+    assert "No usable GPU found" in planned_page.card.accessibleName()
+    assert "not the speed-up on a GPU" in planned_page.card.accessibleName()
+    click(planned_page, qtbot, "Start the demo")
+    qtbot.waitUntil(lambda: done(planned_page))
+    assert {stage(planned_page, step) for step in Step} == {Stage.DONE}
+    click(planned_page, qtbot, "Open the chat")
     assert window.page_name == "cockpit"
     qtbot.waitUntil(lambda: window.controller.view.can_ask)
     prompt = window.page("cockpit").chat.prompt
@@ -168,54 +170,54 @@ def test_the_served_model_is_shown_until_it_stops(window: Window, page: StartPag
 
 @pytest.mark.thorough
 def test_memory_is_read_again_when_the_page_is_shown_and_when_a_server_starts_or_ends(
-    mine: None, window: Window, looked: StartPage, qtbot: QtBot
+    mine: None, window: Window, planned_page: StartPage, qtbot: QtBot
 ) -> None:
     def read_since(read_at: float) -> None:
-        qtbot.waitUntil(lambda: times(looked) > read_at and not looked.flow.is_reading)
+        qtbot.waitUntil(lambda: times(planned_page) > read_at and not planned_page.flow.is_reading)
 
-    choose(looked, qtbot, "mine")
-    looked.table.chosen.emit(0)
-    settle(looked, qtbot)
-    before = times(looked)
+    choose(planned_page, qtbot, "mine")
+    planned_page.table.chosen.emit(0)
+    settle(planned_page, qtbot)
+    before = times(planned_page)
     window.show_page("models")
     window.show_page("start")
     read_since(before)
-    assert looked.plan is not None
-    assert looked.plan.entry.id == "mine"  # what was chosen stays chosen
-    assert looked.result is not None
-    assert any(each is looked.plan for each in looked.result.plans)
-    assert looked.machine.age.text() == ""
-    before = times(looked)
+    assert planned_page.plan is not None
+    assert planned_page.plan.entry.id == "mine"  # what was chosen stays chosen
+    assert planned_page.result is not None
+    assert any(each is planned_page.plan for each in planned_page.result.plans)
+    assert planned_page.machine.age.text() == ""
+    before = times(planned_page)
     window.start_demo()
     qtbot.waitUntil(lambda: window.controller.launch is not None)
     window.show_page("start")
     read_since(before)
-    qtbot.waitUntil(lambda: own_servers(looked) == 1)
-    before = times(looked)
+    qtbot.waitUntil(lambda: own_servers(planned_page) == 1)
+    before = times(planned_page)
     window.controller.stop()
     read_since(before)
-    assert own_servers(looked) == 0
-    assert looked.plan.entry.id == "mine"
+    assert own_servers(planned_page) == 0
+    assert planned_page.plan.entry.id == "mine"
 
 
 @pytest.mark.thorough
 def test_another_plan_says_that_it_replaces_the_served_model(
-    mine: None, window: Window, looked: StartPage, qtbot: QtBot
+    mine: None, window: Window, planned_page: StartPage, qtbot: QtBot
 ) -> None:
     window.start_demo()
     qtbot.waitUntil(lambda: window.controller.launch is not None)
     window.show_page("start")
-    choose(looked, qtbot, "mine")
-    assert looked.card.primary.text() == "Download and start"
-    assert "replaces it" in looked.banner.accessibleName()
+    choose(planned_page, qtbot, "mine")
+    assert planned_page.card.primary.text() == "Download and start"
+    assert "replaces it" in planned_page.banner.accessibleName()
     assert window.controller.served_name == "demo"
-    qtbot.mouseClick(looked.banner.buttons[0], Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(planned_page.banner.buttons[0], Qt.MouseButton.LeftButton)
     assert window.page_name == "cockpit"
     window.show_page("start")
-    click(looked, qtbot, "Download and start")
-    qtbot.waitUntil(lambda: done(looked))
+    click(planned_page, qtbot, "Download and start")
+    qtbot.waitUntil(lambda: done(planned_page))
     assert window.controller.served_name.startswith("mine")
-    assert "draft 2" in looked.card.accessibleName()
+    assert "draft 2" in planned_page.card.accessibleName()
 
 
 @pytest.fixture
@@ -226,73 +228,77 @@ def state_in_the_way(home: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_first_start_works_without_a_state_folder(state_in_the_way: None, looked: StartPage, qtbot: QtBot) -> None:
-    click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(looked))
+def test_a_first_start_works_without_a_state_folder(
+    state_in_the_way: None, planned_page: StartPage, qtbot: QtBot
+) -> None:
+    click(planned_page, qtbot, "Start the demo")
+    qtbot.waitUntil(lambda: done(planned_page))
 
 
 @pytest.mark.thorough
-def test_the_demo_is_started_again_with_its_settings(window: Window, looked: StartPage, qtbot: QtBot) -> None:
-    click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(looked))
+def test_the_demo_is_started_again_with_its_settings(window: Window, planned_page: StartPage, qtbot: QtBot) -> None:
+    click(planned_page, qtbot, "Start the demo")
+    qtbot.waitUntil(lambda: done(planned_page))
     for changes in ({"draft": 3}, {"ctx": 2_048}):
         with qtbot.waitSignal(window.controller.applied):
             window.controller.apply_settings(changes, drain_s=0)
     window.controller.stop()
-    qtbot.waitUntil(lambda: looked.card.primary.text() == "Start the demo")
-    click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(looked))
+    qtbot.waitUntil(lambda: planned_page.card.primary.text() == "Start the demo")
+    click(planned_page, qtbot, "Start the demo")
+    qtbot.waitUntil(lambda: done(planned_page))
     launch = window.controller.launch
     assert launch is not None
     assert (launch.options.draft, launch.context) == (3, 2_048)
 
 
-def test_a_plan_is_downloaded_and_served_as_shown(mine: None, looked: StartPage, window: Window, qtbot: QtBot) -> None:
-    choose(looked, qtbot, "mine")
-    assert "Recommended · balanced. FITS. Mine, F16, 4K context, draft 2" in looked.card.accessibleName()
-    assert looked.card.bar.accessibleName().startswith("Memory: weights ")
-    click(looked, qtbot, "Download and start")
-    assert looked.card.pause.isVisible()
-    assert looked.card.pause.text() == "Pause"
-    assert not looked.card.primary.isVisible()
-    assert not looked.table.isEnabled()
-    qtbot.waitUntil(lambda: done(looked))
+def test_a_plan_is_downloaded_and_served_as_shown(
+    mine: None, planned_page: StartPage, window: Window, qtbot: QtBot
+) -> None:
+    choose(planned_page, qtbot, "mine")
+    assert "Recommended · balanced. FITS. Mine, F16, 4K context, draft 2" in planned_page.card.accessibleName()
+    assert planned_page.card.bar.accessibleName().startswith("Memory: weights ")
+    click(planned_page, qtbot, "Download and start")
+    assert planned_page.card.pause.isVisible()
+    assert planned_page.card.pause.text() == "Pause"
+    assert not planned_page.card.primary.isVisible()
+    assert not planned_page.table.isEnabled()
+    qtbot.waitUntil(lambda: done(planned_page))
     launch = window.controller.launch
     assert launch is not None
     assert (launch.context, launch.options.kv, launch.options.draft) == (4096, "f16", 2)
-    assert looked.steps.progress[Step.SELF_TEST].accepted
-    assert looked.banner.isVisible()
-    looked.table.chosen.emit(0)
-    settle(looked, qtbot)
-    assert looked.card.primary.text() == "Start"
+    assert planned_page.steps.progress[Step.SELF_TEST].accepted
+    assert planned_page.banner.isVisible()
+    planned_page.table.chosen.emit(0)
+    settle(planned_page, qtbot)
+    assert planned_page.card.primary.text() == "Start"
 
 
 @pytest.mark.thorough
 def test_settings_of_the_user_go_before_the_plan_until_the_user_chooses_the_plan(
-    mine: None, looked: StartPage, window: Window, qtbot: QtBot
+    mine: None, planned_page: StartPage, window: Window, qtbot: QtBot
 ) -> None:
-    choose(looked, qtbot, "mine")
-    assert not looked.card.settings_origin.isVisible()
-    click(looked, qtbot, "Download and start")
-    qtbot.waitUntil(lambda: done(looked))
+    choose(planned_page, qtbot, "mine")
+    assert not planned_page.card.settings_origin.isVisible()
+    click(planned_page, qtbot, "Download and start")
+    qtbot.waitUntil(lambda: done(planned_page))
     model = window.controller.launch.options.model
     with qtbot.waitSignal(window.controller.applied):
         window.controller.apply_settings({"draft": 3, "ctx": 2_048}, drain_s=0)
     window.controller.stop()
     qtbot.waitUntil(lambda: window.controller.launch is None)
-    choose(looked, qtbot, "mine")
+    choose(planned_page, qtbot, "mine")
     text = "Your last settings: 2K context, draft 3. Recommended: 4K context, draft 2."
-    assert looked.card.settings_origin.text() == text
-    assert text in looked.card.accessibleName()
-    assert "Mine, F16, 2K context, draft 3" in looked.card.accessibleName()
-    assert looked.card.switch_button.text() == "Use recommended"
-    qtbot.mouseClick(looked.card.switch_button, Qt.MouseButton.LeftButton)
-    assert "Recommended · balanced. FITS. Mine, F16, 4K context, draft 2" in looked.card.accessibleName()
-    assert looked.table.model().rowCount() == 1
-    qtbot.mouseClick(looked.card.switch_button, Qt.MouseButton.LeftButton)
-    settle(looked, qtbot)
-    click(looked, qtbot, "Start")
-    qtbot.waitUntil(lambda: done(looked))
+    assert planned_page.card.settings_origin.text() == text
+    assert text in planned_page.card.accessibleName()
+    assert "Mine, F16, 2K context, draft 3" in planned_page.card.accessibleName()
+    assert planned_page.card.switch_button.text() == "Use recommended"
+    qtbot.mouseClick(planned_page.card.switch_button, Qt.MouseButton.LeftButton)
+    assert "Recommended · balanced. FITS. Mine, F16, 4K context, draft 2" in planned_page.card.accessibleName()
+    assert planned_page.table.model().rowCount() == 1
+    qtbot.mouseClick(planned_page.card.switch_button, Qt.MouseButton.LeftButton)
+    settle(planned_page, qtbot)
+    click(planned_page, qtbot, "Start")
+    qtbot.waitUntil(lambda: done(planned_page))
     launch = window.controller.launch
     assert launch is not None
     assert (launch.context, launch.options.draft) == (2_048, 3)
@@ -300,91 +306,91 @@ def test_settings_of_the_user_go_before_the_plan_until_the_user_chooses_the_plan
     window.controller.stop()
     qtbot.waitUntil(lambda: window.controller.launch is None)
     save_model_settings(model, {"threads": 3})  # which no plan names
-    choose(looked, qtbot, "mine")
-    assert looked.card.settings_origin.text() == "Your last settings: 3 threads. Recommended: default threads."
-    qtbot.mouseClick(looked.card.switch_button, Qt.MouseButton.LeftButton)
-    assert looked.card.settings_origin.text().startswith("Recommended settings: default threads.")
-    qtbot.mouseClick(looked.card.switch_button, Qt.MouseButton.LeftButton)
-    assert looked.card.settings_origin.text().startswith("Your last settings: 3 threads.")
+    choose(planned_page, qtbot, "mine")
+    assert planned_page.card.settings_origin.text() == "Your last settings: 3 threads. Recommended: default threads."
+    qtbot.mouseClick(planned_page.card.switch_button, Qt.MouseButton.LeftButton)
+    assert planned_page.card.settings_origin.text().startswith("Recommended settings: default threads.")
+    qtbot.mouseClick(planned_page.card.switch_button, Qt.MouseButton.LeftButton)
+    assert planned_page.card.settings_origin.text().startswith("Your last settings: 3 threads.")
 
 
 def test_pause_keeps_received_data_and_resume_continues(
-    mine: None, looked: StartPage, qtbot: QtBot, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    mine: None, planned_page: StartPage, qtbot: QtBot, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choose(looked, qtbot, "mine")
+    choose(planned_page, qtbot, "mine")
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
-    click(looked, qtbot, "Download and start")
-    qtbot.waitUntil(lambda: bool(looked.steps.progress[Step.MODEL].progress.done_bytes))
-    with qtbot.waitSignal(looked.flow.paused):
-        qtbot.mouseClick(looked.card.pause, Qt.MouseButton.LeftButton)
-    assert stage(looked, Step.MODEL) is Stage.PAUSED
+    click(planned_page, qtbot, "Download and start")
+    qtbot.waitUntil(lambda: bool(planned_page.steps.progress[Step.MODEL].progress.done_bytes))
+    with qtbot.waitSignal(planned_page.flow.paused):
+        qtbot.mouseClick(planned_page.card.pause, Qt.MouseButton.LeftButton)
+    assert stage(planned_page, Step.MODEL) is Stage.PAUSED
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     hub.requests()
-    click(looked, qtbot, "Resume")
-    qtbot.waitUntil(lambda: done(looked))
+    click(planned_page, qtbot, "Resume")
+    qtbot.waitUntil(lambda: done(planned_page))
     (request,) = [each for each in hub.requests() if each["server"] == "store"]
     assert int(request["Range"].removeprefix("bytes=").split("-")[0]) > 0
 
 
 def test_a_failed_step_is_reported_and_can_be_repeated(
-    mine: None, looked: StartPage, qtbot: QtBot, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    mine: None, planned_page: StartPage, qtbot: QtBot, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choose(looked, qtbot, "mine")
+    choose(planned_page, qtbot, "mine")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with qtbot.waitSignal(looked.flow.failed):
-        click(looked, qtbot, "Download and start")
-    assert stage(looked, Step.MODEL) is Stage.FAILED
-    assert looked.banner.isVisible()
-    assert looked.card.demo.isVisible()
+    with qtbot.waitSignal(planned_page.flow.failed):
+        click(planned_page, qtbot, "Download and start")
+    assert stage(planned_page, Step.MODEL) is Stage.FAILED
+    assert planned_page.banner.isVisible()
+    assert planned_page.card.demo.isVisible()
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
-    click(looked, qtbot, "Retry")
-    assert not looked.banner.isVisible()
-    qtbot.waitUntil(lambda: done(looked))
+    click(planned_page, qtbot, "Retry")
+    assert not planned_page.banner.isVisible()
+    qtbot.waitUntil(lambda: done(planned_page))
 
 
 @pytest.mark.thorough
-def test_a_stop_from_outside_during_loading_pauses(looked: StartPage, window: Window, qtbot: QtBot) -> None:
-    click(looked, qtbot, "Start the demo")
+def test_a_stop_from_outside_during_loading_pauses(planned_page: StartPage, window: Window, qtbot: QtBot) -> None:
+    click(planned_page, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: window.controller.view.state_text.startswith(("Loading", "Warming")))
-    with qtbot.waitSignal(looked.flow.paused):
+    with qtbot.waitSignal(planned_page.flow.paused):
         window.controller.stop()
-    qtbot.waitUntil(lambda: looked.card.primary.text() == "Resume")
-    click(looked, qtbot, "Resume")
-    qtbot.waitUntil(lambda: done(looked))
+    qtbot.waitUntil(lambda: planned_page.card.primary.text() == "Resume")
+    click(planned_page, qtbot, "Resume")
+    qtbot.waitUntil(lambda: done(planned_page))
 
 
 @pytest.mark.thorough
-def test_a_pause_before_the_first_step_starts_nothing(looked: StartPage, window: Window, qtbot: QtBot) -> None:
-    click(looked, qtbot, "Start the demo")
-    assert looked.card.pause.text() == "Cancel"
+def test_a_pause_before_the_first_step_starts_nothing(planned_page: StartPage, window: Window, qtbot: QtBot) -> None:
+    click(planned_page, qtbot, "Start the demo")
+    assert planned_page.card.pause.text() == "Cancel"
     qtbot.waitUntil(lambda: window.controller.view.state_text != "Stopped")
-    with qtbot.waitSignal(looked.flow.paused):
-        qtbot.mouseClick(looked.card.pause, Qt.MouseButton.LeftButton)
+    with qtbot.waitSignal(planned_page.flow.paused):
+        qtbot.mouseClick(planned_page.card.pause, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(lambda: window.controller.view.state_text == "Stopped")
-    click(looked, qtbot, "Resume")
-    qtbot.waitUntil(lambda: done(looked))
+    click(planned_page, qtbot, "Resume")
+    qtbot.waitUntil(lambda: done(planned_page))
 
 
-def test_plans_for_a_described_computer_are_chosen_by_keyboard(looked: StartPage, qtbot: QtBot) -> None:
-    looked.read_and_plan(
+def test_plans_for_a_described_computer_are_chosen_by_keyboard(planned_page: StartPage, qtbot: QtBot) -> None:
+    planned_page.read_and_plan(
         PlanRequest("qwen3.6-35b-a3b-mtp", described=MachineDescription(gpu_memory_gib=(24,), host_memory_gib=64))
     )
-    qtbot.waitUntil(lambda: looked.result is not None and looked.result.request.described is not None)
-    settle(looked, qtbot)
-    assert looked.plan is not None
-    first = looked.card.accessibleName()
+    qtbot.waitUntil(lambda: planned_page.result is not None and planned_page.result.request.described is not None)
+    settle(planned_page, qtbot)
+    assert planned_page.plan is not None
+    first = planned_page.card.accessibleName()
     assert first.startswith("Recommended · balanced. FITS. Qwen3.6-35B-A3B, UD-Q3_K_XL, 256K context, draft 2")
-    assert looked.card.primary.text() == "Download and start"
-    assert looked.table.model().rowCount() > 3
-    looked.table.setFocus()
-    qtbot.keyClick(looked.table, Qt.Key.Key_Down)
-    assert looked.plan is looked.result.plans[1]
-    assert looked.card.accessibleName().startswith("Chosen by you · balanced")
-    with qtbot.waitSignal(looked.flow.planned):
-        looked.goal.setCurrentIndex(looked.goal.findData("long-context"))
-        looked.goal.activated.emit(looked.goal.currentIndex())
-    settle(looked, qtbot)
-    assert "long context" in looked.card.accessibleName()
+    assert planned_page.card.primary.text() == "Download and start"
+    assert planned_page.table.model().rowCount() > 3
+    planned_page.table.setFocus()
+    qtbot.keyClick(planned_page.table, Qt.Key.Key_Down)
+    assert planned_page.plan is planned_page.result.plans[1]
+    assert planned_page.card.accessibleName().startswith("Chosen by you · balanced")
+    with qtbot.waitSignal(planned_page.flow.planned):
+        planned_page.goal.setCurrentIndex(planned_page.goal.findData("long-context"))
+        planned_page.goal.activated.emit(planned_page.goal.currentIndex())
+    settle(planned_page, qtbot)
+    assert "long context" in planned_page.card.accessibleName()
 
 
 def plan_described(page: StartPage, qtbot: QtBot, family: str | None, gib: int, host_gib: int = 64) -> None:
@@ -401,66 +407,69 @@ def card_texts(page: StartPage) -> list[str]:
 
 @pytest.mark.parametrize("language", ["en", "zh_CN"])
 def test_reasons_and_expected_speed_equal_those_of_the_plan_command(
-    language: str, looked: StartPage, qtbot: QtBot
+    language: str, planned_page: StartPage, qtbot: QtBot
 ) -> None:
     from launcher.gui import translation
 
-    plan_described(looked, qtbot, "qwen3.6-35b-a3b-mtp", 24)
+    plan_described(planned_page, qtbot, "qwen3.6-35b-a3b-mtp", 24)
     translation.choose_language(language)
     try:
-        looked.table.selectRow(1)
-        looked.table.selectRow(0)
-        plan = looked.plan
+        planned_page.table.selectRow(1)
+        planned_page.table.selectRow(0)
+        plan = planned_page.plan
         assert plan is not None
         last_first = translation.render(plan.reasons[3]).replace("\u00a0", " ")
-        qtbot.waitUntil(lambda: last_first in card_texts(looked))
-        result = card_texts(looked)
+        qtbot.waitUntil(lambda: last_first in card_texts(planned_page))
+        result = card_texts(planned_page)
         assert plan.forecast is not None
         for reason in plan.reasons[:4]:  # for this file, against the next best, without a desktop, for the best quality
             assert translation.render(reason).replace("\u00a0", " ") in result
         figures = (plan.forecast.tokens_per_second, plan.forecast.low, plan.forecast.high, plan.forecast.without_mtp)
         assert any(all(f"{figure:,.0f}" in text for figure in figures) for text in result)
         assert translation.render(plan.reasons[-1]) not in result
-        qtbot.mouseClick(looked.card.more_button, Qt.MouseButton.LeftButton)
+        qtbot.mouseClick(planned_page.card.more_button, Qt.MouseButton.LeftButton)
         everything = [translation.render(each) for each in (*plan.reasons, *plan.cautions)]
-        qtbot.waitUntil(lambda: [text for text in card_texts(looked) if text in everything] == everything)
-        qtbot.mouseClick(looked.card.more_button, Qt.MouseButton.LeftButton)
-        qtbot.waitUntil(lambda: card_texts(looked) == result)
+        qtbot.waitUntil(lambda: [text for text in card_texts(planned_page) if text in everything] == everything)
+        qtbot.mouseClick(planned_page.card.more_button, Qt.MouseButton.LeftButton)
+        qtbot.waitUntil(lambda: card_texts(planned_page) == result)
     finally:
         translation.choose_language("en")
 
 
-def test_a_model_that_is_too_big_is_not_proposed_but_a_smaller_one(looked: StartPage, qtbot: QtBot) -> None:
-    plan_described(looked, qtbot, "llama-3.3-70b", 8)
-    assert looked.card.badge.text() == "TOO BIG"
-    assert (looked.card.primary.text(), looked.card.primary.objectName()) == ("Download anyway", "")
-    text = looked.banner.text.text()
+def test_a_model_that_is_too_big_is_not_proposed_but_a_smaller_one(planned_page: StartPage, qtbot: QtBot) -> None:
+    plan_described(planned_page, qtbot, "llama-3.3-70b", 8)
+    assert planned_page.card.badge.text() == "TOO BIG"
+    assert (planned_page.card.primary.text(), planned_page.card.primary.objectName()) == ("Download anyway", "")
+    text = planned_page.banner.text.text()
     assert "cannot work well here: there is too little memory. What fits: " in text
     assert "(qwen" not in text  # the name for the terminal
-    assert not any("tokens/s" in each for each in card_texts(looked))  # nothing is expected of it
-    areas = [area for area in looked.findChildren(QScrollArea) if area.isVisible()]
+    assert not any("tokens/s" in each for each in card_texts(planned_page))  # nothing is expected of it
+    areas = [area for area in planned_page.findChildren(QScrollArea) if area.isVisible()]
     qtbot.waitUntil(lambda: all(area.verticalScrollBar().maximum() == 0 for area in areas))  # nothing is below
-    show = looked.banner.buttons[0]
+    show = planned_page.banner.buttons[0]
     assert show.text() == "Show its plan"
-    with qtbot.waitSignal(looked.flow.planned):
+    with qtbot.waitSignal(planned_page.flow.planned):
         qtbot.mouseClick(show, Qt.MouseButton.LeftButton)
-    settle(looked, qtbot)
-    assert looked.card.badge.text() != "TOO BIG"
-    assert (looked.card.primary.text(), looked.card.primary.objectName()) == ("Download and start", "primary")
+    settle(planned_page, qtbot)
+    assert planned_page.card.badge.text() != "TOO BIG"
+    assert (planned_page.card.primary.text(), planned_page.card.primary.objectName()) == (
+        "Download and start",
+        "primary",
+    )
 
 
 def test_a_file_is_chosen_and_planned(
-    looked: StartPage, qtbot: QtBot, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+    planned_page: StartPage, qtbot: QtBot, demo_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: (str(demo_model), ""))
-    with qtbot.waitSignal(looked.flow.planned):
-        qtbot.mouseClick(looked.file_button, Qt.MouseButton.LeftButton)
-    settle(looked, qtbot)
-    assert looked.plan is not None
-    assert looked.plan.entry.id == str(demo_model)
+    with qtbot.waitSignal(planned_page.flow.planned):
+        qtbot.mouseClick(planned_page.file_button, Qt.MouseButton.LeftButton)
+    settle(planned_page, qtbot)
+    assert planned_page.plan is not None
+    assert planned_page.plan.entry.id == str(demo_model)
     monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: ("", ""))  # the dialog was closed
-    qtbot.mouseClick(looked.file_button, Qt.MouseButton.LeftButton)
-    assert not looked.flow.is_reading
+    qtbot.mouseClick(planned_page.file_button, Qt.MouseButton.LeftButton)
+    assert not planned_page.flow.is_reading
 
 
 def test_a_warning_about_the_computer_is_as_high_as_its_text(qtbot: QtBot) -> None:
@@ -474,8 +483,8 @@ def test_a_warning_about_the_computer_is_as_high_as_its_text(qtbot: QtBot) -> No
     qtbot.waitUntil(lambda: 0 < row.height() < 60)
 
 
-def test_the_report_is_copied(looked: StartPage, qtbot: QtBot) -> None:
-    qtbot.mouseClick(looked.machine.copy_button, Qt.MouseButton.LeftButton)
+def test_the_report_is_copied(planned_page: StartPage, qtbot: QtBot) -> None:
+    qtbot.mouseClick(planned_page.machine.copy_button, Qt.MouseButton.LeftButton)
     assert "GPU: No usable GPU" in QGuiApplication.clipboard().text()
 
 
@@ -490,17 +499,17 @@ def test_without_the_network_the_demo_is_offered(
     assert page.card.primary.text() == "Start the demo"
 
 
-def test_every_control_has_a_name_and_a_tooltip(looked: StartPage) -> None:
-    for each in looked.findChildren(QPushButton):
+def test_every_control_has_a_name_and_a_tooltip(planned_page: StartPage) -> None:
+    for each in planned_page.findChildren(QPushButton):
         assert each.text(), each
         assert each.accessibleName() or each.text()
     for each in (
-        looked.card.primary,
-        looked.card.pause,
-        looked.card.demo,
-        looked.card.ask_button,
-        looked.family,
-        looked.goal,
+        planned_page.card.primary,
+        planned_page.card.pause,
+        planned_page.card.demo,
+        planned_page.card.ask_button,
+        planned_page.family,
+        planned_page.goal,
     ):
         assert each.toolTip(), each.accessibleName()
 
@@ -513,32 +522,32 @@ def scaled(request: pytest.FixtureRequest) -> Iterator[None]:
     theme.set_scale(100)
 
 
-def test_no_text_is_clipped_at_any_text_scale(scaled: None, looked: StartPage, window: Window) -> None:
+def test_no_text_is_clipped_at_any_text_scale(scaled: None, planned_page: StartPage, window: Window) -> None:
     window.resize(1000, 640)
-    for button in looked.findChildren(QPushButton):
+    for button in planned_page.findChildren(QPushButton):
         if button.isVisible():
             assert button.fontMetrics().horizontalAdvance(button.text()) <= button.width(), button.text()
-    for label in looked.findChildren(Label):
+    for label in planned_page.findChildren(Label):
         if label.isVisible() and label.wordWrap():
             assert label.heightForWidth(label.width()) <= label.height(), label.text()
-    assert all(area.widget().width() <= looked.width() for area in looked.findChildren(QScrollArea))
+    assert all(area.widget().width() <= planned_page.width() for area in planned_page.findChildren(QScrollArea))
 
 
 @pytest.mark.thorough
-def test_a_stopped_model_is_offered_again(looked: StartPage, window: Window, qtbot: QtBot) -> None:
-    click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: done(looked))
+def test_a_stopped_model_is_offered_again(planned_page: StartPage, window: Window, qtbot: QtBot) -> None:
+    click(planned_page, qtbot, "Start the demo")
+    qtbot.waitUntil(lambda: done(planned_page))
     window.controller.stop()
-    qtbot.waitUntil(lambda: looked.card.primary.text() == "Start the demo")
-    assert not looked.banner.isVisible()
+    qtbot.waitUntil(lambda: planned_page.card.primary.text() == "Start the demo")
+    assert not planned_page.banner.isVisible()
 
 
 @pytest.mark.thorough
-def test_an_unrelated_problem_does_not_end_a_first_start(looked: StartPage, window: Window, qtbot: QtBot) -> None:
-    click(looked, qtbot, "Start the demo")
+def test_an_unrelated_problem_does_not_end_a_first_start(planned_page: StartPage, window: Window, qtbot: QtBot) -> None:
+    click(planned_page, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: window.controller.view.state_text != "Stopped")
     window.controller.show_problem(LauncherError("A setting could not be kept."))
-    qtbot.waitUntil(lambda: done(looked))
+    qtbot.waitUntil(lambda: done(planned_page))
 
 
 class TestNamedModel:
@@ -553,70 +562,72 @@ class TestNamedModel:
             page.plan_named(name)
         settle(page, qtbot)
 
-    def test_a_file_and_then_a_family_can_be_planned(self, looked: StartPage, qtbot: QtBot, demo_model: Path) -> None:
-        self.named(looked, qtbot, str(demo_model))
-        assert looked.plan is not None
-        assert looked.plan.entry.id == str(demo_model)
-        assert looked.card.primary.text() == "Start"
-        choose(looked, qtbot, "qwen3.5-9b-mtp")
-        assert (looked.request.named, looked.name_field.text()) == (None, "")
-        assert looked.result is not None
-        assert {plan.entry.id for plan in looked.result.plans} == {"qwen3.5-9b-mtp"}
+    def test_a_file_and_then_a_family_can_be_planned(
+        self, planned_page: StartPage, qtbot: QtBot, demo_model: Path
+    ) -> None:
+        self.named(planned_page, qtbot, str(demo_model))
+        assert planned_page.plan is not None
+        assert planned_page.plan.entry.id == str(demo_model)
+        assert planned_page.card.primary.text() == "Start"
+        choose(planned_page, qtbot, "qwen3.5-9b-mtp")
+        assert (planned_page.request.named, planned_page.name_field.text()) == (None, "")
+        assert planned_page.result is not None
+        assert {plan.entry.id for plan in planned_page.result.plans} == {"qwen3.5-9b-mtp"}
 
     def test_a_pasted_link_is_planned_from_its_header(
-        self, looked: StartPage, window: Window, qtbot: QtBot, hub: Hub
+        self, planned_page: StartPage, window: Window, qtbot: QtBot, hub: Hub
     ) -> None:
         window.show_page("logs")
         QGuiApplication.clipboard().setText(f"{hub.url}/someone/Named-GGUF/blob/main/named-Q8_0.gguf")
-        with qtbot.waitSignal(looked.flow.planned):
+        with qtbot.waitSignal(planned_page.flow.planned):
             press_paste(window)
-        settle(looked, qtbot)
+        settle(planned_page, qtbot)
         assert window.page_name == "start"
-        assert looked.plan is not None
-        assert (looked.plan.entry.repo, looked.plan.file.quant) == ("someone/Named-GGUF", "Q8_0")
-        assert looked.plan.estimate.weights_exact
-        assert looked.card.primary.text() == "Download and start"
+        assert planned_page.plan is not None
+        assert (planned_page.plan.entry.repo, planned_page.plan.file.quant) == ("someone/Named-GGUF", "Q8_0")
+        assert planned_page.plan.estimate.weights_exact
+        assert planned_page.card.primary.text() == "Download and start"
 
-    def test_a_pasted_text_that_is_no_model_is_ignored(self, looked: StartPage, window: Window) -> None:
+    def test_a_pasted_text_that_is_no_model_is_ignored(self, planned_page: StartPage, window: Window) -> None:
         for text in ("", "some words", "https://example.com/a/b", "one/two\nthree/four"):
             QGuiApplication.clipboard().setText(text)
             press_paste(window)
-            assert looked.request.named is None
+            assert planned_page.request.named is None
 
     @pytest.mark.cases(2)
     @pytest.mark.parametrize(
         "name", ["someone/nothing", "/nowhere/model.gguf", "https://example.com/a/b", "https://x.org", "some words"]
     )
-    def test_an_error_keeps_the_shown_plans(self, name: str, looked: StartPage, qtbot: QtBot) -> None:
-        before = looked.result
-        self.named(looked, qtbot, name)
-        assert looked.result is before
-        assert looked.banner.isVisible()
-        assert "mtp-launcher" not in looked.banner.text.text()  # no command: there is no terminal here
-        assert looked.name_field.text() == name  # to be corrected
-        assert looked.request.named is None
+    def test_an_error_keeps_the_shown_plans(self, name: str, planned_page: StartPage, qtbot: QtBot) -> None:
+        before = planned_page.result
+        self.named(planned_page, qtbot, name)
+        assert planned_page.result is before
+        assert planned_page.banner.isVisible()
+        assert "mtp-launcher" not in planned_page.banner.text.text()  # no command: there is no terminal here
+        assert planned_page.name_field.text() == name  # to be corrected
+        assert planned_page.request.named is None
 
 
 class TestHeadersOfEstimatedFiles:
     def test_the_question_is_asked_once_and_exact_figures_replace_the_estimate(
-        self, looked: StartPage, qtbot: QtBot, hub: Hub, demo_model: Path
+        self, planned_page: StartPage, qtbot: QtBot, hub: Hub, demo_model: Path
     ) -> None:
         folder = hub.folder / "unsloth" / "Qwen3.5-4B-MTP-GGUF"
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(demo_model, folder / "Qwen3.5-4B-Q4_K_M.gguf")
         hub.requests()
-        with qtbot.waitSignal(looked.flow.planned):
-            looked.plan_named("qwen3.5-4b-mtp:Q4_K_M")
-        settle(looked, qtbot)
-        assert looked.plan is not None
-        assert not looked.plan.estimate.weights_exact
-        assert "Read the headers" in looked.banner.text.text()
-        assert looked.banner.buttons[0].text() == "Read headers"
+        with qtbot.waitSignal(planned_page.flow.planned):
+            planned_page.plan_named("qwen3.5-4b-mtp:Q4_K_M")
+        settle(planned_page, qtbot)
+        assert planned_page.plan is not None
+        assert not planned_page.plan.estimate.weights_exact
+        assert "Read the headers" in planned_page.banner.text.text()
+        assert planned_page.banner.buttons[0].text() == "Read headers"
         assert hub.requests() == []
-        with qtbot.waitSignal(looked.flow.planned):
-            qtbot.mouseClick(looked.banner.buttons[0], Qt.MouseButton.LeftButton)
-        settle(looked, qtbot)
-        assert looked.plan is not None
-        assert looked.plan.estimate.weights_exact
-        assert "Read the headers" not in looked.banner.text.text()
+        with qtbot.waitSignal(planned_page.flow.planned):
+            qtbot.mouseClick(planned_page.banner.buttons[0], Qt.MouseButton.LeftButton)
+        settle(planned_page, qtbot)
+        assert planned_page.plan is not None
+        assert planned_page.plan.estimate.weights_exact
+        assert "Read the headers" not in planned_page.banner.text.text()
         shutil.rmtree(folder)

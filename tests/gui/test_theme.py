@@ -60,7 +60,7 @@ def test_high_contrast_has_no_faint_text_or_edges(
 
 SURFACES = ("window", "card", "raised")
 SERIES = ("rate", "acceptance", "temperature", "power", "others")
-both = pytest.mark.parametrize("look", [LIGHT, DARK], ids=["light", "dark"])
+both = pytest.mark.parametrize("shades", [LIGHT, DARK], ids=["light", "dark"])
 
 
 @pytest.mark.parametrize("row", PUBLISHED)
@@ -83,31 +83,31 @@ def test_grey_stays_grey_for_colour_blind_eyes(deficiency: str) -> None:
 
 
 @both
-def test_text_is_readable_on_every_surface(look: Theme) -> None:
+def test_text_is_readable_on_every_surface(shades: Theme) -> None:
     for surface in SURFACES:
         for role in ("text", "secondary"):
-            assert contrast(getattr(look, role), getattr(look, surface)) >= 4.5, (role, surface)
+            assert contrast(getattr(shades, role), getattr(shades, surface)) >= 4.5, (role, surface)
     for role in ("text", "secondary", "code_keyword", "code_name", "code_string", "code_number"):
-        assert contrast(getattr(look, role), look.window) >= 4.5, role  # which code stands on
-    assert contrast(look.on_accent, look.accent) >= 4.5
-    for tint in look.drafted:
-        assert contrast(look.text, tint) >= 4.5
-    for fill, ink in zip(look.memory, look.on_memory, strict=True):
+        assert contrast(getattr(shades, role), shades.window) >= 4.5, role  # which code stands on
+    assert contrast(shades.on_accent, shades.accent) >= 4.5
+    for tint in shades.drafted:
+        assert contrast(shades.text, tint) >= 4.5
+    for fill, ink in zip(shades.memory, shades.on_memory, strict=True):
         assert contrast(ink, fill) >= 4.5
 
 
 @both
-def test_lines_and_glyphs_stand_out_on_every_surface(look: Theme) -> None:
+def test_lines_and_glyphs_stand_out_on_every_surface(shades: Theme) -> None:
     for surface in SURFACES:
         for role in (*SERIES, "ours", "clock", "limit", "accent", "control", "good", "attention", "bad", "information"):
-            assert contrast(getattr(look, role), getattr(look, surface)) >= 3, (role, surface)
+            assert contrast(getattr(shades, role), getattr(shades, surface)) >= 3, (role, surface)
 
 
 @both
 @pytest.mark.parametrize("deficiency", DEFICIENCIES)
-def test_series_are_distinguishable_for_colour_blind_eyes(look: Theme, deficiency: str) -> None:
+def test_series_are_distinguishable_for_colour_blind_eyes(shades: Theme, deficiency: str) -> None:
     for one, other in combinations(SERIES, 2):
-        distance = ciede2000(seen(getattr(look, one), deficiency), seen(getattr(look, other), deficiency))
+        distance = ciede2000(seen(getattr(shades, one), deficiency), seen(getattr(shades, other), deficiency))
         assert distance >= 15, (one, other, distance)
 
 

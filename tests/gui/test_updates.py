@@ -148,7 +148,7 @@ def test_a_missing_release_address_is_reported_on_request(
 
 
 def test_each_newer_version_is_announced_once(window: Window, release: Release, qtbot: QtBot) -> None:
-    def look() -> None:
+    def check() -> None:
         received: list[bool] = []
         ended = threading.Event()
         announce_newer(window).when_done(lambda _error: ended.set())
@@ -156,13 +156,13 @@ def test_each_newer_version_is_announced_once(window: Window, release: Release, 
         window.controller.bridge.run(_nothing, done=received.append)  # its report comes after those of the other
         qtbot.waitUntil(lambda: bool(received))
 
-    look()
+    check()
     assert window.notice.text.text() == NEWER
     window.notice.buttons[0].click()
     assert window.page_name == "about"
     assert not window.notice.isVisible()
     reach(qtbot, window.page("about").updates, NEWER)
-    look()
+    check()
     assert not window.notice.isVisible()
 
 

@@ -58,6 +58,6 @@ def list_changes(events: Iterable[HealthEvent]) -> list[tuple[FindingCode, bool]
     return [(event.finding.code, not event.cleared) for event in events]
 
 
-def looks(count: int, start_s: float = 0.0, /, **what: Anything) -> list[Moment]:
+def repeat_moment(count: int, start_s: float = 0.0, /, **what: Anything) -> list[Moment]:
     """Return the data of `count` checks with the same readings."""
     return [moment(start_s + PERIOD_S * index, **what) for index in range(count)]

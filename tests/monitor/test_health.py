@@ -5,7 +5,7 @@ from pathlib import Path
 
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import CheckResult, Finding, FindingCode, Latch, Moment, ServerSetup
-from tests.monitor.series import activity, list_changes, looks, moment, reply, run
+from tests.monitor.series import activity, list_changes, moment, repeat_moment, reply, run
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "health.md"
 FOUND = Finding(FindingCode.SPILL, "Found.", {"spilled_mib": 1.23456, "who": "x"})
@@ -54,12 +54,12 @@ def test_findings_are_json_with_plain_values() -> None:
 
 def test_a_new_server_without_data_has_no_findings() -> None:
     health = Health(ServerSetup())
-    assert run(health, looks(1_000)) == []
+    assert run(health, repeat_moment(1_000)) == []
     assert health.open_findings == ()
 
 
 def test_two_findings_can_be_raised_at_once() -> None:
-    hot = looks(15, generating=True, activity=activity(("temperature (hardware)",)), waiting=2)
+    hot = repeat_moment(15, generating=True, activity=activity(("temperature (hardware)",)), waiting=2)
     health = Health(ServerSetup())
     assert {code for code, _ in list_changes(run(health, hot))} == {
         FindingCode.THROTTLED_HOT,

@@ -7,7 +7,7 @@ import pytest
 from launcher.base.action import ActionKind
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import FindingCode, FindingLevel, FinishedReply, Moment, ServerSetup
-from tests.monitor.series import list_changes, looks, moment, reply, run
+from tests.monitor.series import list_changes, moment, repeat_moment, reply, run
 
 QWEN = ServerSetup(draft=2, published_acceptance=0.5)
 """As the catalogue has 35B-A3B: 50 to 95 %."""
@@ -90,7 +90,7 @@ class TestInert:
 
 class TestWaiting:
     def test_twenty_seconds_of_waiting_are_reported_as_advice(self) -> None:
-        events = run(Health(ServerSetup(slots=2)), looks(15, waiting=3) + looks(15, 30.0, waiting=0))
+        events = run(Health(ServerSetup(slots=2)), repeat_moment(15, waiting=3) + repeat_moment(15, 30.0, waiting=0))
         assert list_changes(events) == [(FindingCode.REQUESTS_WAIT, True), (FindingCode.REQUESTS_WAIT, False)]
         assert events[0].time_s <= 20
         assert events[0].finding.level is FindingLevel.INFORMATION
@@ -100,7 +100,9 @@ class TestWaiting:
 
     def test_a_short_or_uncounted_queue_is_no_finding(self) -> None:
         bursts = [
-            look for start in range(0, 300, 20) for look in looks(8, start, waiting=2) + looks(2, start + 16, waiting=0)
+            each
+            for start in range(0, 300, 20)
+            for each in repeat_moment(8, start, waiting=2) + repeat_moment(2, start + 16, waiting=0)
         ]
         assert run(Health(ServerSetup()), bursts) == []
-        assert run(Health(ServerSetup()), looks(100, waiting=None)) == []
+        assert run(Health(ServerSetup()), repeat_moment(100, waiting=None)) == []

@@ -7,7 +7,7 @@ from launcher.machine import nvidia
 from launcher.machine.gpu import GpuProcess
 from launcher.monitor.health import HARDWARE, HOT, POWER, Health
 from launcher.monitor.health_event import FindingCode, FindingLevel, ServerSetup
-from tests.monitor.series import GIB, activity, list_changes, looks, run
+from tests.monitor.series import GIB, activity, list_changes, repeat_moment, run
 
 ENGINE, BROWSER, GAME = 4711, 800, 900
 CARD = ServerSetup(engine_pid=ENGINE, vram_total_mib=16_311.0)
@@ -22,7 +22,7 @@ class TestThrottling:
 
     def work(self, count: int, start_s: float = 0.0, *, reasons: tuple[str, ...] = (), **what: object) -> list[object]:
         figures = {"gpu_clock_mhz": 2_400.0, "gpu_temperature_c": 78.0, "gpu_power_w": 160.0, "generating": True}
-        return list(looks(count, start_s, activity=activity(reasons), **(figures | what)))
+        return list(repeat_moment(count, start_s, activity=activity(reasons), **(figures | what)))
 
     def hot(self, count: int, start_s: float) -> list[object]:
         reasons = ("temperature (hardware)", "hardware slowdown")
@@ -42,11 +42,11 @@ class TestThrottling:
         assert health.open_findings == ()
 
     def test_a_short_hot_moment_is_no_finding(self) -> None:
-        spikes = [look for start in range(0, 200, 20) for look in self.hot(3, start) + self.work(7, start + 6)]
+        spikes = [each for start in range(0, 200, 20) for each in self.hot(3, start) + self.work(7, start + 6)]
         assert run(Health(CARD), spikes) == []
 
     def test_an_idle_gpu_raises_nothing(self) -> None:
-        idle = looks(50, generating=False, activity=activity(("temperature (driver)",)), gpu_clock_mhz=300.0)
+        idle = repeat_moment(50, generating=False, activity=activity(("temperature (driver)",)), gpu_clock_mhz=300.0)
         assert run(Health(CARD), idle) == []
 
     def test_a_limited_laptop_at_full_clock_is_information(self) -> None:
@@ -73,7 +73,10 @@ class TestThrottling:
         assert event.finding.sentence.startswith(words)
 
     def test_unreported_throttling_raises_nothing(self) -> None:
-        assert run(Health(CARD), looks(50, generating=True, activity=activity(None, None), gpu_clock_mhz=300.0)) == []
+        assert (
+            run(Health(CARD), repeat_moment(50, generating=True, activity=activity(None, None), gpu_clock_mhz=300.0))
+            == []
+        )
 
     def test_counts_restart_after_sleep(self) -> None:
         moments = self.work(10) + self.hot(4, 20.0) + self.hot(4, 4_000.0)
@@ -89,10 +92,12 @@ class TestVramPressure:
     """14,600 of 16,311 MiB are the engine's, as for 35B-A3B in IQ3_S."""
 
     def test_a_program_that_uses_the_remaining_memory_is_named(self) -> None:
-        before = looks(10, vram_used_mib=15_000.0, activity=activity((), programs(engine=14_600, browser=300)))
+        before = repeat_moment(10, vram_used_mib=15_000.0, activity=activity((), programs(engine=14_600, browser=300)))
         now = programs(engine=14_600, browser=350, game=1_200)
-        after = looks(10, 20.0, vram_used_mib=16_250.0, activity=activity((), now))
-        free = looks(10, 40.0, vram_used_mib=15_000.0, activity=activity((), programs(engine=14_600, browser=300)))
+        after = repeat_moment(10, 20.0, vram_used_mib=16_250.0, activity=activity((), now))
+        free = repeat_moment(
+            10, 40.0, vram_used_mib=15_000.0, activity=activity((), programs(engine=14_600, browser=300))
+        )
         events = run(Health(CARD), before + after + free)
         assert list_changes(events) == [(FindingCode.VRAM_PRESSURE, True), (FindingCode.VRAM_PRESSURE, False)]
         found = events[0].finding
@@ -104,30 +109,30 @@ class TestVramPressure:
 
     def test_without_a_process_list_other_programs_are_inferred(self) -> None:
         hidden = activity((), programs(engine=None, game=None))
-        before = looks(10, vram_used_mib=15_000.0, activity=hidden)
-        (event,) = run(Health(CARD), before + looks(10, 20.0, vram_used_mib=16_250.0, activity=hidden))
+        before = repeat_moment(10, vram_used_mib=15_000.0, activity=hidden)
+        (event,) = run(Health(CARD), before + repeat_moment(10, 20.0, vram_used_mib=16_250.0, activity=hidden))
         assert event.finding.sentence.startswith("Other programs probably took 1250 MiB")
         assert event.finding.sentence.endswith("Programs on the GPU: game.")
 
     def test_a_model_that_fills_the_card_is_no_finding(self) -> None:
         full = activity((), programs(engine=15_900, browser=300))
-        assert run(Health(CARD), looks(50, vram_used_mib=16_250.0, activity=full)) == []
+        assert run(Health(CARD), repeat_moment(50, vram_used_mib=16_250.0, activity=full)) == []
 
     def test_growth_of_the_engine_is_not_attributed_to_others(self) -> None:
-        before = looks(10, vram_used_mib=15_700.0, activity=activity((), programs(engine=15_300, browser=300)))
+        before = repeat_moment(10, vram_used_mib=15_700.0, activity=activity((), programs(engine=15_300, browser=300)))
         grown = activity((), programs(engine=15_850, browser=300))
-        assert run(Health(CARD), before + looks(10, 20.0, vram_used_mib=16_250.0, activity=grown)) == []
+        assert run(Health(CARD), before + repeat_moment(10, 20.0, vram_used_mib=16_250.0, activity=grown)) == []
 
     def test_others_may_use_memory_while_enough_is_free(self) -> None:
-        before = looks(10, vram_used_mib=9_000.0, activity=activity((), programs(engine=8_600, browser=300)))
+        before = repeat_moment(10, vram_used_mib=9_000.0, activity=activity((), programs(engine=8_600, browser=300)))
         game = activity((), programs(engine=8_600, game=6_000))
-        assert run(Health(CARD), before + looks(10, 20.0, vram_used_mib=15_600.0, activity=game)) == []
+        assert run(Health(CARD), before + repeat_moment(10, 20.0, vram_used_mib=15_600.0, activity=game)) == []
 
     def test_an_engine_in_a_container_is_not_confused_with_a_host_process(self) -> None:
         stranger = GpuProcess(ENGINE, None, 14 * GIB)
-        before = looks(5, vram_used_mib=15_000.0, activity=activity((), (stranger,)))
+        before = repeat_moment(5, vram_used_mib=15_000.0, activity=activity((), (stranger,)))
         (event,) = run(
-            Health(CARD), before + looks(5, 10.0, vram_used_mib=16_250.0, activity=activity((), (stranger,)))
+            Health(CARD), before + repeat_moment(5, 10.0, vram_used_mib=16_250.0, activity=activity((), (stranger,)))
         )
         assert "probably" in event.finding.sentence
 
@@ -135,7 +140,7 @@ class TestVramPressure:
 class TestGpuUnused:
     def test_a_gpu_build_that_found_no_gpu_is_raised_at_once(self) -> None:
         setup = ServerSetup(expects_gpu=True, sees_gpu=False, on_gpu=False)
-        (event,) = run(Health(setup), looks(50))
+        (event,) = run(Health(setup), repeat_moment(50))
         assert event.finding.code is FindingCode.GPU_UNUSED
         assert event.time_s <= 6
         assert event.finding.sentence == "The engine is a GPU build but runs on the CPU: it found no GPU."
@@ -152,12 +157,14 @@ class TestGpuUnused:
         ],
     )
     def test_unknown_or_intended_cpu_use_is_not_raised(self, setup: ServerSetup) -> None:
-        assert run(Health(setup), looks(50, vram_used_mib=10.0)) == []
+        assert run(Health(setup), repeat_moment(50, vram_used_mib=10.0)) == []
 
     def test_layers_only_claimed_to_be_on_the_gpu_are_raised(self) -> None:
         setup = ServerSetup(engine_pid=ENGINE, expects_gpu=True, on_gpu=True, weights_mib=14_000.0)
-        gone = looks(5, vram_used_mib=700.0, activity=activity((), programs(browser=600)))
-        there = looks(5, 10.0, vram_used_mib=15_000.0, activity=activity((), programs(browser=600, engine=14_300)))
+        gone = repeat_moment(5, vram_used_mib=700.0, activity=activity((), programs(browser=600)))
+        there = repeat_moment(
+            5, 10.0, vram_used_mib=15_000.0, activity=activity((), programs(browser=600, engine=14_300))
+        )
         assert list_changes(run(Health(setup), gone + there)) == [
             (FindingCode.GPU_UNUSED, True),
             (FindingCode.GPU_UNUSED, False),
@@ -165,5 +172,8 @@ class TestGpuUnused:
 
     def test_memory_hidden_by_windows_is_unknown(self) -> None:
         setup = ServerSetup(engine_pid=ENGINE, expects_gpu=True, on_gpu=True, weights_mib=14_000.0)
-        assert run(Health(setup), looks(50, activity=activity((), programs(engine=None)))) == []
-        assert run(Health(setup), looks(50, vram_used_mib=15_000.0, activity=activity((), programs(engine=None)))) == []
+        assert run(Health(setup), repeat_moment(50, activity=activity((), programs(engine=None)))) == []
+        assert (
+            run(Health(setup), repeat_moment(50, vram_used_mib=15_000.0, activity=activity((), programs(engine=None))))
+            == []
+        )

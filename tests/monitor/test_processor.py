@@ -5,13 +5,13 @@ import pytest
 from launcher.base.action import ActionKind
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import FindingCode, FindingLevel, Moment, ServerSetup
-from tests.monitor.series import list_changes, looks, run
+from tests.monitor.series import list_changes, repeat_moment, run
 
 ON_PROCESSOR = ServerSetup(on_gpu=False)
 
 
 def busy(count: int, start_s: float = 0.0, *, others: float | None = 78.0, generating: bool = True) -> list[Moment]:
-    return looks(count, start_s, others_percent=others, generating=generating)
+    return repeat_moment(count, start_s, others_percent=others, generating=generating)
 
 
 def test_it_is_raised_after_ten_seconds_and_cleared_when_they_end() -> None:
@@ -38,14 +38,14 @@ def test_it_is_raised_after_ten_seconds_and_cleared_when_they_end() -> None:
     ],
 )
 def test_the_busiest_programs_are_named(programs: tuple[str, ...], named: str) -> None:
-    moments = looks(10, 0.0, others_percent=78.0, generating=True, busy_programs=programs)
+    moments = repeat_moment(10, 0.0, others_percent=78.0, generating=True, busy_programs=programs)
     (event,) = run(Health(ON_PROCESSOR), moments)
     assert event.finding.sentence.endswith(named)
     assert event.finding.evidence.get("programs") == (", ".join(programs) or None)
 
 
 def test_a_burst_is_no_finding() -> None:
-    bursts = [look for start in range(0, 200, 20) for look in busy(4, start) + busy(6, start + 8, others=5.0)]
+    bursts = [each for start in range(0, 200, 20) for each in busy(4, start) + busy(6, start + 8, others=5.0)]
     assert run(Health(ON_PROCESSOR), bursts) == []
 
 
