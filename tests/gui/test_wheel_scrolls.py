@@ -22,7 +22,7 @@ FIRST_PAGE = "about"
 
 
 def turn(widget: QWidget, notches: int) -> None:
-    """Turn the wheel over a widget, which is in sight, as the system tells it to the window."""
+    """Turn the wheel over a visible widget, by an event that the system would send to its window."""
     window = widget.window()
     at = QPointF(widget.mapTo(window, widget.rect().center()))
     QTest.wheelEvent(window.windowHandle(), at, QPoint(0, 120 * notches))

@@ -18,7 +18,7 @@ MIB = 2**20
 CATALOGUE = Catalogue(tuple(shipped_models()))
 MODELS = {"moe": ("qwen3.6-35b-a3b-mtp", "UD-Q3_K_XL"), "dense": ("qwen3.8-27b", "UD-Q4_K_M")}
 SHRUNK_IN_TURN = [
-    # facts/models.md, "If it must shrink, in order": ubatch, KV to q8_0, context, draft 3 to 2, q4_0, then experts.
+    # From the least to the greatest harm; experts move to the host after all of these.
     "ubatch",
     "KV cache q8_0",
     "context",

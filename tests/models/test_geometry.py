@@ -26,14 +26,14 @@ def read(tmp_path: Path, made: Model) -> Geometry:
 
 
 def changed(name: str, metadata: Mapping[str, Value | None], architecture: str | None = None) -> Model:
-    """A sparse model with other metadata; None takes a key away."""
+    """A sparse model with other metadata; None removes a key."""
     made = model(name)
     merged = {key: value for key, value in {**made.metadata, **metadata}.items() if value is not None}
     return replace(made, architecture=architecture or made.architecture, metadata=merged)
 
 
 def test_the_35b_equals_the_output_of_llama_cpp(tmp_path: Path) -> None:
-    """facts/models.md section 1: what llama.cpp printed of the real file."""
+    """The values that llama.cpp printed for the real file."""
     found = read(tmp_path, model("qwen35moe-35b-q3_k_xl"))
     assert (found.architecture, found.layers, found.mtp_layers, found.hidden) == ("qwen35moe", 40, 1, 2_048)
     assert (found.attention_layers, found.recurrent_layers) == (10, 30)

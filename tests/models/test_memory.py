@@ -113,7 +113,7 @@ class TestCaches:
     @pytest.mark.parametrize(
         ("kv", "moe", "dense"),
         [
-            # facts/models.md section 3: bytes per token, 10 layers of 2 heads and 16 of 4, 256 wide.
+            # Bytes per token: 10 layers with 2 heads, and 16 with 4; 256 elements each for a key and a value.
             ("f16", 20_480, 65_536),
             ("bf16", 20_480, 65_536),
             ("f32", 40_960, 131_072),
@@ -161,7 +161,7 @@ PRESETS = [
 
 
 class TestPresets:
-    """The figures beside the presets come from facts/models.md section 5, another implementation of the formula."""
+    """The figures beside the presets come from another implementation of the formula."""
 
     @pytest.mark.parametrize(("entry", "preset"), PRESETS)
     def test_the_estimate_uses_the_values_of_a_preset(self, entry: ModelEntry, preset: Preset) -> None:
@@ -175,7 +175,7 @@ class TestPresets:
         total = found.total
         if preset.n_cpu_moe:
             # That formula takes a whole layer of experts for the copy on the GPU. The graph needs less: the copy's
-            # place is shared with other buffers (an engine's dry run on cards that are not there).
+            # place is shared with other buffers (an engine's dry run on emulated cards).
             layer = weights(entry, preset.quant).blocks[0].experts
             assert found.staging <= layer
             total += layer - found.staging

@@ -1,6 +1,6 @@
 """A hostile server: a small real program. `python hostile_server.py FAULT` prints its port and serves.
 
-With the fault "reply" chat requests get the text of the file REPLY; with each other one they get that fault.
+With the fault "reply", chat requests get the text of the file REPLY; with any other, they get that fault.
 """
 
 import json
@@ -109,7 +109,7 @@ def answer(line: socket.socket) -> None:
             head, _, sent = request.partition(b"\r\n\r\n")
             received = [each for each in head.lower().split(b"\r\n") if each.startswith(b"content-length:")]
             length = int(received[0].split(b":")[1]) if received else 0
-            while len(sent) < length:  # what is left unread when a line is closed takes back what was sent
+            while len(sent) < length:  # closing a socket with unread data would discard what was sent
                 sent += line.recv(65_536)
             path = request.split(b" ", 2)[1].decode()
             stream(line) if request.startswith(b"POST") else abuse(line, path)
