@@ -208,15 +208,17 @@ def test_an_elided_text_is_complete_in_its_tooltip(qtbot: QtBot) -> None:
     ],
 )  # fmt: skip
 def test_the_navigation_names_the_gpus(
-    window: Window, gpus: tuple[tuple[str, int | None, bool], ...], expected: str
+    qtbot: QtBot, gpus: tuple[tuple[str, int | None, bool], ...], expected: str
 ) -> None:
+    rail = Rail(RAIL)
+    qtbot.addWidget(rail)
     found = [
         Gpu("other", at, name, str(at), memory_bytes=mib and mib * 2**20, unified=unified)
         for at, (name, mib, unified) in enumerate(gpus)
     ]
-    window.rail.show_gpus(DetectedGpus(tuple(found), {"nvidia": "No NVIDIA driver is installed."}, (), ()))
-    assert window.rail._gpus.text() == expected
-    assert all(name in window.rail._gpus.toolTip() for name, _, _ in gpus)
+    rail.show_gpus(DetectedGpus(tuple(found), {"nvidia": "No NVIDIA driver is installed."}, (), ()))
+    assert rail._gpus.text() == expected
+    assert all(name in rail._gpus.toolTip() for name, _, _ in gpus)
 
 
 def test_gpus_are_searched_when_the_window_is_idle(window: Window, qtbot: QtBot) -> None:
