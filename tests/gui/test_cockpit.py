@@ -460,6 +460,7 @@ def test_requests_of_all_clients_are_listed_as_they_go_on(page: CockpitPage, qtb
     assert table.isVisible()
     assert table.height() >= table.row_height * 10
     assert not page.plots.isVisible()
+    qtbot.waitUntil(lambda: table.horizontalScrollBar().maximum() == 0)
     qtbot.mouseClick(page.requests.all_button, Qt.MouseButton.LeftButton)
     assert page.plots.isVisible()
     demo.resize(1440, 900)

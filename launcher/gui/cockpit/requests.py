@@ -383,11 +383,11 @@ def _first_token_cell(record: Record) -> Cell:
 def _request_columns() -> list[Column[Record]]:
     return [
         Column(tr("Who"), "", _client_cell),
-        Column(tr("Key"), "", _key_cell, spare=3),
-        Column(tr("Prompt, tokens"), "", lambda each: _number_cell(each["prompt_tokens"], "{:,}"), right=True),
-        Column(tr("Reused"), "", _reuse_cell, right=True, spare=2),
-        Column(tr("First token"), "", _first_token_cell, right=True, spare=1),
+        Column(tr("Key"), "", _key_cell, spare=5),
+        Column(tr("Prompt, tokens"), "", lambda each: _number_cell(each["prompt_tokens"], "{:,}"), right=True, spare=2),
+        Column(tr("Reused"), "", _reuse_cell, right=True, spare=4),
+        Column(tr("First token"), "", _first_token_cell, right=True, spare=3),
         Column(tr("Tokens/s"), "", lambda each: _number_cell(each["tokens_per_second"], "{:,.1f}"), right=True),
-        Column(tr("Accepted"), "", _acceptance_cell, right=True),
+        Column(tr("Accepted"), "", _acceptance_cell, right=True, spare=1),
         Column(tr("State"), "", _state_cell),
     ]
