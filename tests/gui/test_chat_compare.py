@@ -49,6 +49,8 @@ def test_two_samplings_are_compared_without_a_restart(window: Window, chat: Chat
     [
         (80.0, 100.0, "B was 25 % faster: 100.0 t/s, A 80.0 t/s."),
         (150.0, 100.0, "A was 50 % faster: 150.0 t/s, B 100.0 t/s."),
+        (2_282.8, 174.4, "A was 13.1 times as fast: 2,282.8 t/s, B 174.4 t/s."),
+        (50.0, 100.0, "B was 2.0 times as fast: 100.0 t/s, A 50.0 t/s."),
         (100.0, 101.0, "Both were about as fast: A 100.0 t/s, B 101.0 t/s."),
         (None, 100.0, ""),
         (0.0, 100.0, ""),

@@ -49,6 +49,8 @@ _SERVER_SETTINGS = (
 )
 _SAME_SPEED = 0.02
 """Share by which the rates of two replies differ by chance, even with the same settings."""
+_TIMES_FROM = 2.0
+"""Ratio of two rates from which it is named, in place of a percentage."""
 _INTEGER_VALUES = ("top_k", "max_tokens")
 
 
@@ -289,7 +291,12 @@ def compare_rates(a: float | None, b: float | None) -> str:
     figures = {"a": format_rate(a), "b": format_rate(b)}
     if max(a, b) < min(a, b) * (1 + _SAME_SPEED):
         return tr("Both were about as fast: A {a}, B {b}.", **figures)
-    percent = 100 * (max(a, b) / min(a, b) - 1)
+    ratio = max(a, b) / min(a, b)
+    if ratio >= _TIMES_FROM:
+        if b > a:
+            return tr("B was {ratio:,.1f} times as fast: {b}, A {a}.", ratio=ratio, **figures)
+        return tr("A was {ratio:,.1f} times as fast: {a}, B {b}.", ratio=ratio, **figures)
+    percent = 100 * (ratio - 1)
     if b > a:
         return tr("B was {percent:.0f} % faster: {b}, A {a}.", percent=percent, **figures)
     return tr("A was {percent:.0f} % faster: {a}, B {b}.", percent=percent, **figures)
