@@ -424,7 +424,7 @@ class DetailPanel(Card):
             tr("Load beside") if status is None else tr("Unload") if is_loaded(status) else tr("Cancel")
         )
         too_big = beside is not None and beside.is_too_big
-        self.beside.setEnabled(not too_big if status is None else bool(status.path))
+        self.beside.setEnabled(status is not None or not too_big)
         if status is None:
             self.beside.setToolTip(tr("Load this file at the same address, while the running model goes on"))
         else:

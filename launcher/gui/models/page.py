@@ -114,6 +114,8 @@ class ModelsPage(QWidget):
         """A file as it would be loaded beside the running model, for the file and the memory in `_beside_for`."""
         self._beside_for: tuple[str, Situation] | None = None
         self._beside_planning: WorkHandle[None] | None = None
+        self._key_to_unload = ""
+        """The file whose load was cancelled before the server knew its name; "" without one."""
         self.verifying = Verification(controller.bridge, self)
         self.banner = Banner()
         self.queue = QueueController(controller, self)
@@ -628,6 +630,10 @@ class ModelsPage(QWidget):
         if self._serving == before:
             return
         now, then = self._serving.statuses, before.statuses
+        unwanted = now.get(self._key_to_unload)
+        if unwanted is not None and unwanted.path:
+            self._key_to_unload = ""
+            self._controller.stop_model(unwanted.name)
         changed = {key for key in {*now, *then} if now.get(key) != then.get(key)}
         for model in self.list.models:
             if not changed.isdisjoint(serving_key(model, each) for each in model.files):
@@ -863,12 +869,15 @@ class ModelsPage(QWidget):
         status = self._serving.find_status(model, file)
         if status is None:
             self._controller.load_beside(_start_name(model, file), serving_key(model, file))
-        else:
+        elif status.path:
             self._controller.stop_model(status.name)
+        else:
+            self._key_to_unload = serving_key(model, file)
 
     @Slot(str, object)
     def _show_joined(self, model: str, error: LauncherError | None) -> None:
         """Say how the load of a model beside the running one has ended, unless the user has cancelled it."""
+        self._key_to_unload = ""
         if error is None:
             text = tr("{model} is loaded. Programs reach both models at the same address.", model=name_model(model))
             show = (tr("Show in the cockpit"), lambda: self._controller.show_page("cockpit"))
