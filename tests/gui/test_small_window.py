@@ -10,6 +10,7 @@ from pytestqt.qtbot import QtBot
 
 from launcher.gui import theme
 from launcher.gui.rail import PageButton
+from launcher.gui.start.cards import PlansTable
 from launcher.gui.widgets.row_table import RowTable
 from launcher.gui.widgets.rows import Cell, Column, TableRows
 from launcher.gui.window import Window
@@ -114,3 +115,13 @@ def _scrolled_sideways(window: Window) -> list[str]:
         for area in window.findChildren(QScrollArea)
         if area.isVisible() and area.horizontalScrollBar().maximum() > 0
     ]
+
+
+@pytest.mark.parametrize("width", [500, 700, 1_200])
+def test_the_table_of_plans_fills_its_card(qtbot: QtBot, width: int) -> None:
+    table = PlansTable()
+    qtbot.addWidget(table)
+    table.resize(width, 300)
+    table.show()
+    table.show_plans((), several=True)
+    assert table.horizontalHeader().length() == table.viewport().width()

@@ -511,6 +511,13 @@ class PlansTable(RowTable):
         self._filling = False
         self.setFixedHeight(self.row_height * (len(plans) + 1) + 2 * self.frameWidth() + theme.px(4))
 
+    def show_columns(self) -> None:
+        """See RowTable. Where the last column is left out, the one before it takes the spare width."""
+        super().show_columns()
+        head, last = self.horizontalHeader(), self._rows.columnCount() - 1
+        modes = QHeaderView.ResizeMode
+        head.setSectionResizeMode(last - 1, modes.Stretch if self.isColumnHidden(last) else modes.ResizeToContents)
+
     def _emit_chosen(self, current: QModelIndex, _before: QModelIndex) -> None:
         if current.isValid() and not self._filling:
             self.chosen.emit(current.row())
