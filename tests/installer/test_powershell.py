@@ -147,7 +147,7 @@ def test_the_release_is_verified_as_by_install_sh() -> None:
         "manifest.json is not signed by this program's maintainer, so nothing of this release is used.",
         "The signed release has other files than this install.ps1 expects.",
         "This build has no key to verify releases with.",
-        "no address that a release may come from.",
+        "not an address that a release may come from.",
         ", which is older.",
     ):
         assert each in text
