@@ -128,9 +128,15 @@ class PreparedKeeper:
         with suppress(BrokenPipeError):
             keeper.stdin.write(b"start\n")
         pipes = _Pipes(keeper)
-        pipes.status = await pipes.open_reader(os.fdopen(self._status_fd, "rb", 0))
-        readers = OutputReaders(await pipes.open_reader(keeper.stdout), await pipes.open_reader(keeper.stderr), on_line)
-        words = (await pipes.status.readline()).split()
+        try:
+            pipes.status = await pipes.open_reader(os.fdopen(self._status_fd, "rb", 0))
+            output, errors = await pipes.open_reader(keeper.stdout), await pipes.open_reader(keeper.stderr)
+            readers = OutputReaders(output, errors, on_line)
+            words = (await pipes.status.readline()).split()
+        except BaseException:  # cancelled
+            keeper.stdin.close()  # the keeper ends its engine then, and itself
+            await pipes.close()
+            raise
         if words[:1] != [b"started"]:
             await readers.drain()
             await pipes.close()
