@@ -252,7 +252,7 @@ async def test_an_invalid_reply_of_a_server_is_reported(kind: str, why: str) -> 
         b"Content-Length: 0\r\n\r\n",
     }
     async with serving({}, default=(STRANGE | more)[kind]) as (url, _):
-        with pytest.raises(Refused, match="no llama-server, and has no OpenAI interface") as error:
+        with pytest.raises(Refused, match="not a llama-server, and has no OpenAI interface") as error:
             await looked(url)
     assert why in error.value.title
 

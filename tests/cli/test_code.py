@@ -304,7 +304,7 @@ def test_print_starts_and_writes_nothing_and_hides_the_key(home: Path, opencode:
 
 
 def test_impossible_requests_are_refused(home: Path, opencode: Path) -> None:
-    assert "no coding agent" in run("code", "copilot").stderr
+    assert "is not a coding agent" in run("code", "copilot").stderr
     assert "npm install -g cline" in run("code", "cline", "--model", "demo").stderr
     assert "--json belongs to --print" in run("code", "opencode", "--json").stdout
     assert "There is no model on this machine yet" in run("code", "opencode").stderr

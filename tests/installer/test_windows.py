@@ -189,7 +189,7 @@ def test_a_missing_program_is_named(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     compiler = tmp_path / "python"
-    for version, error in (("3.11.7", "makensis is not here"), ("3.10.1", "Run this with CPython 3.11")):
+    for version, error in (("3.11.7", "makensis is missing"), ("3.10.1", "Run this with CPython 3.11")):
         compiler.write_text(f"#!/bin/sh\necho CPython {version}\n")
         compiler.chmod(0o755)
         assert build.main([str(tmp_path / "folder"), "--compiler", str(compiler)]) == 1
