@@ -178,7 +178,7 @@ def workload_title(name: str) -> str:
     from launcher.gui.tune.cards import WORKLOADS
 
     titles = {each.name: tr(each.title) for each in WORKLOADS}
-    return ", ".join(titles.get(each, each.capitalize()) for each in name.split(", "))
+    return ", ".join(titles.get(each, each) for each in name.split(", "))
 
 
 def _percent_change(ratio: float) -> str:
