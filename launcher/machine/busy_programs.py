@@ -45,7 +45,7 @@ def read_program_times() -> dict[int, ProgramTime]:
             with process.oneshot():
                 used = process.cpu_times()
                 times[process.pid] = ProgramTime(process.name(), process.create_time(), used.user + used.system)
-        except psutil.Error:  # it has ended, or belongs to the system
+        except (psutil.Error, OSError):  # it has ended, or belongs to the system; Windows has errors of its own
             continue
     return times
 
