@@ -16,7 +16,6 @@ from launcher.base.errors import EngineFailed
 from launcher.engine.builds.build import EngineBuild
 from launcher.engine.builds.probe import probe_engine
 from launcher.machine.gpu import Gpu
-from launcher.machine.gpus import find_gpus
 from launcher.machine.host import read_host
 from launcher.machine.machine import Machine
 from launcher.models.memory import PlanSettings
@@ -79,16 +78,21 @@ def test_plans_are_made_if_the_engine_does_not_answer(argument_log: Path, monkey
     assert machine_of("--host-memory", "64")["machine"]["backend"] == "cpu"
 
 
-@pytest.mark.skipif(bool(find_gpus().gpus), reason="a driver here reports a GPU")
-async def test_the_named_engine_is_asked_for_its_gpus(argument_log: Path, tmp_path: Path) -> None:
+async def test_the_named_engine_is_asked_for_its_devices(
+    argument_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RPC workers are always asked for, whatever the drivers here report."""
+    worker = "RPC0: 10.0.0.2:50052 (24082 MiB, 20000 MiB free)"
+    monkeypatch.setenv("FAKE_DEVICES", f"Available devices:\n  {RADEON}\n  {worker}")
     other = tmp_path / "other"
     shutil.copyfile(shutil.which("llama-server") or "", other)
     other.chmod(0o755)
     build = await probe_engine(other)
     on_path = Path(shutil.which("llama-server") or "")
     on_path.write_text("#!/bin/sh\nexit 3\n")
-    assert (await read_situation(MachineDescription())).backend == "cpu"
-    assert (await read_situation(MachineDescription(), build=build)).backend == "vulkan"
+    machine = MachineDescription(rpc=("10.0.0.2:50052",))
+    assert not any("RPC0" in note for note in (await read_situation(machine)).notes)
+    assert any("RPC0 with 20,000 MiB free" in note for note in (await read_situation(machine, build=build)).notes)
 
 
 async def test_an_engine_estimates_a_model_file_without_the_draft_settings(

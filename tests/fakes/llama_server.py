@@ -45,6 +45,7 @@ FLAGS = [
     "--embeddings",
     "--reranking",
     "--mmproj",
+    "--rpc",
 ]
 SPECULATION = ["--spec-type", "--spec-draft-n-max"]
 

@@ -1,5 +1,6 @@
-"""Motion as the system asks for it, over a real session bus."""
+"""Motion as the system asks for it: on Linux over a real session bus, on Windows by its own call."""
 
+import ctypes
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ from launcher.gui import motion, theme
 from launcher.gui.application import apply_system_motion
 from tests.conftest import FAKES
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Windows is asked by a call of its own, not over a bus")
+on_a_bus = pytest.mark.skipif(sys.platform != "linux", reason="only Linux desktops have a session bus")
+_SET_CLIENT_AREA_ANIMATION = 0x1043
 _CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig><type>session</type><listen>unix:tmpdir={folder}</listen>
@@ -38,6 +40,7 @@ def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         daemon.terminate()
 
 
+@on_a_bus
 @pytest.mark.parametrize(
     ("namespace", "key", "less", "usual"),
     [
@@ -75,8 +78,23 @@ def test_motion_follows_the_desktop(
     holder.deleteLater()
 
 
+@on_a_bus
 def test_without_a_portal_motion_stays_on(bus: None, qapp: QApplication, qtbot: QtBot) -> None:
     watcher = motion.PortalWatcher(qapp, pytest.fail)
     qtbot.waitUntil(lambda: not watcher.children())  # both questions were answered
     assert not motion.is_motion_reduced()
     watcher.deleteLater()
+
+
+@pytest.mark.parametrize("animated", [False, True])
+def test_windows_is_asked_and_other_systems_animate(animated: bool) -> None:
+    if sys.platform != "win32":
+        assert motion.read_client_area_animation()
+        return
+    set_parameter = ctypes.windll.user32.SystemParametersInfoW
+    before = motion.read_client_area_animation()
+    assert set_parameter(_SET_CLIENT_AREA_ANIMATION, 0, ctypes.c_void_p(animated), 0)  # until the user logs off
+    try:
+        assert motion.read_client_area_animation() is animated
+    finally:
+        set_parameter(_SET_CLIENT_AREA_ANIMATION, 0, ctypes.c_void_p(before), 0)
