@@ -122,7 +122,7 @@ _STEPS = {
     KV: message("Measuring the memory with another KV cache type"),
     MTP: message("Measuring with MTP off (on if it is off)"),
 }
-"""What is said while each set of settings is measured."""
+"""Progress texts, by the settings that are being measured."""
 
 _TIME_OVER = message("The time ran out before this check.")
 _ON_PROCESSOR = message("The model runs on the processor.")

@@ -1,4 +1,4 @@
-"""What the server does with the files of the Models page: which are loaded, and which are being loaded."""
+"""The state of each model file at the server: loaded, being loaded, or neither."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _ENDED = (ServerState.STOPPED, ServerState.FAILED)
 class Serving:
     """The models at the server's address.
 
-    `statuses` has those that are loaded or being loaded by the path of their file, the demo by "demo". `rests`: nothing
-    is served or starting. `running` is the name of the model that the server was started with.
+    `statuses` holds the models that are loaded or being loaded. Its keys are the paths of their files; the demo's is
+    "demo". `rests` is True if nothing is served or starting. `running` is the name of the model that the server was
+    started with.
     """
 
     statuses: Mapping[str, ModelStatus] = field(default_factory=dict)

@@ -151,8 +151,10 @@ def _make_wrapped_label(text: str, name: str = "", pixels: int = theme.BODY_PX) 
 
 _MIB = 2**20
 _FIRST_REASONS, _FIRST_CAUTIONS = 4, 2
-"""How many reasons and cautions are shown at first; the others on request. The first reasons are for the file, against
-the next best one, and for other intents."""
+"""Number of reasons and of cautions that are shown before the user asks for all.
+
+The first reasons explain the choice of the file, compare it with the next best one, and name what other intents choose.
+"""
 _BOLD_WIDENING = 1.12
 """Room for the semibold text of a primary button, relative to the width of the regular text."""
 
