@@ -59,6 +59,12 @@ _NOT_OFFERED = frozenset({"iq4_nl"})
 """KV cache types that llama.cpp accepts as an argument but then refuses: ggml-cuda/fattn.cu has no kernel for them."""
 
 
+def kv_bits(kv: str) -> float:
+    """Return the bits per value of a KV cache type; those of f16 for a type that only a fork has."""
+    elements, block_bytes = KV_TYPES.get(kv, KV_TYPES["f16"])
+    return 8 * block_bytes / elements
+
+
 @dataclass(frozen=True, slots=True)
 class PlanSettings(ServerSettings):
     """Server settings for a memory estimate: those that memory depends on are not None. With facts of the machine.

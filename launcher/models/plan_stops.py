@@ -14,7 +14,7 @@ from enum import Enum
 from launcher.base.messages import message
 from launcher.models.catalogue import Catalogue
 from launcher.models.fitting import LEAST_CONTEXT
-from launcher.models.memory import KV_TYPES
+from launcher.models.memory import kv_bits
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.ranking import expect_bits, expect_other_tokens
 from launcher.models.situation import Situation
@@ -151,11 +151,6 @@ def _plan_better(recommended: Plan, catalogue: Catalogue, situation: Situation, 
 
 def _is_better(plan: Plan, other: Plan) -> bool:
     if plan.file.quant == other.file.quant:
-        return _kv_bits(plan) > _kv_bits(other)
+        return kv_bits(plan.setting.kv) > kv_bits(other.setting.kv)
     gain = expect_other_tokens(other.entry, other.file) - expect_other_tokens(plan.entry, plan.file)
     return gain >= _CLEARLY_BETTER
-
-
-def _kv_bits(plan: Plan) -> float:
-    elements, size_bytes = KV_TYPES.get(plan.setting.kv, (1, 2))
-    return 8 * size_bytes / elements

@@ -33,7 +33,7 @@ from launcher.engine.engine_estimate import backend_of_log
 from launcher.models.fitting import CONTEXTS, fewest_on_host
 from launcher.models.geometry import read_geometry
 from launcher.models.library_index import find_origin
-from launcher.models.memory import KV_TYPES, MemoryEstimate, PlanSettings, estimate_memory
+from launcher.models.memory import MemoryEstimate, PlanSettings, estimate_memory, kv_bits
 from launcher.models.weights import read_weights
 
 if TYPE_CHECKING:
@@ -183,17 +183,11 @@ def _is_useful(action: Action, launch: Launch, settings: PlanSettings, *, has_ex
             return launch.build.name != BUILT_IN
         case ActionKind.OTHER_KV_TYPE:
             wanted = str(action.parameters.get("kv"))
-            return settings.kv != wanted and (wanted == "f16" or _bits_of(wanted) < _bits_of(settings.kv))
+            return settings.kv != wanted and (wanted == "f16" or kv_bits(wanted) < kv_bits(settings.kv))
         case ActionKind.SMALLER_CONTEXT | ActionKind.LARGER_CONTEXT:
             return True
         case _:
             return not changes_settings(action) or _changes_options(action, launch.options)
-
-
-def _bits_of(kv: str) -> float:
-    """Return the bits per value of a KV cache type."""
-    elements, size = KV_TYPES[kv]
-    return 8 * size / elements
 
 
 def _changes_options(action: Action, options: ServeOptions) -> bool:
