@@ -14,6 +14,9 @@ from launcher.gui.start.cards import PlansTable
 from launcher.gui.widgets.row_table import RowTable
 from launcher.gui.widgets.rows import Cell, Column, TableRows
 from launcher.gui.window import Window
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.plan import PlanCriteria, make_plans
+from launcher.models.situation import describe_machine
 
 FIRST_PAGE = "about"
 
@@ -125,3 +128,18 @@ def test_the_table_of_plans_fills_its_card(qtbot: QtBot, width: int) -> None:
     table.show()
     table.show_plans((), several=True)
     assert table.horizontalHeader().length() == table.viewport().width()
+
+
+def test_the_table_of_plans_has_room_at_every_width_that_it_passes(qtbot: QtBot) -> None:
+    plans = make_plans(load_catalogue(hub_figures=False), describe_machine((24,)), PlanCriteria())[:4]
+    table = PlansTable()
+    qtbot.addWidget(table)
+    table.resize(220, 300)
+    table.show()
+    table.show_plans(plans, several=True)
+    wrong = []
+    for width in [*range(220, 1_300, 5), *range(1_300, 220, -5)]:
+        table.resize(width, 300)
+        if table.horizontalHeader().length() != table.viewport().width():
+            wrong.append(width)
+    assert not wrong, (min(wrong), max(wrong))

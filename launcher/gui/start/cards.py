@@ -403,7 +403,7 @@ def goal_name(intent: str) -> str:
 
 # Table of plans.
 
-_FIT_COLUMN, _MODEL_COLUMN = 0, 1
+_FIT_COLUMN, _MODEL_COLUMN, _QUANT_COLUMN = 0, 1, 2
 _Index = QModelIndex | QPersistentModelIndex
 
 
@@ -414,7 +414,10 @@ def _plan_columns() -> tuple[Column[Plan], ...]:
     def make_column(
         title: str, tip: str, text: Callable[[Plan], str], *, right: bool = False, spare: int = 0
     ) -> Column[Plan]:
-        return Column(title, tip, lambda plan: Cell(text(plan), tip=join_reasons(plan)), right=right, spare=spare)
+        def make_cell(plan: Plan) -> Cell:
+            return Cell(text(plan), tip=f"{text(plan)}\n{join_reasons(plan)}")  # the text may be cut
+
+        return Column(title, tip, make_cell, right=right, spare=spare)
 
     return (
         make_column(
@@ -514,11 +517,15 @@ class PlansTable(RowTable):
         self.setFixedHeight(self.row_height * (len(plans) + 1) + 2 * self.frameWidth() + theme.px(4))
 
     def show_columns(self) -> None:
-        """See RowTable. Where the last column is left out, the one before it takes the spare width."""
-        super().show_columns()
+        """See RowTable. Where the last column is left out, another one takes the spare width, or gives way."""
         head, last = self.horizontalHeader(), self._rows.columnCount() - 1
-        modes = QHeaderView.ResizeMode
-        head.setSectionResizeMode(last - 1, modes.Stretch if self.isColumnHidden(last) else modes.ResizeToContents)
+        others = (last - 1, _MODEL_COLUMN, _QUANT_COLUMN)
+        for column in others:  # first, or it would be counted at less than it needs
+            head.setSectionResizeMode(column, QHeaderView.ResizeMode.ResizeToContents)
+        super().show_columns()
+        if self.isColumnHidden(last):
+            shown = next(column for column in others if not self.isColumnHidden(column))
+            head.setSectionResizeMode(shown, QHeaderView.ResizeMode.Stretch)
 
     def _emit_chosen(self, current: QModelIndex, _before: QModelIndex) -> None:
         if current.isValid() and not self._filling:
