@@ -7,6 +7,7 @@ from launcher.gui.controller import Controller
 from launcher.gui.service import DEMO, name_model
 from launcher.gui.translation import tr
 from launcher.gui.widgets import EmptyState
+from launcher.runtime import WorkHandle
 
 _MOST_CHARACTERS = 48
 """Characters of a model's name that are shown."""
@@ -18,11 +19,14 @@ class Welcome(EmptyState):
     def __init__(self, controller: Controller) -> None:
         super().__init__(tr("No model is running"), "")
         self._controller = controller
+        self._finding: WorkHandle[None] | None = None
         self._show_model(None)
 
     def request_last_model(self) -> None:
         """Find the last model, and offer it."""
-        self._controller.bridge.run(lambda _report: _find_last_model(), done=self._show_model)
+        if self._finding is not None:
+            self._finding.cancel()  # it might end after this one, with an older answer
+        self._finding = self._controller.bridge.run(lambda _report: _find_last_model(), done=self._show_model)
 
     def _show_model(self, model: str | None) -> None:
         """Offer a model by its name or the path of its file; None for the demo alone."""
