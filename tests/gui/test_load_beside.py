@@ -168,5 +168,5 @@ def test_a_model_that_cannot_be_loaded_beside_the_running_one_says_why(
     press_beside(page, "Load beside", qtbot)
     qtbot.waitUntil(page.banner.isVisible)
     assert "second.gguf" in page.banner.text.text()
-    assert shown_row(page).state != "Preparing"
+    qtbot.waitUntil(lambda: shown_row(page).state != "Preparing")
     assert demo.controller.view.state_text == "Ready"
