@@ -108,6 +108,8 @@ async def start_prepared(prepared: PreparedProcess, on_line: OnLine) -> EnginePr
             process = await starting
             await process.stop((0.5, 0.5))
         raise
+    finally:
+        prepared.discard()  # the end of the event loop may cancel `starting` before it begins
 
 
 def start_error(command: EngineCommand, reason: str) -> EngineMissing:

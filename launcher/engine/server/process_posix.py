@@ -127,15 +127,17 @@ class PreparedKeeper:
         assert keeper.stderr is not None  # noqa: S101
         with suppress(BrokenPipeError):
             keeper.stdin.write(b"start\n")
-        pipes = _Pipes(keeper)
+        pipes, status = _Pipes(keeper), os.fdopen(self._status_fd, "rb", 0)
         try:
-            pipes.status = await pipes.open_reader(os.fdopen(self._status_fd, "rb", 0))
+            pipes.status = await pipes.open_reader(status)
             output, errors = await pipes.open_reader(keeper.stdout), await pipes.open_reader(keeper.stderr)
             readers = OutputReaders(output, errors, on_line)
             words = (await pipes.status.readline()).split()
         except BaseException:  # cancelled
             keeper.stdin.close()  # the keeper ends its engine then, and itself
             await pipes.close()
+            for pipe in (status, keeper.stdout, keeper.stderr):  # those that no stream reads yet
+                pipe.close()
             raise
         if words[:1] != [b"started"]:
             await readers.drain()
