@@ -16,13 +16,14 @@ from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.builds.installed import is_built_in_chosen
 from launcher.engine.demo import DEMO
 from launcher.engine.server.launch import Launch, file_bytes
+from launcher.engine.settings import load_model_settings
 from launcher.models.catalogue import Catalogue
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.file_size import expect_size
 from launcher.models.locate import ModelSelection, select_file, select_model
 from launcher.models.plan import Plan, PlanCriteria
-from launcher.models.plan_stops import PlanStop, make_stops, plan_recommended
-from launcher.models.server_settings import Value
+from launcher.models.plan_stops import FOLLOWS_MEMORY, PlanStop, keep_running_settings, make_stops, plan_recommended
+from launcher.models.server_settings import ROWS, Value
 from launcher.models.situation import Situation
 
 
@@ -63,6 +64,16 @@ async def plan_model_stops(
     tuned = with_tuned if with_tuned is not recommended else None
     stops = await asyncio.to_thread(make_stops, selection.catalogue, situation, criteria, tuned=tuned)
     loaded_quant = selection.file.quant if launch is not None and selection.file is not None else None
+    if launch is not None and not await asyncio.to_thread(_has_own_memory_settings, launch):
+        running = launch.plan_settings(situation.backend)
+        stops = await asyncio.to_thread(
+            lambda: tuple(
+                keep_running_settings(each, running, selection.catalogue, situation, criteria)
+                if each.plan.file.quant == loaded_quant
+                else each
+                for each in stops
+            )
+        )
     return await asyncio.to_thread(lambda: tuple(_describe_stop(stop, loaded_quant) for stop in stops))
 
 
@@ -71,6 +82,12 @@ def _select_model(model: str, launch: Launch | None, catalogue: Catalogue) -> Mo
         entry = catalogue.find(DEMO)
         return ModelSelection(catalogue, entry, entry.files[0], None)
     return select_file(launch.options.model, catalogue) if launch is not None else select_model(model, catalogue)
+
+
+def _has_own_memory_settings(launch: Launch) -> bool:
+    """Return whether the user chose a setting of the running server that a plan would fit to the free memory."""
+    kept = load_model_settings(launch.options.model)
+    return any(name in kept and kept[name] == ROWS[name].value_in(launch.resolved) for name in FOLLOWS_MEMORY)
 
 
 async def _read_situation(model: str, launch: Launch | None) -> Situation:

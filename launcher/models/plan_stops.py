@@ -13,10 +13,11 @@ from enum import Enum
 
 from launcher.base.messages import message
 from launcher.models.catalogue import Catalogue
-from launcher.models.fitting import LEAST_CONTEXT
-from launcher.models.memory import kv_bits
+from launcher.models.fitting import CACHE_STEP_MIB, CONTEXTS, HOST_LIMITS, LEAST_CONTEXT, SHORT_CONTEXTS
+from launcher.models.memory import PlanSettings, kv_bits
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.ranking import expect_bits, expect_other_tokens
+from launcher.models.server_settings import ROWS, Value, to_fields
 from launcher.models.situation import Situation
 
 _MOST_OTHER_TOKENS = 7.0
@@ -28,6 +29,8 @@ _SAME_SPEED = 1.03
 """Ratio of speeds up to which the better of two fast plans is taken."""
 _CLEARLY_BETTER = 0.2
 """Least difference of tokens in 100 for which a file counts as better."""
+FOLLOWS_MEMORY = ("ctx", "n_cpu_moe", "moe_cache_mib")
+"""The settings that a plan fits to the memory that is free."""
 
 
 class StopName(Enum):
@@ -76,6 +79,50 @@ def plan_recommended(catalogue: Catalogue, situation: Situation, criteria: PlanC
     plans = make_plans(catalogue, situation, replace(criteria, intent="balanced"))
     fitting = [plan for plan in plans if plan.status is not Status.TOO_BIG]
     return next(iter(fitting or plans), None)
+
+
+def keep_running_settings(
+    stop: PlanStop, running: PlanSettings, catalogue: Catalogue, situation: Situation, criteria: PlanCriteria
+) -> PlanStop:
+    """Return a choice with the settings of the server that runs its file, if only free memory has moved them by a step.
+
+    A plan that is made while a server runs may differ from the one that it was started with, because the memory that
+    the engine takes is not exactly what was estimated, and other programs come and go. Without this the running plan
+    would be none of the three. A choice that differs in more than one step, or in another setting, stays as it is.
+    """
+    if stop.lack or not _differs_by_steps(stop.plan.setting, running):
+        return stop
+    settings = {name: row.value_in(stop.plan.setting) for name, row in ROWS.items() if name not in HOST_LIMITS}
+    settings |= {name: ROWS[name].value_in(running) for name in FOLLOWS_MEMORY}
+    same_file = replace(criteria, intent="balanced", quant=stop.plan.file.quant, **to_fields(settings))
+    for plan in make_plans(catalogue, situation, same_file):
+        if plan.status is not Status.TOO_BIG and not _list_differences(plan.setting, running):
+            reasons = (*stop.plan.reasons[:1], *plan.reasons[1:])  # why this file, not "is your choice"
+            return replace(stop, plan=replace(plan, reasons=reasons))
+    return stop
+
+
+def _list_differences(first: PlanSettings, second: PlanSettings) -> list[str]:
+    """Return the names of the settings that differ, without the limits of host memory, which each start chooses."""
+
+    def effective_values(settings: PlanSettings) -> dict[str, Value]:
+        found = {name: row.value_in(settings) for name, row in ROWS.items() if name not in HOST_LIMITS}
+        return {name: ROWS[name].usual if value is None else value for name, value in found.items()}
+
+    before, after = effective_values(first), effective_values(second)
+    return [name for name, value in before.items() if value != after[name]]
+
+
+def _differs_by_steps(first: PlanSettings, second: PlanSettings) -> bool:
+    """Return whether settings differ, but only in those that follow free memory, each by one step at most."""
+    low, high = sorted((first.context, second.context))
+    are_near = (
+        not any(low < context < high for context in (*CONTEXTS, *SHORT_CONTEXTS)),
+        abs(first.n_cpu_moe - second.n_cpu_moe) <= 1,
+        abs((first.moe_cache_mib or 0) - (second.moe_cache_mib or 0)) <= CACHE_STEP_MIB,
+    )
+    differences = _list_differences(first, second)
+    return bool(differences) and set(differences) <= set(FOLLOWS_MEMORY) and all(are_near)
 
 
 def expect_rate(plan: Plan) -> float | None:

@@ -1,5 +1,6 @@
 """The three plans for a model on this computer: what of it is here, and whose settings they have."""
 
+from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,9 @@ from launcher.app.first_checks import make_first_start_request
 from launcher.app.first_start import resolve_requested_start
 from launcher.app.model_stops import ModelStop, plan_model_stops
 from launcher.base.errors import ModelUnknown
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.engine.settings import save_model_settings
 from launcher.models.plan_stops import StopName
 from launcher.models.server_settings import ROWS
@@ -50,3 +54,18 @@ async def test_a_file_that_is_not_here_has_the_size_of_its_download(home: Path) 
 async def test_an_unknown_model_has_no_plans() -> None:
     with pytest.raises(ModelUnknown):
         await plan_model_stops("no-such-model")
+
+
+async def test_the_running_server_stays_recommended_with_a_context_one_step_away(demo_model: Path) -> None:
+    def launch_with(context: int) -> Awaitable[Launch]:
+        options = ServeOptions(demo_model, alias="demo", built_in=True, context=context, draft=2, threads=1)
+        return prepare_launch(options, Endpoint(0, ""))
+
+    near, far = await launch_with(12_288), await launch_with(16_384)
+    for launch, context in ((near, 12_288), (far, 8_192)):
+        recommended = find_stop(await plan_model_stops("demo", launch), StopName.RECOMMENDED)
+        assert recommended.is_loaded
+        assert recommended.settings["ctx"] == context
+    save_model_settings(demo_model, {"ctx": 12_288})
+    of_the_user = find_stop(await plan_model_stops("demo", near), StopName.RECOMMENDED)
+    assert of_the_user.settings["ctx"] == 8_192

@@ -7,7 +7,14 @@ import pytest
 from launcher.models.catalogue import Catalogue
 from launcher.models.memory import KV_TYPES
 from launcher.models.plan import Plan, PlanCriteria, Status
-from launcher.models.plan_stops import PlanStop, StopName, expect_rate, make_stops, plan_recommended
+from launcher.models.plan_stops import (
+    PlanStop,
+    StopName,
+    expect_rate,
+    keep_running_settings,
+    make_stops,
+    plan_recommended,
+)
 from launcher.models.ranking import expect_bits, expect_other_tokens
 from launcher.models.situation import Situation, describe_machine
 from tests.models.planned import CATALOGUE, make_shipped_plans
@@ -110,3 +117,28 @@ def test_what_a_tune_found_is_not_corrected_by_a_forecast() -> None:
     assert make_stops(slow, DESKTOP, criteria, tuned=unknown)[0].lack == (
         "Recommended has the settings that a tune found to be the fastest."
     )
+
+
+def test_a_plan_that_runs_stays_recommended_when_free_memory_moved_its_context_by_one_step() -> None:
+    criteria, less = PlanCriteria(model=DENSE), replace(DESKTOP, free_mib=DESKTOP.free_mib - 2_200)
+    running = plan_recommended(CATALOGUE, less, criteria)
+    assert running is not None
+    now = stops_of(DENSE, DESKTOP)[StopName.RECOMMENDED]
+    assert (running.setting.context, now.plan.setting.context) == (98_304, 114_688)
+    kept = keep_running_settings(now, running.setting, CATALOGUE, DESKTOP, criteria)
+    assert kept.plan.setting.context == 98_304
+    assert replace(kept.plan.setting, context=114_688) == now.plan.setting
+    assert kept.plan.reasons[0] == now.plan.reasons[0]
+    assert kept.plan.forecast is not None
+    for other in (replace(running.setting, context=81_920), replace(running.setting, draft=3), now.plan.setting):
+        assert keep_running_settings(now, other, CATALOGUE, DESKTOP, criteria) is now
+
+
+def test_experts_on_the_host_may_have_moved_by_one_layer() -> None:
+    now = stops_of(MOE, NOTEBOOK)[StopName.RECOMMENDED]
+    criteria, count = PlanCriteria(model=MOE), now.plan.setting.n_cpu_moe
+    for moved in (count - 2, count - 1, count, count + 1):
+        running = replace(now.plan.setting, n_cpu_moe=moved)
+        kept = keep_running_settings(now, running, CATALOGUE, NOTEBOOK, criteria)
+        expected = moved if abs(moved - count) <= 1 else count
+        assert kept.plan.setting.n_cpu_moe == expected
