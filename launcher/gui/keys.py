@@ -9,7 +9,8 @@ from PySide6.QtWidgets import QGridLayout, QWidget
 from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
-from launcher.gui.translation import mark, tr
+from launcher.gui.pages import PAGES
+from launcher.gui.translation import mark, page_title, tr
 from launcher.gui.widgets.blocks import Card, PageHead
 from launcher.gui.widgets.flow import make_headed_column
 
@@ -27,13 +28,7 @@ SHORTCUTS = (
         mark("Everywhere"),
         (
             ("F1", mark("Show this list, or go back")),
-            ("Ctrl+1", mark("Start")),
-            ("Ctrl+2", mark("Cockpit")),
-            ("Ctrl+3", mark("Tune")),
-            ("Ctrl+4", mark("Models")),
-            ("Ctrl+5", mark("Agents")),
-            ("Ctrl+6", mark("Logs")),
-            ("Ctrl+,", mark("Settings")),
+            *((spec.key, spec.title) for spec in PAGES if spec.in_rail),
             ("Ctrl+O", mark("Open a GGUF file and load it")),
             ("Ctrl+V", mark("Show the plan of a copied Hugging Face link")),
             ("Ctrl+Q", mark("Quit, and stop the server")),
@@ -117,7 +112,7 @@ class KeysPage(QWidget):
         for row, (key, description) in enumerate(group.keys):
             key_label = Label(QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText))
             key_label.setFont(theme.font(theme.BODY_PX, bold=True))
-            text_label = Label(tr(description))
+            text_label = Label(page_title(description))  # or another text
             text_label.setWordWrap(True)
             text_label.setObjectName("secondary")
             grid.addWidget(key_label, row, 0, Qt.AlignmentFlag.AlignTop)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QResizeEvent
+from PySide6.QtGui import QResizeEvent, QTextLayout
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
 from launcher.base.text import make_visible
@@ -62,6 +62,18 @@ class ElidedLabel(Label):
             super().setText(short)
         set_tooltip(self, self._full_text)
         self.setAccessibleName(text)
+
+
+def measure_ascent(label: QLabel) -> int:
+    """Return the height of a label's text above its baseline, in pixels.
+
+    It is more than that of the label's font where characters are of another one: Chinese fonts are higher.
+    """
+    layout = QTextLayout(label.text(), label.font())
+    layout.beginLayout()
+    line = layout.createLine()
+    layout.endLayout()
+    return round(line.ascent()) if line.isValid() else 0
 
 
 def display_path(path: Path | str) -> str:

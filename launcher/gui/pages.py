@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from launcher.gui.translation import mark
+from launcher.gui.translation import mark, mark_page
 
 if TYPE_CHECKING:
     from PySide6.QtWidgets import QWidget
@@ -48,7 +48,7 @@ class PageSpec:
 
 
 PAGES = (
-    PageSpec("start", mark("Start"), "Ctrl+1", "launcher.gui.start.page:StartPage"),
+    PageSpec("start", mark_page("Start"), "Ctrl+1", "launcher.gui.start.page:StartPage"),
     PageSpec("cockpit", mark("Cockpit"), "Ctrl+2", "launcher.gui.cockpit.page:CockpitPage"),
     PageSpec(
         "tune",

@@ -20,7 +20,7 @@ from launcher import __version__
 from launcher.gui import theme
 from launcher.gui.labels import ElidedLabel, Label, set_tooltip
 from launcher.gui.pages import PageSpec
-from launcher.gui.translation import render, tr
+from launcher.gui.translation import page_title, render, tr
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets.blocks import make_caption
 from launcher.gui.widgets.glyphs import Glyph
@@ -88,7 +88,7 @@ class PageButton(QPushButton):
     """Button that shows a page, with its shortcut at the right."""
 
     def __init__(self, spec: PageSpec) -> None:
-        super().__init__(tr(spec.title))
+        super().__init__(page_title(spec.title))
         self.setObjectName("page")
         self.setCheckable(True)
         self.setAutoExclusive(True)  # else a screen reader calls it a check box
@@ -100,7 +100,7 @@ class PageButton(QPushButton):
         self.shortcut_label.setObjectName("secondary")
         self.shortcut_label.setFont(theme.font(theme.CAPTION_PX))
         self.shortcut_label.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
-        self.setToolTip(tr("{page} ({key})", page=tr(spec.title), key=key))
+        self.setToolTip(tr("{page} ({key})", page=page_title(spec.title), key=key))
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, theme.px(12), 0)
         row.addStretch()

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from PySide6.QtCore import QLocale
 
 DOMAIN = "mtp-launcher"
+PAGE_CONTEXT = "page"
+"""The context, in gettext's sense, of the texts of `mark_page`."""
 
 _translations: list[gettext.NullTranslations] = [gettext.NullTranslations()]
 """The translations in use; always one."""
@@ -57,6 +59,17 @@ def tr(text: str, /, **values: object) -> str:
     """Translate `text` and fill its {names} with `values`. Must not be called at import time."""
     translated = _translations[0].gettext(text) if text else ""  # gettext returns its header for an empty text
     return translated.format(**_render_values(values)) if values else translated
+
+
+def mark_page(title: str) -> str:
+    """Mark the title of a page that has another name than the button with the same text in other languages."""
+    return title
+
+
+def page_title(title: str) -> str:
+    """Translate the title of a page."""
+    translated = _translations[0].pgettext(PAGE_CONTEXT, title)
+    return translated if translated != title else tr(title)
 
 
 def ntr(one: str, many: str, n: int, /, **values: object) -> str:

@@ -396,6 +396,23 @@ def test_the_last_reply_is_copied_by_its_key(pane: ChatPane, qtbot: QtBot, qapp:
     assert qapp.clipboard().text() == "second"
 
 
+def test_the_rate_of_a_reply_stands_on_the_line_of_its_other_figures(pane: ChatPane) -> None:
+    """Characters of another font, such as Chinese ones, make a line higher above its baseline."""
+
+    def lowest_ink(label: Label) -> int:
+        """Return the row of the pane on which the label's first figure stands."""
+        picture = label.grab(QRect(0, 0, label.fontMetrics().horizontalAdvance("7"), label.height())).toImage()
+        rows = [y for y in range(picture.height()) if len({picture.pixel(x, y) for x in range(picture.width())}) > 1]
+        return label.mapTo(pane, QPoint(0, rows[-1])).y()
+
+    answer = say(pane, "One?", "first")
+    for rest in ("7 tokens", "7 \N{CJK UNIFIED IDEOGRAPH-4E2A} token"):
+        answer.end_reply(f"7 t/s · {rest}")
+        answer.layout().activate()  # type: ignore[union-attr]
+        rate, figures = [each for each in answer.findChildren(Label) if each.text().startswith("7")]
+        assert lowest_ink(rate) == lowest_ink(figures)
+
+
 def test_the_line_under_a_reply_is_in_the_chosen_language() -> None:
     timings = Timings.parse({"predicted_n": 231, "predicted_ms": 500.0, "predicted_per_second": 462.0})
     reply = Reply("", "", timings, Acceptance(10, 8, (5, 5), (5, 3)), 0.184, "stop")

@@ -186,7 +186,7 @@ def test_other_quants_are_collapsed_and_planned_when_opened(open_page: OpenPage,
     assert page.list.isExpanded(page.list.tree.find_index(model.key))
     opened = next(each for each in page.list.models if each.key == model.key)
     rows = [page.list.tree.row_at(page.list.tree.find_index(model.key, each.key)) for each in opened.files]
-    assert rows[0].note == "best for this card"
+    assert rows[0].note == "best for this computer"
     assert all(row.fit for row in rows)
     assert {row.fit for row in rows} > {"FITS"}
     qtbot.keyClick(page.list, Qt.Key.Key_Down)

@@ -122,7 +122,7 @@ def test_draft_settings_are_not_shown_for_mtp_off() -> None:
     beside: RunSettings = {"threads": 6, "draft_sampling": "probabilistic"}
     forecasts = (Forecast(0, 100.0, 99.0, 101.0), Forecast(2, 165.0, 160.0, 170.0))
     result = trial_rows(TuneView("m", "Code", Goal(), home, (), forecasts, beside))
-    assert [row.setting for row in result] == ["off · threads 6", "draft 2 · sampled drafts · threads 6"]
+    assert [row.setting for row in result] == ["off · 6 threads", "draft 2 · sampled drafts · 6 threads"]
 
 
 def test_the_name_of_a_workload_is_translated_in_sentences_and_captions() -> None:
@@ -158,7 +158,7 @@ def test_a_verdict_is_translated_from_its_figures() -> None:
             "settings": {"draft": 0, "kv": "q8_0"},
             "gain": {"estimate": 1.05, "low": 1.02, "high": 1.08},
         }
-        assert "kv q8_0" in verdict_sentence(gain, "Code")
+        assert "KV q8_0" in verdict_sentence(gain, "Code")
         assert "+8 %" in verdict_sentence(gain, "Code")
         same = {**values, "settings": {"draft": 2}, "gain": {"estimate": 1.41, "low": 1.38, "high": 1.44}}
         assert verdict_sentence(same, "Code") == received[0]

@@ -2,9 +2,12 @@
 
 import errno
 import gettext
+import json
 import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,12 +17,16 @@ from pytestqt.qtbot import QtBot
 
 from launcher.app.preview import consequence_sentence
 from launcher.app.settings_declared import SETTINGS
+from launcher.base.errors import RateLimited
 from launcher.base.messages import LANGUAGES
+from launcher.engine.builds.releases import ReleaseClient
 from launcher.engine.server.state import ServerState
 from launcher.gui import appearance, theme
 from launcher.gui import translation as words
 from launcher.gui.plots.quantities import PLOTS
+from launcher.gui.setting_text import setting_text
 from launcher.gui.window import Window
+from tests.conftest import ReleaseServer
 from tests.gui.test_accessible import show
 from tools.translations import make_template
 
@@ -90,6 +97,38 @@ def test_values_are_inserted_and_counts_have_one_form(chinese: None) -> None:
     assert [words.ntr("1 thread", "{n} threads", n) for n in (1, 2)] == ["1 个线程", "2 个线程"]
     assert words.tr("") == ""
     assert words.tr("No such text, {name}", name="x") == "No such text, x"
+
+
+def test_a_page_and_a_button_with_the_same_english_name_have_two_names(chinese: None) -> None:
+    assert [words.page_title(each) for each in ("Start", "Models")] == ["首页", "模型"]
+    assert words.tr("Start") == "启动"
+
+
+def test_settings_are_named_in_the_chosen_language(chinese: None) -> None:
+    assert setting_text("threads", 2) == "2 个线程"
+    assert setting_text("draft_sampling", "probabilistic") == words.tr("sampled drafts") != "sampled drafts"
+    assert setting_text("p_min", 0.5) == "p-min 0.5"
+    assert setting_text("of another version", 1) == "of another version 1"
+
+
+def test_what_is_said_of_releases_is_translated(
+    chinese: None, releases: ReleaseServer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def foreign_words(text: str) -> list[str]:
+        return re.findall("[A-Za-z_]{3,}", words.render(text))
+
+    began_s = time.time()
+    list(ReleaseClient(lambda: began_s).fetch_builds())  # kept
+    (kept,) = (home / "cache" / "releases").glob("*.json")
+    refused = {"api": releases.api, "until_s": began_s + 4 * 3_600, "token": False}
+    (kept.parent / "refused.json").write_text(json.dumps(refused))
+    for age_s in (30, 600, 3 * 3_600):
+        later = ReleaseClient(lambda age_s=age_s: began_s + age_s)
+        list(later.fetch_builds())
+        assert foreign_words(later.notes[0]) == []
+    with pytest.raises(RateLimited) as limited:
+        later.fetch_release("b1")
+    assert foreign_words(limited.value.hint) == ["GITHUB_TOKEN", "GitHub"]
 
 
 def test_the_cost_of_a_change_is_translated(chinese: None) -> None:

@@ -119,7 +119,7 @@ def test_the_command_lists_missing_translations(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     first = done.stdout.splitlines()[0]
-    assert first == f"{TRANSLATED[0]}: {len(wanted())} texts, {len(wanted())} without a translation"
+    assert first == f"{TRANSLATED[0]}: {len(extracted())} texts, {len(extracted())} without a translation"
     assert (tmp_path / TRANSLATED[0] / "LC_MESSAGES" / "mtp-launcher.po").exists()
     assert (tmp_path / TRANSLATED[0] / "LC_MESSAGES" / "mtp-launcher.mo").exists()
 

@@ -13,13 +13,13 @@ from babel.messages.pofile import read_po, write_po
 
 from launcher import __version__
 from launcher.base.messages import LANGUAGES
-from launcher.gui.translation import DOMAIN
+from launcher.gui.translation import DOMAIN, PAGE_CONTEXT
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "launcher"
 LOCALES = ROOT / "resources" / "locale"
 TRANSLATED = tuple(language for language in LANGUAGES if language != "en")
-TEXTS = {"tr": 1, "ntr": 2, "mark": 1, "message": 1, "plural_message": 2}
+TEXTS = {"tr": 1, "ntr": 2, "mark": 1, "mark_page": 1, "message": 1, "plural_message": 2}
 """The functions that take texts, with the number of their first arguments that are texts."""
 _TERMINAL = SOURCE / "cli"
 """The folder whose texts stay English, because only the command line prints them."""
@@ -52,10 +52,11 @@ def make_template() -> Catalog:
     catalog = Catalog(project="mtp-launcher", version=__version__)
     for text, source in _of_data():
         catalog.add(text, locations=[(source.relative_to(ROOT).as_posix(), 0)])
-    for file, _line, _name, arguments in find_text_calls():
+    for file, _line, name, arguments in find_text_calls():
         texts = [each.value for each in arguments if isinstance(each, ast.Constant) and isinstance(each.value, str)]
         if texts and len(texts) == len(arguments):
-            catalog.add(tuple(texts) if len(texts) > 1 else texts[0], locations=[(file, 0)])
+            context = PAGE_CONTEXT if name == "mark_page" else None
+            catalog.add(tuple(texts) if len(texts) > 1 else texts[0], locations=[(file, 0)], context=context)
     return catalog
 
 

@@ -21,7 +21,7 @@ from launcher.base.errors import BadOption, RateLimited, Refused, Unreachable
 from launcher.base.files import write_atomically
 from launcher.base.http import JsonPage, ResponseHead, error_for_status, fetch_json_pages
 from launcher.base.kept_files import KeptFile
-from launcher.base.messages import message
+from launcher.base.messages import Message, message, plural_message
 from launcher.base.paths import cache_dir
 from launcher.base.validation import AfterValidator, BaseModel, Field, ValidationError
 from launcher.engine.builds.install_errors import ReleaseMissing
@@ -163,7 +163,7 @@ class ReleaseClient:
 
     def fetch_release(self, tag: str) -> Release:
         """Return the release with this tag. Raises ReleaseMissing if there is none."""
-        reply = self._request(f"{_repository_url()}/releases/tags/{quote(tag)}", f"release {tag}")
+        reply = self._request(f"{_repository_url()}/releases/tags/{quote(tag)}", message("release {tag}", tag=tag))
         release = _parse_release(reply.data)
         if release.tag != tag:
             raise _malformed_reply()
@@ -175,7 +175,7 @@ class ReleaseClient:
         for _ in range(_MOST_PAGES):
             if url is None:
                 return
-            reply = self._request(url, "list of releases")
+            reply = self._request(url, message("list of releases"))
             if not isinstance(reply.data, list):
                 raise _malformed_reply()
             releases = map(_parse_release, reply.data)
@@ -184,7 +184,8 @@ class ReleaseClient:
 
     async def _read_pointer(self, path: str) -> str:
         """Return the build tag of the version release at an API path, "latest" or "tags/TAG", from its pointer file."""
-        description = "stable release" if path == "latest" else f"release {path.removeprefix('tags/')}"
+        tag = path.removeprefix("tags/")
+        description = message("stable release") if path == "latest" else message("release {tag}", tag=tag)
         reply = await asyncio.to_thread(self._request, f"{_repository_url()}/releases/{path}", description)
         release = _parse_release(reply.data)
         if release.is_build:
@@ -246,7 +247,11 @@ class ReleaseClient:
                 message("`mtp-launcher engine available` lists the newest builds."),
             )
         if status == 401:
-            name = next(name for name in _TOKEN_VARIABLES if os.environ.get(name)) if _token_for(url) else "a token"
+            name = (
+                next(name for name in _TOKEN_VARIABLES if os.environ.get(name))
+                if _token_for(url)
+                else message("a token")
+            )
             raise Refused(
                 message("{host} rejected the token in {name}.", host=_api_host(), name=name),
                 message("Unset it; no token is needed."),
@@ -302,21 +307,28 @@ class ReleaseClient:
     def _rate_limit_error(self, until_s: float) -> RateLimited:
         minutes = max(1, round((until_s - self._now()) / 60))
         at = time.strftime("%H:%M", time.localtime(until_s))
-        more = "" if _token_for(_api_url()) else ", or set GITHUB_TOKEN, with which GitHub answers 5,000 times an hour"
+        variable = None if _token_for(_api_url()) else _TOKEN_VARIABLES[0]
         return RateLimited(
             message("{host} refuses further requests from your address until {at}.", host=_api_host(), at=at),
-            message("Try again in {minutes} min{more}.", minutes=minutes, more=more),
+            message(
+                "Try again in {minutes} min[, or set {variable}, with which GitHub answers 5,000 times an hour].",
+                minutes=minutes,
+                variable=variable,
+            ),
             until_s=until_s,
         )
 
 
-def _format_age(seconds: float) -> str:
+def _format_age(seconds: float) -> Message:
     minutes = max(0, round(seconds / 60))
     if minutes < 2:
-        return "just now"
+        return message("just now")
     if minutes < 120:
-        return f"{minutes} minutes ago"
-    return f"{minutes // 60} hours ago" if minutes < 48 * 60 else f"{minutes // (24 * 60)} days ago"
+        return plural_message("1 minute ago", "{n} minutes ago", minutes)
+    hours = minutes // 60
+    if hours < 48:
+        return plural_message("1 hour ago", "{n} hours ago", hours)
+    return plural_message("1 day ago", "{n} days ago", hours // 24)
 
 
 def _parse_release(data: Any) -> Release:  # noqa: ANN401 -- what the server sent
@@ -363,7 +375,7 @@ def _repository_url() -> str:
 
 
 def _api_host() -> str:
-    return urlsplit(_api_url()).hostname or "The server"
+    return urlsplit(_api_url()).hostname or message("The server")
 
 
 def _token_for(url: str) -> str | None:

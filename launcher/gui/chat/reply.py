@@ -18,7 +18,7 @@ from launcher.gui.chat.drafts import DraftLegend
 from launcher.gui.chat.footer import SEPARATOR, split_footer
 from launcher.gui.chat.steps import VerificationSteps
 from launcher.gui.chat.style import glyph_icon
-from launcher.gui.labels import Label
+from launcher.gui.labels import Label, measure_ascent
 from launcher.gui.translation import ntr, tr
 from launcher.gui.widgets.blocks import make_caption
 
@@ -262,6 +262,9 @@ class ReplyView(QWidget):
         for label, text in ((self._rate, rate), (self._footer, _keep_figures_whole(rest))):
             label.setText(text)
             label.setVisible(bool(text))
+        ascents = [measure_ascent(label) for label in (self._rate, self._footer)]
+        for label, ascent in zip((self._rate, self._footer), ascents, strict=True):
+            label.setContentsMargins(0, max(ascents) - ascent, 0, 0)  # one baseline
         self._actions.show()
         self.copy_button.setVisible(bool(self.text))
         self._ended = True

@@ -23,9 +23,9 @@ from launcher.gui.models.text import (
     quant_text,
     without_flags,
 )
+from launcher.gui.setting_text import format_context_length
 from launcher.gui.start.text import (
     evidence_text,
-    format_context_length,
     memory_parts,
     memory_totals,
     unknown_memory_text,

@@ -85,7 +85,7 @@ class ListHead(QWidget):
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802 -- Qt's name
         """Paint the captions."""
         captions = {
-            "fit": (tr("Best file for this card"), _LEFT),
+            "fit": (tr("Best file for this computer"), _LEFT),
             "speed": (tr("Expected, t/s"), _RIGHT),
             "context": (tr("Context"), _RIGHT),
             "size": (tr("Size"), _RIGHT),

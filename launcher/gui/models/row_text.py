@@ -10,7 +10,7 @@ from launcher.gui.duration import format_duration
 from launcher.gui.labels import UNKNOWN
 from launcher.gui.models.serving import is_loaded
 from launcher.gui.models.text import file_state, format_date, format_size, job_percent, place_text, quant_text
-from launcher.gui.start.text import format_context_length
+from launcher.gui.setting_text import format_context_length
 from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import state_name
 
@@ -348,7 +348,7 @@ def _file_note(model: LibraryModel, file: LibraryFile) -> str:
     if plan.status.value == "TOO BIG":
         return tr("needs {size:.1f} GiB more", size=missing_mib(plan) / _GIB_MIB)
     if best is None or best.plan is None or file.key == best.key:
-        return tr("best for this card")
+        return tr("best for this computer")
     if plan.status.value == "OFFLOADS" and best.plan.status.value != "OFFLOADS":
         return tr("partly in host memory")
     larger = (file.size_bytes or 0) > (best.size_bytes or 0)

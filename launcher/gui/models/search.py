@@ -118,7 +118,7 @@ class SearchLine(QWidget):
         self.order = ComboBox()
         self.order.setAccessibleName(tr("Order"))
         for value, text in (
-            (BEST, tr("Best for this card")),
+            (BEST, tr("Best for this computer")),
             (FASTEST, tr("Fastest")),
             (SMALLEST, tr("Smallest")),
             (NEWEST, tr("Newest")),

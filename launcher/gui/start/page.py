@@ -28,7 +28,7 @@ from launcher.gui.start.cards import MachineCard, PlanCard, PlansTable, StepsCar
 from launcher.gui.start.computer_text import format_report, list_facts
 from launcher.gui.start.flow import StartFlow
 from launcher.gui.start.queries import EngineAnswer, PlanRequest, PlanResult, ReadingPhase
-from launcher.gui.translation import render, tr
+from launcher.gui.translation import page_title, render, tr
 from launcher.gui.widgets import Banner, Card, ComboBox, PageHead
 from launcher.gui.widgets.scrolling import make_scroll_area
 
@@ -177,7 +177,7 @@ class StartPage(QWidget):
         self._content.setObjectName("plain")
         self._grid = QGridLayout(self._content)
         self._grid.setSpacing(theme.px(theme.GAP_L))
-        self._head = PageHead(tr("Start"), tr("Models that this computer can run, and the memory they need."))
+        self._head = PageHead(page_title("Start"), tr("Models that this computer can run, and the memory they need."))
         self._others = Card(tr("Plans"))
         self.family.setAccessibleName(tr("Model"))
         self.family.setToolTip(tr("Plan for one model of the catalogue only"))

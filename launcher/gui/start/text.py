@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
 from launcher.gui.duration import format_duration
 from launcher.gui.labels import UNKNOWN
+from launcher.gui.setting_text import setting_text
 from launcher.gui.translation import join_sentences, ntr, render, tr
-from launcher.models.server_settings import format_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,14 +25,9 @@ _LEAST_GB_BYTES = 10**8
 """Bytes from which a size is shown in GB."""
 
 
-def format_context_length(count: int) -> str:
-    """Return a context length as text: 256K, 49,152."""
-    return f"{count // 1024}K" if count % 1024 == 0 else f"{count:,}"
-
-
 def draft_text(plan: Plan) -> str:
     """Return a plan's draft length as text."""
-    return tr("draft {length}", length=plan.setting.draft) if plan.setting.draft else tr("MTP off")
+    return setting_text("draft", plan.setting.draft)
 
 
 def short_name(plan: Plan) -> str:
@@ -50,12 +45,12 @@ def plan_title(plan: Plan) -> str:
 
 def settings_title(plan: Plan) -> str:
     """Return a plan of a known model in one line: quant, context, KV cache type, draft length."""
-    kv = tr("KV {type}", type=plan.setting.kv)
+    kv = setting_text("kv", plan.setting.kv)
     return ", ".join((plan.file.quant, _context_text(plan), kv, draft_text(plan), *_other_texts(plan)))
 
 
 def _context_text(plan: Plan) -> str:
-    return tr("{tokens} context", tokens=format_context_length(plan.setting.context))
+    return setting_text("ctx", plan.setting.context)
 
 
 def _other_texts(plan: Plan) -> Iterator[str]:
@@ -95,17 +90,9 @@ def settings_origin_text(own_settings: KeptPlan, plan: Plan) -> str:
 
 def _settings_text(settings: Settings) -> str:
     """Return settings in one line."""
-    formats = {
-        "ctx": lambda value: tr("{tokens} context", tokens=format_context_length(value)),
-        "draft": lambda value: tr("draft {length}", length=value) if value else tr("MTP off"),
-        "kv": lambda value: tr("KV {type}", type=value),
-        "ubatch": lambda value: tr("ubatch {count:,}", count=value),
-        "slots": lambda value: ntr("1 slot", "{n} slots", value),
-        "threads": lambda value: ntr("1 thread", "{n} threads", value) if value else tr("default threads"),
-        "n_cpu_moe": _experts_text,
-    }
     return ", ".join(
-        formats[name](value) if name in formats else format_settings({name: value}) for name, value in settings.items()
+        _experts_text(int(value)) if name == "n_cpu_moe" and value is not None else setting_text(name, value)
+        for name, value in settings.items()
     )
 
 
@@ -340,5 +327,5 @@ def evidence_tip(plan: Plan) -> str:
     from launcher.models.speed import describe_run
 
     return "\n".join(describe_run(plan.entry, result) for result in plan.evidence) or tr(
-        "Speed unknown: no published run on a similar card."
+        "Speed unknown: no published run on a similar computer."
     )

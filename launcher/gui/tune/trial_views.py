@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, linear_regression
 from typing import Any
 
+from launcher.gui.setting_text import setting_text
 from launcher.gui.translation import join_sentences, ntr, render, tr
 from launcher.gui.tune.view_data import Curve, Point, StepPart, TrialRow
 from launcher.models.server_settings import ROWS
@@ -101,9 +102,7 @@ def settings_text(settings: RunSettings, baseline: RunSettings) -> str:
 def _other_differences(settings: RunSettings, baseline: RunSettings) -> list[str]:
     """Return differences from the baseline other than the draft length, as text."""
     return [
-        tr("sampled drafts") if value == "probabilistic" else f"{name.replace('_', '-')} {value}"
-        for name, value in settings.items()
-        if name != DRAFT and value != baseline.get(name)
+        setting_text(name, value) for name, value in settings.items() if name != DRAFT and value != baseline.get(name)
     ]
 
 
