@@ -143,6 +143,7 @@ class Monitor:
         self._counters: Counters | None = None
         self._counters_s = 0.0
         self._engine_pid: int | None = None
+        self._server: MonitoredServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
         self._visible = True
@@ -159,6 +160,7 @@ class Monitor:
     def watch_server(self, server: MonitoredServer) -> None:
         """Start sampling `server` and the machine, unless already started."""
         if not self._tasks:
+            self._server = server
             self._tasks = [
                 asyncio.create_task(self._run_sampling(server)),
                 asyncio.create_task(self._poll_metrics(server)),
@@ -186,6 +188,8 @@ class Monitor:
 
     def start_reply_meter(self) -> ReplyMeter:
         """Return a meter for a reply that we request. Until it ends, the engine's figures come from the meter."""
+        if self._server is not None:  # a sample that finds a new engine only after the reply would drop its figures
+            self._reset_for_new_engine(self._server.engine_pid)
         self._meter = ReplyMeter()
         self.health_watch.reply_started(self._meter, self._clock())
         self._wake.set()
