@@ -145,6 +145,17 @@ def test_the_sliders_work_again_after_a_stop_and_a_start(
     page.controls.mode.button("simple").click()
 
 
+def test_the_focus_goes_from_stop_to_start(page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait) -> None:
+    buttons = page.head.findChildren(QPushButton)
+    stop, start = (next(each for each in buttons if each.text() == name) for name in ("Stop", "Start"))
+    stop.setFocus()
+    qtbot.keyClick(stop, Qt.Key.Key_Space)
+    wait_for(ServerState.STOPPED)
+    qtbot.waitUntil(lambda: demo.focusWidget() is start)
+    qtbot.keyClick(start, Qt.Key.Key_Space)
+    wait_for(ServerState.READY)
+
+
 def test_settings_that_fail_are_undone_and_the_reason_is_shown(
     page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
 ) -> None:

@@ -499,6 +499,8 @@ class CockpitPage(QWidget):
         """Whether there is no room for a subtitle."""
         self._shares_height = True
         """Whether the page, not the user, chooses the heights of plots and requests."""
+        self._start_gets_focus = False
+        """Whether the user pressed Stop, and the focus goes to Start when that is shown."""
         self._has_stored_chats = False
         """Whether chats were saved in earlier windows."""
         self._is_complete = False
@@ -606,6 +608,9 @@ class CockpitPage(QWidget):
         """Update the controls."""
         self._show_texts(view)
         running = not (view.can_start or view.offers_demo)
+        if not view.can_stop and self._has_focus(self._stop_button):
+            self._start_gets_focus = True
+            self.setFocus()  # not wherever Qt moves it from a button that is disabled
         self._start_button.setVisible(view.can_start)
         self._stop_button.setVisible(running or view.can_stop)
         self._stop_button.setText(tr("Stop all") if view.models else tr("Stop"))
@@ -614,7 +619,15 @@ class CockpitPage(QWidget):
         self._restart_button.setEnabled(self._controller.launch is not None and view.can_stop)
         self._copy_as_button.setEnabled(bool(view.address))
         self._middle.setCurrentIndex(0 if view.offers_demo else 1)
+        if self._start_gets_focus and view.can_start:
+            self._start_gets_focus = False
+            if self._has_focus(self):
+                self._start_button.setFocus()
         self._show_panes()
+
+    def _has_focus(self, widget: QWidget) -> bool:
+        """Return whether a widget has the focus within its window, which need not be the active one."""
+        return self.window().focusWidget() is widget
 
     @Slot()
     def _show_panes(self) -> None:
