@@ -227,7 +227,7 @@ async def read_shelf(machine: MachineDescription, known: ModelShelf | None = Non
     catalogue = await asyncio.to_thread(load_catalogue)
     shelf = await asyncio.to_thread(_read_files, catalogue)
     if known is not None and known.situation is not None:
-        yield replace(_keep_plans(shelf, known), situation=known.situation)
+        yield replace(_keep_plans(shelf, known), situation=known.situation, is_complete=known.is_complete)
     else:
         yield shelf
     try:
@@ -239,7 +239,9 @@ async def read_shelf(machine: MachineDescription, known: ModelShelf | None = Non
     shelf = replace(shelf, situation=situation)
     if known is not None and known.situation is not None and _is_same_memory(known.situation, situation):
         shelf = _keep_plans(shelf, known)
-    yield shelf
+        yield replace(shelf, is_complete=known.is_complete)  # else the rows would move, and back at the end
+    else:
+        yield shelf
     since_s = time.monotonic()
     here = [each for each in shelf.models if each.is_here]
     here.sort(key=lambda each: -(each.used_s or 0))

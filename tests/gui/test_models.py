@@ -263,6 +263,9 @@ async def test_models_that_fit_come_first(free_mib: int, home: Path) -> None:
     too_big = [each.first.is_too_big for each in models if each.first]
     assert 0 < sum(too_big) < len(models)
     assert too_big == sorted(too_big)
+    async for each in read_shelf(MachineDescription(free_mib=free_mib, backend="cpu"), shelf):
+        assert each.is_complete  # by which the page orders them
+        assert each.models == shelf.models
 
 
 async def test_columns_sort_by_value(home: Path, demo_model: Path) -> None:

@@ -372,7 +372,6 @@ class LibraryList(QTreeView):
                 self.setCurrentIndex(self.tree.index(0, 0))
             self.verticalScrollBar().setValue(scrolled)
         self._filling = False
-        self.viewport().update()
         self._emit_chosen()
 
     def choose(self, key: str, file_key: str | None = None) -> bool:
