@@ -44,9 +44,9 @@ from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.load_times import LoadTimer, expected_load_time
 from launcher.engine.server.state import EngineStarted, Notice, ServerEvent
+from launcher.machine.display import is_display_reachable
 from launcher.machine.gpu import Gpu
 from launcher.machine.gpus import GpuSensors, read_gpu_states
-from launcher.machine.host import is_display_reachable
 from launcher.machine.machine import Machine, read_machine
 from launcher.machine.nvidia_smi import ComparedFigure, compare_with_nvidia_smi, find_nvidia_smi
 from launcher.machine.wsl import find_missing_paths

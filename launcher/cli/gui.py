@@ -46,7 +46,7 @@ def _parse_size(text: str) -> str:
 
 def can_show_window() -> bool:
     """Return True if a window can be shown."""
-    from launcher.machine.host import is_display_reachable
+    from launcher.machine.display import is_display_reachable
 
     return bool(os.environ.get(_PLATFORM)) or is_display_reachable()
 
