@@ -21,5 +21,7 @@ class LateModule:
 
 if TYPE_CHECKING:
     import asyncio as asyncio
+
+    import psutil as psutil
 else:
-    asyncio = LateModule("asyncio")
+    asyncio, psutil = LateModule("asyncio"), LateModule("psutil")

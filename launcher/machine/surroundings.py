@@ -5,8 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
+from launcher.base.late import psutil
 from launcher.base.messages import message
 from launcher.machine.sysfs import ROOT, read_number, read_text
 
