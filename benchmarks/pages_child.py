@@ -3,7 +3,7 @@
 In order: when Start could be used, each step of what is done ahead, each page's first showing, `ROUNDS` showings of
 each after that, and what the window takes in `SECONDS` while the demo is served and nobody asks, shown and hidden,
 each beside a process that wakes as often and does nothing, and `SETTLE` seconds after it became so. One JSON object,
-on its last line.
+on its last line. With 0 `ROUNDS` only the first of it.
 """
 # ruff: noqa: SLF001 -- it calls the private steps that the program does itself
 
@@ -49,6 +49,9 @@ class PageMeasurements:
             return  # the page plans again whenever it is shown
         usable_s = process_age_s()
         self._results["usable_s"] = usable_s
+        if not self._rounds:
+            self._end()
+            return
         left_ms = _COMPLETE_AFTER_MS - 1_000 * (usable_s - self._painted_s)
         QTimer.singleShot(max(0, int(left_ms)), self._window, self._measure_pages)
 

@@ -88,9 +88,8 @@ def main() -> None:
     seconds = float(arguments[-1])
     end_with_parent()
     application = QApplication([])
-    tokens: list[float] = []
     if mode == "empty":
-        _begin(application, seconds, tokens=tokens, figures={}, closing=application.quit)
+        _begin(application, seconds, clear_replies=list, read_figures=dict, closing=application.quit)
         application.exec()
         return
     assert mode == "stream"
@@ -106,18 +105,23 @@ def main() -> None:
     window.controller.closed.connect(application.quit)
 
     def stream(percent: float, waker: float) -> None:
-        values = {"idle_percent": percent, "waker_percent": waker}
-        _stream(window, Path(arguments[0]), tokens)
-        _begin(application, seconds, tokens=tokens, figures=values, closing=window.quit)
+        idle = {"idle_percent": percent, "waker_percent": waker}
+        replies = _stream(window, Path(arguments[0]))
+
+        def read_figures() -> dict[str, object]:
+            return idle | {"curves": _count_curves(window), "replies": replies}
+
+        _begin(application, seconds, clear_replies=replies.clear, read_figures=read_figures, closing=window.quit)
 
     rest = IdleMeasurement(_SETTLE_S, seconds, stream)
     application.exec()
     del rest
 
 
-def _stream(window: Window, model: Path, tokens: list[float]) -> None:
-    """Serve `model` on one thread and send requests without a pause; `tokens` collects the token count of each
-    reply."""
+def _stream(window: Window, model: Path) -> list[tuple[int, str]]:
+    """Serve `model` on one thread and send requests without a pause. The returned list gets each reply: the number of
+    its tokens and its text.
+    """
     from benchmarks.workplace import slow_options
     from launcher.app.start_settings import ResolvedStart
     from launcher.engine.server.client import ChatRequest
@@ -125,11 +129,12 @@ def _stream(window: Window, model: Path, tokens: list[float]) -> None:
     body = ChatRequest.body
     long = {"ignore_eos": True, "max_tokens": _REPLY_TOKENS}
     ChatRequest.body = lambda self: body(self) | long  # type: ignore[method-assign]
-    chat, controller = window.page("cockpit").chat, window.controller
+    chat, controller, replies = window.page("cockpit").chat, window.controller, list[tuple[int, str]]()
 
     def ask_again(footer: str) -> None:
         if " tokens" in footer:
-            tokens.append(float(footer.split(" tokens")[0].split("· ")[-1].replace(",", "")))
+            tokens = int(footer.split(" tokens")[0].split("· ")[-1].replace(",", ""))
+            replies.append((tokens, chat.messages[-1]["content"]))
         if len(chat.messages) >= 8:
             chat.start_conversation()
         QTimer.singleShot(0, chat, lambda: chat.send_question("What is MTP?"))
@@ -137,16 +142,28 @@ def _stream(window: Window, model: Path, tokens: list[float]) -> None:
     controller.launched.connect(lambda launch: ask_again("") if launch else None)
     controller.replied.connect(lambda _, footer: ask_again(footer))
     controller.start(str(model), start=ResolvedStart(str(model), slow_options(model, 2)))
+    return replies
+
+
+def _count_curves(window: Window) -> list[int]:
+    """Return the number of drawn curves of each plot that is shown."""
+    charts = [row.chart for row in window.page("cockpit").plots.rows.values()]
+    return [len(chart.points) for chart in charts if chart is not None and chart.isVisible()]
 
 
 def _begin(
-    application: QApplication, seconds: float, *, tokens: list[float], figures: dict[str, float], closing: Close
+    application: QApplication,
+    seconds: float,
+    *,
+    clear_replies: Callable[[], object],
+    read_figures: Callable[[], dict[str, object]],
+    closing: Close,
 ) -> None:
     stalls = Stalls()
     began: dict[str, float] = {}
 
     def begin() -> None:
-        tokens.clear()
+        clear_replies()
         began.update(wall=time.perf_counter(), cpu=time.process_time())
         stalls.begin()
         QTimer.singleShot(int(1_000 * seconds), application, end)
@@ -156,11 +173,11 @@ def _begin(
         measured = {
             "cpu_percent": 100 * (time.process_time() - began["cpu"]) / wall_s,
             "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024,
-            "tokens_per_second": sum(tokens) / wall_s,
+            "seconds": wall_s,
             "p99_ms": statistics.quantiles(stalls.late_ms, n=100)[98],
             "max_ms": max(stalls.late_ms),
         }
-        print(json.dumps(figures | measured), flush=True)
+        print(json.dumps(read_figures() | measured), flush=True)
         closing()
 
     QTimer.singleShot(_WARM_UP_MS, application, begin)
