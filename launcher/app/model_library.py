@@ -93,8 +93,8 @@ class LibraryFile:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is on this computer and not known to be damaged."""
-        return self.local is not None and self.local.state.value not in ("damaged", "missing")
+        """Whether it is on this computer, and not known to be damaged or incomplete."""
+        return self.local is not None and self.local.state.value not in ("damaged", "incomplete", "missing")
 
     @property
     def is_too_big(self) -> bool:

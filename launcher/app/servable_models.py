@@ -103,7 +103,7 @@ def _catalogue_names(catalogue: Catalogue) -> frozenset[str]:
 
 
 def _can_be_served(local: LocalModel) -> bool:
-    return local.record.kind == "model" and local.state not in (State.MISSING, State.DAMAGED)
+    return local.record.kind == "model" and local.state not in (State.MISSING, State.DAMAGED, State.INCOMPLETE)
 
 
 def _received_s(local: LocalModel) -> float:

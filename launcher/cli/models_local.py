@@ -177,7 +177,8 @@ def _as_json(local: LocalModel, last_uses: Mapping[str, float]) -> dict[str, Any
         "revision": record.revision,
         "file": record.file,
         "url": record.url,
-        "problem": record.problem,
+        "problem": local.problem or None,
+        "missing_bytes": local.missing_bytes,
     }
 
 
@@ -216,8 +217,8 @@ def _format_list(models: Sequence[LocalModel], leftovers: Sequence[Leftover]) ->
     ]
     yield from format_table([head, *rows], right={2}, indent="")
     for local in models:
-        if local.record.problem:
-            yield "\n" + wrap_text(f"{local.record.label}: {local.record.problem}")
+        if local.problem:
+            yield "\n" + wrap_text(f"{local.record.label}: {local.problem}")
     yield from _format_leftovers(leftovers)
     total = format_size(sum(map(_bytes_here, models)))
     yield f"\n{total} in all. `mtp-launcher serve` starts one by its id, as REPO:FILE, or by its path."
@@ -278,7 +279,12 @@ def _describe_head(local: LocalModel) -> str:
 def _describe_verification(local: LocalModel) -> str:
     from launcher.models.library import State
 
-    words = {State.DAMAGED: "damaged", State.MISSING: "missing", State.UNVERIFIED: "never"}
+    words = {
+        State.DAMAGED: "damaged",
+        State.INCOMPLETE: "incomplete",
+        State.MISSING: "missing",
+        State.UNVERIFIED: "never",
+    }
     if local.state in words:
         return words[local.state]
     if local.state is State.TOUCHED:

@@ -57,10 +57,14 @@ _LISTS_SIDE_FILES = (Store.OLLAMA, Store.JAN, Store.LLAMA_CPP)
 
 
 class State(Enum):
-    """The state of a model's files. GOOD: verified and unchanged since; TOUCHED: size or time changed since then."""
+    """The state of a model's files. GOOD: verified and unchanged since; TOUCHED: size or time changed since then.
+
+    INCOMPLETE: the end is missing, as of a file that another program still downloads.
+    """
 
     GOOD = "good"
     DAMAGED = "damaged"
+    INCOMPLETE = "incomplete"
     TOUCHED = "touched"
     UNVERIFIED = "unverified"
     MISSING = "missing"
@@ -84,6 +88,7 @@ class LocalModel:
 
     `verified_s` is when its files were verified, of several the earliest; in seconds since the epoch. `store` is the
     program that it belongs to, None for ours and the user's own; `stored` is that program's entry, if it was read.
+    `missing_bytes` are missing at the end of its files.
     """
 
     record: Record
@@ -92,6 +97,19 @@ class LocalModel:
     verified_s: float | None
     store: Store | None = None
     stored: StoredModel | None = None
+    missing_bytes: int = 0
+
+    @property
+    def problem(self) -> str:
+        """A message that says why it is not what it should be; "" if nothing is known against it."""
+        if self.state is State.INCOMPLETE:
+            return message(
+                "{name} is incomplete: {missing:,} bytes are missing. Download it again, or wait for the download to "
+                "finish.",
+                name=self.path.name,
+                missing=self.missing_bytes,
+            )
+        return self.record.problem or ""
 
     @property
     def path(self) -> Path:
@@ -597,13 +615,14 @@ def _hashes_by_path(index: Index) -> dict[Path, FileHash]:
 
 def _make_local_model(record: Record, hashes: Mapping[Path, FileHash], places: _Places) -> LocalModel:
     store = places.find_store(record)
-    states, verified = [], []
+    states, verified, size = [], [], 0
     for path, expected in zip(record.paths, _expected_hashes(record, store), strict=True):
         kept = hashes.get(path)
         try:
             stat = path.stat()
         except OSError:
             stat = None
+        size += stat.st_size if stat is not None else 0
         if stat is None or not S_ISREG(stat.st_mode):
             states.append(State.MISSING)
         elif kept is None:
@@ -613,7 +632,10 @@ def _make_local_model(record: Record, hashes: Mapping[Path, FileHash], places: _
         else:
             states.append(State.GOOD if expected in (None, kept.sha256) else State.DAMAGED)
             verified.append(kept.verified_s)
-    order = [State.MISSING, State.DAMAGED, State.TOUCHED, State.UNVERIFIED, State.GOOD]
+    missing = (record.missing_bytes or 0) if record.received_s is None else max(0, record.bytes - size)
+    if missing:
+        states.append(State.INCOMPLETE)
+    order = [State.MISSING, State.DAMAGED, State.INCOMPLETE, State.TOUCHED, State.UNVERIFIED, State.GOOD]
     return LocalModel(
         record,
         min(states, key=order.index),
@@ -621,6 +643,7 @@ def _make_local_model(record: Record, hashes: Mapping[Path, FileHash], places: _
         min(verified, default=None),
         store,
         places.known_stored(record.path) if store else None,
+        missing,
     )
 
 
@@ -699,13 +722,19 @@ def _part_paths(path: Path) -> tuple[Path, ...]:
 
 
 def _scan_folders(catalogue: Catalogue, known: Mapping[Path, Record], places: _Places) -> Iterator[Record]:
-    """Yield records of the files in the folders that are new, or changed in size; their headers are read."""
+    """Yield records of the files in the folders that are new, or changed in size; their headers are read.
+
+    Records of versions that did not note how much of a file is missing are made anew, too.
+    """
     for path, repo, file, sha256 in _walk_files(places):
         names = split_names(path.name)
         record = known.get(path)
         if path.name != names[0] or any(word in path.name for word in _NO_MODELS):
             continue
-        if record is not None and (record.received_s is not None or record.bytes == _total_size(record.paths)):
+        if record is not None and (
+            record.received_s is not None
+            or (record.missing_bytes is not None and record.bytes == _total_size(record.paths))
+        ):
             continue
         paths = tuple(path.with_name(name) for name in names)
         by_sha256 = _find_by_sha256(catalogue, sha256) if sha256 else None
@@ -714,13 +743,14 @@ def _scan_folders(catalogue: Catalogue, known: Mapping[Path, Record], places: _P
         try:
             model = read_model(path)
         except LauncherError as error:
-            yield replace(new, problem=error.title)
+            yield replace(new, problem=error.title, missing_bytes=0)
         else:
             if entry and catalogue_file and describe_mismatch(entry, catalogue_file, paths):  # another of that name
                 new = replace(new, model=None, sha256=())
             problem = _OLLAMA_FORMAT if is_ollamas_own(model) else None
             kind = _classify_file(path.name, model)
-            yield replace(new, kind=kind, head=model.mtp_head.value, problem=problem)
+            missing = sum(max(0, part.needed_bytes - part.file_bytes) for part in model.parts)
+            yield replace(new, kind=kind, head=model.mtp_head.value, problem=problem, missing_bytes=missing)
 
 
 def is_ollamas_own(model: GgufModel) -> bool:

@@ -42,7 +42,7 @@ class Record:
 
     `sha256` has the expected hash of each file, None where unknown; `bytes` is the size of all files. `problem` is why
     the model is not the promised one. `received_s`, in seconds since the epoch, is None for a file that was found and
-    not downloaded by us.
+    not downloaded by us. Of a found file `missing_bytes` is how much it is too short for its tensors, None if unknown.
     """
 
     kind: Kind = "model"
@@ -58,6 +58,7 @@ class Record:
     head: Head | None = None
     problem: str | None = None
     received_s: float | None = None
+    missing_bytes: int | None = None
 
     @property
     def path(self) -> Path:
@@ -97,9 +98,11 @@ def _parse_record(data: dict[str, Any]) -> Record:
     _require_valid(isinstance(sha256, list) and all(each is None or isinstance(each, str) for each in sha256), "sha256")
     _require_valid(type(size) is int and size >= 0, "bytes")
     kind, head, received_s = data.get("kind", "model"), data.get("head"), data.get("received_s")
+    missing = data.get("missing_bytes")
     _require_valid(kind in get_args(Kind), "kind")
     _require_valid(head is None or head in get_args(Head), "head")
     _require_valid(received_s is None or type(received_s) in (int, float), "received_s")
+    _require_valid(missing is None or type(missing) is int, "missing_bytes")
     texts = {name: data.get(name) for name in ("model", "quant", "repo", "revision", "file", "url", "problem")}
     for name, value in texts.items():
         _require_valid(value is None or isinstance(value, str), name)
@@ -110,6 +113,7 @@ def _parse_record(data: dict[str, Any]) -> Record:
         bytes=size,
         head=head,
         received_s=received_s,
+        missing_bytes=missing,
         **texts,
     )
 

@@ -76,3 +76,16 @@ def test_a_bug_report_is_made_from_a_log() -> None:
     assert "abcdef0123" in run("logs", "--file", file["path"]).stdout
     assert "abcdef0123" not in run("logs", "--file", file["path"], "--report").stdout
     assert run("logs", "--report", "--follow").returncode == 1
+
+
+def test_a_file_whose_end_is_missing_is_listed_as_incomplete(demo_model: Path) -> None:
+    cut = models_dir() / "cut-F16.gguf"
+    cut.parent.mkdir(parents=True)
+    cut.write_bytes(demo_model.read_bytes()[:-1_000])
+    output = run("models", "list").stdout
+    assert " incomplete " in output
+    assert "bytes are missing. Download it again" in " ".join(output.split())
+    (model,) = answer("models", "list")["models"]
+    assert (model["state"], model["paths"]) == ("incomplete", [str(cut)])
+    assert 0 < model["missing_bytes"] <= 1_000
+    assert "is incomplete" in model["problem"]

@@ -407,6 +407,26 @@ def test_verification_shows_its_progress_and_result(
     qtbot.waitUntil(lambda: not page.details.start.isEnabled())
 
 
+def test_a_file_whose_end_is_missing_is_marked_and_cannot_be_started(
+    open_page: OpenPage, put: Callable[..., Path], qtbot: QtBot
+) -> None:
+    path = put(models_dir() / "cut.gguf")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100_000])
+    page = open_page()
+    choose_file(page, "cut.gguf")
+    (model,) = [each for each in page.list.models if each.is_here and not each.is_built_in]
+    row = page.list.tree.row_at(page.list.tree.find_index(model.key))
+    assert (row.state, row.state_role) == ("incomplete", "bad")
+    assert row.note.endswith(" kB of the file are missing")
+    assert page.details.note.text().startswith("cut.gguf is incomplete: ")
+    assert not page.details.start.isEnabled()
+    path.write_bytes(whole)
+    page.refresh()
+    qtbot.waitUntil(page.details.start.isEnabled)
+    assert not page.details.note.isVisible()
+
+
 def test_deleting_needs_a_second_press(open_page: OpenPage, put: Callable[..., Path], qtbot: QtBot) -> None:
     path = put(models_dir() / "mine.gguf")
     page = open_page()

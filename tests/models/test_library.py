@@ -158,6 +158,32 @@ class TestContents:
         assert record.problem
         assert record.head is None
 
+    def test_a_file_whose_end_is_missing_is_incomplete(self, put: Callable[[Path], Path]) -> None:
+        path = put(models_dir() / FILE)
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1_000])
+        local = only()
+        assert (local.state, local.record.head) == (State.INCOMPLETE, "present")
+        assert 0 < local.missing_bytes <= 1_000
+        assert f"{local.missing_bytes:,} bytes are missing" in local.problem
+        assert only() == local  # its header is read once
+        path.write_bytes(whole)  # another program has downloaded the rest
+        local = only()
+        assert (local.state, local.missing_bytes, local.problem) == (State.UNVERIFIED, 0, "")
+
+    def test_a_downloaded_file_that_was_cut_later_is_incomplete(self, put: Callable[[Path], Path]) -> None:
+        path = put(models_dir() / REPO / FILE)
+        store_record(Record(paths=(path,), bytes=path.stat().st_size, received_s=1.0))
+        assert only().state is State.UNVERIFIED
+        path.write_bytes(path.read_bytes()[:-1_000])
+        assert (only().state, only().missing_bytes) == (State.INCOMPLETE, 1_000)
+
+    def test_a_file_that_an_earlier_version_listed_is_read_again_once(self, put: Callable[[Path], Path]) -> None:
+        path = put(models_dir() / FILE)
+        path.write_bytes(path.read_bytes()[:-1_000])
+        store_record(Record(paths=(path,), bytes=path.stat().st_size, head="present"))
+        assert only().state is State.INCOMPLETE
+
     def test_a_found_file_is_forgotten_when_it_is_gone(self, put: Callable[[Path], Path]) -> None:
         put(models_dir() / FILE)
         assert only().path.name == FILE

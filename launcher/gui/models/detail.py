@@ -381,8 +381,8 @@ class DetailPanel(Card):
         self.fit.setText(text)
         self.fit.setVisible(bool(text))
         self.age.show_age(situation.read_at if situation is not None and plan is not None else None)
-        problem = file.local.record.problem if file is not None and file.local is not None else None
-        self.note.setText(render(problem or ""))
+        problem = file.local.problem if file is not None and file.local is not None else ""
+        self.note.setText(render(problem))
         self.note.setVisible(bool(problem))
 
     def _show_buttons(

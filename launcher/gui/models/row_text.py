@@ -280,8 +280,10 @@ def _model_note(model: LibraryModel, file: LibraryFile) -> str:
         return tr("Shows drafts without a GPU")
     if local is not None and not file.is_model:
         return tr("Loaded together with a model.")
-    if local is not None and local.record.problem and not file.is_usable:
-        return render(local.record.problem)
+    if local is not None and local.missing_bytes:
+        return _incomplete_note(local)
+    if local is not None and local.problem and not file.is_usable:
+        return render(local.problem)
     if plan is None:
         return tr("Cannot tell whether it fits.") if file.lack else tr("Checking whether it fits ...")
     if plan.status.value == "TOO BIG":
@@ -334,9 +336,15 @@ def _second_remark(plan: Plan) -> str:
     return tr("leaves {size:.0f} GiB free", size=spare / _GIB_MIB) if spare >= _ROOMY_MIB else ""
 
 
+def _incomplete_note(local: LocalModel) -> str:
+    return tr("{size} of the file are missing", size=format_size(local.missing_bytes))
+
+
 def _file_note(model: LibraryModel, file: LibraryFile) -> str:
     """Return in a few words how a file compares with the model's best one."""
     best, plan = model.best, file.plan
+    if file.local is not None and file.local.missing_bytes:
+        return _incomplete_note(file.local)
     if file.local is not None and file.local.store is not None:
         return place_text(file.local)
     if not file.is_model:

@@ -77,6 +77,7 @@ def file_state(local: LocalModel) -> tuple[str, str, str]:
     return {
         "good": (tr("verified"), "tick", "good"),
         "damaged": (tr("damaged"), "cross", "bad"),
+        "incomplete": (tr("incomplete"), "cross", "bad"),
         "touched": (tr("changed since"), "triangle", "attention"),
         "unverified": (tr("not verified"), "ring", "secondary"),
         "missing": (tr("missing"), "cross", "bad"),
