@@ -48,7 +48,15 @@ def can_show_window() -> bool:
     """Return True if a window can be shown."""
     from launcher.machine.display import is_display_reachable
 
-    return bool(os.environ.get(_PLATFORM)) or is_display_reachable()
+    return is_display_reachable(os.environ.get(_PLATFORM) or "wayland;xcb")
+
+
+def explain_no_window() -> str:
+    """Return why no window can be shown, as a sentence."""
+    tried = [f"{name}={value}" for name in ("WAYLAND_DISPLAY", "DISPLAY") if (value := os.environ.get(name))]
+    if not tried:
+        return "No display is available for the window: neither DISPLAY nor WAYLAND_DISPLAY is set."
+    return f"No display is available for the window: nothing answers at {' or '.join(tried)}."
 
 
 def run(options: argparse.Namespace, open_window: Callable[[argparse.Namespace], int]) -> int:
@@ -59,9 +67,11 @@ def run(options: argparse.Namespace, open_window: Callable[[argparse.Namespace],
     platform = os.environ.get(_PLATFORM) or None
     if platform is None:
         os.environ.pop(_PLATFORM, None)
+    elif sys.platform == "linux":
+        _check_libraries(platform)
     if not can_show_window():
         if options.screenshot is None:
-            raise LauncherError("No display is available for the window.", "Run `mtp-launcher demo` in the terminal.")
+            raise LauncherError(explain_no_window(), "Run `mtp-launcher demo` in the terminal.")
         os.environ[_PLATFORM] = platform = "offscreen"
     elif platform is None and os.environ.get("DISPLAY") and _is_wsl2():
         os.environ[_PLATFORM] = platform = "xcb"  # Qt's Wayland plugin fails in WSLg (WSL issue 12616)

@@ -134,6 +134,7 @@ def main(arguments: list[str], open_window: OpenWindow) -> int:
         if options.verb is None:
             if not gui.can_show_window():
                 _build_parser([]).print_help()
+                print(gui.explain_no_window(), file=sys.stderr)
                 return 2
             options = _build_parser(["gui"]).parse_args(["gui"])
         in_terminal = options.verb == "demo" and (options.headless or options.json or options.seconds)

@@ -10,16 +10,29 @@ from typing import Any
 _DISPLAY_TIMEOUT_S = 2.0
 
 
-def is_display_reachable() -> bool:
-    """Return True if there is a display server that accepts connections; without one Qt aborts."""
+def is_display_reachable(platforms: str = "wayland;xcb") -> bool:
+    """Return True if there is a display server that accepts connections; without one Qt aborts.
+
+    `platforms` are the plugins of Qt that may be used, in Qt's notation: "wayland;xcb:OPTION". Some need no display.
+    """
     if sys.platform != "linux":
         return True
-    wayland, x11 = os.environ.get("WAYLAND_DISPLAY"), os.environ.get("DISPLAY")
-    if wayland and Path(os.environ.get("XDG_RUNTIME_DIR", "/"), wayland).is_socket():
-        return True
-    found = re.fullmatch(r"(?:unix)?([^:]*):(\d+)(?:\.\d+)?", x11 or "")
+    names = [each.partition(":")[0] for each in platforms.split(";")]
+    checks = {"xcb": _is_x11_reachable, "wayland": _is_wayland_reachable}
+    return any(checks[name]() if name in checks else True for name in (each.partition("-")[0] for each in names))
+
+
+def _is_wayland_reachable() -> bool:
+    name = os.environ.get("WAYLAND_DISPLAY")
+    path = Path(os.environ.get("XDG_RUNTIME_DIR", "/"), name or "wayland-0")
+    return bool(name) and _accepts_connections(socket.AF_UNIX, str(path))
+
+
+def _is_x11_reachable() -> bool:
+    x11 = os.environ.get("DISPLAY", "")
+    found = re.fullmatch(r"(?:unix)?([^:]*):(\d+)(?:\.\d+)?", x11)
     if found is None:
-        return bool(x11)  # an unknown format: let Qt try
+        return ":" in x11  # an unknown format: let Qt try
     host, number = found[1], int(found[2])
     if host:
         addresses: list[tuple[int, Any]] = [(socket.AF_INET, (host, 6000 + number))]

@@ -20,6 +20,8 @@ from launcher import __version__
 from launcher.base.identity import ProcessId
 from tests import forked
 
+NO_DISPLAY = "No display is available for the window: neither DISPLAY nor WAYLAND_DISPLAY is set."
+
 
 @pytest.fixture(autouse=True)
 def no_display(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,12 +81,13 @@ def test_without_a_verb_and_a_display_the_help_is_printed() -> None:
     result = run()
     assert result.returncode == 2
     assert "doctor" in result.stdout
+    assert result.stderr == f"{NO_DISPLAY}\n"
 
 
 def test_options_without_a_verb_are_passed_to_the_window() -> None:
     result = run("--theme", "dark", "--page", "models")
     assert result.returncode == 1
-    assert result.stderr.startswith("Error: No display is available for the window.")
+    assert result.stderr.startswith(f"Error: {NO_DISPLAY}\n")
     assert "mtp-launcher gui: error: argument --theme" in run("--theme", "pink").stderr
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -158,7 +159,7 @@ def test_started_from_a_menu_an_error_is_reported_in_a_dialog(tmp_path: Path) ->
     assert result.returncode == 1
     arguments = completed.read_text()
     assert arguments.startswith("--error\n")
-    assert "No display is available for the window.\n\nRun `mtp-launcher demo`" in arguments
+    assert "neither DISPLAY nor WAYLAND_DISPLAY is set.\n\nRun `mtp-launcher demo`" in arguments
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.thorough), signal.SIGTERM])
@@ -176,10 +177,30 @@ def test_a_signal_closes_the_window_and_stops_the_server(number: signal.Signals)
 def test_without_a_display_it_says_what_to_do() -> None:
     environment = {key: value for key, value in os.environ.items() if key not in ("DISPLAY", "WAYLAND_DISPLAY")}
     environment.pop("QT_QPA_PLATFORM", None)
-    result = forked.run("gui", env=environment)
+    command = [*COMMAND, "gui"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
     assert result.returncode == 1
-    assert "No display is available" in result.stderr
-    assert "mtp-launcher demo" in result.stderr
+    assert result.stdout == ""
+    assert result.stderr == (
+        "Error: No display is available for the window: neither DISPLAY nor WAYLAND_DISPLAY is set.\n"
+        "       Run `mtp-launcher demo` in the terminal.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "platform"),
+    [("WAYLAND_DISPLAY", "left", ""), ("DISPLAY", "none", ""), ("DISPLAY", ":54321", "xcb")],
+)
+def test_a_display_server_that_has_ended_is_named_before_qt_aborts(
+    tmp_path: Path, variable: str, value: str, platform: str
+) -> None:
+    with socket.socket(socket.AF_UNIX) as ended:
+        ended.bind(str(tmp_path / "left"))  # as a crash leaves it
+    none = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "XDG_RUNTIME_DIR": str(tmp_path)}
+    result = gui(**none | {variable: value, "QT_QPA_PLATFORM": platform})
+    assert result.returncode == 1
+    expected = f"Error: No display is available for the window: nothing answers at {variable}={value}.\n"
+    assert result.stderr.startswith(expected)
 
 
 def test_what_a_slot_raises_is_shown_and_kept(home: Path) -> None:
