@@ -177,9 +177,9 @@ class ReplyFigures:
         total = _sum_counts(timings, "cache_n", "prompt_n")
         progress = {"total": total, "cache": timings.get("cache_n", 0), "processed": total}
         self.add_progress({**progress, "time_ms": timings.get("prompt_ms")})
-        generated, milliseconds = int(timings.get("predicted_n", 0)), float(timings.get("predicted_ms", 0.0))
+        generated = int(timings.get("predicted_n", 0))
         self.reply_tokens = tokens_before + generated
-        self.tokens_per_second = 1_000 * generated / milliseconds if generated > 1 and milliseconds else None
+        self.tokens_per_second = timings.get("predicted_per_second") if generated > 1 else None
         if timings.get("draft_n") is not None:
             self.drafted = int(timings["draft_n"])
             self.accepted = int(timings.get("draft_n_accepted") or 0)

@@ -30,6 +30,8 @@ from launcher.gateway.rejoined_stream import RejoinedStream
 _EVENT_STREAM = "text/event-stream"
 _DELTA = b'.delta"'
 """Part of the types of those events of /v1/responses that add to the reply."""
+_LAST_FRAMES = (b"data: [DONE]", b"event: message_stop", b"event: response.completed")
+"""How the last frame of a stream begins, in each of the APIs."""
 _PASSED_ON = ("Content-Type", "Accept", "User-Agent")
 _PASSED_BACK = ("Content-Type", "Retry-After")
 _MOST_UNSENT_BYTES = 64 << 10
@@ -67,7 +69,7 @@ class Forwarder:
         self._response: web.StreamResponse | None = None
         self._has_written = False
         self._sends_chunks = request.version >= HttpVersion11
-        self._delivered = False
+        self._delivered = self._has_passed_end = False
         self._splitter = FrameSplitter()
         self._task: asyncio.Task[Any] | None = None
         self._is_cut = False
@@ -96,6 +98,11 @@ class Forwarder:
     def has_delivered(self) -> bool:
         """Whether the client has received a part of the reply; if not, the request can be sent again unnoticed."""
         return self._delivered
+
+    @property
+    def has_passed_end(self) -> bool:
+        """Whether the client has the last event of the stream. Many clients close their connection then."""
+        return self._has_passed_end
 
     @property
     def has_begun(self) -> bool:
@@ -304,6 +311,7 @@ class Forwarder:
 
     def _take_event(self, event: dict[str, Any] | None, frame: bytes) -> bytes | None:
         """Record what an event says; return its frame for the client, None if it is not for the client."""
+        self._has_passed_end = frame.startswith(_LAST_FRAMES)
         if event is None:
             if not self._may_go_on and _DELTA in frame:
                 self._note_part()

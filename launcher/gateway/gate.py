@@ -451,12 +451,12 @@ class Gate:
             await self._forward_to_end(forwarder, ready)
             exchange.end = exchange.end or "complete"
         except ClientGone:
-            exchange.end = "client left"
+            exchange.end = _end_without_client(forwarder)
         except Refusal as refusal:
             exchange.end = "refused"
             await forwarder.fail(refusal.status, refusal.reason, refusal.kind)
         except asyncio.CancelledError:
-            exchange.end = "client left"
+            exchange.end = _end_without_client(forwarder)
             raise
         finally:
             exchange.state = ExchangeState.ENDED
@@ -583,6 +583,11 @@ def _is_client_request(exchange: Exchange) -> bool:
 def refuse_measurement() -> Refusal:
     """Return the refusal of a measurement's request when a client sends one."""
     return Refusal(409, "A client uses the server, so the measurement waits", GAVE_WAY)
+
+
+def _end_without_client(forwarder: Forwarder) -> str:
+    """Return how an exchange ended whose client has closed its connection."""
+    return "complete" if forwarder.has_passed_end else "client left"
 
 
 async def _fail_broken(forwarder: Forwarder) -> None:

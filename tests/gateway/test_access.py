@@ -18,6 +18,7 @@ import pytest
 from launcher.gateway import access, gateway
 from launcher.gateway.access import Access
 from launcher.gateway.engine_link import EngineLink
+from launcher.gateway.exchange import Exchange
 from launcher.gateway.gateway import Gateway
 from launcher.gateway.turns import MOST_WAITING
 
@@ -79,11 +80,12 @@ class Answer(NamedTuple):
 
 @dataclass
 class Front:
-    """A gateway, its port, and the engine behind it."""
+    """A gateway, its port, the engine behind it, and its exchanges, each as often as it changed."""
 
     gateway: Gateway
     port: int
     engine: Engine
+    exchanges: list[Exchange]
 
     def host(self, name: str = "127.0.0.1") -> bytes:
         return f"Host: {name}:{self.port}\r\n".encode()
@@ -131,12 +133,14 @@ async def opened(*, shared: bool = False) -> AsyncIterator[Front]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         port = listener.getsockname()[1]
-        tried = Gateway(Access({"default": KEY, "other": OTHER_KEY}, port, shared, {"desktop", "desktop.lan"}))
+        exchanges: list[Exchange] = []
+        access = Access({"default": KEY, "other": OTHER_KEY}, port, shared, {"desktop", "desktop.lan"})
+        tried = Gateway(access, on_exchange=exchanges.append)
         await tried.listen([listener])
         link = EngineLink(f"http://127.0.0.1:{engine.port}", ENGINE_KEY, slots=2, slot_folder=None, state_key="")
         await tried.gate.resume_requests(link)
         try:
-            yield Front(tried, port, engine)
+            yield Front(tried, port, engine, exchanges)
         finally:
             await tried.close()
             server.close()

@@ -88,6 +88,13 @@ async def test_figures_of_each_kind_of_reply_are_recorded(options: ServeOptions,
             assert record.reused_tokens > 40
 
 
+async def test_the_speed_is_the_one_that_the_engine_reports(options: ServeOptions) -> None:
+    async with logging_requests(options) as (session, client):
+        response = await client.post(CHAT, json=BODIES[CHAT])
+        timings = response.json()["timings"]
+        assert (await last_record(session)).tokens_per_second == timings["predicted_per_second"]
+
+
 async def test_requests_in_progress_are_listed_and_requests_without_a_reply_are_not(options: ServeOptions) -> None:
     async with logging_requests(options) as (session, client):
         assert (await client.get("/v1/models")).status_code == 200

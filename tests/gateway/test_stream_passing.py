@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
+import pytest
+
 from launcher.gateway.exchange import DeliveredText
 from launcher.gateway.frames import ReplyPart
 from tests.gateway.test_access import STREAM, Front, opened
@@ -67,6 +69,20 @@ async def test_headers_are_sent_before_the_first_token() -> None:
         writer.write(front.request(CHAT_LINE, body=b"{"))  # the same connection takes further requests
         assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
         writer.close()
+
+
+@pytest.mark.parametrize(("last", "end"), [(b"data: [DONE]\n\n", "complete"), (frame(" word"), "client left")])
+async def test_a_client_that_leaves_after_the_last_event_has_the_whole_reply(last: bytes, end: str) -> None:
+    async with streaming() as (front, steps):
+        reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
+        writer.write(front.request(CHAT_LINE, body=STREAM))
+        steps.parts.put_nowait(last)
+        await reader.readuntil(last)
+        writer.close()
+        while front.exchanges[-1].end is None:  # the engine has not ended its stream yet
+            await asyncio.sleep(0.01)
+        assert front.exchanges[-1].end == end
+        steps.parts.put_nowait(None)
 
 
 async def test_an_http_1_0_client_gets_the_stream_without_chunks() -> None:
