@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import QPoint, QPointF, Qt
-from PySide6.QtGui import QColor, QImage, QWheelEvent
+from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
+from PySide6.QtGui import QColor, QFocusEvent, QImage, QWheelEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
@@ -224,6 +224,18 @@ class TestPointer:
         assert second.x < first.x
         assert "Tokens per second 200.0 t/s" in panel.board.accessibleDescription()
 
+    def test_the_moment_chosen_by_keys_goes_with_the_focus(self, panel: PlotPanel) -> None:
+        fill(panel)
+        QTest.keyClick(panel, Qt.Key.Key_Left)
+        drawn(panel)
+        overlay = chart_of(panel.rows["rate"]).overlay
+        for reason in (Qt.FocusReason.PopupFocusReason, Qt.FocusReason.ActiveWindowFocusReason):
+            QApplication.sendEvent(panel, QFocusEvent(QEvent.Type.FocusOut, reason))
+            assert overlay.hover is not None, "a menu or another window gives the focus back"
+        QApplication.sendEvent(panel, QFocusEvent(QEvent.Type.FocusOut, Qt.FocusReason.MouseFocusReason))
+        assert overlay.hover is None
+        assert panel.board.accessibleDescription() == ""
+
     def test_the_wheel_zooms_all_plots_and_home_resets(self, panel: PlotPanel) -> None:
         fill(panel)
         overlay = chart_of(panel.rows["power"]).overlay
@@ -310,7 +322,7 @@ class TestExport:
         with qtbot.waitSignal(panel.exported) as caught:
             panel.export_png(tmp_path)
         picture = QImage(caught.args[0])
-        assert picture.width() == panel.board.width()
+        assert picture.size() == 2 * panel.board.size(), "sharp on any screen"
         blue = QColor(theme.DARK.rate)
         colours = {
             picture.pixelColor(x, y).rgb() for x in range(0, picture.width(), 2) for y in range(picture.height())

@@ -138,6 +138,19 @@ def test_the_layout_does_not_move_while_figures_change(panel: PlotPanel) -> None
         assert places() == before
 
 
+def test_an_old_peak_leaves_no_gap_between_number_and_unit(panel: PlotPanel) -> None:
+    fill(panel, 130)
+    read_out = panel.rows["rate"].read_out
+    quantity, places = read_out._quantity, []
+    for rate in (7.1, 1_445.0, *(2.0 + step / 10 for step in range(31))):
+        read_out.show_reading(quantity, Reading(rate))
+        QApplication.processEvents()
+        places.append(read_out.unit.x())
+    assert places[1] > places[0]
+    assert places[1] == places[2] == places[20]
+    assert places[-1] == places[0]
+
+
 def test_without_a_gpu_its_plots_are_replaced_by_one_reason_and_host_plots(panel: PlotPanel) -> None:
     fill(panel, gpu=False)
     shown = [name for name, row in panel.rows.items() if row.isVisible()]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, QStandardPaths, Qt, QTimer, Signal, Slot
-from PySide6.QtGui import QAction, QHideEvent, QImage, QKeyEvent, QPaintEvent, QResizeEvent, QShowEvent
+from PySide6.QtGui import QAction, QFocusEvent, QHideEvent, QImage, QKeyEvent, QPaintEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QVBoxLayout, QWidget
 
 from launcher.base.errors import LauncherError
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 _MARK_DISTANCE, _KEY_STEP = 0.012, 0.008
 """Shares of the width: distance within which a mark is listed, and the step of an arrow key."""
 _MAX_MARKS = 4
+_FOCUS_COMES_BACK = (Qt.FocusReason.ActiveWindowFocusReason, Qt.FocusReason.PopupFocusReason)
+"""Why the plots lose the focus for a while only: to another window, or to a menu."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +208,24 @@ def _format_length(length_s: float) -> str:
 
 # Export as picture or table, written on the core's thread so that the window stays responsive.
 
+_PICTURE_SCALE = 2.0
+"""The least number of pixels of an exported picture for one of the window, in each direction."""
 _MAX_FILES = 100
 """Numbered names to try if a file named after the same second exists."""
 
 
 class NotSaved(LauncherError):
     """A picture or table could not be written."""
+
+
+def _paint_picture(widget: QWidget) -> QImage:
+    """Return a picture of a widget, with so many pixels that it is sharp on any screen."""
+    scale = max(widget.devicePixelRatioF(), _PICTURE_SCALE)
+    picture = QImage(widget.size() * scale, QImage.Format.Format_RGB32)
+    picture.setDevicePixelRatio(scale)
+    picture.fill(theme.colour("window"))
+    widget.render(picture)
+    return picture
 
 
 def unused_export_path(suffix: str, folder: Path | None = None) -> Path:
@@ -638,6 +652,13 @@ class PlotPanel(QWidget):
         else:
             super().keyPressEvent(event)
 
+    def focusOutEvent(self, event: QFocusEvent) -> None:  # noqa: N802
+        """Drop the moment that keys have chosen when another widget of the window gets the focus."""
+        super().focusOutEvent(event)
+        if event.reason() not in _FOCUS_COMES_BACK:
+            self.plot_cursor.clear()
+            self._show_cursor()
+
     # export
 
     def export_csv(self, folder: Path | None = None) -> None:
@@ -653,7 +674,7 @@ class PlotPanel(QWidget):
 
     def export_png(self, folder: Path | None = None) -> None:
         """Write a picture of the plots as PNG, like `export_csv`."""
-        picture = self.board.grab().toImage()
+        picture = _paint_picture(self.board)
         save_picture(self._controller.bridge, picture, unused_export_path("png", folder), self._show_saved)
 
     def _show_saved(self, text: str, path: Path | None) -> None:

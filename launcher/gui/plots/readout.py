@@ -1,5 +1,7 @@
 """Read-out: title, large number, unit, and text below. The layout stays fixed while the number changes."""
 
+from collections import deque
+
 from PySide6.QtCore import QRect, QSize, Qt
 from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
@@ -10,6 +12,8 @@ from launcher.gui.plots.quantities import Quantity
 from launcher.gui.translation import render, tr
 from launcher.machine.gpu import Reading
 
+_REMEMBERED_WIDTHS = 30
+"""Changes of a number for which its unit keeps the place that the widest of them needs: some ten seconds of a reply."""
 _WIDEST = 100_000
 """Width in pixels in which any text stands in one line."""
 
@@ -72,6 +76,8 @@ class ReadOut(QWidget):
         self._small = small
         self._shown: tuple[str, ...] = ()
         self._change = self._aside = ""
+        self._widths: deque[int] = deque(maxlen=_REMEMBERED_WIDTHS)
+        """Widths of the last numbers, in pixels."""
         self.title = Label(tr(quantity.title))
         self.title.setObjectName("secondary")
         self.title.setFont(theme.font(theme.CAPTION_PX))
@@ -109,7 +115,7 @@ class ReadOut(QWidget):
         font = theme.font(pixels, bold=True, tabular=True)
         self.value.setFont(font)
         metrics = self._metrics = QFontMetrics(font)
-        self.value.setMinimumWidth(0)
+        self._widths.clear()
         unit_font = theme.font(theme.BODY_PX if self._small else theme.SECTION_PX)
         self.unit.setFont(unit_font)
         # On one baseline with the number.
@@ -148,8 +154,9 @@ class ReadOut(QWidget):
         for label, words in ((self.title, title), (self.value, text), (self.unit, unit)):
             if label.text() != words:
                 label.setText(words)
-        # As wide as the widest so far, so that the unit does not move.
-        self.value.setMinimumWidth(max(self.value.minimumWidth(), self._metrics.horizontalAdvance(text) + 1))
+        # As wide as the widest of late, so that the unit does not move, but an old peak leaves no gap before it.
+        self._widths.append(self._metrics.horizontalAdvance(text) + 1)
+        self.value.setMinimumWidth(max(self._widths))
         self.value.setEnabled(reading.value is not None)  # dim a value that is not live
         self._show_caption()
         set_tooltip(self, why)
