@@ -109,9 +109,20 @@ def test_figures_are_broken_only_between_two_of_them(pane: ChatPane) -> None:
 def test_thoughts_are_folded_with_their_length(pane: ChatPane) -> None:
     answer = say(pane, "Why?", "Because.", "One two three.")
     button = answer.reasoning.button
-    assert button.text() == "Thinking, 3 words"
+    assert button.text() == "Thought, 3 words"
     assert "One" not in shown(answer)
     button.click()
+    assert "One two three." in shown(answer)
+
+
+def test_thoughts_without_an_answer_are_shown_at_the_end(pane: ChatPane) -> None:
+    pane.send_question("Why?")
+    pane.append_text("", "One two three.")
+    (answer,) = pane.column.replies
+    assert answer.reasoning.button.text() == "Thinking, 3 words"
+    assert "One" not in shown(answer)
+    pane.finish_reply("", object())  # type: ignore[arg-type]
+    assert answer.reasoning.button.text() == "Thought, 3 words"
     assert "One two three." in shown(answer)
 
 

@@ -241,7 +241,7 @@ class ChatPane(ChatFrame):
                 )
             except LauncherError as error:
                 self.banner.show_message(str(error), "attention")
-                self.prompt.setPlainText(text)
+                self._propose_question(text)
                 self.composer.files.show_files(attachments)
                 return
         if self._editing_index is not None:
@@ -457,6 +457,7 @@ class ChatPane(ChatFrame):
 
         def restart() -> None:
             self.banner.clear()
+            self.prompt.setFocus()
             self._projectors.restart_with(projector)
 
         # The pictures stay at the prompt: they can be sent when the model has been loaded again.

@@ -44,6 +44,7 @@ class ReasoningView(QWidget):
         self._parts: list[str] = []
         self._shown_characters = 0
         self._words, self._in_word = 0, False
+        self._ended = False
         self._stream: BlockStream | None = None
         self._continue_timer = QTimer(self)
         self._continue_timer.setSingleShot(True)
@@ -74,10 +75,22 @@ class ReasoningView(QWidget):
         self._words += len(text.split()) - continues_word
         self._in_word = not text[-1].isspace()
         self._parts.append(text)
-        self.button.setText(ntr("Thinking, 1 word", "Thinking, {n} words", self._words))
+        self._show_length()
         self.show()
         if self._stream is not None:
             self._show_more()
+
+    def end_thinking(self) -> None:
+        """Show that the model no longer thinks."""
+        if not self._ended:
+            self._ended = True
+            self._show_length()
+
+    def _show_length(self) -> None:
+        if self._ended:
+            self.button.setText(ntr("Thought, 1 word", "Thought, {n} words", self._words))
+        else:
+            self.button.setText(ntr("Thinking, 1 word", "Thinking, {n} words", self._words))
 
     def recolour(self) -> None:
         """Apply the current theme."""
@@ -268,6 +281,9 @@ class ReplyView(QWidget):
         self._actions.show()
         self.copy_button.setVisible(bool(self.text))
         self._ended = True
+        self.reasoning.end_thinking()
+        if not self.text and self.reasoning.text:
+            self.reasoning.button.setChecked(True)  # or nothing of the reply could be seen
         if not self._waiting_characters:
             self._stream.end_text()
         self.ended.emit()
@@ -330,6 +346,7 @@ class ReplyView(QWidget):
             self.reasoning.append_text(reasoning)
         if not text:
             return
+        self.reasoning.end_thinking()
         self._parts.append(text)
         if len(self._parts) > _MOST_PARTS:
             self._parts = ["".join(self._parts)]
