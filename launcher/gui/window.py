@@ -1,6 +1,6 @@
 """The main window: the rail and the current page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from PySide6.QtWidgets import (
     QMainWindow,
     QPushButton,
     QStackedWidget,
+    QVBoxLayout,
     QWidget,
 )
 from shiboken6 import isValid
@@ -44,7 +45,7 @@ from launcher.engine.server.state import (
     Notice,
     ServerState,
 )
-from launcher.gui import appearance
+from launcher.gui import appearance, theme
 from launcher.gui.controller import Controller
 from launcher.gui.core_events import DrainAnswer
 from launcher.gui.pages import PAGES
@@ -102,6 +103,30 @@ class PageContainer(QWidget):
             width = max(least.width(), self.width())
             least.setHeight(max(least.height(), layout.totalMinimumHeightForWidth(width)))
         return least
+
+
+class BannerArea(QWidget):
+    """The banners of all pages, as far from the edges as those of a page. Without one it takes no room."""
+
+    def __init__(self, banners: Sequence[Banner]) -> None:
+        super().__init__()
+        self._column = QVBoxLayout(self)
+        self._column.setSpacing(theme.px(theme.GAP))
+        for each in banners:
+            self._column.addWidget(each)
+        self._banners = banners
+        self._fit_margins()
+
+    def event(self, event: QEvent) -> bool:
+        """Fit the margins when a banner comes or goes."""
+        if event.type() == QEvent.Type.LayoutRequest:
+            self._fit_margins()
+        return super().event(event)
+
+    def _fit_margins(self) -> None:
+        is_empty = all(each.isHidden() for each in self._banners)
+        side, top = theme.px(theme.GAP_XL), theme.px(theme.GAP_L)
+        self._column.setContentsMargins(*((0, 0, 0, 0) if is_empty else (side, top, side, 0)))
 
 
 _SMALLEST = (940, 520)
@@ -180,11 +205,11 @@ class Window(QMainWindow):
         layout = QGridLayout(self._body)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
-        layout.addWidget(self.rail, 0, 0, 3, 1)
-        for row, widget in enumerate((self.notice, self.drain_banner, area)):
-            layout.addWidget(widget, row, 1)
+        layout.addWidget(self.rail, 0, 0, 2, 1)
+        layout.addWidget(BannerArea((self.notice, self.drain_banner)), 0, 1)
+        layout.addWidget(area, 1, 1)
         layout.setColumnStretch(1, 1)
-        layout.setRowStretch(2, 1)
+        layout.setRowStretch(1, 1)
         self.setCentralWidget(self._body)
         self.drop = DropTarget(self, _drop_hint, self._take_dropped)
         self._show_launch(self.controller.launch)

@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QGuiApplication, QKeySequence, QShortcut
 from PySide6.QtWidgets import QLabel, QPushButton, QStackedWidget
 from pytestqt.qtbot import QtBot
 
 from launcher.cli import gui as command
 from launcher.engine.server.registry import register_server
+from launcher.gui import theme
 from launcher.gui.application import acquire_instance_lock, warn_about_folders
 from launcher.gui.keys import SHORTCUTS
 from launcher.gui.labels import ElidedLabel
@@ -238,10 +239,17 @@ def test_without_a_state_folder_the_window_opens(home: Path) -> None:
 def test_an_unwritable_folder_is_reported(window: Window, qtbot: QtBot, home: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
     home.joinpath("config").write_text("what should be a folder is a file")
+    page = window.page(window.page_name)
+    top = page.mapTo(window, QPoint()).y()
     warn_about_folders(window)
     qtbot.waitUntil(window.notice.isVisible)
     assert f"{home / 'config'} cannot be written" in window.notice.text.text()
     assert "are lost when this program ends" in window.notice.text.text()
+    room = window.notice.parentWidget().rect()
+    side, gap = theme.px(theme.GAP_XL), theme.px(theme.GAP_L)
+    assert window.notice.geometry() == room.adjusted(side, gap, -side, 0), "as far in as a page"
+    window.notice.clear()
+    qtbot.waitUntil(lambda: page.mapTo(window, QPoint()).y() == top)  # no gap without a notice
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QColor, QImage, QWheelEvent
-from PySide6.QtWidgets import QApplication, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QPushButton, QStackedWidget, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
 from launcher.gui import theme
@@ -219,6 +219,21 @@ def test_a_banner_shows_a_text_and_two_buttons_and_can_be_closed(qtbot: QtBot) -
     with qtbot.waitSignal(banner.closed):
         qtbot.mouseClick(banner.close_button, Qt.MouseButton.LeftButton)
     assert banner.isHidden()
+
+
+def test_a_banner_that_goes_leaves_the_focus_to_its_page(qtbot: QtBot) -> None:
+    holder, page, banner = QStackedWidget(), QWidget(), Banner()
+    qtbot.addWidget(holder)
+    column = QVBoxLayout(page)
+    column.addWidget(QPushButton("first of the page"))
+    column.addWidget(banner)
+    holder.addWidget(page)
+    holder.show()
+    for leave in (banner.clear, banner.close_button.click, lambda: banner.show_message("It is over.", "good")):
+        banner.show_message("It failed.", "bad", [("Restart", lambda: None)])
+        banner.buttons[0].setFocus()
+        leave()
+        assert holder.focusWidget() is page
 
 
 def test_progress_is_a_line_of_proportional_length(qtbot: QtBot) -> None:

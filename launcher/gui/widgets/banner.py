@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QFrame, QHBoxLayout, QPushButton
+from PySide6.QtWidgets import QBoxLayout, QFrame, QHBoxLayout, QPushButton, QStackedWidget, QWidget
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
@@ -77,6 +77,7 @@ class Banner(QFrame):
 
     def _make_buttons(self) -> None:
         """Replace the buttons by those for the labels."""
+        self._leave_focus()
         for button in self.buttons:
             button.setParent(None)
             button.deleteLater()
@@ -88,11 +89,22 @@ class Banner(QFrame):
         for before, after in pairwise([*self.buttons, self.close_button]):
             self.setTabOrder(before, after)
 
+    def _leave_focus(self) -> None:
+        """Pass the focus to the page if a button here has it: Qt would move it to the first button of the window."""
+        focused = self.window().focusWidget()
+        if focused is None or not self.isAncestorOf(focused):
+            return
+        page: QWidget = self
+        while (parent := page.parentWidget()) is not None and not isinstance(page.parentWidget(), QStackedWidget):
+            page = parent
+        page.setFocus()
+
     def _act(self, index: int) -> None:
         self._actions[index]()
 
     def clear(self) -> None:
         """Hide the banner."""
+        self._leave_focus()
         self.hide()
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
@@ -113,5 +125,5 @@ class Banner(QFrame):
         self._layout.setSpacing(theme.px(theme.GAP_S if narrow else theme.GAP_M))
 
     def _on_close(self) -> None:
-        self.hide()
+        self.clear()
         self.closed.emit()
