@@ -21,6 +21,7 @@ from launcher.engine.server.state import ServerState
 from launcher.gui.cockpit.page import CockpitPage
 from launcher.gui.cockpit.panes import HidePaneButton
 from launcher.gui.labels import UNKNOWN, ElidedLabel, Label
+from launcher.gui.viewmodel import ViewModel
 from launcher.gui.window import Window
 from launcher.monitor.health_event import Finding, FindingCode
 from tests.app.test_preview import described
@@ -121,6 +122,7 @@ def test_the_draft_length_is_changed_and_applied(page: CockpitPage, qtbot: QtBot
     assert "draft 3" in demo.controller.view.settings
     assert page.controls.restart.fields["draft"].value == 3
     assert page.controls.restart.isEnabled()
+    assert demo.focusWidget() is page.controls.restart.fields["draft"].slider, "the slider that was moved last"
     previewer = page.state.previewer
     assert previewer is not None
     assert previewer.basis.load is not None
@@ -211,6 +213,8 @@ def test_a_failed_start_has_a_button_that_starts_without_the_flag(
     (button,) = page.notices.problem_banner.buttons
     assert "--no-such-flag" in button.text()
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: not page.notices.isVisible())
+    assert not window.rail.isAncestorOf(window.focusWidget()), "the focus stays on the page"
     wait_for(ServerState.READY)
     assert not page.notices.isVisible()
 
@@ -539,6 +543,21 @@ def test_the_last_model_is_offered_before_the_demo(window: Window, qtbot: QtBot,
     qtbot.mouseClick(first, Qt.MouseButton.LeftButton)
     wait_for(ServerState.READY)
     assert window.controller.served_name == str(model)
+
+
+def test_a_model_that_did_not_start_is_offered_again_and_not_the_one_before(window: Window, qtbot: QtBot) -> None:
+    page: CockpitPage = window.page("cockpit")
+    save_last_model(str(unpack_demo_model()))
+    page.welcome.request_last_model()
+    qtbot.waitUntil(lambda: len(page.welcome.buttons) == 3)
+    (inputs,) = window.controller.findChildren(ViewModel)
+    inputs.update(model="big.gguf", problem=EngineFailed("The engine ended.", ""))
+    assert page.welcome.text.text() == "big.gguf did not start. The reason is above."
+    qtbot.waitUntil(page.welcome.buttons[0].isVisible)
+    primary = [each for each in page.findChildren(QPushButton) if each.objectName() == "primary" and each.isVisible()]
+    assert [each.text() for each in primary] == ["Start it again"]
+    inputs.update(problem=None)
+    assert page.welcome.text.text() == "big.gguf was stopped before it was ready."
 
 
 def test_without_a_server_there_is_nothing_to_change(window: Window) -> None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from launcher.engine.builds.build import EngineBuild
     from launcher.engine.builds.flags import Flag
     from launcher.gateway.exchange import HandoverOutlook
+    from launcher.models.server_settings import Value
 
 # The Advanced part: every flag of the engine build, and the extra arguments.
 
@@ -367,6 +368,7 @@ class ChangesBox(QFrame):
         preview, outlook = self._state.preview, self._outlook
         shows = preview is not None and outlook is not None and not self._state.applying
         self._outlook_label.setVisible(shows)
+        self.drain_choice.setVisible(outlook is not None and bool(outlook.uncertain or outlook.ending))
         if preview is not None and outlook is not None:
             from launcher.app.pause_estimate import estimate_pause
 
@@ -474,16 +476,26 @@ class RestartFields(QWidget):
         column.setSpacing(theme.px(theme.GAP_M))
 
         self.fields: dict[str, SliderField] = {}
+        self._last_name = _SIMPLE_SETTINGS[0]
         for name, row in ROWS.items():
             if row.label:
                 field = SliderField(tr(row.label), (), format_value=partial(_format_value, row), tip=tr(row.tip))
-                field.value_changed.connect(partial(state.request_value, name))
+                field.value_changed.connect(partial(self._request_value, name))
                 column.addWidget(field)
                 self.fields[name] = field
         state.previewer_changed.connect(self._show_basis)
         state.previewed.connect(self._show_preview)
         state.applying_changed.connect(lambda applying: self.setEnabled(not applying and state.previewer is not None))
         self._show_basis()
+
+    @property
+    def last_moved(self) -> SliderField:
+        """The field that was changed last."""
+        return self.fields[self._last_name]
+
+    def _request_value(self, name: str, value: "Value") -> None:
+        self._last_name = name
+        self._state.request_value(name, value)
 
     def show_advanced(self, advanced: bool) -> None:
         """Show all settings, or those for everybody."""
@@ -725,6 +737,10 @@ class ControlsPane(Card):
             tr("Also KV cache, slots and sampling, all llama-server flags, and extra arguments")
         )
         self.mode.changed.connect(self._choose_mode)
+        self._awaits_focus = False
+        """Whether changes that were made here are being applied, and the focus is to come back."""
+        self._state = state
+        state.applying_changed.connect(self._hold_focus)  # before the fields that have the focus are disabled
         self.stops = PlanStops(state, controller)
         self.restart, self.sampling = RestartFields(state), SamplingFields(state)
         self.advanced, self.changes = AdvancedFields(state, controller), ChangesBox(controller, state)
@@ -754,6 +770,24 @@ class ControlsPane(Card):
         foot.addWidget(self.changes)
         self.body.addLayout(foot)
         self._show_mode()
+        state.applying_changed.connect(self._return_focus)
+        state.previewer_changed.connect(self._return_focus)
+
+    @Slot(bool)
+    def _hold_focus(self, applying: bool) -> None:
+        """Keep the focus here while changes are applied: Qt would move it anywhere from what is disabled or hidden."""
+        focused = self.window().focusWidget()
+        if applying and focused is not None and self.isAncestorOf(focused):
+            self._awaits_focus = True
+            self.setFocus()
+
+    @Slot()
+    def _return_focus(self) -> None:
+        """Give the focus to the slider that was moved last once it can be moved again."""
+        if self._awaits_focus and not self._state.applying and self.restart.isEnabled():
+            self._awaits_focus = False
+            if self.window().focusWidget() is self:
+                self.restart.last_moved.slider.setFocus()
 
     @Slot(object)
     def _choose_mode(self, mode: object) -> None:

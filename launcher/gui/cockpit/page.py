@@ -611,7 +611,6 @@ class CockpitPage(QWidget):
         if not view.can_stop and self._has_focus(self._stop_button):
             self._start_gets_focus = True
             self.setFocus()  # not wherever Qt moves it from a button that is disabled
-        self._start_button.setVisible(view.can_start)
         self._stop_button.setVisible(running or view.can_stop)
         self._stop_button.setText(tr("Stop all") if view.models else tr("Stop"))
         self._stop_button.setEnabled(view.can_stop)
@@ -619,11 +618,11 @@ class CockpitPage(QWidget):
         self._restart_button.setEnabled(self._controller.launch is not None and view.can_stop)
         self._copy_as_button.setEnabled(bool(view.address))
         self._middle.setCurrentIndex(0 if view.offers_demo else 1)
+        self._show_panes()
         if self._start_gets_focus and view.can_start:
             self._start_gets_focus = False
             if self._has_focus(self):
-                self._start_button.setFocus()
-        self._show_panes()
+                (self.welcome.buttons[0] if self._start_button.isHidden() else self._start_button).setFocus()
 
     def _has_focus(self, widget: QWidget) -> bool:
         """Return whether a widget has the focus within its window, which need not be the active one."""
@@ -632,7 +631,10 @@ class CockpitPage(QWidget):
     @Slot()
     def _show_panes(self) -> None:
         """Show the welcome alone before the first start, or the saved chat that the user opened instead."""
-        if not self._controller.view.offers_demo:
+        view = self._controller.view
+        welcomes = view.offers_demo and not self.chat.column.turns
+        self._start_button.setVisible(view.can_start and not welcomes)  # the welcome has its own
+        if not view.offers_demo:
             self.panes.set_state(set(), [])
         elif self.chat.column.turns:
             self.panes.set_state({"sliders", "live", "plots"}, ["chat"])
@@ -649,7 +651,9 @@ class CockpitPage(QWidget):
     def _show_launch(self, launch: object) -> None:
         """Focus the prompt when a server is ready."""
         self.show_view(self._controller.view)
-        may_focus = self.panes.is_shown("chat") and not self.controls.isAncestorOf(self.focusWidget())
+        focused = self.focusWidget()
+        in_controls = focused is self.controls or (focused is not None and self.controls.isAncestorOf(focused))
+        may_focus = self.panes.is_shown("chat") and not in_controls
         if launch is not None and self.isVisible() and may_focus:
             QTimer.singleShot(0, self.chat.prompt, self.chat.prompt.setFocus)
 

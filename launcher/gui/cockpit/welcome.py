@@ -1,4 +1,9 @@
-"""The Cockpit before the first start: buttons that start the last model, the demo or another model."""
+"""The Cockpit before the first start: buttons that start the last model, the demo or another model.
+
+After a start that failed or was stopped they start that model again.
+"""
+
+from PySide6.QtCore import Slot
 
 from launcher.base.errors import LauncherError
 from launcher.base.late import asyncio
@@ -6,6 +11,7 @@ from launcher.base.text import one_line
 from launcher.gui.controller import Controller
 from launcher.gui.service import DEMO, name_model
 from launcher.gui.translation import tr
+from launcher.gui.viewmodel import View
 from launcher.gui.widgets import EmptyState
 from launcher.runtime import WorkHandle
 
@@ -20,7 +26,11 @@ class Welcome(EmptyState):
         super().__init__(tr("No model is running"), "")
         self._controller = controller
         self._finding: WorkHandle[None] | None = None
+        self._last_model: str | None = None
+        self._not_started: tuple[str, bool] | None = None
+        """The model whose start has ended, and whether it failed; None before the first start."""
         self._show_model(None)
+        controller.view_changed.connect(self._show_view)
 
     def request_last_model(self) -> None:
         """Find the last model, and offer it."""
@@ -28,8 +38,17 @@ class Welcome(EmptyState):
             self._finding.cancel()  # it might end after this one, with an older answer
         self._finding = self._controller.bridge.run(lambda _report: _find_last_model(), done=self._show_model)
 
+    @Slot(object)
+    def _show_view(self, view: View) -> None:
+        """Offer the model again whose start has failed or was stopped."""
+        not_started = (view.model_name, bool(view.problem)) if view.can_start and view.offers_demo else None
+        if not_started != self._not_started:
+            self._not_started = not_started
+            self._show_model(self._last_model)
+
     def _show_model(self, model: str | None) -> None:
         """Offer a model by its name or the path of its file; None for the demo alone."""
+        self._last_model = model
         demo_text = tr(
             "The demo runs a real llama.cpp server with MTP and a built-in 9 MB model. It needs no GPU and "
             "no network.\n\nIt shows each step, not a speed-up, and the model can only talk about this program."
@@ -39,6 +58,13 @@ class Welcome(EmptyState):
             (tr("Start the demo"), lambda: controller.start(DEMO)),
             (tr("Open a model ..."), controller.choose_file),
         ]
+        if self._not_started is not None:
+            name, failed = one_line(self._not_started[0], _MOST_CHARACTERS), self._not_started[1]
+            text = tr("{model} did not start. The reason is above.", model=name)
+            if not failed:
+                text = tr("{model} was stopped before it was ready.", model=name)
+            self.show_content(text, [(tr("Start it again"), lambda: controller.start()), *buttons])
+            return
         if model is None:
             self.show_content(demo_text, buttons)
             return
