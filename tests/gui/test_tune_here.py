@@ -50,7 +50,7 @@ def test_matching_tuned_settings_are_shown(card: TunedSettingsCard) -> None:
     assert card.tuned.text() == "No tuned settings yet."
     card.show_state(TunedState(match_tuned_settings(TUNED, ENVIRONMENT)))
     assert card.tuned.text() == (
-        "Tuned settings for Qwen3.6-35B-A3B UD-Q3_K_XL: draft 2 · kv q8_0. Measured: 2027-01-15."
+        "Tuned settings for Qwen3.6-35B-A3B UD-Q3_K_XL: draft 2 · KV q8_0. Measured: 2027-01-15."
     )
     assert not card.changed.isVisible()
     assert not card.measure.isVisible()
