@@ -145,7 +145,8 @@ class Bridge(QObject):
         handle = self._runtime.submit(run_and_report())
         if cancelled is None and not outlives_pages:
             self._page_work.add(handle)
-            handle.when_done(lambda _error: self._page_work.discard(handle))
+            # Forgotten after its last callback, not at its end: a result that still waits here is cancelled, too.
+            handle.when_done(lambda _error: self.post(_Call(self._page_work.discard, handle)))
         return handle
 
     @property

@@ -239,6 +239,22 @@ def test_cancelled_is_called_after_the_clean_up(bridge: Bridge, qtbot: QtBot) ->
     qtbot.waitUntil(lambda: received == ["cleaned", "cancelled"])
 
 
+def test_a_result_that_waits_while_the_pages_go_is_not_delivered(bridge: Bridge, qtbot: QtBot) -> None:
+    results: list[str] = []
+    ended = threading.Event()
+
+    async def read(_report: object) -> str:
+        return "read"
+
+    bridge.run(read, done=results.append).when_done(lambda _error: ended.set())
+    assert ended.wait(60)
+    bridge.cancel_page_work()
+    with qtbot.waitSignal(bridge.drained):
+        bridge.post("later")
+    qtbot.waitUntil(lambda: not bridge._page_work)
+    assert results == []
+
+
 def test_a_closed_bridge_starts_no_work(qtbot: QtBot) -> None:
     bridge, begun = Bridge(), []
 
