@@ -35,6 +35,7 @@ def test_two_samplings_are_compared_without_a_restart(window: Window, chat: Chat
     assert all(rate.endswith(" t/s") for rate in rates)
     assert pair.result.isVisible()
     assert all(rate in pair.result.text() for rate in rates), "both figures, and which was faster"
+    assert any(each.text().startswith("From one reply each.") for each in pair.findChildren(Label) if each.isVisible())
     assert window.controller.launch is launch
     assert [each["content"] for each in chat.messages] == ["What is a draft?", a]
     pair.buttons[1].click()
@@ -116,6 +117,19 @@ def test_invalid_settings_of_b_are_reported_before_anything_is_sent(
     assert why in pane.banner.text.text()
     assert pane.messages == []
     assert pane.prompt.toPlainText() == "Why?"
+    assert pane.prompt.textCursor().atEnd()
+
+
+def test_the_form_begins_with_the_draft_length_and_asks_for_a_difference(pane: ChatPane, qtbot: QtBot) -> None:
+    pane.compare_button.click()
+    bar, draft = pane.compare_bar, pane.compare_bar.fields["draft"]
+    assert pane.window().focusWidget() is draft
+    explanation = "Each question is sent twice: A uses the current settings, B the settings above. "
+    assert bar._note.text() == explanation + "Change at least one setting for B."
+    qtbot.keyClicks(draft, "4")
+    assert bar._note.text().startswith(explanation + "Runs A, restarts the server")
+    qtbot.keyClick(draft, Qt.Key.Key_Return)
+    assert pane.window().focusWidget() is pane.prompt
 
 
 def test_b_takes_every_sampling_value_and_says_so_in_a_line(pane: ChatPane) -> None:

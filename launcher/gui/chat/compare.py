@@ -14,7 +14,7 @@ from launcher.gui import theme
 from launcher.gui.chat.reply import ReplyView
 from launcher.gui.chat.style import make_dense_button
 from launcher.gui.controller import Controller
-from launcher.gui.labels import Label, set_tooltip
+from launcher.gui.labels import Label
 from launcher.gui.translation import join_sentences, mark, render, tr
 from launcher.gui.widgets import Segmented
 from launcher.gui.widgets.blocks import make_caption
@@ -39,7 +39,7 @@ _SAMPLING = (
         mark("Min-p"),
         mark("Drops tokens below this share of the top token's probability (--min-p); applies at once"),
     ),
-    ("max_tokens", mark("Most tokens"), mark("Longest reply, in tokens (-n); applies at once")),
+    ("max_tokens", mark("Token limit"), mark("Longest reply, in tokens (-n); applies at once")),
 )
 _SERVER_SETTINGS = (
     ("draft", mark("Draft length"), mark("Draft length, 0 turns MTP off (--spec-draft-n-max); needs a restart")),
@@ -76,7 +76,7 @@ class CompareBar(QFrame):
         self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setHorizontalSpacing(theme.px(theme.GAP))
         self._grid.setVerticalSpacing(theme.px(theme.GAP_S))
-        self._cells = [self._make_field(*each) for each in (*_SAMPLING, *_SERVER_SETTINGS)]
+        self._cells = [self._make_field(*each) for each in (*_SERVER_SETTINGS, *_SAMPLING)]
         self._columns = 0
         title = Label(tr("Thinking"))
         title.setFont(theme.font(theme.CAPTION_PX))
@@ -100,6 +100,12 @@ class CompareBar(QFrame):
     def expand(self) -> None:
         """Expand the form."""
         self._show_form(shown=True)
+
+    @Slot(bool)
+    def focus_first(self, shown: bool) -> None:
+        """Put the focus into the first field if the form is shown."""
+        if shown:
+            next(iter(self.fields.values())).setFocus()
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
         """Put as many fields in a row as fit."""
@@ -165,12 +171,12 @@ class CompareBar(QFrame):
 
     @Slot()
     def _show_note(self) -> None:
-        restarts = any(self.fields[name].text().strip() for name, *_ in _SERVER_SETTINGS)
-        sequence = (
-            tr("Runs A, restarts the server with B's settings, runs B, then restores A's settings.")
-            if restarts
-            else tr("Runs A, then B, without a restart.")
-        )
+        if any(self.fields[name].text().strip() for name, *_ in _SERVER_SETTINGS):
+            sequence = tr("Runs A, restarts the server with B's settings, runs B, then restores A's settings.")
+        elif self.thinking.value is None and not any(each.text().strip() for each in self.fields.values()):
+            sequence = tr("Change at least one setting for B.")
+        else:
+            sequence = tr("Runs A, then B, without a restart.")
         if not self._form.isHidden():
             explanation = tr("Each question is sent twice: A uses the current settings, B the settings above.")
             self._note.setText(join_sentences(explanation, sequence))
@@ -213,12 +219,14 @@ class ReplyPair(QWidget):
         self.result.setFont(theme.font(theme.BODY_PX, bold=True, tabular=True))
         self.result.setWordWrap(True)
         self.result.setTextInteractionFlags(theme.SELECTABLE)
-        set_tooltip(self.result, tr("From one reply each. The page Tune compares settings with several prompts"))
         self.result.hide()
+        self._source = make_caption(tr("From one reply each. The page Tune compares settings with several prompts."))
+        self._source.hide()
         self._box = QBoxLayout(QBoxLayout.Direction.TopToBottom)
         self._box.setSpacing(theme.px(theme.GAP_L))
         column.addLayout(self._box)
         column.addWidget(self.result)
+        column.addWidget(self._source)
         self.note = Label()
         """Status before B replies, or why B cannot."""
         self.note.setObjectName("secondary")
@@ -262,7 +270,8 @@ class ReplyPair(QWidget):
             return
         text = compare_rates(a.timings.tokens_per_second, b.timings.tokens_per_second)
         self.result.setText(text)
-        self.result.setVisible(bool(text))
+        for each in (self.result, self._source):
+            each.setVisible(bool(text))
 
     def offer_choice(self) -> None:
         """Let the user choose the reply with which the conversation continues. Until then it is A."""

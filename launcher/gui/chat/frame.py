@@ -325,7 +325,7 @@ class ChatFrame(QFrame):
         layout.setSpacing(0)
         head.setContentsMargins(gap, small + 1, gap, small)
         head.addWidget(self.head)
-        notice.setContentsMargins(gap, 0, gap, 0)
+        notice.setContentsMargins(gap, small, gap, 0)  # of no height without the banner
         notice.addWidget(self.banner)
         layout.addLayout(head)
         layout.addWidget(line)
@@ -338,4 +338,7 @@ class ChatFrame(QFrame):
         self.chats_button.toggled.connect(self._show_conversation_list)
         self.compare_button.toggled.connect(self.compare_bar.setVisible)
         self.compare_button.toggled.connect(self.compare_bar.expand)
+        self.compare_button.clicked.connect(self.compare_bar.focus_first)
+        for field in self.compare_bar.fields.values():
+            field.returnPressed.connect(self.prompt.setFocus)
         self.show_title("")

@@ -274,7 +274,7 @@ class LiveColumn(Card):
                 tr("Whether the model thinks before it replies. Change it in the layout Adjust"),
             ),
             "temperature": (tr("Temperature"), tr("Randomness of replies. Change it in the layout Adjust")),
-            "limit": (tr("Reply limit"), tr("Longest reply, in tokens. Change it in the layout Adjust")),
+            "limit": (tr("Token limit"), tr("Longest reply, in tokens. Change it in the layout Adjust")),
         }
         grid = QGridLayout()
         grid.setHorizontalSpacing(theme.px(theme.GAP_S))
