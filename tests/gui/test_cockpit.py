@@ -102,6 +102,7 @@ def check_that_moving_a_slider_changes_the_preview_only(page: CockpitPage, qtbot
     preview = page.state.preview
     assert preview is not None
     assert [change.name for change in preview.changes] == ["draft", "ctx"]
+    assert not page.controls.changes.drain_choice.isVisible(), "no reply would end"
     assert page.memory.bar.accessibleName() != bar
     assert session.supervisor.engine_pid == engine
     qtbot.mouseClick(page.controls.changes.revert_button, Qt.MouseButton.LeftButton)
@@ -345,6 +346,11 @@ def check_that_an_exported_picture_can_be_found(page: CockpitPage, qtbot: QtBot,
     assert [button.text() for button in banner.buttons] == ["Show in folder"]
     banner.close_button.click()
     assert not banner.isVisible()
+    for leave in (page.switches.button("watch").click, page.on_hidden):
+        page.notices.show_done("Base URL copied.")
+        leave()
+        assert not page.notices.isVisible(), "it has been read"
+    page.panes.choose_layout("adjust")
 
 
 @pytest.mark.thorough

@@ -160,6 +160,7 @@ def window_with_seeded_reply(long_context: None, demo: Window, qtbot: QtBot, mon
     qtbot.waitUntil(lambda: "1 running reply cannot go on: the restart waits for it" in texts(demo))
     assert "A reply with a seed and a temperature would go on with other random numbers." in texts(demo)
     choice = page.controls.changes.drain_choice
+    assert choice.isVisible()
     choice.setCurrentIndex(choice.findData(VALUE_FINISH))
     return demo
 

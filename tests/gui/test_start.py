@@ -11,16 +11,17 @@ from PySide6.QtGui import QGuiApplication, QKeySequence, QShortcut
 from PySide6.QtWidgets import QFileDialog, QPushButton, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 
-from launcher.app.first_steps import Stage, Step
+from launcher.app.first_steps import Stage, Step, StepProgress
 from launcher.app.planner import MachineDescription
 from launcher.base.errors import LauncherError
 from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.gui import theme
-from launcher.gui.labels import Label
-from launcher.gui.start.cards import MachineCard
+from launcher.gui.labels import ElidedLabel, Label
+from launcher.gui.start.cards import MachineCard, StepsCard
 from launcher.gui.start.computer_text import Fact
 from launcher.gui.start.page import StartPage
 from launcher.gui.start.queries import PlanRequest
+from launcher.gui.widgets import ProgressLine
 from launcher.gui.window import Window
 from tests.app.test_first_start import REPO, catalogue_with
 from tests.conftest import Hub
@@ -631,3 +632,16 @@ class TestHeadersOfEstimatedFiles:
         assert planned_page.plan.estimate.weights_exact
         assert "Read the headers" not in planned_page.banner.text.text()
         shutil.rmtree(folder)
+
+
+def test_the_state_of_a_step_has_the_room_of_its_bar_once_that_has_gone(qtbot: QtBot) -> None:
+    card = StepsCard()
+    qtbot.addWidget(card)
+    card.resize(700, 200)
+    card.show()
+    (state,) = [each for each in card.findChildren(ElidedLabel) if each.accessibleDescription() == "Self-test"][1:]
+    card.show_step(StepProgress(Step.SELF_TEST, Stage.RUNNING))
+    qtbot.waitUntil(card.findChildren(ProgressLine)[-1].isVisible)
+    assert state.geometry().right() < card.findChildren(ProgressLine)[-1].x()
+    card.show_step(StepProgress(Step.SELF_TEST, Stage.DONE))
+    qtbot.waitUntil(lambda: state.geometry().right() > card.findChildren(ProgressLine)[-1].x())

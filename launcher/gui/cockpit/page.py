@@ -329,6 +329,11 @@ class NoticeArea(QWidget):
         self.done_banner.show_message(text, "good")
         self._hide_if_empty()
 
+    def clear_done(self) -> None:
+        """Hide what was done: the user goes on with something else."""
+        self.done_banner.clear()
+        self._hide_if_empty()
+
     @Slot(str)
     def show_exported(self, name: str) -> None:
         """Show where a file was written, with a button that opens its folder."""
@@ -575,6 +580,10 @@ class CockpitPage(QWidget):
             self.welcome.request_last_model()
             self.chat.store.enqueue(lambda conversations: bool(conversations.list_all()), self._show_stored_chats)
 
+    def on_hidden(self) -> None:
+        """Forget what was done on this page."""
+        self.notices.clear_done()
+
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
         """Fit the page to its size, once all its parts are there."""
         super().resizeEvent(event)
@@ -680,6 +689,7 @@ class CockpitPage(QWidget):
     @Slot(object)
     def _choose_layout(self, name: object) -> None:
         """Show a layout. That of the chat is chosen to write: its prompt gets the focus."""
+        self.notices.clear_done()
         self.panes.choose_layout(str(name))
         if name == "chat" and self.panes.is_shown("chat"):
             self.chat.prompt.setFocus()

@@ -562,8 +562,7 @@ class StepsCard(Card):
         grid.setHorizontalSpacing(theme.px(theme.GAP_M))
         grid.setVerticalSpacing(theme.px(6))
         grid.setColumnStretch(2, 2)
-        grid.setColumnStretch(3, 3)
-        grid.setColumnStretch(4, 1)
+        grid.setColumnStretch(3, 4)
         self._rows = {step: self._add_row(grid, row_number, step) for row_number, step in enumerate(Step)}
         self.progress = {step: StepProgress(step) for step in Step}
         self.body.addLayout(grid)
@@ -582,11 +581,13 @@ class StepsCard(Card):
             label.setAccessibleDescription(step_name(step))
         row.state.setObjectName("secondary")
         row.bar.setMaximumWidth(theme.px(_BAR_WIDTH))
-        policy = row.bar.sizePolicy()
-        policy.setRetainSizeWhenHidden(True)
-        row.bar.setSizePolicy(policy)
-        for column, widget in enumerate((row.glyph, row.name, row.subject, row.state, row.bar)):
+        for column, widget in enumerate((row.glyph, row.name, row.subject)):
             grid.addWidget(widget, row_number, column, Qt.AlignmentFlag.AlignVCenter)
+        rest = QHBoxLayout()  # the state has all of it while there is no bar
+        rest.setSpacing(theme.px(theme.GAP_M))
+        rest.addWidget(row.state, 3)
+        rest.addWidget(row.bar, 1)
+        grid.addLayout(rest, row_number, 3)
         grid.setRowMinimumHeight(row_number, theme.px(20))
         return row
 
